@@ -1,0 +1,40 @@
+# `make scan` and `make test` need Python 3.11 or later, pip and make; the first call makes .venv, later ones reuse it.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: scan test quick lint types contracts bench gpu-check clean
+
+scan: $(STAMP)
+	$(BIN)/exportdoctor scan Qwen2.5-VL-3B $(ARGS)
+
+test: lint types contracts
+	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+quick: $(STAMP)
+	$(BIN)/python -m pytest -m "not slow and not browser" -x
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(STAMP)
+	$(BIN)/mypy
+
+contracts: $(STAMP)
+	$(BIN)/lint-imports
+
+bench: $(STAMP)
+	$(BIN)/python benchmarks/run.py
+
+gpu-check:
+	$(PYTHON) benchmarks/gpu_check.py
+
+$(STAMP): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $(STAMP)
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache build dist
