@@ -1,0 +1,32 @@
+"""The one JSON codec: every event, protocol message and report is written and read here."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import msgspec
+
+from exportdoctor.core.errors import StoreError
+
+T = TypeVar("T")
+
+
+def encode(value: object) -> bytes:
+    """`value` as one line of JSON, without its newline."""
+    return msgspec.json.encode(value)
+
+
+def pretty(value: object) -> bytes:
+    """`value` as indented JSON with a final newline, for files that people read."""
+    return msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"
+
+
+def decode(data: bytes | str, kind: type[T] | Any) -> T:
+    """Read JSON as `kind`; unknown keys are ignored, so that files of newer versions stay readable.
+
+    Raises StoreError with the place of the first mismatch.
+    """
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
+        raise StoreError(f"not a valid {getattr(kind, '__name__', 'record')}: {error}") from error

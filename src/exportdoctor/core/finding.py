@@ -1,0 +1,77 @@
+"""A finding: one failure, told once, with the smallest culprit known for it. The shape is the report's contract."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from exportdoctor.core.outcome import Birth, Frame, OpFact
+
+ShimResult = Literal["cured", "moved", "same", "error", "not_applicable"]
+
+
+class ExceptionRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """The exception that the user sees; `causes` are the ones it was raised from, outermost first."""
+
+    type: str
+    message: str
+    causes: tuple[str, ...] = ()
+
+
+class KnownIssueRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """An upstream issue with the same failure."""
+
+    id: str
+    link: str
+    fixed_in: str | None = None
+    title: str = ""
+    cause: str = ""
+    workaround: str = ""
+
+
+class ShimTry(msgspec.Struct, frozen=True, kw_only=True):
+    """What happened when a shim, or a set of them joined by `+`, was tried; `next` names the failure it moved to."""
+
+    shim: str
+    result: ShimResult
+    next: str | None = None
+
+
+class Repro(msgspec.Struct, frozen=True, kw_only=True):
+    """A script that fails in the same way. `imports` are its top-level packages; `verified` = seen to fail so."""
+
+    path: str
+    lines: int
+    imports: tuple[str, ...]
+    verified: bool
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """One disease. `module` is the deepest submodule whose code fails; `only_inside` is set where it passes alone."""
+
+    id: str
+    part: str
+    module: str
+    module_class: str
+    own_code: bool
+    function: str | None
+    file: str | None
+    line: int | None
+    source: str | None
+    kind: str
+    op: str | None
+    expression: str | None
+    signature: str
+    exception: ExceptionRecord
+    stack: tuple[Frame, ...] = ()
+    explanation: str = ""
+    known_issues: tuple[KnownIssueRecord, ...] = ()
+    shims_tried: tuple[ShimTry, ...] = ()
+    repro: Repro | None = None
+    born: tuple[Birth, ...] = ()
+    last_op: OpFact | None = None
+    modules: tuple[str, ...] = ()
+    only_inside: str | None = None
+    stage: str = "export"
+    log: str | None = None

@@ -1,0 +1,96 @@
+"""What a worker reports of one attempt: facts only, never a verdict. Torch-free, so that anyone may read them.
+
+Frames run outermost first, as Python prints them; exceptions run outermost first, then each cause.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+Stage = Literal["build", "capture", "export", "decompose", "translate", "load", "run"]
+Exporter = Literal["export", "export-strict", "torchscript"]
+OutcomeStatus = Literal["passed", "failed", "crashed", "timed_out", "out_of_memory"]
+
+
+class Frame(msgspec.Struct, frozen=True, kw_only=True):
+    """One frame of a stack. `module` is the FQN of the submodule whose code runs; `user` = outside torch.
+
+    `expression` is the part of `source` that was being evaluated, from the instruction's column positions.
+    """
+
+    file: str
+    line: int
+    function: str
+    source: str = ""
+    module: str | None = None
+    user: bool = False
+    expression: str | None = None
+
+
+class ExceptionFact(msgspec.Struct, frozen=True, kw_only=True):
+    """An exception's qualified type name and its message, as raised."""
+
+    type: str
+    message: str
+
+    @property
+    def name(self) -> str:
+        """The class name without its package."""
+        return self.type.rpartition(".")[2]
+
+
+class Birth(msgspec.Struct, frozen=True, kw_only=True):
+    """Where an unbacked symbol was made: the op that made it and the user's frame that asked for it."""
+
+    symbol: str
+    op: str | None = None
+    frame: Frame | None = None
+
+
+class OpFact(msgspec.Struct, frozen=True, kw_only=True):
+    """The last operator that was dispatched before the failure, with its arguments as text."""
+
+    name: str
+    arguments: tuple[str, ...] = ()
+    raised: bool = False
+
+
+class Failure(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything seen of one failing attempt."""
+
+    stage: Stage
+    exceptions: tuple[ExceptionFact, ...]
+    frames: tuple[Frame, ...] = ()
+    births: tuple[Birth, ...] = ()
+    op: OpFact | None = None
+
+    @property
+    def culprit(self) -> Frame | None:
+        """The innermost frame outside torch."""
+        return next((frame for frame in reversed(self.frames) if frame.user), None)
+
+    @property
+    def deepest_module(self) -> str | None:
+        """The FQN of the innermost submodule whose code was running, if any was."""
+        return next((frame.module for frame in reversed(self.frames) if frame.module is not None), None)
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to one probe. `seconds` is wall time of the attempt, `peak_rss_mb` its process's peak in MiB."""
+
+    probe: str
+    status: OutcomeStatus
+    seconds: float = 0.0
+    peak_rss_mb: float = 0.0
+    stages: dict[str, str] = {}
+    failure: Failure | None = None
+    signal: str | None = None
+    log: str | None = None
+    reads: tuple[tuple[str, str], ...] | None = None
+
+    @property
+    def passed(self) -> bool:
+        """Whether every stage asked for succeeded."""
+        return self.status == "passed"

@@ -1,0 +1,144 @@
+"""What engine and worker say to each other: one JSON object a line, commands one way and replies the other.
+
+A worker is a process that has the target in memory; it answers each Attempt with Started and then Finished.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from exportdoctor.core.outcome import Failure, Outcome
+from exportdoctor.core.probe import Probe
+from exportdoctor.core.target import TargetRef
+
+
+class Command(msgspec.Struct, frozen=True, kw_only=True, tag_field="say"):
+    """From the engine to a worker."""
+
+
+class Open(Command, tag="open"):
+    """Import, build the target and warm up. `target` is None where the module is already in the worker's memory."""
+
+    target: TargetRef | None
+    isolation: str = "fork"
+    logs: str | None = None
+    shim_files: tuple[str, ...] = ()
+
+
+class Capture(Command, tag="capture"):
+    """Run a part's forward and keep every submodule's inputs."""
+
+    part: str
+    exporter: str = "export"
+
+
+class Attempt(Command, tag="attempt"):
+    """Answer one probe."""
+
+    probe: Probe
+
+
+AnyCommand = Open | Capture | Attempt
+
+
+class InputFact(msgspec.Struct, frozen=True, kw_only=True):
+    """One leaf of a captured call: its path (`args[0]`, `kwargs.mask`), its type, its shape and dynamic dimensions."""
+
+    path: str
+    kind: str
+    shape: tuple[int, ...] | None = None
+    dynamic: tuple[int, ...] = ()
+    value: str | None = None
+
+
+class CallFact(msgspec.Struct, frozen=True, kw_only=True):
+    """One distinct call of a module. Equal `question` = equal answer for certain; see Kin for the rest."""
+
+    question: str
+    kin: str
+    times: int = 1
+    inputs: tuple[InputFact, ...] = ()
+    marks: tuple[str, ...] = ()
+
+
+class ModuleFact(msgspec.Struct, frozen=True, kw_only=True):
+    """One submodule of a part. `same_object` names the FQN under which the very same instance came first."""
+
+    fqn: str
+    class_name: str
+    parameters: int = 0
+    calls: tuple[CallFact, ...] = ()
+    same_object: str | None = None
+    calls_left_out: int = 0
+
+
+class Kin(msgspec.Struct, frozen=True, kw_only=True):
+    """Questions that are equal but for the plain attributes in `differing`, each a (submodule path, name).
+
+    The members' values of them are in CallFact.marks, in the same order.
+    """
+
+    id: str
+    differing: tuple[tuple[str, str], ...]
+
+
+class Reply(msgspec.Struct, frozen=True, kw_only=True, tag_field="say"):
+    """From a worker to the engine."""
+
+
+class Opened(Reply, tag="opened"):
+    """The target stands. `sources` maps each file that the answers depend on to the SHA-256 of its content."""
+
+    environment: dict[str, str]
+    parameters: int
+    weights: str
+    device: str
+    dtype: str
+    isolation: str
+    seconds: float
+    parts: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+    sources: dict[str, str] = {}
+
+
+class Captured(Reply, tag="captured"):
+    """A part's modules in the order of the tree."""
+
+    part: str
+    title: str
+    prefix: str
+    seconds: float
+    modules: tuple[ModuleFact, ...]
+    kin: tuple[Kin, ...] = ()
+    axes: dict[str, tuple[str, ...]] = {}
+    notes: tuple[str, ...] = ()
+    sources: dict[str, str] = {}
+
+
+class Refused(Reply, tag="refused"):
+    """The target does not build (`stage` build) or its eager forward fails (`stage` capture)."""
+
+    stage: str
+    message: str
+    hint: str = ""
+    part: str | None = None
+    failure: Failure | None = None
+    stack: str = ""
+    usage: bool = False
+
+
+class Started(Reply, tag="started"):
+    """A probe runs, in process `pid`, which leads its own process group."""
+
+    probe: str
+    pid: int
+
+
+class Finished(Reply, tag="finished"):
+    """A probe's answer. `spoiled`: this worker attempted it in its own memory and must not be asked again."""
+
+    outcome: Outcome
+    spoiled: bool = False
+
+
+AnyReply = Opened | Captured | Refused | Started | Finished

@@ -1,0 +1,28 @@
+"""What a scan is asked about: the reference a user typed and how it shall be built. Torch-free and immutable."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+Device = Literal["auto", "cpu", "cuda"]
+DType = Literal["auto", "float32", "float16", "bfloat16"]
+
+
+class BuildOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How a target is built. `image_size` is (height, width) in pixels; `weights` is `fake`, `random` or a folder."""
+
+    device: Device = "auto"
+    dtype: DType = "auto"
+    weights: str = "fake"
+    image_size: tuple[int, int] | None = None
+    static: bool = False
+
+
+class TargetRef(msgspec.Struct, frozen=True, kw_only=True):
+    """A target as typed, with the parts asked for (none = the target's default parts) and its build options."""
+
+    ref: str
+    parts: tuple[str, ...] = ()
+    options: BuildOptions = BuildOptions()
