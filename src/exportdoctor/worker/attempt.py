@@ -1,0 +1,89 @@
+"""One attempt: export one submodule with one captured call, and report what happened. Nothing is judged here."""
+
+from __future__ import annotations
+
+import resource
+import sys
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from exportdoctor.core.outcome import Outcome
+from exportdoctor.core.probe import Probe
+from exportdoctor.worker.births import Registry, registering
+from exportdoctor.worker.describe import causes, describe
+from exportdoctor.worker.dims import dynamic_shapes_of
+from exportdoctor.worker.partial_graph import partial_graph
+from exportdoctor.worker.reads import watching
+from exportdoctor.worker.session import PartCapture
+from exportdoctor.worker.torchscript import export_torchscript
+
+Shapes = dict[str, Any] | tuple[Any, ...] | list[Any] | None
+
+
+def _non_strict(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], shapes: Shapes) -> Any:
+    return torch.export.export(module, args, kwargs, dynamic_shapes=shapes, strict=False)
+
+
+def _strict(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], shapes: Shapes) -> Any:
+    import torch._dynamo.config as dynamo
+
+    # keeps the frames of dynamo's interpreter on the traceback, from which the user's are read
+    with dynamo.patch(verbose=True):
+        return torch.export.export(module, args, kwargs, dynamic_shapes=shapes, strict=True)
+
+
+EXPORTERS: Mapping[str, Callable[..., Any]] = {
+    "export": _non_strict,
+    "export-strict": _strict,
+    "torchscript": export_torchscript,
+}
+
+
+def attempt(part: PartCapture, probe: Probe) -> Outcome:
+    """Answer `probe` in this process, which is spoiled by it where it fails. Never raises for what the export raises."""
+    module = part.module_at(probe.fqn)
+    call = part.calls_of(probe.fqn)[probe.call]
+    started = time.perf_counter()
+    reads: set[tuple[str, str]] | None = None
+    births = Registry()
+    stage: Any = "export"
+    try:
+        with part.prepare(), watching(module, probe.watch) as reads, registering() as births:
+            shapes = _shapes(part, probe, module)
+            EXPORTERS[probe.exporter](module, call.args, call.kwargs, shapes)
+    except (Exception, SystemExit, GeneratorExit) as error:
+        chain = tuple(causes(error))
+        failure = describe(error, stage=stage, names=part.names, births=births.of(chain))
+        _log(error, partial_graph(chain))
+        status = "out_of_memory" if isinstance(error, MemoryError) else "failed"
+        return _outcome(probe, status, started, failure=failure, stages={stage: "fail"}, reads=_sorted(reads))
+    return _outcome(probe, "passed", started, stages={stage: "pass"}, reads=_sorted(reads))
+
+
+def _log(error: BaseException, graph: str) -> None:
+    """Into the attempt's log goes what a report has no room for; torch itself prints the graph of some failures."""
+    if graph and not hasattr(error, "partial_fx_graph"):
+        print(f"The graph that had been traced:\n{graph}\n", file=sys.stderr)
+    traceback.print_exception(error, file=sys.stderr)
+
+
+def _shapes(part: PartCapture, probe: Probe, module: torch.nn.Module) -> Shapes:
+    """The root has the target's own dynamic shapes; a submodule those that two captures told."""
+    if probe.fqn == part.prefix:
+        return part.dynamic_shapes
+    call = part.calls_of(probe.fqn)[probe.call]
+    return dynamic_shapes_of(module, call.args, call.kwargs, call.dims)
+
+
+def _sorted(reads: set[tuple[str, str]] | None) -> tuple[tuple[str, str], ...] | None:
+    return None if reads is None else tuple(sorted(reads))
+
+
+def _outcome(probe: Probe, status: Any, started: float, **facts: Any) -> Outcome:
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    seconds = round(time.perf_counter() - started, 4)
+    return Outcome(probe=probe.id, status=status, seconds=seconds, peak_rss_mb=round(peak, 1), **facts)

@@ -1,0 +1,102 @@
+"""Where the unbacked symbols of a failure were born: noted as they are made, because torch forgets it.
+
+`ShapeEnv.var_to_stack` is meant for this but is empty in torch 2.13 outside of its extended debugging.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any
+
+import torch
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+from exportdoctor.core.outcome import Birth, Frame
+from exportdoctor.worker.frames import is_user_file, source_line
+
+_MAKERS = ("create_unbacked_symint", "create_unbacked_symfloat", "create_unbacked_symbool")
+_KEPT = 10_000
+
+
+@dataclass
+class Registry:
+    """The births of one attempt, by symbol; where two tracings name the same symbol, the later one counts."""
+
+    births: dict[str, Birth] = field(default_factory=dict)
+
+    def of(self, chain: tuple[BaseException, ...]) -> tuple[Birth, ...]:
+        """The births of the symbols in the condition that could not be decided (`GuardOnDataDependentSymNode.cond`)."""
+        names = {
+            str(symbol)
+            for error in chain
+            for symbol in getattr(getattr(error, "cond", None), "free_symbols", ())
+        }
+        return tuple(self.births[name] for name in sorted(names, key=_by_number) if name in self.births)
+
+
+@contextmanager
+def registering() -> Iterator[Registry]:
+    """Note every unbacked symbol that is made inside."""
+    registry = Registry()
+    originals = {name: getattr(ShapeEnv, name) for name in _MAKERS if hasattr(ShapeEnv, name)}
+    for name, original in originals.items():
+        setattr(ShapeEnv, name, _noting(original, registry))
+    try:
+        yield registry
+    finally:
+        for name, original in originals.items():
+            setattr(ShapeEnv, name, original)
+
+
+def _noting(original: Callable[..., Any], registry: Registry) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def make(self: ShapeEnv, *args: Any, **kwargs: Any) -> Any:
+        made = original(self, *args, **kwargs)
+        if len(registry.births) < _KEPT:
+            # a SymBool is the expression Eq(u0, 1); the others are the symbol itself
+            for symbol in made.node.expr.free_symbols:
+                registry.births[str(symbol)] = _birth(str(symbol), sys._getframe(1))
+        return made
+
+    return make
+
+
+def _birth(symbol: str, frame: FrameType | None) -> Birth:
+    operator: str | None = None
+    while frame is not None:
+        func = frame.f_locals.get("func")
+        if operator is None and isinstance(func, torch._ops.OpOverload):
+            operator = str(func)
+        if is_user_file(frame.f_code.co_filename):
+            return Birth(symbol=symbol, op=operator, frame=_user(frame))
+        frame = frame.f_back
+    return Birth(symbol=symbol, op=operator, frame=_dynamo_frame())
+
+
+def _user(frame: FrameType) -> Frame:
+    code = frame.f_code
+    source = source_line(code.co_filename, frame.f_lineno)
+    return Frame(file=code.co_filename, line=frame.f_lineno, function=code.co_qualname, source=source, user=True)
+
+
+def _dynamo_frame() -> Frame | None:
+    """Dynamo's own record of the user's stack, while it interprets."""
+    context = torch._guards.TracingContext.try_get()
+    if context is None:
+        return None
+    for entry in reversed(torch._guards.TracingContext.extract_stack()):
+        if is_user_file(entry.filename):
+            line = entry.lineno or 0
+            source = source_line(entry.filename, line)
+            return Frame(file=entry.filename, line=line, function=entry.name, source=source, user=True)
+    return None
+
+
+def _by_number(symbol: str) -> tuple[int, str]:
+    digits = "".join(filter(str.isdigit, symbol))
+    return (int(digits) if digits else 0, symbol)

@@ -1,0 +1,71 @@
+"""What the answers rest on: versions of the packages involved and the content of the source files."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import os
+import platform
+import sys
+import sysconfig
+
+import torch
+
+_REPORTED = ("torch", "transformers", "onnx", "onnxscript", "onnxruntime", "onnxruntime-gpu", "onnx-diagnostic",
+             "numpy", "sympy", "exportdoctor")  # fmt: skip
+
+
+def versions() -> dict[str, str]:
+    """Python, platform and the installed versions of what matters to an export."""
+    found = {"python": platform.python_version(), "platform": f"{platform.system()} {platform.machine()}"}
+    for name in _REPORTED:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    found["torch"] = str(torch.__version__)
+    if torch.version.cuda and torch.cuda.is_available():
+        found["cuda"] = torch.version.cuda
+        found["gpu"] = torch.cuda.get_device_name(0)
+    return found
+
+
+def sources(model: torch.nn.Module) -> dict[str, str]:
+    """SHA-256 of each loaded source file that the answers may depend on.
+
+    These are the user's own files, and every loaded file of the packages that define the model's classes. Other
+    installed packages count by their version.
+    """
+    packages = {type(module).__module__.partition(".")[0] for module in model.modules()} - {"torch", "builtins"}
+    digests = {}
+    for name, module in list(sys.modules.items()):
+        path = getattr(module, "__file__", None)
+        if not path or not path.endswith(".py") or not os.path.isfile(path):
+            continue
+        if name.partition(".")[0] in packages or _is_local(path):
+            digests[path] = file_digest(path)
+    return digests
+
+
+def file_digest(path: str) -> str:
+    """SHA-256 of a file's content, in hexadecimal."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+_STDLIB = os.path.realpath(sysconfig.get_paths()["stdlib"]) + os.sep
+_OURS = os.path.dirname(os.path.dirname(os.path.realpath(__file__))) + os.sep
+
+
+def _is_local(path: str) -> bool:
+    """Neither installed, nor Python's, nor exportdoctor's own."""
+    real = os.path.realpath(path)
+    installed = f"{os.sep}site-packages{os.sep}" in real or f"{os.sep}dist-packages{os.sep}" in real
+    return not installed and not real.startswith((_STDLIB, _OURS))
+
+
+def available_bytes() -> int:
+    """Memory that can be had without swapping."""
+    import psutil
+
+    return int(psutil.virtual_memory().available)

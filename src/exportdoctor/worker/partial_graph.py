@@ -1,0 +1,70 @@
+"""The graph that had been traced when an export failed, found through the tracer on the exception's traceback."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from exportdoctor.core.outcome import OpFact
+from exportdoctor.worker.frames import tracebacks
+
+_GRAPH_LIMIT = 200_000
+
+
+def partial_graph(chain: tuple[BaseException, ...]) -> str:
+    """The traced part as torch prints it, its last 200,000 characters at most; empty where none was traced."""
+    for error in chain:
+        text = getattr(error, "partial_fx_graph", None)
+        if isinstance(text, str) and text.strip():
+            return text.strip()[-_GRAPH_LIMIT:]
+    for graph in graphs_of(chain):
+        return str(graph)[-_GRAPH_LIMIT:]
+    return ""
+
+
+def graphs_of(chain: tuple[BaseException, ...]) -> Iterator[torch.fx.Graph]:
+    """The graphs of the tracers on the tracebacks, innermost first."""
+    for error in chain:
+        for link in reversed(tuple(tracebacks(error))):
+            graph = getattr(link.tb_frame.f_locals.get("self"), "graph", None)
+            if isinstance(graph, torch.fx.Graph) and len(graph.nodes):
+                yield graph
+
+
+def last_op(chain: tuple[BaseException, ...]) -> OpFact | None:
+    """The operator that was being dispatched when the exception rose, else the last one in the partial graph."""
+    for error in chain:
+        raised = _op_on_the_stack(error)
+        if raised is not None:
+            return raised
+    for graph in graphs_of(chain):
+        for node in reversed(graph.nodes):
+            if node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload):
+                return OpFact(name=str(node.target), arguments=tuple(map(_shown, node.args)))
+    return None
+
+
+def _op_on_the_stack(error: BaseException) -> OpFact | None:
+    """Fake and proxy dispatch keep the operator in a local named `func`, its arguments in `args`."""
+    found: OpFact | None = None
+    for link in tracebacks(error):
+        local = link.tb_frame.f_locals
+        func = local.get("func")
+        if isinstance(func, torch._ops.OpOverload):
+            arguments = local.get("args", ())
+            shown = tuple(map(_shown, arguments)) if isinstance(arguments, tuple) else ()
+            found = OpFact(name=str(func), arguments=shown, raised=True)
+    return found
+
+
+def _shown(value: Any) -> str:
+    """A tensor by its dtype and (symbolic) shape, anything else by a short repr."""
+    meta = getattr(value, "meta", {}).get("val", value) if isinstance(value, torch.fx.Node) else value
+    if isinstance(meta, torch.Tensor):
+        return f"{str(meta.dtype).removeprefix('torch.')}[{', '.join(map(str, meta.shape))}]"
+    if isinstance(meta, (list, tuple)):
+        return f"[{', '.join(map(_shown, meta[:8]))}{', …' if len(meta) > 8 else ''}]"
+    text = str(meta) if isinstance(meta, (torch.SymInt, torch.SymFloat, torch.SymBool)) else repr(meta)
+    return text[:120]

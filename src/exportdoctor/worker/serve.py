@@ -1,0 +1,164 @@
+"""A worker's main loop: read commands, open and capture the target, attempt probes, reply.
+
+With `fork` isolation each attempt is a child; with `process` isolation this process attempts it itself, says that
+it is spoiled, and is replaced by the engine.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import sys
+import traceback
+from dataclasses import dataclass, field
+from typing import assert_never
+
+from exportdoctor.core.codec import decode, encode
+from exportdoctor.core.errors import ExportdoctorError
+from exportdoctor.core.protocol import AnyCommand, AnyReply, Attempt, Capture, Finished, Open, Refused, Started
+from exportdoctor.worker.attempt import attempt
+from exportdoctor.worker.forks import Child, clear_group, fork
+from exportdoctor.worker.opening import Opening, Refusal
+from exportdoctor.worker.process import die_with_parent, send_output_to, write_stacks_to
+
+
+@dataclass
+class Server:
+    """Commands come in on one descriptor, replies go out on another. Ends when the commands end."""
+
+    commands: int
+    replies: int
+    opening: Opening
+    logs: str | None = None
+    children: dict[int, Child] = field(default_factory=dict)
+    isolation: str = "fork"
+    _buffer: bytearray = field(default_factory=bytearray)
+    _wake: tuple[int, int] = (-1, -1)
+
+    def run(self) -> None:
+        """Serve until the engine closes its end."""
+        self._wake = os.pipe()
+        for end in self._wake:
+            os.set_blocking(end, False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the engine decides
+        signal.set_wakeup_fd(self._wake[1], warn_on_full_buffer=False)
+        try:
+            self._loop()
+        finally:
+            for pid in self.children:
+                clear_group(pid)
+
+    def _loop(self) -> None:
+        while True:
+            with selectors.DefaultSelector() as selector:
+                selector.register(self.commands, selectors.EVENT_READ)
+                selector.register(self._wake[0], selectors.EVENT_READ)
+                for child in self.children.values():
+                    selector.register(child.pipe, selectors.EVENT_READ, child)
+                ready = selector.select()
+            for key, _ in ready:
+                if key.fd == self.commands:
+                    if not self._read_commands():
+                        return
+                elif key.fd == self._wake[0]:
+                    _drain(self._wake[0])
+                elif not key.data.read():
+                    pass  # the pipe's end comes just before the child's; it is reaped below
+            self._reap()
+
+    def _read_commands(self) -> bool:
+        chunk = os.read(self.commands, 1 << 16)
+        if not chunk:
+            return False
+        self._buffer.extend(chunk)
+        while b"\n" in self._buffer:
+            line, _, rest = self._buffer.partition(b"\n")
+            self._buffer = bytearray(rest)
+            command: AnyCommand = decode(bytes(line), AnyCommand)
+            self._obey(command)
+        return True
+
+    def _obey(self, command: AnyCommand) -> None:
+        match command:
+            case Open():
+                self.logs = command.logs
+                self.isolation = command.isolation
+                self._answer(lambda: self.opening.open(command))
+            case Capture():
+                self._answer(lambda: self.opening.capture(command))
+            case Attempt(probe=probe):
+                if self.isolation == "fork":
+                    self._attempt_in_child(command)
+                else:
+                    self._reply(Started(probe=probe.id, pid=os.getpid()))
+                    self._attempt_here(command)
+            case _:
+                assert_never(command)
+
+    def _answer(self, make: object) -> None:
+        try:
+            self._reply(make())  # type: ignore[operator]
+        except Refusal as refusal:
+            self._reply(refusal.reply)
+        except ExportdoctorError as error:
+            self._reply(Refused(stage="build", message=error.message, hint=error.hint, usage=error.exit_code == 2))
+        except Exception as error:  # ours: the engine must hear of it rather than wait
+            stack = traceback.format_exc()
+            self._reply(Refused(stage="internal", message=f"{type(error).__name__}: {error}", stack=stack))
+
+    def _attempt_in_child(self, command: Attempt) -> None:
+        part = self.opening.parts[command.probe.part]
+        close = (self.commands, self.replies, *self._wake, *(child.pipe for child in self.children.values()))
+        child = fork(command.probe, lambda probe: attempt(part, probe), log=self._log(command), close=close)
+        self.children[child.pid] = child
+        self._reply(Started(probe=command.probe.id, pid=child.pid))
+
+    def _attempt_here(self, command: Attempt) -> None:
+        log = self._log(command)
+        write_stacks_to(send_output_to(log))
+        outcome = attempt(self.opening.parts[command.probe.part], command.probe)
+        self._reply(Finished(outcome=outcome, spoiled=not outcome.passed))
+
+    def _log(self, command: Attempt) -> str | None:
+        return os.path.join(self.logs, f"{command.probe.id}.log") if self.logs else None
+
+    def _reap(self) -> None:
+        for pid in list(self.children):
+            done, status, usage = os.wait4(pid, os.WNOHANG)
+            if done:
+                child = self.children.pop(pid)
+                outcome = child.ended(status, usage.ru_maxrss)
+                if outcome.passed and child.log:
+                    _remove(child.log)
+                self._reply(Finished(outcome=outcome))
+
+    def _reply(self, reply: AnyReply) -> None:
+        data = memoryview(encode(reply) + b"\n")
+        while data:
+            data = data[os.write(self.replies, data) :]
+
+
+def _drain(descriptor: int) -> None:
+    try:
+        while os.read(descriptor, 512):
+            pass
+    except BlockingIOError:
+        pass
+
+
+def _remove(path: str) -> None:
+    try:
+        os.remove(path)
+    except OSError:
+        pass
+
+
+def main() -> None:
+    """The process that the engine starts: commands on stdin, replies on what was stdout, talk on stderr."""
+    die_with_parent()
+    replies = os.dup(1)
+    os.dup2(2, 1)
+    sys.stdout = sys.stderr
+    Server(commands=0, replies=replies, opening=Opening()).run()

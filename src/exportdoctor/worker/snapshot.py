@@ -1,0 +1,118 @@
+"""Copies of captured inputs: taken before the call, so that what the call does to them is not seen.
+
+Tensors keep shape, strides, dtype, device and aliasing. Real values are kept up to a budget; larger
+floating-point tensors are kept as fake ones, because an export needs their shapes alone.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, field
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+# Shared, never copied: copying them would be wrong (modules, code) or pointless (immutable)
+_BY_REFERENCE = (
+    torch.nn.Module, type, ModuleType, FunctionType, BuiltinFunctionType, MethodType,
+    str, bytes, int, float, complex, bool, type(None), torch.dtype, torch.device, torch.Size,
+    torch.Generator, torch.SymInt,
+)  # fmt: skip
+
+
+@dataclass
+class Budget:
+    """How many bytes of real values one part's capture may keep."""
+
+    left: int = 512 * 2**20
+    mode: FakeTensorMode = field(default_factory=lambda: FakeTensorMode(allow_non_fake_inputs=True))
+    faked: int = 0
+
+    def keep(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A copy of `tensor` that shares nothing with it."""
+        if isinstance(tensor, FakeTensor):
+            return _with_grad_of(tensor.detach().clone(), tensor)
+        size = tensor.numel() * tensor.element_size()
+        exact = not tensor.is_floating_point() or size <= 4096
+        if tensor.layout != torch.strided or exact or size <= self.left:
+            self.left -= 0 if exact else size
+            return _with_grad_of(_cloned(tensor), tensor)
+        self.faked += 1
+        return _with_grad_of(self.mode.from_tensor(tensor.detach()), tensor)
+
+
+def _cloned(tensor: torch.Tensor) -> torch.Tensor:
+    """A clone with the same strides also where the tensor overlaps itself (an expanded one)."""
+    clone = tensor.detach().clone(memory_format=torch.preserve_format)
+    if tensor.layout == torch.strided and clone.stride() != tensor.stride() and 0 not in tensor.stride():
+        fresh = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+        clone = fresh.copy_(tensor.detach())
+    return clone
+
+
+def _with_grad_of(copied: torch.Tensor, original: torch.Tensor) -> torch.Tensor:
+    return copied.requires_grad_(True) if original.requires_grad and original.is_leaf else copied
+
+
+def snapshot(value: Any, *, budget: Budget) -> Any:
+    """A deep copy of `value` in which tensors are copied by `budget`, and modules and code are shared."""
+    return _copy(value, {}, budget)
+
+
+def _copy(value: Any, memo: dict[int, Any], budget: Budget) -> Any:
+    if isinstance(value, _BY_REFERENCE):
+        return value
+    if id(value) in memo:
+        return memo[id(value)]
+    copied = _copy_new(value, memo, budget)
+    memo[id(value)] = copied
+    memo[~id(value)] = value  # keeps the original alive, so that its id stays its own
+    return copied
+
+
+def _copy_new(value: Any, memo: dict[int, Any], budget: Budget) -> Any:
+    if isinstance(value, torch.Tensor):
+        return budget.keep(value)
+    if type(value) in (list, set, frozenset):
+        return type(value)(_copy(item, memo, budget) for item in value)
+    if isinstance(value, tuple):
+        items = [_copy(item, memo, budget) for item in value]
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    if isinstance(value, dict) and not hasattr(value, "__dataclass_fields__"):
+        return _copy_dict(value, memo, budget)
+    return _copy_object(value, memo, budget)
+
+
+def _copy_dict(value: dict[Any, Any], memo: dict[int, Any], budget: Budget) -> Any:
+    copied = copy.copy(value)
+    for key in list(copied):
+        copied[key] = _copy(value[key], memo, budget)
+    return copied
+
+
+def _copy_object(value: Any, memo: dict[int, Any], budget: Budget) -> Any:
+    """Caches, ModelOutputs, dataclasses: a shallow copy whose attributes are then copied one by one."""
+    try:
+        copied = copy.copy(value)
+    except Exception:  # an object that cannot be copied is passed on as it is: export will say what it thinks of it
+        return value
+    memo[id(value)] = copied
+    if isinstance(copied, dict):
+        for key in list(copied):
+            dict.__setitem__(copied, key, _copy(value[key], memo, budget))
+    for name, item in list(getattr(value, "__dict__", {}).items()):
+        copied.__dict__[name] = _copy(item, memo, budget)
+    for name in _slots(type(value)):
+        if hasattr(value, name):
+            object.__setattr__(copied, name, _copy(getattr(value, name), memo, budget))
+    return copied
+
+
+def _slots(kind: type) -> tuple[str, ...]:
+    names: list[str] = []
+    for parent in kind.__mro__:
+        slots = parent.__dict__.get("__slots__", ())
+        names.extend((slots,) if isinstance(slots, str) else slots)
+    return tuple(name for name in names if name not in ("__dict__", "__weakref__"))

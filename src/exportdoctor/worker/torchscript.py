@@ -1,0 +1,62 @@
+"""The legacy exporter, `torch.onnx.export(dynamo=False)`: it runs on real values, so fake ones are given storage."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils import _pytree as pytree
+
+
+def export_torchscript(
+    module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], shapes: Any
+) -> bytes:
+    """Trace and translate `module`, without its weights. `shapes` has no say: a trace follows the example's sizes.
+
+    Fake parameters and inputs are replaced by zeros of the same shape, strides and dtype: the tracer records
+    operators, and control flow on fake values would already have failed in the capture.
+    """
+    with _real_parameters(module):
+        args, kwargs = pytree.tree_map_only(FakeTensor, _real, (args, kwargs))
+        buffer = io.BytesIO()
+        torch.onnx.export(
+            module, args, buffer, kwargs=kwargs, dynamo=False, export_params=False, do_constant_folding=False,
+            verbose=False,
+        )  # fmt: skip
+        return buffer.getvalue()
+
+
+def _real(tensor: torch.Tensor) -> torch.Tensor:
+    size = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True)) + 1 if tensor.numel() else 0
+    storage = torch.zeros(size, dtype=tensor.dtype, device=tensor.device)
+    return storage.as_strided(tensor.shape, tensor.stride())
+
+
+class _real_parameters:
+    """For its duration, every fake parameter and buffer of `module` is a real one; tied ones stay tied."""
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        self.module = module
+        self.replaced: list[tuple[dict[str, Any], str, Any]] = []
+
+    def __enter__(self) -> None:
+        made: dict[int, torch.Tensor] = {}
+        for child in self.module.modules():
+            for table in (child._parameters, child._buffers):
+                for name, tensor in table.items():
+                    if isinstance(tensor, FakeTensor):
+                        self.replaced.append((table, name, tensor))
+                        if id(tensor) not in made:
+                            made[id(tensor)] = self._made(tensor)
+                        table[name] = made[id(tensor)]
+
+    @staticmethod
+    def _made(tensor: torch.Tensor) -> torch.Tensor:
+        real = _real(tensor)
+        return torch.nn.Parameter(real, tensor.requires_grad) if isinstance(tensor, torch.nn.Parameter) else real
+
+    def __exit__(self, *_: object) -> None:
+        for table, name, tensor in self.replaced:
+            table[name] = tensor
