@@ -1,0 +1,126 @@
+"""Carries probes to the pool and outcomes back to the parts, telling events on the way.
+
+What an earlier process of the same run has answered, or an unchanged earlier run, is not asked again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from dataclasses import dataclass, field
+
+import msgspec
+
+from exportdoctor.core import event as ev
+from exportdoctor.core.outcome import Outcome
+from exportdoctor.core.probe import Probe
+from exportdoctor.core.protocol import Opened
+from exportdoctor.engine.limits import Limits
+from exportdoctor.engine.pool import Pool
+from exportdoctor.engine.request import ScanRequest
+from exportdoctor.engine.scan_part import PartScan
+from exportdoctor.store.digest import probe_digest, shared_digest
+from exportdoctor.store.outcome_cache import OutcomeCache
+
+_POLL = 0.1
+
+
+@dataclass
+class Asking:
+    """All parts of one scan share it, so that two parts' attempts run side by side."""
+
+    pool: Pool
+    request: ScanRequest
+    opened: Opened
+    limits: Limits
+    parts: dict[str, PartScan] = field(default_factory=dict)
+    flights: dict[Future[Outcome], Probe] = field(default_factory=dict)
+    peak_rss_mb: float = 0.0
+    _ready: deque[tuple[Probe, Outcome, bool]] = field(default_factory=deque)
+    _cache: OutcomeCache | None = None
+    _shared: str = ""
+
+    def __post_init__(self) -> None:
+        if self.request.options.use_cache:
+            self._cache = OutcomeCache()
+            self._shared = shared_digest(self.opened.sources, self.request.options)
+
+    def add(self, part: PartScan, *, forward_seconds: float) -> Iterator[ev.AnyEvent]:
+        """Begin a part whose eager forward took so long."""
+        self.parts[part.name] = part
+        self.limits.forward_seconds = max(self.limits.forward_seconds, forward_seconds)
+        yield from self._take(part.begin())
+        yield from self._settle()
+
+    def run(self) -> Iterator[ev.AnyEvent]:
+        """Go on until every question has its answer."""
+        while self.flights or self._ready:
+            wait(self.flights, timeout=_POLL, return_when=FIRST_COMPLETED)
+            yield from self.step()
+        if self._cache is not None:
+            self._cache.close()
+
+    def step(self) -> Iterator[ev.AnyEvent]:
+        """Tell what has happened until now; returns without waiting."""
+        yield from self._started()
+        for future in [future for future in self.flights if future.done()]:
+            probe = self.flights.pop(future)
+            outcome = future.result()
+            self.peak_rss_mb = max(self.peak_rss_mb, outcome.peak_rss_mb)
+            self.limits.learn(outcome)
+            self._keep(probe, outcome)
+            self._ready.append((probe, outcome, False))
+        yield from self._settle()
+
+    def _started(self) -> Iterator[ev.AnyEvent]:
+        while not self.pool.started.empty():
+            probe, pid = self.pool.started.get()
+            yield ev.ProbeStarted(probe=probe, pid=pid)
+
+    def _settle(self) -> Iterator[ev.AnyEvent]:
+        """Hand answers to their parts; cached ones may lead to more at once."""
+        while self._ready:
+            probe, outcome, cached = self._ready.popleft()
+            if probe.id not in self.request.answers:
+                yield ev.ProbeFinished(probe=probe, outcome=outcome, cached=cached)
+            yield from self._take(self.parts[probe.part].answered(outcome))
+
+    def _take(self, items: Iterator[Probe | ev.AnyEvent]) -> Iterator[ev.AnyEvent]:
+        for item in items:
+            if isinstance(item, Probe):
+                self._ask(item)
+            else:
+                yield item
+
+    def _ask(self, probe: Probe) -> None:
+        known = self.request.answers.get(probe.id)
+        if known is not None:
+            self._ready.append((probe, known, False))
+            return
+        cached = self._cached(probe)
+        if cached is not None:
+            self._ready.append((probe, cached, True))
+            return
+        timed = msgspec.structs.replace(probe, timeout=self.limits.timeout, memory_mb=self.limits.memory_mb)
+        self.flights[self.pool.submit(timed)] = timed
+
+    def _key(self, probe: Probe) -> str | None:
+        """The cache's key; None for a question that means nothing outside this run's processes."""
+        question = self.parts[probe.part].call_fact(probe).question
+        if question.startswith("~"):
+            return None
+        watched = "".join(f"?{path}.{name}" for path, name in probe.watch)
+        return probe_digest(
+            question + watched, exporter=probe.exporter, to=probe.to, shims=probe.shims, rest=self._shared
+        )
+
+    def _cached(self, probe: Probe) -> Outcome | None:
+        key = self._key(probe) if self._cache is not None else None
+        found = self._cache.get(key) if self._cache is not None and key is not None else None
+        return msgspec.structs.replace(found, probe=probe.id) if found is not None else None
+
+    def _keep(self, probe: Probe, outcome: Outcome) -> None:
+        key = self._key(probe) if self._cache is not None else None
+        if self._cache is not None and key is not None:
+            self._cache.put(key, outcome)

@@ -1,0 +1,350 @@
+"""Workers as an executor: submit a probe, get a future of its outcome.
+
+The pool keeps the laws that a torch process cannot keep itself: an attempt ends at its deadline or its memory limit,
+a lost worker is replaced and its probes are asked again, and no process outlives the pool.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import signal
+import threading
+import time
+from collections import deque
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+import psutil
+
+from exportdoctor.core.codec import decode, encode
+from exportdoctor.core.errors import StoreError, WorkerLost
+from exportdoctor.core.outcome import Outcome
+from exportdoctor.core.probe import Probe
+from exportdoctor.core.protocol import (
+    AnyReply,
+    Attempt,
+    Capture,
+    Captured,
+    Command,
+    Finished,
+    Open,
+    Opened,
+    Refused,
+    Started,
+)
+from exportdoctor.engine.crash import with_crash
+from exportdoctor.engine.launch import Channel, Launcher
+
+_TICK = 0.1
+_LOSSES_ALLOWED = 3
+
+
+@dataclass
+class Flight:
+    """A probe on its way."""
+
+    probe: Probe
+    future: Future[Outcome]
+    pid: int | None = None
+    started: float = 0.0
+    baseline_mb: float = 0.0
+    fate: tuple[str, str, str] | None = None
+    losses: int = 0
+    cpu: float = 0.0
+
+
+@dataclass
+class Worker:
+    """One worker process and the probes it has in hand."""
+
+    channel: Channel
+    replies: queue.SimpleQueue[AnyReply | None] = field(default_factory=queue.SimpleQueue)
+    flights: dict[str, Flight] = field(default_factory=dict)
+    ready: bool = False
+    parts: set[str] = field(default_factory=set)
+
+
+class Pool:
+    """`jobs` attempts at a time. `opening` is what every worker is told first; `log` takes what workers print."""
+
+    def __init__(self, launcher: Launcher, opening: Open, *, jobs: int, log: Path | None) -> None:
+        self.launcher = launcher
+        self.opening = opening
+        self.jobs = jobs
+        self.log = log
+        self.started: queue.SimpleQueue[tuple[Probe, int]] = queue.SimpleQueue()
+        self.captures: dict[str, Capture] = {}
+        self._workers: list[Worker] = []
+        self._waiting: deque[Flight] = deque()
+        self._lock = threading.RLock()
+        self._closed = threading.Event()
+        self._watch = threading.Thread(target=self._watch_limits, name="limits", daemon=True)
+        self._watch.start()
+
+    # --- opening and capturing: the first worker answers, later ones repeat it
+
+    def open(self) -> Opened | Refused:
+        """Start the first worker and build the target in it."""
+        with self._lock:
+            worker = self._start()
+        return self._ask(worker, self.opening)  # type: ignore[return-value]
+
+    def capture(self, command: Capture) -> Captured | Refused:
+        """Capture a part in the first worker."""
+        reply = self._ask(self._workers[0], command)
+        if isinstance(reply, Captured):
+            self.captures[command.part] = command
+            self._workers[0].parts.add(command.part)
+            self._workers[0].ready = True
+        return reply  # type: ignore[return-value]
+
+    def _start(self) -> Worker:
+        worker = Worker(self.launcher.start(log=self.log))
+        self._workers.append(worker)
+        threading.Thread(target=self._read, args=(worker,), name="replies", daemon=True).start()
+        return worker
+
+    def _ask(self, worker: Worker, command: Command) -> AnyReply:
+        self._say(worker, command)
+        reply = worker.replies.get()
+        if reply is None:
+            status = worker.channel.reap()
+            raise WorkerLost(
+                f"The worker ended while it was told to {type(command).__name__.lower()} the target ({_death(status)})",
+                hint=f"What it printed is in {self.log}" if self.log else "",
+            )
+        return reply
+
+    def _say(self, worker: Worker, command: Command) -> None:
+        with contextlib.suppress(OSError, ValueError):  # a dead worker is noticed by its reader
+            worker.channel.commands.write(encode(command) + b"\n")
+            worker.channel.commands.flush()
+
+    # --- attempts
+
+    def submit(self, probe: Probe) -> Future[Outcome]:
+        """Queue a probe."""
+        flight = Flight(probe, Future())
+        with self._lock:
+            if self._closed.is_set():
+                raise WorkerLost("The pool is closed")
+            self._waiting.append(flight)
+            self._dispatch()
+        return flight.future
+
+    def _dispatch(self) -> None:
+        """Hand waiting probes to workers that have room; call with the lock held."""
+        forking = self.opening.isolation == "fork"
+        while self._waiting and sum(len(w.flights) for w in self._workers) < self.jobs:
+            free = [w for w in self._workers if w.ready and (forking or not w.flights)]
+            if not free:
+                if not any(not w.ready for w in self._workers):
+                    self._replace()
+                return
+            flight = self._waiting.popleft()
+            flight.started = time.monotonic()
+            free[0].flights[flight.probe.id] = flight
+            self._say(free[0], Attempt(probe=flight.probe))
+
+    def _replace(self) -> None:
+        """Bring up another worker in the background and give it what the first one was told."""
+        worker = self._start()
+
+        def bring_up() -> None:
+            try:
+                replies = [self._ask(worker, c) for c in (self.opening, *self.captures.values())]
+                refused = next((reply for reply in replies if isinstance(reply, Refused)), None)
+                if refused is not None:
+                    raise WorkerLost(f"A new worker could not open the target again: {refused.message}")
+            except WorkerLost as error:
+                self._give_up(error)
+                return
+            with self._lock:
+                worker.ready = True
+                self._dispatch()
+
+        threading.Thread(target=bring_up, name="bring-up", daemon=True).start()
+
+    def _give_up(self, error: WorkerLost) -> None:
+        with self._lock:
+            waiting, self._waiting = list(self._waiting), deque()
+        for flight in waiting:
+            flight.future.set_exception(error)
+
+    def _read(self, worker: Worker) -> None:
+        """Reader thread of one worker: runs until its replies end."""
+        for line in worker.channel.replies:
+            try:
+                reply: AnyReply = decode(line, AnyReply)
+            except StoreError:
+                continue  # a torn last line of a killed worker
+            match reply:
+                case Started(probe=probe, pid=pid):
+                    self._took_off(worker, probe, pid)
+                case Finished(outcome=outcome, spoiled=spoiled):
+                    self._landed(worker, outcome, spoiled=spoiled)
+                case _:
+                    worker.replies.put(reply)
+        worker.replies.put(None)
+        if not self._closed.is_set():
+            self._lost(worker)
+
+    def _took_off(self, worker: Worker, probe: str, pid: int) -> None:
+        with self._lock:
+            flight = worker.flights.get(probe)
+            if flight is None:
+                return
+            flight.pid, flight.started = pid, time.monotonic()
+            flight.baseline_mb = _rss_mb(worker.channel.pid)
+        self.started.put((flight.probe, pid))
+
+    def _landed(self, worker: Worker, outcome: Outcome, *, spoiled: bool) -> None:
+        with self._lock:
+            flight = worker.flights.pop(outcome.probe, None)
+            if spoiled:
+                self._drop(worker)
+            if flight is not None and self._killed_from_outside(flight, outcome):
+                self._waiting.appendleft(flight)
+                flight = None
+            self._dispatch()
+        if flight is not None:
+            flight.future.set_result(_finished(flight, outcome))
+
+    @staticmethod
+    def _killed_from_outside(flight: Flight, outcome: Outcome) -> bool:
+        """SIGKILL that neither we nor the kernel's memory killer sent says nothing of the module: ask once more."""
+        if outcome.signal != "SIGKILL" or flight.fate is not None or flight.losses:
+            return False
+        flight.losses += 1
+        return True
+
+    def _lost(self, worker: Worker) -> None:
+        """A worker is gone: ask its probes again elsewhere, unless one of them is what kills workers."""
+        status = worker.channel.reap()
+        failed: list[tuple[Flight, Outcome]] = []
+        with self._lock:
+            if worker in self._workers:
+                self._workers.remove(worker)
+            for flight in worker.flights.values():
+                flight.losses += 1
+                alone = self.opening.isolation != "fork"
+                if flight.fate is not None or alone or flight.losses >= _LOSSES_ALLOWED:
+                    outcome = Outcome(
+                        probe=flight.probe.id, status="crashed", signal=_death(status),
+                        seconds=time.monotonic() - flight.started, log=_log_of(self.opening, flight.probe),
+                    )  # fmt: skip
+                    failed.append((flight, outcome))
+                else:
+                    self._waiting.appendleft(flight)
+            worker.flights.clear()
+            self._dispatch()
+        for flight, outcome in failed:
+            flight.future.set_result(_finished(flight, outcome))
+
+    def _drop(self, worker: Worker) -> None:
+        """Retire a spoiled worker; call with the lock held."""
+        if worker in self._workers:
+            self._workers.remove(worker)
+        with contextlib.suppress(OSError):
+            worker.channel.commands.close()
+
+    # --- limits
+
+    def _watch_limits(self) -> None:
+        while not self._closed.wait(_TICK):
+            with self._lock:
+                flights = [f for w in self._workers for f in w.flights.values() if f.pid and f.fate is None]
+            for flight in flights:
+                self._check(flight)
+
+    def _check(self, flight: Flight) -> None:
+        assert flight.pid is not None
+        grown = _group_rss_mb(flight.pid) - flight.baseline_mb
+        limit = flight.probe.memory_mb
+        if limit is not None and grown > limit:
+            text = f"Killed at {grown:,.0f} MiB: more than the {limit:,.0f} MiB that one attempt may take"
+            self._kill(flight, ("out_of_memory", "out of memory", text))
+        elif time.monotonic() - flight.started > flight.probe.timeout:
+            busy = _cpu_seconds(flight.pid) > 0.2 * flight.probe.timeout
+            what = "time-out" if busy else "hang"
+            text = "it was still computing" if busy else "it was waiting and hardly used the processor"
+            self._kill(flight, ("timed_out", what, f"Killed after {flight.probe.timeout:.0f} s: {text}"))
+
+    def _kill(self, flight: Flight, fate: tuple[str, str, str]) -> None:
+        assert flight.pid is not None
+        flight.fate = fate
+        with contextlib.suppress(OSError):
+            os.kill(flight.pid, signal.SIGUSR1)  # leaves its stack in the log
+            time.sleep(_TICK)
+        with contextlib.suppress(OSError):
+            os.killpg(flight.pid, signal.SIGKILL)
+
+    # --- the end
+
+    def close(self) -> None:
+        """Kill whatever runs and forget whatever waits."""
+        self._closed.set()
+        with self._lock:
+            workers, self._workers = self._workers, []
+            waiting, self._waiting = list(self._waiting), deque()
+        for flight in waiting:
+            flight.future.cancel()
+        for worker in workers:
+            for flight in worker.flights.values():
+                if flight.pid is not None and flight.pid != worker.channel.pid:
+                    with contextlib.suppress(OSError):
+                        os.killpg(flight.pid, signal.SIGKILL)
+            worker.channel.kill()
+        self._watch.join(timeout=5)
+
+
+def _finished(flight: Flight, outcome: Outcome) -> Outcome:
+    """The outcome with what the pool knows: why it was killed, and where a crash happened."""
+    if flight.fate is not None:
+        status, sign, reason = flight.fate
+        return with_crash(msgspec.structs.replace(outcome, signal=sign), status=status, reason=reason)
+    if outcome.status == "crashed":
+        return with_crash(outcome, status="crashed", reason="")
+    return outcome
+
+
+def _log_of(opening: Open, probe: Probe) -> str | None:
+    return os.path.join(opening.logs, f"{probe.id}.log") if opening.logs else None
+
+
+def _death(status: int | None) -> str:
+    if status is None:
+        return "it vanished"
+    if status < 0:
+        with contextlib.suppress(ValueError):
+            return signal.Signals(-status).name
+    return f"exit code {status}"
+
+
+def _rss_mb(pid: int) -> float:
+    with contextlib.suppress(psutil.Error):
+        return float(psutil.Process(pid).memory_info().rss) / 2**20
+    return 0.0
+
+
+def _group_rss_mb(pid: int) -> float:
+    """The attempt's resident memory with that of the processes it has started, in MiB."""
+    total = 0.0
+    with contextlib.suppress(psutil.Error):
+        process = psutil.Process(pid)
+        total = float(process.memory_info().rss)
+        for child in process.children(recursive=True):
+            with contextlib.suppress(psutil.Error):
+                total += float(child.memory_info().rss)
+    return total / 2**20
+
+
+def _cpu_seconds(pid: int) -> float:
+    with contextlib.suppress(psutil.Error):
+        times = psutil.Process(pid).cpu_times()
+        return float(times.user + times.system)
+    return 0.0

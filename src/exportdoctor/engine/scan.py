@@ -1,0 +1,102 @@
+"""A scan, as an iterator of events: open the target, capture its parts, ask, judge, localise.
+
+The first module asked of a part is its root; below a module that fails its submodules are asked, below one that
+passes none needs to be. Each event is complete in itself: whoever stops listening has lost nothing.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import msgspec
+import psutil
+
+from exportdoctor.core import event as ev
+from exportdoctor.core.errors import ExitCode, ExportdoctorError, TargetError, UsageError
+from exportdoctor.core.protocol import Capture, Captured, Open, Opened, Refused
+from exportdoctor.engine.asking import Asking
+from exportdoctor.engine.limits import Limits
+from exportdoctor.engine.launch import Launcher, Spawn
+from exportdoctor.engine.pool import Pool
+from exportdoctor.engine.request import ScanRequest
+from exportdoctor.engine.scan_part import PartScan
+
+_SHARE_OF_MEMORY = 0.8
+
+
+def scan(request: ScanRequest, launcher: Launcher | None = None) -> Iterator[ev.AnyEvent]:
+    """The events of a scan, from what follows RunStarted to RunFinished.
+
+    Raises TargetError or UsageError where the target cannot be diagnosed, after the events that came before.
+    Closing the iterator kills every process of the scan.
+    """
+    for event in _events(request, launcher or Spawn(request.python or sys.executable)):
+        yield msgspec.structs.replace(event, at=time.time())
+
+
+def _events(request: ScanRequest, launcher: Launcher) -> Iterator[ev.AnyEvent]:
+    started = time.monotonic()
+    options = request.options
+    opening = Open(
+        target=request.target,
+        isolation=isolation_for(request),
+        logs=str(request.logs) if request.logs else None,
+        shim_files=options.shim_files,
+    )
+    jobs = options.jobs if opening.isolation == "fork" else 1
+    log = request.logs / "worker.log" if request.logs else None
+    with closing(Pool(launcher, opening, jobs=jobs, log=log)) as pool:
+        yield ev.Stepped(text=f"importing torch and building {request.target.ref}")
+        opened = _accepted(pool.open())
+        assert isinstance(opened, Opened)
+        yield ev.TargetOpened(opened=opened)
+        yield from (ev.Noted(text=text) for text in opened.notes)
+        limits = Limits(fixed=options.timeout, memory_mb=options.memory_mb or _fair_share_mb(jobs))
+        asking = Asking(pool, request, opened, limits)
+        for name in opened.parts:
+            yield ev.Stepped(text=f"capturing {name}")
+            captured = _accepted(pool.capture(Capture(part=name, exporter=options.exporter)))
+            assert isinstance(captured, Captured)
+            yield ev.PartCaptured(captured=captured)
+            yield from (ev.Noted(text=text) for text in captured.notes)
+            part = PartScan(captured, options=options, versions=opened.environment)
+            yield from asking.add(part, forward_seconds=captured.seconds)
+            yield from asking.step()
+        yield from asking.run()
+    parts = list(asking.parts.values())
+    yield from _findings(parts)
+    code = ExitCode.FINDINGS if any(part.failing for part in parts) else ExitCode.EXPORTS
+    seconds = round(time.monotonic() - started, 3)
+    yield ev.RunFinished(exit_code=int(code), seconds=seconds, peak_rss_mb=asking.peak_rss_mb)
+
+
+def _findings(parts: list[PartScan]) -> Iterator[ev.AnyEvent]:
+    number = 0
+    for part in parts:
+        for event in part.conclude(first_number=number + 1):
+            number += isinstance(event, ev.FindingMade)
+            yield event
+
+
+def isolation_for(request: ScanRequest) -> str:
+    """Forks, unless the platform has none or a CUDA context will exist, which does not survive a fork."""
+    return "fork" if sys.platform != "win32" and request.target.options.device in ("cpu", "auto") else "process"
+
+
+def _accepted(reply: Any) -> Any:
+    """The reply, unless it is a refusal: that becomes the error it tells of."""
+    if not isinstance(reply, Refused):
+        return reply
+    if reply.stage == "internal":
+        raise ExportdoctorError(f"The worker failed: {reply.message}", hint=reply.stack[-2000:])
+    if reply.usage:
+        raise UsageError(reply.message, hint=reply.hint)
+    raise TargetError(reply.message, hint=reply.hint, stack=tuple(reply.stack.splitlines()))
+
+
+def _fair_share_mb(jobs: int) -> float:
+    return _SHARE_OF_MEMORY * psutil.virtual_memory().available / 2**20 / jobs

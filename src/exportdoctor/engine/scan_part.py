@@ -1,0 +1,170 @@
+"""One part's scan: which modules to ask next, and what their answers say. No process is touched here."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Iterator, Mapping
+
+import msgspec
+
+from exportdoctor.core import event as ev
+from exportdoctor.core.outcome import Outcome
+from exportdoctor.core.probe import Probe
+from exportdoctor.core.protocol import CallFact, Captured
+from exportdoctor.engine.judge import Verdict, judge, same_bug, verdict_of_part
+from exportdoctor.engine.localise import Case, cases, finding_of
+from exportdoctor.engine.questions import Answer, Place, Questions
+from exportdoctor.engine.tree import below, call_tree, facts
+
+
+class PartScan:
+    """Feed it outcomes with `answered`; it yields probes to ask and events to tell."""
+
+    def __init__(self, captured: Captured, *, options: ev.ScanOptions, versions: Mapping[str, str]) -> None:
+        self.captured = captured
+        self.options = options
+        self.versions = versions
+        self.tree = call_tree(captured)
+        self.facts = facts(self.tree)
+        self.started = time.monotonic()
+        template = Probe(part=captured.part, fqn="", exporter=options.exporter, to=options.to)
+        self.questions = Questions(captured, template)
+        self.verdicts: dict[str, Verdict] = {}
+        self.asked = 0
+        self._wanted: dict[str, list[Place]] = {}
+        self._by_parent: set[str] = set()
+
+    @property
+    def name(self) -> str:
+        """The part's name."""
+        return self.captured.part
+
+    @property
+    def failing(self) -> bool:
+        """Whether the part's root fails."""
+        root = self.verdicts.get(self.captured.prefix)
+        return root is None or root.failing
+
+    @property
+    def known_cases(self) -> int:
+        """How many diseases have been seen so far."""
+        return len(self._cases())
+
+    def begin(self) -> Iterator[Probe | ev.AnyEvent]:
+        """The first questions: the root, or every called module."""
+        if self.options.exhaustive:
+            for fqn in self.facts:
+                yield from self._want(fqn)
+        else:
+            yield from self._want(self.captured.prefix)
+
+    def answered(self, outcome: Outcome) -> Iterator[Probe | ev.AnyEvent]:
+        """Take one outcome in."""
+        self.asked += 1
+        yield from self.questions.answered(outcome)
+        yield from self._judge_what_is_known()
+
+    def call_fact(self, probe: Probe) -> CallFact:
+        """The captured call that a probe is about."""
+        return self.questions.fact(Place(probe.fqn, probe.call))
+
+    def _want(self, fqn: str) -> Iterator[Probe | ev.AnyEvent]:
+        if fqn in self._wanted or fqn in self.verdicts and self.verdicts[fqn].asked_itself:
+            return
+        self._wanted[fqn] = list(self.questions.places([fqn]))
+        for place in self._wanted[fqn]:
+            yield from self.questions.want(place)
+        yield from self._judge_what_is_known()
+
+    def _judge_what_is_known(self) -> Iterator[Probe | ev.AnyEvent]:
+        fresh: list[Verdict] = []
+        for fqn, places in list(self._wanted.items()):
+            if fqn in self.verdicts:
+                continue
+            pairs = [(place, self.questions.answer(place)) for place in places]
+            known: list[tuple[Place, Answer]] = [(place, found) for place, found in pairs if found is not None]
+            if len(known) == len(pairs) and known:
+                self.verdicts[fqn] = judge(fqn, tuple(known))
+                fresh.append(self.verdicts[fqn])
+        for verdict in fresh:
+            yield self._told(verdict)
+            yield from self._follow(verdict)
+
+    def _told(self, verdict: Verdict) -> ev.ModuleJudged:
+        return ev.ModuleJudged(
+            part=self.name,
+            fqns=(verdict.fqn,),
+            status=verdict.status,
+            evidence="asked" if verdict.asked_itself else "equal",
+            same_as=verdict.same_as,
+            stages=verdict.outcome.stages,
+            seconds=round(verdict.seconds, 4) if verdict.asked_itself else 0.0,
+        )
+
+    def _follow(self, verdict: Verdict) -> Iterator[Probe | ev.AnyEvent]:
+        """Below a module that fails, ask its submodules; below one that passes, all pass within it."""
+        if self.options.exhaustive:
+            return
+        if verdict.failing:
+            for child in list(self.tree.successors(verdict.fqn)):
+                yield from self._want(child)
+            return
+        carried = sorted(below(self.tree, verdict.fqn) - set(self._wanted) - self._by_parent)
+        if carried:
+            self._by_parent.update(carried)
+            yield ev.ModuleJudged(
+                part=self.name,
+                fqns=tuple(carried),
+                status="pass",
+                evidence="parent",
+                same_as=None,
+                stages=verdict.outcome.stages,
+            )
+
+    def _cases(self) -> list[Case]:
+        failing = [self.verdicts[fqn] for fqn in self.facts if fqn in self.verdicts and self.verdicts[fqn].failing]
+        return cases(failing, {fqn: fact.class_name for fqn, fact in self.facts.items()})
+
+    def _blame_children(self) -> None:
+        """Where no frame says whose code failed, a child that alone fails in the same way is to blame, deepest first."""
+        for fqn in reversed(list(self.facts)):
+            verdict = self.verdicts.get(fqn)
+            if verdict is None or verdict.status != "fails_own" or verdict.located:
+                continue
+            for child in self.tree.successors(fqn):
+                other = self.verdicts.get(child)
+                if other is not None and other.failing and not other.located and same_bug(verdict, other):
+                    self.verdicts[fqn] = dataclasses.replace(verdict, status="fails_child", through=other.blamed())
+                    break
+
+    def conclude(self, *, first_number: int) -> Iterator[ev.AnyEvent]:
+        """The findings, each failing module's finding, and the part's verdict."""
+        self._blame_children()
+        classes = {fqn: fact.class_name for fqn, fact in self.facts.items()}
+        passing = {fqn for fqn, verdict in self.verdicts.items() if not verdict.failing}
+        for number, case in enumerate(self._cases(), start=first_number):
+            finding = finding_of(
+                case,
+                number=number,
+                part=self.name,
+                exporter=self.options.exporter,
+                classes=classes,
+                passing=passing,
+                dynamic=any(leaf.dynamic for leaf in self.call_fact_of_root().inputs),
+                versions=self.versions,
+            )
+            yield ev.FindingMade(finding=finding)
+            for verdict in case.verdicts:
+                yield msgspec.structs.replace(self._told(verdict), finding=finding.id)
+        yield ev.PartFinished(
+            part=self.name,
+            verdict=verdict_of_part(self.verdicts.get(self.captured.prefix)),
+            exporter=self.options.exporter,
+            seconds=round(time.monotonic() - self.started, 3),
+            asked=self.asked,
+        )
+
+    def call_fact_of_root(self) -> CallFact:
+        """The root's call."""
+        return self.facts[self.captured.prefix].calls[0]

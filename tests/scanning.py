@@ -1,0 +1,34 @@
+"""Runs real scans for tests, without a run's folder."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from exportdoctor.core.event import AnyEvent, RunStarted, ScanOptions
+from exportdoctor.core.report import Report
+from exportdoctor.core.state import fold
+from exportdoctor.core.target import BuildOptions, TargetRef
+from exportdoctor.engine.request import ScanRequest
+from exportdoctor.engine.scan import scan
+
+
+def events_of(ref: str, *, build: BuildOptions | None = None, parts: tuple[str, ...] = (), **how: Any) -> list[AnyEvent]:
+    """All events of a scan of `ref`, its first one included; `how` are fields of ScanOptions."""
+    options = ScanOptions(**{"use_cache": False, **how})
+    target = TargetRef(ref=ref, parts=parts, options=build or BuildOptions())
+    with tempfile.TemporaryDirectory() as folder:
+        request = ScanRequest(run="test", target=target, options=options, logs=Path(folder))
+        started = RunStarted(run="test", target=target, options=options, version="0")
+        return [started, *scan(request)]
+
+
+def scan_ref(ref: str, **how: Any) -> Report:
+    """The report of a scan of `ref`."""
+    return fold(events_of(ref, **how)).report()
+
+
+def scan_file(path: Path, *, factory: str = "build", **how: Any) -> Report:
+    """The report of a scan of `path:factory`."""
+    return scan_ref(f"{path}:{factory}", **how)
