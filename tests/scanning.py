@@ -14,7 +14,9 @@ from exportdoctor.engine.request import ScanRequest
 from exportdoctor.engine.scan import scan
 
 
-def events_of(ref: str, *, build: BuildOptions | None = None, parts: tuple[str, ...] = (), **how: Any) -> list[AnyEvent]:
+def events_of(
+    ref: str, *, build: BuildOptions | None = None, parts: tuple[str, ...] = (), **how: Any
+) -> list[AnyEvent]:
     """All events of a scan of `ref`, its first one included; `how` are fields of ScanOptions."""
     options = ScanOptions(**{"use_cache": False, **how})
     target = TargetRef(ref=ref, parts=parts, options=build or BuildOptions())

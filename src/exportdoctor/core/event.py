@@ -11,7 +11,7 @@ from exportdoctor.core.finding import Finding
 from exportdoctor.core.outcome import Exporter, Outcome
 from exportdoctor.core.probe import Probe
 from exportdoctor.core.protocol import Captured, Opened
-from exportdoctor.core.report import ModuleStatus, PartVerdict, Prescription
+from exportdoctor.core.report import Evidence, ModuleStatus, PartVerdict, Prescription
 from exportdoctor.core.target import TargetRef
 
 SCHEMA = "exportdoctor.events/1"
@@ -38,7 +38,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event"):
     at: float = 0.0
 
 
-class RunStarted(Event, tag="run_started"):
+class RunStarted(Event, frozen=True, kw_only=True, tag="run_started"):
     """First line of every file."""
 
     run: str
@@ -50,38 +50,38 @@ class RunStarted(Event, tag="run_started"):
     title: str = ""
 
 
-class RunResumed(Event, tag="run_resumed"):
+class RunResumed(Event, frozen=True, kw_only=True, tag="run_resumed"):
     """A later process goes on with this run."""
 
     version: str
 
 
-class Stepped(Event, tag="stepped"):
+class Stepped(Event, frozen=True, kw_only=True, tag="stepped"):
     """A sentence on what goes on now (importing, building, capturing)."""
 
     text: str
 
 
-class TargetOpened(Event, tag="target_opened"):
+class TargetOpened(Event, frozen=True, kw_only=True, tag="target_opened"):
     """The worker has the target in memory."""
 
     opened: Opened
 
 
-class PartCaptured(Event, tag="part_captured"):
+class PartCaptured(Event, frozen=True, kw_only=True, tag="part_captured"):
     """A part's modules, calls and inputs are known."""
 
     captured: Captured
 
 
-class ProbeStarted(Event, tag="probe_started"):
+class ProbeStarted(Event, frozen=True, kw_only=True, tag="probe_started"):
     """An attempt runs in process `pid`."""
 
     probe: Probe
     pid: int
 
 
-class ProbeFinished(Event, tag="probe_finished"):
+class ProbeFinished(Event, frozen=True, kw_only=True, tag="probe_finished"):
     """An attempt has ended. `cached`: it was answered from an earlier run."""
 
     probe: Probe
@@ -89,13 +89,13 @@ class ProbeFinished(Event, tag="probe_finished"):
     cached: bool = False
 
 
-class ModuleJudged(Event, tag="module_judged"):
+class ModuleJudged(Event, frozen=True, kw_only=True, tag="module_judged"):
     """A verdict for one or more modules of a part; a later one for the same module replaces it."""
 
     part: str
     fqns: tuple[str, ...]
     status: ModuleStatus
-    evidence: str = "asked"
+    evidence: Evidence = "asked"
     same_as: str | None = None
     stages: dict[str, str] = {}
     seconds: float = 0.0
@@ -103,13 +103,13 @@ class ModuleJudged(Event, tag="module_judged"):
     note: str = ""
 
 
-class FindingMade(Event, tag="finding_made"):
+class FindingMade(Event, frozen=True, kw_only=True, tag="finding_made"):
     """A finding, new or with more known of it: the id tells which one it replaces."""
 
     finding: Finding
 
 
-class PartFinished(Event, tag="part_finished"):
+class PartFinished(Event, frozen=True, kw_only=True, tag="part_finished"):
     """A part's verdict."""
 
     part: str
@@ -120,13 +120,13 @@ class PartFinished(Event, tag="part_finished"):
     prescription: Prescription | None = None
 
 
-class Noted(Event, tag="noted"):
+class Noted(Event, frozen=True, kw_only=True, tag="noted"):
     """Something a reader of the report should know."""
 
     text: str
 
 
-class RunFinished(Event, tag="run_finished"):
+class RunFinished(Event, frozen=True, kw_only=True, tag="run_finished"):
     """Last line of a run that ended by itself. `exit_code` is the process's."""
 
     exit_code: int

@@ -58,13 +58,15 @@ class OpFact(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything seen of one failing attempt."""
+    """Everything seen of one failing attempt. `custom_ops` are the operators from outside torch
+    that were traced before it, None where no graph was found."""
 
     stage: Stage
     exceptions: tuple[ExceptionFact, ...]
     frames: tuple[Frame, ...] = ()
     births: tuple[Birth, ...] = ()
     op: OpFact | None = None
+    custom_ops: tuple[str, ...] | None = None
 
     @property
     def culprit(self) -> Frame | None:

@@ -16,7 +16,7 @@ class Command(msgspec.Struct, frozen=True, kw_only=True, tag_field="say"):
     """From the engine to a worker."""
 
 
-class Open(Command, tag="open"):
+class Open(Command, frozen=True, kw_only=True, tag="open"):
     """Import, build the target and warm up. `target` is None where the module is already in the worker's memory."""
 
     target: TargetRef | None
@@ -25,14 +25,14 @@ class Open(Command, tag="open"):
     shim_files: tuple[str, ...] = ()
 
 
-class Capture(Command, tag="capture"):
+class Capture(Command, frozen=True, kw_only=True, tag="capture"):
     """Run a part's forward and keep every submodule's inputs."""
 
     part: str
     exporter: str = "export"
 
 
-class Attempt(Command, tag="attempt"):
+class Attempt(Command, frozen=True, kw_only=True, tag="attempt"):
     """Answer one probe."""
 
     probe: Probe
@@ -86,7 +86,7 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True, tag_field="say"):
     """From a worker to the engine."""
 
 
-class Opened(Reply, tag="opened"):
+class Opened(Reply, frozen=True, kw_only=True, tag="opened"):
     """The target stands. `sources` maps each file that the answers depend on to the SHA-256 of its content."""
 
     environment: dict[str, str]
@@ -101,7 +101,7 @@ class Opened(Reply, tag="opened"):
     sources: dict[str, str] = {}
 
 
-class Captured(Reply, tag="captured"):
+class Captured(Reply, frozen=True, kw_only=True, tag="captured"):
     """A part's modules in the order of the tree."""
 
     part: str
@@ -115,7 +115,7 @@ class Captured(Reply, tag="captured"):
     sources: dict[str, str] = {}
 
 
-class Refused(Reply, tag="refused"):
+class Refused(Reply, frozen=True, kw_only=True, tag="refused"):
     """The target does not build (`stage` build) or its eager forward fails (`stage` capture)."""
 
     stage: str
@@ -127,14 +127,14 @@ class Refused(Reply, tag="refused"):
     usage: bool = False
 
 
-class Started(Reply, tag="started"):
+class Started(Reply, frozen=True, kw_only=True, tag="started"):
     """A probe runs, in process `pid`, which leads its own process group."""
 
     probe: str
     pid: int
 
 
-class Finished(Reply, tag="finished"):
+class Finished(Reply, frozen=True, kw_only=True, tag="finished"):
     """A probe's answer. `spoiled`: this worker attempted it in its own memory and must not be asked again."""
 
     outcome: Outcome

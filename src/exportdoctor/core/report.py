@@ -11,9 +11,7 @@ from exportdoctor.core.finding import Finding
 SCHEMA = "exportdoctor.report/1"
 
 # `not_asked` stands only in the report of a run that was cut off
-ModuleStatus = Literal[
-    "pass", "fails_own", "fails_child", "cured", "not_called", "crashed", "timed_out", "not_asked"
-]
+ModuleStatus = Literal["pass", "fails_own", "fails_child", "cured", "not_called", "crashed", "timed_out", "not_asked"]
 PartVerdict = Literal["passes", "cured", "fails"]
 Evidence = Literal["asked", "equal", "parent", "none"]
 

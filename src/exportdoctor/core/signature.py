@@ -18,9 +18,12 @@ _CUTS = (
     # torch/export/__init__.py appends an advert for draft_export; the logging advice follows data-dependent errors
     re.compile(r"\n\s*The error above occurred when calling torch\.export\.export.*", re.S),
     re.compile(r"\n\s*For more information, run with TORCH_LOGS=\"dynamic\".*", re.S),
-    re.compile(r"\n\s*(?:The following call raised this error|User Stack|C\+\+ Stack|Caused by|Suggested fixes|"
-               r"To fix the error|from user code|Set TORCHDYNAMO_VERBOSE|You can suppress this|"
-               r"While executing|Original traceback|Stack from|For more details about this graph break).*", re.S),
+    re.compile(
+        r"\n\s*(?:The following call raised this error|User Stack|C\+\+ Stack|Caused by|Suggested fixes|"
+        r"To fix the error|from user code|Set TORCHDYNAMO_VERBOSE|You can suppress this|"
+        r"While executing|Original traceback|Stack from|For more details about this graph break).*",
+        re.S,
+    ),
 )
 _WORDS = (
     (re.compile(r"Constraints violated \([^\n]*?\)!"), "Constraints violated!"),

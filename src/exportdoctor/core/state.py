@@ -141,9 +141,7 @@ class RunState:
 def _module_record(fqn: str, class_name: str, calls: int, judged: ev.ModuleJudged | None) -> ModuleRecord:
     """A module's row; one that was called and not judged yet has not been asked."""
     if judged is None:
-        return ModuleRecord(
-            fqn=fqn, class_name=class_name, status="not_asked" if calls else "not_called", calls=calls
-        )
+        return ModuleRecord(fqn=fqn, class_name=class_name, status="not_asked" if calls else "not_called", calls=calls)
     return ModuleRecord(
         fqn=fqn,
         class_name=class_name,

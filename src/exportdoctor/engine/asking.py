@@ -5,6 +5,8 @@ What an earlier process of the same run has answered, or an unchanged earlier ru
 
 from __future__ import annotations
 
+import itertools
+import os
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
@@ -37,6 +39,7 @@ class Asking:
     parts: dict[str, PartScan] = field(default_factory=dict)
     flights: dict[Future[Outcome], Probe] = field(default_factory=dict)
     peak_rss_mb: float = 0.0
+    numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     _ready: deque[tuple[Probe, Outcome, bool]] = field(default_factory=deque)
     _cache: OutcomeCache | None = None
     _shared: str = ""
@@ -58,6 +61,9 @@ class Asking:
         while self.flights or self._ready:
             wait(self.flights, timeout=_POLL, return_when=FIRST_COMPLETED)
             yield from self.step()
+
+    def close(self) -> None:
+        """Put the cache in order, however the scan ends."""
         if self._cache is not None:
             self._cache.close()
 
@@ -84,7 +90,9 @@ class Asking:
             probe, outcome, cached = self._ready.popleft()
             if probe.id not in self.request.answers:
                 yield ev.ProbeFinished(probe=probe, outcome=outcome, cached=cached)
-            yield from self._take(self.parts[probe.part].answered(outcome))
+            part = self.parts[probe.part]
+            yield from self._take(part.answered(outcome))
+            yield from part.new_findings(self.numbers)
 
     def _take(self, items: Iterator[Probe | ev.AnyEvent]) -> Iterator[ev.AnyEvent]:
         for item in items:
@@ -118,7 +126,10 @@ class Asking:
     def _cached(self, probe: Probe) -> Outcome | None:
         key = self._key(probe) if self._cache is not None else None
         found = self._cache.get(key) if self._cache is not None and key is not None else None
-        return msgspec.structs.replace(found, probe=probe.id) if found is not None else None
+        if found is None:
+            return None
+        log = found.log if found.log and os.path.exists(found.log) else None
+        return msgspec.structs.replace(found, probe=probe.id, log=log)
 
     def _keep(self, probe: Probe, outcome: Outcome) -> None:
         key = self._key(probe) if self._cache is not None else None

@@ -38,7 +38,9 @@ def frames_in(log: str | None) -> tuple[Frame, ...]:
             break
         frames.append(_frame(found["file"], int(found["line"]), found["function"]))
     frames.reverse()
-    inside = next((i for i, frame in enumerate(frames) if "/torch/export/" in frame.file or "/torch/onnx/" in frame.file), 0)
+    inside = next(
+        (i for i, frame in enumerate(frames) if "/torch/export/" in frame.file or "/torch/onnx/" in frame.file), 0
+    )
     return tuple(frames[inside:])
 
 
@@ -46,9 +48,7 @@ def _frame(file: str, line: int, function: str) -> Frame:
     installed = any(f"/{package}/" in file for package in ("torch", "sympy", "numpy"))
     user = not installed and not re.search(r"/lib/python3\.\d+/(?!site-packages|dist-packages)", file)
     user = user and not file.startswith("<") and "/exportdoctor/worker/" not in file
-    return Frame(
-        file=file, line=line, function=function, source=linecache.getline(file, line).strip(), user=user
-    )
+    return Frame(file=file, line=line, function=function, source=linecache.getline(file, line).strip(), user=user)
 
 
 def with_crash(outcome: Outcome, *, status: str, reason: str) -> Outcome:

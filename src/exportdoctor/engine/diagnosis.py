@@ -1,26 +1,57 @@
-"""What is known of a failure beyond its stack: its kind, its explanation, upstream issues."""
+"""What is known of a failure beyond its stack: its kind, its operator, upstream issues."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+from exportdoctor.core import known
 from exportdoctor.core.finding import KnownIssueRecord
+from exportdoctor.core.kinds import Kind, classify
 from exportdoctor.core.outcome import Failure, Outcome
 
 
-def kind_of(outcome: Outcome, *, exporter: str) -> str:
-    return "python_error"
-
-
-def explanation_of(kind: str) -> str:
-    return ""
+def kind_of(outcome: Outcome, *, exporter: str) -> Kind:
+    """The kind of the failure that `outcome` shows."""
+    failure = outcome.failure or Failure(stage="export", exceptions=())
+    return classify(
+        stage=failure.stage,
+        exporter=exporter,
+        exceptions=failure.exceptions,
+        frames=failure.frames,
+        status=outcome.status,
+        op=failure.op.name if failure.op else None,
+        custom_ops=failure.custom_ops,
+    )
 
 
 def op_of(failure: Failure) -> str | None:
-    return failure.op.name if failure.op and failure.op.raised else None
+    """The operator at fault: one that raised. None where the culprit is Python's, such as a comparison of symbols."""
+    return failure.op.name if failure.op is not None and failure.op.raised else None
 
 
 def known_of(
     outcome: Outcome, *, exporter: str, dynamic: bool, versions: Mapping[str, str]
 ) -> tuple[KnownIssueRecord, ...]:
-    return ()
+    """Upstream issues that tell of this failure, the likeliest first."""
+    failure = outcome.failure
+    if failure is None:
+        return ()
+    found = known.match(
+        exceptions=failure.exceptions,
+        frames=failure.frames,
+        stage=failure.stage,
+        exporter=exporter,
+        dynamic=dynamic,
+        versions=versions,
+    )
+    return tuple(
+        KnownIssueRecord(
+            id=match.id,
+            link=match.link,
+            fixed_in=match.fixed_in,
+            title=match.title,
+            cause=match.cause,
+            workaround=match.workaround,
+        )
+        for match in found
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 from exportdoctor.core.outcome import Outcome
@@ -40,9 +41,11 @@ class Verdict:
 
     @property
     def located(self) -> bool:
-        """Whether a frame of a submodule or of the user's code is on the failure's stack."""
+        """Whether a frame of a submodule or of the user's code raised; where a process died, its stack is chance."""
         failure = self.outcome.failure
-        return failure is not None and (failure.deepest_module is not None or failure.culprit is not None)
+        if failure is None or self.outcome.status != "failed":
+            return False
+        return failure.deepest_module is not None or failure.culprit is not None
 
     def blamed(self) -> str:
         """The FQN of the submodule whose code failed, as it lies below this module; itself where nothing says."""
@@ -84,8 +87,18 @@ def _status(fqn: str, answer: Answer) -> ModuleStatus:
 
 
 def same_bug(one: Verdict, other: Verdict) -> bool:
-    """Whether two modules fail with the same signature."""
-    return signature_of(one.outcome) == signature_of(other.outcome)
+    """Whether two failures that no frame places are the same: by signature, or by the way their processes died."""
+    if not (one.failing and other.failing) or other.located or one.outcome.status != other.outcome.status:
+        return False
+    if one.outcome.status == "failed":
+        return signature_of(one.outcome) == signature_of(other.outcome)
+    return one.outcome.signal == other.outcome.signal
+
+
+def blaming(verdict: Verdict, child: Verdict) -> Verdict:
+    """`verdict` with the child to blame for it."""
+    status = "fails_child" if verdict.status == "fails_own" else verdict.status
+    return dataclasses.replace(verdict, status=status, through=child.blamed())
 
 
 def verdict_of_part(root: Verdict | None) -> PartVerdict:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import signal
 import subprocess
@@ -42,6 +43,31 @@ class Channel:
         return None
 
 
+@dataclass(frozen=True)
+class Fork:
+    """Workers forked from this process, for a target that only it has in memory: `plan` builds to that very module."""
+
+    plan: Any
+
+    def start(self, *, log: Path | None) -> Channel:
+        """A copy of this process that serves commands and never returns."""
+        command_reader, command_writer = os.pipe()
+        reply_reader, reply_writer = os.pipe()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        pid = os.fork()
+        if pid == 0:
+            os.close(command_writer)
+            os.close(reply_reader)
+            # by name, because nobody but its own process may import the worker
+            serving = importlib.import_module("exportdoctor.worker.serve")
+            serving.serve_given(self.plan, commands=command_reader, replies=reply_writer, log=str(log) if log else None)
+            os._exit(0)
+        os.close(command_reader)
+        os.close(reply_writer)
+        return Channel(pid, os.fdopen(command_writer, "wb"), os.fdopen(reply_reader, "rb"))
+
+
 class Launcher(Protocol):
     """Starts workers."""
 
@@ -76,5 +102,6 @@ class Spawn:
                 env=environment,
                 process_group=0,
             )
-        assert process.stdin is not None and process.stdout is not None
+        assert process.stdin is not None
+        assert process.stdout is not None
         return Channel(process.pid, process.stdin, process.stdout, process)

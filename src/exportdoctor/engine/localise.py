@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from exportdoctor.core.explain import explain
 from exportdoctor.core.finding import ExceptionRecord, Finding
-from exportdoctor.core.outcome import Failure, Frame, Outcome
+from exportdoctor.core.outcome import Failure, Frame
 from exportdoctor.core.signature import signature_of
-from exportdoctor.engine.diagnosis import explanation_of, kind_of, known_of, op_of
+from exportdoctor.engine.diagnosis import kind_of, known_of, op_of
 from exportdoctor.engine.judge import Verdict
 from exportdoctor.engine.tree import depth
 
@@ -46,6 +47,8 @@ def _identity(verdict: Verdict, classes: Mapping[str, str]) -> tuple[str, ...]:
     """
     failure = verdict.outcome.failure
     culprit = failure.culprit if failure else None
+    if verdict.outcome.status != "failed":
+        return (verdict.outcome.status, verdict.outcome.signal or "", classes.get(verdict.blamed(), ""))
     if failure is not None and culprit is not None:
         kinds = tuple(fact.type for fact in failure.exceptions)
         return (*kinds, culprit.file, str(culprit.line), culprit.function, culprit.expression or "")
@@ -55,8 +58,15 @@ def _identity(verdict: Verdict, classes: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def finding_of(
-    case: Case, *, number: int, part: str, exporter: str, classes: Mapping[str, str], passing: set[str],
-    dynamic: bool, versions: Mapping[str, str],
+    case: Case,
+    *,
+    name: str,
+    part: str,
+    exporter: str,
+    classes: Mapping[str, str],
+    passing: set[str],
+    dynamic: bool,
+    versions: Mapping[str, str],
 ) -> Finding:
     """The finding that a case is. `passing` are the modules that export alone."""
     verdict = case.leading()
@@ -68,7 +78,7 @@ def finding_of(
     kind = kind_of(outcome, exporter=exporter)
     outer = failure.exceptions[0] if failure.exceptions else None
     return Finding(
-        id=f"F{number}",
+        id=name,
         part=part,
         module=module,
         module_class=classes.get(module, ""),
@@ -87,7 +97,7 @@ def finding_of(
             causes=tuple(fact.type for fact in failure.exceptions[1:]),
         ),
         stack=_told(failure.frames),
-        explanation=explanation_of(kind),
+        explanation=explain(kind).paragraph,
         known_issues=known_of(outcome, exporter=exporter, dynamic=dynamic, versions=versions),
         born=failure.births,
         last_op=failure.op,
@@ -101,9 +111,3 @@ def _told(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
     """The stack from the first frame of the user's code or of a submodule; the tracer's own entry is cut."""
     start = next((i for i, frame in enumerate(frames) if frame.user or frame.module is not None), 0)
     return frames[start:]
-
-
-def root_signature(outcome: Outcome) -> str:
-    """The signature's key, empty for a pass."""
-    signature = signature_of(outcome)
-    return signature.key if signature else ""

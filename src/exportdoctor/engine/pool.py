@@ -41,6 +41,7 @@ from exportdoctor.engine.launch import Channel, Launcher
 
 _TICK = 0.1
 _LOSSES_ALLOWED = 3
+_PATIENCE = 5.0
 
 
 @dataclass
@@ -55,6 +56,8 @@ class Flight:
     fate: tuple[str, str, str] | None = None
     losses: int = 0
     cpu: float = 0.0
+    ticks: int = 0
+    idle: int = 0
 
 
 @dataclass
@@ -69,13 +72,17 @@ class Worker:
 
 
 class Pool:
-    """`jobs` attempts at a time. `opening` is what every worker is told first; `log` takes what workers print."""
+    """`jobs` attempts at a time. `opening` is what every worker is told first; `log` takes what workers print.
 
-    def __init__(self, launcher: Launcher, opening: Open, *, jobs: int, log: Path | None) -> None:
+    A `patient` pool forgives a busy machine: an attempt that computes is measured by its processor time.
+    """
+
+    def __init__(self, launcher: Launcher, opening: Open, *, jobs: int, log: Path | None, patient: bool) -> None:
         self.launcher = launcher
         self.opening = opening
         self.jobs = jobs
         self.log = log
+        self.patient = patient
         self.started: queue.SimpleQueue[tuple[Probe, int]] = queue.SimpleQueue()
         self.captures: dict[str, Capture] = {}
         self._workers: list[Worker] = []
@@ -200,6 +207,7 @@ class Pool:
                 return
             flight.pid, flight.started = pid, time.monotonic()
             flight.baseline_mb = _rss_mb(worker.channel.pid)
+            flight.cpu = _cpu_seconds(pid)
         self.started.put((flight.probe, pid))
 
     def _landed(self, worker: Worker, outcome: Outcome, *, spoiled: bool) -> None:
@@ -268,11 +276,21 @@ class Pool:
         if limit is not None and grown > limit:
             text = f"Killed at {grown:,.0f} MiB: more than the {limit:,.0f} MiB that one attempt may take"
             self._kill(flight, ("out_of_memory", "out of memory", text))
-        elif time.monotonic() - flight.started > flight.probe.timeout:
-            busy = _cpu_seconds(flight.pid) > 0.2 * flight.probe.timeout
-            what = "time-out" if busy else "hang"
-            text = "it was still computing" if busy else "it was waiting and hardly used the processor"
-            self._kill(flight, ("timed_out", what, f"Killed after {flight.probe.timeout:.0f} s: {text}"))
+            return
+        flight.ticks += 1
+        flight.idle += _is_waiting(flight.pid)
+        waited = time.monotonic() - flight.started
+        if waited <= flight.probe.timeout:
+            return
+        idle = flight.idle > 0.8 * flight.ticks
+        if idle or not self.patient or waited > _PATIENCE * flight.probe.timeout or self._used_up(flight):
+            text = "it was waiting and hardly used the processor" if idle else "it was still computing"
+            fate = ("timed_out", "hang" if idle else "time-out", f"Killed after {waited:.0f} s: {text}")
+            self._kill(flight, fate)
+
+    @staticmethod
+    def _used_up(flight: Flight) -> bool:
+        return flight.pid is not None and _cpu_seconds(flight.pid) - flight.cpu > flight.probe.timeout
 
     def _kill(self, flight: Flight, fate: tuple[str, str, str]) -> None:
         assert flight.pid is not None
@@ -341,6 +359,13 @@ def _group_rss_mb(pid: int) -> float:
             with contextlib.suppress(psutil.Error):
                 total += float(child.memory_info().rss)
     return total / 2**20
+
+
+def _is_waiting(pid: int) -> bool:
+    """Whether the process sleeps; one that is ready but gets no processor does not."""
+    with contextlib.suppress(psutil.Error):
+        return psutil.Process(pid).status() in (psutil.STATUS_SLEEPING, psutil.STATUS_DISK_SLEEP, psutil.STATUS_IDLE)
+    return False
 
 
 def _cpu_seconds(pid: int) -> float:

@@ -108,7 +108,8 @@ class Questions:
 
     def _learn(self, family: _Family, watched: Outcome) -> None:
         """A watched attempt counts only where watching did not change the answer."""
-        assert family.asking is not None and family.outcome is not None
+        assert family.asking is not None
+        assert family.outcome is not None
         place, fact = family.asking
         same = watched.status == family.outcome.status and signature_of(watched) == signature_of(family.outcome)
         if not same or watched.reads is None:

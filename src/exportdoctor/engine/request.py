@@ -17,7 +17,7 @@ class ScanRequest:
 
     run: str
     target: TargetRef
-    options: ScanOptions = ScanOptions()
+    options: ScanOptions = field(default_factory=ScanOptions)
     logs: Path | None = None
     answers: Mapping[str, Outcome] = field(default_factory=dict)
     python: str | None = None

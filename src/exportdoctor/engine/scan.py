@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import closing
+from collections.abc import Generator, Iterator
+from contextlib import ExitStack, closing
 from typing import Any
 
 import msgspec
@@ -19,8 +19,8 @@ from exportdoctor.core import event as ev
 from exportdoctor.core.errors import ExitCode, ExportdoctorError, TargetError, UsageError
 from exportdoctor.core.protocol import Capture, Captured, Open, Opened, Refused
 from exportdoctor.engine.asking import Asking
-from exportdoctor.engine.limits import Limits
 from exportdoctor.engine.launch import Launcher, Spawn
+from exportdoctor.engine.limits import Limits
 from exportdoctor.engine.pool import Pool
 from exportdoctor.engine.request import ScanRequest
 from exportdoctor.engine.scan_part import PartScan
@@ -28,7 +28,7 @@ from exportdoctor.engine.scan_part import PartScan
 _SHARE_OF_MEMORY = 0.8
 
 
-def scan(request: ScanRequest, launcher: Launcher | None = None) -> Iterator[ev.AnyEvent]:
+def scan(request: ScanRequest, launcher: Launcher | None = None) -> Generator[ev.AnyEvent]:
     """The events of a scan, from what follows RunStarted to RunFinished.
 
     Raises TargetError or UsageError where the target cannot be diagnosed, after the events that came before.
@@ -49,14 +49,17 @@ def _events(request: ScanRequest, launcher: Launcher) -> Iterator[ev.AnyEvent]:
     )
     jobs = options.jobs if opening.isolation == "fork" else 1
     log = request.logs / "worker.log" if request.logs else None
-    with closing(Pool(launcher, opening, jobs=jobs, log=log)) as pool:
+    with ExitStack() as stack:
+        pool = stack.enter_context(
+            closing(Pool(launcher, opening, jobs=jobs, log=log, patient=options.timeout is None))
+        )
         yield ev.Stepped(text=f"importing torch and building {request.target.ref}")
         opened = _accepted(pool.open())
         assert isinstance(opened, Opened)
         yield ev.TargetOpened(opened=opened)
         yield from (ev.Noted(text=text) for text in opened.notes)
         limits = Limits(fixed=options.timeout, memory_mb=options.memory_mb or _fair_share_mb(jobs))
-        asking = Asking(pool, request, opened, limits)
+        asking = stack.enter_context(closing(Asking(pool, request, opened, limits)))
         for name in opened.parts:
             yield ev.Stepped(text=f"capturing {name}")
             captured = _accepted(pool.capture(Capture(part=name, exporter=options.exporter)))
@@ -68,18 +71,11 @@ def _events(request: ScanRequest, launcher: Launcher) -> Iterator[ev.AnyEvent]:
             yield from asking.step()
         yield from asking.run()
     parts = list(asking.parts.values())
-    yield from _findings(parts)
+    for part in parts:
+        yield from part.conclude()
     code = ExitCode.FINDINGS if any(part.failing for part in parts) else ExitCode.EXPORTS
     seconds = round(time.monotonic() - started, 3)
     yield ev.RunFinished(exit_code=int(code), seconds=seconds, peak_rss_mb=asking.peak_rss_mb)
-
-
-def _findings(parts: list[PartScan]) -> Iterator[ev.AnyEvent]:
-    number = 0
-    for part in parts:
-        for event in part.conclude(first_number=number + 1):
-            number += isinstance(event, ev.FindingMade)
-            yield event
 
 
 def isolation_for(request: ScanRequest) -> str:

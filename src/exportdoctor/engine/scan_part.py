@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Iterator, Mapping
 
 import msgspec
 
 from exportdoctor.core import event as ev
+from exportdoctor.core.finding import Finding
 from exportdoctor.core.outcome import Outcome
 from exportdoctor.core.probe import Probe
 from exportdoctor.core.protocol import CallFact, Captured
-from exportdoctor.engine.judge import Verdict, judge, same_bug, verdict_of_part
+from exportdoctor.engine.judge import Verdict, blaming, judge, same_bug, verdict_of_part
 from exportdoctor.engine.localise import Case, cases, finding_of
 from exportdoctor.engine.questions import Answer, Place, Questions
 from exportdoctor.engine.tree import below, call_tree, facts
@@ -34,6 +34,9 @@ class PartScan:
         self.asked = 0
         self._wanted: dict[str, list[Place]] = {}
         self._by_parent: set[str] = set()
+        self._ids: dict[tuple[str, ...], str] = {}
+        self._told_findings: dict[str, Finding] = {}
+        self._told_verdicts: dict[str, ev.ModuleJudged] = {}
 
     @property
     def name(self) -> str:
@@ -45,11 +48,6 @@ class PartScan:
         """Whether the part's root fails."""
         root = self.verdicts.get(self.captured.prefix)
         return root is None or root.failing
-
-    @property
-    def known_cases(self) -> int:
-        """How many diseases have been seen so far."""
-        return len(self._cases())
 
     def begin(self) -> Iterator[Probe | ev.AnyEvent]:
         """The first questions: the root, or every called module."""
@@ -70,7 +68,7 @@ class PartScan:
         return self.questions.fact(Place(probe.fqn, probe.call))
 
     def _want(self, fqn: str) -> Iterator[Probe | ev.AnyEvent]:
-        if fqn in self._wanted or fqn in self.verdicts and self.verdicts[fqn].asked_itself:
+        if fqn in self._wanted:
             return
         self._wanted[fqn] = list(self.questions.places([fqn]))
         for place in self._wanted[fqn]:
@@ -123,40 +121,57 @@ class PartScan:
             )
 
     def _cases(self) -> list[Case]:
-        failing = [self.verdicts[fqn] for fqn in self.facts if fqn in self.verdicts and self.verdicts[fqn].failing]
-        return cases(failing, {fqn: fact.class_name for fqn, fact in self.facts.items()})
+        """The diseases among the failing modules of which enough is known to say whose they are."""
+        failing = [fqn for fqn in self.facts if fqn in self.verdicts and self.verdicts[fqn].failing]
+        placed = [verdict for fqn in failing if (verdict := self._placed(fqn)) is not None]
+        return cases(placed, {fqn: fact.class_name for fqn, fact in self.facts.items()})
 
-    def _blame_children(self) -> None:
-        """Where no frame says whose code failed, a child that alone fails in the same way is to blame, deepest first."""
-        for fqn in reversed(list(self.facts)):
-            verdict = self.verdicts.get(fqn)
-            if verdict is None or verdict.status != "fails_own" or verdict.located:
-                continue
-            for child in self.tree.successors(fqn):
-                other = self.verdicts.get(child)
-                if other is not None and other.failing and not other.located and same_bug(verdict, other):
-                    self.verdicts[fqn] = dataclasses.replace(verdict, status="fails_child", through=other.blamed())
-                    break
+    def _placed(self, fqn: str) -> Verdict | None:
+        """A failing module's verdict with whom to blame; None while that may still turn out to be a child.
 
-    def conclude(self, *, first_number: int) -> Iterator[ev.AnyEvent]:
-        """The findings, each failing module's finding, and the part's verdict."""
-        self._blame_children()
-        classes = {fqn: fact.class_name for fqn, fact in self.facts.items()}
-        passing = {fqn for fqn, verdict in self.verdicts.items() if not verdict.failing}
-        for number, case in enumerate(self._cases(), start=first_number):
-            finding = finding_of(
-                case,
-                number=number,
-                part=self.name,
-                exporter=self.options.exporter,
-                classes=classes,
-                passing=passing,
-                dynamic=any(leaf.dynamic for leaf in self.call_fact_of_root().inputs),
-                versions=self.versions,
-            )
-            yield ev.FindingMade(finding=finding)
+        Where no frame says whose code failed, a child that alone fails in the same way is to blame, and so on down.
+        """
+        verdict = self.verdicts[fqn]
+        children = list(self.tree.successors(fqn))
+        if verdict.located or not children:
+            return verdict
+        if not all(child in self.verdicts for child in children):
+            return None
+        guilty = next((child for child in children if same_bug(verdict, self.verdicts[child])), None)
+        if guilty is None:
+            return verdict
+        deeper = self._placed(guilty)
+        return blaming(verdict, deeper) if deeper is not None else None
+
+    def new_findings(self, numbers: Iterator[int]) -> Iterator[ev.AnyEvent]:
+        """The findings that are new or have changed, numbered as they are met, and whose failure each is."""
+        for case in self._cases():
+            if case.key not in self._ids:
+                self._ids[case.key] = f"F{next(numbers)}"
+            finding = self._finding(case, self._ids[case.key])
+            if self._told_findings.get(finding.id) != finding:
+                self._told_findings[finding.id] = finding
+                yield ev.FindingMade(finding=finding)
             for verdict in case.verdicts:
-                yield msgspec.structs.replace(self._told(verdict), finding=finding.id)
+                judged = msgspec.structs.replace(self._told(verdict), finding=finding.id)
+                if self._told_verdicts.get(verdict.fqn) != judged:
+                    self._told_verdicts[verdict.fqn] = judged
+                    yield judged
+
+    def _finding(self, case: Case, name: str) -> Finding:
+        return finding_of(
+            case,
+            name=name,
+            part=self.name,
+            exporter=self.options.exporter,
+            classes={fqn: fact.class_name for fqn, fact in self.facts.items()},
+            passing={fqn for fqn, verdict in self.verdicts.items() if not verdict.failing},
+            dynamic=any(leaf.dynamic for leaf in self.call_fact_of_root().inputs),
+            versions=self.versions,
+        )
+
+    def conclude(self) -> Iterator[ev.AnyEvent]:
+        """The part's verdict."""
         yield ev.PartFinished(
             part=self.name,
             verdict=verdict_of_part(self.verdicts.get(self.captured.prefix)),

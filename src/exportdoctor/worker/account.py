@@ -69,7 +69,7 @@ class Account:
 
     def value(self, value: Any) -> None:
         """Anything that an export can see."""
-        if value is None or isinstance(value, (bool, int, float, complex, str, bytes)) and type(value) in _PLAIN:
+        if value is None or type(value) in _PLAIN:
             self.put(type(value).__name__, repr(value))
         elif isinstance(value, (torch.dtype, torch.device, torch.layout)):
             self.put(repr(value))
@@ -127,7 +127,8 @@ class Account:
             return
         self.kind(type(value))
         state = getattr(value, "__dict__", None)
-        if state is None and not hasattr(type(value), "_fields") or _hides_state(type(value)):
+        bare = state is None and not hasattr(type(value), "_fields")
+        if bare or _hides_state(type(value)):
             self.identity(value)
         elif self.owner is not None and not isinstance(value, (dict, list, tuple)):
             self.put(self._remembered(value))

@@ -7,6 +7,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -14,8 +15,10 @@ import torch
 from exportdoctor.core.outcome import Outcome
 from exportdoctor.core.probe import Probe
 from exportdoctor.worker.births import Registry, registering
+from exportdoctor.worker.capture import Call
 from exportdoctor.worker.describe import causes, describe
 from exportdoctor.worker.dims import dynamic_shapes_of
+from exportdoctor.worker.flat_signature import flat_signature
 from exportdoctor.worker.partial_graph import partial_graph
 from exportdoctor.worker.reads import watching
 from exportdoctor.worker.session import PartCapture
@@ -44,7 +47,7 @@ EXPORTERS: Mapping[str, Callable[..., Any]] = {
 
 
 def attempt(part: PartCapture, probe: Probe) -> Outcome:
-    """Answer `probe` in this process, which is spoiled by it where it fails. Never raises for what the export raises."""
+    """Answer `probe` in this process, which is spoiled by it where it fails. What the export raises is an answer."""
     module = part.module_at(probe.fqn)
     call = part.calls_of(probe.fqn)[probe.call]
     started = time.perf_counter()
@@ -52,7 +55,12 @@ def attempt(part: PartCapture, probe: Probe) -> Outcome:
     births = Registry()
     stage: Any = "export"
     try:
-        with part.prepare(), watching(module, probe.watch) as reads, registering() as births:
+        with (
+            part.prepare(),
+            watching(module, probe.watch) as reads,
+            registering() as births,
+            _signature(part, probe, module, call),
+        ):
             shapes = _shapes(part, probe, module)
             EXPORTERS[probe.exporter](module, call.args, call.kwargs, shapes)
     except (Exception, SystemExit, GeneratorExit) as error:
@@ -77,6 +85,12 @@ def _shapes(part: PartCapture, probe: Probe, module: torch.nn.Module) -> Shapes:
         return part.dynamic_shapes
     call = part.calls_of(probe.fqn)[probe.call]
     return dynamic_shapes_of(module, call.args, call.kwargs, call.dims)
+
+
+def _signature(part: PartCapture, probe: Probe, module: torch.nn.Module, call: Call) -> AbstractContextManager[None]:
+    if probe.fqn == part.prefix or not call.dims:
+        return nullcontext()
+    return flat_signature(module, call.args, call.kwargs)
 
 
 def _sorted(reads: set[tuple[str, str]] | None) -> tuple[tuple[str, str], ...] | None:

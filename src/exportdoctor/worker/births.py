@@ -17,7 +17,7 @@ import torch
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from exportdoctor.core.outcome import Birth, Frame
-from exportdoctor.worker.frames import is_user_file, source_line
+from exportdoctor.worker.frames import is_user_file, is_user_frame, source_line
 
 _MAKERS = ("create_unbacked_symint", "create_unbacked_symfloat", "create_unbacked_symbool")
 _KEPT = 10_000
@@ -31,11 +31,7 @@ class Registry:
 
     def of(self, chain: tuple[BaseException, ...]) -> tuple[Birth, ...]:
         """The births of the symbols in the condition that could not be decided (`GuardOnDataDependentSymNode.cond`)."""
-        names = {
-            str(symbol)
-            for error in chain
-            for symbol in getattr(getattr(error, "cond", None), "free_symbols", ())
-        }
+        names = {str(symbol) for error in chain for symbol in getattr(getattr(error, "cond", None), "free_symbols", ())}
         return tuple(self.births[name] for name in sorted(names, key=_by_number) if name in self.births)
 
 
@@ -72,7 +68,7 @@ def _birth(symbol: str, frame: FrameType | None) -> Birth:
         func = frame.f_locals.get("func")
         if operator is None and isinstance(func, torch._ops.OpOverload):
             operator = str(func)
-        if is_user_file(frame.f_code.co_filename):
+        if is_user_frame(frame):
             return Birth(symbol=symbol, op=operator, frame=_user(frame))
         frame = frame.f_back
     return Birth(symbol=symbol, op=operator, frame=_dynamo_frame())

@@ -14,7 +14,7 @@ import torch
 
 from exportdoctor.core.outcome import Birth, ExceptionFact, Failure, Frame, Stage
 from exportdoctor.worker.frames import OURS, is_user_file, python_frame, segment, source_line, tracebacks
-from exportdoctor.worker.partial_graph import last_op
+from exportdoctor.worker.partial_graph import custom_ops, last_op
 
 Names = Mapping[int, str]
 
@@ -28,6 +28,7 @@ def describe(error: BaseException, *, stage: Stage, names: Names, births: tuple[
         frames=tuple(_stack(chain, names)),
         births=births,
         op=last_op(chain),
+        custom_ops=custom_ops(chain),
     )
 
 
@@ -55,15 +56,27 @@ def _stack(chain: tuple[BaseException, ...], names: Names) -> Iterator[Frame]:
     """The stack of the exception in `chain` that saw the most user code, else dynamo's own record of it."""
     stacks = [tuple(_frames(error, names)) for error in chain]
     best = max(stacks, key=lambda stack: (sum(frame.user for frame in stack), len(stack)), default=())
-    if not any(frame.user for frame in best):
-        recorded = (tuple(_recorded_frames(error)) for error in chain)
-        best = next((stack for stack in recorded if any(f.user for f in stack)), best)
+    best = _with_recorded(best, chain)
     module: str | None = None
     for frame in best:
         # a helper function runs on behalf of the submodule that called it
         module = frame.module if frame.module is not None else module
         if not frame.file.startswith(OURS):
             yield msgspec.structs.replace(frame, module=module)
+
+
+def _with_recorded(stack: tuple[Frame, ...], chain: tuple[BaseException, ...]) -> tuple[Frame, ...]:
+    """Dynamo shortens tracebacks, in strict mode to nothing, in the body of a higher-order op to the call of it.
+
+    Its own record of the user's stack then tells the rest; what it repeats of `stack` is left out.
+    """
+    known = {(frame.file, frame.line) for frame in stack if frame.user}
+    for error in reversed(chain):
+        recorded = tuple(_recorded_frames(error))
+        fresh = tuple(frame for frame in recorded if (frame.file, frame.line) not in known)
+        if any(frame.user for frame in fresh):
+            return (*stack, *fresh) if known else recorded
+    return stack
 
 
 def _frames(error: BaseException, names: Names) -> Iterator[Frame]:
@@ -89,7 +102,9 @@ def _dynamo_frame(interpreter: Any, names: Names) -> Frame:
     line = interpreter.lineno if isinstance(interpreter.lineno, int) and interpreter.lineno > 0 else code.co_firstlineno
     user = is_user_file(code.co_filename)
     positions = getattr(getattr(interpreter, "current_instruction", None), "positions", None)
-    spot = (positions.lineno, positions.end_lineno, positions.col_offset, positions.end_col_offset) if positions else None
+    spot = (
+        (positions.lineno, positions.end_lineno, positions.col_offset, positions.end_col_offset) if positions else None
+    )
     return Frame(
         file=code.co_filename,
         line=line,

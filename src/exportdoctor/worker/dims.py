@@ -32,6 +32,7 @@ def leaves_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[str, 
     named = []
     for keys, leaf in paths:
         root, *rest = keys
+        assert isinstance(root, pytree.SequenceKey)
         named.append((("args", "kwargs")[root.idx] + pytree.keystr(tuple(rest)), leaf))
     return named
 

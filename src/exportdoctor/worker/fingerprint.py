@@ -59,7 +59,8 @@ class Fingerprints:
         """The question that `module` with these inputs is; `extra` says what else counts (dynamic dimensions)."""
         inputs = Account(exact=self._exact_input, known={})
         inputs.value((args, kwargs))
-        full, kin, scalars = [extra, inputs.digest()], [extra, inputs.digest()], []
+        full, kin = [extra, inputs.digest()], [extra, inputs.digest()]
+        scalars: list[tuple[str, str, str]] = []
         numbers: dict[int, int] = {}
         local = inputs.local
         for path, child in module.named_modules(remove_duplicate=False):

@@ -36,6 +36,19 @@ def is_user_file(path: str) -> bool:
     return not real.startswith(_STDLIB)
 
 
+def is_user_frame(frame: FrameType) -> bool:
+    """As `is_user_file`; code made by `exec` has no file, but belongs to the module in whose namespace it runs."""
+    path = frame.f_code.co_filename
+    if not path.startswith("<"):
+        return is_user_file(path)
+    owner, file = frame.f_globals.get("__name__", ""), frame.f_globals.get("__file__")
+    # proxy_tensor.fake_signature makes `lambda a, b: fn(a, b)` in a namespace that holds `fn` alone
+    adapter = frame.f_code.co_name == "<lambda>" and set(frame.f_globals) <= {"fn", "__builtins__"}
+    if path.startswith(("<eval_with_key>", "<frozen")) or adapter:
+        return False
+    return is_user_file(file) if isinstance(file, str) else str(owner).partition(".")[0] not in _TRACER_PACKAGES
+
+
 def tracebacks(error: BaseException) -> Iterator[TracebackType]:
     """The links of an exception's traceback, outermost first."""
     link = error.__traceback__
@@ -47,7 +60,7 @@ def tracebacks(error: BaseException) -> Iterator[TracebackType]:
 def python_frame(frame: FrameType, link: TracebackType, module: str | None) -> Frame:
     """The frame at one link of a traceback."""
     code = frame.f_code
-    user = is_user_file(code.co_filename)
+    user = is_user_frame(frame)
     return Frame(
         file=code.co_filename,
         line=link.tb_lineno,

@@ -1,4 +1,4 @@
-"""From a reference to a captured part, in a worker: import, build, warm up, capture, and say what the answers rest on."""
+"""From a reference to a captured part: import, build, warm up, capture, and say what the answers rest on."""
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ import torch
 
 from exportdoctor.core.outcome import OpFact
 from exportdoctor.worker.frames import tracebacks
+from exportdoctor.worker.leaked_constant import leaked_constant_user
 
 _GRAPH_LIMIT = 200_000
 
@@ -28,15 +29,22 @@ def graphs_of(chain: tuple[BaseException, ...]) -> Iterator[torch.fx.Graph]:
     """The graphs of the tracers on the tracebacks, innermost first."""
     for error in chain:
         for link in reversed(tuple(tracebacks(error))):
-            graph = getattr(link.tb_frame.f_locals.get("self"), "graph", None)
+            graph = _graph_in(link.tb_frame.f_locals)
             if isinstance(graph, torch.fx.Graph) and len(graph.nodes):
                 yield graph
+
+
+def _graph_in(local: dict[str, Any]) -> Any:
+    """A tracer keeps its graph as `self.graph`; export's last steps keep the traced program as `export_artifact`."""
+    artifact = local.get("export_artifact")
+    module = getattr(getattr(artifact, "aten", None), "gm", None)
+    return getattr(local.get("self"), "graph", None) if module is None else module.graph
 
 
 def last_op(chain: tuple[BaseException, ...]) -> OpFact | None:
     """The operator that was being dispatched when the exception rose, else the last one in the partial graph."""
     for error in chain:
-        raised = _op_on_the_stack(error)
+        raised = _op_on_the_stack(error) or _op_on_leaked_constant(error)
         if raised is not None:
             return raised
     for graph in graphs_of(chain):
@@ -44,6 +52,27 @@ def last_op(chain: tuple[BaseException, ...]) -> OpFact | None:
             if node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload):
                 return OpFact(name=str(node.target), arguments=tuple(map(_shown, node.args)))
     return None
+
+
+_TORCH_NAMESPACES = frozenset({"aten", "prim", "prims", "higher_order", "quantized", "inductor", "profiler", "export",
+                               "_c10d_functional", "c10d_functional", "quantized_decomposed", "rngprims"})  # fmt: skip
+
+
+def custom_ops(chain: tuple[BaseException, ...]) -> tuple[str, ...] | None:
+    """The operators in the traced graph that are not torch's own, in order; None where there is no graph."""
+    found: dict[str, None] = {}
+    graphs = list(graphs_of(chain))
+    for graph in graphs:
+        for node in graph.nodes:
+            target = node.target
+            if isinstance(target, torch._ops.OpOverload) and target.namespace not in _TORCH_NAMESPACES:
+                found[str(target)] = None
+    return tuple(found) if graphs else None
+
+
+def _op_on_leaked_constant(error: BaseException) -> OpFact | None:
+    node = leaked_constant_user(error)
+    return None if node is None else OpFact(name=str(node.target), arguments=tuple(map(_shown, node.args)))
 
 
 def _op_on_the_stack(error: BaseException) -> OpFact | None:

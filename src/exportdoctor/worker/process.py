@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import faulthandler
+import io
 import os
 import resource
 import signal
@@ -39,8 +40,33 @@ def send_output_to(path: str | None) -> int:
         log = os.open(path or os.devnull, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     except OSError:
         log = os.open(os.devnull, os.O_WRONLY)
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
     os.dup2(log, 1)
     os.dup2(log, 2)
+    sys.stdout = sys.stderr = _Forgiving(2)  # type: ignore[assignment]
     return log
+
+
+class _Forgiving(io.TextIOBase):
+    """A text stream that drops what cannot be written: a full disk is no failure of the module that is attempted.
+
+    torch prints the partial graph of a failing export, and an error from that print would take the failure's place.
+    """
+
+    encoding = "utf-8"
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def write(self, text: str) -> int:
+        with contextlib.suppress(OSError):
+            os.write(self._descriptor, text.encode(errors="replace"))
+        return len(text)
+
+    def writable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return self._descriptor

@@ -23,7 +23,7 @@ class _Watched:
         self.values: dict[int, Any] = {}
 
     # Dynamo would look through this function and drop its note; refusing to be traced makes that attempt differ
-    @torch._dynamo.disable  # type: ignore[misc]
+    @torch._dynamo.disable  # type: ignore[misc, untyped-decorator]
     def __get__(self, instance: Any, owner: type) -> Any:
         if instance is None:
             return self
@@ -61,7 +61,7 @@ def watching(module: torch.nn.Module, watch: tuple[tuple[str, str], ...]) -> Ite
     try:
         yield log
     finally:
-        for (kind, name), (descriptor, had, old) in placed.items():
+        for (kind, name), (_, had, old) in placed.items():
             if had:
                 setattr(kind, name, old)
             else:

@@ -17,10 +17,11 @@ from typing import assert_never
 from exportdoctor.core.codec import decode, encode
 from exportdoctor.core.errors import ExportdoctorError
 from exportdoctor.core.protocol import AnyCommand, AnyReply, Attempt, Capture, Finished, Open, Refused, Started
+from exportdoctor.targets import Plan
 from exportdoctor.worker.attempt import attempt
 from exportdoctor.worker.forks import Child, clear_group, fork
 from exportdoctor.worker.opening import Opening, Refusal
-from exportdoctor.worker.process import die_with_parent, send_output_to, write_stacks_to
+from exportdoctor.worker.process import die_with_parent, lead_a_group, send_output_to, write_stacks_to
 
 
 @dataclass
@@ -153,6 +154,21 @@ def _remove(path: str) -> None:
         os.remove(path)
     except OSError:
         pass
+
+
+def serve_given(plan: Plan, *, commands: int, replies: int, log: str | None) -> None:
+    """The forked copy of a process that has the target in memory: it serves, and never returns to its code."""
+    code = 70
+    try:
+        lead_a_group()
+        die_with_parent()
+        send_output_to(log)
+        Server(commands=commands, replies=replies, opening=Opening(given=plan)).run()
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)
 
 
 def main() -> None:

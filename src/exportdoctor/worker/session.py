@@ -109,9 +109,7 @@ def _keep_distinct(part: PartCapture, calls: dict[int, Calls], fingerprints: Fin
         part.left_out[fqn] = len(found) - len(kept) + unseen if fqn != part.prefix else 0
 
 
-def _question(
-    part: PartCapture, fqn: str, module: torch.nn.Module, call: Call, fingerprints: Fingerprints
-) -> Question:
+def _question(part: PartCapture, fqn: str, module: torch.nn.Module, call: Call, fingerprints: Fingerprints) -> Question:
     root = fqn == part.prefix
     extra = f"root {part.dynamic_shapes!r}" if root else f"dims {sorted(call.dims.items())!r}"
     return fingerprints.question(module, call.args, call.kwargs, extra)
@@ -128,7 +126,9 @@ def captured_fact(part: PartCapture, *, seconds: float) -> Captured:
                 fqn=fqn,
                 class_name=type(module).__name__,
                 parameters=sum(p.numel() for p in module.parameters()),
-                calls=tuple(_call_fact(part, fqn, index, differing) for index in range(len(part.distinct.get(fqn, ())))),
+                calls=tuple(
+                    _call_fact(part, fqn, index, differing) for index in range(len(part.distinct.get(fqn, ())))
+                ),
                 same_object=first if first != fqn else None,
                 calls_left_out=part.left_out.get(fqn, 0),
             )

@@ -10,9 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 
 
-def export_torchscript(
-    module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], shapes: Any
-) -> bytes:
+def export_torchscript(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], shapes: Any) -> bytes:
     """Trace and translate `module`, without its weights. `shapes` has no say: a trace follows the example's sizes.
 
     Fake parameters and inputs are replaced by zeros of the same shape, strides and dtype: the tracer records
@@ -20,7 +18,7 @@ def export_torchscript(
     """
     with _real_parameters(module):
         args, kwargs = pytree.tree_map_only(FakeTensor, _real, (args, kwargs))
-        buffer = io.BytesIO()
+        buffer: Any = io.BytesIO()
         torch.onnx.export(
             module, args, buffer, kwargs=kwargs, dynamo=False, export_params=False, do_constant_folding=False,
             verbose=False,
@@ -44,7 +42,8 @@ class _real_parameters:
     def __enter__(self) -> None:
         made: dict[int, torch.Tensor] = {}
         for child in self.module.modules():
-            for table in (child._parameters, child._buffers):
+            tables: tuple[dict[str, Any], ...] = (child._parameters, child._buffers)
+            for table in tables:
                 for name, tensor in table.items():
                     if isinstance(tensor, FakeTensor):
                         self.replaced.append((table, name, tensor))

@@ -1,0 +1,40 @@
+"""Ctrl-C and SIGTERM: the first stops the work in order, the second ends the process at once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from types import FrameType, TracebackType
+
+from exportdoctor.core.errors import ExitCode
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_SHOW_CURSOR = b"\x1b[?25h"
+
+
+class Interruption:
+    """While active, the first of these signals raises KeyboardInterrupt in the main thread."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._before: dict[signal.Signals, object] = {}
+
+    def __enter__(self) -> Interruption:
+        for number in _SIGNALS:
+            self._before[number] = signal.signal(number, self._came)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]
+
+    def _came(self, number: int, frame: FrameType | None) -> None:
+        self._count += 1
+        if self._count == 1:
+            raise KeyboardInterrupt
+        if sys.stderr.isatty():
+            os.write(2, _SHOW_CURSOR + b"\n")
+        os._exit(ExitCode.INTERRUPTED)

@@ -1,0 +1,48 @@
+"""`exportdoctor known`: the upstream issues that every finding is compared with."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from exportdoctor.cli.terminal import style_of, write_out
+from exportdoctor.core.codec import pretty
+from exportdoctor.core.errors import ExitCode, UsageError
+from exportdoctor.core.known import search
+from exportdoctor.core.known_issue import KnownIssue
+from exportdoctor.report import wording
+from exportdoctor.report.canvas import Canvas
+
+_IN_FULL = 3
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("words", metavar="[SEARCH]...", nargs=-1)
+@click.option("--json", "as_json", is_flag=True, help="The issues as JSON.")
+def known(words: tuple[str, ...], as_json: bool) -> int:
+    """List the known upstream issues that contain every word of SEARCH; a few are told in full."""
+    found = search(" ".join(words))
+    if as_json:
+        write_out(pretty(found).decode())
+    elif not found:
+        raise UsageError(f"no known issue contains {' '.join(words)!r}", hint="All of them: exportdoctor known")
+    else:
+        write_out(_list(found))
+    return ExitCode.EXPORTS
+
+
+def _list(found: tuple[KnownIssue, ...]) -> str:
+    canvas = Canvas(style_of(sys.stdout))
+    for issue in found:
+        canvas.paragraph(issue.id, colour="title")
+        canvas.paragraph(issue.title, indent=4)
+        if len(found) <= _IN_FULL:
+            canvas.paragraph(issue.cause, indent=4)
+            canvas.paragraph(f"Next: {issue.workaround}", indent=4, hang=2)
+        fixed = f"; fixed in {issue.fixed_in}" if issue.fixed_in else ""
+        canvas.paragraph(f"{', '.join(issue.links)}; affected: {issue.affected}{fixed}", indent=4, colour="dim")
+    if len(found) > _IN_FULL:
+        canvas.blank()
+        canvas.paragraph(f"{wording.count(len(found), 'issue')}; search for fewer to read more of each")
+    return canvas.text()

@@ -1,0 +1,96 @@
+"""The entry point: runs a verb and turns whatever it raises into one line and an exit code. Nothing else exits."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+import click
+
+from exportdoctor.cli.trouble import tell
+from exportdoctor.cli.verbs import VERBS
+
+COMPLETION_VARIABLE = "_EXPORTDOCTOR_COMPLETE"
+
+
+class VerbGroup(click.Group):
+    """The verbs of the table, each imported when it is used."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The names, in the table's order."""
+        return [verb.name for verb in VERBS]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of that name, from its own module."""
+        for verb in VERBS:
+            if verb.name == cmd_name:
+                module = importlib.import_module(f"exportdoctor.cli.{verb.module}")
+                command: click.Command = getattr(module, verb.command)
+                return command
+        return None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The verbs' help lines, without importing one."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(verb.name, verb.help) for verb in VERBS])
+
+
+def _print_version(ctx: click.Context, _option: click.Parameter, wanted: bool) -> None:
+    """Say the version and leave; the metadata is read only if it is asked for."""
+    if not wanted or ctx.resilient_parsing:
+        return
+    from exportdoctor.cli.version import version_line
+
+    click.echo(version_line())
+    ctx.exit()
+
+
+@click.command(cls=VerbGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Show the version and exit.",
+)
+def exportdoctor() -> None:
+    """Find out why torch.export fails: which submodule, function, line and op.
+
+    Start with: exportdoctor scan Qwen2.5-VL-3B
+    """
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command line; returns its exit code and raises nothing."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        code = exportdoctor.main(
+            list(arguments),
+            prog_name="exportdoctor",
+            standalone_mode=False,
+            complete_var=COMPLETION_VARIABLE,
+            obj=tuple(arguments),  # a verb that starts itself again, or notes its command line, finds it here
+        )
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _let_go_of_stdout()
+        return 0
+    except BaseException as error:
+        return tell(error)
+    return code if isinstance(code, int) else 0
+
+
+def main() -> NoReturn:
+    """The console script."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def _let_go_of_stdout() -> None:
+    """Nobody reads any more: keep the interpreter from complaining when it flushes at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,0 +1,47 @@
+"""`exportdoctor tui`: hands over to the terminal interface, which is found by its entry point and never imported."""
+
+from __future__ import annotations
+
+from importlib import metadata
+from pathlib import Path
+from typing import Protocol
+
+import click
+
+from exportdoctor.cli.complete import complete_runs
+from exportdoctor.core.errors import UsageError
+from exportdoctor.store.runs import find_run, run_ids
+
+GROUP = "exportdoctor.tui"
+
+
+class Interface(Protocol):
+    """Shows the run in a folder (None = the list of runs) until the user leaves; returns an exit code.
+
+    `scan` is a command line that makes that run, started by the interface; `web` serves the same in a browser.
+    """
+
+    def __call__(self, run: Path | None, *, scan: tuple[str, ...] = (), web: bool = False, port: int = 8000) -> int: ...
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("run", required=False, shell_complete=complete_runs)
+@click.option("--web", is_flag=True, help="Serve it to a browser on this machine.")
+@click.option("--port", type=click.IntRange(1, 65535), default=8000, show_default=True, help="Where to serve it.")
+def tui(run: str | None, web: bool, port: int) -> int:
+    """Explore RUN in the terminal; the newest one if none is named."""
+    shown = find_run(run) if run or run_ids() else None
+    return find_interface()(shown, web=web, port=port)
+
+
+def find_interface(group: str = GROUP) -> Interface:
+    """The interface that is installed under `group`. Raises UsageError with what to install where there is none."""
+    for point in metadata.entry_points(group=group):
+        try:
+            interface: Interface = point.load()
+        except ImportError as error:
+            raise UsageError(
+                f"the terminal interface cannot be loaded: {error}", hint="pip install 'exportdoctor[tui]'"
+            ) from error
+        return interface
+    raise UsageError("the terminal interface is not installed", hint="pip install 'exportdoctor[tui]'")

@@ -1,0 +1,34 @@
+"""A run told as text, Markdown, JSON, HTML, JUnit or SARIF: pure functions of a Report.
+
+`render` is the door; the sentences are in `wording`, the folding of the tree in `tree`.
+"""
+
+from __future__ import annotations
+
+import importlib
+
+from exportdoctor.core.errors import UsageError
+from exportdoctor.core.report import Report
+from exportdoctor.report.style import Style
+
+FORMS = {
+    "text": "text",
+    "md": "markdown",
+    "html": "html_page",
+    "json": "json_file",
+    "junit": "junit",
+    "sarif": "sarif",
+}
+"""The name of each format, and the module here that writes it."""
+
+
+def render(report: Report, form: str = "text", style: Style | None = None) -> str:
+    """`report` in one of `FORMS`, ending with a newline. `style` counts for text only.
+
+    Raises UsageError for a format that does not exist.
+    """
+    if form not in FORMS:
+        raise UsageError(f"there is no format {form!r}", hint=f"Formats: {', '.join(FORMS)}")
+    module = importlib.import_module(f"exportdoctor.report.{FORMS[form]}")
+    text: str = module.render(report, style or Style())
+    return text

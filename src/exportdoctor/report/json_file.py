@@ -1,0 +1,12 @@
+"""The report as JSON, `exportdoctor.report/1`: the same bytes as the run's report.json."""
+
+from __future__ import annotations
+
+from exportdoctor.core.codec import pretty
+from exportdoctor.core.report import Report
+from exportdoctor.report.style import Style
+
+
+def render(report: Report, style: Style) -> str:
+    """Indented JSON with a final newline."""
+    return pretty(report).decode()

@@ -1,0 +1,69 @@
+"""The small pieces of every sentence: counts, durations, names, paths, links. Plain strings in, plain strings out."""
+
+from __future__ import annotations
+
+import re
+
+# control characters and the ones that reorder text: a module's name must not steer a terminal
+_UNSAFE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+_INSTALLED = re.compile(r"^.*[/\\](?:site|dist)-packages[/\\]")
+_STANDARD_LIBRARY = re.compile(r"^.*[/\\]lib[/\\]python3\.\d+[/\\]")
+_GITHUB = re.compile(r"^https://github\.com/([\w.-]+/[\w.-]+)/(?:issues|pull)/(\d+)$")
+_SHORT_ISSUE = re.compile(r"^([\w.-]+/[\w.-]+)#(\d+)$")
+
+
+def plain(text: str) -> str:
+    """`text` with its control characters made visible; newlines and tabs stay."""
+    return _UNSAFE.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+
+
+def count(number: int, noun: str) -> str:
+    """`1 module`, `2 modules`."""
+    return f"{number:,} {noun}".replace(",", " ") + ("" if number == 1 else "s")
+
+
+def finding_count(number: int) -> str:
+    """`no finding`, `1 finding`, `2 findings`."""
+    return count(number, "finding") if number else "no finding"
+
+
+def elapsed(seconds: float) -> str:
+    """A duration: `0.42 s`, `8.3 s`, `75 s`, `12 min 05 s`, `2 h 03 min`."""
+    if seconds < 1:
+        return f"{max(0.0, seconds):.2f} s"
+    if seconds < 20:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 120:
+        return f"{whole} s"
+    if whole < 7200:
+        return f"{whole // 60} min {whole % 60:02} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02} min"
+
+
+def parameters(number: int) -> str:
+    """`3.75 B parameters`."""
+    for unit, size in (("B", 1e9), ("M", 1e6), ("k", 1e3)):
+        if number >= size:
+            return f"{number / size:.3g} {unit} parameters"
+    return count(number, "parameter")
+
+
+def module_name(fqn: str) -> str:
+    """A submodule's name; the outermost one has none of its own."""
+    return fqn or "(root)"
+
+
+def short_path(file: str) -> str:
+    """A source file as its reader knows it: an installed one from its package on."""
+    return _STANDARD_LIBRARY.sub("", _INSTALLED.sub("", file)).replace("\\", "/")
+
+
+def issue_name(link: str) -> str:
+    """`owner/name#12` of a link to GitHub; any other link as it is."""
+    return _GITHUB.sub(r"\1#\2", link)
+
+
+def issue_link(link: str) -> str:
+    """The address of an issue that is given as `owner/name#12`; any other link as it is."""
+    return _SHORT_ISSUE.sub(r"https://github.com/\1/issues/\2", link)

@@ -1,0 +1,112 @@
+"""What an answer depends on, as digests: the request, the installed packages, the sources, the machine.
+
+Law: two equal digests promise equal answers; whatever cannot be told cheaply counts as different.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import msgspec
+
+from exportdoctor.core.codec import encode
+from exportdoctor.core.event import AnyEvent, PartCaptured, ScanOptions, TargetOpened
+
+# these change how torch, transformers or the user's code behave, and no file tells
+_VARIABLES = ("TORCH", "PYTORCH", "TRANSFORMERS_", "HF_", "CUDA_VISIBLE", "PYTHONPATH", "PYTHONHASHSEED")
+# limits and speed decide how long to wait; the runs in which they decided an answer are never reused
+_NOT_ASKED = {"jobs": 1, "use_cache": True, "timeout": None, "memory_mb": None, "shim_files": ()}
+_PACKAGE = Path(__file__).parent.parent
+_ROOMS = ("core", "data", "engine", "reduce", "shims", "targets", "worker")
+
+
+def request_digest(identity: Mapping[str, object], options: ScanOptions) -> str:
+    """The digest of a whole scan. `identity` is what the target says that its answers depend on."""
+    asked = msgspec.structs.replace(options, **_NOT_ASKED)
+    shims = [file_digest(Path(name)) for name in options.shim_files]
+    return _digest([identity, asked, shims, surroundings()])
+
+
+def probe_digest(question: str, *, exporter: str, to: str, shims: tuple[str, ...], rest: str) -> str:
+    """The key of one attempt. `question` is CallFact.question; `rest` digests what all attempts of a run share."""
+    return _digest([question, exporter, to, shims, rest])
+
+
+def shared_digest(sources: Mapping[str, str], options: ScanOptions) -> str:
+    """What all attempts of a run depend on beside their question: sources, shim files, packages, machine."""
+    shims = [file_digest(Path(name)) for name in options.shim_files]
+    return _digest([sorted(sources.items()), shims, surroundings()])
+
+
+def surroundings() -> dict[str, object]:
+    """Interpreter, installed distributions, our own source, environment variables and accelerator."""
+    return {
+        "python": sys.version,
+        "machine": (platform.system(), platform.machine()),
+        "distributions": sorted(_distributions()),
+        "exportdoctor": _own_source(),
+        "variables": sorted(item for item in os.environ.items() if item[0].startswith(_VARIABLES)),
+        "accelerator": _driver(),
+    }
+
+
+def file_digest(path: Path) -> str:
+    """SHA-256 of a file's content; empty where it cannot be read."""
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError:
+        return ""
+
+
+def sources_of(events: Iterable[AnyEvent]) -> dict[str, str]:
+    """Every source file that a run's answers depend on, with the digest that it had then."""
+    sources: dict[str, str] = {}
+    for event in events:
+        match event:
+            case TargetOpened(opened=opened):
+                sources |= opened.sources
+            case PartCaptured(captured=captured):
+                sources |= captured.sources
+            case _:
+                pass
+    return sources
+
+
+def changed_sources(sources: Mapping[str, str]) -> tuple[str, ...]:
+    """The files among `sources` whose content is no longer what it was."""
+    return tuple(path for path, digest in sources.items() if file_digest(Path(path)) != digest)
+
+
+def _distributions() -> set[str]:
+    """Name and version of each installed distribution, from the names of their folders: no file is opened."""
+    found: set[str] = set()
+    for place in sys.path:
+        try:
+            names = os.listdir(place or ".")
+        except OSError:
+            continue
+        found.update(name for name in names if name.endswith((".dist-info", ".egg-info")))
+    return found
+
+
+def _own_source() -> str:
+    """A digest of the rooms whose code decides an answer: while they are being developed, the version says little."""
+    files = sorted(file for room in _ROOMS for file in (_PACKAGE / room).rglob("*.*") if file.suffix != ".pyc")
+    return _digest([[str(file.relative_to(_PACKAGE)), file_digest(file)] for file in files])
+
+
+def _driver() -> str:
+    """The CUDA driver's version line; empty on a machine without one."""
+    try:
+        return Path("/proc/driver/nvidia/version").read_text()
+    except OSError:
+        return ""
+
+
+def _digest(value: object) -> str:
+    return hashlib.sha256(encode(value)).hexdigest()[:32]

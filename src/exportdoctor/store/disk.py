@@ -1,0 +1,50 @@
+"""The only place that turns an operating system's refusal into one clear line, and that replaces a file as a whole."""
+
+from __future__ import annotations
+
+import errno
+import os
+from contextlib import suppress
+from pathlib import Path
+
+from exportdoctor.core.errors import StoreError
+
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+_FORBIDDEN = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+_ELSEWHERE = "Choose another folder with --out, or set EXPORTDOCTOR_HOME"
+
+
+def refusal(path: Path, error: OSError, *, doing: str = "written") -> StoreError:
+    """The error that says why `path` cannot be `doing`, and what to do about it."""
+    reason = error.strerror or str(error)
+    if error.errno in _FULL:
+        return StoreError(f"{path} cannot be {doing}: the disk is full", hint=f"Free some space. {_ELSEWHERE}")
+    if error.errno in _FORBIDDEN:
+        return StoreError(f"{path} cannot be {doing}: {reason}", hint=_ELSEWHERE)
+    return StoreError(f"{path} cannot be {doing}: {reason}")
+
+
+def make_folder(path: Path) -> None:
+    """Create `path` and its parents. Raises StoreError where that cannot be."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except FileExistsError as error:
+        raise StoreError(f"{path} is a file, not a folder", hint="Choose another folder with --out") from error
+    except OSError as error:
+        raise refusal(path, error, doing="created") from error
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Write `path` as a whole: afterwards it holds either all of `data` or what it held before."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with open(draft, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(draft, path)
+    except OSError as error:
+        raise refusal(path, error) from error
+    finally:
+        with suppress(OSError):
+            draft.unlink(missing_ok=True)

@@ -1,0 +1,103 @@
+"""Answers to single questions, kept across runs in one SQLite file of bounded size.
+
+Law: only what a process answered by itself is kept (passed, failed); a fault of this file is a miss, never an error.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+import zlib
+from pathlib import Path
+from types import TracebackType
+
+from exportdoctor.core.codec import decode, encode
+from exportdoctor.core.errors import StoreError
+from exportdoctor.core.outcome import Outcome
+from exportdoctor.store.places import cache_home
+
+_MIB = 1024 * 1024
+_TABLE = "CREATE TABLE IF NOT EXISTS outcomes (key TEXT PRIMARY KEY, used REAL, size INTEGER, value BLOB) WITHOUT ROWID"
+_LASTING = frozenset({"passed", "failed"})
+
+
+class OutcomeCache:
+    """`get` and `put` by key (see `digest.probe_digest`). `limit_mb` bounds the stored answers, in MiB.
+
+    Opened on first use, from one thread; several processes may share the file.
+    """
+
+    def __init__(self, path: Path | None = None, *, limit_mb: float = 128) -> None:
+        self.path = path or cache_home() / "outcomes-1.sqlite"
+        self.limit = int(limit_mb * _MIB)
+        self._base: sqlite3.Connection | None = None
+        self._off = False
+        self._used: set[str] = set()
+
+    def get(self, key: str) -> Outcome | None:
+        """The answer to the question `key`, if it is known."""
+        rows = self._do("SELECT value FROM outcomes WHERE key = ?", key)
+        if not rows:
+            return None
+        try:
+            outcome: Outcome = decode(zlib.decompress(rows[0][0]), Outcome)
+        except (StoreError, zlib.error):
+            return None
+        self._used.add(key)
+        return outcome
+
+    def put(self, key: str, outcome: Outcome) -> None:
+        """Keep an answer; one that a crash or a limit gave is not kept, for it may be another next time."""
+        if outcome.status not in _LASTING:
+            return
+        value = zlib.compress(encode(outcome), 1)
+        self._do("INSERT OR REPLACE INTO outcomes VALUES (?, ?, ?, ?)", key, time.time(), len(value), value)
+
+    def close(self) -> None:
+        """Note which answers were used, drop those unused for longest until the rest fits, and close the file."""
+        if self._base is None:
+            return
+        now = time.time()
+        for key in self._used:
+            self._do("UPDATE outcomes SET used = ? WHERE key = ?", now, key)
+        self._do(
+            "DELETE FROM outcomes WHERE key IN (SELECT key FROM (SELECT key, SUM(size) OVER (ORDER BY used DESC, key)"
+            " AS total FROM outcomes) WHERE total > ?)",
+            self.limit,
+        )
+        base, self._base = self._base, None
+        base.close()
+
+    def __enter__(self) -> OutcomeCache:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _do(self, statement: str, *values: object) -> list[tuple[bytes, ...]]:
+        """The rows that `statement` gives; none once the file has shown itself unusable."""
+        if self._off:
+            return []
+        try:
+            if self._base is None:
+                self._base = _open(self.path)
+            return self._base.execute(statement, values).fetchall()
+        except sqlite3.DatabaseError as error:
+            self._off = True
+            if not isinstance(error, sqlite3.OperationalError):  # damaged: begin anew next time
+                self.path.unlink(missing_ok=True)
+        except OSError:
+            self._off = True
+        return []
+
+
+def _open(path: Path) -> sqlite3.Connection:
+    """The file's connection; each statement commits by itself, and a lost last one costs only time."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    base = sqlite3.connect(path, timeout=2.0, isolation_level=None)
+    base.execute("PRAGMA journal_mode = WAL")
+    base.execute("PRAGMA synchronous = OFF")
+    base.execute(_TABLE)
+    return base

@@ -1,0 +1,170 @@
+"""The runs that there are: listing them, and finding the one that a user means."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from exportdoctor.core import event as ev
+from exportdoctor.core.errors import ExportdoctorError, StoreError, UsageError
+from exportdoctor.core.state import RunState, fold
+from exportdoctor.store import journal
+from exportdoctor.store.disk import replace_file
+from exportdoctor.store.lock import is_held
+from exportdoctor.store.places import runs_root
+
+RunStatus = Literal["finished", "running", "cut off", "unreadable"]
+_ELSEWHERE = ".path"  # a run with --out leaves a file `<run>.path` here that says where it is
+# what a summary needs; the rest, nine tenths of the bytes, is not decoded
+_TOLD = ("run_started", "run_resumed", "part_finished", "finding_made", "run_finished")
+
+
+class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of the list. `at` = seconds since the epoch, `parts` maps each finished part to its verdict."""
+
+    run: str
+    path: str
+    status: RunStatus
+    ref: str = ""
+    at: float = 0.0
+    seconds: float = 0.0
+    parts: dict[str, str] = {}
+    findings: int = 0
+    exit_code: int | None = None
+    problem: str = ""
+
+
+class StoredRun(msgspec.Struct, frozen=True, kw_only=True):
+    """A run as it stands on disk now."""
+
+    run: str
+    path: Path
+    events: tuple[ev.AnyEvent, ...]
+    running: bool
+
+    @property
+    def state(self) -> RunState:
+        """The fold of its events."""
+        return fold(self.events)
+
+
+def list_runs(root: Path | None = None) -> tuple[RunSummary, ...]:
+    """All runs, the one last written to first; one that cannot be read is listed with its problem."""
+    return tuple(_summary(run, path) for run, path in _newest_first(root))
+
+
+def run_ids(root: Path | None = None) -> tuple[str, ...]:
+    """The ids of all runs, the one last written to first, without reading them."""
+    return tuple(run for run, _ in _newest_first(root))
+
+
+def find_run(which: str | None = None, root: Path | None = None) -> Path:
+    """The folder of the run that `which` names: a path, an id, the start of one; None is the newest.
+
+    Raises UsageError where there is none, or more than one.
+    """
+    if which is not None and (Path(which) / journal.NAME).is_file():
+        return Path(which)
+    runs = _newest_first(root)
+    if which is None:
+        if not runs:
+            raise UsageError("there is no run yet", hint="Make one with: exportdoctor scan Qwen2.5-VL-3B")
+        return runs[0][1]
+    matches = _matching(which, runs)
+    if not matches:
+        raise UsageError(f"no run is called {which!r}", hint="See: exportdoctor runs")
+    if len(matches) > 1:
+        names = ", ".join(run for run, _ in matches[:4]) + (", …" if len(matches) > 4 else "")
+        raise UsageError(f"{which!r} may mean {len(matches)} runs: {names}", hint="Give more of the name")
+    return matches[0][1]
+
+
+def read_run(path: Path) -> StoredRun:
+    """The run in `path`. Raises StoreError where there is none, or none that this version can read."""
+    events = journal.read_events(path / journal.NAME)
+    if not events or not isinstance(events[0], ev.RunStarted):
+        raise StoreError(f"{path} holds a run that was cut off before its first event", hint="Scan again")
+    return StoredRun(run=events[0].run, path=path, events=events, running=is_held(path))
+
+
+def register(run: str, path: Path, root: Path | None = None) -> None:
+    """Let a run outside the runs' folder be found by its id; where that cannot be noted, its path still finds it."""
+    root = root or runs_root()
+    if path.absolute().parent == root:
+        return
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        replace_file(root / f"{run}{_ELSEWHERE}", str(path.absolute()).encode())
+    except (OSError, StoreError):
+        return
+
+
+def _newest_first(root: Path | None) -> list[tuple[str, Path]]:
+    """Each run's id and folder, by the time of its last event."""
+    return sorted(_folders(root or runs_root()), key=lambda run: (_age(run[1]), run[0]), reverse=True)
+
+
+def _folders(root: Path) -> Iterator[tuple[str, Path]]:
+    """Every folder that holds a run, there or elsewhere."""
+    try:
+        entries = sorted(root.iterdir())
+    except OSError:
+        return
+    for entry in entries:
+        try:
+            elsewhere = entry.suffix == _ELSEWHERE and entry.is_file()
+            path = Path(entry.read_text()) if elsewhere else entry
+        except (OSError, UnicodeDecodeError):
+            continue
+        if (path / journal.NAME).is_file():
+            yield entry.stem if elsewhere else entry.name, path
+
+
+def _matching(which: str, runs: list[tuple[str, Path]]) -> list[tuple[str, Path]]:
+    """The run of exactly this id, else those whose id starts so, else those whose id contains it."""
+    text = which.strip().lower()
+    exact = [run for run in runs if run[0] == text]
+    starting = [run for run in runs if text and run[0].startswith(text)]
+    return exact or starting or [run for run in runs if text and text in run[0]]
+
+
+def _age(path: Path) -> float:
+    """When the run in `path` was last written to, in seconds since the epoch."""
+    try:
+        return (path / journal.NAME).stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _summary(run: str, path: Path) -> RunSummary:
+    """What the list says of a run, from a few of its events."""
+    try:
+        events = journal.read_events(path / journal.NAME, only=_TOLD)
+    except ExportdoctorError as error:
+        return RunSummary(run=run, path=str(path), status="unreadable", at=_age(path), problem=error.message)
+    started = events[0] if events else None
+    if not isinstance(started, ev.RunStarted):
+        return RunSummary(run=run, path=str(path), status="unreadable", at=_age(path), problem="it has no event")
+    last = events[-1] if isinstance(events[-1], ev.RunFinished) else None
+    return RunSummary(
+        run=run,
+        path=str(path),
+        status=_status(path, last),
+        ref=started.target.ref,
+        at=started.at,
+        seconds=last.seconds if last else max(0.0, _age(path) - started.at),
+        parts={event.part: event.verdict for event in events if isinstance(event, ev.PartFinished)},
+        findings=len({event.finding.id for event in events if isinstance(event, ev.FindingMade)}),
+        exit_code=last.exit_code if last else None,
+        problem=(last.error or "") if last else "",
+    )
+
+
+def _status(path: Path, last: ev.RunFinished | None) -> RunStatus:
+    """Whether the run ended by itself, goes on, or was stopped; a lock on a finished one is a reader's instant."""
+    if last is not None:
+        return "finished" if last.complete else "cut off"
+    return "running" if is_held(path) else "cut off"

@@ -1,0 +1,102 @@
+"""The only place that makes the part `default` of a transformers model: one forward, with inputs that it accepts.
+
+Nothing is taken on trust: each proposal of inputs runs in eager once, and an axis is called dynamic only where
+a second size of it ran too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from exportdoctor.core.errors import TargetError
+from exportdoctor.targets.assemble import assemble
+from exportdoctor.targets.dummy_inputs import Choice, choices, within_limits
+from exportdoctor.targets.eager import run_once
+from exportdoctor.targets.input_layouts import FIRST, SECOND, Sizes
+from exportdoctor.targets.own_stack import own_stack
+
+if TYPE_CHECKING:
+    from exportdoctor.targets.built import BuiltPart
+    from exportdoctor.targets.dynamic_axes import Axes
+    from exportdoctor.targets.subject import Subject
+
+_ONE = replace(FIRST, batch=1)
+"""For models that refuse a batch, such as classifiers without a padding token."""
+
+
+def default_part(subject: Subject) -> BuiltPart:
+    """The model with the first proposal of inputs that eager accepts. Raises `TargetError` if it accepts none."""
+    failures: list[Exception] = []
+    for choice, sizes in _proposals(subject):
+        try:
+            inputs = _run(subject, choice, sizes)
+        except Exception as error:
+            failures.append(error)
+            continue
+        axes, other = _second_size(subject, choice, sizes)
+        return assemble("default", subject, inputs=inputs, other_inputs=other, axes=axes)
+    raise _no_inputs(subject, failures)
+
+
+def can_be_made(subject: Subject) -> bool:
+    """Whether eager accepts any proposal of inputs."""
+    for choice, sizes in _proposals(subject):
+        with suppress(Exception):
+            _run(subject, choice, sizes)
+            return True
+    return False
+
+
+def _proposals(subject: Subject) -> Iterator[tuple[Choice, Sizes]]:
+    for sizes in (FIRST, _ONE):
+        yield from ((choice, sizes) for choice in choices(subject))
+
+
+def _run(subject: Subject, choice: Choice, sizes: Sizes) -> dict[str, Any]:
+    """The inputs at these sizes, after eager has taken them. Raises what eager raises."""
+    inputs = choice.inputs(subject, within_limits(sizes, subject))
+    run_once(subject.model, ((), inputs))
+    return inputs
+
+
+def _second_size(subject: Subject, choice: Choice, first: Sizes) -> tuple[Axes, dict[str, Any]]:
+    """The axes that eager accepts at another size, and the inputs that show it; `{}` and `{}` for none."""
+    for sizes, names in _other_sizes(first):
+        axes = {
+            name: {dimension: axis for dimension, axis in layout.items() if axis in names}
+            for name, layout in choice.axes.items()
+        }
+        if not any(axes.values()):
+            continue
+        with suppress(Exception):
+            inputs = _run(subject, choice, sizes)
+            return {name: layout for name, layout in axes.items() if layout}, inputs
+    return {}, {}
+
+
+def _other_sizes(first: Sizes) -> Iterator[tuple[Sizes, frozenset[str]]]:
+    """Everything larger; the batch alone; all but the batch."""
+    lengths = frozenset({"sequence", "decoder sequence", "samples", "frames"})
+    if first.batch > 1:
+        yield SECOND, lengths | {"batch"}
+        yield replace(first, batch=SECOND.batch), frozenset({"batch"})
+    yield replace(SECOND, batch=first.batch), lengths
+
+
+def _no_inputs(subject: Subject, failures: list[Exception]) -> TargetError:
+    """What to tell when no proposal ran: the first failure, which is that of the most complete inputs."""
+    what = type(subject.model).__name__
+    if not failures:
+        return TargetError(f"No inputs are known for {what}", hint="Write a factory: file.py:factory")
+    first = failures[0]
+    lines = str(first).strip().splitlines() or [""]
+    random = "Try --weights random (not every operator takes fake weights). " if subject.is_fake else ""
+    hint = f"{random}Write a factory with its inputs: file.py:factory"
+    return TargetError(
+        f"The eager forward of {what} fails on the inputs made for it: {type(first).__name__}: {lines[0]}",
+        hint=hint,
+        stack=own_stack(first),
+    )

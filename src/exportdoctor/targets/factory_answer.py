@@ -1,0 +1,113 @@
+"""The only place that checks what a factory returned. Each kind of nonsense gets its own line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from exportdoctor.core.errors import TargetError
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from exportdoctor.targets.built import Inputs
+
+_EXPECTED = "Return (module, args[, kwargs[, dynamic_shapes]]) or a dict with module, args, kwargs, "
+_EXPECTED += "dynamic_shapes, more_inputs"
+_KEYS = ("module", "args", "kwargs", "dynamic_shapes", "more_inputs")
+_LONGEST = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class FactoryAnswer:
+    """A module, one input set, and optionally which sizes are dynamic and further input sets."""
+
+    module: nn.Module
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any]
+    dynamic_shapes: Any = None
+    more_inputs: tuple[Inputs, ...] = ()
+
+
+def check_answer(answer: Any, *, name: str) -> FactoryAnswer:
+    """The answer in one form. Raises `TargetError` that says what was found instead."""
+    given = _by_key(answer, name)
+    module, args, kwargs = given["module"], given.get("args", ()), given.get("kwargs")
+    _check_module(module, name)
+    return FactoryAnswer(
+        module=module,
+        args=_check_args(args, f"{name}: args"),
+        kwargs=_check_kwargs(kwargs, f"{name}: kwargs"),
+        dynamic_shapes=_check_shapes(given.get("dynamic_shapes"), name),
+        more_inputs=_check_more(given.get("more_inputs"), name),
+    )
+
+
+def _by_key(answer: Any, name: str) -> Mapping[str, Any]:
+    if isinstance(answer, Mapping):
+        unknown = [str(key) for key in answer if key not in _KEYS]
+        if unknown or "module" not in answer:
+            what = f"unknown keys {', '.join(unknown)}" if unknown else "no module"
+            raise TargetError(f"{name} returned a dict with {what}", hint=_EXPECTED)
+        return answer
+    if isinstance(answer, tuple | list) and 1 <= len(answer) <= _LONGEST:
+        return dict(zip(_KEYS, answer, strict=False))
+    found = f"{len(answer)} values" if isinstance(answer, tuple | list) else _kind(answer)
+    raise TargetError(f"{name} returned {found}", hint=_EXPECTED)
+
+
+def _check_module(module: Any, name: str) -> None:
+    from torch import nn
+
+    if isinstance(module, nn.Module):
+        return
+    if isinstance(module, type) and issubclass(module, nn.Module):
+        raise TargetError(f"{name} returned the class {module.__name__}", hint="Return an instance of it")
+    raise TargetError(f"{name} returned {_kind(module)} in the place of the module", hint=_EXPECTED)
+
+
+def _check_args(args: Any, what: str) -> tuple[Any, ...]:
+    if isinstance(args, tuple | list):
+        return tuple(args)
+    raise TargetError(f"{what} are {_kind(args)}", hint="Give a tuple, as in (x,)")
+
+
+def _check_kwargs(kwargs: Any, what: str) -> dict[str, Any]:
+    if kwargs is None:
+        return {}
+    if isinstance(kwargs, Mapping) and all(isinstance(key, str) for key in kwargs):
+        return dict(kwargs)
+    raise TargetError(f"{what} are {_kind(kwargs)}", hint="Give a dict from names to values")
+
+
+def _check_shapes(shapes: Any, name: str) -> Any:
+    if shapes is None or isinstance(shapes, dict | tuple | list) or hasattr(shapes, "dynamic_shapes"):
+        return shapes
+    raise TargetError(f"{name}: dynamic_shapes are {_kind(shapes)}", hint="Give what torch.export.export takes")
+
+
+def _check_more(more: Any, name: str) -> tuple[Inputs, ...]:
+    if more is None:
+        return ()
+    if not isinstance(more, tuple | list):
+        raise TargetError(f"{name}: more_inputs are {_kind(more)}", hint="Give a list of (args, kwargs)")
+    return tuple(_one_input_set(item, f"{name}: more_inputs[{index}]") for index, item in enumerate(more))
+
+
+def _one_input_set(item: Any, what: str) -> Inputs:
+    """`(args, kwargs)`, or a dict of keyword arguments alone, or a tuple of positional ones alone."""
+    if isinstance(item, Mapping):
+        return (), _check_kwargs(item, what)
+    is_pair = isinstance(item, tuple | list) and len(item) == 2
+    if is_pair and isinstance(item[0], tuple | list) and isinstance(item[1], Mapping):
+        return _check_args(item[0], what), _check_kwargs(item[1], what)
+    return _check_args(item, what), {}
+
+
+def _kind(value: Any) -> str:
+    """`None`, `a Tensor`, `an int`: what the value is, in a sentence."""
+    if value is None:
+        return "None"
+    name = type(value).__name__
+    return f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"

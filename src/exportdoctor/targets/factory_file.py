@@ -1,0 +1,129 @@
+"""The only place that reads a user's factory file: first as text, to check it, then as a module, to call it."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib.util
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from difflib import get_close_matches
+from pathlib import Path
+from types import ModuleType
+
+from exportdoctor.core.errors import TargetError, UsageError
+
+
+def check_factory(file: Path, *, name: str) -> None:
+    """Raise `UsageError` unless the file defines `name`, and `TargetError` if it is not Python. Runs nothing."""
+    if not file.is_file():
+        raise UsageError(f"There is no file {str(file)!r}", hint="Give file.py:factory, a path from here")
+    tree = _parse(file)
+    names = tuple(dict.fromkeys(_names(tree.body)))
+    functions = tuple(node.name for node in tree.body if isinstance(node, ast.FunctionDef))
+    if not name:
+        example = functions[-1] if functions else "build"
+        raise UsageError(f"{str(file)!r} names no factory", hint=f"Give {file}:{example}")
+    if name not in names and "*" not in names:
+        near = get_close_matches(name, names, n=1)
+        meant = f"Did you mean {near[0]!r}? " if near else ""
+        found = ", ".join(functions) or "no functions"
+        raise UsageError(f"{str(file)!r} defines no {name!r}", hint=f"{meant}It defines {found}")
+
+
+def import_factory_file(file: Path) -> ModuleType:
+    """The file as a module registered under its own stem, its folder on `sys.path`.
+
+    So its classes pickle, `inspect.getsource` finds them, and it can import its neighbours.
+    """
+    path = file.resolve()
+    if str(path.parent) not in sys.path:
+        sys.path.insert(0, str(path.parent))
+    spec = importlib.util.spec_from_file_location(_module_name(path), path)
+    if spec is None or spec.loader is None:
+        raise TargetError(f"Python cannot import {str(file)!r}")
+    module = importlib.util.module_from_spec(spec)
+    with _registered(module):
+        spec.loader.exec_module(module)
+    return module
+
+
+def _module_name(path: Path) -> str:
+    """The file's stem, unless another module has that name already: a factory in torch.py must not replace torch."""
+    taken = sys.modules.get(path.stem)
+    theirs = taken is not None and getattr(taken, "__file__", None) != str(path)
+    return f"{path.stem}_factory" if theirs else path.stem
+
+
+def source_hashes(file: Path) -> dict[str, str]:
+    """Path relative to the file's folder -> SHA-256, for the file and the neighbours it imports."""
+    folder = file.parent
+    hashes: dict[str, str] = {}
+    waiting = [file]
+    while waiting:
+        path = waiting.pop()
+        name = path.relative_to(folder).as_posix()
+        if name in hashes:
+            continue
+        hashes[name] = hashlib.sha256(path.read_bytes()).hexdigest()
+        waiting.extend(_neighbours(path, folder))
+    return dict(sorted(hashes.items()))
+
+
+@contextmanager
+def _registered(module: ModuleType) -> Iterator[None]:
+    """Register the module for good, unless its import fails."""
+    before = sys.modules.get(module.__name__)
+    sys.modules[module.__name__] = module
+    try:
+        yield
+    except BaseException:
+        del sys.modules[module.__name__]
+        if before is not None:
+            sys.modules[module.__name__] = before
+        raise
+
+
+def _parse(file: Path) -> ast.Module:
+    try:
+        return ast.parse(file.read_bytes(), filename=str(file))
+    except SyntaxError as error:
+        raise TargetError(f"{str(file)!r} is not Python: {error.msg}, line {error.lineno}") from error
+    except ValueError as error:
+        raise TargetError(f"{str(file)!r} is not Python: {error}") from error
+
+
+def _names(body: Iterable[ast.stmt]) -> Iterator[str]:
+    """The names that the module's own level defines, those under `if`, `try` and `with` included."""
+    for node in body:
+        match node:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                yield name
+            case ast.Import(names=aliases) | ast.ImportFrom(names=aliases):
+                yield from (alias.asname or alias.name for alias in aliases)
+            case ast.If() | ast.Try() | ast.With() | ast.For():
+                yield from _names(
+                    child for child in ast.walk(node) if child is not node and isinstance(child, ast.stmt)
+                )
+            case _:
+                targets = [child for child in ast.walk(node) if isinstance(child, ast.Name)]
+                yield from (target.id for target in targets if isinstance(target.ctx, ast.Store))
+
+
+def _neighbours(path: Path, folder: Path) -> Iterator[Path]:
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError):
+        return
+    for node in ast.walk(tree):
+        match node:
+            case ast.Import(names=aliases):
+                dotted = [alias.name for alias in aliases]
+            case ast.ImportFrom(module=str(module), names=aliases):
+                dotted = [module, *(f"{module}.{alias.name}" for alias in aliases)]
+            case _:
+                continue
+        for name in dotted:
+            stem = folder.joinpath(*name.split("."))
+            yield from (found for found in (stem.with_suffix(".py"), stem / "__init__.py") if found.is_file())

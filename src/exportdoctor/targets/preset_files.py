@@ -1,0 +1,69 @@
+"""The only place that reads the presets in the package: configurations by name, one JSON file each.
+
+A preset file states its recipe, its image size and its default weights; nothing here knows a model by name.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from difflib import get_close_matches
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+import msgspec
+
+from exportdoctor.core.errors import UsageError
+
+
+class Preset(msgspec.Struct, frozen=True, kw_only=True):
+    """One configuration of the package. `config` has the format of a Hugging Face config.json."""
+
+    name: str
+    hub_ids: tuple[str, ...] = ()
+    recipe: str
+    weights: str
+    image_size: tuple[int, int]
+    config: dict[str, Any]
+
+
+@cache
+def preset_names() -> tuple[str, ...]:
+    """Every preset's name, smaller models first, tiny twins last."""
+    entries = files(__package__).joinpath("presets").iterdir()
+    names = [entry.name.removesuffix(".json") for entry in entries if entry.name.endswith(".json")]
+    return tuple(sorted(names, key=_tiny_last_then_by_size))
+
+
+def find_preset(name: str) -> Preset | None:
+    """The preset of this name or hub id, in any case; `None` if there is none."""
+    wanted = name.casefold()
+    for known in preset_names():
+        preset = _read(known)
+        if wanted in {known.casefold(), *(hub_id.casefold() for hub_id in preset.hub_ids)}:
+            return preset
+    return None
+
+
+def unknown_preset(name: str) -> UsageError:
+    """What to tell somebody who asked for a preset that does not exist."""
+    known = {preset.casefold(): preset for preset in preset_names()}
+    near = [known[match] for match in get_close_matches(name.casefold(), known, n=3, cutoff=0.5)]
+    meant = f"Did you mean {' or '.join(near)}? " if near else ""
+    return UsageError(
+        f"{name!r} is no preset, and no folder or file of that name exists",
+        hint=f"{meant}Give a preset ({', '.join(known.values())}), a folder with config.json, a hub id "
+        "or file.py:factory",
+    )
+
+
+@cache
+def _read(name: str) -> Preset:
+    text = files(__package__).joinpath("presets", f"{name}.json").read_text(encoding="utf-8")
+    return msgspec.convert({"name": name, **json.loads(text)}, Preset)
+
+
+def _tiny_last_then_by_size(name: str) -> tuple[bool, int, str]:
+    billions = re.search(r"(\d+)B", name)
+    return name.endswith("-tiny"), int(billions[1]) if billions else 0, name

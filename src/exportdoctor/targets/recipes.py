@@ -1,0 +1,61 @@
+"""The only place that decides, from a configuration alone, which parts a target has.
+
+A recipe is chosen by what the configuration says about the model's structure, never by the model's name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from exportdoctor.targets.image_size import vision_settings
+
+VISION_LANGUAGE = "vision-language"
+ONE_FORWARD = "one-forward"
+
+_GENERATORS = ("ForCausalLM", "LMHeadModel")
+"""How Hugging Face ends the class names of decoders that generate text."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """The parts that a target has, all of them and those scanned unless others are asked for.
+
+    `takes_images`: an image size may be given. `chooses_image_size`: images may have any size, so we choose
+    one unless it is given; otherwise the configuration states the size that the model was made for.
+    """
+
+    name: str
+    available: tuple[str, ...]
+    default: tuple[str, ...]
+    takes_images: bool
+    chooses_image_size: bool
+
+
+def choose_recipe(config: Mapping[str, Any], *, name: str = "") -> Recipe:
+    """The recipe of this name, or the one that fits the configuration."""
+    if (name or _recipe_by_structure(config)) == VISION_LANGUAGE:
+        parts = ("vision", "text", "decode", "full", "video")
+        return Recipe(name=VISION_LANGUAGE, available=parts, default=parts, takes_images=True, chooses_image_size=True)
+    generates = any(name.endswith(_GENERATORS) for name in config.get("architectures") or ())
+    return Recipe(
+        name=ONE_FORWARD,
+        available=("default", "decode") if generates else ("default",),
+        default=("default",),
+        takes_images=_takes_images(config),
+        chooses_image_size=False,
+    )
+
+
+def _recipe_by_structure(config: Mapping[str, Any]) -> str:
+    """Vision-language: an image encoder that merges patches of any grid, and a placeholder token for them."""
+    vision = vision_settings(config)
+    nested = vision is not config
+    merges = all(key in vision for key in ("spatial_merge_size", "patch_size"))
+    return VISION_LANGUAGE if nested and merges and "image_token_id" in config else ONE_FORWARD
+
+
+def _takes_images(config: Mapping[str, Any]) -> bool:
+    vision = vision_settings(config)
+    return any(key in vision for key in ("image_size", "num_channels", "in_channels", "patch_size"))

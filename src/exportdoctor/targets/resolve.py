@@ -1,0 +1,47 @@
+"""The only place that decides what a target's reference means. Imports no torch and answers in milliseconds.
+
+Order: `file.py:factory`, a path that exists, a preset, a hub id. Whatever can be refused without torch is
+refused here.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from exportdoctor.core.errors import UsageError
+from exportdoctor.targets.configuration_plan import folder_plan, hub_plan, preset_plan
+from exportdoctor.targets.factory_plan import factory_plan
+from exportdoctor.targets.preset_files import find_preset, unknown_preset
+
+if TYPE_CHECKING:
+    from exportdoctor.core.target import TargetRef
+    from exportdoctor.targets.built import Plan
+
+_FACTORY = re.compile(r"(?P<file>.+\.py)(?::(?P<name>\w*))?$")
+_HUB_ID = re.compile(r"[\w][\w.-]*/[\w][\w.-]*$")
+
+
+def resolve(target: TargetRef) -> Plan:
+    """Find and check the target. Raises `UsageError` or `TargetError` with one line that says what to do."""
+    ref = target.ref
+    if not ref:
+        raise unknown_preset(ref)
+    if factory := _FACTORY.match(ref):
+        return factory_plan(target, file=Path(factory["file"]).expanduser(), name=factory["name"] or "")
+    folder = Path(ref).expanduser()
+    preset = find_preset(ref)
+    if folder.exists() and (preset is None or _is_written_as_path(ref)):
+        return folder_plan(target, folder=folder)
+    if preset is not None:
+        return preset_plan(target, preset=preset)
+    if _is_written_as_path(ref) and not _HUB_ID.match(ref):
+        raise UsageError(f"There is no folder {ref!r}", hint="Give one with config.json, or file.py:factory")
+    if _HUB_ID.match(ref):
+        return hub_plan(target)
+    raise unknown_preset(ref)
+
+
+def _is_written_as_path(ref: str) -> bool:
+    return "/" in ref or "\\" in ref or ref.startswith((".", "~"))

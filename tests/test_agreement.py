@@ -1,0 +1,27 @@
+"""A scan's verdict for every module is what a plain loop of torch.export calls finds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import brute_force
+import pytest
+import tiny_models
+import torch
+from scanning import scan_file
+
+from exportdoctor.core.report import FAILING
+
+pytestmark = pytest.mark.slow
+
+MODELS = Path(tiny_models.__file__)
+
+
+@pytest.mark.parametrize("family", tiny_models.FAMILIES)
+def test_scan_agrees_with_brute_force(family: str) -> None:
+    torch.set_num_threads(1)  # the loop forks, and the threads of a parallel region would not survive it
+    found = brute_force.verdicts(*getattr(tiny_models, family)())
+    report = scan_file(MODELS, factory=family, exhaustive=True)
+    scanned = {m.fqn: m.status not in FAILING for m in report.parts[0].modules if m.status != "not_called"}
+    assert {name: scanned[name] for name in found} == found
+    assert any(found.values())
