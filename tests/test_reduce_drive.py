@@ -1,0 +1,284 @@
+"""The drivers: serial, parallel and replayed are one; budgets, logs, confirmations and contradictions."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import count
+from typing import Any
+from zlib import crc32
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from exportdoctor.reduce import (
+    Ended,
+    Flaky,
+    NotInteresting,
+    Search,
+    Step,
+    Terms,
+    Verdict,
+    bisect,
+    ddmin,
+    drive,
+    drive_parallel,
+    lifted,
+    minimal_sets,
+    reduce_source,
+    replay,
+    shrink_int,
+    shrink_shape,
+    steps,
+)
+from exportdoctor.reduce.drive import exhaust
+
+SOURCE = """
+def scale(x, factor=2):
+    y = x * factor
+    for i in range(3):
+        y = y + i
+    return y
+print(scale(21), scale(4, 3))
+"""
+Begun = tuple[Callable[[], Search[Any, Any]], Any]
+SEARCHES: dict[str, Begun] = {
+    "ddmin": (lambda: ddmin(tuple(range(9))), tuple(range(9))),
+    "sets": (lambda: minimal_sets(tuple(range(6))), tuple(range(6))),
+    "bisect": (lambda: bisect(40), 39),
+    "int": (lambda: shrink_int(360, lower=3), 360),
+    "shape": (lambda: shrink_shape((8, 3, 8, 12)), (8, 3, 8, 12)),
+    "source": (lambda: reduce_source(SOURCE), SOURCE),
+}
+every_search = pytest.mark.parametrize("name", SEARCHES)
+
+
+def arbitrary(start: object, seed: int) -> Callable[[object], Verdict]:
+    def ask(candidate: object) -> Verdict:
+        odds = crc32(repr((seed, candidate)).encode()) % 4
+        return Verdict.YES if candidate == start or odds == 0 else (Verdict.NO, Verdict.UNKNOWN)[odds % 2]
+
+    return ask
+
+
+def recorded(ask: Callable[[Any], Verdict], log: list[tuple[Any, Verdict]]) -> Callable[[Any], Verdict]:
+    def ask_and_record(candidate: object) -> Verdict:
+        log.append((candidate, ask(candidate)))
+        return log[-1][1]
+
+    return ask_and_record
+
+
+def answered(verdict: Verdict) -> Future[Verdict]:
+    future: Future[Verdict] = Future()
+    future.set_result(verdict)
+    return future
+
+
+@every_search
+@settings(max_examples=15, deadline=None)
+@given(seed=st.integers(0, 10**6), width=st.integers(1, 5), questions=st.none() | st.integers(0, 30))
+def test_parallel_finds_what_serial_finds(name: str, seed: int, width: int, questions: int | None) -> None:
+    search, start = SEARCHES[name]
+    ask, terms = arbitrary(start, seed), Terms[Any](questions=questions)
+    serial = drive(search(), ask, start=start, terms=terms)
+    parallel = drive_parallel(search(), lambda c: answered(ask(c)), width=width, start=start, terms=terms)
+    assert parallel == serial
+
+
+@every_search
+@settings(max_examples=15, deadline=None)
+@given(seed=st.integers(0, 10**6), cut=st.integers(0, 60))
+def test_resumed_and_replayed_find_what_one_run_finds(name: str, seed: int, cut: int) -> None:
+    search, start = SEARCHES[name]
+    log: list[tuple[Any, Verdict]] = []
+    whole = drive(search(), recorded(arbitrary(start, seed), log), start=start)
+    asked_again: list[tuple[Any, Verdict]] = []
+    again = recorded(arbitrary(start, seed), asked_again)
+    assert drive(search(), again, start=start, terms=Terms(log=tuple(log[:cut]))) == whole
+    assert asked_again == log[cut:]
+    assert replay(search(), start=start, terms=Terms(log=tuple(log))) == whole
+
+
+@every_search
+@given(seed=st.integers(0, 10**6), questions=st.integers(1, 30))
+@settings(max_examples=15, deadline=None)
+def test_a_budget_leaves_the_best_so_far(name: str, seed: int, questions: int) -> None:
+    search, start = SEARCHES[name]
+    ask = arbitrary(start, seed)
+    result = drive(search(), ask, start=start, terms=Terms(questions=questions))
+    assert result.asked <= questions
+    assert ask(result.smallest) is Verdict.YES
+    assert result.ended is (Ended.FINISHED if result.complete else Ended.QUESTIONS)
+
+
+@every_search
+@given(seed=st.integers(0, 10**6))
+@settings(max_examples=15, deadline=None)
+def test_the_closest_candidate_passes(name: str, seed: int) -> None:
+    search, start = SEARCHES[name]
+    ask = arbitrary(start, seed)
+    closest = drive(search(), ask, start=start).closest
+    assert closest is None or ask(closest) is Verdict.NO
+
+
+def test_threads_that_answer_out_of_order_change_nothing() -> None:
+    start, ticks = tuple(range(12)), count()
+
+    def ask(candidate: tuple[int, ...]) -> Verdict:
+        time.sleep((next(ticks) % 3) / 1000)
+        return Verdict.YES if {2, 7, 8} <= set(candidate) else Verdict.NO
+
+    with ThreadPoolExecutor(4) as pool:
+        parallel = drive_parallel(ddmin(start), lambda c: pool.submit(ask, c), width=4, start=start)
+    assert parallel == drive(ddmin(start), ask, start=start)
+
+
+class Pending(Future[Verdict]):
+    """A future that is not answered before somebody waits for it."""
+
+    def __init__(self, verdict: Verdict) -> None:
+        super().__init__()
+        self.verdict = verdict
+
+    def result(self, timeout: float | None = None) -> Verdict:
+        self.set_result(self.verdict)
+        return super().result(timeout)
+
+
+def test_at_most_width_candidates_are_in_flight_and_unwanted_ones_are_cancelled() -> None:
+    futures: dict[int, Pending] = {}
+
+    def submit(candidate: int) -> Future[Verdict]:
+        assert sum(not future.done() for future in futures.values()) < 3
+        futures[candidate] = Pending(Verdict.YES if candidate == 4 or candidate > 8 else Verdict.NO)
+        return futures[candidate]
+
+    result = drive_parallel(one_batch(1, 2, 3, 4, 5, 6, 7), submit, width=3, start=9)
+    assert (result.smallest, result.answer, result.asked) == (4, 3, 5)
+    assert [candidate for candidate, future in futures.items() if future.cancelled()] == [5, 6]
+    assert 7 not in futures
+
+
+def one_batch(*batch: Any) -> Search[Any, int | None]:
+    return (yield batch)
+
+
+def test_a_width_below_one_is_refused() -> None:
+    with pytest.raises(ValueError, match="at least 1, not 0"):
+        drive_parallel(one_batch(1), lambda c: answered(Verdict.YES), width=0, start=2)
+
+
+def test_a_start_that_is_not_interesting_is_refused() -> None:
+    with pytest.raises(NotInteresting, match="'unknown'") as refused:
+        drive(ddmin((1, 2)), lambda c: Verdict.UNKNOWN, start=(1, 2))
+    assert refused.value.start == (1, 2)
+
+
+def test_stopping_leaves_the_best_so_far() -> None:
+    start = tuple(range(16))
+    asked: list[tuple[int, ...]] = []
+
+    def ask(candidate: tuple[int, ...]) -> Verdict:
+        asked.append(candidate)
+        return Verdict.YES if 3 in candidate else Verdict.NO
+
+    result = drive(ddmin(start), ask, start=start, terms=Terms(should_stop=lambda: len(asked) == 4))
+    assert (result.ended, result.asked, result.smallest) == (Ended.STOPPED, 4, (0, 1, 2, 3))
+    assert result.answer is None
+    assert not result.complete
+
+
+def test_a_log_that_is_too_short_ends_the_replay_with_what_it_says() -> None:
+    start = tuple(range(8))
+    log: list[tuple[Any, Verdict]] = []
+    drive(ddmin(start), recorded(lambda c: Verdict.YES if 5 in c else Verdict.NO, log), start=start)
+    result = replay(ddmin(start), start=start, terms=Terms(log=tuple(log[:4])))
+    assert (result.ended, result.asked, result.smallest) == (Ended.LOG, 4, (4, 5, 6, 7))
+
+
+def test_a_log_from_another_search_does_not_show_in_the_result() -> None:
+    start = (1, 2, 3)
+    ask = arbitrary(start, 7)
+    foreign = (((2, 3, 1), Verdict.YES), ((9,), Verdict.NO))
+    assert drive(ddmin(start), ask, start=start, terms=Terms(log=foreign)) == drive(ddmin(start), ask, start=start)
+
+
+def test_a_log_that_contradicts_itself_is_flaky() -> None:
+    start = (1, 2)
+    log = ((start, Verdict.YES), ((1,), Verdict.NO), ((1,), Verdict.YES))
+    result = replay(ddmin(start), start=start, terms=Terms(log=log))
+    assert result.ended is Ended.FLAKY
+    assert isinstance(result.flaky, Flaky)
+    assert (result.flaky.candidate, result.flaky.first, result.flaky.second) == (
+        (1,),
+        Verdict.NO,
+        Verdict.YES,
+    )
+
+
+def test_a_result_that_is_not_confirmed_is_flaky_and_still_told() -> None:
+    start = (1, 2, 3)
+    seen: set[tuple[int, ...]] = set()
+
+    def only_the_first_time(candidate: tuple[int, ...]) -> Verdict:
+        again = candidate in seen
+        seen.add(candidate)
+        return Verdict.YES if 2 in candidate and not again else Verdict.NO
+
+    result = drive(ddmin(start), only_the_first_time, start=start, terms=Terms(confirmations=1))
+    assert (result.ended, result.smallest, result.answer) == (Ended.FLAKY, (2,), (2,))
+    assert result.flaky is not None
+    assert result.flaky.candidate == (2,)
+
+
+def test_confirmations_ask_past_the_cache() -> None:
+    asked: list[tuple[int, ...]] = []
+
+    def ask(candidate: tuple[int, ...]) -> Verdict:
+        asked.append(candidate)
+        return Verdict.YES if 2 in candidate else Verdict.NO
+
+    result = drive(ddmin((1, 2)), ask, start=(1, 2), terms=Terms(confirmations=3))
+    assert result.complete
+    assert len(asked) == result.asked + 3
+    assert asked[-3:] == [(2,)] * 3
+
+
+def test_steps_tell_each_needed_candidate_in_order_and_which_was_accepted() -> None:
+    start = (1, 2, 3)
+    told = list(steps(ddmin(start), lambda c, ahead: Verdict.YES if 1 in c else Verdict.NO, start=start))
+    assert told == [
+        Step((1, 2, 3), Verdict.YES, accepted=True, asked=1),
+        Step((), Verdict.NO, accepted=False, asked=2),
+        Step((1,), Verdict.YES, accepted=True, asked=3),
+        Step((), Verdict.NO, accepted=False, asked=3),
+        Step((), Verdict.NO, accepted=False, asked=3),
+    ]
+
+
+def test_a_key_stands_for_a_candidate_that_cannot_be_hashed() -> None:
+    def search() -> Search[list[int], int | None]:
+        return (yield ([1], [2], [1]))
+
+    def ask(candidate: list[int]) -> Verdict:
+        return Verdict.YES if candidate == [0] else Verdict.NO
+
+    terms: Terms[list[int]] = Terms(key=tuple)
+    assert drive(search(), ask, start=[0], terms=terms).asked == 3
+
+
+def test_a_candidate_that_cannot_be_lifted_counts_as_not_interesting() -> None:
+    search = lifted(one_batch(1, 2, 3), lambda number: None if number == 2 else str(number))
+    result = drive(search, lambda text: Verdict.NO if text == "1" else Verdict.YES, start="5555")
+    assert (result.smallest, result.answer, result.asked) == ("3", 2, 3)
+
+
+def test_errors_of_whoever_is_asked_are_not_swallowed() -> None:
+    def broken(candidate: object) -> Verdict:
+        raise OSError("the worker is gone")
+
+    with pytest.raises(OSError, match="gone"):
+        exhaust(steps(ddmin((1,)), lambda c, ahead: broken(c), start=(1,)))

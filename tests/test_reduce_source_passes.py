@@ -1,0 +1,362 @@
+"""Each pass takes what it exists for: the case of its docstring, before and after."""
+
+from __future__ import annotations
+
+from functools import partial
+from textwrap import dedent
+
+import pytest
+
+from exportdoctor.reduce import Terms, Verdict, drive, source_size, until_no_progress
+from exportdoctor.reduce.source import PASSES, Rules, SourcePass
+from exportdoctor.reduce.source.draft import Draft
+
+CASES: dict[str, tuple[str, tuple[str, ...], str]] = {
+    "thin_statements": (
+        """
+        class A:
+            pass
+        class B:
+            pass
+        def f(x):
+            y = x + 1
+            z = y + 2
+            int(y)
+            return z
+        def g(x):
+            return x
+        """,
+        ("int(y)", "y = x"),
+        """
+        def f(x):
+            y = x + 1
+            int(y)
+        """,
+    ),
+    "unwrap_blocks": (
+        """
+        def f(grid):
+            if grid:
+                with no_grad():
+                    for row in grid:
+                        int(grid[0])
+            else:
+                try:
+                    pass
+                finally:
+                    print()
+        """,
+        ("def f", "int(grid[0])"),
+        """
+        def f(grid):
+            int(grid[0])
+        """,
+    ),
+    "unroll_loops": (
+        """
+        def f(grid):
+            for t, h, w in grid.tolist():
+                int(w)
+            for i, (a, b) in enumerate(zip(grid, grid)):
+                int(b)
+            for n in range(8):
+                print(n)
+        """,
+        ("int", "print"),
+        """
+        def f(grid):
+            int(grid.tolist()[0][2])
+            int(zip(grid, grid)[0][1])
+            print(0)
+        """,
+    ),
+    "bypass_children": (
+        """
+        class Block:
+            def __init__(self):
+                self.norm = Norm(8)
+                self.attn = Attention(8)
+            def forward(self, x, mask):
+                x = x + self.norm(x)
+                return self.attn(self.norm(x), mask)
+        """,
+        ("self.attn(", "Attention"),
+        """
+        class Block:
+            def __init__(self):
+                self.attn = Attention(8)
+            def forward(self, x, mask):
+                x = x + x
+                return self.attn(x, mask)
+        """,
+    ),
+    "drop_methods": (
+        """
+        class Block(Layer):
+            scale = 2
+            def __init__(self):
+                super().__init__()
+            def extra(self):
+                return 1
+            def forward(self, x):
+                return int(x)
+        class Tower(Layer):
+            pass
+        Block()(Tower())
+        """,
+        ("class Block", "int(x)"),
+        """
+        class Block(Layer):
+            def forward(self, x):
+                return int(x)
+        Block()(Layer())
+        """,
+    ),
+    "adopt_bases": (
+        """
+        import torch
+        from library import PreTrainedModel, Config
+        class Tower(PreTrainedModel):
+            def __init__(self, config):
+                super().__init__(config, attn=None)
+        """,
+        (),
+        """
+        import torch
+        from library import Config
+        class Tower(torch.nn.Module):
+            def __init__(self, config):
+                super().__init__()
+        """,
+    ),
+    "drop_names": (
+        """
+        class Block:
+            def __init__(self):
+                self.scale = 2.0
+                self.size = 8
+            def forward(self, x):
+                y = x * self.scale
+                x = x * self.scale
+                print(y)
+                return int(x, self.size)
+        """,
+        ("int(x, self.size)",),
+        """
+        class Block:
+            def __init__(self):
+                self.size = 8
+            def forward(self, x):
+                return int(x, self.size)
+        """,
+    ),
+    "drop_parameters": (
+        """
+        class Block:
+            def __init__(self, size, depth=2):
+                self.size = size
+            def forward(self, x, mask, *, scale=None):
+                return int(x)
+        class Tower:
+            def __init__(self):
+                self.block = Block(8, depth=3)
+            def forward(self, x, mask):
+                return self.block(x, mask, scale=1)
+        export(Tower(), (pixels, m), dynamic_shapes=({0: n}, None), kwargs={'mask': m})
+        """,
+        ("int(x)", "self.size = size"),
+        """
+        class Block:
+            def __init__(self, size):
+                self.size = size
+            def forward(self, x):
+                return int(x)
+        class Tower:
+            def __init__(self):
+                self.block = Block(8)
+            def forward(self, x):
+                return self.block(x)
+        export(Tower(), (pixels,), dynamic_shapes=({0: n},), kwargs={})
+        """,
+    ),
+    "drop_arguments": (
+        "softmax(scores, dim=-1, dtype=torch.float32)",
+        ("softmax(scores",),
+        "softmax(scores)",
+    ),
+    "drop_optional_parts": (
+        """
+        from typing import Optional, Any
+        @merge_with_defaults
+        def forward(x: Tensor, mask: Optional=None, *more, scale: Any=1, **kwargs: Any) -> Output:
+            a: int = x[1:5:2]
+            assert x, 'message'
+            return [y for y in x if y]
+        """,
+        ("def forward(x", "scale"),
+        """
+        from typing import Optional
+        def forward(x, mask, *, scale):
+            a: int = x[:]
+            assert x
+            return [y for y in x]
+        """,
+    ),
+    "drop_elements": (
+        "f((last, pooled, attentions), {'a': 1, 'b': 2}, a < b < c, a or b or c)",
+        ("pooled", "'b'", "b < c", "or c"),
+        "f((pooled,), {'b': 2}, b < c, a or c)",
+    ),
+    "drop_paired_elements": (
+        """
+        t, h, w = (int(t), int(h), int(w))
+        for a, b in zip(xs, ys):
+            print()
+        for i, z in enumerate(zs, 1):
+            print()
+        """,
+        ("int(w)", "ys"),
+        """
+        w = int(w)
+        for b in ys:
+            print()
+        for z in zs:
+            print()
+        """,
+    ),
+    "simplify_expressions": (
+        """
+        import torch
+        y = self.norm(x + self.bias).reshape(-1, 4)[0]
+        z = torch.cat([torch.zeros(8), y])
+        int(y + z * 2)
+        """,
+        ("y = ", "x", "int(y", "z = "),
+        """
+        import torch
+        y = x
+        z = None
+        int(y)
+        """,
+    ),
+    "inline_functions": (
+        """
+        def double(x, by=2):
+            return x * by
+        def window_index(grid, window):
+            counts = grid.tolist()
+            return (int(counts), window)
+        def forward(grid):
+            index = window_index(grid, double(3, by=4))
+            return index
+        """,
+        ("int(counts)", "return index"),
+        """
+        def forward(grid):
+            window = 3 * 4
+            counts = grid.tolist()
+            index = (int(counts), window)
+            return index
+        """,
+    ),
+    "inline_assignments": (
+        """
+        counts = grid.tolist()
+        first = counts[0]
+        first = int(first)
+        print(first)
+        """,
+        ("int(", "tolist"),
+        "print(int(grid.tolist()[0]))",
+    ),
+    "inline_imports": (
+        """
+        import torch
+        from torch import nn
+        from torch.nn import functional
+        class Model(nn.Module):
+            pass
+        functional.relu(1)
+        """,
+        (),
+        """
+        import torch
+        from torch.nn import functional
+        class Model(torch.nn.Module):
+            pass
+        functional.relu(1)
+        """,
+    ),
+    "drop_targets": (
+        """
+        def f(x):
+            hidden = int(x)
+            hidden: int = int(x)
+            x += 1
+            return int(x)
+        """,
+        (),
+        """
+        def f(x):
+            int(x)
+            int(x)
+            1
+            int(x)
+        """,
+    ),
+    "simplify_literals": (
+        "f('a text', b'bytes', f'{x}', -3.4028234663852886e+38, 2.75, 0.5)",
+        ("2.75", "-", "0.5"),
+        "f('', b'', '', -0, 2.75, 0.5)",
+    ),
+    "shrink_integers": ("zeros(1176, 1280, 7, True)", ("80",), "zeros(0, 80, 0, True)"),
+}
+
+
+def after(run: SourcePass, start: str, needed: tuple[str, ...]) -> str:
+    def ask(candidate: str) -> Verdict:
+        return Verdict.YES if all(words in candidate for words in needed) else Verdict.NO
+
+    draft = Draft.of(start)
+    assert draft is not None
+    rules = Rules(lambda text: True, draft.undefined)
+    search = until_no_progress(draft.text, (partial(run, rules=rules),))
+    answer = drive(search, ask, start=draft.text, terms=Terms(size=source_size)).answer
+    assert answer is not None
+    return answer
+
+
+@pytest.mark.parametrize("run", PASSES, ids=lambda run: run.__name__)
+def test_the_pass_takes_what_its_docstring_says(run: SourcePass) -> None:
+    before, needed, expected = CASES[getattr(run, "__name__", "")]
+    wanted = Draft.of(dedent(expected))
+    assert wanted is not None
+    assert after(run, dedent(before), needed) == wanted.text
+
+
+@pytest.mark.parametrize("run", PASSES, ids=lambda run: run.__name__)
+def test_each_pass_says_which_case_made_it_necessary(run: SourcePass) -> None:
+    assert "`" in (run.__doc__ or "")
+
+
+def test_a_name_that_nothing_defines_is_not_proposed() -> None:
+    """Without the assignment the print would die of a NameError; nobody need be asked to know that."""
+    asked: list[str] = []
+
+    def ask(candidate: str) -> Verdict:
+        asked.append(candidate)
+        return Verdict.YES
+
+    run = next(run for run in PASSES if getattr(run, "__name__", "") == "thin_statements")
+    start = "x = 1\ny = 2\nprint(x)"
+    drive(run(start, Rules(lambda text: "print" in text, frozenset())), ask, start=start)
+    assert asked == [start, "x = 1\nprint(x)"]
+
+
+def test_an_attribute_of_self_that_nothing_sets_is_not_proposed() -> None:
+    method = "    def f(self):\n        return self.x + self.training"
+    start = f"class A:\n    def g(self):\n        self.x = 1\n{method}"
+    draft = Draft.of(start)
+    assert draft is not None
+    assert draft.undefined == {".training"}
+    assert "self.x = 1" in after(PASSES[0], start, ("return self.x",))

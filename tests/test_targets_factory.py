@@ -1,0 +1,239 @@
+"""A user's own module: what a factory may return, what is said of nonsense, and inputs of other sizes."""
+
+from __future__ import annotations
+
+import inspect
+import pickle
+import sys
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+from torch.export import Dim, ShapesCollection
+
+from exportdoctor.core.errors import TargetError
+from exportdoctor.core.target import BuildOptions, TargetRef
+from exportdoctor.targets import BuiltPart, plan_for_module, resolve
+from exportdoctor.targets.eager import left_as_it_was
+from exportdoctor.targets.other_sizes import GROWTHS, grown_size
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from exportdoctor.targets.built import Inputs
+
+MODULE = "import torch\nfrom torch import nn\nclass M(nn.Linear): ...\n"
+
+
+@pytest.fixture(autouse=True)
+def _no_leftover_modules() -> Any:
+    before, path = set(sys.modules), list(sys.path)
+    yield
+    for name in set(sys.modules) - before:
+        if name in ("mine", "neighbour", "torch_factory"):
+            del sys.modules[name]
+    sys.path[:] = path
+
+
+def write(folder: Path, body: str, name: str = "mine.py") -> str:
+    (folder / name).write_text(MODULE + body)
+    return f"{folder / name}:build"
+
+
+def build(ref: str, **options: Any) -> BuiltPart:
+    return resolve(TargetRef(ref=ref, options=BuildOptions(**options))).build().part("default")
+
+
+def part_of(module: nn.Module, *args: Any, **given: Any) -> BuiltPart:
+    options = BuildOptions(**given.pop("options", {}))
+    return plan_for_module(module, args, given.pop("kwargs", None), options=options, **given).build().part("default")
+
+
+class Sum(nn.Module):
+    """Takes any nesting of tensors and ints and adds their sums."""
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        leaves = torch.utils._pytree.tree_leaves((args, kwargs))
+        return sum(leaf.sum() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves)
+
+
+class Lookup(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(7, 4)
+
+    def forward(self, ids: torch.Tensor, scale: torch.Tensor, times: int = 1) -> Any:
+        return self.table(ids) * scale.repeat_interleave(2, 0)[:, None, None] * times
+
+
+@pytest.mark.parametrize(
+    "returned",
+    [
+        "(M(3, 2), (torch.ones(4, 3),))",
+        "[M(3, 2), [torch.ones(4, 3)], None]",
+        "(M(3, 2), (), {'input': torch.ones(4, 3)}, None)",
+        "{'module': M(3, 2), 'kwargs': {'input': torch.ones(4, 3)}}",
+    ],
+)
+def test_every_form_that_the_design_promises_is_accepted(tmp_path: Path, returned: str) -> None:
+    part = build(write(tmp_path, f"def build(): return {returned}\n"))
+    assert part.module(*part.args, **part.kwargs).shape == (4, 2)
+    assert (part.name, part.title, part.prefix, part.more_inputs) == ("default", "static", "", ())
+
+
+@pytest.mark.parametrize(
+    ("returned", "said"),
+    [
+        ("None", "returned None"),
+        ("3", "returned an int"),
+        ("()", "0 values"),
+        ("(M, ())", "the class M"),
+        ("(3, ())", "an int in the place of the module"),
+        ("(M(1, 1), torch.ones(1))", "args are a Tensor"),
+        ("(M(1, 1), (), 3)", "kwargs are an int"),
+        ("(M(1, 1), (), {1: 2})", "kwargs are a dict"),
+        ("(M(1, 1), (), {}, 3)", "dynamic_shapes are an int"),
+        ("(M(1, 1), 2, 3, 4, 5)", "5 values"),
+        ("{'args': ()}", "no module"),
+        ("{'module': M(1, 1), 'inputs': ()}", "unknown keys inputs"),
+        ("{'module': M(1, 1), 'more_inputs': 3}", "more_inputs are an int"),
+        ("{'module': M(1, 1), 'more_inputs': [3]}", "more_inputs[0] are an int"),
+    ],
+)
+def test_nonsense_is_named_in_one_line(tmp_path: Path, returned: str, said: str) -> None:
+    with pytest.raises(TargetError) as caught:
+        build(write(tmp_path, f"def build(): return {returned}\n"))
+    assert said in caught.value.message
+    assert "\n" not in caught.value.line()
+
+
+def test_a_factory_that_raises_shows_its_own_stack_and_none_of_ours(tmp_path: Path) -> None:
+    with pytest.raises(TargetError) as caught:
+        build(write(tmp_path, "def build(): return helper()\ndef helper(): raise ValueError('boom')\n"))
+    error = caught.value
+    assert "ValueError: boom" in error.message
+    assert [line.partition(" in ")[2] for line in error.stack[:-1]] == [
+        "build: def build(): return helper()",
+        "helper: def helper(): raise ValueError('boom')",
+    ]
+    assert error.stack[-1] == "ValueError: boom"
+
+
+def test_a_file_that_fails_to_import_is_not_left_half_imported(tmp_path: Path) -> None:
+    with pytest.raises(TargetError, match="ZeroDivisionError"):
+        build(write(tmp_path, "def build(): ...\n1 / 0\n"))
+    assert "mine" not in sys.modules
+
+
+def test_a_factory_imports_its_neighbours_and_its_classes_pickle(tmp_path: Path) -> None:
+    (tmp_path / "neighbour.py").write_text("SIZE = 3\n")
+    part = build(write(tmp_path, "import neighbour\ndef build(): return M(neighbour.SIZE, 2), (torch.ones(1, 3),)\n"))
+    assert type(part.module).__module__ == "mine"
+    assert "class M(nn.Linear)" in inspect.getsource(type(part.module))
+    assert type(pickle.loads(pickle.dumps(part.module))) is type(part.module)
+
+
+def test_a_factory_file_cannot_take_the_place_of_a_library(tmp_path: Path) -> None:
+    build(write(tmp_path, "def build(): return M(1, 1), (torch.ones(1, 1),)\n", name="torch.py"))
+    assert sys.modules["torch"] is torch
+
+
+def test_dimensions_that_belong_together_grow_together() -> None:
+    batch = Dim("batch")
+    shapes = ({0: 2 * batch, 1: Dim.DYNAMIC}, {0: batch}, Dim.DYNAMIC)
+    part = part_of(Lookup(), torch.tensor([[6, 1, 2, 3, 0]] * 6), torch.ones(3), 5, dynamic_shapes=shapes)
+    ((ids, scale, times), kwargs), *none = part.more_inputs
+    assert (ids.shape, scale.shape, times, kwargs, none) == ((12, 10), (6,), 10, {}, [])
+    assert part.module(ids, scale, times).shape == (12, 10, 4)
+    assert part.axes == {"2*batch": ("ids[0]",), "ids[1]": ("ids[1]",), "batch": ("scale[0]",), "times": ("times",)}
+    assert part.title == "ids[1], batch, times dynamic"
+
+
+def test_shapes_reach_into_nested_inputs_and_keyword_bundles() -> None:
+    size = Dim("size")
+    kwargs = {"pair": [torch.ones(2), {"deep": torch.ones(3, 2)}], "flag": True, "other": torch.ones(5)}
+    shapes = {"kwargs": {"pair": [None, {"deep": {0: size}}], "flag": None, "other": None}}
+    ((_, grown),) = part_of(Sum(), kwargs=kwargs, dynamic_shapes=shapes).more_inputs
+    assert grown["pair"][1]["deep"].shape == (6, 2)
+    assert (grown["pair"][0].shape, grown["flag"], grown["other"].shape) == ((2,), True, (5,))
+
+
+def test_torchs_own_collection_of_shapes_is_understood() -> None:
+    x = torch.ones(3, 4)
+    shapes: Any = ShapesCollection()  # type: ignore[no-untyped-call]
+    shapes[x] = {0: Dim("rows")}
+    part = part_of(nn.Linear(4, 4), x, dynamic_shapes=shapes)
+    assert part.axes == {"rows": ("input[0]",)}
+    torch.export.export(part.module, part.args, part.kwargs, dynamic_shapes=part.dynamic_shapes)
+
+
+def test_no_other_size_is_offered_that_eager_refuses() -> None:
+    assert part_of(nn.Linear(4, 4), torch.ones(3, 4), dynamic_shapes=({1: Dim.DYNAMIC},)).more_inputs == ()
+
+
+def test_shapes_that_do_not_fit_the_inputs_are_left_to_the_exporter() -> None:
+    part = part_of(nn.Linear(4, 4), torch.ones(3, 4), dynamic_shapes={"x": {0: Dim("rows")}, "y": 3})
+    assert (part.more_inputs, part.axes, part.title) == ((), {}, "static")
+    assert part.dynamic_shapes is not None
+
+
+def test_static_drops_dynamic_shapes_and_keeps_inputs_of_equal_size() -> None:
+    same: Inputs = ((torch.zeros(3, 4),), {})
+    larger: Inputs = ((torch.ones(5, 4),), {})
+    shapes = ({0: Dim("rows")},)
+    given: dict[str, Any] = {"dynamic_shapes": shapes, "more_inputs": [same, larger]}
+    assert part_of(nn.Linear(4, 4), torch.ones(3, 4), **given).more_inputs == (same, larger)
+    part = part_of(nn.Linear(4, 4), torch.ones(3, 4), **given, options={"static": True})
+    assert (part.dynamic_shapes, part.more_inputs, part.axes) == (None, (same,), {})
+
+
+@given(st.integers(2, 60), st.integers(1, 4), st.integers(-1, 5), st.integers(0, 80), st.integers(1, 80))
+def test_a_grown_size_obeys_its_bounds_and_its_derivation(
+    root: int, factor: int, offset: int, lowest: int, room: int
+) -> None:
+    dim = Dim("d", min=lowest, max=lowest + room)
+    derived = factor * dim + offset if offset >= 0 else factor * dim - 1
+    size = factor * root + offset
+    grown = grown_size(size, derived, GROWTHS)
+    assert (grown - offset) % factor == 0
+    assert grown == size or lowest <= (grown - offset) // factor <= lowest + room
+    assert grown_size(size, Dim.DYNAMIC, GROWTHS) == 2 * size
+
+
+def test_dtype_moves_the_module_and_its_floating_inputs_only(tmp_path: Path) -> None:
+    body = (
+        "def build(): return {'module': M(3, 2), 'args': (torch.ones(4, 3),), 'more_inputs': [(torch.zeros(4, 3),)]}\n"
+    )
+    plan = resolve(TargetRef(ref=write(tmp_path, body), options=BuildOptions(dtype="bfloat16")))
+    built = plan.build()
+    part = built.part("default")
+    assert (built.dtype, built.device, built.weights, built.parameters) == ("bfloat16", "cpu", "as built", 8)
+    assert part.args[0].dtype == part.more_inputs[0][0][0].dtype == torch.bfloat16
+
+
+def test_a_run_leaves_attributes_hooks_buffers_and_the_random_state_as_they_were() -> None:
+    class Messy(nn.BatchNorm1d):
+        notes: list[str]
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.seen = torch.rand(1)
+            self.notes.append("ran")
+            self.register_forward_hook(lambda *_: None)
+            return super().forward(x)
+
+    module = Messy(4)
+    module.notes = ["built"]
+    state = torch.get_rng_state()
+    before = OrderedDict((name, value.clone()) for name, value in module.state_dict().items())
+    with left_as_it_was(module):
+        module(torch.randn(5, 4))
+        assert module.notes == ["built", "ran"]
+    assert not hasattr(module, "seen")
+    assert module.notes == ["built"]
+    assert not module._forward_hooks
+    assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
+    assert torch.equal(torch.get_rng_state(), state)

@@ -1,0 +1,299 @@
+"""Real architectures: sizes without weights, parts that run in eager at two sizes, weights from a checkpoint."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+from torch.utils import _pytree as pytree
+from transformers.cache_utils import DynamicCache
+
+from exportdoctor.core.errors import TargetError, UsageError
+from exportdoctor.core.target import BuildOptions, TargetRef
+from exportdoctor.targets import Built, BuiltPart, resolve
+from exportdoctor.targets.cache_pytree import cache_from, registered_cache, tensors_of
+from exportdoctor.targets.eager import run_once
+from exportdoctor.targets.preset_files import find_preset
+from exportdoctor.targets.vision_language import other_grid
+from targets_tiny import FAMILIES, write_config
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TINY = "Qwen2.5-VL-3B-tiny"
+PARTS = ("vision", "text", "decode", "full", "video")
+
+
+def built(ref: object, *parts: str, **options: Any) -> Built:
+    return resolve(TargetRef(ref=str(ref), parts=parts, options=BuildOptions(**options))).build()
+
+
+def run(part: BuiltPart, inputs: tuple[tuple[Any, ...], dict[str, Any]] | None = None) -> Any:
+    return run_once(part.module, inputs or (part.args, part.kwargs))
+
+
+def export(part: BuiltPart) -> torch.export.ExportedProgram:
+    with part.prepare():
+        return torch.export.export(
+            part.module, part.args, part.kwargs, dynamic_shapes=part.dynamic_shapes, strict=False
+        )
+
+
+def save(model: Built, folder: Path, **options: Any) -> None:
+    transformers_model: Any = model.model
+    transformers_model.save_pretrained(folder, **options)
+
+
+def sizes(value: Any, path: str) -> dict[str, int]:
+    """Every dimension of every tensor: `input_ids[1]` -> its size."""
+    if isinstance(value, DynamicCache):
+        value = tensors_of(value)
+    if isinstance(value, torch.Tensor):
+        return {f"{path}[{dimension}]": size for dimension, size in enumerate(value.shape)}
+    if isinstance(value, dict):
+        return {key: size for name, item in value.items() for key, size in sizes(item, name).items()}
+    if isinstance(value, list):
+        return {k: size for index, item in enumerate(value) for k, size in sizes(item, f"{path}[{index}]").items()}
+    return {}
+
+
+def check_part(part: BuiltPart) -> None:
+    """Eager runs at both sizes, which differ in the dynamic axes and nowhere else."""
+    run(part)
+    for args, kwargs in part.more_inputs:
+        run(part, (args, kwargs))
+        first, second = sizes(part.kwargs, ""), sizes(kwargs, "")
+        assert first.keys() == second.keys()
+        assert list(part.kwargs) == list(kwargs)
+        dynamic = {place for places in part.axes.values() for place in places}
+        assert {place for place, size in first.items() if second[place] != size} == dynamic
+        assert all(first[place] > 1 and second[place] > 1 for place in dynamic)
+    assert bool(part.axes) == bool(part.more_inputs) == (part.dynamic_shapes is not None)
+
+
+@pytest.fixture(scope="module")
+def tiny() -> Built:
+    return built(TINY)
+
+
+@pytest.fixture(scope="module")
+def tiny_fake(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    preset = find_preset(TINY)
+    assert preset is not None
+    folder = write_config(tmp_path_factory.mktemp("fake") / "tiny", preset.config)
+    return built(folder, image_size=preset.image_size)
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [
+        ("Qwen2.5-VL-3B", 3_754_622_976),
+        ("Qwen2.5-VL-7B", 8_292_166_656),
+        ("Qwen2.5-VL-32B", 33_452_718_336),
+        ("Qwen2.5-VL-72B", 73_410_777_344),
+    ],
+)
+def test_a_preset_is_built_at_its_real_size_without_weights(name: str, parameters: int) -> None:
+    model = built(name)
+    assert (model.parameters, model.weights, model.device, model.dtype) == (parameters, "fake", "cpu", "float32")
+    assert all(isinstance(parameter, FakeTensor) for parameter in model.model.parameters())
+    assert not any(isinstance(buffer, FakeTensor) or buffer.is_meta for buffer in model.model.buffers())
+    assert not model.model.training
+    named = dict(model.model.named_parameters(remove_duplicate=False))
+    tied = named["lm_head.weight"] is named["model.language_model.embed_tokens.weight"]
+    assert tied == (name == "Qwen2.5-VL-3B")
+
+
+@pytest.mark.slow
+def test_a_672x672_image_calls_837_modules_of_the_full_3b() -> None:
+    part = built("Qwen2.5-VL-3B", static=True).part("full")
+    called: set[str] = set()
+    for name, module in part.module.named_modules():
+        module.register_forward_pre_hook(lambda *_, name=name: called.add(name))
+    run(part)
+    assert len(called) == 837
+    assert (part.title, part.dynamic_shapes, part.more_inputs) == ("static", None, ())
+    assert part.kwargs["image_grid_thw"].tolist() == [[1, 48, 48]]
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_each_part_runs_at_two_sizes_that_differ_in_its_dynamic_axes_alone(
+    tiny: Built, tiny_fake: Built, name: str
+) -> None:
+    for model in (tiny, tiny_fake):
+        part = model.part(name)
+        check_part(part)
+        assert model.model.get_submodule(part.prefix) is part.module
+
+
+def test_index_inputs_are_real_and_activations_fake(tiny_fake: Built) -> None:
+    kinds = {
+        name: {key: isinstance(value, FakeTensor) for key, value in tiny_fake.part(name).kwargs.items()}
+        for name in ("full", "video")
+    }
+    assert kinds["full"].pop("pixel_values")
+    assert kinds["video"].pop("pixel_values_videos")
+    assert not any(value for part in kinds.values() for value in part.values())
+
+
+def test_titles_and_axes_are_in_the_users_words(tiny: Built) -> None:
+    titles = {name: tiny.part(name).title for name in PARTS}
+    assert titles == {
+        "vision": "patches dynamic",
+        "text": "batch, sequence dynamic",
+        "decode": "batch, cache length dynamic",
+        "full": "sequence, patches dynamic",
+        "video": "sequence, patches dynamic",
+    }
+    assert tiny.part("text").axes["sequence"] == ("input_ids[1]", "attention_mask[1]")
+
+
+def test_static_fixes_every_part() -> None:
+    model = built(TINY, static=True)
+    parts = [model.part(name) for name in PARTS]
+    assert all((part.title, part.dynamic_shapes, part.more_inputs) == ("static", None, ()) for part in parts)
+
+
+def test_the_text_part_exports_with_fake_weights_and_with_real_ones(tiny: Built, tiny_fake: Built) -> None:
+    assert len(export(tiny.part("text")).graph.nodes) == len(export(tiny_fake.part("text")).graph.nodes)
+
+
+def test_the_decode_part_exports_and_gives_eagers_numbers_at_another_size(tiny: Built) -> None:
+    part = tiny.part("decode")
+    program = export(part)
+    args, kwargs = part.more_inputs[0]
+    with part.prepare():
+        found = program.module()(*args, **copy.deepcopy(kwargs))
+    expected = run(part, (args, kwargs))
+    assert torch.allclose(found.logits, expected.logits, atol=1e-5)
+    pairs = zip(tensors_of(found.past_key_values), tensors_of(expected.past_key_values), strict=True)
+    assert all(torch.allclose(left, right, atol=1e-5) for left, right in pairs)
+
+
+def test_the_vision_part_fails_where_it_is_known_to_fail(tiny_fake: Built) -> None:
+    with pytest.raises(GuardOnDataDependentSymNode, match="specialized integer"):
+        export(tiny_fake.part("vision"))
+
+
+@pytest.mark.parametrize("grid", [(2, 2), (2, 4), (4, 2), (12, 16), (48, 48), (34, 34)])
+def test_the_other_image_has_another_number_of_patches_and_windows_not_all_full(grid: tuple[int, int]) -> None:
+    height, width = other_grid(*grid, merge=2)
+    assert height * width != grid[0] * grid[1]
+    assert height % 2 == width % 2 == 0
+    assert grid[0] % 8 or grid[1] % 8 or height % 8 or width % 8
+
+
+def test_the_cache_is_a_pytree_node_for_as_long_as_an_attempt_lasts() -> None:
+    tensors = [torch.full((2, 2, 3, 4), float(number)) for number in range(4)]
+    before = (dict(pytree.SUPPORTED_NODES), dict(pytree.SERIALIZED_TYPE_TO_PYTHON_TYPE))
+    with registered_cache():
+        leaves, structure = pytree.tree_flatten({"cache": cache_from(tensors)})
+        assert all(left is right for left, right in zip(leaves, tensors, strict=True))
+        again = pytree.tree_unflatten(leaves, structure)["cache"]
+        assert (type(again), again.get_seq_length(), len(again)) == (DynamicCache, 3, 2)
+    assert (dict(pytree.SUPPORTED_NODES), dict(pytree.SERIALIZED_TYPE_TO_PYTHON_TYPE)) == before
+    assert pytree.tree_leaves(cache := cache_from(tensors)) == [cache]
+
+
+def test_what_another_library_registered_for_the_cache_is_put_back() -> None:
+    pytree._private_register_pytree_node(DynamicCache, lambda cache: ([], None), lambda *_: None)
+    theirs = pytree.SUPPORTED_NODES[DynamicCache]
+    try:
+        with registered_cache():
+            assert pytree.SUPPORTED_NODES[DynamicCache] is not theirs
+        assert pytree.SUPPORTED_NODES[DynamicCache] is theirs
+    finally:
+        pytree._deregister_pytree_node(DynamicCache)
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow) for name in FAMILIES])
+def test_every_family_gets_inputs_that_eager_accepts(tmp_path: Path, name: str) -> None:
+    model = built(write_config(tmp_path / name, FAMILIES[name]))
+    part = model.part("default")
+    check_part(part)
+    assert part.axes
+    main = model.model.main_input_name
+    assert main in part.kwargs
+    assert model.weights == ("random" if name == "mixtral" else "fake")
+
+
+@pytest.mark.parametrize("name", ["llama", pytest.param("gemma3", marks=pytest.mark.slow)])
+def test_a_text_generator_decodes(tmp_path: Path, name: str) -> None:
+    part = built(write_config(tmp_path / name, FAMILIES[name]), "decode").part("decode")
+    check_part(part)
+    export(part)
+
+
+def test_a_model_without_a_key_value_cache_says_that_it_has_no_decode(tmp_path: Path) -> None:
+    with pytest.raises(TargetError, match="no part decode"):
+        built(write_config(tmp_path / "mamba", FAMILIES["mamba"]), "decode").part("decode")
+
+
+def test_random_weights_are_the_same_every_time() -> None:
+    first, second = (built(TINY).model.state_dict() for _ in range(2))
+    assert all(torch.equal(value, second[name]) for name, value in first.items())
+    assert all(value.isfinite().all() for value in first.values())
+
+
+def test_a_checkpoint_gives_its_own_numbers(tmp_path: Path, tiny: Built) -> None:
+    save(tiny, tmp_path, max_shard_size="200KB")
+    assert (tmp_path / "model.safetensors.index.json").exists()
+    loaded = built(tmp_path, weights=str(tmp_path), image_size=(168, 224))
+    assert (loaded.weights, loaded.parameters) == ("checkpoint", tiny.parameters)
+    expected, found = (run(model.part("full")).logits for model in (tiny, loaded))
+    assert torch.equal(expected, found)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda weights, name: weights.pop(name), "no values for"),
+        (lambda weights, name: weights.update({f"{name}.other": torch.ones(2)}), "no place for"),
+        (lambda weights, name: weights.update({name: torch.ones(2)}), "other shapes for"),
+    ],
+)
+def test_a_checkpoint_that_does_not_fit_is_refused_in_one_line(
+    tmp_path: Path, tiny: Built, change: Any, said: str
+) -> None:
+    save(tiny, tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    change(weights, next(name for name in weights if name.endswith("merger.ln_q.weight")))
+    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(TargetError, match=said) as caught:
+        built(TINY, weights=str(tmp_path))
+    assert "\n" not in caught.value.line()
+    assert "merger.ln_q" in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ({"model_type": "no_such_model"}, "knows no model type 'no_such_model'"),
+        ({"model_type": "llama", "hidden_size": "wide"}, "refuses the configuration"),
+        ({"model_type": "bert", "hidden_size": 30, "num_attention_heads": 4}, "cannot build|refuses"),
+    ],
+)
+def test_a_configuration_that_transformers_refuses_is_the_targets_fault(
+    tmp_path: Path, content: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(TargetError, match=said):
+        built(write_config(tmp_path / "bad", content))
+
+
+def test_a_gpu_that_is_not_there_is_said_so() -> None:
+    if torch.cuda.is_available():
+        pytest.skip("this machine has one")
+    with pytest.raises(UsageError, match="sees no GPU"):
+        built(TINY, device="cuda")
+
+
+def test_parts_take_only_what_the_installed_forward_takes(tiny: Built) -> None:
+    for name in PARTS:
+        part = tiny.part(name)
+        assert set(part.kwargs) <= set(inspect.signature(part.module.forward).parameters)
