@@ -38,7 +38,10 @@ def server() -> Iterator[str]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    code = f"from pathlib import Path; from exportdoctor_tui.app import main; main(Path({str(HERE / 'crash')!r}), web=True, port={port})"
+    code = (
+        "from pathlib import Path; from exportdoctor_tui.app import main; "
+        f"main(Path({str(HERE / 'crash')!r}), web=True, port={port})"
+    )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(REPOSITORY / "src"), str(REPOSITORY / "tui")))}
     process = subprocess.Popen(
         [sys.executable, "-c", code], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment

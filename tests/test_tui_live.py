@@ -14,9 +14,17 @@ import pytest
 from exportdoctor.store.journal import NAME
 from exportdoctor.store.lock import FolderLock
 from exportdoctor_tui.screens.run import RunScreen
-from tui_recorded import HERE, NOW, app_on, recorded, settled, shows
+from tui_recorded import HERE, NOW, REPOSITORY, app_on, recorded, settled, shows
 
 QWEN = HERE / "qwen_full_static" / NAME
+_HOLD = """
+import sys, time
+from pathlib import Path
+from exportdoctor.store.lock import FolderLock
+lock = FolderLock(Path(sys.argv[1]))
+print("held", flush=True)
+time.sleep(60)
+"""
 
 
 async def test_a_growing_file_is_followed_to_its_end(tmp_path: Path) -> None:
@@ -68,10 +76,10 @@ async def test_where_the_user_is_survives_what_arrives(tmp_path: Path) -> None:
 async def test_a_run_whose_process_dies_says_so_and_can_be_resumed(tmp_path: Path) -> None:
     run = recorded("qwen_full_static", tmp_path, share=0.5)
     holder = subprocess.Popen(
-        [sys.executable, "-c", "import sys,time;from pathlib import Path;from exportdoctor.store.lock import FolderLock;"
-         "lock=FolderLock(Path(sys.argv[1]));print('held',flush=True);time.sleep(60)", str(run)],
-        stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": "src"},
-    )  # fmt: skip
+        [sys.executable, "-c", _HOLD, str(run)],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY / "src")},
+    )
     assert holder.stdout is not None
     assert holder.stdout.readline() == b"held\n"
     app = app_on(run)

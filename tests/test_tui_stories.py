@@ -229,9 +229,7 @@ async def test_long_work_shows_itself_and_can_be_cancelled(tmp_path: Path) -> No
     app = app_on(QWEN)
     async with app.run_test(size=(120, 40)) as pilot:
         await settled(pilot)
-        assert app.start_job(
-            "Wait", (sys.executable, "-c", "import time; print('at work', flush=True); time.sleep(60)")
-        )
+        assert app.start_job("Wait", (sys.executable, "-c", "import time; time.sleep(60)"))
         app.screen.draw_job()
         await pilot.pause(0.3)
         await shows(pilot, "running  Wait")

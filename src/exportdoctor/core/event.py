@@ -5,6 +5,8 @@ Events are appended and never changed; a reader skips the kinds it does not know
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from exportdoctor.core.finding import Finding
@@ -18,7 +20,11 @@ SCHEMA = "exportdoctor.events/1"
 
 
 class ScanOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How a scan asks. `timeout` in seconds, none = found from the first attempt; `jobs` attempts at a time."""
+    """How a scan asks. `timeout` in seconds, none = found from the first attempt; `jobs` attempts at a time.
+
+    `isolation`: attempts are forks of a warm worker, or made by workers that are replaced after any failure; by default
+    forks, unless a CUDA context exists or the platform has none.
+    """
 
     exporter: Exporter = "export"
     to: str = "export"
@@ -27,6 +33,7 @@ class ScanOptions(msgspec.Struct, frozen=True, kw_only=True):
     timeout: float | None = None
     memory_mb: float | None = None
     jobs: int = 2
+    isolation: Literal["auto", "fork", "process"] = "auto"
     use_cache: bool = True
     allow: tuple[str, ...] = ()
     shim_files: tuple[str, ...] = ()

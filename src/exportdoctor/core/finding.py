@@ -48,7 +48,12 @@ class Repro(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """One disease. `module` is the deepest submodule whose code fails; `only_inside` is set where it passes alone."""
+    """One disease. `module` is the deepest submodule whose code fails; `only_inside` is set where it passes alone.
+
+    `guard` is the line that made the guard which a declared dimension violates. `dimensions` are the fewest dynamic
+    dimensions with which it still fails: none where it fails with all sizes fixed, None where nobody asked. With
+    `dimensions_passing` alone dynamic it exports; None where that is not known.
+    """
 
     id: str
     part: str
@@ -75,3 +80,6 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     only_inside: str | None = None
     stage: str = "export"
     log: str | None = None
+    guard: Frame | None = None
+    dimensions: tuple[str, ...] | None = None
+    dimensions_passing: tuple[str, ...] | None = None

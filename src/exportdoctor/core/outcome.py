@@ -59,7 +59,8 @@ class OpFact(msgspec.Struct, frozen=True, kw_only=True):
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
     """Everything seen of one failing attempt. `custom_ops` are the operators from outside torch
-    that were traced before it, None where no graph was found."""
+    that were traced before it, None where no graph was found. `guard` is the line that made the guard which a
+    declared dimension violates."""
 
     stage: Stage
     exceptions: tuple[ExceptionFact, ...]
@@ -67,6 +68,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     births: tuple[Birth, ...] = ()
     op: OpFact | None = None
     custom_ops: tuple[str, ...] | None = None
+    guard: Frame | None = None
 
     @property
     def culprit(self) -> Frame | None:
@@ -80,7 +82,10 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to one probe. `seconds` is wall time of the attempt, `peak_rss_mb` its process's peak in MiB."""
+    """The answer to one probe. `seconds` is wall time of the attempt, `peak_rss_mb` its process's peak in MiB.
+
+    `kept_children` says of each child that no opaque op could stand for, and that ran as it is, why.
+    """
 
     probe: str
     status: OutcomeStatus
@@ -91,6 +96,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     signal: str | None = None
     log: str | None = None
     reads: tuple[tuple[str, str], ...] | None = None
+    kept_children: tuple[str, ...] = ()
 
     @property
     def passed(self) -> bool:

@@ -20,7 +20,7 @@ class Open(Command, frozen=True, kw_only=True, tag="open"):
     """Import, build the target and warm up. `target` is None where the module is already in the worker's memory."""
 
     target: TargetRef | None
-    isolation: str = "fork"
+    isolation: str = "auto"
     logs: str | None = None
     shim_files: tuple[str, ...] = ()
 
@@ -42,13 +42,17 @@ AnyCommand = Open | Capture | Attempt
 
 
 class InputFact(msgspec.Struct, frozen=True, kw_only=True):
-    """One leaf of a captured call: its path (`args[0]`, `kwargs.mask`), its type, its shape and dynamic dimensions."""
+    """One leaf of a captured call: its path (`args[0]`, `kwargs.mask`), its type, its shape and dynamic dimensions.
+
+    `axes` are the names of what is dynamic in it, one for each dimension, or a single one for a Python int.
+    """
 
     path: str
     kind: str
     shape: tuple[int, ...] | None = None
     dynamic: tuple[int, ...] = ()
     value: str | None = None
+    axes: tuple[str, ...] = ()
 
 
 class CallFact(msgspec.Struct, frozen=True, kw_only=True):

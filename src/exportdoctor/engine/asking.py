@@ -62,6 +62,13 @@ class Asking:
             wait(self.flights, timeout=_POLL, return_when=FIRST_COMPLETED)
             yield from self.step()
 
+    def climb(self) -> Iterator[ev.AnyEvent]:
+        """Once every module has its verdict: ask what else there is to know of each failure."""
+        for part in self.parts.values():
+            yield from self._take(part.climb())
+        yield from self._settle()
+        yield from self.run()
+
     def close(self) -> None:
         """Put the cache in order, however the scan ends."""
         if self._cache is not None:
@@ -118,9 +125,8 @@ class Asking:
         question = self.parts[probe.part].call_fact(probe).question
         if question.startswith("~"):
             return None
-        watched = "".join(f"?{path}.{name}" for path, name in probe.watch)
         return probe_digest(
-            question + watched, exporter=probe.exporter, to=probe.to, shims=probe.shims, rest=self._shared
+            question + probe.variant, exporter=probe.exporter, to=probe.to, shims=probe.shims, rest=self._shared
         )
 
     def _cached(self, probe: Probe) -> Outcome | None:

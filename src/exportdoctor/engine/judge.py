@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
-from exportdoctor.core.outcome import Outcome
+from exportdoctor.core.outcome import Frame, Outcome
 from exportdoctor.core.report import FAILING, ModuleStatus, PartVerdict
 from exportdoctor.core.signature import signature_of
 from exportdoctor.engine.questions import Answer, Place
@@ -87,12 +87,17 @@ def _status(fqn: str, answer: Answer) -> ModuleStatus:
 
 
 def same_bug(one: Verdict, other: Verdict) -> bool:
-    """Whether two failures that no frame places are the same: by signature, or by the way their processes died."""
+    """Whether two failures that no frame places are the same: by guard or signature, or by how their processes died."""
     if not (one.failing and other.failing) or other.located or one.outcome.status != other.outcome.status:
         return False
     if one.outcome.status == "failed":
-        return signature_of(one.outcome) == signature_of(other.outcome)
+        guards = (_guard(one), _guard(other))
+        return guards[0] == guards[1] if all(guards) else signature_of(one.outcome) == signature_of(other.outcome)
     return one.outcome.signal == other.outcome.signal
+
+
+def _guard(verdict: Verdict) -> Frame | None:
+    return verdict.outcome.failure.guard if verdict.outcome.failure else None
 
 
 def blaming(verdict: Verdict, child: Verdict) -> Verdict:

@@ -43,7 +43,8 @@ def cases(verdicts: list[Verdict], classes: Mapping[str, str]) -> list[Case]:
 def _identity(verdict: Verdict, classes: Mapping[str, str]) -> tuple[str, ...]:
     """A culprit in the user's code is the same disease wherever it is met from; else the whole signature counts.
 
-    The message is left out where a frame is blamed: in a parent the same comparison is about other symbols.
+    The message is left out where a frame is blamed: in a parent the same comparison is about other symbols. What
+    was raised after tracing, about a guard, is the same disease where the same line made the guard.
     """
     failure = verdict.outcome.failure
     culprit = failure.culprit if failure else None
@@ -52,6 +53,8 @@ def _identity(verdict: Verdict, classes: Mapping[str, str]) -> tuple[str, ...]:
     if failure is not None and culprit is not None:
         kinds = tuple(fact.type for fact in failure.exceptions)
         return (*kinds, culprit.file, str(culprit.line), culprit.function, culprit.expression or "")
+    if failure is not None and failure.guard is not None:
+        return (*(fact.type for fact in failure.exceptions), failure.guard.file, str(failure.guard.line))
     signature = signature_of(verdict.outcome)
     assert signature is not None
     return (signature.key, classes.get(verdict.blamed(), ""))
@@ -104,6 +107,7 @@ def finding_of(
         modules=case.modules() or (module,),
         only_inside=verdict.fqn if module != verdict.fqn and module in passing else None,
         log=outcome.log,
+        guard=failure.guard,
     )
 
 

@@ -18,7 +18,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
-import psutil
 
 from exportdoctor.core.codec import decode, encode
 from exportdoctor.core.errors import StoreError, WorkerLost
@@ -38,26 +37,9 @@ from exportdoctor.core.protocol import (
 )
 from exportdoctor.engine.crash import with_crash
 from exportdoctor.engine.launch import Channel, Launcher
+from exportdoctor.engine.watch import TICK, Flight, enforce
 
-_TICK = 0.1
 _LOSSES_ALLOWED = 3
-_PATIENCE = 5.0
-
-
-@dataclass
-class Flight:
-    """A probe on its way."""
-
-    probe: Probe
-    future: Future[Outcome]
-    pid: int | None = None
-    started: float = 0.0
-    baseline_mb: float = 0.0
-    fate: tuple[str, str, str] | None = None
-    losses: int = 0
-    cpu: float = 0.0
-    ticks: int = 0
-    idle: int = 0
 
 
 @dataclass
@@ -67,8 +49,8 @@ class Worker:
     channel: Channel
     replies: queue.SimpleQueue[AnyReply | None] = field(default_factory=queue.SimpleQueue)
     flights: dict[str, Flight] = field(default_factory=dict)
+    opened: bool = False
     ready: bool = False
-    parts: set[str] = field(default_factory=set)
 
 
 class Pool:
@@ -83,6 +65,7 @@ class Pool:
         self.jobs = jobs
         self.log = log
         self.patient = patient
+        self.isolation = opening.isolation
         self.started: queue.SimpleQueue[tuple[Probe, int]] = queue.SimpleQueue()
         self.captures: dict[str, Capture] = {}
         self._workers: list[Worker] = []
@@ -92,22 +75,52 @@ class Pool:
         self._watch = threading.Thread(target=self._watch_limits, name="limits", daemon=True)
         self._watch.start()
 
+    def _watch_limits(self) -> None:
+        while not self._closed.wait(TICK):
+            with self._lock:
+                flights = [f for w in self._workers for f in w.flights.values() if f.pid and f.fate is None]
+            for flight in flights:
+                enforce(flight, patient=self.patient)
+
     # --- opening and capturing: the first worker answers, later ones repeat it
 
     def open(self) -> Opened | Refused:
-        """Start the first worker and build the target in it."""
+        """Start the first worker and build the target in it; it says whether it may fork."""
         with self._lock:
             worker = self._start()
-        return self._ask(worker, self.opening)  # type: ignore[return-value]
+        reply = self._ask(worker, self.opening)
+        if isinstance(reply, Opened):
+            self.isolation = reply.isolation
+        return reply  # type: ignore[return-value]
 
     def capture(self, command: Capture) -> Captured | Refused:
-        """Capture a part in the first worker."""
-        reply = self._ask(self._workers[0], command)
+        """Capture a part; where the worker dies of it, once more in another, for it may have been killed from outside.
+
+        Without forks every part must be captured before the first attempt.
+        """
+        try:
+            reply = self._ask(self._first(), command)
+        except WorkerLost:
+            reply = self._ask(self._first(), command)
         if isinstance(reply, Captured):
             self.captures[command.part] = command
-            self._workers[0].parts.add(command.part)
-            self._workers[0].ready = True
+            with self._lock:
+                for worker in self._workers:
+                    worker.ready = worker.opened
         return reply  # type: ignore[return-value]
+
+    def _first(self) -> Worker:
+        """The worker that is told to capture: one that has the target open."""
+        with self._lock:
+            worker = next((worker for worker in self._workers if worker.opened), None)
+            if worker is not None:
+                return worker
+            worker = self._start()
+        for told in (self.opening, *self.captures.values()):
+            reply = self._ask(worker, told)
+            if isinstance(reply, Refused):
+                raise WorkerLost(f"A new worker could not open the target again: {reply.message}")
+        return worker
 
     def _start(self) -> Worker:
         worker = Worker(self.launcher.start(log=self.log))
@@ -124,6 +137,7 @@ class Pool:
                 f"The worker ended while it was told to {type(command).__name__.lower()} the target ({_death(status)})",
                 hint=f"What it printed is in {self.log}" if self.log else "",
             )
+        worker.opened = worker.opened or isinstance(reply, Opened)
         return reply
 
     def _say(self, worker: Worker, command: Command) -> None:
@@ -145,8 +159,9 @@ class Pool:
 
     def _dispatch(self) -> None:
         """Hand waiting probes to workers that have room; call with the lock held."""
-        forking = self.opening.isolation == "fork"
-        while self._waiting and sum(len(w.flights) for w in self._workers) < self.jobs:
+        forking = self.isolation == "fork"
+        jobs = self.jobs if forking else 1  # the accelerator's memory holds the model once
+        while self._waiting and sum(len(w.flights) for w in self._workers) < jobs:
             free = [w for w in self._workers if w.ready and (forking or not w.flights)]
             if not free:
                 if not any(not w.ready for w in self._workers):
@@ -205,9 +220,7 @@ class Pool:
             flight = worker.flights.get(probe)
             if flight is None:
                 return
-            flight.pid, flight.started = pid, time.monotonic()
-            flight.baseline_mb = _rss_mb(worker.channel.pid)
-            flight.cpu = _cpu_seconds(pid)
+            flight.took_off(pid, worker=worker.channel.pid)
         self.started.put((flight.probe, pid))
 
     def _landed(self, worker: Worker, outcome: Outcome, *, spoiled: bool) -> None:
@@ -239,7 +252,7 @@ class Pool:
                 self._workers.remove(worker)
             for flight in worker.flights.values():
                 flight.losses += 1
-                alone = self.opening.isolation != "fork"
+                alone = self.isolation != "fork"
                 if flight.fate is not None or alone or flight.losses >= _LOSSES_ALLOWED:
                     outcome = Outcome(
                         probe=flight.probe.id, status="crashed", signal=_death(status),
@@ -259,47 +272,6 @@ class Pool:
             self._workers.remove(worker)
         with contextlib.suppress(OSError):
             worker.channel.commands.close()
-
-    # --- limits
-
-    def _watch_limits(self) -> None:
-        while not self._closed.wait(_TICK):
-            with self._lock:
-                flights = [f for w in self._workers for f in w.flights.values() if f.pid and f.fate is None]
-            for flight in flights:
-                self._check(flight)
-
-    def _check(self, flight: Flight) -> None:
-        assert flight.pid is not None
-        grown = _group_rss_mb(flight.pid) - flight.baseline_mb
-        limit = flight.probe.memory_mb
-        if limit is not None and grown > limit:
-            text = f"Killed at {grown:,.0f} MiB: more than the {limit:,.0f} MiB that one attempt may take"
-            self._kill(flight, ("out_of_memory", "out of memory", text))
-            return
-        flight.ticks += 1
-        flight.idle += _is_waiting(flight.pid)
-        waited = time.monotonic() - flight.started
-        if waited <= flight.probe.timeout:
-            return
-        idle = flight.idle > 0.8 * flight.ticks
-        if idle or not self.patient or waited > _PATIENCE * flight.probe.timeout or self._used_up(flight):
-            text = "it was waiting and hardly used the processor" if idle else "it was still computing"
-            fate = ("timed_out", "hang" if idle else "time-out", f"Killed after {waited:.0f} s: {text}")
-            self._kill(flight, fate)
-
-    @staticmethod
-    def _used_up(flight: Flight) -> bool:
-        return flight.pid is not None and _cpu_seconds(flight.pid) - flight.cpu > flight.probe.timeout
-
-    def _kill(self, flight: Flight, fate: tuple[str, str, str]) -> None:
-        assert flight.pid is not None
-        flight.fate = fate
-        with contextlib.suppress(OSError):
-            os.kill(flight.pid, signal.SIGUSR1)  # leaves its stack in the log
-            time.sleep(_TICK)
-        with contextlib.suppress(OSError):
-            os.killpg(flight.pid, signal.SIGKILL)
 
     # --- the end
 
@@ -341,35 +313,3 @@ def _death(status: int | None) -> str:
         with contextlib.suppress(ValueError):
             return signal.Signals(-status).name
     return f"exit code {status}"
-
-
-def _rss_mb(pid: int) -> float:
-    with contextlib.suppress(psutil.Error):
-        return float(psutil.Process(pid).memory_info().rss) / 2**20
-    return 0.0
-
-
-def _group_rss_mb(pid: int) -> float:
-    """The attempt's resident memory with that of the processes it has started, in MiB."""
-    total = 0.0
-    with contextlib.suppress(psutil.Error):
-        process = psutil.Process(pid)
-        total = float(process.memory_info().rss)
-        for child in process.children(recursive=True):
-            with contextlib.suppress(psutil.Error):
-                total += float(child.memory_info().rss)
-    return total / 2**20
-
-
-def _is_waiting(pid: int) -> bool:
-    """Whether the process sleeps; one that is ready but gets no processor does not."""
-    with contextlib.suppress(psutil.Error):
-        return psutil.Process(pid).status() in (psutil.STATUS_SLEEPING, psutil.STATUS_DISK_SLEEP, psutil.STATUS_IDLE)
-    return False
-
-
-def _cpu_seconds(pid: int) -> float:
-    with contextlib.suppress(psutil.Error):
-        times = psutil.Process(pid).cpu_times()
-        return float(times.user + times.system)
-    return 0.0

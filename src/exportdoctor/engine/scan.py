@@ -16,7 +16,7 @@ import msgspec
 import psutil
 
 from exportdoctor.core import event as ev
-from exportdoctor.core.errors import ExitCode, ExportdoctorError, TargetError, UsageError
+from exportdoctor.core.errors import ExitCode, ExportdoctorError, TargetError, UsageError, WorkerLost
 from exportdoctor.core.protocol import Capture, Captured, Open, Opened, Refused
 from exportdoctor.engine.asking import Asking
 from exportdoctor.engine.launch import Launcher, Spawn
@@ -43,33 +43,34 @@ def _events(request: ScanRequest, launcher: Launcher) -> Iterator[ev.AnyEvent]:
     options = request.options
     opening = Open(
         target=request.target,
-        isolation=isolation_for(request),
+        isolation=options.isolation,
         logs=str(request.logs) if request.logs else None,
         shim_files=options.shim_files,
     )
-    jobs = options.jobs if opening.isolation == "fork" else 1
     log = request.logs / "worker.log" if request.logs else None
     with ExitStack() as stack:
         pool = stack.enter_context(
-            closing(Pool(launcher, opening, jobs=jobs, log=log, patient=options.timeout is None))
+            closing(Pool(launcher, opening, jobs=options.jobs, log=log, patient=options.timeout is None))
         )
         yield ev.Stepped(text=f"importing torch and building {request.target.ref}")
         opened = _accepted(pool.open())
         assert isinstance(opened, Opened)
         yield ev.TargetOpened(opened=opened)
         yield from (ev.Noted(text=text) for text in opened.notes)
-        limits = Limits(fixed=options.timeout, memory_mb=options.memory_mb or _fair_share_mb(jobs))
+        limits = Limits(fixed=options.timeout, memory_mb=options.memory_mb or _fair_share_mb(options.jobs))
         asking = stack.enter_context(closing(Asking(pool, request, opened, limits)))
+        captured = []
         for name in opened.parts:
             yield ev.Stepped(text=f"capturing {name}")
-            captured = _accepted(pool.capture(Capture(part=name, exporter=options.exporter)))
-            assert isinstance(captured, Captured)
-            yield ev.PartCaptured(captured=captured)
-            yield from (ev.Noted(text=text) for text in captured.notes)
-            part = PartScan(captured, options=options, versions=opened.environment)
-            yield from asking.add(part, forward_seconds=captured.seconds)
-            yield from asking.step()
+            captured.append(_captured(pool, Capture(part=name, exporter=options.exporter)))
+            yield ev.PartCaptured(captured=captured[-1])
+            yield from (ev.Noted(text=text) for text in captured[-1].notes)
+            if opened.isolation == "fork":  # one part's attempts run while the next part is captured
+                yield from _begin(asking, captured.pop(), opened)
+        for waiting in captured:
+            yield from _begin(asking, waiting, opened)
         yield from asking.run()
+        yield from asking.climb()
     parts = list(asking.parts.values())
     for part in parts:
         yield from part.conclude()
@@ -78,9 +79,19 @@ def _events(request: ScanRequest, launcher: Launcher) -> Iterator[ev.AnyEvent]:
     yield ev.RunFinished(exit_code=int(code), seconds=seconds, peak_rss_mb=asking.peak_rss_mb)
 
 
-def isolation_for(request: ScanRequest) -> str:
-    """Forks, unless the platform has none or a CUDA context will exist, which does not survive a fork."""
-    return "fork" if sys.platform != "win32" and request.target.options.device in ("cpu", "auto") else "process"
+def _captured(pool: Pool, command: Capture) -> Captured:
+    try:
+        captured = _accepted(pool.capture(command))
+    except WorkerLost as error:
+        raise TargetError(f"The eager forward of part {command.part} kills its process: {error.message}") from error
+    assert isinstance(captured, Captured)
+    return captured
+
+
+def _begin(asking: Asking, captured: Captured, opened: Opened) -> Iterator[ev.AnyEvent]:
+    part = PartScan(captured, options=asking.request.options, versions=opened.environment)
+    yield from asking.add(part, forward_seconds=captured.seconds)
+    yield from asking.step()
 
 
 def _accepted(reply: Any) -> Any:

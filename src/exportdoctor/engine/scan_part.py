@@ -13,6 +13,7 @@ from exportdoctor.core.outcome import Outcome
 from exportdoctor.core.probe import Probe
 from exportdoctor.core.protocol import CallFact, Captured
 from exportdoctor.engine.judge import Verdict, blaming, judge, same_bug, verdict_of_part
+from exportdoctor.engine.ladder import Ladder, with_own
 from exportdoctor.engine.localise import Case, cases, finding_of
 from exportdoctor.engine.questions import Answer, Place, Questions
 from exportdoctor.engine.tree import below, call_tree, facts
@@ -30,6 +31,7 @@ class PartScan:
         self.started = time.monotonic()
         template = Probe(part=captured.part, fqn="", exporter=options.exporter, to=options.to)
         self.questions = Questions(captured, template)
+        self.ladder = Ladder(template, self.questions.fact)
         self.verdicts: dict[str, Verdict] = {}
         self.asked = 0
         self._wanted: dict[str, list[Place]] = {}
@@ -59,9 +61,18 @@ class PartScan:
 
     def answered(self, outcome: Outcome) -> Iterator[Probe | ev.AnyEvent]:
         """Take one outcome in."""
+        if self.ladder.awaits(outcome):
+            yield from self.ladder.answered(outcome)
+            yield from self.ladder.climb(self._cases())
+            return
         self.asked += 1
         yield from self.questions.answered(outcome)
         yield from self._judge_what_is_known()
+
+    def climb(self) -> Iterator[Probe]:
+        """What is asked of the failures once every module has its verdict."""
+        yield from self.ladder.replace_children(self._placed_verdicts())
+        yield from self.ladder.climb(self._cases())
 
     def call_fact(self, probe: Probe) -> CallFact:
         """The captured call that a probe is about."""
@@ -122,9 +133,12 @@ class PartScan:
 
     def _cases(self) -> list[Case]:
         """The diseases among the failing modules of which enough is known to say whose they are."""
-        failing = [fqn for fqn in self.facts if fqn in self.verdicts and self.verdicts[fqn].failing]
-        placed = [verdict for fqn in failing if (verdict := self._placed(fqn)) is not None]
+        placed = with_own(self._placed_verdicts(), self.ladder.own)
         return cases(placed, {fqn: fact.class_name for fqn, fact in self.facts.items()})
+
+    def _placed_verdicts(self) -> list[Verdict]:
+        failing = [fqn for fqn in self.facts if fqn in self.verdicts and self.verdicts[fqn].failing]
+        return [verdict for fqn in failing if (verdict := self._placed(fqn)) is not None]
 
     def _placed(self, fqn: str) -> Verdict | None:
         """A failing module's verdict with whom to blame; None while that may still turn out to be a child.
@@ -159,7 +173,7 @@ class PartScan:
                     yield judged
 
     def _finding(self, case: Case, name: str) -> Finding:
-        return finding_of(
+        finding = finding_of(
             case,
             name=name,
             part=self.name,
@@ -169,6 +183,7 @@ class PartScan:
             dynamic=any(leaf.dynamic for leaf in self.call_fact_of_root().inputs),
             versions=self.versions,
         )
+        return self.ladder.told(case, finding)
 
     def conclude(self) -> Iterator[ev.AnyEvent]:
         """The part's verdict."""

@@ -37,7 +37,10 @@ def choose_recipe(config: Mapping[str, Any], *, name: str = "") -> Recipe:
     """The recipe of this name, or the one that fits the configuration."""
     if (name or _recipe_by_structure(config)) == VISION_LANGUAGE:
         parts = ("vision", "text", "decode", "full", "video")
-        return Recipe(name=VISION_LANGUAGE, available=parts, default=parts, takes_images=True, chooses_image_size=True)
+        # video asks the same code as full with other sizes: worth a minute only to whom videos matter
+        return Recipe(
+            name=VISION_LANGUAGE, available=parts, default=parts[:-1], takes_images=True, chooses_image_size=True
+        )
     generates = any(name.endswith(_GENERATORS) for name in config.get("architectures") or ())
     return Recipe(
         name=ONE_FORWARD,

@@ -16,7 +16,9 @@ from exportdoctor.core.outcome import Outcome
 from exportdoctor.core.probe import Probe
 from exportdoctor.worker.births import Registry, registering
 from exportdoctor.worker.capture import Call
+from exportdoctor.worker.culprit_guard import Guards, guarding
 from exportdoctor.worker.describe import causes, describe
+from exportdoctor.worker.dimensions import all_dynamic, declared_dims, kept
 from exportdoctor.worker.dims import dynamic_shapes_of
 from exportdoctor.worker.flat_signature import flat_signature
 from exportdoctor.worker.partial_graph import partial_graph
@@ -53,19 +55,21 @@ def attempt(part: PartCapture, probe: Probe) -> Outcome:
     started = time.perf_counter()
     reads: set[tuple[str, str]] | None = None
     births = Registry()
+    guards = Guards()
     stage: Any = "export"
     try:
         with (
             part.prepare(),
             watching(module, probe.watch) as reads,
             registering() as births,
+            guarding() as guards,
             _signature(part, probe, module, call),
         ):
             shapes = _shapes(part, probe, module)
             EXPORTERS[probe.exporter](module, call.args, call.kwargs, shapes)
     except (Exception, SystemExit, GeneratorExit) as error:
         chain = tuple(causes(error))
-        failure = describe(error, stage=stage, names=part.names, births=births.of(chain))
+        failure = describe(error, stage=stage, names=part.names, births=births.of(chain), guard=guards.violated(chain))
         _log(error, partial_graph(chain))
         status = "out_of_memory" if isinstance(error, MemoryError) else "failed"
         return _outcome(probe, status, started, failure=failure, stages={stage: "fail"}, reads=_sorted(reads))
@@ -81,14 +85,16 @@ def _log(error: BaseException, graph: str) -> None:
 
 def _shapes(part: PartCapture, probe: Probe, module: torch.nn.Module) -> Shapes:
     """The root has the target's own dynamic shapes; a submodule those that two captures told."""
-    if probe.fqn == part.prefix:
-        return part.dynamic_shapes
     call = part.calls_of(probe.fqn)[probe.call]
-    return dynamic_shapes_of(module, call.args, call.kwargs, call.dims)
+    if probe.fqn != part.prefix:
+        return dynamic_shapes_of(module, call.args, call.kwargs, kept(call, all_dynamic(call), probe.dynamic))
+    if probe.dynamic is None:
+        return part.dynamic_shapes
+    return dynamic_shapes_of(module, call.args, call.kwargs, kept(call, declared_dims(part.built), probe.dynamic))
 
 
 def _signature(part: PartCapture, probe: Probe, module: torch.nn.Module, call: Call) -> AbstractContextManager[None]:
-    if probe.fqn == part.prefix or not call.dims:
+    if not call.dims and (probe.fqn != part.prefix or probe.dynamic is None):
         return nullcontext()
     return flat_signature(module, call.args, call.kwargs)
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,10 +18,11 @@ import torch
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from exportdoctor.core.outcome import Birth, Frame
-from exportdoctor.worker.frames import is_user_file, is_user_frame, source_line
+from exportdoctor.worker.frames import OURS, is_user_file, is_user_frame, source_line
 
 _MAKERS = ("create_unbacked_symint", "create_unbacked_symfloat", "create_unbacked_symbool")
 _KEPT = 10_000
+_ATTEMPT = OURS + os.path.join("worker", "attempt.py")
 
 
 @dataclass
@@ -63,21 +65,35 @@ def _noting(original: Callable[..., Any], registry: Registry) -> Callable[..., A
 
 
 def _birth(symbol: str, frame: FrameType | None) -> Birth:
-    operator: str | None = None
-    while frame is not None:
-        func = frame.f_locals.get("func")
-        if operator is None and isinstance(func, torch._ops.OpOverload):
-            operator = str(func)
+    operator = next(
+        (str(found.f_locals["func"]) for found in stack_of(frame) if _is_operator(found.f_locals.get("func"))), None
+    )
+    return Birth(symbol=symbol, op=operator, frame=user_of(frame))
+
+
+def _is_operator(value: object) -> bool:
+    return isinstance(value, torch._ops.OpOverload)
+
+
+def stack_of(frame: FrameType | None) -> Iterator[FrameType]:
+    """This frame and its callers up to the innermost of the user's, or to the attempt: who asked for it is no part."""
+    while frame is not None and frame.f_code.co_filename != _ATTEMPT:
+        yield frame
         if is_user_frame(frame):
-            return Birth(symbol=symbol, op=operator, frame=_user(frame))
+            return
         frame = frame.f_back
-    return Birth(symbol=symbol, op=operator, frame=_dynamo_frame())
 
 
-def _user(frame: FrameType) -> Frame:
-    code = frame.f_code
-    source = source_line(code.co_filename, frame.f_lineno)
-    return Frame(file=code.co_filename, line=frame.f_lineno, function=code.co_qualname, source=source, user=True)
+def user_of(frame: FrameType | None) -> Frame | None:
+    """The innermost of the user's frames that this one runs for; in strict mode what dynamo notes of it."""
+    for found in stack_of(frame):
+        if is_user_frame(found):
+            code = found.f_code
+            source = source_line(code.co_filename, found.f_lineno)
+            return Frame(
+                file=code.co_filename, line=found.f_lineno, function=code.co_qualname, source=source, user=True
+            )
+    return _dynamo_frame()
 
 
 def _dynamo_frame() -> Frame | None:

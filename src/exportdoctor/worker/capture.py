@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from exportdoctor.targets.eager import left_as_it_was
-from exportdoctor.worker.dims import differing, leaves_of, too_small
+from exportdoctor.worker.dims import Place, differing, leaves_of, places_of, size_at, too_small
 from exportdoctor.worker.snapshot import Budget, snapshot
 
 CALLS_KEPT = 8
@@ -16,12 +16,17 @@ CALLS_KEPT = 8
 
 @dataclass
 class Call:
-    """One call of a module, its inputs copied before it ran. `dims` are the dynamic dimensions by leaf index."""
+    """One call of a module, its inputs copied before it ran. `dims` are the dynamic dimensions by leaf index.
+
+    `sizes` are the sizes of these in the two captures, `axes` their names.
+    """
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     dims: dict[int, tuple[int, ...]] = field(default_factory=dict)
     times: int = 1
+    sizes: dict[Place, tuple[int, int]] = field(default_factory=dict)
+    axes: dict[Place, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -74,5 +79,6 @@ def add_dims(first: dict[int, Calls], second: dict[int, Calls]) -> None:
         for call, other in zip(calls.kept, others.kept, strict=False):
             mine, theirs = leaves_of(call.args, call.kwargs), leaves_of(other.args, other.kwargs)
             call.dims = differing(mine, theirs) or {}
+            call.sizes = {place: (size_at(mine, place), size_at(theirs, place)) for place in places_of(call.dims)}
             if too_small(mine, call.dims) and not too_small(theirs, call.dims):
                 call.args, call.kwargs = other.args, other.kwargs

@@ -19,7 +19,9 @@ from exportdoctor.worker.partial_graph import custom_ops, last_op
 Names = Mapping[int, str]
 
 
-def describe(error: BaseException, *, stage: Stage, names: Names, births: tuple[Birth, ...] = ()) -> Failure:
+def describe(
+    error: BaseException, *, stage: Stage, names: Names, births: tuple[Birth, ...] = (), guard: Frame | None = None
+) -> Failure:
     """What `error` says. `names` maps `state_id(module)` to its FQN within the scanned part."""
     chain = tuple(causes(error))
     return Failure(
@@ -29,6 +31,7 @@ def describe(error: BaseException, *, stage: Stage, names: Names, births: tuple[
         births=births,
         op=last_op(chain),
         custom_ops=custom_ops(chain),
+        guard=guard,
     )
 
 

@@ -6,7 +6,7 @@ Leaves are counted in pytree's order, so that a leaf's index means the same here
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,9 @@ from exportdoctor.core.protocol import InputFact
 
 Dims = Mapping[int, tuple[int, ...]]
 """Leaf index -> its dynamic dimensions; a dynamic Python int has the empty tuple."""
+
+Place = tuple[int, int | None]
+"""Leaf index and dimension; the dimension of a Python int is None."""
 
 
 @dataclass(frozen=True)
@@ -52,15 +55,27 @@ def differing(first: list[tuple[str, Any]], second: list[tuple[str, Any]]) -> di
     return found
 
 
+def places_of(dims: Dims) -> Iterator[Place]:
+    """Each dynamic dimension by itself."""
+    for index, many in dims.items():
+        yield from ((index, dimension) for dimension in many or (None,))
+
+
+def size_at(leaves: list[tuple[str, Any]], place: Place) -> int:
+    """The size of that dimension, or the value of that Python int."""
+    index, dimension = place
+    return int(leaves[index][1] if dimension is None else leaves[index][1].shape[dimension])
+
+
 def too_small(leaves: list[tuple[str, Any]], dims: Dims) -> bool:
     """Whether a dynamic dimension has size 0 or 1 here, which torch would take for a constant."""
     return any(leaves[index][1].shape[d] < 2 for index, many in dims.items() for d in many)
 
 
 def dynamic_shapes_of(
-    module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dims: Dims
+    module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dims: Mapping[Place, Any]
 ) -> dict[str, Any] | None:
-    """`dynamic_shapes` for `torch.export.export`, with `Dim.DYNAMIC` in each place of `dims`; None where all is static.
+    """`dynamic_shapes` for `torch.export.export`, with what `dims` holds in each place; None where all is static.
 
     torch wants one entry for each argument of forward, in containers of the same types, and a list of children for
     a registered class.
@@ -71,8 +86,7 @@ def dynamic_shapes_of(
     nest_args = tuple(_skeleton(value, counter) for value in args)
     nest_kwargs = {name: _skeleton(value, counter) for name, value in kwargs.items()}
     bound = inspect.signature(module.forward).bind(*nest_args, **nest_kwargs).arguments
-    leaves = leaves_of(args, kwargs)
-    return {name: _spec(value, leaves, dims) for name, value in bound.items()}
+    return {name: _spec(value, dims) for name, value in bound.items()}
 
 
 def _skeleton(value: Any, counter: Any) -> Any:
@@ -85,25 +99,25 @@ def _skeleton(value: Any, counter: Any) -> Any:
     return Leaf(next(counter))
 
 
-def _spec(value: Any, leaves: list[tuple[str, Any]], dims: Dims) -> Any:
+def _spec(value: Any, dims: Mapping[Place, Any]) -> Any:
     def at_leaf(leaf: Leaf) -> Any:
-        if leaf.index not in dims:
-            return None
-        if not dims[leaf.index]:
-            return torch.export.Dim.DYNAMIC
-        return dict.fromkeys(dims[leaf.index], torch.export.Dim.DYNAMIC)
+        mine = {dimension: dim for (index, dimension), dim in dims.items() if index == leaf.index}
+        return mine.get(None, mine or None)
 
     return pytree.tree_map(at_leaf, value, is_leaf=lambda item: isinstance(item, Leaf))
 
 
-def input_facts(leaves: list[tuple[str, Any]], dims: Dims) -> tuple[InputFact, ...]:
+def input_facts(leaves: list[tuple[str, Any]], axes: Mapping[Place, str]) -> tuple[InputFact, ...]:
     """The leaves as a report shows them."""
-    return tuple(_fact(path, leaf, dims.get(index)) for index, (path, leaf) in enumerate(leaves))
+    return tuple(_fact(index, path, leaf, axes) for index, (path, leaf) in enumerate(leaves))
 
 
-def _fact(path: str, leaf: Any, dynamic: tuple[int, ...] | None) -> InputFact:
+def _fact(index: int, path: str, leaf: Any, axes: Mapping[Place, str]) -> InputFact:
+    mine = {dimension: name for (at, dimension), name in axes.items() if at == index}
+    names = tuple(mine.values())
     if isinstance(leaf, torch.Tensor):
         dtype = str(leaf.dtype).removeprefix("torch.")
-        return InputFact(path=path, kind=dtype, shape=tuple(leaf.shape), dynamic=dynamic or ())
+        dynamic = tuple(dimension for dimension in mine if dimension is not None)
+        return InputFact(path=path, kind=dtype, shape=tuple(leaf.shape), dynamic=dynamic, axes=names)
     plain = leaf is None or isinstance(leaf, (bool, int, float, str))
-    return InputFact(path=path, kind=type(leaf).__name__, value=repr(leaf)[:60] if plain else None)
+    return InputFact(path=path, kind=type(leaf).__name__, value=repr(leaf)[:60] if plain else None, axes=names)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 import traceback
 from dataclasses import dataclass, field
@@ -39,7 +40,7 @@ class Opening:
     def open(self, command: Open) -> Opened:
         """Build the target. Raises Refusal."""
         started = time.perf_counter()
-        if command.isolation == "fork":
+        if command.isolation != "process":
             # libgomp's threads do not survive a fork: with one thread no parallel region is ever entered
             torch.set_num_threads(1)
         target = command.target
@@ -53,7 +54,7 @@ class Opening:
             weights=self.built.weights,
             device=self.built.device,
             dtype=self.built.dtype,
-            isolation=command.isolation,
+            isolation=_isolation(command.isolation),
             seconds=round(time.perf_counter() - started, 3),
             parts=tuple(self.plan.parts),
             sources=environment.sources(self.built.model),
@@ -147,6 +148,13 @@ def _eager_failure(error: Exception, part: str, entry: BuiltPart | None) -> Refu
 def _first_line(error: Exception) -> str:
     lines = str(error).strip().splitlines()
     return lines[0][:300] if lines else "(no message)"
+
+
+def _isolation(asked: str) -> str:
+    """Whether attempts may be forks: not where there are none, nor beside a CUDA context, which survives none."""
+    if asked != "auto":
+        return asked
+    return "fork" if hasattr(os, "fork") and not torch.cuda.is_initialized() else "process"
 
 
 def _warm_up() -> None:

@@ -16,7 +16,7 @@ from typing import assert_never
 
 from exportdoctor.core.codec import decode, encode
 from exportdoctor.core.errors import ExportdoctorError
-from exportdoctor.core.protocol import AnyCommand, AnyReply, Attempt, Capture, Finished, Open, Refused, Started
+from exportdoctor.core.protocol import AnyCommand, AnyReply, Attempt, Capture, Finished, Open, Opened, Refused, Started
 from exportdoctor.targets import Plan
 from exportdoctor.worker.attempt import attempt
 from exportdoctor.worker.forks import Child, clear_group, fork
@@ -85,8 +85,7 @@ class Server:
         match command:
             case Open():
                 self.logs = command.logs
-                self.isolation = command.isolation
-                self._answer(lambda: self.opening.open(command))
+                self._answer(lambda: self._opened(command))
             case Capture():
                 self._answer(lambda: self.opening.capture(command))
             case Attempt(probe=probe):
@@ -97,6 +96,11 @@ class Server:
                     self._attempt_here(command)
             case _:
                 assert_never(command)
+
+    def _opened(self, command: Open) -> Opened:
+        opened = self.opening.open(command)
+        self.isolation = opened.isolation
+        return opened
 
     def _answer(self, make: object) -> None:
         try:

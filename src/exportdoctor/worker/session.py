@@ -14,6 +14,7 @@ from exportdoctor.core.protocol import CallFact, Captured, Kin, ModuleFact
 from exportdoctor.targets.built import BuiltPart
 from exportdoctor.worker.capture import CALLS_KEPT, Call, Calls, add_dims, record
 from exportdoctor.worker.describe import state_id
+from exportdoctor.worker.dimensions import name_axes
 from exportdoctor.worker.dims import input_facts, leaves_of
 from exportdoctor.worker.fingerprint import Fingerprints, Question
 from exportdoctor.worker.snapshot import Budget
@@ -30,6 +31,7 @@ class PartCapture:
     questions: dict[str, list[Question]] = field(default_factory=dict)
     left_out: dict[str, int] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    root: Call = field(default_factory=lambda: Call((), {}))
 
     @property
     def prefix(self) -> str:
@@ -67,6 +69,8 @@ def capture(built: BuiltPart, *, exporter: str) -> PartCapture:
     part = PartCapture(built, fqns, names)
     with built.prepare():
         calls = _record_all(part)
+        part.root = Call(built.args, built.kwargs)
+        name_axes(built, part.root, (call for one in calls.values() for call in one.kept))
         _keep_distinct(part, calls, Fingerprints(values_matter=exporter == "torchscript"))
     return part
 
@@ -101,8 +105,7 @@ def _keep_distinct(part: PartCapture, calls: dict[int, Calls], fingerprints: Fin
             continue
         kept = list(found.values())[:CALLS_KEPT]
         if fqn == part.prefix:
-            root = Call(part.built.args, part.built.kwargs)
-            kept = [(root, _question(part, fqn, module, root, fingerprints))]
+            kept = [(part.root, _question(part, fqn, module, part.root, fingerprints))]
         part.distinct[fqn] = [call for call, _ in kept]
         part.questions[fqn] = [question for _, question in kept]
         unseen = max(0, calls[id(module)].seen - len(calls[id(module)].kept))
@@ -111,7 +114,7 @@ def _keep_distinct(part: PartCapture, calls: dict[int, Calls], fingerprints: Fin
 
 def _question(part: PartCapture, fqn: str, module: torch.nn.Module, call: Call, fingerprints: Fingerprints) -> Question:
     root = fqn == part.prefix
-    extra = f"root {part.dynamic_shapes!r}" if root else f"dims {sorted(call.dims.items())!r}"
+    extra = f"root {part.dynamic_shapes!r}" if root else f"dims {sorted(call.axes.items(), key=repr)!r}"
     return fingerprints.question(module, call.args, call.kwargs, extra)
 
 
@@ -168,7 +171,7 @@ def _call_fact(part: PartCapture, fqn: str, index: int, differing: dict[str, tup
         question=question.full,
         kin=question.kin,
         times=call.times,
-        inputs=input_facts(leaves_of(call.args, call.kwargs), call.dims),
+        inputs=input_facts(leaves_of(call.args, call.kwargs), call.axes),
         marks=tuple(question.scalars[i][2] for i in differing.get(question.kin, ())),
     )
 

@@ -33,7 +33,8 @@ class Budget:
     def keep(self, tensor: torch.Tensor) -> torch.Tensor:
         """A copy of `tensor` that shares nothing with it."""
         if isinstance(tensor, FakeTensor):
-            return _with_grad_of(tensor.detach().clone(), tensor)
+            # another tensor object over the same storage, which holds no values that a call could change
+            return _with_grad_of(tensor.detach(), tensor)
         size = tensor.numel() * tensor.element_size()
         exact = not tensor.is_floating_point() or size <= 4096
         if tensor.layout != torch.strided or exact or size <= self.left:

@@ -100,7 +100,7 @@ def evaluated(finding: Finding) -> str:
 def why(finding: Finding) -> str:
     """Why it fails."""
     inside = f" It passes alone, and fails only inside {finding.only_inside}." if finding.only_inside else ""
-    return (finding.explanation or cause_of(finding.kind).why).strip() + inside
+    return cause_of(finding.kind).why + inside
 
 
 def born(finding: Finding) -> tuple[str, ...]:

@@ -1,0 +1,92 @@
+"""Asks a bench process (worker/bench.py) to run candidate scripts, one at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import IO
+
+from exportdoctor.core.candidate import Candidate
+from exportdoctor.core.codec import decode, encode
+from exportdoctor.core.errors import WorkerLost
+from exportdoctor.core.outcome import Outcome
+
+_ROOT = str(Path(__file__).resolve().parents[2])
+
+
+def started(module: str, *, talk: Path | None = None) -> subprocess.Popen[bytes]:
+    """A process of exportdoctor.worker that speaks in lines, leader of its own group; its talk goes to a file."""
+    environment = dict(os.environ)
+    if _ROOT in sys.path:
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, (_ROOT, environment.get("PYTHONPATH"))))
+    environment.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    environment.setdefault("TOKENIZERS_PARALLELISM", "false")
+    # the processes share the machine with us: one thread each is what a fork can keep anyway
+    environment.setdefault("OMP_NUM_THREADS", "1")
+    with contextlib.ExitStack() as stack:
+        stderr: IO[bytes] | int = subprocess.DEVNULL
+        if talk is not None:
+            stderr = stack.enter_context(open(talk, "ab"))
+        return subprocess.Popen(
+            [sys.executable, "-P", "-m", f"exportdoctor.worker.{module}"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            env=environment,
+            process_group=0,
+        )
+
+
+class Bench:
+    """A warm process for candidates; a context manager that ends it."""
+
+    def __init__(self, *, timeout: float = 20.0, memory_mb: float = 1000.0, talk: Path | None = None) -> None:
+        self.timeout = timeout
+        self.memory_mb = memory_mb
+        self.asked = 0
+        self._talk = talk
+        self._process = started("bench", talk=talk)
+
+    def run(self, source: str) -> Outcome:
+        """The outcome of a script. Raises WorkerLost where the bench itself has ended."""
+        self.asked += 1
+        candidate = Candidate(id=str(self.asked), source=source, timeout=self.timeout, memory_mb=self.memory_mb)
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        try:
+            self._process.stdin.write(encode(candidate) + b"\n")
+            self._process.stdin.flush()
+            line = self._process.stdout.readline()
+        except OSError:
+            line = b""
+        if not line:
+            raise WorkerLost("The process that runs candidate scripts has ended", hint=f"Its output: {self._talk}")
+        outcome: Outcome = decode(line, Outcome)
+        return outcome
+
+    def close(self) -> None:
+        """End the process and what it runs."""
+        end(self._process)
+
+    def __enter__(self) -> Bench:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """Kill a process of ours and its group, and reap it."""
+    with contextlib.suppress(OSError):
+        os.killpg(process.pid, 9)
+    process.wait()
+    for stream in (process.stdin, process.stdout):
+        if stream is not None:
+            with contextlib.suppress(OSError):
+                stream.close()

@@ -1,0 +1,144 @@
+"""What a shim changes: one call of `torch.export.export`, and how other inputs are turned into its program's inputs.
+
+A call is a value. A shim never writes into it; it hands on another one.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from torch import nn
+
+Inputs = tuple[tuple[Any, ...], dict[str, Any]]
+"""Positional and keyword arguments of one call."""
+
+Named = Mapping[str, Any]
+"""The arguments of one call, each under the name of its parameter."""
+
+SuggestedFixes = Literal["none", "relations", "any"]
+
+
+def _as_given(inputs: Inputs) -> Inputs:
+    return inputs
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportOptions:
+    """How `torch.export.export` is called.
+
+    `flat_forward`: keywords that would be bundled in `**kwargs` get a name in forward's signature. `suggested_fixes`:
+    whether to try again with the dynamic shapes that torch proposes, and whether one may become a constant.
+    """
+
+    strict: bool = False
+    prefer_deferred_runtime_asserts_over_guards: bool = False
+    flat_forward: bool = False
+    suggested_fixes: SuggestedFixes = "none"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportCall:
+    """One call of `torch.export.export`; `more_inputs` are other sizes under the same dynamic shapes.
+
+    `convert` turns inputs of the untouched module into inputs of the program that this call makes. It stays good after
+    the shims are gone, so that the program can be compared with eager.
+    """
+
+    module: nn.Module
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    dynamic_shapes: Any = None
+    more_inputs: tuple[Inputs, ...] = ()
+    options: ExportOptions = ExportOptions()
+    convert: Callable[[Inputs], Inputs] = _as_given
+
+    @property
+    def named(self) -> dict[str, Any]:
+        """The arguments by parameter name, a bundle of `**kwargs` spelled out."""
+        return named_inputs(self.module, (self.args, self.kwargs))
+
+    def with_options(self, **changes: Any) -> ExportCall:
+        """The call with these options changed."""
+        return replace(self, options=replace(self.options, **changes))
+
+    def with_inputs(self, compute: Callable[[Named], dict[str, Any]]) -> ExportCall:
+        """The call with the inputs that `compute` makes of the named ones; an input that it gives as `None` is left
+        out. All of them go by keyword then."""
+
+        def convert(inputs: Inputs) -> Inputs:
+            named = named_inputs(self.module, inputs)
+            changed = {**named, **compute(named)}
+            return (), {name: value for name, value in changed.items() if value is not None or name in named}
+
+        before = self.named
+        kwargs = _without_dropped(before, convert((self.args, self.kwargs))[1])
+        more = tuple(((), _without_dropped(before, convert(inputs)[1])) for inputs in self.more_inputs)
+        call = replace(self, args=(), kwargs=kwargs, more_inputs=more, dynamic_shapes=_shapes(self, kwargs, more))
+        call = replace(call, convert=lambda inputs: ((), _without_dropped(before, convert(self.convert(inputs))[1])))
+        return call.with_options(flat_forward=True) if _bundles(self.module, kwargs) else call
+
+
+def named_inputs(module: nn.Module, inputs: Inputs) -> dict[str, Any]:
+    """The arguments of forward by name, in the order of its signature."""
+    args, kwargs = inputs
+    signature = inspect.signature(module.forward)
+    named: dict[str, Any] = {}
+    for name, value in signature.bind(*args, **kwargs).arguments.items():
+        match signature.parameters[name].kind:
+            case inspect.Parameter.VAR_KEYWORD:
+                named.update(value)
+            case inspect.Parameter.VAR_POSITIONAL:
+                raise TypeError(f"forward takes *{name}: its inputs have no names")
+            case _:
+                named[name] = value
+    return named
+
+
+def shapes_by_name(call: ExportCall) -> dict[str, Any] | None:
+    """The dynamic shapes by parameter name, `None` where every size is fixed."""
+    given = call.dynamic_shapes
+    if given is None:
+        return None
+    if not isinstance(given, Mapping):
+        return dict(zip(call.named, given, strict=False))
+    flat = dict(given)
+    for parameter in inspect.signature(call.module.forward).parameters.values():
+        if parameter.kind is parameter.VAR_KEYWORD and isinstance(flat.get(parameter.name), Mapping):
+            flat.update(flat.pop(parameter.name))
+    return flat
+
+
+def _without_dropped(before: Named, after: dict[str, Any]) -> dict[str, Any]:
+    """Without the inputs that had a value and were given up."""
+    return {name: value for name, value in after.items() if value is not None or before.get(name) is None}
+
+
+def _shapes(call: ExportCall, kwargs: dict[str, Any], more: tuple[Inputs, ...]) -> dict[str, Any] | None:
+    known = shapes_by_name(call)
+    if known is None:
+        return None
+    return {
+        name: known.get(name) if name in call.named else _differing(value, [other.get(name) for _, other in more])
+        for name, value in kwargs.items()
+    }
+
+
+def _differing(value: Any, others: list[Any]) -> Any:
+    """Dimensions whose sizes differ between the input sets must stay dynamic; of the others torch may find out:
+    two images can have as many windows by chance."""
+    import torch
+    from torch.export import Dim
+
+    if not isinstance(value, torch.Tensor):
+        return None
+    sizes = zip(value.shape, *(other.shape for other in others if other is not None), strict=True)
+    return {place: Dim.DYNAMIC if len(set(found)) > 1 else Dim.AUTO for place, found in enumerate(sizes)}
+
+
+def _bundles(module: nn.Module, kwargs: Mapping[str, Any]) -> bool:
+    """Whether one of these keywords has no parameter of its own."""
+    return not kwargs.keys() <= inspect.signature(module.forward).parameters.keys()

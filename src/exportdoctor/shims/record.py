@@ -1,0 +1,103 @@
+"""A shim's record: what it is, what it may cure and where it fits. Torch-free; only `apply` runs torch, in the worker.
+
+A shim is reversible: on leaving `apply`, everything is as it was, also when the body raised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+from exportdoctor.core.errors import ExportdoctorError
+from exportdoctor.core.version_range import holds
+from exportdoctor.shims.cure import Cure, Seen
+from exportdoctor.shims.export_call import ExportCall
+
+Soundness = Literal["exact", "signature", "precondition", "specialised", "opaque", "unsound"]
+SOUNDNESS: tuple[Soundness, ...] = get_args(Soundness)
+"""From the soundest to what silences a guard or an assertion."""
+
+SOUNDNESS_MEANS: Mapping[Soundness, str] = {
+    "exact": "same values, same inputs, all shapes",
+    "signature": "same values, but work moves out of the graph, so the program takes other inputs",
+    "precondition": "exact under a condition that it states and checks",
+    "specialised": "a dimension or a value is frozen",
+    "opaque": "leaves a custom op in the graph",
+    "unsound": "silences a guard or an assertion; never tried unless asked for",
+}
+
+Enter = Callable[[ExportCall], AbstractContextManager[ExportCall]]
+
+
+class NotApplicable(Exception):
+    """The shim finds nothing to change in this call; the message says what it looked for."""
+
+
+class ShimTrouble(ExportdoctorError):
+    """A shim raises where it may not, or leaves something behind; the message names it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replacement:
+    """What a shim puts in the place of what. `target` and `by` are `package.module:qualified.name`.
+
+    Instead of `by`, `rewrite` makes the new source of the old; without a function to replace, `before` and `after` tell
+    the change in code.
+    """
+
+    target: str
+    by: str = ""
+    rewrite: Callable[[str], str] | None = None
+    before: str = ""
+    after: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shim:
+    """A known cure. `needs` maps packages to version ranges, `""` = any; `rank` orders shims of equal soundness.
+
+    `problem` says why a provider's shim cannot be used at all, empty where it can.
+    """
+
+    id: str
+    title: str
+    soundness: Soundness
+    enter: Enter
+    cures: tuple[Cure, ...] = ()
+    provider: str = "own"
+    does: str = ""
+    precondition: str = ""
+    needs: Mapping[str, str] = field(default_factory=dict)
+    link: str = ""
+    retire: str = ""
+    rank: int = 50
+    conflicts: tuple[str, ...] = ()
+    replaces: tuple[Replacement, ...] = ()
+    problem: str = ""
+
+    def apply(self, call: ExportCall) -> AbstractContextManager[ExportCall]:
+        """Within it the shim holds; what it yields is the call to export. Raises NotApplicable."""
+        return self.enter(call)
+
+    def may_cure(self, seen: Seen) -> bool:
+        """Whether one of its patterns matches the failure. Pure, and no promise."""
+        return any(cure.matches(seen) for cure in self.cures)
+
+    def fits(self, versions: Mapping[str, str]) -> str | None:
+        """Why it cannot be used with these versions, by package; `None` where it can."""
+        if self.problem:
+            return self.problem
+        for package, wanted in self.needs.items():
+            found = versions.get(package)
+            if found is None:
+                return f"{package} is not installed"
+            if wanted and holds(wanted, found) is False:
+                return f"made for {package} {wanted}, found {found}"
+        return None
+
+
+def no_change(call: ExportCall) -> AbstractContextManager[ExportCall]:
+    """What a shim that cannot be used does when it is entered: it says so."""
+    raise NotApplicable("it cannot be used here")

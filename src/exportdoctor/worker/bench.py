@@ -1,0 +1,174 @@
+"""Runs candidate scripts: torch is imported once, and each candidate runs in a forked copy of this process.
+
+Candidates come as lines on stdin, outcomes go as lines to what was stdout. Nothing is judged here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import linecache
+import os
+import select
+import signal
+import sys
+import time
+import types
+from dataclasses import dataclass, field
+
+import psutil
+import torch
+
+from exportdoctor.core.candidate import Candidate
+from exportdoctor.core.codec import decode, encode
+from exportdoctor.core.errors import StoreError
+from exportdoctor.core.outcome import Outcome
+from exportdoctor.worker.describe import causes, describe
+from exportdoctor.worker.process import die_with_parent, lead_a_group, send_output_to, write_stacks_to
+
+FILE = os.path.join(os.sep, "repro", "repro.py")
+_TICK = 0.05
+_IDLE = 1.2  # seconds without using the processor after which a candidate counts as hanging
+
+
+@dataclass
+class Run:
+    """A candidate in its child."""
+
+    candidate: Candidate
+    pid: int
+    pipe: int
+    started: float = field(default_factory=time.perf_counter)
+    data: bytearray = field(default_factory=bytearray)
+    worked: float = 0.0
+    fate: str = ""
+
+    def watch(self) -> None:
+        """Wait for the child's end; kill it where it takes too long, sleeps for good, or eats too much memory."""
+        process = psutil.Process(self.pid)
+        idle_since = self.started
+        while True:
+            ready, _, _ = select.select([self.pipe], [], [], _TICK)
+            if ready:
+                chunk = os.read(self.pipe, 1 << 16)
+                if not chunk:
+                    return
+                self.data.extend(chunk)
+                continue
+            now = time.perf_counter()
+            with contextlib.suppress(psutil.Error):
+                times = process.cpu_times()
+                worked = times.user + times.system
+                if worked > self.worked + 0.01 or process.status() == psutil.STATUS_RUNNING:
+                    self.worked, idle_since = worked, now
+                if process.memory_info().rss - _rss() > self.candidate.memory_mb * 2**20:
+                    self.kill("out_of_memory")
+            if now - self.started > self.candidate.timeout or now - idle_since > _IDLE:
+                self.kill("timed_out")
+
+    def kill(self, fate: str) -> None:
+        """End the child and all that it has started."""
+        self.fate = self.fate or fate
+        with contextlib.suppress(OSError):
+            os.killpg(self.pid, signal.SIGKILL)
+
+    def outcome(self) -> Outcome:
+        """What the child said, or how it died."""
+        self.watch()
+        os.close(self.pipe)
+        _, status = os.waitpid(self.pid, 0)
+        with contextlib.suppress(OSError):
+            os.killpg(self.pid, signal.SIGKILL)
+        seconds = round(time.perf_counter() - self.started, 4)
+        if not self.fate:
+            with contextlib.suppress(StoreError):
+                told: Outcome = decode(bytes(self.data), Outcome)
+                return told
+        sign = signal.Signals(os.WTERMSIG(status)).name if os.WIFSIGNALED(status) else None
+        return Outcome(
+            probe=self.candidate.id,
+            status=self.fate or "crashed",  # type: ignore[arg-type]
+            signal=None if self.fate else sign or f"exit code {os.waitstatus_to_exitcode(status)}",
+            seconds=seconds,
+        )
+
+
+def run(candidate: Candidate) -> Outcome:
+    """Run `candidate` in a copy of this process."""
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(reader)
+        _child(candidate, writer)
+    os.close(writer)
+    with contextlib.suppress(OSError):
+        os.setpgid(pid, pid)
+    return Run(candidate, pid, reader).outcome()
+
+
+def _child(candidate: Candidate, writer: int) -> None:
+    """Never returns."""
+    code = 70
+    try:
+        lead_a_group()
+        die_with_parent()
+        write_stacks_to(send_output_to(None))
+        data = memoryview(encode(_executed(candidate)))
+        while data:
+            data = data[os.write(writer, data) :]
+        code = 0
+    finally:
+        os._exit(code)
+
+
+def _executed(candidate: Candidate) -> Outcome:
+    """Execute the script as `__main__`; what it raises is the answer."""
+    started = time.perf_counter()
+    module = types.ModuleType("__main__")
+    module.__file__ = FILE
+    sys.modules["__main__"] = module
+    linecache.cache[FILE] = (len(candidate.source), None, candidate.source.splitlines(keepends=True), FILE)
+    try:
+        exec(compile(candidate.source, FILE, "exec", dont_inherit=True), module.__dict__)
+    except (Exception, SystemExit, GeneratorExit) as error:
+        failure = describe(error, stage="export", names={}) if tuple(causes(error)) else None
+        status = "out_of_memory" if isinstance(error, MemoryError) else "failed"
+        return _outcome(candidate, status, started, failure)
+    return _outcome(candidate, "passed", started, None)
+
+
+def _outcome(candidate: Candidate, status: str, started: float, failure: object) -> Outcome:
+    seconds = round(time.perf_counter() - started, 4)
+    return Outcome(probe=candidate.id, status=status, seconds=seconds, failure=failure)  # type: ignore[arg-type]
+
+
+def _rss() -> int:
+    return int(psutil.Process().memory_info().rss)
+
+
+def _warm_up() -> None:
+    """One throwaway export by each way: torch imports its tracers on first use."""
+    module, shapes = torch.nn.Linear(2, 2), ({0: torch.export.Dim.DYNAMIC},)
+    for strict in (False, True):
+        with contextlib.suppress(Exception):
+            torch.export.export(module, (torch.zeros(3, 2),), dynamic_shapes=shapes, strict=strict)
+    torch._dynamo.reset()
+
+
+def main() -> None:
+    """Serve until stdin ends."""
+    die_with_parent()
+    replies = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    sys.stdout = sys.stderr
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    torch.set_num_threads(1)  # libgomp's threads do not survive a fork
+    commands = os.fdopen(os.dup(0), "rb")
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    _warm_up()
+    for line in commands:
+        replies.write(encode(run(decode(line, Candidate))) + b"\n")
+        replies.flush()
+
+
+if __name__ == "__main__":
+    main()
