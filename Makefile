@@ -10,7 +10,7 @@ scan: $(STAMP)
 	$(BIN)/exportdoctor scan Qwen2.5-VL-3B $(ARGS)
 
 test: lint types contracts
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 quick: $(STAMP)
 	$(BIN)/python -m pytest -m "not slow and not browser" -x

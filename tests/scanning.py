@@ -1,4 +1,8 @@
-"""Runs real scans for tests, without a run's folder."""
+"""Runs real scans for tests, without a run's folder.
+
+Workers are forked from the test's own process, which has torch in memory: a scan then costs a second less or two. The
+command line's tests start theirs as users do.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +10,16 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from exportdoctor.core.event import AnyEvent, RunStarted, ScanOptions
 from exportdoctor.core.report import Report
 from exportdoctor.core.state import fold
 from exportdoctor.core.target import BuildOptions, TargetRef
+from exportdoctor.engine.launch import Fork
 from exportdoctor.engine.request import ScanRequest
 from exportdoctor.engine.scan import scan
+from exportdoctor.targets import resolve
 
 
 def events_of(
@@ -20,10 +28,11 @@ def events_of(
     """All events of a scan of `ref`, its first one included; `how` are fields of ScanOptions."""
     options = ScanOptions(**{"use_cache": False, **how})
     target = TargetRef(ref=ref, parts=parts, options=build or BuildOptions())
+    torch.set_num_threads(1)  # the threads of a parallel region do not survive a fork
     with tempfile.TemporaryDirectory() as folder:
         request = ScanRequest(run="test", target=target, options=options, logs=Path(folder))
         started = RunStarted(run="test", target=target, options=options, version="0")
-        return [started, *scan(request)]
+        return [started, *scan(request, Fork(resolve(target)))]
 
 
 def scan_ref(ref: str, **how: Any) -> Report:

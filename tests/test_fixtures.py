@@ -32,40 +32,35 @@ def expected_of(path: Path) -> dict[str, Any]:
     return found
 
 
-@pytest.fixture(scope="module", params=FIXTURES, ids=lambda path: path.stem)
-def scanned(request: pytest.FixtureRequest) -> tuple[dict[str, Any], Report]:
-    path: Path = request.param
+@pytest.mark.parametrize("path", FIXTURES, ids=lambda path: path.stem)
+def test_the_disease_is_found_where_it_lies(path: Path) -> None:
     expected = expected_of(path)
     report = scan_file(path, exporter=expected["exporter"], exhaustive=True, **LIMITS.get(path.stem, {}))
-    return expected, report
+    assert verdicts(report) == {fqn: s for fqn, s in expected["statuses"].items() if s != "not_called"}
+    assert told(report, expected) == wanted(expected)
+    ops = {(finding["module"], finding["op"]) for finding in expected["findings"] if finding["op"]}
+    assert ops <= {(finding.module, finding.op) for finding in report.findings}
+    types = {(finding["module"], finding["exception"]) for finding in expected["findings"] if finding["exception"]}
+    assert types <= {(finding.module, finding.exception.type.rpartition(".")[2]) for finding in report.findings}
 
 
-def test_every_module_has_its_expected_verdict(scanned: tuple[dict[str, Any], Report]) -> None:
-    expected, report = scanned
-    found = {module.fqn: module.status for module in report.parts[0].modules}
-    assert {fqn: found[fqn] for fqn in expected["statuses"]} == expected["statuses"]
-    assert all(status == "not_called" for fqn, status in found.items() if fqn not in expected["statuses"])
+def verdicts(report: Report) -> dict[str, str]:
+    """The called modules' statuses."""
+    return {module.fqn: module.status for module in report.parts[0].modules if module.status != "not_called"}
 
 
-def test_findings_are_the_expected_ones(scanned: tuple[dict[str, Any], Report]) -> None:
-    expected, report = scanned
+def wanted(expected: dict[str, Any]) -> list[tuple[str, ...]]:
+    """Module, function, source line and kind of each expected finding."""
+    return sorted(
+        (f["module"], (f["function"] or "").rpartition(".")[2], f["source"] or "", f["kind"])
+        for f in expected["findings"]
+    )
 
-    def told(module: str, function: str | None, source: str | None, kind: str) -> tuple[str, ...]:
-        return module, (function or "").rpartition(".")[2], source or "", kind
 
+def told(report: Report, expected: dict[str, Any]) -> list[tuple[str, ...]]:
+    """The same of the findings in the report."""
     chance = expected["findings"] and expected["findings"][0]["kind"] == "out_of_memory"  # no line is to blame
-    wanted = sorted(told(f["module"], f["function"], f["source"], f["kind"]) for f in expected["findings"])
-    found = sorted(told(f.module, f.function, "" if chance else f.source, f.kind) for f in report.findings)
-    assert found == wanted
-
-
-def test_the_expected_exception_is_told(scanned: tuple[dict[str, Any], Report]) -> None:
-    expected, report = scanned
-    wanted = {(f["module"], f["exception"]) for f in expected["findings"] if f["exception"]}
-    assert wanted <= {(f.module, f.exception.type.rpartition(".")[2]) for f in report.findings}
-
-
-def test_the_expected_op_is_named(scanned: tuple[dict[str, Any], Report]) -> None:
-    expected, report = scanned
-    wanted = {(f["module"], f["op"]) for f in expected["findings"] if f["op"]}
-    assert wanted <= {(finding.module, finding.op) for finding in report.findings}
+    return sorted(
+        (f.module, (f.function or "").rpartition(".")[2], "" if chance else f.source or "", f.kind)
+        for f in report.findings
+    )

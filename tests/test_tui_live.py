@@ -7,7 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -15,6 +15,9 @@ from exportdoctor.store.journal import NAME
 from exportdoctor.store.lock import FolderLock
 from exportdoctor_tui.screens.run import RunScreen
 from tui_recorded import HERE, NOW, REPOSITORY, app_on, recorded, settled, shows
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 QWEN = HERE / "qwen_full_static" / NAME
 _HOLD = """

@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -15,6 +13,10 @@ from exportdoctor.store.lock import FolderLock
 from exportdoctor_tui.screens.run import RunScreen
 from exportdoctor_tui.themes import DARK, LIGHT
 from tui_recorded import HERE, NOW, REPOSITORY, app_on, recorded, runs_of, settled
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
 
 SIZES = ((80, 24), (120, 36), (200, 60))
 LOOKS = [pytest.param(size, theme, id=f"{size[0]}x{size[1]}-{theme.rpartition('-')[2]}")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -17,6 +16,9 @@ from exportdoctor_tui.screens.runs import RunsScreen
 from exportdoctor_tui.widgets.finding_pane import FindingPane
 from exportdoctor_tui.widgets.module_tree import ModuleTree
 from tui_recorded import HERE, app_on, recorded, runs_of, settled, shows, text_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 QWEN = HERE / "qwen_full_static"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from rich.cells import cell_len
@@ -18,6 +18,9 @@ from exportdoctor_tui.folding import Folding
 from exportdoctor_tui.outline import Fold, Line, failures, key_of, lines_of, members_of
 from exportdoctor_tui.sources import Sources
 from tui_recorded import HERE, REPOSITORY, view_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 QWEN = "qwen_full_static"
 

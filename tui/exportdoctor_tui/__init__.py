@@ -1,1 +1,1 @@
-"""The terminal interface of exportdoctor: screens over the events of a run. Found by the core through an entry point."""
+"""The terminal interface of exportdoctor: screens over the events of a run. The core finds it by an entry point."""

@@ -1,0 +1,92 @@
+"""Commands that were started from the interface: processes in sessions of their own, output in a file.
+
+Law: a job outlives the interface unless it is cancelled, and cancelling reaches its whole process group.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from exportdoctor_tui.commands import Command
+
+JobState = Literal["running", "done", "failed", "cancelled"]
+_PATIENCE = 8.0  # seconds from the polite signal to the one that cannot be refused
+_TAIL = 20_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobView:
+    """A job at one moment; `begun` is in seconds since the epoch."""
+
+    title: str
+    state: JobState
+    begun: float
+    code: int | None = None
+
+
+class Job:
+    """One process. Exit codes 0 and 1 are results: nothing found, and findings."""
+
+    def __init__(self, title: str, command: Command, *, begun: float) -> None:
+        self.title = title
+        self.begun = begun
+        handle, name = tempfile.mkstemp(prefix="exportdoctor-", suffix=".log")
+        self._output = Path(name)
+        self._cancelled_at: float | None = None
+        with os.fdopen(handle, "wb") as output:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+            )
+
+    def view(self) -> JobView:
+        """How it stands; a cancelled job that does not go is killed here."""
+        code = self._process.poll()
+        if code is None and self._cancelled_at and time.monotonic() - self._cancelled_at > _PATIENCE:
+            self._signal(signal.SIGKILL)
+        return JobView(title=self.title, state=self._state(code), begun=self.begun, code=code)
+
+    def cancel(self) -> None:
+        """Ask it to stop; what it has found is saved by itself."""
+        if self._process.poll() is None and self._cancelled_at is None:
+            self._cancelled_at = time.monotonic()
+            self._signal(signal.SIGINT)
+
+    def wait(self, seconds: float) -> None:
+        """Give it so long to end, then end it."""
+        try:
+            self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self._signal(signal.SIGKILL)
+            self._process.wait()
+
+    def output(self) -> str:
+        """The end of what it printed."""
+        try:
+            return self._output.read_bytes()[-_TAIL:].decode("utf-8", "replace")
+        except OSError:
+            return ""
+
+    def forget(self) -> None:
+        """Delete its output, unless it still writes it."""
+        if self._process.poll() is not None:
+            self._output.unlink(missing_ok=True)
+
+    def _state(self, code: int | None) -> JobState:
+        if code is None:
+            return "running"
+        if self._cancelled_at is not None:
+            return "cancelled"
+        return "done" if code in (0, 1) else "failed"
+
+    def _signal(self, number: signal.Signals) -> None:
+        with contextlib.suppress(OSError):
+            os.killpg(self._process.pid, number)

@@ -1,0 +1,89 @@
+"""Every key there is, once: bindings, footer, help screen and docs/tui.md are made from these tables."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from textual.binding import Binding, BindingType
+
+
+class Key(NamedTuple):
+    """`keys` as Textual names them, comma between; `footer` is its word in the footer, empty = not there."""
+
+    keys: str
+    action: str
+    what: str
+    footer: str = ""
+    shown: str = ""
+
+
+APP = (
+    Key("question_mark,f1", "help", "Help for this screen", "Help", "?"),
+    Key("ctrl+p", "command_palette", "Command palette: everything, by name", "Palette", "^p"),
+    Key("ctrl+t", "switch_theme", "Light or dark", "", "^t"),
+    Key("ctrl+s", "save_svg", "Save the screen as SVG", "", "^s"),
+    Key("q,ctrl+q", "leave", "Quit", "Quit", "q"),
+)
+RUN_LIST = (Key("enter", "select", "Open the run", "Open", "enter"),)
+RUNS = (
+    Key("r", "refresh", "Look again for runs", "Refresh", "r"),
+    Key("c", "copy_command", "Copy the command that makes a run", "", "c"),
+)
+RUN = (
+    Key("n", "failure(1)", "Next failure, in any part", "Next", "n"),
+    Key("N,p", "failure(-1)", "Previous failure", "", "N"),
+    Key("slash", "filter", "Filter by name, class, verdict or finding", "Filter", "/"),
+    Key("left_square_bracket", "part(-1)", "Previous part", "", "["),
+    Key("right_square_bracket", "part(1)", "Next part", "", "]"),
+    Key("tab", "app.focus_next", "Go to the other pane", "", "tab"),
+    Key("z", "zoom", "The pane alone, or both again", "", "z"),
+    Key("1", "tab('story')", "Story: what, where, why, what next", "", "1"),
+    Key("2", "tab('stack')", "Stack, with the source of each frame", "", "2"),
+    Key("3", "tab('inputs')", "Captured inputs", "", "3"),
+    Key("4", "tab('graph')", "Last operator, and where symbols were made", "", "4"),
+    Key("5", "tab('cure')", "Shims tried, before and after", "", "5"),
+    Key("6", "tab('repro')", "Repro script", "", "6"),
+    Key("7", "tab('log')", "Log of the attempt", "", "7"),
+    Key("t", "torch_frames", "Stack with torch's own frames, or without", "", "t"),
+    Key("e", "edit", "Open the source in $EDITOR at the line", "", "e"),
+    Key("y", "copy", "Copy: Markdown, command, script, name", "Copy", "y"),
+    Key("a", "actions", "Do: rescan, resume, …", "Do", "a"),
+    Key("x", "cancel", "Cancel what was started here", "", "x"),
+    Key("o", "job_log", "Output of what was started here", "", "o"),
+    Key("escape", "back", "Clear the filter; unzoom; back to the tree; back to the runs", "", "esc"),
+)
+TREE = (
+    Key("down,j", "move(1)", "Down", "", "↓ j"),
+    Key("up,k", "move(-1)", "Up", "", "↑ k"),
+    Key("pagedown", "page(1)", "Page down", "", "pgdn"),
+    Key("pageup", "page(-1)", "Page up", "", "pgup"),
+    Key("home,g", "edge(False)", "First line", "", "g"),
+    Key("end,G", "edge(True)", "Last line", "", "G"),
+    Key("space", "wish('toggle')", "Open or close", "", "space"),
+    Key("right,l", "wish('open')", "Open, or go inside", "", "→ l"),
+    Key("left,h", "wish('close')", "Close, or go to the parent", "", "← h"),
+    Key("u", "wish('unfold')", "Equal modules one by one, or as one line", "", "u"),
+    Key("plus", "screen.open_all", "Open everything", "", "+"),
+    Key("minus", "screen.open_failing", "Open failing paths only", "", "-"),
+    Key("enter", "wish('read')", "Read the finding", "Read", "enter"),
+)
+STACK = (
+    Key("down,j", "cursor_down", "Inner frame", "", "↓ j"),
+    Key("up,k", "cursor_up", "Outer frame", "", "↑ k"),
+)
+TABLES: dict[str, tuple[Key, ...]] = {
+    "Everywhere": APP,
+    "List of runs": RUN_LIST,
+    "Runs": RUNS,
+    "Run": RUN,
+    "Tree of submodules": TREE,
+    "Stack": STACK,
+}
+
+
+def bindings(keys: tuple[Key, ...]) -> list[BindingType]:
+    """Textual's bindings of a table."""
+    return [
+        Binding(key.keys, key.action, key.footer or key.what, show=bool(key.footer), key_display=key.shown)
+        for key in keys
+    ]

@@ -1,0 +1,60 @@
+"""Source on the screen: highlighted, with line numbers, the culprit marked by a sign as well as by colour."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import TYPE_CHECKING
+
+from pygments.token import Token  # type: ignore[import-untyped]
+from textual.content import Content
+from textual.highlight import HighlightTheme, highlight
+
+from exportdoctor_tui.inked import block, line
+
+if TYPE_CHECKING:
+    from exportdoctor_tui.sources import Excerpt
+
+
+class _Ink(HighlightTheme):
+    """Textual's, with plain names: most of Python is names, and colour shall say something."""
+
+    STYLES = {  # noqa: RUF012
+        **HighlightTheme.STYLES,
+        Token.Name: "$foreground",
+        Token.Name.Function: "$text-primary",
+        Token.Name.Builtin: "$text-primary",
+        Token.Name.Class: "$text-primary bold",
+        Token.Keyword.Namespace: "$text-accent",
+        Token.Operator: "$foreground 80%",
+        Token.Operator.Word: "$text-accent",
+    }
+
+
+def code(excerpt: Excerpt, *, expression: str | None = None, widest: int = 400) -> Content:
+    """The excerpt, one screen line for each of its lines; lines around the culprit are cut at `widest` cells."""
+    text = textwrap.dedent(block("\n".join(excerpt.lines)))
+    inked = highlight(text, language="python", tab_size=4, theme=_Ink).split("\n", allow_blank=True)
+    width = len(str(excerpt.first + len(excerpt.lines)))
+    found = []
+    for number, content in enumerate(inked[: len(excerpt.lines)], start=excerpt.first):
+        if number == excerpt.culprit:
+            content = _underlined(content, expression)
+            found.append(Content.assemble((f"▶ {number:>{width}} ┃ ", "bold $text-error"), content))
+        else:
+            content = content.truncate(widest, ellipsis=True)
+            found.append(Content.assemble((f"  {number:>{width}} │ ", "$foreground 60%"), content))
+    if excerpt.remark:
+        found.append(Content.styled(f"  ({excerpt.remark})", "$foreground 60% italic"))
+    return Content("\n").join(found)
+
+
+def script(text: str) -> Content:
+    """A whole script."""
+    return highlight(block(text), language="python", tab_size=4, theme=_Ink)
+
+
+def _underlined(content: Content, expression: str | None) -> Content:
+    """The part that was being evaluated, underlined where it stands on this line."""
+    wanted = line(expression or "")
+    start = content.plain.find(wanted) if wanted else -1
+    return content.stylize("bold underline", start, start + len(wanted)) if start >= 0 else content

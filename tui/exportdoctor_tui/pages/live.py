@@ -1,0 +1,95 @@
+"""What the top of a run's screen says: what was scanned, how far it is, what each worker does now."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from textual.content import Content
+
+from exportdoctor.core.report import Report
+from exportdoctor.report import wording
+from exportdoctor_tui.inked import fitted, line
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from exportdoctor_tui.view import PartView, RunView
+
+_BAR = 12
+_SHARE_FOR_A_GUESS = 0.05  # of the modules judged; an earlier guess is worth nothing
+
+
+def head(view: RunView) -> Content:
+    """What was scanned, and with what."""
+    first, *rest = view.headline
+    return Content.assemble((line(first), "bold $text-accent"), ("  " + line(" · ".join(rest)), "$foreground 60%"))
+
+
+def status(view: RunView, now: float) -> Content:
+    """How it stands; several lines while it runs."""
+    return Content("\n").join(_status(view, now))
+
+
+def _status(view: RunView, now: float) -> Iterator[Content]:
+    if view.status == "running":
+        yield from _progress(view, now)
+    elif view.status == "finished":
+        cost = wording.cost(Report(target=view.target, stats=view.stats))
+        found = wording.finding_count(len(view.findings))
+        yield Content.assemble(("finished  ", "bold $text-success"), f"{found} · {cost}")
+    else:
+        text = "This run was cut off; what it found is here. Go on with it: a, then Resume"
+        yield Content.assemble(("cut off  ", "bold $text-warning"), text)
+    if view.problem:
+        yield Content.assemble(("▲ ", "bold $text-error"), line(view.problem))
+    for note in view.notes[:2]:
+        yield Content.styled(f"· {line(note)}", "$foreground 60%")
+
+
+def _progress(view: RunView, now: float) -> Iterator[Content]:
+    began = view.started.at if view.started else now
+    elapsed = max(0.0, now - began)
+    part = current(view)
+    rate = view.stats.probes / elapsed if elapsed else 0.0
+    pieces = [wording.elapsed(elapsed), wording.count(view.stats.probes, "attempt"), f"{rate:.1f}/s"]
+    if part is None:
+        yield Content.assemble(("running  ", "bold $text-primary"), line(view.step or "starting"), f" · {pieces[0]}")
+        return
+    called = max(1, part.record.called)
+    share = part.judged / called
+    left = remaining(share, elapsed)
+    if left is not None:
+        pieces.insert(1, f"~{wording.elapsed(left)} left")
+    full = round(share * _BAR)
+    yield Content.assemble(
+        ("running  ", "bold $text-primary"),
+        ("━" * full, "$text-success"), ("━" * (_BAR - full), "$foreground 25%"),
+        f"  {line(part.record.name)} {part.judged}/{called} · " + " · ".join(pieces),
+    )  # fmt: skip
+    for attempt in view.attempts[:4]:
+        since = f"{wording.elapsed(max(0.0, now - attempt.since)):>7}" if attempt.since else "       "
+        yield Content.assemble(
+            (f"  {since}  ", "$foreground 60%"),
+            fitted(f"{attempt.part} ", 8) + line(wording.module_name(attempt.fqn)),
+            (f"  process {attempt.pid}", "$foreground 60%"),
+        )
+
+
+def remaining(share: float, elapsed: float) -> float | None:
+    """Seconds that are left if modules go on being judged at the pace they were; None while that is no guess."""
+    return elapsed * (1 - share) / share if share >= _SHARE_FOR_A_GUESS else None
+
+
+def current(view: RunView) -> PartView | None:
+    """The part that is being scanned."""
+    return next((part for part in view.parts if not part.record.complete), None)
+
+
+def part_title(part: PartView, findings: int) -> tuple[str, str]:
+    """A part's tab, and its colour."""
+    record = part.record
+    if not record.complete:
+        return f"{line(record.name)} {wording.SYMBOLS['not_asked']} {part.judged}/{record.called}", "$text-primary"
+    status = wording.VERDICT_STATUS[record.verdict]
+    colour = {"pass": "$text-success", "cured": "$text-warning"}.get(status, "$text-error")
+    return f"{line(record.name)} {wording.SYMBOLS[status]}{f' {findings}' if findings else ''}", colour

@@ -1,0 +1,111 @@
+"""The story of a row in the reports' own sentences: what, where, why, what next; or why there is nothing to tell."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from textual.content import Content
+
+from exportdoctor.report import wording
+from exportdoctor_tui.inked import line
+from exportdoctor_tui.outline import failures
+from exportdoctor_tui.pages.code import code
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from exportdoctor.core.finding import Finding
+    from exportdoctor_tui.pages.selection import Selection
+
+COLOURS = {
+    "pass": "$text-success",
+    "fails_own": "$text-error",
+    "fails_child": "$text-error",
+    "cured": "$text-warning",
+    "crashed": "$text-secondary",
+    "timed_out": "$text-warning",
+}
+_LABELLED = re.compile(r"^(Next|Known upstream|Shims tried|Repro|Log): ")
+_WIDEST = 66  # cells of a line of context: beside its number it fits a pane of 76
+_BLANK = Content("")
+
+
+def story(selection: Selection) -> Content:
+    """Everything the first tab says."""
+    paragraphs = [_module(selection)]
+    if selection.finding is not None:
+        paragraphs += _finding(selection, selection.finding)
+    else:
+        paragraphs += _no_finding(selection)
+    return Content("\n").join(paragraphs)
+
+
+def _module(selection: Selection) -> Content:
+    """The submodule, its class and its verdict."""
+    row = selection.row
+    colour = COLOURS.get(row.status, "$foreground 60%")
+    fact = selection.fact
+    size = f" · {wording.parameters(fact.parameters)}" if fact and fact.parameters else ""
+    name = line(wording.module_name(row.fqns[0])) + (f"  and {len(row.fqns) - 1} equal" if len(row.fqns) > 1 else "")
+    return Content.assemble(
+        (f"{wording.SYMBOLS[row.status]} {name}", f"bold {colour}"),
+        ("  " + line(row.class_name) + size, "$foreground 60%"),
+    )
+
+
+def _finding(selection: Selection, finding: Finding) -> Iterator[Content]:
+    kind = finding.kind.replace("_", " ") if finding.id else "being diagnosed"
+    yield Content.assemble((f"{finding.id or '…'} · {kind} · {finding.stage}", "$foreground 60%"))
+    yield _BLANK
+    yield Content.styled(line(wording.culprit_line(finding)), "bold $text-accent")
+    culprit = selection.culprit
+    if culprit is not None:
+        yield code(selection.sources.excerpt(culprit, around=2), expression=culprit.expression, widest=_WIDEST)
+    elif finding.source:
+        yield Content.styled("  " + line(finding.source), "$text-warning")
+    yield _BLANK
+    first, *rest = wording.story(finding)
+    yield Content.styled(line(first), "$text-error")
+    for sentence in rest:
+        yield _BLANK
+        yield _sentence(line(sentence))
+
+
+def _sentence(text: str) -> Content:
+    """A sentence; its label, where it has one, in bold."""
+    label = _LABELLED.match(text)
+    if label is None:
+        return Content(text)
+    return Content.assemble((label[0], "bold"), text[label.end() :])
+
+
+def _no_finding(selection: Selection) -> Iterator[Content]:
+    row, record = selection.row, selection.record
+    yield _BLANK
+    yield Content(f"{wording.STATUS_WORDS[row.status].capitalize()}: {_evidence(selection)}")
+    below = {path[-1].finding for path in failures(row.children) if path[-1].finding}
+    for number in sorted(below, key=str):
+        finding = selection.view.findings.get(number or "")
+        if finding is not None:
+            yield Content.assemble((f"{finding.id}  ", "bold $text-accent"), line(wording.culprit_line(finding)))
+    if record is not None and record.note:
+        yield Content(line(record.note))
+    if selection.fact is not None and selection.fact.same_object is not None:
+        yield Content(f"The very same module as {line(wording.module_name(selection.fact.same_object))}.")
+    if selection.part.record.verdict == "passes" and not row.fqns[0] and selection.part.record.complete:
+        yield Content(f"\n{selection.part.record.name} exports as it is: {wording.coverage(selection.part.record)}.")
+
+
+def _evidence(selection: Selection) -> str:
+    """How the verdict came about."""
+    record = selection.record
+    if selection.row.status == "not_called":
+        return "the forward never called it with these inputs."
+    if record is None or selection.row.status == "not_asked":
+        return "its turn has not come."
+    if record.evidence == "equal" and record.same_as is not None:
+        return f"equal to {line(wording.module_name(record.same_as))}, which was asked."
+    if record.evidence == "parent":
+        return "it lies inside a module that passes."
+    return f"asked, in {wording.elapsed(record.seconds)}."

@@ -1,0 +1,143 @@
+"""What the screens draw: a frozen picture of a run, made from the one fold of its events. Nothing here draws."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from exportdoctor.core.finding import ExceptionRecord, Finding
+from exportdoctor.core.outcome import Outcome
+from exportdoctor.core.report import ModuleRecord, PartRecord, Report, Stats, TargetRecord
+from exportdoctor.core.signature import signature_of
+from exportdoctor.report import tree, wording
+
+if TYPE_CHECKING:
+    from exportdoctor.core import event as ev
+    from exportdoctor.core.protocol import ModuleFact
+    from exportdoctor.core.state import PartState
+    from exportdoctor.report.tree import Row
+    from exportdoctor.store.runs import RunStatus
+
+STAGES = ("export", "decompose", "translate", "load", "run")
+_NOTHING, _FREE = TargetRecord(ref=""), Stats()
+Answers = Mapping[tuple[str, str], Outcome]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PartView:
+    """A part: its tree with equal siblings in one row, and what is known of each submodule, by FQN."""
+
+    record: PartRecord
+    rows: tuple[Row, ...] = ()
+    facts: Mapping[str, ModuleFact] = field(default_factory=dict)
+    records: Mapping[str, ModuleRecord] = field(default_factory=dict)
+    stages: tuple[str, ...] = ()
+    failed: Mapping[str, Outcome] = field(default_factory=dict)
+    axes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    @property
+    def judged(self) -> int:
+        """How many called submodules have a verdict."""
+        return sum(1 for module in self.record.modules if module.status not in ("not_asked", "not_called"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attempt:
+    """What a worker does now; `since` in seconds since the epoch."""
+
+    part: str
+    fqn: str
+    pid: int
+    since: float
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RunView:
+    """A run at one moment. `problem` tells why there is no more of it, in one line."""
+
+    run: str = ""
+    path: str = ""
+    status: RunStatus = "running"
+    started: ev.RunStarted | None = None
+    finished: ev.RunFinished | None = None
+    parts: tuple[PartView, ...] = ()
+    findings: Mapping[str, Finding] = field(default_factory=dict)
+    target: TargetRecord = _NOTHING
+    environment: Mapping[str, str] = field(default_factory=dict)
+    stats: Stats = _FREE
+    attempts: tuple[Attempt, ...] = ()
+    step: str = ""
+    notes: tuple[str, ...] = ()
+    problem: str = ""
+
+    @property
+    def headline(self) -> tuple[str, ...]:
+        """The pieces of the first line, as in the reports."""
+        return wording.headline(Report(run=self.run, target=self.target, environment=dict(self.environment)))
+
+    def part(self, name: str) -> PartView | None:
+        """The part of that name, else the first one."""
+        return next((part for part in self.parts if part.record.name == name), self.parts[0] if self.parts else None)
+
+
+def part_view(state: PartState, failed: Answers) -> PartView:
+    """The picture of one part."""
+    record = state.record()
+    name = record.name
+    asked = {stage for module in record.modules for stage in module.stages}
+    return PartView(
+        record=record,
+        rows=tree.grouped(record),
+        facts={fact.fqn: fact for fact in state.captured.modules},
+        records={module.fqn: module for module in record.modules},
+        stages=tuple(stage for stage in STAGES if stage in asked) or STAGES[:1],
+        failed={fqn: outcome for (part, fqn), outcome in failed.items() if part == name},
+        axes=state.captured.axes,
+    )
+
+
+def finding_for(view: RunView, part: PartView, row: Row) -> Finding | None:
+    """What is known of a row's failure; while its part is being scanned, what its attempt raised."""
+    known = view.findings.get(row.finding) if row.finding else None
+    if known is not None:
+        return known
+    for fqn in row.fqns:
+        record = part.records.get(fqn)
+        for name in (fqn, record.same_as if record else None):
+            outcome = part.failed.get(name) if name is not None else None
+            if outcome is not None and row.telling:
+                return provisional(part.record.name, row, outcome)
+    return None
+
+
+def provisional(part: str, row: Row, outcome: Outcome) -> Finding:
+    """A finding with no number yet: facts of one attempt, before the part's diagnosis."""
+    failure = outcome.failure
+    culprit = failure.culprit if failure else None
+    first = failure.exceptions[0] if failure and failure.exceptions else None
+    signature = signature_of(outcome)
+    return Finding(
+        id="",
+        part=part,
+        module=(failure.deepest_module if failure else None) or row.fqns[0],
+        module_class=row.class_name,
+        own_code=row.status == "fails_own",
+        function=culprit.function if culprit else None,
+        file=culprit.file if culprit else None,
+        line=culprit.line if culprit else None,
+        source=culprit.source if culprit else None,
+        kind="python_error",
+        op=None,
+        expression=culprit.expression if culprit else None,
+        signature=signature.key if signature else "",
+        exception=ExceptionRecord(
+            type=first.type if first else outcome.status, message=first.message if first else outcome.signal or ""
+        ),
+        stack=failure.frames if failure else (),
+        explanation="The diagnosis follows when the part is finished.",
+        born=failure.births if failure else (),
+        last_op=failure.op if failure else None,
+        modules=row.fqns,
+        log=outcome.log,
+    )

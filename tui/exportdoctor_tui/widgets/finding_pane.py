@@ -1,0 +1,74 @@
+"""What is known of the selected row, in tabs. Draws the active tab only, so that moving the cursor stays cheap."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from textual.containers import Vertical, VerticalScroll
+from textual.content import Content
+from textual.widgets import ContentSwitcher, Static
+
+from exportdoctor_tui.pages.details import PAGES
+from exportdoctor_tui.pages.selection import TABS, TITLES, Selection
+from exportdoctor_tui.widgets.stack_pane import Frames, StackPane
+from exportdoctor_tui.widgets.tab_bar import Tab, TabBar
+
+if TYPE_CHECKING:
+    from textual.app import ComposeResult
+
+    from exportdoctor.core.outcome import Frame
+
+
+class FindingPane(Vertical):
+    """Tabs, and below them a page of text or the stack."""
+
+    def __init__(self, *, id: str) -> None:
+        super().__init__(id=id)
+        self._drawn: tuple[Selection, str] | None = None
+
+    def compose(self) -> ComposeResult:
+        """The line of tabs and two kinds of page."""
+        yield TabBar(id="tabs")
+        with ContentSwitcher(initial="page"):
+            with VerticalScroll(id="page", can_focus=True):
+                yield Static(id="text", markup=False)
+            yield StackPane(id="stack")
+
+    def show(self, selection: Selection | None, wanted: str) -> None:
+        """Draw another selection, on the wanted tab where it has one."""
+        self.display = selection is not None
+        if selection is None:
+            return
+        tabs = selection.tabs()
+        active = wanted if wanted in tabs else tabs[0]
+        before, self._drawn = self._drawn, (selection, active)
+        if before and (before[0].mark, before[1]) == (selection.mark, active):
+            return
+        same_row = before is not None and before[0].row.fqns == selection.row.fqns and before[1] == active
+        self.query_one(TabBar).show(tuple(Tab(tab, f"{TABS.index(tab) + 1} {TITLES[tab]}") for tab in tabs), active)
+        self.query_one(ContentSwitcher).current = "stack" if active == "stack" else "page"
+        if active == "stack":
+            self.query_one(StackPane).show(selection)
+            return
+        self.query_one("#text", Static).update(PAGES[active](selection))
+        if not same_row:
+            self.query_one("#page", VerticalScroll).scroll_home(animate=False)
+
+    @property
+    def frame(self) -> Frame | None:
+        """The frame to open in an editor: the chosen one of the stack, else the culprit."""
+        if self._drawn is None:
+            return None
+        selection, active = self._drawn
+        return self.query_one(StackPane).frame if active == "stack" else selection.culprit
+
+    @property
+    def text(self) -> Content:
+        """The page as it is drawn, for tests and for whoever reads a screen aloud."""
+        visual = self.query_one("#text", Static).content
+        return visual if isinstance(visual, Content) else Content(str(visual))
+
+    def read(self) -> None:
+        """Let the keys scroll here."""
+        active = self._drawn[1] if self._drawn else "story"
+        (self.query_one(Frames) if active == "stack" else self.query_one("#page", VerticalScroll)).focus()
