@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import brute_force
 import pytest
-import tiny_models
 import torch
-from scanning import scan_file
 
+import brute_force
+import tiny_models
 from exportdoctor.core.report import FAILING
+from scanning import scan_file
 
 pytestmark = pytest.mark.slow
 

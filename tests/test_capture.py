@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from exportdoctor.worker.capture import add_dims, record
+from exportdoctor.worker.dimensions import all_dynamic
 from exportdoctor.worker.dims import dynamic_shapes_of, leaves_of
 from exportdoctor.worker.snapshot import Budget, snapshot
 
@@ -122,7 +123,7 @@ def test_what_differs_between_two_captures_is_dynamic() -> None:
     assert [path for path, _ in leaves_of(call.args, call.kwargs)] == [
         "args[0]", "kwargs['length']", "kwargs['table']['bias']", "kwargs['extra'][0]",
     ]  # fmt: skip
-    shapes = dynamic_shapes_of(module, call.args, call.kwargs, call.dims)
+    shapes = dynamic_shapes_of(module, call.args, call.kwargs, all_dynamic(call))
     dynamic = torch.export.Dim.DYNAMIC
     assert shapes == {
         "x": {1: dynamic},

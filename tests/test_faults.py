@@ -11,7 +11,6 @@ from pathlib import Path
 
 import psutil
 import pytest
-from scanning import scan_ref
 
 from exportdoctor.core import event as ev
 from exportdoctor.core.codec import decode
@@ -21,6 +20,7 @@ from exportdoctor.core.state import RunState
 from exportdoctor.core.target import TargetRef
 from exportdoctor.engine.request import ScanRequest
 from exportdoctor.engine.scan import scan
+from scanning import scan_ref
 
 pytestmark = pytest.mark.slow
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from scanning import scan_ref
 
 from exportdoctor.core.report import FAILING, PartRecord, Report
 from exportdoctor.core.target import BuildOptions
+from scanning import scan_ref
 
 pytestmark = pytest.mark.slow
 

@@ -18,11 +18,11 @@ def test_normalising_twice_changes_nothing_more(text: str) -> None:
 SAME = [
     ("Could not guard on data-dependent expression u0 > 1 (unhinted: u0 > 1).  (Size-like symbols: u0)\n\nCaused by: x",
      "Could not guard on data-dependent expression u71 > 1 (unhinted: u71 > 1).  (Size-like symbols: none)"),
-    ("mat1 and mat2 shapes cannot be multiplied (3x4 and 5x6)", "mat1 and mat2 shapes cannot be multiplied (7x8 and 9x1)"),
+    ("mat1 and mat2 shapes cannot be multiplied (3x4 and 5x6)", "mat1 and mat2 shapes cannot be multiplied (7x8 and 9x1)"),  # noqa: E501
     ("8*s72 (at 0x7f01) is not tracked with proxy", "8*s3 (at 0x55aa) is not tracked with proxy"),
     ("cannot open /home/a/x/model.py", "cannot open /srv/b/model.py"),
-    ("Constraints violated (length)!\n  - You marked length as dynamic but your code specialized it to be a constant (6).",
-     "Constraints violated (L['x'].size()[1])!\n  - You marked L['x'].size()[1] as dynamic but your code specialized it "
+    ("Constraints violated (length)!\n  - You marked length as dynamic but your code specialized it to be a constant (6).",  # noqa: E501
+     "Constraints violated (L['x'].size()[1])!\n  - You marked L['x'].size()[1] as dynamic but your code specialized it "  # noqa: E501
      "to be a constant (9)."),
 ]  # fmt: skip
 

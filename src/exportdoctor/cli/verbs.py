@@ -20,8 +20,10 @@ class Verb(NamedTuple):
 VERBS = (
     Verb("scan", "scan", "scan", "Find which submodules of a target cannot be exported, and why."),
     Verb("report", "report", "report", "Tell a run again: as text, Markdown, HTML, JSON, JUnit or SARIF."),
+    Verb("repro", "repro", "repro", "Make the minimal script that reproduces a finding, and verify it."),
     Verb("runs", "runs", "runs", "List the runs."),
     Verb("known", "known", "known", "Search the known upstream issues."),
+    Verb("shims", "shims", "shims", "List the known cures, and show what one of them changes."),
     Verb("tui", "tui", "tui", "Explore a run in the terminal."),
     Verb("completion", "completion", "completion", "Print the completion script for a shell."),
 )

@@ -6,8 +6,10 @@ from typing import Literal
 
 import msgspec
 
+from exportdoctor.core.graph_slice import GraphSlice
 from exportdoctor.core.outcome import Birth, Frame, OpFact
 
+Culprit = Literal["op", "python", "higher_order_op", "pytree", "dynamo", "call"]
 ShimResult = Literal["cured", "moved", "same", "error", "not_applicable"]
 
 
@@ -52,7 +54,9 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
     `guard` is the line that made the guard which a declared dimension violates. `dimensions` are the fewest dynamic
     dimensions with which it still fails: none where it fails with all sizes fixed, None where nobody asked. With
-    `dimensions_passing` alone dynamic it exports; None where that is not known.
+    `dimensions_passing` alone dynamic it exports; None where that is not known. `culprit` is the nature of what failed.
+    `slice` is the part of the traced graph that leads to it, `slice_note` says why there is none. `behind` is the
+    finding whose failure comes first and hides this one.
     """
 
     id: str
@@ -83,3 +87,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     guard: Frame | None = None
     dimensions: tuple[str, ...] | None = None
     dimensions_passing: tuple[str, ...] | None = None
+    culprit: Culprit | None = None
+    slice: GraphSlice | None = None
+    slice_note: str = ""
+    behind: str | None = None

@@ -9,6 +9,8 @@ from typing import Literal
 
 import msgspec
 
+from exportdoctor.core.graph_slice import GraphSlice
+
 Stage = Literal["build", "capture", "export", "decompose", "translate", "load", "run"]
 Exporter = Literal["export", "export-strict", "torchscript"]
 OutcomeStatus = Literal["passed", "failed", "crashed", "timed_out", "out_of_memory"]
@@ -60,7 +62,8 @@ class OpFact(msgspec.Struct, frozen=True, kw_only=True):
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
     """Everything seen of one failing attempt. `custom_ops` are the operators from outside torch
     that were traced before it, None where no graph was found. `guard` is the line that made the guard which a
-    declared dimension violates."""
+    declared dimension violates. `slice` is what leads to the failure in the traced graph, `slice_note` why there is
+    none."""
 
     stage: Stage
     exceptions: tuple[ExceptionFact, ...]
@@ -69,6 +72,8 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     op: OpFact | None = None
     custom_ops: tuple[str, ...] | None = None
     guard: Frame | None = None
+    slice: GraphSlice | None = None
+    slice_note: str = ""
 
     @property
     def culprit(self) -> Frame | None:

@@ -43,7 +43,7 @@ def smallest_dimensions(probe: Probe, fact: CallFact, outcome: Outcome) -> Gener
             batch, reply = search.send(reply), None
             for index, candidate in enumerate(batch):
                 answer = yield from _ask(probe, candidate, answers)
-                if same_disease(outcome, answer):
+                if same_disease(outcome, answer, exporter=probe.exporter):
                     reply, smallest = index, candidate
                     break
     except StopIteration:

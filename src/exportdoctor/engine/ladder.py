@@ -25,10 +25,14 @@ Rung = Generator[Probe, Outcome, None]
 
 @dataclass
 class Ladder:
-    """Feed it outcomes with `answered`; it yields the probes that are needed next. `fact` tells a place's call."""
+    """Feed it outcomes with `answered`; it yields the probes that are needed next. `fact` tells a place's call.
+
+    `dynamic`: the part has dynamic dimensions.
+    """
 
     template: Probe
     fact: Callable[[Place], CallFact]
+    dynamic: bool
     dimensions: dict[tuple[str, ...], Dimensions] = field(default_factory=dict)
     own: dict[str, Verdict] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
@@ -49,21 +53,29 @@ class Ladder:
     def replace_children(self, failing: Iterable[Verdict]) -> Iterator[Probe]:
         """Ask each module that fails through a child whether its own code fails too."""
         for verdict in failing:
-            if verdict.blamed() != verdict.fqn and self._begin(("own", verdict.fqn)):
+            if verdict.blamed() == verdict.fqn or not self._begin(("own", verdict.fqn)):
+                continue
+            if self.template.exporter == "torchscript":
+                self.notes[verdict.fqn] = "its own code was not asked: the legacy exporter knows no opaque operator"
+            else:
                 yield from self._advance(self._own_code(verdict), None)
 
     def climb(self, cases: Iterable[Case]) -> Iterator[Probe]:
         """Ask what is still unknown of each disease."""
         for case in cases:
-            if case.leading().outcome.status == "failed" and self._begin(("dimensions", case.key)):
+            if self.dynamic and case.leading().outcome.status == "failed" and self._begin(("dimensions", case.key)):
                 yield from self._advance(self._dimensions(case), None)
 
-    def told(self, case: Case, finding: Finding) -> Finding:
-        """`finding` with what has been learnt here."""
+    def told(self, case: Case, finding: Finding, *, hidden_by: str | None) -> Finding:
+        """`finding` with what has been learnt here. `hidden_by` is the finding that the module fails with as it is."""
         found = self.dimensions.get(case.key)
-        if found is None:
-            return finding
-        return msgspec.structs.replace(finding, dimensions=found.failing, dimensions_passing=found.passing)
+        if found is not None:
+            finding = msgspec.structs.replace(finding, dimensions=found.failing, dimensions_passing=found.passing)
+        return msgspec.structs.replace(finding, behind=hidden_by) if self.opaque(case.leading()) else finding
+
+    def telling(self, case: Case) -> list[Verdict]:
+        """The case's verdicts that stand: a module whose own code turned out to fail is told with that."""
+        return [verdict for verdict in case.verdicts if self.own.get(verdict.fqn, verdict) is verdict]
 
     def opaque(self, verdict: Verdict) -> bool:
         """Whether the verdict's answer was given with the children replaced."""
@@ -91,7 +103,7 @@ class Ladder:
         outcome = yield self._probe(asked, opaque=True)
         found = judge(verdict.fqn, ((asked, Answer(asked, outcome)),))
         if outcome.kept_children:
-            self.notes[verdict.fqn] = "; ".join(outcome.kept_children)
+            self.notes[verdict.fqn] = f"its own code was asked without replacing {'; '.join(outcome.kept_children)}"
         if found.failing and found.blamed() == verdict.fqn:
             self.own[verdict.fqn] = found
 

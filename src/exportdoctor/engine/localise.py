@@ -9,6 +9,7 @@ from exportdoctor.core.explain import explain
 from exportdoctor.core.finding import ExceptionRecord, Finding
 from exportdoctor.core.outcome import Failure, Frame
 from exportdoctor.core.signature import signature_of
+from exportdoctor.engine.culprit import culprit_of
 from exportdoctor.engine.diagnosis import kind_of, known_of, op_of
 from exportdoctor.engine.judge import Verdict
 from exportdoctor.engine.tree import depth
@@ -108,6 +109,9 @@ def finding_of(
         only_inside=verdict.fqn if module != verdict.fqn and module in passing else None,
         log=outcome.log,
         guard=failure.guard,
+        culprit=culprit_of(failure, kind=kind, status=outcome.status),
+        slice=failure.slice,
+        slice_note=failure.slice_note,
     )
 
 

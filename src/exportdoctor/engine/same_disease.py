@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from exportdoctor.core.outcome import Failure, Outcome
 from exportdoctor.core.signature import signature_of
+from exportdoctor.engine.diagnosis import kind_of
 
 
-def same_disease(one: Outcome, other: Outcome) -> bool:
-    """By the user's line that is to blame, or that made the guard; by the whole signature where there is neither.
+def same_disease(one: Outcome, other: Outcome, *, exporter: str) -> bool:
+    """By kind and by the user's line that is to blame, or that made the guard; by the signature where there is neither.
 
     The message is left out where a line is blamed: with fewer dynamic dimensions it tells of other symbols.
     """
@@ -15,6 +16,8 @@ def same_disease(one: Outcome, other: Outcome) -> bool:
         return False
     if one.failure is None or other.failure is None:
         return one.signal == other.signal
+    if kind_of(one, exporter=exporter) != kind_of(other, exporter=exporter):
+        return False
     lines = _line(one.failure), _line(other.failure)
     return lines[0] == lines[1] if any(lines) else signature_of(one) == signature_of(other)
 

@@ -31,7 +31,8 @@ class PartScan:
         self.started = time.monotonic()
         template = Probe(part=captured.part, fqn="", exporter=options.exporter, to=options.to)
         self.questions = Questions(captured, template)
-        self.ladder = Ladder(template, self.questions.fact)
+        dynamic = any(leaf.axes for leaf in self.call_fact_of_root().inputs)
+        self.ladder = Ladder(template, self.questions.fact, dynamic=dynamic)
         self.verdicts: dict[str, Verdict] = {}
         self.asked = 0
         self._wanted: dict[str, list[Place]] = {}
@@ -109,6 +110,7 @@ class PartScan:
             same_as=verdict.same_as,
             stages=verdict.outcome.stages,
             seconds=round(verdict.seconds, 4) if verdict.asked_itself else 0.0,
+            note=self.ladder.notes.get(verdict.fqn, ""),
         )
 
     def _follow(self, verdict: Verdict) -> Iterator[Probe | ev.AnyEvent]:
@@ -166,7 +168,7 @@ class PartScan:
             if self._told_findings.get(finding.id) != finding:
                 self._told_findings[finding.id] = finding
                 yield ev.FindingMade(finding=finding)
-            for verdict in case.verdicts:
+            for verdict in self.ladder.telling(case):
                 judged = msgspec.structs.replace(self._told(verdict), finding=finding.id)
                 if self._told_verdicts.get(verdict.fqn) != judged:
                     self._told_verdicts[verdict.fqn] = judged
@@ -180,10 +182,16 @@ class PartScan:
             exporter=self.options.exporter,
             classes={fqn: fact.class_name for fqn, fact in self.facts.items()},
             passing={fqn for fqn, verdict in self.verdicts.items() if not verdict.failing},
-            dynamic=any(leaf.dynamic for leaf in self.call_fact_of_root().inputs),
+            dynamic=self.ladder.dynamic,
             versions=self.versions,
         )
-        return self.ladder.told(case, finding)
+        return self.ladder.told(case, finding, hidden_by=self._id_of(case.leading().fqn))
+
+    def _id_of(self, fqn: str) -> str | None:
+        """The finding that a module fails with, exported as it is."""
+        answer = self.verdicts[fqn].deciding
+        found = (case for case in self._cases() if any(verdict.deciding is answer for verdict in case.verdicts))
+        return next((self._ids.get(case.key) for case in found), None)
 
     def conclude(self) -> Iterator[ev.AnyEvent]:
         """The part's verdict."""

@@ -15,6 +15,7 @@ from exportdoctor.core.codec import decode, encode
 from exportdoctor.core.errors import WorkerLost
 from exportdoctor.core.outcome import Outcome
 
+CANDIDATE_FILE = os.path.join(os.sep, "repro", "repro.py")  # what worker/bench.py calls a candidate
 _ROOT = str(Path(__file__).resolve().parents[2])
 
 
@@ -51,10 +52,15 @@ class Bench:
         self._talk = talk
         self._process = started("bench", talk=talk)
 
-    def run(self, source: str) -> Outcome:
-        """The outcome of a script. Raises WorkerLost where the bench itself has ended."""
+    def run(self, source: str, *, eager: bool = False) -> Outcome:
+        """The outcome of a script, which with `eager` must also run without export.
+
+        Raises WorkerLost where the bench itself has ended.
+        """
         self.asked += 1
-        candidate = Candidate(id=str(self.asked), source=source, timeout=self.timeout, memory_mb=self.memory_mb)
+        candidate = Candidate(
+            id=str(self.asked), source=source, timeout=self.timeout, memory_mb=self.memory_mb, eager=eager
+        )
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         try:

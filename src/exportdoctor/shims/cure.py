@@ -1,4 +1,4 @@
-"""What a shim's patterns are matched against, and the match. Pure and torch-free; a match is a hint, never a verdict."""
+"""What a shim's patterns are matched against, and the match. Pure; a match is a hint, never a verdict."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class ExportCall:
     @property
     def named(self) -> dict[str, Any]:
         """The arguments by parameter name, a bundle of `**kwargs` spelled out."""
-        return named_inputs(self.module, (self.args, self.kwargs))
+        return named_inputs(inspect.signature(self.module.forward), (self.args, self.kwargs))
 
     def with_options(self, **changes: Any) -> ExportCall:
         """The call with these options changed."""
@@ -68,9 +68,10 @@ class ExportCall:
     def with_inputs(self, compute: Callable[[Named], dict[str, Any]]) -> ExportCall:
         """The call with the inputs that `compute` makes of the named ones; an input that it gives as `None` is left
         out. All of them go by keyword then."""
+        signature = inspect.signature(self.module.forward)  # a shim may give forward another one later
 
         def convert(inputs: Inputs) -> Inputs:
-            named = named_inputs(self.module, inputs)
+            named = named_inputs(signature, inputs)
             changed = {**named, **compute(named)}
             return (), {name: value for name, value in changed.items() if value is not None or name in named}
 
@@ -82,10 +83,9 @@ class ExportCall:
         return call.with_options(flat_forward=True) if _bundles(self.module, kwargs) else call
 
 
-def named_inputs(module: nn.Module, inputs: Inputs) -> dict[str, Any]:
+def named_inputs(signature: inspect.Signature, inputs: Inputs) -> dict[str, Any]:
     """The arguments of forward by name, in the order of its signature."""
     args, kwargs = inputs
-    signature = inspect.signature(module.forward)
     named: dict[str, Any] = {}
     for name, value in signature.bind(*args, **kwargs).arguments.items():
         match signature.parameters[name].kind:
@@ -128,15 +128,16 @@ def _shapes(call: ExportCall, kwargs: dict[str, Any], more: tuple[Inputs, ...]) 
 
 
 def _differing(value: Any, others: list[Any]) -> Any:
-    """Dimensions whose sizes differ between the input sets must stay dynamic; of the others torch may find out:
-    two images can have as many windows by chance."""
+    """Dimensions whose sizes differ between the input sets must stay dynamic. Of others torch may find out, since two
+    images can have as many windows by chance; a size of one is fixed."""
     import torch
     from torch.export import Dim
 
     if not isinstance(value, torch.Tensor):
         return None
     sizes = zip(value.shape, *(other.shape for other in others if other is not None), strict=True)
-    return {place: Dim.DYNAMIC if len(set(found)) > 1 else Dim.AUTO for place, found in enumerate(sizes)}
+    found = {place: set(several) for place, several in enumerate(sizes)}
+    return {place: Dim.DYNAMIC if len(several) > 1 else Dim.AUTO for place, several in found.items() if several != {1}}
 
 
 def _bundles(module: nn.Module, kwargs: Mapping[str, Any]) -> bool:

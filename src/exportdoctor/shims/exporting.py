@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
@@ -68,8 +68,9 @@ def flat_forward(call: ExportCall) -> Iterator[ExportCall]:
     plain = [parameter for parameter in signature.parameters.values() if parameter.name != bundle]
     spelled = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in extra]
     forward.__signature__ = signature.replace(parameters=[*plain, *spelled])  # type: ignore[attr-defined]
+    shapes = shapes_by_name(call)
     with replaced(module, "forward", forward):
-        yield replace(call, dynamic_shapes=shapes_by_name(call))
+        yield replace(call, dynamic_shapes=shapes)
 
 
 def _refined(call: ExportCall, message: str) -> ExportCall | None:
@@ -80,10 +81,11 @@ def _refined(call: ExportCall, message: str) -> ExportCall | None:
     lines = [line.strip() for line in fixes.splitlines() if " = " in line]
     if call.options.suggested_fixes == "relations":
         lines = [line for line in lines if not line.partition(" = ")[2].strip().isdigit()]
-    if not lines or not isinstance(call.dynamic_shapes, Mapping | tuple | list):
+    given = call.dynamic_shapes
+    if not lines or not isinstance(given, dict | tuple | list):
         return None
     try:
-        shapes = refine_dynamic_shapes_from_suggested_fixes("Suggested fixes:\n" + "\n".join(lines), call.dynamic_shapes)
+        shapes: Any = refine_dynamic_shapes_from_suggested_fixes("\n".join(["Suggested fixes:", *lines]), given)
     except Exception:
         return None  # a proposal that torch itself cannot read, such as one about Dim.DYNAMIC, which has no name
-    return None if shapes == call.dynamic_shapes else replace(call, dynamic_shapes=shapes)
+    return None if shapes == given else replace(call, dynamic_shapes=shapes)

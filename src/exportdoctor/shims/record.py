@@ -14,6 +14,7 @@ from exportdoctor.core.errors import ExportdoctorError
 from exportdoctor.core.version_range import holds
 from exportdoctor.shims.cure import Cure, Seen
 from exportdoctor.shims.export_call import ExportCall
+from exportdoctor.shims.sources import is_installed
 
 Soundness = Literal["exact", "signature", "precondition", "specialised", "opaque", "unsound"]
 SOUNDNESS: tuple[Soundness, ...] = get_args(Soundness)
@@ -44,7 +45,7 @@ class Replacement:
     """What a shim puts in the place of what. `target` and `by` are `package.module:qualified.name`.
 
     Instead of `by`, `rewrite` makes the new source of the old; without a function to replace, `before` and `after` tell
-    the change in code.
+    the change in code. `optional`: not every release has it.
     """
 
     target: str
@@ -52,13 +53,15 @@ class Replacement:
     rewrite: Callable[[str], str] | None = None
     before: str = ""
     after: str = ""
+    optional: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shim:
     """A known cure. `needs` maps packages to version ranges, `""` = any; `rank` orders shims of equal soundness.
 
-    `problem` says why a provider's shim cannot be used at all, empty where it can.
+    `wants` are definitions, `package.module:name`, that must be installed. `problem` says why a provider's shim cannot
+    be used at all, empty where it can.
     """
 
     id: str
@@ -75,6 +78,7 @@ class Shim:
     rank: int = 50
     conflicts: tuple[str, ...] = ()
     replaces: tuple[Replacement, ...] = ()
+    wants: tuple[str, ...] = ()
     problem: str = ""
 
     def apply(self, call: ExportCall) -> AbstractContextManager[ExportCall]:
@@ -95,9 +99,10 @@ class Shim:
                 return f"{package} is not installed"
             if wanted and holds(wanted, found) is False:
                 return f"made for {package} {wanted}, found {found}"
-        return None
+        missing = next((target for target in self.wants if not is_installed(target)), None)
+        return f"the installed {missing.partition('.')[0]} has no {_spoken(missing)}" if missing else None
 
 
-def no_change(call: ExportCall) -> AbstractContextManager[ExportCall]:
-    """What a shim that cannot be used does when it is entered: it says so."""
-    raise NotApplicable("it cannot be used here")
+def _spoken(target: str) -> str:
+    module, _, name = target.partition(":")
+    return f"{name} in {module.rpartition('.')[2]}" if name else module

@@ -10,9 +10,10 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+import msgspec
 import torch
 
-from exportdoctor.core.outcome import Outcome
+from exportdoctor.core.outcome import Birth, Failure, Frame, Outcome
 from exportdoctor.core.probe import Probe
 from exportdoctor.worker.births import Registry, registering
 from exportdoctor.worker.capture import Call
@@ -21,9 +22,11 @@ from exportdoctor.worker.describe import causes, describe
 from exportdoctor.worker.dimensions import all_dynamic, declared_dims, kept
 from exportdoctor.worker.dims import dynamic_shapes_of
 from exportdoctor.worker.flat_signature import flat_signature
+from exportdoctor.worker.opaque import children_replaced
 from exportdoctor.worker.partial_graph import partial_graph
 from exportdoctor.worker.reads import watching
 from exportdoctor.worker.session import PartCapture
+from exportdoctor.worker.slicing import slice_of
 from exportdoctor.worker.torchscript import export_torchscript
 
 Shapes = dict[str, Any] | tuple[Any, ...] | list[Any] | None
@@ -56,6 +59,7 @@ def attempt(part: PartCapture, probe: Probe) -> Outcome:
     reads: set[tuple[str, str]] | None = None
     births = Registry()
     guards = Guards()
+    kept: tuple[str, ...] = ()
     stage: Any = "export"
     try:
         with (
@@ -63,17 +67,33 @@ def attempt(part: PartCapture, probe: Probe) -> Outcome:
             watching(module, probe.watch) as reads,
             registering() as births,
             guarding() as guards,
+            _children(part, probe, call) as kept,
             _signature(part, probe, module, call),
         ):
             shapes = _shapes(part, probe, module)
             EXPORTERS[probe.exporter](module, call.args, call.kwargs, shapes)
     except (Exception, SystemExit, GeneratorExit) as error:
         chain = tuple(causes(error))
-        failure = describe(error, stage=stage, names=part.names, births=births.of(chain), guard=guards.violated(chain))
+        failure = _failure(error, chain, part, probe, births=births.of(chain), guard=guards.violated(chain))
         _log(error, partial_graph(chain))
         status = "out_of_memory" if isinstance(error, MemoryError) else "failed"
-        return _outcome(probe, status, started, failure=failure, stages={stage: "fail"}, reads=_sorted(reads))
-    return _outcome(probe, "passed", started, stages={stage: "pass"}, reads=_sorted(reads))
+        return _outcome(probe, status, started, failure=failure, stages={stage: "fail"}, reads=reads, kept=kept)
+    return _outcome(probe, "passed", started, stages={stage: "pass"}, reads=reads, kept=kept)
+
+
+def _failure(
+    error: BaseException,
+    chain: tuple[BaseException, ...],
+    part: PartCapture,
+    probe: Probe,
+    *,
+    births: tuple[Birth, ...],
+    guard: Frame | None,
+) -> Failure:
+    """What the error itself says, and what was noted while it came about."""
+    failure = describe(error, stage="export", names=part.names)
+    leads, note = slice_of(chain, births, exporter=probe.exporter)
+    return msgspec.structs.replace(failure, births=births, guard=guard, slice=leads, slice_note=note)
 
 
 def _log(error: BaseException, graph: str) -> None:
@@ -99,11 +119,28 @@ def _signature(part: PartCapture, probe: Probe, module: torch.nn.Module, call: C
     return flat_signature(module, call.args, call.kwargs)
 
 
-def _sorted(reads: set[tuple[str, str]] | None) -> tuple[tuple[str, str], ...] | None:
-    return None if reads is None else tuple(sorted(reads))
+def _children(part: PartCapture, probe: Probe, call: Call) -> AbstractContextManager[tuple[str, ...]]:
+    if not probe.opaque:
+        return nullcontext(())
+    return children_replaced(call.inner, call.inner_there, part.by_id())
 
 
-def _outcome(probe: Probe, status: Any, started: float, **facts: Any) -> Outcome:
+def _outcome(
+    probe: Probe,
+    status: Any,
+    started: float,
+    *,
+    reads: set[tuple[str, str]] | None,
+    kept: tuple[str, ...],
+    **facts: Any,
+) -> Outcome:
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    seconds = round(time.perf_counter() - started, 4)
-    return Outcome(probe=probe.id, status=status, seconds=seconds, peak_rss_mb=round(peak, 1), **facts)
+    return Outcome(
+        probe=probe.id,
+        status=status,
+        seconds=round(time.perf_counter() - started, 4),
+        peak_rss_mb=round(peak, 1),
+        reads=None if reads is None else tuple(sorted(reads)),
+        kept_children=kept,
+        **facts,
+    )

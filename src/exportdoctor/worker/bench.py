@@ -6,6 +6,7 @@ Candidates come as lines on stdin, outcomes go as lines to what was stdout. Noth
 from __future__ import annotations
 
 import contextlib
+import copy
 import linecache
 import os
 import select
@@ -14,7 +15,9 @@ import sys
 import time
 import types
 from dataclasses import dataclass, field
+from typing import Any
 
+import msgspec
 import psutil
 import torch
 
@@ -22,6 +25,7 @@ from exportdoctor.core.candidate import Candidate
 from exportdoctor.core.codec import decode, encode
 from exportdoctor.core.errors import StoreError
 from exportdoctor.core.outcome import Outcome
+from exportdoctor.worker.births import Registry, registering
 from exportdoctor.worker.describe import causes, describe
 from exportdoctor.worker.process import die_with_parent, lead_a_group, send_output_to, write_stacks_to
 
@@ -127,13 +131,43 @@ def _executed(candidate: Candidate) -> Outcome:
     module.__file__ = FILE
     sys.modules["__main__"] = module
     linecache.cache[FILE] = (len(candidate.source), None, candidate.source.splitlines(keepends=True), FILE)
+    births, stage = Registry(), "export"
+    if candidate.eager:
+        _run_eager_first()
     try:
-        exec(compile(candidate.source, FILE, "exec", dont_inherit=True), module.__dict__)
+        with registering() as births:
+            exec(compile(candidate.source, FILE, "exec", dont_inherit=True), module.__dict__)
     except (Exception, SystemExit, GeneratorExit) as error:
-        failure = describe(error, stage="export", names={}) if tuple(causes(error)) else None
+        stage = "capture" if isinstance(error, _NotInEager) else "export"
+        failure = describe(error, stage=stage, names={})  # type: ignore[arg-type]
+        failure = msgspec.structs.replace(failure, births=births.of(tuple(causes(error))))
         status = "out_of_memory" if isinstance(error, MemoryError) else "failed"
         return _outcome(candidate, status, started, failure)
     return _outcome(candidate, "passed", started, None)
+
+
+class _NotInEager(Exception):
+    """The module does not run without export, so that its export fails for another reason."""
+
+
+def _run_eager_first() -> None:
+    """In this process, every export begins with a plain run of copies of what it is given."""
+
+    def checked(export: Any) -> Any:
+        def run_and_export(module: Any, args: Any = (), *rest: Any, **how: Any) -> Any:
+            given = rest[0] if export is torch_export and rest and isinstance(rest[0], dict) else how.get("kwargs")
+            try:
+                copied, values, named = copy.deepcopy((module, args, given or {}))
+                copied(*(values if isinstance(values, tuple) else (values,)), **named)
+            except Exception as error:
+                raise _NotInEager(str(error)) from error
+            return export(module, args, *rest, **how)
+
+        return run_and_export
+
+    torch_export = torch.export.export
+    torch.export.export = checked(torch_export)
+    torch.onnx.export = checked(torch.onnx.export)
 
 
 def _outcome(candidate: Candidate, status: str, started: float, failure: object) -> Outcome:

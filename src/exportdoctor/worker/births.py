@@ -32,9 +32,30 @@ class Registry:
     births: dict[str, Birth] = field(default_factory=dict)
 
     def of(self, chain: tuple[BaseException, ...]) -> tuple[Birth, ...]:
-        """The births of the symbols in the condition that could not be decided (`GuardOnDataDependentSymNode.cond`)."""
-        names = {str(symbol) for error in chain for symbol in getattr(getattr(error, "cond", None), "free_symbols", ())}
-        return tuple(self.births[name] for name in sorted(names, key=_by_number) if name in self.births)
+        """The births of the symbols in the condition that could not be decided."""
+        return tuple(self.births[name] for name in undecided(chain) if name in self.births)
+
+
+def undecided(chain: tuple[BaseException, ...]) -> tuple[str, ...]:
+    """The symbols in the condition that could not be decided (`GuardOnDataDependentSymNode.cond`).
+
+    Dynamo raises an error of its own while it handles that one, which is then no cause but a context.
+    """
+    names = {
+        str(symbol)
+        for error in (chain[:1] and (*chain, *_contexts(chain[-1])))
+        for symbol in getattr(getattr(error, "cond", None), "free_symbols", ())
+    }
+    return tuple(sorted(names, key=_by_number))
+
+
+def _contexts(error: BaseException) -> Iterator[BaseException]:
+    seen: set[int] = set()
+    current = error.__context__
+    while current is not None and id(current) not in seen:
+        seen.add(id(current))
+        yield current
+        current = current.__cause__ or current.__context__
 
 
 @contextmanager

@@ -9,16 +9,19 @@ import torch
 
 from exportdoctor.targets.eager import left_as_it_was
 from exportdoctor.worker.dims import Place, differing, leaves_of, places_of, size_at, too_small
+from exportdoctor.worker.exchange import Exchange, Taken, begin, end
 from exportdoctor.worker.snapshot import Budget, snapshot
 
-CALLS_KEPT = 8
+CALLS_KEPT = 32  # distinct calls of one module that are asked about
+_CALLS_SEEN = 256
 
 
 @dataclass
 class Call:
     """One call of a module, its inputs copied before it ran. `dims` are the dynamic dimensions by leaf index.
 
-    `sizes` are the sizes of these in the two captures, `axes` their names.
+    `sizes` are the sizes of these in the two captures, `axes` their names. `inner` are the calls that it made of
+    other modules, in order; `inner_there` the same in the second capture.
     """
 
     args: tuple[Any, ...]
@@ -27,6 +30,8 @@ class Call:
     times: int = 1
     sizes: dict[Place, tuple[int, int]] = field(default_factory=dict)
     axes: dict[Place, str] = field(default_factory=dict)
+    inner: list[Exchange] = field(default_factory=list)
+    inner_there: list[Exchange] | None = None
 
 
 @dataclass
@@ -45,19 +50,28 @@ def record(
     Raises whatever the forward raises; hooks are gone and state is back in either case.
     """
     calls: dict[int, Calls] = {}
+    under_way: list[Taken] = []
 
     def before(called: torch.nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:
+        under_way.append(begun := begin(called, given, named))
         mine = calls.setdefault(id(called), Calls())
         mine.seen += 1
-        if len(mine.kept) < CALLS_KEPT * 4:
+        if len(mine.kept) < _CALLS_SEEN:
             copied_args, copied_kwargs = snapshot((given, named), budget=budget)
-            mine.kept.append(Call(copied_args, copied_kwargs))
+            mine.kept.append(Call(copied_args, copied_kwargs, inner=begun.calls))
+
+    def after(called: torch.nn.Module, given: tuple[Any, ...], named: dict[str, Any], output: Any) -> None:
+        while under_way and (begun := under_way.pop()).child != id(called):
+            pass  # a call that raised, which its caller caught
+        if under_way:
+            under_way[-1].calls.append(end(begun, given, named, output))
 
     with left_as_it_was(module), torch.no_grad():
         # prepended, so that inputs are seen before hooks of the model's own change them: an export runs those again
         handles = [
             child.register_forward_pre_hook(before, prepend=True, with_kwargs=True) for child in module.modules()
         ]
+        handles += [child.register_forward_hook(after, prepend=True, with_kwargs=True) for child in module.modules()]
         own_args, own_kwargs = snapshot((args, kwargs), budget=Budget(left=2**62))
         try:
             module(*own_args, **own_kwargs)
@@ -78,6 +92,7 @@ def add_dims(first: dict[int, Calls], second: dict[int, Calls]) -> None:
             continue
         for call, other in zip(calls.kept, others.kept, strict=False):
             mine, theirs = leaves_of(call.args, call.kwargs), leaves_of(other.args, other.kwargs)
+            call.inner_there = other.inner
             call.dims = differing(mine, theirs) or {}
             call.sizes = {place: (size_at(mine, place), size_at(theirs, place)) for place in places_of(call.dims)}
             if too_small(mine, call.dims) and not too_small(theirs, call.dims):

@@ -12,26 +12,22 @@ from typing import Any
 import msgspec
 import torch
 
-from exportdoctor.core.outcome import Birth, ExceptionFact, Failure, Frame, Stage
+from exportdoctor.core.outcome import ExceptionFact, Failure, Frame, Stage
 from exportdoctor.worker.frames import OURS, is_user_file, python_frame, segment, source_line, tracebacks
 from exportdoctor.worker.partial_graph import custom_ops, last_op
 
 Names = Mapping[int, str]
 
 
-def describe(
-    error: BaseException, *, stage: Stage, names: Names, births: tuple[Birth, ...] = (), guard: Frame | None = None
-) -> Failure:
+def describe(error: BaseException, *, stage: Stage, names: Names) -> Failure:
     """What `error` says. `names` maps `state_id(module)` to its FQN within the scanned part."""
     chain = tuple(causes(error))
     return Failure(
         stage=stage,
         exceptions=tuple(ExceptionFact(type=qualified_name(type(e)), message=_message(e)) for e in chain),
         frames=tuple(_stack(chain, names)),
-        births=births,
         op=last_op(chain),
         custom_ops=custom_ops(chain),
-        guard=guard,
     )
 
 

@@ -47,7 +47,7 @@ def _root_axes(built: BuiltPart) -> Iterable[tuple[Place, str]]:
     called = {place: axis for axis, places in built.axes.items() for place in places}
     for place, (path, dim) in _declared(built).items():
         text = _called(path, place[1])
-        yield place, called.get(text) or getattr(dim, "__name__", text)
+        yield place, called.get(text) or str(getattr(dim, "__name__", text))
 
 
 def _declared(built: BuiltPart) -> dict[Place, tuple[str, Any]]:

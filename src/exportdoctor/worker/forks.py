@@ -71,6 +71,7 @@ def _with(outcome: Outcome, peak_kb: int, log: str | None) -> Outcome:
         stages=outcome.stages,
         failure=outcome.failure,
         reads=outcome.reads,
+        kept_children=outcome.kept_children,
         log=log if not outcome.passed else None,
     )
 

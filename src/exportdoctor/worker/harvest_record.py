@@ -112,7 +112,8 @@ def _told(value: Any) -> list[Any]:
 
 def read_record(path: str) -> Record:
     """The record in the file at `path`; a torn last line is dropped."""
-    record, returned = Record(), {}
+    record = Record()
+    returned: dict[Site, list[Any]] = {}
     with open(path, encoding="utf-8") as file:
         for text in file:
             if not text.endswith("\n"):

@@ -34,6 +34,15 @@ def graphs_of(chain: tuple[BaseException, ...]) -> Iterator[torch.fx.Graph]:
                 yield graph
 
 
+def dynamo_graphs_of(chain: tuple[BaseException, ...]) -> Iterator[torch.fx.Graph]:
+    """The graphs of dynamo's interpreters on the tracebacks, innermost first: of torch functions, not operators."""
+    for error in chain:
+        for link in reversed(tuple(tracebacks(error))):
+            graph = getattr(getattr(link.tb_frame.f_locals.get("self"), "output", None), "graph", None)
+            if isinstance(graph, torch.fx.Graph) and len(graph.nodes):
+                yield graph
+
+
 def _graph_in(local: dict[str, Any]) -> Any:
     """A tracer keeps its graph as `self.graph`; export's last steps keep the traced program as `export_artifact`."""
     artifact = local.get("export_artifact")
@@ -50,12 +59,13 @@ def last_op(chain: tuple[BaseException, ...]) -> OpFact | None:
     for graph in graphs_of(chain):
         for node in reversed(graph.nodes):
             if node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload):
-                return OpFact(name=str(node.target), arguments=tuple(map(_shown, node.args)))
+                return OpFact(name=str(node.target), arguments=tuple(map(shown, node.args)))
     return None
 
 
 _TORCH_NAMESPACES = frozenset({"aten", "prim", "prims", "higher_order", "quantized", "inductor", "profiler", "export",
-                               "_c10d_functional", "c10d_functional", "quantized_decomposed", "rngprims"})  # fmt: skip
+                               "_c10d_functional", "c10d_functional", "quantized_decomposed", "rngprims",
+                               "exportdoctor"})  # fmt: skip
 
 
 def custom_ops(chain: tuple[BaseException, ...]) -> tuple[str, ...] | None:
@@ -72,28 +82,42 @@ def custom_ops(chain: tuple[BaseException, ...]) -> tuple[str, ...] | None:
 
 def _op_on_leaked_constant(error: BaseException) -> OpFact | None:
     node = leaked_constant_user(error)
-    return None if node is None else OpFact(name=str(node.target), arguments=tuple(map(_shown, node.args)))
+    return None if node is None else OpFact(name=str(node.target), arguments=tuple(map(shown, node.args)))
+
+
+def raising_op(chain: tuple[BaseException, ...]) -> tuple[torch._ops.OpOverload, tuple[Any, ...]] | None:
+    """The operator that was being dispatched when an exception of the chain rose, with its arguments."""
+    return next((found for error in chain if (found := _dispatched(error)) is not None), None)
 
 
 def _op_on_the_stack(error: BaseException) -> OpFact | None:
+    found = _dispatched(error)
+    return None if found is None else OpFact(name=str(found[0]), arguments=tuple(map(shown, found[1])), raised=True)
+
+
+def _dispatched(error: BaseException) -> tuple[torch._ops.OpOverload, tuple[Any, ...]] | None:
     """Fake and proxy dispatch keep the operator in a local named `func`, its arguments in `args`."""
-    found: OpFact | None = None
+    found = None
     for link in tracebacks(error):
         local = link.tb_frame.f_locals
         func = local.get("func")
         if isinstance(func, torch._ops.OpOverload):
             arguments = local.get("args", ())
-            shown = tuple(map(_shown, arguments)) if isinstance(arguments, tuple) else ()
-            found = OpFact(name=str(func), arguments=shown, raised=True)
+            found = (func, arguments if isinstance(arguments, tuple) else ())
     return found
 
 
-def _shown(value: Any) -> str:
+def value_of(node: torch.fx.Node) -> Any:
+    """The fake value of a node; dynamo keeps it under another name. None for an operator that gave none."""
+    return node.meta.get("val", node.meta.get("example_value"))
+
+
+def shown(value: Any) -> str:
     """A tensor by its dtype and (symbolic) shape, anything else by a short repr."""
-    meta = getattr(value, "meta", {}).get("val", value) if isinstance(value, torch.fx.Node) else value
+    meta = value_of(value) if isinstance(value, torch.fx.Node) else value
     if isinstance(meta, torch.Tensor):
         return f"{str(meta.dtype).removeprefix('torch.')}[{', '.join(map(str, meta.shape))}]"
     if isinstance(meta, (list, tuple)):
-        return f"[{', '.join(map(_shown, meta[:8]))}{', …' if len(meta) > 8 else ''}]"
+        return f"[{', '.join(map(shown, meta[:8]))}{', …' if len(meta) > 8 else ''}]"
     text = str(meta) if isinstance(meta, (torch.SymInt, torch.SymFloat, torch.SymBool)) else repr(meta)
     return text[:120]

@@ -52,6 +52,10 @@ class PartCapture:
         """The submodule of that FQN."""
         return self.fqns[fqn]
 
+    def by_id(self) -> dict[int, tuple[str, torch.nn.Module]]:
+        """Each module, under its first name, by its identity."""
+        return {id(module): (self.names[state_id(module)], module) for module in self.fqns.values()}
+
     def calls_of(self, fqn: str) -> list[Call]:
         """Its distinct calls."""
         return self.distinct[fqn]
@@ -69,7 +73,8 @@ def capture(built: BuiltPart, *, exporter: str) -> PartCapture:
     part = PartCapture(built, fqns, names)
     with built.prepare():
         calls = _record_all(part)
-        part.root = Call(built.args, built.kwargs)
+        seen = calls[id(built.module)].kept[0]
+        part.root = Call(built.args, built.kwargs, inner=seen.inner, inner_there=seen.inner_there)
         name_axes(built, part.root, (call for one in calls.values() for call in one.kept))
         _keep_distinct(part, calls, Fingerprints(values_matter=exporter == "torchscript"))
     return part

@@ -7,6 +7,7 @@ import re
 from exportdoctor.core.finding import Finding, ShimTry
 from exportdoctor.core.report import Report
 from exportdoctor.report.causes import cause_of
+from exportdoctor.report.wording.depends import depends
 from exportdoctor.report.wording.pieces import count, issue_name, module_name, short_path
 
 # torch repeats the expression without hints, and lists size-like symbols, of which there are mostly none
@@ -62,6 +63,7 @@ def story(finding: Finding) -> tuple[str, ...]:
         evaluated(finding),
         why(finding),
         *born(finding),
+        *depends(finding),
         others(finding),
         f"Next: {next_step(finding)}",
     ]

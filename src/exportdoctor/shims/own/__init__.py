@@ -1,0 +1,37 @@
+"""The project's own shims, one file each or one file for a family, listed here and nowhere else."""
+
+from __future__ import annotations
+
+from exportdoctor.shims.own import (
+    block_diagonal_attention,
+    cache_pytrees,
+    check_as_assertion,
+    dataclass_pytrees,
+    eager_attention,
+    frozen,
+    grid_methods,
+    known_values,
+    masks_by_broadcast,
+    modes,
+    module_state,
+    position_ids,
+    sdpa_without_size_check,
+    vision_geometry,
+)
+
+OWN = (
+    vision_geometry.SHIM,
+    grid_methods.SHIM,
+    position_ids.SHIM,
+    block_diagonal_attention.SHIM,
+    masks_by_broadcast.SHIM,
+    sdpa_without_size_check.SHIM,
+    check_as_assertion.SHIM,
+    eager_attention.SHIM,
+    cache_pytrees.SHIM,
+    dataclass_pytrees.SHIM,
+    module_state.SHIM,
+    *modes.SHIMS,
+    known_values.SHIM,
+    frozen.SHIM,
+)

@@ -143,7 +143,7 @@ def _additive(mask: Any, dtype: Any) -> Any:
 
 
 def splits_by_boundaries(forward: Callable[..., Any]) -> bool:
-    """Whether a forward takes `cu_seqlens` and cuts by them: a split by a `.tolist()`, or a loop from one to the next."""
+    """Whether a forward takes `cu_seqlens` and cuts by them: a split by a `.tolist()`, or a loop over them."""
     tree = tree_of(forward)
     if tree is None or BOUNDARIES not in inspect.signature(inspect.unwrap(forward)).parameters:
         return False

@@ -42,7 +42,7 @@ def _positions(owner: Any, named: Named) -> Any:
 
 
 SHIM = Shim(
-    id="position-ids-outside",
+    id="precompute-position-ids",
     title="Position ids of text with pictures are computed outside and passed in",
     soundness="signature",
     enter=_enter,

@@ -101,7 +101,7 @@ def _enter(call: ExportCall) -> Iterator[ExportCall]:
 
 
 SHIM = Shim(
-    id="vision-geometry-outside",
+    id="precompute-grid",
     title="Positions and windows of the image grid are computed outside and passed in",
     soundness="signature",
     enter=_enter,

@@ -1,0 +1,80 @@
+"""`exportdoctor repro`: a finding's minimal script, verified, on stdout or in a file; with --bundle an issue."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+import click
+
+from exportdoctor.cli.complete import complete_runs
+from exportdoctor.cli.terminal import write_out
+from exportdoctor.cli.trouble import say
+from exportdoctor.core.errors import ExitCode, StoreError
+from exportdoctor.store.disk import replace_file
+from exportdoctor.store.runs import find_run, read_run
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("names", nargs=-1, required=True, metavar="[RUN] FINDING", shell_complete=complete_runs)
+@click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write it there.")
+@click.option("--bundle", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
+              help="A folder with script, issue.md and log, ready to file upstream.")  # fmt: skip
+@click.option("--seconds", type=click.FloatRange(min=1), default=60.0, show_default=True,
+              help="How long to go on reducing.")  # fmt: skip
+@click.option("--quiet", "-q", is_flag=True, help="No progress on stderr.")
+@click.pass_context
+def repro(
+    context: click.Context,
+    names: tuple[str, ...],
+    output: Path | None,
+    bundle: Path | None,
+    seconds: float,
+    quiet: bool,
+) -> int:
+    """Make the minimal script that reproduces FINDING (F1, say) of RUN, by default of the newest run.
+
+    Exit code: 0 the script is verified to fail in the same way, 1 it is not.
+    """
+    if len(names) > 2:
+        raise click.UsageError("Give a RUN and a FINDING, or a FINDING alone", ctx=context)
+    from exportdoctor.repro.bundle import write_bundle
+    from exportdoctor.repro.keeping import keep
+    from exportdoctor.repro.making import Order, make
+    from exportdoctor.repro.reduction import Budget
+
+    run = read_run(find_run(names[0] if len(names) == 2 else None))
+    begun = time.monotonic()
+
+    def tell(text: str) -> None:
+        if not quiet:
+            print(f"{time.monotonic() - begun:6.0f}s  {text}", file=sys.stderr, flush=True)
+
+    made_by = f"exportdoctor repro {run.run} {names[-1]}"
+    made = make(Order(run=run, finding=names[-1], budget=Budget(seconds=seconds), made_by=made_by), tell)
+    try:
+        kept = keep(made, run.path)
+        tell(f"saved in {kept}")
+    except StoreError as error:
+        say(f"the script is not kept with its run: {error.line()}")
+    for note in made.notes:
+        say(note)
+    if bundle is not None:
+        write_bundle(made, run, bundle)
+        tell(f"bundle in {bundle}")
+    if output is not None:
+        replace_file(output, made.text.encode())
+    elif bundle is None:
+        write_out(made.text)
+    return _verdict(made.sighting.verified, interrupted=made.reduction.ended == "interrupted")
+
+
+def _verdict(verified: bool, *, interrupted: bool) -> int:
+    if interrupted:
+        say("interrupted: this is the best so far; the same command goes on from here")
+        return ExitCode.INTERRUPTED
+    if not verified:
+        say("NOT verified: in a fresh process this script does not fail in the same way")
+        return ExitCode.FINDINGS
+    return ExitCode.EXPORTS

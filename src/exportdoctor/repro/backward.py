@@ -1,0 +1,121 @@
+"""Cuts a script to what its failure needs, by data flow: one candidate that saves the reducer most of its questions.
+
+The only place that reads a script's meaning, and roughly: whether the cut script still fails is for the bench to say.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable
+
+from exportdoctor.core.outcome import Failure
+
+
+def sliced(source: str, failure: Failure | None, *, file: str) -> str:
+    """`source` with, in each function on the failing stack, only the failing statement and what it depends on.
+
+    The stack is that of the run of this very source; functions and classes that nothing names any more are dropped.
+    """
+    lines = {frame.line for frame in failure.frames if frame.file == file} if failure else set()
+    tree = ast.parse(source)
+    if lines:
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef) and _holds(node.body, lines):
+                node.body = _needed(node.body, lines, set())
+    return ast.unparse(ast.fix_missing_locations(_without_unused(tree)))
+
+
+def _holds(body: Iterable[ast.stmt], lines: set[int]) -> bool:
+    return any(one.lineno <= line <= (one.end_lineno or one.lineno) for one in body for line in lines)
+
+
+def _needed(body: list[ast.stmt], lines: set[int], wanted: set[str]) -> list[ast.stmt]:
+    """The statements up to the failing one that it or a kept one needs; `wanted` grows by the names they read."""
+    place = next((i for i, one in enumerate(body) if _holds([one], lines)), len(body) - 1)
+    failing = body[place]
+    kept = [_narrowed(failing, lines, wanted)]
+    for statement in reversed(body[:place]):
+        if _writes(statement) & wanted:
+            wanted |= _reads(statement)
+            kept.insert(0, statement)
+    return kept
+
+
+def _narrowed(statement: ast.stmt, lines: set[int], wanted: set[str]) -> ast.stmt:
+    """A block that holds the failing statement, cut inside; its head keeps what it reads."""
+    for name in ("body", "orelse", "finalbody"):
+        inner = getattr(statement, name, None)
+        if isinstance(inner, list) and inner and isinstance(inner[0], ast.stmt) and _holds(inner, lines):
+            setattr(statement, name, _needed(inner, lines, wanted))
+    wanted |= _reads(statement)
+    return statement
+
+
+def _reads(statement: ast.AST) -> set[str]:
+    """Names and attributes of `self` that a statement reads."""
+    return {node.id for node in ast.walk(statement) if isinstance(node, ast.Name)} - {"self"} | {
+        f".{node.attr}" for node in ast.walk(statement) if isinstance(node, ast.Attribute) and _is_self(node.value)
+    }
+
+
+def _writes(statement: ast.AST) -> set[str]:
+    """Names and attributes of `self` that it may change, by assignment or by a method call on them."""
+    found: set[str] = set()
+    for node in ast.walk(statement):
+        match node:
+            case ast.Name(id=name, ctx=ast.Store() | ast.Del()):
+                found.add(name)
+            case ast.FunctionDef(name=name):
+                found.add(name)
+            case ast.Attribute(value=value, attr=name, ctx=ast.Store()) if _is_self(value):
+                found.add(f".{name}")
+            case ast.Subscript(value=ast.Name(id=name), ctx=ast.Store()):
+                found.add(name)
+            case ast.Attribute(value=ast.Name(id=name), ctx=ast.Store()):
+                found.add(name)
+            case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Name(id=name)))):
+                found.add(name)
+    return found
+
+
+def _is_self(node: ast.AST) -> bool:
+    return isinstance(node, ast.Name) and node.id == "self"
+
+
+def _without_unused(tree: ast.Module) -> ast.Module:
+    """Without undecorated top-level definitions, assignments and attributes that nothing names."""
+    while True:
+        before = ast.unparse(tree)
+        attributes = {
+            node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)
+        } | {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+        for owner in [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]:
+            for method in [
+                part for part in owner.body if isinstance(part, ast.FunctionDef) and part.name == "__init__"
+            ]:
+                method.body = [one for one in method.body if _set_attribute(one) in (None, *attributes)] or [ast.Pass()]
+        tree.body = [one for one in tree.body if _is_used(one, tree)]
+        if ast.unparse(tree) == before:
+            return tree
+
+
+def _set_attribute(statement: ast.stmt) -> str | None:
+    match statement:
+        case ast.Assign(targets=[ast.Attribute(value=value, attr=name)]) if _is_self(value):
+            return name
+    return None
+
+
+def _is_used(statement: ast.stmt, tree: ast.Module) -> bool:
+    match statement:
+        case ast.FunctionDef(name=name, decorator_list=[]) | ast.ClassDef(name=name, decorator_list=[]):
+            names = {name}
+        case ast.Assign(targets=[ast.Name(id=name)]):
+            names = {name}
+        case ast.Import(names=[ast.alias(name=name, asname=None)]):
+            names = {name.partition(".")[0]}
+        case _:
+            return True
+    others = [one for one in tree.body if one is not statement]
+    read = {node.id for one in others for node in ast.walk(one) if isinstance(node, ast.Name)}
+    return bool(names & read)

@@ -1,0 +1,69 @@
+"""The form of a finished script: a header that says what, where and how, and then the code."""
+
+from __future__ import annotations
+
+import ast
+import textwrap
+from collections.abc import Mapping
+
+from exportdoctor.core.finding import Finding
+
+_WIDTH = 110
+_TOLD = ("python", "platform", "torch", "transformers", "cuda")
+
+
+def imports_of(source: str) -> tuple[str, ...]:
+    """The top-level packages that a script imports, Python's own left out."""
+    import sys
+
+    names: dict[str, None] = {}
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            names |= dict.fromkeys(alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names[node.module.partition(".")[0]] = None
+    return tuple(name for name in names if name not in sys.stdlib_module_names)
+
+
+def with_header(source: str, *, finding: Finding, expected: str, environment: Mapping[str, str], made_by: str) -> str:
+    """The script as it is handed out: `expected` is what it shows in a fresh process."""
+    used = set(imports_of(source))
+    versions = ", ".join(
+        f"{name} {value}" if name != "platform" else value
+        for name, value in environment.items()
+        if name in _TOLD and (name != "transformers" or "transformers" in used)
+    )
+    lines = [
+        *_comment(f"Reduced from {_where(finding)}"),
+        *_comment(f"Fails with {expected}"),
+        *_comment(f"Environment: {versions}"),
+        *_comment(f"Made by: {made_by}"),
+    ]
+    return "\n".join([*lines, *_spaced(source), ""])
+
+
+def _where(finding: Finding) -> str:
+    place = f"{finding.function}, {_tail(finding.file)}:{finding.line}" if finding.function and finding.file else ""
+    module = f"{finding.module or 'the root'} ({finding.module_class})"
+    return f"{place}, called by {module}" if place else module
+
+
+def _tail(path: str) -> str:
+    """A path as others know it: from the package on."""
+    for folder in ("site-packages/", "dist-packages/"):
+        if folder in path:
+            return path.rpartition(folder)[2]
+    return path.rpartition("/")[2]
+
+
+def _comment(text: str) -> list[str]:
+    return textwrap.wrap(" ".join(text.split()), _WIDTH, initial_indent="# ", subsequent_indent="#   ")
+
+
+def _spaced(source: str) -> list[str]:
+    """The code, with no more empty lines than one in a row, and none below the head of a class."""
+    lines: list[str] = []
+    for line in source.strip("\n").splitlines():
+        if line.strip() or (lines and lines[-1].strip() and not lines[-1].startswith("class ")):
+            lines.append(line.rstrip())
+    return lines

@@ -1,0 +1,85 @@
+"""Shrinks the sizes of a script before its statements: small tensors and few symbols make every later question cheap.
+
+Sizes of a model hang together (heads divide widths, three projections make one), so all multiples of a number are
+scaled at once. The reducer's own pass over integers does the rest.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from exportdoctor.reduce import Search
+
+_LARGE = 8
+_MOST = 12
+_SMALL = (2, 3, 4)
+
+
+def shrink_sizes(source: str) -> Search[str, str]:
+    """The search for smaller integers in `source`; returns what it reached."""
+    shorter = tuple(_shorter_lists(source))
+    index = yield shorter
+    source = source if index is None else shorter[index]
+    tried: set[int] = set()
+    while True:
+        size = next((value for value in _sizes(source) if value not in tried), None)
+        if size is None or len(tried) >= _MOST:
+            return source
+        tried.add(size)
+        offered = tuple(_scaled_versions(source, size))
+        index = yield offered
+        if index is not None:
+            source = offered[index]
+
+
+def _shorter_lists(source: str) -> Iterator[str]:
+    """With every long list of integers cut to a few: each entry may be a symbol to the tracer.
+
+    A list of boundaries ends with a size, so what equals its old end becomes its new one.
+    """
+    for count in (3, 2, 4):
+        tree = ast.parse(source)
+        ends: dict[int, int] = {}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.List) and len(node.elts) > _LARGE and all(map(_is_integer, node.elts)):
+                values = [ast.literal_eval(one) for one in node.elts]
+                ends[values[-1]] = values[count - 1]
+                node.elts = node.elts[:count]
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Constant) and _is_large(node) and node.value in ends:
+                node.value = ends[node.value]  # type: ignore[index]
+        text = ast.unparse(tree)
+        if ends and len(text) < len(source):
+            yield text
+
+
+def _is_integer(node: ast.AST) -> bool:
+    return isinstance(node, ast.Constant) and type(node.value) is int
+
+
+def _sizes(source: str) -> list[int]:
+    """The large integers, ascending."""
+    return sorted({node.value for node in ast.walk(ast.parse(source)) if _is_large(node)})  # type: ignore[attr-defined]
+
+
+def _is_large(node: ast.AST) -> bool:
+    return isinstance(node, ast.Constant) and type(node.value) is int and node.value >= _LARGE
+
+
+def _scaled_versions(source: str, size: int) -> Iterator[str]:
+    """Every multiple of `size` scaled so that it becomes small; then `size` alone."""
+    for only in (False, True):
+        for small in _SMALL:
+            yield _scaled(source, size, small, only=only)
+
+
+def _scaled(source: str, size: int, small: int, *, only: bool) -> str:
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and _is_large(node):
+            value = node.value
+            assert isinstance(value, int)
+            if value == size or (value % size == 0 and not only):
+                node.value = value // size * small
+    return ast.unparse(tree)

@@ -1,0 +1,53 @@
+"""Remembers what was said of each candidate, on disk, so that a reduction that was cut off asks nothing twice.
+
+One JSON line for each verdict; a torn last line is dropped. The first line says under which trait and versions the
+verdicts hold: with others the file begins anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from contextlib import suppress
+from pathlib import Path
+
+from exportdoctor.reduce import Verdict
+
+
+class VerdictLog:
+    """Verdicts by the digest of their source, in the file at `path`, or in memory alone where that is None."""
+
+    def __init__(self, path: Path | None, *, holds_for: str = "") -> None:
+        self._path = path
+        self._known: dict[str, Verdict] = {}
+        if path is not None:
+            self._open(path, holds_for)
+
+    def _open(self, path: Path, holds_for: str) -> None:
+        head = json.dumps({"holds_for": hashlib.sha256(holds_for.encode()).hexdigest()[:16]})
+        lines = []
+        with suppress(OSError):
+            lines = path.read_text(encoding="utf-8").splitlines()
+        if not lines or lines[0] != head:
+            with suppress(OSError):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(head + "\n", encoding="utf-8")
+            return
+        for line in lines[1:]:
+            with suppress(ValueError, KeyError):
+                self._known.update({key: Verdict(text) for key, text in json.loads(line).items()})
+
+    def known(self, source: str) -> Verdict | None:
+        """What was said of `source`; None where nothing was."""
+        return self._known.get(_digest(source))
+
+    def note(self, source: str, verdict: Verdict) -> None:
+        """Remember a verdict; a full disk costs a resumed run some questions and nothing else."""
+        self._known[_digest(source)] = verdict
+        if self._path is not None:
+            with suppress(OSError), open(self._path, "a", encoding="utf-8") as file:
+                file.write(json.dumps({_digest(source): verdict.value}) + "\n")
+
+
+def _digest(source: str) -> str:
+    return hashlib.sha256(source.encode()).hexdigest()[:20]

@@ -1,0 +1,81 @@
+"""Tells what a shim has left behind: a snapshot of what shims change, taken before and compared after.
+
+Looked at are the modules of the call, functions and classes of torch's and transformers' loaded modules, torch's pytree
+registries and its settings. What only grew by being used, such as a cache, is no leak.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from types import FunctionType, ModuleType
+from typing import Any
+
+from exportdoctor.shims.export_call import ExportCall
+
+Place = tuple[str, str]
+"""(owner, attribute)."""
+
+Snapshot = dict[Place, int]
+"""What is where, as the identity of the value, which its owner keeps alive."""
+
+_PACKAGES = ("torch", "transformers")
+_WATCHED = (FunctionType, type, bool, int, float, str, property, classmethod, staticmethod, type(None))
+
+
+def snapshot(call: ExportCall) -> Snapshot:
+    """What is now where shims put things."""
+    found: Snapshot = {}
+    for name, module in call.module.named_modules():
+        found.update({(name or "the module", key): id(value) for key, value in vars(module).items()})
+        config = getattr(module, "config", None)
+        if hasattr(config, "__dict__"):
+            found.update({(f"{name}.config", key): id(value) for key, value in vars(config).items()})
+    for owner, attributes in _owners():
+        found.update(
+            {(owner, key): id(value) for key, value in attributes.items() if issubclass(type(value), _WATCHED)}
+        )
+    found.update({(owner, name): hash(value) for owner, name, value in _settings()})
+    return found
+
+
+def changed(before: Snapshot, after: Snapshot) -> set[Place]:
+    """The places that differ. A name that is new in a library's module came by an import, and is none of them."""
+    found = {place for place, value in before.items() if after.get(place) != value}
+    return found | {place for place in after.keys() - before.keys() if place[0].split(".")[0] not in _PACKAGES}
+
+
+def left_behind(before: Snapshot, entered: Snapshot, after: Snapshot, *, most: int = 5) -> tuple[str, ...]:
+    """What a shim changed as it was entered and that is not back, as `owner.attribute`, the first few.
+
+    Other changes are the body's: an export imports modules and fills tables by itself.
+    """
+    left = changed(before, entered) & changed(before, after)
+    return tuple(f"{owner}.{name}" for owner, name in sorted(left))[:most]
+
+
+def _owners() -> Iterator[tuple[str, dict[str, Any]]]:
+    """The namespaces of loaded modules of the libraries, and of the classes defined in them."""
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] not in _PACKAGES or not isinstance(module, ModuleType):
+            continue
+        yield name, dict(vars(module))
+        for kind in list(vars(module).values()):
+            if issubclass(type(kind), type) and getattr(kind, "__module__", "") == name:
+                yield f"{name}.{kind.__qualname__}", dict(vars(kind))
+
+
+def _settings() -> Iterator[tuple[str, str, Any]]:
+    import torch
+    import torch.fx._pytree as fx_pytree
+    import torch.fx.experimental._config as module
+    from torch.utils import _pytree as pytree
+
+    yield "settings", "is_grad_enabled", torch.is_grad_enabled()
+    yield "settings", "default_dtype", str(torch.get_default_dtype())
+    config: Any = module
+    for name, value in config.get_config_copy().items():
+        yield "settings", name, repr(value)
+    for name, registry in (("pytree nodes", pytree.SUPPORTED_NODES), ("fx pytree nodes", fx_pytree.SUPPORTED_NODES)):
+        for kind, node in registry.items():
+            yield name, f"{kind.__module__}.{kind.__qualname__}", id(node)

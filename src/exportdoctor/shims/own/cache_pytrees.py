@@ -1,0 +1,63 @@
+"""transformers' caches as pytree nodes for as long as an export lasts: programs take and return them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from exportdoctor.shims.cure import Cure
+from exportdoctor.shims.export_call import ExportCall
+from exportdoctor.shims.pytrees import register, registries_restored
+from exportdoctor.shims.record import Replacement, Shim
+
+
+def register_caches() -> None:
+    """DynamicCache: key and value of each layer in turn. EncoderDecoderCache: its two caches."""
+    from transformers.cache_utils import DynamicCache, EncoderDecoderCache
+
+    from exportdoctor.targets.cache_pytree import cache_from, tensors_of
+
+    register(DynamicCache, tensors_of, cache_from)
+    register(EncoderDecoderCache, _two_caches, lambda caches: EncoderDecoderCache(*caches))
+
+
+def _two_caches(cache: Any) -> list[Any]:
+    return [cache.self_attention_cache, cache.cross_attention_cache]
+
+
+@contextmanager
+def _enter(call: ExportCall) -> Iterator[ExportCall]:
+    with registries_restored():
+        register_caches()
+        yield call
+
+
+SHIM = Shim(
+    id="register-cache-pytree",
+    title="transformers' caches are registered as pytree nodes",
+    soundness="exact",
+    enter=_enter,
+    does=(
+        "A program may take and return values that torch can take apart into tensors. `DynamicCache` and "
+        "`EncoderDecoderCache` are registered for the export and unregistered after it; what another library had "
+        "registered for them is set aside and put back. Running the program needs the registration as well."
+    ),
+    cures=(
+        Cure(kinds=("unregistered_pytree",), message=r"DynamicCache|EncoderDecoderCache|Cache\b|cache_utils"),
+        Cure(exporters=("export-strict",), message=r"AssertionError", where=r"cache_utils|past_key_values"),
+    ),
+    needs={"torch": ">=2.8", "transformers": ">=4.53"},
+    link="https://github.com/pytorch/pytorch/issues/136582",
+    retire="transformers registers its caches itself, whichever way a model is exported",
+    rank=10,
+    conflicts=("hf.cache-pytrees", "od.cache-serialization"),
+    replaces=(
+        Replacement(
+            target="torch.utils._pytree.SUPPORTED_NODES",
+            before="",
+            after="register(DynamicCache, tensors_of, cache_from)\n"
+            "register(EncoderDecoderCache, _two_caches, lambda caches: EncoderDecoderCache(*caches))\n",
+        ),
+    ),
+)

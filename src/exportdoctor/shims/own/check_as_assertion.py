@@ -1,0 +1,131 @@
+"""A check of the inputs, `if condition: raise`, becomes an assertion of the program where only a run can decide it.
+
+The check is not dropped: a condition that the tracer knows raises as before, any other is asserted at run time.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import operator
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from exportdoctor.shims.cure import Cure
+from exportdoctor.shims.export_call import ExportCall
+from exportdoctor.shims.patching import replaced
+from exportdoctor.shims.record import NotApplicable, Replacement, Shim
+from exportdoctor.shims.rewriting import rewritten, rewritten_source
+
+_DECIDE, _COMPARE = "_refused", "_compared"
+
+_WORDS = (".numel()", ".shape", ".size(", ".sum()", ".any()", ".all()", ".max()", ".min()")
+_SIGNS = {ast.Eq: "eq", ast.NotEq: "ne", ast.Lt: "lt", ast.LtE: "le", ast.Gt: "gt", ast.GtE: "ge"}
+
+
+class ChecksDecided(ast.NodeTransformer):
+    """`if a != b: raise E` becomes `if _refused(_compared("ne", a, b)): raise E`."""
+
+    def visit_If(self, node: ast.If) -> ast.AST:
+        """A check is a condition that does nothing but raise."""
+        self.generic_visit(node)
+        if len(node.body) == 1 and isinstance(node.body[0], ast.Raise) and not node.orelse and _on_tensors(node.test):
+            decided = ast.Call(ast.Name(_DECIDE, ast.Load()), [_Compared().visit(node.test)], [])
+            node.test = ast.copy_location(decided, node.test)
+        return node
+
+
+class _Compared(ast.NodeTransformer):
+    def visit_Compare(self, node: ast.Compare) -> ast.AST:
+        if len(node.ops) != 1 or type(node.ops[0]) not in _SIGNS:
+            return node
+        sign = ast.Constant(_SIGNS[type(node.ops[0])])
+        call = ast.Call(ast.Name(_COMPARE, ast.Load()), [sign, node.left, node.comparators[0]], [])
+        return ast.copy_location(call, node)
+
+
+def _on_tensors(test: ast.expr) -> bool:
+    text = ast.unparse(test)
+    return any(word in text for word in _WORDS)
+
+
+def compared(sign: str, left: Any, right: Any) -> Any:
+    """The comparison; as a tensor, bool (), where a size that only a run knows is in it."""
+    import torch
+    from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+
+    sizes = [side for side in (left, right) if isinstance(side, torch.SymInt)]
+    if free_unbacked_symbols(sizes):
+        left, right = (torch.scalar_tensor(side, dtype=torch.int64) for side in (left, right))
+    return getattr(operator, sign)(left, right)
+
+
+def refused(condition: Any) -> bool:
+    """Whether the check fails for certain; where a run must decide, the program asserts that it does not."""
+    import torch
+
+    if isinstance(condition, torch.Tensor) and torch.compiler.is_exporting():
+        # not `torch._check`: in torch 2.13 it fails on an equality with a size of no known bound
+        torch.ops.aten._assert_async.msg(condition.logical_not().all(), "a check of the inputs failed")
+        return False
+    return bool(condition)
+
+
+def _rewrite(source: str) -> str:
+    return rewritten_source(source, ChecksDecided())
+
+
+_NAMES = {_DECIDE: refused, _COMPARE: compared}
+
+
+@contextmanager
+def _enter(call: ExportCall) -> Iterator[ExportCall]:
+    owners = dict.fromkeys(type(module) for module in call.module.modules())
+    with ExitStack() as stack:
+        changed = False
+        for owner in owners:
+            for name, method in list(vars(owner).items()):
+                made = rewritten(method, ChecksDecided(), names=_NAMES) if _is_users(method) else None
+                if made is not None:
+                    changed = True
+                    stack.enter_context(replaced(owner, name, made))
+        if not changed:
+            raise NotApplicable("no submodule checks the sizes or values of its inputs")
+        yield call
+
+
+def _is_users(method: Any) -> bool:
+    """A plain method; one inside a decorator would lose it."""
+    return (
+        inspect.isfunction(method) and not method.__module__.startswith("torch.") and not hasattr(method, "__wrapped__")
+    )
+
+
+SHIM = Shim(
+    id="check-as-assertion",
+    title="Checks of the inputs that only a run can decide become assertions of the program",
+    soundness="exact",
+    enter=_enter,
+    does=(
+        "A method's `if condition: raise` on sizes or values is asked through a function: what the tracer knows raises "
+        "as before, a symbolic condition becomes an assertion that the program makes when it runs."
+    ),
+    cures=(
+        Cure(
+            kinds=("data_dependent_guard", "data_dependent_value"),
+            where=r": (if|elif|raise) .*|get_placeholder_mask",
+        ),
+    ),
+    needs={"torch": ">=2.8"},
+    link="https://docs.pytorch.org/docs/stable/export.html#data-and-shape-dependent-control-flow",
+    retire="torch.export turns such checks into assertions itself",
+    rank=30,
+    replaces=(
+        Replacement(
+            target="the checks in the methods of submodules",
+            before="if features.numel() != expected.numel():\n    raise ...\n",
+            after='if _refused(_compared("ne", features.numel(), expected.numel())):\n    raise ...\n',
+        ),
+    ),
+)

@@ -1,0 +1,52 @@
+"""Plain attention, a product, a softmax and a product, where a model would call a fused operator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+from exportdoctor.shims.cure import Cure
+from exportdoctor.shims.export_call import ExportCall
+from exportdoctor.shims.patching import replaced
+from exportdoctor.shims.record import NotApplicable, Replacement, Shim
+
+_SETTING = "_attn_implementation_internal"
+
+
+@contextmanager
+def _enter(call: ExportCall) -> Iterator[ExportCall]:
+    configs = {id(config): config for module in call.module.modules() if (config := getattr(module, "config", None))}
+    others = [one for one in configs.values() if getattr(one, _SETTING, None) not in (None, "eager")]
+    if not others:
+        raise NotApplicable("no submodule has a configuration with another attention than eager")
+    with ExitStack() as stack:
+        for config in others:
+            stack.enter_context(replaced(config, _SETTING, "eager"))
+        yield call
+
+
+SHIM = Shim(
+    id="attn-eager",
+    title="transformers' eager attention instead of a fused one",
+    soundness="exact",
+    enter=_enter,
+    does=(
+        "The configurations of all submodules ask for eager attention during the export. The values are the same but "
+        "for rounding; no operator with rules of its own on shapes, masks and causality is in the graph."
+    ),
+    cures=(
+        Cure(where=r"sdpa_attention|flash_attention|flex_attention|scaled_dot_product"),
+        Cure(message=r"scaled_dot_product|flash_attn|is_causal"),
+    ),
+    needs={"torch": ">=2.8", "transformers": ">=4.53"},
+    link="https://huggingface.co/docs/transformers/attention_interface",
+    retire="torch's fused attention takes all shapes that export needs",
+    rank=40,
+    replaces=(
+        Replacement(
+            target="the configuration of the model",
+            before='config._attn_implementation = "sdpa"\n',
+            after='config._attn_implementation = "eager"\n',
+        ),
+    ),
+)

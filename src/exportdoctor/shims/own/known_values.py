@@ -1,0 +1,165 @@
+"""Small integer inputs as constants of the program: what follows from them alone is computed, and never traced.
+
+Tensors that follow from constants stay real ones, so that their values can be read, looped over and split by. Where one
+meets a traced tensor, a constant of the graph takes its place.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from exportdoctor.shims.cure import Cure
+from exportdoctor.shims.export_call import ExportCall, shapes_by_name
+from exportdoctor.shims.patching import replaced
+from exportdoctor.shims.record import NotApplicable, Replacement, Shim
+
+_LARGEST = 64
+_ROW = (2, 3, 4)
+"""What may be a constant: a list of at most so many numbers, or rows as a grid has them. A short text is neither."""
+
+_FACTORIES = ("arange", "tensor", "zeros", "ones", "full")
+_RANDOM = ("rand", "dropout", "bernoulli", "multinomial", "normal", "poisson", "exponential")
+
+
+def propagating(inputs: dict[str, Any]) -> Any:
+    """A context in which everything computed from these real tensors alone is computed for real."""
+    import torch
+    from torch.overrides import TorchFunctionMode
+    from torch.utils._python_dispatch import _disable_current_modes
+    from torch.utils._pytree import tree_leaves, tree_map
+
+    numbers = (torch.SymInt, torch.SymFloat, torch.SymBool)
+    factories = {getattr(torch, name) for name in _FACTORIES}
+
+    class Propagating(TorchFunctionMode):
+        def __init__(self) -> None:
+            super().__init__()
+            self.known: dict[int, Any] = {id(value): value for value in inputs.values()}
+            self.traced: dict[int, Any] = {}
+
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            kwargs = kwargs or {}
+            leaves = tree_leaves((args, kwargs))
+            if not self._is_constant(func, leaves):
+                given = self._with_constants(args), self._with_constants(kwargs)
+                if _writes(func):
+                    self.known.pop(id(args[0]), None)  # from here on it is what its traced twin is
+                return func(*given[0], **given[1])
+            with _disable_current_modes(), torch._C.DisableTorchFunction():
+                made = func(*args, **kwargs)
+            self.known.update((id(value), value) for value in tree_leaves(made) if isinstance(value, torch.Tensor))
+            return made
+
+        def _is_constant(self, func: Any, leaves: list[Any]) -> bool:
+            tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+            name = getattr(func, "__name__", "")
+            return (
+                all(id(tensor) in self.known for tensor in tensors)
+                and (bool(tensors) or func in factories)
+                and not any(isinstance(leaf, numbers) for leaf in leaves)
+                and not any(word in name for word in _RANDOM)
+            )
+
+        def _with_constants(self, values: Any) -> Any:
+            return tree_map(self.constant, values)
+
+        def constant(self, value: Any) -> Any:
+            """A known tensor as a constant of the graph; anything else as it is."""
+            if id(value) in self.traced:
+                return self.traced[id(value)]
+            if id(value) not in self.known or not isinstance(value, torch.Tensor):
+                return value
+            with _disable_current_modes(), torch._C.DisableTorchFunction():
+                literal, dtype, device = value.tolist(), value.dtype, value.device
+                shape = value.shape
+            self.traced[id(value)] = torch.tensor(literal, dtype=dtype, device=device).reshape(shape)
+            return self.traced[id(value)]
+
+    return Propagating()
+
+
+def _writes(func: Any) -> bool:
+    """Whether an operator writes into its first argument."""
+    name = getattr(func, "__name__", "")
+    return name == "__setitem__" or (name.endswith("_") and not name.endswith("__")) or name.startswith("__i")
+
+
+def _with_constants(forward: Callable[..., Any], root: Any, constants: dict[str, Any]) -> Callable[..., Any]:
+    """The root's forward, in which inputs that are no longer given are known."""
+    signature = inspect.signature(forward)
+
+    @functools.wraps(forward)
+    def with_constants(self: Any, *args: Any, **kwargs: Any) -> Any:
+        from torch.utils._pytree import tree_map
+
+        if self is not root:
+            return forward(self, *args, **kwargs)
+        mode = propagating(constants)
+        with mode:
+            return tree_map(mode.constant, forward(self, *args, **constants, **kwargs))
+
+    left = [parameter for name, parameter in signature.parameters.items() if name not in constants]
+    keywords = [p if p.kind is p.VAR_KEYWORD or place == 0 else _by_keyword(p) for place, p in enumerate(left)]
+    with_constants.__signature__ = signature.replace(parameters=keywords)  # type: ignore[attr-defined]
+    return with_constants
+
+
+def _by_keyword(parameter: inspect.Parameter) -> inspect.Parameter:
+    return parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+
+
+@contextmanager
+def _enter(call: ExportCall) -> Iterator[ExportCall]:
+    import torch
+
+    shapes = shapes_by_name(call) or {}
+    constants = {
+        name: value.clone()
+        for name, value in call.named.items()
+        if isinstance(value, torch.Tensor) and _is_small_integer(value) and not any(shapes.get(name) or {})
+    }
+    if not constants:
+        raise NotApplicable("no small integer input is there whose sizes are fixed")
+    changed = call.with_inputs(lambda _: dict.fromkeys(constants))
+    root = type(call.module)
+    with replaced(root, "forward", _with_constants(root.forward, call.module, constants)):
+        yield changed
+
+
+def _is_small_integer(value: Any) -> bool:
+    import torch
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    integers = (torch.int64, torch.int32, torch.int16, torch.int8)
+    small = 0 < value.numel() <= _LARGEST and (value.dim() == 1 or value.shape[-1] in _ROW)
+    return value.dtype in integers and small and not isinstance(value, FakeTensor)
+
+
+SHIM = Shim(
+    id="frozen-values",
+    title="Small integer inputs, such as an image grid, are constants of the program",
+    soundness="specialised",
+    enter=_enter,
+    does=(
+        "Integer inputs of at most 64 elements and fixed sizes become constants, and what follows from them alone is "
+        "computed before tracing: loops over their values unroll. The program no longer takes them, and is right for "
+        "these values alone."
+    ),
+    precondition="the frozen inputs have the example's values",
+    cures=(Cure(kinds=("data_dependent_value", "data_dependent_guard")),),
+    needs={"torch": ">=2.8"},
+    link="https://docs.pytorch.org/docs/stable/export.html",
+    retire="",
+    rank=80,
+    replaces=(
+        Replacement(
+            target="the inputs of the program",
+            before="encoder(hidden_states, grid_thw)\n",
+            after="encoder(hidden_states, torch.tensor([[1, 48, 48]]))\n",
+        ),
+    ),
+)

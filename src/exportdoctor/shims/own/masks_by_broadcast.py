@@ -1,0 +1,93 @@
+"""Attention masks made on broadcast index tensors instead of by nested `torch.vmap` over single indices.
+
+transformers builds its masks from small functions of four indices. Those are comparisons and indexing, so four index
+tensors of shapes (b, 1, 1, 1), (1, h, 1, 1), (1, 1, q, 1) and (1, 1, 1, k) give the same mask without a transform.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from typing import Any
+
+from exportdoctor.shims.cure import Cure
+from exportdoctor.shims.export_call import ExportCall
+from exportdoctor.shims.patching import replaced
+from exportdoctor.shims.record import NotApplicable, Replacement, Shim
+
+_MASKING = "transformers.masking_utils"
+_INDEXING = "TransformGetItemToIndex"
+_EXPANSIONS = ("_vmap_for_bhqkv", "_vmap_expansion_sdpa")
+
+
+def broadcast_expansion(mask_function: Callable[..., Any], bh_indices: bool = True) -> Callable[..., Any]:
+    """In place of the vmapped function: takes 1-d indices, bool (b, h, q, k), or (q, k) without the first two."""
+    _refuse_unknown(mask_function)
+
+    def expanded(batch: Any, head: Any, query: Any, key: Any) -> Any:
+        if not bh_indices:
+            return mask_function(batch, head, query[:, None], key[None, :]).expand(query.shape[0], key.shape[0])
+        found = mask_function(
+            batch[:, None, None, None], head[None, :, None, None], query[None, None, :, None], key[None, None, None, :]
+        )
+        return found.expand(batch.shape[0], head.shape[0], query.shape[0], key.shape[0])
+
+    return expanded
+
+
+def _refuse_unknown(mask_function: Any) -> None:
+    """A mask function of somebody else might do more than compare and index; then the two ways could differ."""
+    if getattr(mask_function, "__module__", "") != _MASKING:
+        name = getattr(mask_function, "__qualname__", mask_function)
+        raise NotApplicable(f"the mask function {name} is none of transformers' own")
+    for cell in mask_function.__closure__ or ():
+        inner = cell.cell_contents if isinstance(cell.cell_contents, tuple) else (cell.cell_contents,)
+        for function in filter(callable, inner):
+            _refuse_unknown(function)
+
+
+@contextmanager
+def _enter(call: ExportCall) -> Iterator[ExportCall]:
+    from transformers import masking_utils
+
+    found = [name for name in _EXPANSIONS if name in vars(masking_utils)]
+    if not found:
+        raise NotApplicable(f"{_MASKING} makes no mask by vmap")
+    with ExitStack() as stack:
+        for name in found:
+            stack.enter_context(replaced(masking_utils, name, broadcast_expansion))
+        if _INDEXING in vars(masking_utils):  # made for indices inside of vmap; tensors can index by themselves
+            stack.enter_context(replaced(masking_utils, _INDEXING, nullcontext))
+        yield call
+
+
+SHIM = Shim(
+    id="mask-without-vmap",
+    title="Attention masks are made by broadcasting instead of by vmap",
+    soundness="exact",
+    enter=_enter,
+    does=(
+        "The functions of indices that transformers builds its masks from are called once, on index tensors that "
+        "broadcast, instead of through four nested `torch.vmap`. A mask function that is none of transformers' own is "
+        "refused, since it might do more than compare and index."
+    ),
+    cures=(
+        Cure(kinds=("vmap",)),
+        Cure(where=r"masking_utils\.py.*(vmap|_mask)", message=r"vmap|is not tracked with proxy|not registered"),
+        Cure(kinds=("torchscript_trace",), where=r"masking_utils"),
+        Cure(kinds=("torchscript_trace",), message=r"unordered_map::at|_Map_base::at"),
+    ),
+    needs={"torch": ">=2.8", "transformers": ">=4.53"},
+    link="https://github.com/pytorch/pytorch/issues/163713",
+    retire="torch 2.10 and transformers 5 are the oldest in use: the one traces vmap, the other no longer asks for it",
+    rank=10,
+    conflicts=("hf.broadcast-mask-expansion", "od._vmap_for_bhqkv"),
+    replaces=tuple(
+        Replacement(
+            target=f"{_MASKING}:{name}",
+            by="exportdoctor.shims.own.masks_by_broadcast:broadcast_expansion",
+            optional=True,
+        )
+        for name in _EXPANSIONS
+    ),
+)

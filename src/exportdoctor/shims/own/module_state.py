@@ -1,0 +1,128 @@
+"""What a forward leaves on its modules: set back before the export, and taken back before the tracer looks.
+
+The rule is on code: an attribute that `__init__` sets to a literal and another method sets again is state of the last
+call. Each call then starts from the same state, as the first one did.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from exportdoctor.shims.cure import Cure
+from exportdoctor.shims.export_call import ExportCall
+from exportdoctor.shims.patching import replaced, tree_of
+from exportdoctor.shims.record import Replacement, Shim
+
+
+@functools.lru_cache(maxsize=1024)
+def state_of(owner: type[Any]) -> tuple[tuple[str, Any], ...]:
+    """The attributes that are state, each with the literal that `__init__` gives it."""
+    methods = {name: value for base in reversed(owner.__mro__) for name, value in vars(base).items()}
+    set_later: set[str] = set()
+    for name, method in methods.items():
+        if inspect.isfunction(method) and name != "__init__" and _is_users(method):
+            set_later |= {attribute for attribute, _ in _assigned(method)}
+    initial = {
+        attribute: value
+        for base in reversed(owner.__mro__)
+        if inspect.isfunction(init := vars(base).get("__init__")) and _is_users(init)
+        for attribute, value in _assigned(init)
+    }
+    literals = ((name, _literal(initial[name])) for name in sorted(set_later & initial.keys()))
+    return tuple((name, value[0]) for name, value in literals if value)
+
+
+def _is_users(function: Any) -> bool:
+    return not function.__module__.startswith("torch.")
+
+
+def _assigned(function: Callable[..., Any]) -> list[tuple[str, ast.expr]]:
+    tree = tree_of(function)
+    found = []
+    for node in ast.walk(tree) if tree else ():
+        if isinstance(node, ast.Assign):
+            found += [(name, node.value) for target in node.targets if (name := _own_attribute(target))]
+    return found
+
+
+def _own_attribute(target: ast.expr) -> str:
+    match target:
+        case ast.Attribute(value=ast.Name(id="self"), attr=name):
+            return name
+    return ""
+
+
+def _literal(value: ast.expr) -> tuple[Any] | tuple[()]:
+    return (value.value,) if isinstance(value, ast.Constant) else ()
+
+
+@contextmanager
+def _enter(call: ExportCall) -> Iterator[ExportCall]:
+    with ExitStack() as stack:
+        for module in call.module.modules():
+            owner: Any = type(module)
+            for name, value in state_of(owner):
+                if name in vars(module):
+                    stack.enter_context(replaced(module, name, value))
+        forward = type(call.module).forward
+        stack.enter_context(replaced(type(call.module), "forward", _taking_back(forward, call.module)))
+        yield call
+
+
+def _taking_back(forward: Callable[..., Any], root: Any) -> Callable[..., Any]:
+    """The forward; whatever it set on the modules below `root` is undone before it returns."""
+
+    @functools.wraps(forward)
+    def taking_back(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if self is not root:
+            return forward(self, *args, **kwargs)
+        before = [(module, dict(vars(module)), dict(module._buffers)) for module in root.modules()]
+        try:
+            return forward(self, *args, **kwargs)
+        finally:
+            for module, attributes, buffers in before:
+                _restore(vars(module), attributes)
+                _restore(module._buffers, buffers)
+
+    return taking_back
+
+
+def _restore(now: dict[str, Any], before: dict[str, Any]) -> None:
+    for name in now.keys() - before.keys():
+        del now[name]
+    for name, value in before.items():
+        if now.get(name, now) is not value:
+            now[name] = value
+
+
+SHIM = Shim(
+    id="stateful-attr-reset",
+    title="State that a forward leaves on its modules is reset before the export and taken back after each call",
+    soundness="precondition",
+    enter=_enter,
+    does=(
+        "Attributes that `__init__` sets to a literal and another method sets again, such as `rope_deltas`, start from "
+        "that literal; what forward assigns to modules is undone before the tracer checks what was assigned."
+    ),
+    precondition="each call stands alone: nothing that one call leaves on the modules is needed by the next",
+    cures=(
+        Cure(kinds=("attribute_mutation",)),
+        Cure(message=r"FakeTensor|fake tensor|was assigned during export|rope_deltas"),
+    ),
+    needs={"torch": ">=2.8"},
+    link="https://github.com/pytorch/pytorch/issues/155114",
+    retire="torch.export keeps the modules' attributes as they were",
+    rank=30,
+    replaces=(
+        Replacement(
+            target="the attributes of the modules",
+            before="model(**inputs)            # sets model.rope_deltas\ntorch.export.export(model, ...)\n",
+            after="model(**inputs)\nmodel.rope_deltas = None   # as in __init__\ntorch.export.export(model, ...)\n",
+        ),
+    ),
+)

@@ -1,0 +1,77 @@
+"""Attention that is not causal never asks whether its row is longer than one.
+
+transformers' SDPA begins a chain of conditions with a comparison of sizes, `q_length > 1 and mask is None and
+is_causal`. The order has no effect on the answer; with the comparison last, it is made only where it matters.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+from exportdoctor.shims.cure import Cure
+from exportdoctor.shims.export_call import ExportCall
+from exportdoctor.shims.patching import replaced, replaced_item
+from exportdoctor.shims.record import NotApplicable, Replacement, Shim
+from exportdoctor.shims.rewriting import rewritten, rewritten_source
+
+_TARGET = "transformers.integrations.sdpa_attention"
+
+
+class SizesLast(ast.NodeTransformer):
+    """In `a and b and c`, conditions without side effects change places: comparisons of sizes go last."""
+
+    def visit_BoolOp(self, node: ast.BoolOp) -> ast.AST:
+        """Stable, so that a chain in order stays as it is."""
+        self.generic_visit(node)
+        if isinstance(node.op, ast.And):
+            node.values.sort(key=_compares_sizes)
+        return node
+
+
+def _compares_sizes(node: ast.expr) -> bool:
+    if not isinstance(node, ast.Compare) or not isinstance(node.ops[0], ast.Gt | ast.GtE | ast.Lt | ast.LtE):
+        return False
+    text = ast.unparse(node)
+    return "shape" in text or "length" in text or "size(" in text
+
+
+def _rewrite(source: str) -> str:
+    return rewritten_source(source, SizesLast())
+
+
+@contextmanager
+def _enter(call: ExportCall) -> Iterator[ExportCall]:
+    from transformers.integrations import sdpa_attention
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    made = rewritten(sdpa_attention.sdpa_attention_forward, SizesLast())
+    if made is None:
+        raise NotApplicable("transformers' SDPA does not begin with a comparison of sizes")
+    with ExitStack() as stack:
+        stack.enter_context(replaced(sdpa_attention, "sdpa_attention_forward", made))
+        stack.enter_context(replaced_item(type(ALL_ATTENTION_FUNCTIONS)._global_mapping, "sdpa", made))
+        yield call
+
+
+SHIM = Shim(
+    id="sdpa-without-size-check",
+    title="SDPA that is not causal does not compare the length of its row",
+    soundness="exact",
+    enter=_enter,
+    does=(
+        "In the conditions of transformers' `sdpa_attention_forward`, comparisons of sizes come after masks and flags. "
+        "Attention that is not causal, or has a mask, then leaves the row's length unasked."
+    ),
+    cures=(
+        Cure(kinds=("data_dependent_guard", "dynamic_dim_specialised"), where=r"sdpa_attention\.py"),
+        Cure(message=r"is_causal.*must be bool|SymBool"),
+    ),
+    needs={"torch": ">=2.8", "transformers": ">=4.53"},
+    link="https://github.com/huggingface/transformers/pull/46196",
+    retire="sdpa_attention_forward asks for the mask first",
+    rank=30,
+    conflicts=("od.patched_sdpa_attention_forward",),
+    replaces=(Replacement(target=f"{_TARGET}:sdpa_attention_forward", rewrite=_rewrite),),
+)

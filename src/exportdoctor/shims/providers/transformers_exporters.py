@@ -1,0 +1,237 @@
+"""transformers.exporters' registries, each entry a shim of its own. Listed from the source files, imported on use."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import importlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from exportdoctor.shims.cure import Cure
+from exportdoctor.shims.export_call import ExportCall, Named
+from exportdoctor.shims.patching import replaced
+from exportdoctor.shims.pytrees import registries_restored
+from exportdoctor.shims.record import NotApplicable, Replacement, Shim, Soundness
+from exportdoctor.shims.sources import folder_of, tree_of_file
+
+PROVIDER = "transformers.exporters"
+_PACKAGE = "transformers.exporters"
+_BACKENDS = ("dynamo", "onnx")
+_LINK = "https://github.com/huggingface/transformers/tree/main/src/transformers/exporters"
+_NEEDS = {"torch": ">=2.11", "transformers": ">=5.10"}
+_LOWERING = "torch.onnx._internal.exporter._core"
+
+_CONDITIONS: dict[str, tuple[Soundness, str]] = {
+    "_patch_chunked_vision_attention": ("precondition", "all segments have the same length"),
+    "_patch_classifier_cast": ("precondition", "the classifier already has the dtype it would be cast to"),
+    "_patch_prepare_for_export": ("unsound", "it runs every graph fix, also the one that erases assertions"),
+    "_patch_optimize_ir": ("exact", ""),
+    "_fix_assertion": ("unsound", "the erased assertions would have held"),
+    "_fix_ir_constant_gather_nd": ("precondition", "the mask is indexed by constant grids"),
+}
+"""What is known of entries that are not exact, by the name of their function."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """A decorated function: its registry, what it is registered for, and the first line of its docstring."""
+
+    registry: str
+    backend: str
+    module: str
+    function: str
+    path: str
+    says: str
+
+
+def shims() -> tuple[Shim, ...]:
+    """Every entry as a shim; none where this transformers has no exporters."""
+    folder = folder_of("transformers")
+    files = sorted((folder / "exporters").glob("*.py")) if folder else []
+    entries = [entry for file in files for entry in _entries(file)]
+    several = {entry.function for entry in entries if sum(one.function == entry.function for one in entries) > 1}
+    made = [_shim(entry, alone=entry.function not in several) for entry in entries]
+    found = {shim.id: shim for shim in made}
+    return (*found.values(), *((_CACHES,) if entries else ()))
+
+
+def _entries(file: Path) -> Iterator[Entry]:
+    try:
+        _, tree = tree_of_file(file)
+    except (OSError, SyntaxError, UnicodeDecodeError):
+        return
+    for node in tree.body:
+        for call in node.decorator_list if isinstance(node, ast.FunctionDef) else ():
+            if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and isinstance(node, ast.FunctionDef):
+                yield from _entries_of(node, call, f"{_PACKAGE}.{file.stem}")
+
+
+def _entries_of(node: ast.FunctionDef, call: ast.Call, module: str) -> Iterator[Entry]:
+    words = [word.value for word in call.args if isinstance(word, ast.Constant) and isinstance(word.value, str)]
+    says = (ast.get_docstring(node) or "").split("\n")[0]
+    registry = getattr(call.func, "id", "")
+    match registry:
+        case "register_patch" if words and words[0] in _BACKENDS:
+            backend, paths = words[0], words[1:]
+        case "register_fx_node_fix" | "register_fx_program_fix" if words and words[0] in _BACKENDS:
+            backend, paths = words[0], [""]
+        case "register_export_input_preparer":
+            backend, paths = "inputs", ["+".join(words)]
+        case _:
+            return
+    for path in paths:
+        yield Entry(registry=registry, backend=backend, module=module, function=node.name, path=path, says=says)
+
+
+def _shim(entry: Entry, *, alone: bool) -> Shim:
+    soundness, condition = _CONDITIONS.get(entry.function, ("exact", ""))
+    name = entry.function.removeprefix("_").removeprefix("patch_").removeprefix("prepare_").replace("_", "-")
+    short = ".".join(entry.path.split(".")[-2:])
+    prefix = "hf" if entry.backend == "dynamo" else f"hf.{entry.backend}"
+    own = {"enter": _patch(entry), "cures": _cures(entry), "soundness": soundness}
+    if entry.registry == "register_export_input_preparer":
+        own = {"enter": _preparer(entry), "cures": _cures_of_inputs(), "soundness": "signature"}
+    elif entry.registry != "register_patch":
+        own["enter"] = _graph_fix(entry)
+    return Shim(
+        id=f"{prefix}.{name}" if alone or not short else f"{prefix}.{name}:{short}",
+        title=entry.says.rstrip(".") or name,
+        provider=PROVIDER,
+        does=entry.says,
+        precondition=condition,
+        needs=_NEEDS,
+        link=_LINK,
+        retire="transformers takes it out of its registry",
+        rank=60,
+        wants=(_target(entry),) if entry.path.startswith("transformers.") else (),
+        replaces=(Replacement(target=_target(entry), by=f"{entry.module}:{entry.function}"),),
+        **own,
+    )
+
+
+def _target(entry: Entry) -> str:
+    holder, _, name = entry.path.rpartition(".")
+    module, _, owner = holder.rpartition(".")
+    return f"{module}:{owner}.{name}" if owner[:1].isupper() else f"{holder}:{name}"
+
+
+def _cures(entry: Entry) -> tuple[Cure, ...]:
+    if entry.backend == "onnx":
+        return (Cure(kinds=("translate", "load", "run")),)
+    name = ".".join(entry.path.split(".")[-2:])
+    names = (name, entry.path.split(".")[-1]) if not name[:1].isupper() else (name,)
+    return (Cure(where="|".join(rf":[^\n]*\b{one}\b".replace(".", r"\.", 1) for one in names)),)
+
+
+def _cures_of_inputs() -> tuple[Cure, ...]:
+    return (Cure(kinds=("data_dependent_value", "data_dependent_guard"), where=r"vision_utils|grid_thw|tolist\(\)"),)
+
+
+def _patch(entry: Entry) -> Any:
+    @contextmanager
+    def enter(call: ExportCall) -> Iterator[ExportCall]:
+        utils = importlib.import_module(f"{_PACKAGE}.utils")
+        factory = getattr(importlib.import_module(entry.module), entry.function)
+        path, _, attribute = entry.path.rpartition(".")
+        holder = utils.import_dotted_path(path, missing_ok=True)
+        if holder is None or not hasattr(holder, attribute):
+            raise NotApplicable(f"there is no {entry.path}")
+        original = getattr(holder, attribute)
+        if _is_module_class(holder) and not any(isinstance(module, holder) for module in call.module.modules()):
+            raise NotApplicable(f"no submodule is a {holder.__name__}")
+        with replaced(holder, attribute, _with_signature(factory(original), original)):
+            yield call
+
+    return enter
+
+
+def _is_module_class(holder: Any) -> bool:
+    from torch import nn
+
+    return isinstance(holder, type) and issubclass(holder, nn.Module)
+
+
+def _with_signature(made: Any, original: Any) -> Any:
+    """A replacement that takes anything would not match dynamic shapes by name."""
+    try:
+        return functools.update_wrapper(made, original)
+    except (AttributeError, TypeError):
+        return made
+
+
+def _preparer(entry: Entry) -> Any:
+    markers = entry.path.split("+")
+
+    @contextmanager
+    def enter(call: ExportCall) -> Iterator[ExportCall]:
+        named = call.named
+        if any(named.get(marker) is None for marker in markers):
+            raise NotApplicable(f"the module is not called with {' and '.join(markers)}")
+        prepare = getattr(importlib.import_module(entry.module), entry.function)
+
+        def compute(named: Named) -> dict[str, Any]:
+            inputs = dict(named)
+            prepare(call.module, inputs)
+            return {name: value for name, value in inputs.items() if named.get(name) is not value}
+
+        yield call.with_inputs(compute)
+
+    return enter
+
+
+def _graph_fix(entry: Entry) -> Any:
+    """A fix of single nodes runs where the exporter for ONNX has decomposed the program, and nowhere else."""
+
+    @contextmanager
+    def enter(call: ExportCall) -> Iterator[ExportCall]:
+        core = importlib.import_module(_LOWERING)
+        fix = getattr(importlib.import_module(entry.module), entry.function)
+        original = core._prepare_exported_program_for_export
+
+        @functools.wraps(original)
+        def prepared(*args: Any, **kwargs: Any) -> Any:
+            program = original(*args, **kwargs)
+            if entry.registry == "register_fx_program_fix":
+                fix(program)
+                return program
+            for graph in (module for module in program.graph_module.modules() if hasattr(module, "graph")):
+                for node in list(graph.graph.nodes):
+                    fix(graph, node)
+                graph.recompile()
+            return program
+
+        with replaced(core, "_prepare_exported_program_for_export", prepared):
+            yield call
+
+    return enter
+
+
+@contextmanager
+def _caches(call: ExportCall) -> Iterator[ExportCall]:
+    with registries_restored():
+        importlib.import_module(f"{_PACKAGE}.utils")
+        importlib.import_module(f"{_PACKAGE}.exporter_dynamo").register_cache_pytrees_for_model(call.module)
+        yield call
+
+
+_CACHES = Shim(
+    id="hf.cache-pytrees",
+    title="Every cache class that the model can make is registered as a pytree node",
+    soundness="exact",
+    enter=_caches,
+    provider=PROVIDER,
+    does="`register_cache_pytrees_for_model`, with the registrations undone afterwards, which it does not do itself.",
+    cures=(Cure(kinds=("unregistered_pytree",), message=r"Cache"),),
+    needs=_NEEDS,
+    link=_LINK,
+    retire="transformers registers its caches for whoever exports",
+    rank=60,
+    conflicts=("register-cache-pytree", "od.cache-serialization"),
+    replaces=(
+        Replacement(target="torch.utils._pytree.SUPPORTED_NODES", after="register_cache_pytrees_for_model(model)\n"),
+    ),
+)

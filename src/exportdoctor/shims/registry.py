@@ -1,0 +1,56 @@
+"""Every shim that there is, in one tuple: ours, those of other libraries, the user's. Torch-free."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+
+from exportdoctor.core.errors import UsageError
+from exportdoctor.shims.cure import Seen
+from exportdoctor.shims.own import OWN
+from exportdoctor.shims.own.frozen import static_axis
+from exportdoctor.shims.providers import onnx_diagnostic, transformers_exporters, user
+from exportdoctor.shims.record import SOUNDNESS, Shim
+
+
+def registry(files: Sequence[str] = ()) -> tuple[Shim, ...]:
+    """All shims, `files` being the user's own. A later one with the id of an earlier one takes its place.
+
+    Raises UsageError where a user's file can't be used.
+    """
+    found = {shim.id: shim for shim in (*_installed(), *user.shims_of_files(files))}
+    return tuple(found.values())
+
+
+@cache
+def _installed() -> tuple[Shim, ...]:
+    others = (*transformers_exporters.shims(), *onnx_diagnostic.shims(), *user.shims_of_entry_points())
+    return (*OWN, *others)
+
+
+def find(name: str, *, files: Sequence[str] = (), axes: Mapping[str, tuple[str, ...]] | None = None) -> Shim:
+    """The shim of that id; `static-dim:AXIS` freezes one of `axes`. Raises UsageError with ids that come near."""
+    shims = registry(files)
+    found = next((shim for shim in shims if shim.id == name), None)
+    kind, _, axis = name.partition(":")
+    if found is None and kind == "static-dim" and axes is not None and axis in axes:
+        found = static_axis(axis, axes[axis])
+    if found is None:
+        import difflib
+
+        near = difflib.get_close_matches(name, [shim.id for shim in shims], n=3, cutoff=0.4)
+        hint = f"Did you mean {' or '.join(near)}?" if near else "All of them: exportdoctor shims list"
+        raise UsageError(f"There is no shim {name!r}", hint=hint)
+    return found
+
+
+def candidates(
+    seen: Seen, versions: Mapping[str, str], *, allow: Sequence[str] = (), shims: Sequence[Shim] | None = None
+) -> tuple[Shim, ...]:
+    """The shims that may cure this failure here, soundest first. Unsound ones only where `allow` holds `unsound`."""
+    found = [
+        shim
+        for shim in (registry() if shims is None else shims)
+        if (shim.soundness != "unsound" or "unsound" in allow) and shim.may_cure(seen) and shim.fits(versions) is None
+    ]
+    return tuple(sorted(found, key=lambda shim: (SOUNDNESS.index(shim.soundness), shim.rank)))

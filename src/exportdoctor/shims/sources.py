@@ -1,0 +1,110 @@
+"""Source code of installed packages, read from their files: nothing is imported to find it."""
+
+from __future__ import annotations
+
+import ast
+import importlib.metadata
+import importlib.util
+import re
+from functools import lru_cache
+from pathlib import Path
+
+_VERSIONED = ("torch", "transformers", "onnx", "onnxscript", "onnxruntime", "onnx-diagnostic", "scipy", "optree")
+
+
+def installed_versions() -> dict[str, str]:
+    """The versions of the packages that shims are made for, without importing one."""
+    found = {}
+    for name in _VERSIONED:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+@lru_cache(maxsize=64)
+def folder_of(package: str) -> Path | None:
+    """Where a top-level package lies, or `None` if it is not installed."""
+    try:
+        spec = importlib.util.find_spec(package)
+    except (ImportError, ValueError):
+        return None
+    places = list(spec.submodule_search_locations or ()) if spec else []
+    return Path(places[0]) if places else None
+
+
+def file_of(module: str) -> Path | None:
+    """The file of a module by its dotted name, or `None`."""
+    top, *rest = module.split(".")
+    folder = folder_of(top)
+    if folder is None:
+        return None
+    stem = folder.joinpath(*rest)
+    return next((path for path in (stem.with_suffix(".py"), stem / "__init__.py") if path.is_file()), None)
+
+
+@lru_cache(maxsize=64)
+def tree_of_file(path: Path) -> tuple[str, ast.Module]:
+    """A file's text and its syntax tree. Raises what reading and parsing raise."""
+    text = path.read_text(encoding="utf-8")
+    return text, ast.parse(text)
+
+
+def source_of(target: str) -> str | None:
+    """The definition at `package.module:qualified.name`, without indentation; `None` where there is none."""
+    module, _, qualified = target.partition(":")
+    path = file_of(module)
+    if path is None or not qualified:
+        return None
+    try:
+        text, tree = tree_of_file(path)
+    except (OSError, SyntaxError, UnicodeDecodeError):
+        return None
+    node = definition(tree, qualified.split("."))
+    return segment(text, node) if node is not None else None
+
+
+def is_installed(target: str) -> bool:
+    """Whether `package.module:qualified.name` is defined, as far as the file tells; a name may also be imported."""
+    module, _, qualified = target.partition(":")
+    path = file_of(module)
+    if path is None or not qualified:
+        return path is not None
+    try:
+        text, tree = tree_of_file(path)
+    except (OSError, SyntaxError, UnicodeDecodeError):
+        return False
+    top = qualified.split(".")[0]
+    imported = re.search(rf"^(?:\s+|from .* import .*|import .*|){top}\b(?: *=|,|$)", text, re.M)
+    return definition(tree, [top]) is not None or imported is not None
+
+
+def definition(tree: ast.AST, names: list[str]) -> ast.AST | None:
+    """The definition at that path of names, also below `if` and `try`."""
+    node: ast.AST | None = tree
+    for name in names:
+        node = next((found for found in _definitions(node) if found.name == name), None) if node else None
+    return node
+
+
+Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+
+
+def _definitions(node: ast.AST) -> list[Definition]:
+    found: list[Definition] = []
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, Definition):
+            found.append(child)
+        elif isinstance(child, ast.If | ast.Try | ast.ExceptHandler | ast.With):
+            found += _definitions(child)
+    return found
+
+
+def segment(text: str, node: ast.AST) -> str:
+    """The node's lines, its decorators included, moved to the left margin."""
+    decorators = getattr(node, "decorator_list", [])
+    first = min([node.lineno, *(one.lineno for one in decorators)])  # type: ignore[attr-defined]
+    lines = text.splitlines()[first - 1 : node.end_lineno]  # type: ignore[attr-defined]
+    margin = len(lines[0]) - len(lines[0].lstrip()) if lines else 0
+    return "\n".join(line[margin:] if line[:margin].isspace() or not line[:margin] else line for line in lines) + "\n"

@@ -1,0 +1,115 @@
+"""What a call took and gave, by shape alone: enough for an opaque op to stand for it. No tensor is kept.
+
+Sizes come from two captures, so that it shows how an output's follow from the inputs'.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+Sizes = tuple[int, ...] | int | None
+"""A tensor's shape, a Python int, or None for anything else."""
+
+# a cache holds a list of layers that hold tensors
+_DEPTH = 6
+PLAIN = (type(None), bool, int, float, str, bytes, torch.dtype, torch.device)
+
+
+@dataclass(frozen=True)
+class Given:
+    """One leaf of an output: a tensor's shape and type, else a plain value. `same` is the input leaf that it is."""
+
+    sizes: Sizes
+    dtype: torch.dtype | None = None
+    device: torch.device | None = None
+    value: Any = None
+    same: int | None = None
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """One call of the module `child` (its id). `refusal` says why nothing can stand for it; empty where it can."""
+
+    child: int
+    taken: tuple[Sizes, ...]
+    given: tuple[Given, ...] = ()
+    layout: Any = None
+    refusal: str = ""
+
+
+@dataclass
+class Taken:
+    """A call that is under way: its inputs by identity and version, to see what it does to them."""
+
+    child: int
+    leaves: list[Any]
+    versions: list[int | None]
+    calls: list[Exchange] = field(default_factory=list)
+
+
+def begin(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Taken:
+    """Before the call."""
+    leaves = pytree.tree_leaves((args, kwargs))
+    return Taken(id(module), leaves, [_version(leaf) for leaf in leaves])
+
+
+def end(taken: Taken, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Exchange:
+    """After the call, with the same arguments and what it returned."""
+    sizes = tuple(sizes_of(leaf) for leaf in taken.leaves)
+    refusal = _changed(taken, args, kwargs)
+    if refusal:
+        return Exchange(taken.child, sizes, refusal=refusal)
+    leaves, layout = pytree.tree_flatten(output)
+    strange = next((leaf for leaf in leaves if not isinstance(leaf, (torch.Tensor, *PLAIN))), None)
+    if strange is not None:
+        reason = f"it returns a {type(strange).__name__}, which is no registered pytree"
+        return Exchange(taken.child, sizes, refusal=reason)
+    return Exchange(taken.child, sizes, tuple(_given(leaf, taken.leaves) for leaf in leaves), layout)
+
+
+def sizes_of(leaf: Any) -> Sizes:
+    """What a size may follow from."""
+    if isinstance(leaf, torch.Tensor):
+        return tuple(leaf.shape)
+    return leaf if isinstance(leaf, (int, torch.SymInt)) and not isinstance(leaf, bool) else None  # type: ignore[return-value]
+
+
+def _given(leaf: Any, inputs: list[Any]) -> Given:
+    if not isinstance(leaf, torch.Tensor):
+        return Given(sizes_of(leaf), value=leaf)
+    same = next((index for index, given in enumerate(inputs) if given is leaf), None)
+    return Given(tuple(leaf.shape), leaf.dtype, leaf.device, same=same)
+
+
+def _version(leaf: Any) -> int | None:
+    return leaf._version if isinstance(leaf, torch.Tensor) and not leaf.is_inference() else None
+
+
+def _changed(taken: Taken, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    """How the call changed what it was given, or may have; empty where it did not."""
+    after = pytree.tree_leaves((args, kwargs))
+    if len(after) != len(taken.leaves) or any(a is not b for a, b in zip(after, taken.leaves, strict=True)):
+        return "it changes a container that it is given"
+    if [_version(leaf) for leaf in after] != taken.versions:
+        return "it writes into a tensor that it is given"
+    state = next((leaf for leaf in after if not isinstance(leaf, (torch.Tensor, *PLAIN))), None)
+    known = state is None or callable(state) or isinstance(state, (type, torch.nn.Module, torch.Generator))
+    known = known or not _holds_tensors(state)
+    return "" if known else f"it is given a {type(state).__name__}, which it may change"
+
+
+def _holds_tensors(value: Any, depth: int = 0) -> bool:
+    """Whether an object keeps tensors: a configuration does not, a cache does, or will."""
+    if isinstance(value, torch.Tensor):
+        return True
+    if depth > _DEPTH:
+        return False
+    if isinstance(value, (list, tuple, set)):
+        return any(_holds_tensors(item, depth + 1) for item in value)
+    if isinstance(value, dict):
+        return any(_holds_tensors(item, depth + 1) for item in value.values())
+    return hasattr(value, "__dict__") and _holds_tensors(vars(value), depth + 1)

@@ -1,0 +1,134 @@
+"""Values as Python code that needs torch alone: plain values, tensors by shape, dynamic shapes, torch's own modules."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import math
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+PLAIN = (type(None), bool, int, str, bytes)
+_EXACT = 64
+
+
+def plain_code(value: Any) -> str | None:
+    """The code of a value that has a literal, or that torch names; None for another."""
+    if type(value) in PLAIN:
+        return repr(value)
+    if type(value) is float:
+        return repr(value) if math.isfinite(value) else f"float('{value}')"
+    if isinstance(value, torch.dtype | torch.layout | torch.memory_format):
+        return repr(value)
+    if isinstance(value, torch.device):
+        return f"torch.device({str(value)!r})"
+    if isinstance(value, torch.Size):
+        return f"torch.Size({list(value)!r})"
+    return None
+
+
+def tensor_code(tensor: torch.Tensor) -> str:
+    """A tensor of the same shape and dtype: exact where it holds a few known integers, else ones."""
+    if tensor.layout != torch.strided:
+        return f"torch.ones({_shape(tensor)}).to_sparse()"
+    known = not isinstance(tensor, FakeTensor) and tensor.device.type != "meta"
+    dtype = "" if tensor.dtype == torch.float32 else f", dtype={tensor.dtype}"
+    if known and not tensor.is_floating_point() and not tensor.is_complex() and tensor.numel() <= _EXACT:
+        values = tensor.tolist()
+        implied = tensor.dtype in (torch.int64, torch.bool) and tensor.numel()
+        return f"torch.tensor({values!r}{'' if implied else dtype})"
+    grad = ", requires_grad=True" if tensor.requires_grad and not isinstance(tensor, torch.nn.Parameter) else ""
+    whole = tensor.dtype in (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8)
+    return f"torch.{'zeros' if whole else 'ones'}({_shape(tensor)}{dtype}{grad})"
+
+
+def _shape(tensor: torch.Tensor) -> str:
+    return ", ".join(map(str, tensor.shape)) if tensor.dim() else "()"
+
+
+def torch_module_code(module: torch.nn.Module) -> str | None:
+    """The constructor call of one of torch's own modules without children; None where its state does not tell it."""
+    kind = type(module)
+    arguments: list[str] = []
+    try:
+        parameters = list(inspect.signature(kind.__init__).parameters.values())[1:]
+    except (TypeError, ValueError):
+        return None
+    for parameter in parameters:
+        if parameter.name in ("device", "dtype") or parameter.kind in (
+            inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD,
+        ):  # fmt: skip
+            continue
+        value = _argument(module, parameter.name)
+        code = plain_code(value) if not isinstance(value, tuple | list) else repr(tuple(value))
+        if value is inspect.Parameter.empty or code is None:
+            if parameter.default is inspect.Parameter.empty:
+                return None
+            continue
+        if parameter.default is not inspect.Parameter.empty and value == parameter.default:
+            continue
+        positional = parameter.default is inspect.Parameter.empty and not any("=" in given for given in arguments)
+        arguments.append(code if positional else f"{parameter.name}={code}")
+    return f"{torch_name(kind)}({', '.join(arguments)})"
+
+
+def _argument(module: torch.nn.Module, name: str) -> Any:
+    """What a constructor's argument was, from the attribute of the same name."""
+    if name not in dir(module):
+        return inspect.Parameter.empty
+    value = getattr(module, name)
+    if name == "bias" and (value is None or isinstance(value, torch.Tensor)):
+        return value is not None
+    if isinstance(value, tuple) and len(set(value)) == 1 and type(value[0]) is int:
+        return value[0] if name not in ("normalized_shape",) else tuple(value)
+    return value
+
+
+def torch_name(value: Any) -> str:
+    """How a class or function of torch is written after `import torch`."""
+    name = getattr(value, "__name__", "")
+    for path, space in (
+        ("torch.nn", torch.nn),
+        ("torch", torch),
+        ("torch.nn.functional", torch.nn.functional),
+        ("torch.export", torch.export),
+    ):
+        if getattr(space, name, None) is value:
+            return f"{path}.{name}"
+    return f"{getattr(value, '__module__', 'torch')}.{getattr(value, '__qualname__', name)}"
+
+
+def shapes_code(shapes: Any, dims: dict[str, str]) -> str:
+    """`dynamic_shapes` as code; `dims` collects the definitions of named dimensions by name."""
+    if isinstance(shapes, dict):
+        return "{" + ", ".join(f"{key!r}: {shapes_code(value, dims)}" for key, value in shapes.items()) + "}"
+    if isinstance(shapes, tuple):
+        inner = ", ".join(shapes_code(value, dims) for value in shapes)
+        return f"({inner},)" if len(shapes) == 1 else f"({inner})"
+    if isinstance(shapes, list):
+        return "[" + ", ".join(shapes_code(value, dims) for value in shapes) + "]"
+    code = plain_code(shapes)
+    if code is not None:
+        return code
+    hint = getattr(shapes, "type", None)
+    if type(shapes).__name__ == "_DimHint":
+        return f"torch.export.Dim.{getattr(hint, 'name', 'DYNAMIC')}"
+    root = getattr(shapes, "root", None)
+    if root is not None:
+        shapes_code(root, dims)
+        return str(shapes.__name__)
+    name = str(getattr(shapes, "__name__", shapes))
+    bounds = ""
+    if getattr(shapes, "min", 0) not in (0, None):
+        bounds += f", min={shapes.min}"
+    if isinstance(getattr(shapes, "max", None), int) and shapes.max < 2**31:
+        bounds += f", max={shapes.max}"
+    dims[name] = f"torch.export.Dim({name!r}{bounds})"
+    return name
+
+
+def expression(code: str) -> ast.expr:
+    """Code as a syntax tree."""
+    return ast.parse(code, mode="eval").body

@@ -1,0 +1,374 @@
+"""For each of our own shims a module that cannot be exported without it, and what is said then."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.export import Dim
+from transformers import masking_utils
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers.vision_utils import get_vision_window_index
+
+import exportdoctor.shims as sh
+from exportdoctor.shims import ExportCall, ExportOptions
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """`call()` is fresh each time; without the shim `export` raises something that says `fails`.
+
+    `others` are inputs of other sizes that the program must take too; a specialised one has none. `eager` makes the
+    module to compare with for each input set, where the one that is exported is not as new.
+    """
+
+    call: Callable[[], ExportCall]
+    fails: str
+    others: tuple[tuple[Any, ...], ...] = ()
+    export: Callable[[ExportCall], Any] = sh.export_program
+    eager: Callable[[], nn.Module] | None = None
+
+
+def grids(*sides: tuple[int, int]) -> list[tuple[Tensor, Tensor]]:
+    """Patches (count, 4) with their grid (1, 3), for each height and width."""
+    torch.manual_seed(0)
+    return [(torch.randn(h * w, 4), torch.tensor([[1, h, w]])) for h, w in sides]
+
+
+class Encoder(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.proj = nn.Linear(4, 2)
+
+    def forward(self, patches: Tensor, grid_thw: Tensor, **kwargs: Any) -> Tensor:
+        window_index, _ = get_vision_window_index(grid_thw, 1, 8, 4, kwargs=kwargs)
+        return self.proj(patches)[window_index]
+
+
+class EncoderOfMethods(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.proj = nn.Linear(4, 2)
+
+    def rows(self, grid_thw: Tensor) -> Tensor:
+        found = []
+        for _, height, width in grid_thw.tolist():
+            found.append(torch.arange(int(height) * int(width)).reshape(int(height), int(width)).t().flatten())
+        return torch.cat(found)
+
+    def forward(self, patches: Tensor, grid_thw: Tensor) -> Tensor:
+        order = self.rows(grid_thw)
+        return self.proj(patches)[order]
+
+
+class Reader(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(9, 4)
+
+    def get_rope_index(self, input_ids: Tensor, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        rows = [torch.tensor([place * (token > 3) for place, token in enumerate(row)]) for row in input_ids.tolist()]
+        return torch.stack(rows), torch.zeros(1)
+
+    def forward(self, input_ids: Tensor, position_ids: Tensor | None = None) -> Tensor:
+        if position_ids is None:
+            position_ids, _ = self.get_rope_index(input_ids)
+        return self.words(input_ids) * position_ids.unsqueeze(-1)
+
+
+def eager_attention_forward(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **kwargs: Any
+) -> tuple[Tensor, None]:
+    weights = query @ key.transpose(2, 3) / query.shape[-1] ** 0.5
+    if attention_mask is not None:
+        weights = weights + attention_mask
+    return (weights.softmax(-1) @ value).transpose(1, 2), None
+
+
+class PackedAttention(nn.Module):
+    """As transformers' vision attention: one row, cut at its boundaries."""
+
+    def __init__(self, implementation: str = "sdpa") -> None:
+        super().__init__()
+        self.config = SimpleNamespace(_attn_implementation=implementation)
+        self.qkv = nn.Linear(4, 12)
+        self.is_causal = False
+
+    def forward(self, hidden_states: Tensor, cu_seqlens: Tensor) -> Tensor:
+        query, key, value = self.qkv(hidden_states).reshape(-1, 3, 2, 2).permute(1, 2, 0, 3).unsqueeze(1).unbind(0)
+        attention = eager_attention_forward
+        if self.config._attn_implementation != "eager":
+            attention = ALL_ATTENTION_FUNCTIONS[self.config._attn_implementation]
+        lengths = cu_seqlens[1:] - cu_seqlens[:-1]
+        splits = [torch.split(tensor, lengths.tolist(), dim=2) for tensor in (query, key, value)]
+        parts = [attention(self, q, k, v, attention_mask=None, is_causal=False)[0] for q, k, v in zip(*splits)]
+        return torch.cat(parts, dim=1).flatten(2)
+
+
+def rows(*boundaries: tuple[int, ...]) -> list[tuple[Tensor, Tensor]]:
+    torch.manual_seed(0)
+    return [(torch.randn(found[-1], 4), torch.tensor(found)) for found in boundaries]
+
+
+class Masked(nn.Module):
+    def __init__(self, config: Any) -> None:
+        super().__init__()
+        self.config = config
+
+    def forward(self, embeds: Tensor, mask: Tensor) -> Tensor:
+        steps = torch.arange(mask.shape[1])
+        indices = (torch.arange(mask.shape[0]), torch.arange(1), steps, steps)
+        function = masking_utils.and_masks(
+            masking_utils.causal_mask_function, masking_utils.padding_mask_function(mask.bool())
+        )
+        with masking_utils.TransformGetItemToIndex():
+            visible = masking_utils._vmap_expansion_sdpa(function)(*indices)
+        return F.scaled_dot_product_attention(embeds, embeds, embeds, attn_mask=visible)
+
+
+def scripted(call: ExportCall) -> Any:
+    """The legacy exporter's own tracing."""
+    with torch.no_grad():
+        torch.onnx.export(call.module, call.args, "/dev/null", dynamo=False)
+
+
+class ShortRow(nn.Module):
+    """Attention over as many rows as a number read out of a tensor; not causal."""
+
+    def __init__(self, config: Any = None) -> None:
+        super().__init__()
+        self.config = config
+
+    def forward(self, rows: Tensor, count: Tensor) -> Tensor:
+        size = count.item()
+        torch._check(size >= 1)
+        torch._check(size < rows.shape[2])
+        row = rows[:, :, :size]
+        attention = sdpa_attention_forward
+        if self.config is not None:
+            attention = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention_forward)
+        else:
+            from transformers.integrations import sdpa_attention as now
+
+            attention = now.sdpa_attention_forward
+        return attention(self, row, rows, rows, None, is_causal=False)[0]
+
+
+def counted(*counts: int) -> list[tuple[Tensor, Tensor]]:
+    torch.manual_seed(0)
+    return [(torch.randn(2, 2, 9, 4), torch.tensor(count)) for count in counts]
+
+
+class Checked(nn.Module):
+    def forward(self, values: Tensor, chosen: Tensor, expected: Tensor) -> Tensor:
+        picked = values[chosen]
+        if picked.numel() != expected.numel():
+            raise ValueError("they differ")
+        return values.masked_scatter(chosen, expected)
+
+
+def checks(*sizes: int) -> list[tuple[Tensor, ...]]:
+    torch.manual_seed(0)
+    return [(torch.randn(size), torch.arange(size) % 2 == 0, torch.randn((size + 1) // 2)) for size in sizes]
+
+
+@dataclass
+class Answer:
+    logits: Tensor
+    score: Tensor
+
+
+class Answering(nn.Module):
+    def forward(self, x: Tensor) -> Answer:
+        return Answer(logits=x * 2, score=x.sum())
+
+
+class Remembering(nn.Module):
+    """Its first call decides on offsets, one for each row, which later calls reuse."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.offsets = None
+
+    def decide(self, x: Tensor) -> None:
+        self.offsets = x * 0 + 1
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.offsets is None:
+            self.decide(x)
+        return x + self.offsets
+
+
+def used_before() -> nn.Module:
+    module = Remembering()
+    module(torch.randn(3))
+    return module
+
+
+class Bundling(nn.Module):
+    def forward(self, x: Tensor, **kwargs: Tensor) -> Tensor:
+        return x * kwargs["scale"]
+
+
+class Filling(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.randn(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.mul(x, self.scale, out=torch.empty_like(x))
+
+
+class Odd(nn.Module):
+    """dynamo refuses to iterate over the frames of the interpreter."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        import sys
+
+        return x * (2 if sys._getframe().f_code.co_name else 3)
+
+
+class Counting(nn.Module):
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return x * 2 if x.shape[0] % 3 == 0 else x * y.sum()
+
+
+class Doubling(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x * 2
+
+
+class Shifting(nn.Module):
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return x + y[1:]
+
+
+class Projecting(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.proj = nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.proj(x)
+
+
+class Looping(nn.Module):
+    def forward(self, x: Tensor, grid_thw: Tensor) -> Tensor:
+        for _, height, width in grid_thw.tolist():
+            x = x + torch.arange(int(height) * int(width)).reshape(int(height), int(width)).sum()
+        return x
+
+
+class Listing(nn.Module):
+    """A value that Python reads while it runs: dynamo, which interprets, follows it."""
+
+    def forward(self, x: Tensor, padding: Tensor) -> Tensor:
+        def one(query: Tensor, key: Tensor) -> Tensor:
+            return (key <= query) & padding[key]
+
+        steps = torch.arange(padding.shape[0])
+        inner = torch.vmap(one, in_dims=(None, 0))
+        return torch.vmap(inner, in_dims=(0, None))(steps, steps) * x
+
+
+def tiny_llama() -> nn.Module:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2}
+    config = LlamaConfig(vocab_size=40, **sizes)
+    return LlamaForCausalLM(config).eval()
+
+
+def with_attention(implementation: str) -> Any:
+    from transformers import PreTrainedConfig
+
+    config = PreTrainedConfig()
+    config._attn_implementation = implementation
+    return config
+
+
+def case(
+    module: Callable[[], nn.Module],
+    inputs: list[Any],
+    fails: str,
+    shapes: Any = None,
+    *,
+    strict: bool = False,
+    names: tuple[str, ...] = (),
+    export: Callable[[ExportCall], Any] = sh.export_program,
+    eager: Callable[[], nn.Module] | None = None,
+) -> Case:
+    """The first inputs are the example's, the rest the others; `names` passes the last of them by keyword."""
+
+    def split(args: tuple[Any, ...]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        cut = len(args) - len(names)
+        return args[:cut], dict(zip(names, args[cut:]))
+
+    def call() -> ExportCall:
+        args, kwargs = split(tuple(value.clone() for value in inputs[0]))  # torch leaves marks on what it exported
+        return ExportCall(
+            module=module().eval(),
+            args=args,
+            kwargs=kwargs,
+            dynamic_shapes=shapes,
+            more_inputs=tuple(split(more) for more in inputs[1:]) if shapes else (),
+            options=ExportOptions(strict=strict),
+        )
+
+    return Case(call=call, fails=fails, others=tuple(split(more) for more in inputs[1:]), export=export, eager=eager)
+
+
+_FREE = {0: Dim.DYNAMIC}
+_WORDS = [(torch.tensor([[1, 5, 2, 7]]),), (torch.tensor([[4, 1, 6, 3, 8, 2]]),)]
+
+CASES: dict[str, Case] = {
+    "precompute-grid": case(Encoder, grids((4, 4), (4, 6)), "DataDependent", (_FREE, None)),
+    "precompute-grid-methods": case(EncoderOfMethods, grids((4, 4), (4, 6)), "data-dependent|Pending", (_FREE, None)),
+    "precompute-position-ids": case(Reader, _WORDS, "data-dependent|Pending", {"input_ids": {1: Dim.DYNAMIC}}),
+    "block-diagonal-attention": case(PackedAttention, rows((0, 3, 8, 10), (0, 1, 2, 12, 17)), "u0 > 1", (_FREE, _FREE)),
+    "mask-without-vmap": case(
+        lambda: Masked(None), [(torch.randn(2, 1, 5, 4), torch.ones(2, 5))], "map::at|vmap|batched", export=scripted
+    ),
+    "sdpa-without-size-check": case(ShortRow, counted(5, 3), "u0 > 1"),
+    "check-as-assertion": case(Checked, checks(6, 9), "Ne|Eq", {"values": _FREE, "chosen": _FREE, "expected": _FREE}),
+    "attn-eager": case(lambda: ShortRow(with_attention("sdpa")), counted(5, 3), "u0 > 1"),
+    "register-cache-pytree": case(tiny_llama, _WORDS, "DynamicCache", {"input_ids": {1: Dim.DYNAMIC}}),
+    "register-dataclass-pytree": case(Answering, [(torch.randn(3),), (torch.randn(5),)], "Answer", (_FREE,)),
+    "stateful-attr-reset": case(
+        used_before, [(torch.randn(3),), (torch.randn(5),)], "Constraints violated", (_FREE,), eager=Remembering
+    ),
+    "flat-signature": case(
+        Bundling,
+        [(torch.randn(3), torch.randn(3)), (torch.randn(5), torch.randn(5))],
+        "AssertionError|dynamic_shapes",
+        {"x": _FREE, "kwargs": {"scale": _FREE}},
+        names=("scale",),
+    ),
+    "no-grad": case(Filling, [(torch.randn(3, 4),), (torch.randn(5, 4),)], "requires grad", (_FREE,)),
+    "non-strict": case(Odd, [(torch.randn(3),), (torch.randn(5),)], "Unsupported|getframe", (_FREE,), strict=True),
+    "strict": case(Listing, [(torch.randn(()), torch.ones(4).bool())], "vmap|item"),
+    "defer-asserts": case(
+        Counting,
+        [(torch.randn(6), torch.randn(12)), (torch.randn(9), torch.randn(27))],
+        "Constraints violated|specialized|not always",
+        ({0: Dim("a")}, {0: Dim("b")}),
+    ),
+    "size-oblivious": case(Doubling, [(torch.randn(1, 2),), (torch.randn(5, 2),)], "specialized|0/1", (_FREE,)),
+    "suggested-relations": case(
+        Shifting,
+        [(torch.randn(3), torch.randn(4)), (torch.randn(5), torch.randn(6))],
+        "Suggested fixes",
+        ({0: Dim("dx")}, {0: Dim("dy")}),
+    ),
+    "suggested-constants": case(Projecting, [(torch.randn(3, 4),)], "Suggested fixes", ({1: Dim("width")},)),
+    "auto-dims": case(Projecting, [(torch.randn(3, 4),)], "specialized|Constraints", ({1: Dim.DYNAMIC},)),
+    "frozen-values": case(Looping, [(torch.randn(3), torch.tensor([[1, 2, 3]]))], "data-dependent"),
+    "static-dim": case(Projecting, [(torch.randn(3, 4),)], "specialized|Constraints", ({1: Dim.DYNAMIC},)),
+}

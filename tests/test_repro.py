@@ -1,0 +1,221 @@
+"""Repros of findings: what counts as the same bug, what the cuts keep, and scripts that are verified end to end."""
+
+from __future__ import annotations
+
+import ast
+import json
+from pathlib import Path
+
+import pytest
+
+from exportdoctor.cli.main import run as command_line
+from exportdoctor.core.outcome import Birth, ExceptionFact, Failure, Frame, Outcome
+from exportdoctor.reduce import Verdict
+from exportdoctor.repro.backward import sliced
+from exportdoctor.repro.bundle import difference, folded
+from exportdoctor.repro.eager import mended
+from exportdoctor.repro.reduction import code_lines
+from exportdoctor.repro.sameness import anonymous, operation, trait_of, verdict
+from exportdoctor.repro.script import imports_of
+from exportdoctor.repro.verdict_log import VerdictLog
+from exportdoctor.repro.verify import raised, verify
+from exportdoctor.store.runs import read_run
+
+FIXTURES = Path(__file__).parents[1] / "fixtures"
+GUARD = "torch.fx.experimental.symbolic_shapes.GuardOnDataDependentSymNode"
+
+
+def failing(message: str, *, expression: str = "int(x)", source: str = "x = n.tolist()", kind: str = GUARD) -> Outcome:
+    culprit = Frame(file="/repro/repro.py", line=4, function="forward", source=expression, user=True,
+                    expression=expression)  # fmt: skip
+    birth = Birth(symbol="u0", frame=Frame(file="/repro/repro.py", line=3, function="forward", source=source))
+    failure = Failure(
+        stage="export",
+        exceptions=(ExceptionFact(type=kind, message=message),),
+        frames=(culprit,),
+        births=(birth,),
+    )
+    return Outcome(probe="1", status="failed", failure=failure)
+
+
+VALUE = "Could not extract specialized integer from data-dependent expression u0 (unhinted: u0)."
+
+
+def judged(wanted: Outcome, seen: Outcome) -> Verdict:
+    trait = trait_of(wanted, exporter="export")
+    assert trait is not None
+    return verdict(trait, seen, exporter="export")
+
+
+def test_the_same_failure_of_another_symbol_is_the_same_bug() -> None:
+    assert judged(failing(VALUE), failing(VALUE.replace("u0", "u17"))) is Verdict.YES
+
+
+def test_a_pass_is_no_and_another_failure_is_unknown() -> None:
+    assert judged(failing(VALUE), Outcome(probe="1", status="passed")) is Verdict.NO
+    assert judged(failing(VALUE), failing("name 'x' is not defined", kind="NameError")) is Verdict.UNKNOWN
+    assert judged(failing(VALUE), Outcome(probe="1", status="timed_out")) is Verdict.UNKNOWN
+
+
+def test_another_operation_on_the_symbol_or_another_birth_is_another_bug() -> None:
+    assert judged(failing(VALUE), failing(VALUE, expression="[x] * n")) is Verdict.UNKNOWN
+    assert judged(failing(VALUE), failing(VALUE, source="int(n)")) is Verdict.UNKNOWN
+
+
+def test_a_crash_is_the_same_by_its_signal() -> None:
+    segfault = Outcome(probe="1", status="crashed", signal="SIGSEGV")
+    assert judged(segfault, segfault) is Verdict.YES
+    assert judged(segfault, Outcome(probe="1", status="crashed", signal="SIGABRT")) is Verdict.UNKNOWN
+
+
+def test_a_message_does_not_depend_on_how_the_user_names_things() -> None:
+    one = "Found <class 'fixtures.batch.Batch'> in output, needed by mine::smooth"
+    assert anonymous(one) == anonymous("Found <class '__main__.B'> in output, needed by other::op")
+    assert anonymous("aten::add failed") != anonymous("mine::add failed")
+
+
+@pytest.mark.parametrize(
+    ("expression", "name"),
+    [("int(x)", "int"), ("a.tolist()", "tolist"), ("n > 1 and m", "condition"), ("[x] * n", "BinOp"), ("n >", "")],
+)
+def test_an_expression_is_known_by_its_outermost_operation(expression: str, name: str) -> None:
+    assert operation(expression) == name
+
+
+SCRIPT = """\
+import math
+import torch
+
+def helper(n):
+    unrelated = n + 1
+    k = n.tolist()
+    for i in k:
+        noise = math.pi
+        int(i)
+    return k
+
+def unused():
+    pass
+
+class M(torch.nn.Module):
+
+    def __init__(self):
+        super().__init__()
+        self.size = 3
+        self.scale = 2
+
+    def forward(self, x, n):
+        y = x * self.scale
+        m = n + self.size
+        helper(m)
+        return y
+M()
+"""
+
+
+def test_slicing_keeps_what_the_failing_line_depends_on_and_nothing_else() -> None:
+    def frame(line: int) -> Frame:
+        return Frame(file="/repro/repro.py", line=line, function="f", user=True)
+
+    failure = Failure(stage="export", exceptions=(), frames=(frame(25), frame(9)))
+    cut = sliced(SCRIPT, failure, file="/repro/repro.py")
+    assert "m = n + self.size" in cut
+    assert "k = n.tolist()" in cut
+    assert "int(i)" in cut
+    for gone in ("unrelated", "noise", "unused", "math", "scale", "return k", "y ="):
+        assert gone not in cut
+    ast.parse(cut)
+
+
+def test_a_source_without_a_failure_keeps_its_statements() -> None:
+    assert "helper(m)" in sliced(SCRIPT, None, file="/repro/repro.py")
+
+
+def test_mending_changes_the_last_statement_alone_and_offers_it_unchanged_first() -> None:
+    source = "x = 7\nf(torch.zeros(3), 5)"
+    offered = list(mended(source))
+    assert all(one.startswith("x = 7\n") for one in offered)
+    assert "x = 7\nf(torch.ones(3), 5)" in offered[:2]
+
+
+def test_verdicts_are_remembered_for_the_same_bug_and_forgotten_for_another(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    VerdictLog(path, holds_for="a").note("x = 1", Verdict.YES)
+    with open(path, "a") as file:
+        file.write('{"torn')
+    assert VerdictLog(path, holds_for="a").known("x = 1") is Verdict.YES
+    assert VerdictLog(path, holds_for="b").known("x = 1") is None
+
+
+def test_the_last_exception_of_a_printed_traceback_is_read_with_all_its_lines() -> None:
+    output = (
+        "noise\nTraceback (most recent call last):\n  File \"a\", line 1\nKeyError: 'x'\n\nThe above exception was the "
+        'direct cause of the following exception:\n\nTraceback (most recent call last):\n  File "b", line 2\n'
+        "    f()\na.b.Broken: first\n  second\nthird\n"
+    )
+    assert raised(output) == ("a.b.Broken", "first\n  second\nthird")
+
+
+def test_imports_are_packages_without_pythons_own() -> None:
+    assert imports_of("import torch.nn\nimport ctypes\nfrom transformers.x import y") == ("torch", "transformers")
+
+
+def test_lines_are_counted_without_comments_and_empty_ones() -> None:
+    assert code_lines("# a\n\nx = 1\n  # b\ny = 2\n") == 2
+
+
+def test_the_difference_to_the_passing_variant_names_both_lines() -> None:
+    assert difference("a\nint(n)\nb", "a\nn\nb").splitlines() == [" a", "-int(n)", "+n", " b"]
+
+
+def test_a_folded_stack_counts_the_frames_of_torch() -> None:
+    inner = Frame(file="/x/site-packages/torch/fx/a.py", line=1, function="g")
+    user = Frame(file="/home/me/model.py", line=3, function="forward", source="int(x)", user=True)
+    assert folded((inner, inner, user, inner, inner)) == [
+        "  … 2 frames of torch",
+        '  File "model.py", line 3, in forward',
+        "    int(x)",
+        "  … 1 frames of torch",
+        '  File "torch/fx/a.py", line 1, in g',
+    ]
+
+
+@pytest.mark.slow
+def test_a_script_that_no_longer_fails_so_is_not_verified() -> None:
+    trait = trait_of(failing(VALUE), exporter="export")
+    assert trait is not None
+    assert not verify("raise KeyError('x')", trait).verified
+    assert not verify("pass", trait).verified
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["tolist_loop", "missing_fake_kernel", "unregistered_pytree_out", "segfault"])
+def test_a_finding_becomes_a_verified_script_of_about_its_minimums_length(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("EXPORTDOCTOR_HOME", str(tmp_path / "home"))
+    path, run, out = FIXTURES / f"{name}.py", tmp_path / "run", tmp_path / "repro.py"
+    assert command_line(["scan", f"{path}:build", "--no-cure", "-q", "--out", str(run)]) == 1
+    assert command_line(["repro", str(run), "F1", "-q", "-o", str(out), "--seconds", "40"]) == 0
+    finding = read_run(run).state.findings["F1"]
+    assert finding.repro is not None
+    assert finding.repro.verified
+    assert finding.repro.imports == ("torch",)
+    assert (run / finding.repro.path).read_text() == out.read_text()
+    assert json.loads((run / "report.json").read_text())["findings"][0]["repro"]["verified"]
+    minimum = next(
+        node.value for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "MINIMUM"
+    )  # fmt: skip
+    assert finding.repro.lines <= 1.5 * code_lines(ast.literal_eval(minimum))
+
+
+@pytest.mark.slow
+def test_an_unknown_finding_is_told_with_those_that_exist(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("EXPORTDOCTOR_HOME", str(tmp_path / "home"))
+    run = tmp_path / "run"
+    command_line(["scan", f"{FIXTURES / 'tolist_loop.py'}:build", "--no-cure", "-q", "--out", str(run)])
+    assert command_line(["repro", str(run), "F7"]) == 2
+    assert "Its findings: F1" in capsys.readouterr().err

@@ -1,0 +1,171 @@
+"""Shims of the user: found in files, noticed and named when they misbehave, and no harm to the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import exportdoctor.shims as sh
+from exportdoctor.core.errors import UsageError
+from exportdoctor.shims import ExportCall, NotApplicable, Shim, ShimTrouble
+
+FILE = """
+from contextlib import contextmanager
+from exportdoctor.shims import Cure, Shim
+
+@contextmanager
+def enter(call):
+    yield call
+
+SHIMS = (Shim(id="mine", title="Mine", soundness="exact", enter=enter, cures=(Cure(kinds=("vmap",)),)),)
+"""
+
+
+class Plain(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+
+def call() -> ExportCall:
+    return ExportCall(module=Plain(), args=(torch.randn(3),))
+
+
+def shim(enter: object, *, name: str = "mine") -> Shim:
+    return Shim(id=name, title="", soundness="exact", enter=enter, provider="user")  # type: ignore[arg-type]
+
+
+@contextmanager
+def quiet(given: ExportCall) -> Iterator[ExportCall]:
+    yield given
+
+
+@contextmanager
+def raises_on_entry(given: ExportCall) -> Iterator[ExportCall]:
+    raise ValueError("no entry")
+    yield given
+
+
+@contextmanager
+def raises_on_exit(given: ExportCall) -> Iterator[ExportCall]:
+    yield given
+    raise ValueError("no exit")
+
+
+@contextmanager
+def leaves_an_attribute(given: ExportCall) -> Iterator[ExportCall]:
+    given.module.forward = given.module.forward  # type: ignore[method-assign]
+    yield given
+
+
+@contextmanager
+def leaves_a_patch(given: ExportCall) -> Iterator[ExportCall]:
+    torch.nn.functional.relu = lambda x: x  # type: ignore[assignment]
+    yield given
+
+
+@contextmanager
+def yields_nothing(given: ExportCall) -> Iterator[None]:
+    yield None
+
+
+@pytest.fixture(autouse=True)
+def functional_restored() -> Iterator[None]:
+    before = torch.nn.functional.relu
+    yield
+    torch.nn.functional.relu = before
+
+
+def test_a_file_of_shims_joins_the_registry(tmp_path: Path) -> None:
+    file = tmp_path / "my_shims.py"
+    file.write_text(FILE)
+    found = sh.find("mine", files=[str(file)])
+    assert (found.id, found.provider) == ("mine", "user")
+    assert sh.registry([str(file)])[-1].id == found.id
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [("1 / 0", "ZeroDivisionError"), ("x = 1", "has no shim"), ("SHIMS = (1,)", "is no Shim"), (None, "no file")],
+)
+def test_a_file_that_cannot_be_used_is_told_in_one_line(tmp_path: Path, text: str | None, says: str) -> None:
+    file = tmp_path / "my_shims.py"
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(UsageError, match=says):
+        sh.registry([str(file)])
+
+
+@pytest.mark.parametrize(
+    ("enter", "says"),
+    [
+        (raises_on_entry, "the shim mine could not be entered: ValueError: no entry"),
+        (raises_on_exit, "the shim mine could not be left: ValueError: no exit"),
+        (leaves_an_attribute, r"the shim mine did not restore the module\.forward"),
+        (leaves_a_patch, r"the shim mine did not restore torch\.nn\.functional\.relu"),
+        (yields_nothing, "the shim mine gave a NoneType"),
+    ],
+)
+def test_a_shim_that_misbehaves_is_noticed_and_named(enter: object, says: str) -> None:
+    with pytest.raises(ShimTrouble, match=says), sh.applying((shim(enter),), call()):
+        pass
+
+
+def test_a_leak_does_not_hide_the_failure_of_the_body() -> None:
+    with pytest.raises(KeyError) as caught, sh.applying((shim(leaves_an_attribute),), call()):
+        raise KeyError("the body's own")
+    assert any("did not restore" in note for note in caught.value.__notes__)
+
+
+def test_a_well_behaved_shim_is_not_accused() -> None:
+    with sh.applying((shim(quiet),), call()) as changed:
+        assert sh.export_program(changed) is not None
+
+
+def test_shims_are_left_in_reverse_when_a_later_one_cannot_be_entered() -> None:
+    left: list[str] = []
+
+    @contextmanager
+    def noting(given: ExportCall) -> Iterator[ExportCall]:
+        try:
+            yield given
+        finally:
+            left.append("first")
+
+    with pytest.raises(ShimTrouble), sh.applying((shim(noting, name="first"), shim(raises_on_entry)), call()):
+        pass
+    assert left == ["first"]
+
+
+def test_what_does_not_apply_is_told_with_its_name() -> None:
+    with (
+        pytest.raises(NotApplicable, match="block-diagonal-attention: no submodule splits"),
+        sh.applying((sh.find("block-diagonal-attention"),), call()),
+    ):
+        pass
+
+
+def test_conflicting_shims_are_refused() -> None:
+    with (
+        pytest.raises(ShimTrouble, match="strict and non-strict can't be applied together"),
+        sh.applying((sh.find("strict"), sh.find("non-strict")), call()),
+    ):
+        pass
+
+
+def test_an_entry_point_that_cannot_be_loaded_is_listed_with_its_reason(tmp_path: Path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    from exportdoctor.shims.providers.user import shims_of_entry_points
+
+    folder = tmp_path / "broken_shims-1.0.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Name: broken-shims\nVersion: 1.0\n")
+    (folder / "entry_points.txt").write_text("[exportdoctor.shims]\nbroken = no_such_package:SHIMS\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    found = [one for one in shims_of_entry_points() if one.id == "broken"]
+    assert [one.fits({}) for one in found] == [
+        "no_such_package:SHIMS can't be loaded: ModuleNotFoundError: No module named 'no_such_package'"
+    ]
