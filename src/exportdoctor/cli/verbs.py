@@ -20,7 +20,7 @@ class Verb(NamedTuple):
 VERBS = (
     Verb("scan", "scan", "scan", "Find which submodules of a target cannot be exported, and why."),
     Verb("report", "report", "report", "Tell a run again: as text, Markdown, HTML, JSON, JUnit or SARIF."),
-    Verb("repro", "repro", "repro", "Make the minimal script that reproduces a finding, and verify it."),
+    Verb("repro", "repro", "repro", "Make and verify the minimal script of a finding."),
     Verb("runs", "runs", "runs", "List the runs."),
     Verb("known", "known", "known", "Search the known upstream issues."),
     Verb("shims", "shims", "shims", "List the known cures, and show what one of them changes."),
