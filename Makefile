@@ -7,7 +7,8 @@ STAMP := $(VENV)/.installed
 .PHONY: scan test quick lint types contracts bench gpu-check clean
 
 scan: $(STAMP)
-	$(BIN)/exportdoctor scan Qwen2.5-VL-3B $(ARGS)
+	@# findings are exit code 1: for make they are a result, not an error
+	$(BIN)/exportdoctor scan Qwen2.5-VL-3B $(ARGS) || test $$? -eq 1
 
 test: lint types contracts
 	$(BIN)/python -m pytest -n 2 --dist worksteal

@@ -7,8 +7,10 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from exportdoctor.cli.main import run
 from exportdoctor.core.errors import UsageError
 from exportdoctor.core.finding import ExceptionRecord, Finding
 from exportdoctor.core.outcome import Birth, ExceptionFact, Failure, Frame
@@ -188,3 +190,30 @@ def test_every_entry_of_the_exporters_of_transformers_is_a_shim_of_its_own() -> 
     assert len(found) > 80
     assert {"hf.inputs.grid-thw-vision-inputs", "hf.onnx.masked-scatter", "hf.cache-pytrees"} <= {s.id for s in found}
     assert {shim.id for shim in found if shim.soundness == "unsound"} == {"hf.onnx.fix-assertion", "hf.onnx.for-export"}
+
+
+def test_the_list_names_provider_soundness_and_the_reason_of_a_misfit(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["shims", "list"]) == 0
+    out = capsys.readouterr().out
+    assert all(shim.id in out for shim in OWN)
+    assert "precompute-grid-methods" in out
+    assert "does not fit: made for transformers >=4.53,<5.20" in out
+
+
+def test_the_list_can_be_narrowed_and_read_by_a_script(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["shims", "list", "--provider", "own", "--fitting", "--json"]) == 0
+    rows = msgspec.json.decode(capsys.readouterr().out)
+    assert {row["provider"] for row in rows} == {"own"}
+    assert all(row["fits"] and row["reason"] is None for row in rows)
+
+
+def test_one_shim_is_shown_with_its_diff(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["shims", "show", "sdpa-without-size-check"]) == 0
+    out = capsys.readouterr().out
+    assert "exact: same values, same inputs, all shapes" in out
+    assert "+    is_causal = attention_mask is None and is_causal and" in out
+
+
+def test_an_unknown_shim_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["shims", "show", "block-diagonal"]) == 2
+    assert "Did you mean block-diagonal-attention" in capsys.readouterr().err

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -92,3 +93,10 @@ def test_the_program_runs_after_the_shim_is_gone(name: str) -> None:
 def test_a_specialised_shim_is_not_needed_by_other_sizes() -> None:
     """A case of a specialised shim has one input set alone: the others would fail, and are not promised."""
     assert all(not CASES[shim.id].others for shim in OWN if shim.soundness == "specialised")
+
+
+def test_the_probe_stops_at_the_line_that_makes_a_dimension_static() -> None:
+    call = CASES["static-dim"].call()
+    with pytest.raises(sh.DimensionMadeStatic, match=r"becomes 4") as caught, sh.stopping_where_static():
+        sh.export_program(call)
+    assert any((Path(frame.path).name, frame.name) == ("shim_cases.py", "forward") for frame in caught.traceback)

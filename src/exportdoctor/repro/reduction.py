@@ -28,6 +28,7 @@ from exportdoctor.reduce import (
 from exportdoctor.repro.backward import sliced
 from exportdoctor.repro.bench import CANDIDATE_FILE, Bench
 from exportdoctor.repro.eager import mended
+from exportdoctor.repro.flatten import flattened
 from exportdoctor.repro.sameness import Trait, trait_of, verdict
 from exportdoctor.repro.sizes import shrink_sizes
 from exportdoctor.repro.verdict_log import VerdictLog
@@ -186,9 +187,14 @@ def _is_idle(statement: ast.stmt) -> bool:
 
 
 def _all_passes(source: str, kept: Callable[[str], bool]) -> Search[str, str]:
-    """Sizes first, then everything else."""
-    smaller = yield from shrink_sizes(source)
-    return (yield from reduce_source(smaller, kept=kept))
+    """Sizes first, then statements and expressions, then whole modules, with what that makes possible."""
+
+    def reduce(text: str) -> Search[str, str]:
+        return reduce_source(text, kept=kept)
+
+    source = yield from shrink_sizes(source)
+    source = yield from reduce(source)
+    return (yield from flattened(source, reduce))
 
 
 def code_lines(source: str) -> int:

@@ -21,6 +21,7 @@ from exportdoctor.shims.record import (
 )
 from exportdoctor.shims.registry import candidates, find, registry
 from exportdoctor.shims.sources import installed_versions
+from exportdoctor.shims.static_probe import DimensionMadeStatic, stopping_where_static
 
 __all__ = [
     # the record
@@ -28,5 +29,6 @@ __all__ = [
     # finding one
     "registry", "find", "candidates", "Seen", "seen_in_failure", "seen_in_finding", "installed_versions", "difference",
     # applying some
+    "stopping_where_static", "DimensionMadeStatic",
     "ExportCall", "ExportOptions", "Inputs", "applying", "in_order", "export_program", "NotApplicable", "ShimTrouble",
 ]  # fmt: skip

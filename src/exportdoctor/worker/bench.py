@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import linecache
 import os
 import select
@@ -24,7 +25,7 @@ import torch
 from exportdoctor.core.candidate import Candidate
 from exportdoctor.core.codec import decode, encode
 from exportdoctor.core.errors import StoreError
-from exportdoctor.core.outcome import Outcome
+from exportdoctor.core.outcome import Failure, Outcome
 from exportdoctor.worker.births import Registry, registering
 from exportdoctor.worker.describe import causes, describe
 from exportdoctor.worker.process import die_with_parent, lead_a_group, send_output_to, write_stacks_to
@@ -88,6 +89,8 @@ class Run:
                 told: Outcome = decode(bytes(self.data), Outcome)
                 return told
         sign = signal.Signals(os.WTERMSIG(status)).name if os.WIFSIGNALED(status) else None
+        if not self.data.startswith(b"\n"):  # it died before any export
+            return Outcome(probe=self.candidate.id, status="failed", failure=Failure(stage="capture", exceptions=()))
         return Outcome(
             probe=self.candidate.id,
             status=self.fate or "crashed",  # type: ignore[arg-type]
@@ -116,7 +119,7 @@ def _child(candidate: Candidate, writer: int) -> None:
         lead_a_group()
         die_with_parent()
         write_stacks_to(send_output_to(None))
-        data = memoryview(encode(_executed(candidate)))
+        data = memoryview(encode(_executed(candidate, writer)))
         while data:
             data = data[os.write(writer, data) :]
         code = 0
@@ -124,21 +127,19 @@ def _child(candidate: Candidate, writer: int) -> None:
         os._exit(code)
 
 
-def _executed(candidate: Candidate) -> Outcome:
+def _executed(candidate: Candidate, writer: int) -> Outcome:
     """Execute the script as `__main__`; what it raises is the answer."""
     started = time.perf_counter()
     module = types.ModuleType("__main__")
     module.__file__ = FILE
     sys.modules["__main__"] = module
     linecache.cache[FILE] = (len(candidate.source), None, candidate.source.splitlines(keepends=True), FILE)
-    births, stage = Registry(), "export"
-    if candidate.eager:
-        _run_eager_first()
+    births, entrance = Registry(), _Entrance(candidate.eager, writer)
     try:
         with registering() as births:
             exec(compile(candidate.source, FILE, "exec", dont_inherit=True), module.__dict__)
     except (Exception, SystemExit, GeneratorExit) as error:
-        stage = "capture" if isinstance(error, _NotInEager) else "export"
+        stage = "export" if entrance.entered else "capture"
         failure = describe(error, stage=stage, names={})  # type: ignore[arg-type]
         failure = msgspec.structs.replace(failure, births=births.of(tuple(causes(error))))
         status = "out_of_memory" if isinstance(error, MemoryError) else "failed"
@@ -146,28 +147,34 @@ def _executed(candidate: Candidate) -> Outcome:
     return _outcome(candidate, "passed", started, None)
 
 
-class _NotInEager(Exception):
-    """The module does not run without export, so that its export fails for another reason."""
+class _Entrance:
+    """Stands before torch's ways to export: notes that one was entered, with `eager` after a plain run of copies.
 
+    What fails before that is no failure of an export. The note goes down the pipe, where it outlives a crash.
+    """
 
-def _run_eager_first() -> None:
-    """In this process, every export begins with a plain run of copies of what it is given."""
+    def __init__(self, eager: bool, writer: int) -> None:
+        self.eager = eager
+        self.writer = writer
+        self.entered = False
+        torch.export.export = self._watched(torch.export.export, keywords=1)
+        torch.onnx.export = self._watched(torch.onnx.export, keywords=None)
 
-    def checked(export: Any) -> Any:
-        def run_and_export(module: Any, args: Any = (), *rest: Any, **how: Any) -> Any:
-            given = rest[0] if export is torch_export and rest and isinstance(rest[0], dict) else how.get("kwargs")
-            try:
+    def _watched(self, export: Any, *, keywords: int | None) -> Any:
+        """`export` behind this entrance; `keywords` is the place of the module's keyword arguments in `rest` plus 1."""
+
+        @functools.wraps(export)
+        def enter(module: Any, args: Any = (), *rest: Any, **how: Any) -> Any:
+            if self.eager:
+                given = rest[keywords - 1] if keywords and len(rest) >= keywords else how.get("kwargs")
                 copied, values, named = copy.deepcopy((module, args, given or {}))
                 copied(*(values if isinstance(values, tuple) else (values,)), **named)
-            except Exception as error:
-                raise _NotInEager(str(error)) from error
+            if not self.entered:
+                self.entered = True
+                os.write(self.writer, b"\n")
             return export(module, args, *rest, **how)
 
-        return run_and_export
-
-    torch_export = torch.export.export
-    torch.export.export = checked(torch_export)
-    torch.onnx.export = checked(torch.onnx.export)
+        return enter
 
 
 def _outcome(candidate: Candidate, status: str, started: float, failure: object) -> Outcome:

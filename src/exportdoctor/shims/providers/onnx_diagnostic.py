@@ -20,7 +20,7 @@ from typing import Any
 
 from exportdoctor.shims.cure import Cure
 from exportdoctor.shims.export_call import ExportCall
-from exportdoctor.shims.patching import replaced
+from exportdoctor.shims.patching import rebound, replaced
 from exportdoctor.shims.providers.onnx_diagnostic_table import FUNCTIONS, KNOWN, TORCH, Known, TorchPatch
 from exportdoctor.shims.pytrees import registries_restored
 from exportdoctor.shims.record import Enter, NotApplicable, Replacement, Shim
@@ -301,9 +301,12 @@ def _rewritten(transform: Any, owner: type[Any]) -> Any:
         tree = ast.parse(inspect.cleandoc("\n" + inspect.getsource(owner.forward)))  # type: ignore[attr-defined]
         if not any(isinstance(node, ast.If) for node in ast.walk(tree)):
             return None
-        return transform(owner.forward).func  # type: ignore[attr-defined]
+        made = transform(owner.forward).func  # type: ignore[attr-defined]
     except Exception:
         return None
+    import torch
+
+    return rebound(made, {"torch": torch})  # the new code says torch.cond; the old may never have said torch
 
 
 _CACHES = Shim(
