@@ -161,18 +161,19 @@ class _Entrance:
         torch.onnx.export = self._watched(torch.onnx.export, keywords=None)
 
     def _watched(self, export: Any, *, keywords: int | None) -> Any:
-        """`export` behind this entrance; `keywords` is the place of the module's keyword arguments in `rest` plus 1."""
+        """`export` behind this entrance; `keywords` is the place of the module's keyword arguments in `rest`."""
 
         @functools.wraps(export)
-        def enter(module: Any, args: Any = (), *rest: Any, **how: Any) -> Any:
+        def enter(module: Any, *rest: Any, **how: Any) -> Any:
             if self.eager:
-                given = rest[keywords - 1] if keywords and len(rest) >= keywords else how.get("kwargs")
+                args = rest[0] if rest else how.get("args", ())
+                given = rest[keywords] if keywords and len(rest) > keywords else how.get("kwargs")
                 copied, values, named = copy.deepcopy((module, args, given or {}))
                 copied(*(values if isinstance(values, tuple) else (values,)), **named)
             if not self.entered:
                 self.entered = True
                 os.write(self.writer, b"\n")
-            return export(module, args, *rest, **how)
+            return export(module, *rest, **how)
 
         return enter
 

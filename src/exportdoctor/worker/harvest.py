@@ -40,6 +40,7 @@ from exportdoctor.worker.process import die_with_parent, lead_a_group, send_outp
 from exportdoctor.worker.session import PartCapture
 
 _TICK = 0.1
+_IDLE = 4.0  # seconds without using the processor after which it counts as hanging
 
 
 def harvest(command: Harvest) -> Iterator[AnyHarvestReply]:
@@ -112,6 +113,7 @@ def _ended(pid: int, pipe: int, probe: Probe) -> Outcome:
     """The child's word, or how it ended."""
     data, fate, deadline = bytearray(), "", time.monotonic() + probe.timeout
     process, base = psutil.Process(pid), psutil.Process().memory_info().rss
+    worked, idle_since = 0.0, time.monotonic()
     while True:
         ready, _, _ = select.select([pipe], [], [], _TICK)
         if ready:
@@ -121,9 +123,13 @@ def _ended(pid: int, pipe: int, probe: Probe) -> Outcome:
             data.extend(chunk)
             continue
         with contextlib.suppress(psutil.Error):
+            times = process.cpu_times()
+            if times.user + times.system > worked + 0.02 or process.status() == psutil.STATUS_RUNNING:
+                worked, idle_since = times.user + times.system, time.monotonic()
             if probe.memory_mb and process.memory_info().rss - base > probe.memory_mb * 2**20:
                 fate = "out_of_memory"
-        fate = fate or ("timed_out" if time.monotonic() > deadline else "")
+        late = time.monotonic() > deadline or time.monotonic() - idle_since > _IDLE
+        fate = fate or ("timed_out" if late else "")
         if fate:
             os.kill(pid, signal.SIGKILL)
     os.close(pipe)
