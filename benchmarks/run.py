@@ -1,7 +1,7 @@
 """The speed and memory of a scan as ratios, measured side by side in one run: `make bench`, ten minutes on two cores.
 
 Whole processes are timed, imports and builds included. Absolute seconds depend on the machine and its neighbours; the
-ratios are what docs/benchmarks.md quotes.
+ratios are what counts.
 """
 
 from __future__ import annotations
