@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
@@ -107,6 +108,28 @@ def test_interrupting_a_scan_saves_the_best_so_far_and_leaves_nobody_behind(tmp_
     assert ended(processes)
     report = decode((tmp_path / "run" / "report.json").read_bytes(), Report)
     assert not report.complete
+
+
+def test_a_fork_never_finalises_what_the_process_it_came_from_has_made(tmp_path: Path) -> None:
+    """An inference session's destructor, run in a fork, waits for ever for threads that only the parent has."""
+    marker, home, thresholds = tmp_path / "finalised", os.getpid(), gc.get_threshold()
+
+    class Session:
+        def __init__(self) -> None:
+            self.itself = self
+
+        def __del__(self) -> None:
+            if os.getpid() != home:
+                marker.touch()
+
+    gc.collect()
+    gc.set_threshold(50_000)  # so that it is the fork that collects first
+    try:
+        Session()
+        scan_ref(SLOW_ENOUGH)
+    finally:
+        gc.set_threshold(*thresholds)
+    assert not marker.exists()
 
 
 def test_closing_the_events_ends_every_process() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import os
 import signal
@@ -57,6 +58,7 @@ class Fork:
         sys.stderr.flush()
         pid = os.fork()
         if pid == 0:
+            gc.freeze()  # a collection here would run the finalisers of objects whose threads are the parent's alone
             os.close(command_writer)
             os.close(reply_reader)
             # by name, because nobody but its own process may import the worker

@@ -7,6 +7,7 @@ whatever the child has started.
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import signal
 import time
@@ -95,6 +96,7 @@ def _child(
     """Never returns: the child must not run its parent's code to the end."""
     code = 70
     try:
+        gc.freeze()  # what the parent built is the parent's to finalise; the pages stay shared, too
         lead_a_group()
         die_with_parent()
         signal.set_wakeup_fd(-1)
