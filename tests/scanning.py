@@ -26,7 +26,7 @@ def events_of(
     ref: str, *, build: BuildOptions | None = None, parts: tuple[str, ...] = (), **how: Any
 ) -> list[AnyEvent]:
     """All events of a scan of `ref`, its first one included; `how` are fields of ScanOptions."""
-    options = ScanOptions(**{"use_cache": False, **how})
+    options = ScanOptions(**{"use_cache": False, "cure": False, **how})
     target = TargetRef(ref=ref, parts=parts, options=build or BuildOptions())
     torch.set_num_threads(1)  # the threads of a parallel region do not survive a fork
     with tempfile.TemporaryDirectory() as folder:

@@ -9,7 +9,7 @@ from exportdoctor.core.finding import ExceptionRecord, Finding, KnownIssueRecord
 from exportdoctor.core.outcome import Birth, ExceptionFact, Failure, Frame, Outcome
 from exportdoctor.core.probe import Probe
 from exportdoctor.core.protocol import CallFact, Captured, InputFact, ModuleFact, Opened
-from exportdoctor.core.report import Prescription, Proof
+from exportdoctor.core.report import Prescription, Proof, Step
 from exportdoctor.core.target import TargetRef
 
 START = 1_700_000_000.0
@@ -264,8 +264,19 @@ def cured_part() -> ev.PartFinished:
         seconds=20.0,
         asked=36,
         prescription=Prescription(
-            shims=("vision-geometry-outside", "block-diagonal-attention"),
+            shims=("precompute-grid", "block-diagonal-attention"),
             soundness="signature",
-            proof=Proof(inputs_tried=3, max_abs_diff=1e-7, stage="run"),
+            proof=Proof(
+                inputs_tried=3, max_abs_diff=1e-7, stage="run", tolerance=1e-4, on="a small twin with random weights"
+            ),
+            steps=(
+                Step(shim="precompute-grid", title="Windows are computed outside", soundness="signature"),
+                Step(
+                    shim="block-diagonal-attention",
+                    title="One attention with a mask",
+                    soundness="precondition",
+                    precondition="segments do not overlap",
+                ),
+            ),
         ),
     )

@@ -11,7 +11,7 @@ from rich.live import Live as RichLive
 from rich.spinner import Spinner
 from rich.text import Text
 
-from exportdoctor.cli.progress import news
+from exportdoctor.cli.progress import is_old, news
 from exportdoctor.core import event as ev
 from exportdoctor.core.state import RunState
 from exportdoctor.report.wording import elapsed, module_name, plain, progress_counts
@@ -25,11 +25,14 @@ class Live:
     def __init__(self, stream: TextIO) -> None:
         self._console = Console(file=stream, highlight=False)
         self._picture = _Picture()
+        self._findings: set[str] = set()
         self._live = RichLive(self._picture, console=self._console, refresh_per_second=6, transient=True)
 
     def show(self, event: ev.AnyEvent, state: RunState) -> None:
         """Take the event into the picture; the picture is redrawn by the clock, not by events."""
         self._picture.state = state
+        if is_old(event, self._findings):
+            return
         if isinstance(event, ev.FindingMade | ev.PartFinished | ev.Noted):
             self._console.print(Text(plain(news(event, state) or "")))
 

@@ -48,10 +48,11 @@ class Lines(Silence):
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self._begun = self._told = time.monotonic()
+        self._findings: set[str] = set()
 
     def show(self, event: ev.AnyEvent, state: RunState) -> None:
-        """One line, or none."""
-        text = news(event, state)
+        """One line, or none; a finding of which more becomes known has had its line."""
+        text = None if is_old(event, self._findings) else news(event, state)
         if text is None and time.monotonic() - self._told >= _PAUSE:
             text = progress_counts(state)
         if text:
@@ -85,6 +86,15 @@ def news(event: ev.AnyEvent, state: RunState) -> str | None:
             return f"{event.part}: {event.verdict}, {finding_count(here)}, {elapsed(event.seconds)}"
         case _:
             return None
+
+
+def is_old(event: ev.AnyEvent, told: set[str]) -> bool:
+    """Whether this is a finding that was told before; `told` is kept up to date."""
+    if not isinstance(event, ev.FindingMade):
+        return False
+    old = event.finding.id in told
+    told.add(event.finding.id)
+    return old
 
 
 def progress_for(stream: TextIO, *, quiet: bool) -> Progress:

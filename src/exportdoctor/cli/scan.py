@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from exportdoctor.cli.complete import complete_runs, complete_targets
+from exportdoctor.cli.image_size import ImageSizeType
 from exportdoctor.core.errors import UsageError
 from exportdoctor.core.event import ScanOptions
 from exportdoctor.core.target import BuildOptions, TargetRef
@@ -18,25 +19,6 @@ _POSITIVE = click.FloatRange(min=0, min_open=True)
 _MOST_JOBS = 4  # each attempt holds the target's graph: more of them cost memory and gain little
 # what may be said of a run that already has its target and its way of asking
 _OF_A_RESUMED_RUN = frozenset({"resume", "timeout", "memory", "jobs", "as_json", "quiet", "tui", "no_cache"})
-
-
-class _Size(click.ParamType[tuple[int, int]]):
-    """HEIGHTxWIDTH in pixels, or one number for a square."""
-
-    name = "HxW"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int]:
-        """(height, width)."""
-        if isinstance(value, tuple):
-            return value
-        height, _, width = str(value).lower().partition("x")
-        try:
-            size = int(height), int(width or height)
-        except ValueError:
-            self.fail(f"{value!r} is not a size such as 672x672", param, ctx)
-        if min(size) <= 0:
-            self.fail(f"{value!r} is not a size: both numbers must be above zero", param, ctx)
-        return size
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -77,10 +59,17 @@ class _Size(click.ParamType[tuple[int, int]]):
     metavar="fake|random|PATH",
     help="Shapes only, random numbers, or a folder with safetensors.",
 )
-@click.option("--image-size", type=_Size(), metavar="HxW", help="The example image, in pixels.")
+@click.option("--image-size", type=ImageSizeType(), metavar="HxW", help="The example image, in pixels.")
 @click.option("--static", is_flag=True, help="Fix every size; the default keeps batch, length and patches dynamic.")
 @click.option("--exhaustive", is_flag=True, help="Ask every distinct submodule, not only where a parent fails.")
 @click.option("--no-cure", is_flag=True, help="Do not look for shims.")
+@click.option("--shims", "shim_files", metavar="FILE", multiple=True, help="A Python file with shims of your own.")
+@click.option(
+    "--allow",
+    multiple=True,
+    type=click.Choice(["unsound"]),
+    help="Try shims that silence a guard or an assertion, too.",
+)
 @click.option(
     "--timeout",
     type=_POSITIVE,
@@ -119,6 +108,7 @@ def scan(context: click.Context, /, **given: Any) -> int:
     from exportdoctor.cli.conduct import go_on, start
     from exportdoctor.cli.follow import Manner
 
+    _check_shims(given["shim_files"])
     manner = Manner(as_json=given["as_json"], quiet=given["quiet"])
     if given["resume"] is not None:
         return go_on(given["resume"], manner=manner, limits=_limits(given))
@@ -144,6 +134,14 @@ def _watch(context: click.Context, given: dict[str, Any]) -> int:
     return interface(folder, scan=(sys.executable, "-m", "exportdoctor", *words, "--quiet"))
 
 
+def _check_shims(files: tuple[str, ...]) -> None:
+    """A user's file that cannot be used is refused before anything runs."""
+    if files:
+        from exportdoctor.shims import registry
+
+        registry(files)
+
+
 def _target(given: dict[str, Any]) -> TargetRef:
     return TargetRef(
         ref=given["target"],
@@ -164,6 +162,8 @@ def _options(given: dict[str, Any]) -> ScanOptions:
         to=given["to"],
         exhaustive=given["exhaustive"],
         cure=not given["no_cure"],
+        shim_files=tuple(os.path.abspath(file) for file in given["shim_files"]),
+        allow=given["allow"],
         jobs=given["jobs"] or min(_MOST_JOBS, _cores()),
         timeout=given["timeout"],
         memory_mb=given["memory"],

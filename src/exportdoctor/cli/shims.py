@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
@@ -10,12 +11,16 @@ from typing import Any
 
 import click
 
+from exportdoctor.cli.complete import complete_targets
+from exportdoctor.cli.image_size import ImageSizeType
 from exportdoctor.cli.terminal import style_of, write_out
 from exportdoctor.core.codec import pretty
 from exportdoctor.core.errors import ExitCode
+from exportdoctor.core.event import ScanOptions
 from exportdoctor.report import wording
 from exportdoctor.report.canvas import Canvas, Span
 from exportdoctor.shims import SOUNDNESS_MEANS, Shim, difference, find, installed_versions, registry
+from exportdoctor.targets import resolve
 
 _ENDLESS = 10_000
 _COLOURS = {"exact": "green", "signature": "green", "precondition": "yellow", "specialised": "yellow"}
@@ -57,6 +62,58 @@ def show(name: str, files: tuple[str, ...], as_json: bool) -> int:
     else:
         write_out(_sheet(shim, versions))
     return ExitCode.EXPORTS
+
+
+@shims.command("try")
+@click.argument("name", metavar="ID[+ID...]")
+@click.argument("target", shell_complete=complete_targets)
+@click.option("--part", "parts", multiple=True, metavar="P", help="Try it on this part only; may be given again.")
+@click.option(
+    "--exporter", type=click.Choice(["export", "export-strict", "torchscript"]), default="export", help="How to export."
+)
+@click.option("--weights", default="fake", metavar="fake|random|PATH", help="As in a scan.")
+@click.option("--image-size", type=ImageSizeType(), metavar="HxW", help="The example image, in pixels.")
+@click.option("--static", is_flag=True, help="Fix every size.")
+@click.option("--timeout", type=click.FloatRange(min=0, min_open=True), metavar="S", help="Seconds for one attempt.")
+@_FILES
+@_JSON
+def try_them(name: str, target: str, files: tuple[str, ...], as_json: bool, **given: Any) -> int:
+    """Apply one shim, or several joined by +, to a target's parts, and tell what each part does then.
+
+    Exit code: 0 every part exports and its numbers agree with eager's, 1 not so.
+    """
+    from exportdoctor.core.target import BuildOptions, TargetRef
+    from exportdoctor.engine.try_shims import try_shims
+
+    names = tuple(dict.fromkeys(filter(None, name.split("+"))))
+    for one in names:
+        if not one.startswith("static-dim:"):
+            find(one, files=files)
+    build = BuildOptions(weights=given["weights"], image_size=given["image_size"], static=given["static"])
+    options = ScanOptions(
+        exporter=given["exporter"], timeout=given["timeout"], shim_files=tuple(map(os.path.abspath, files))
+    )
+    resolve(TargetRef(ref=target, parts=given["parts"], options=build))
+    found = []
+    for tried in try_shims(TargetRef(ref=target, parts=given["parts"], options=build), options, names):
+        found.append(tried)
+        if not as_json:
+            write_out(_tried(tried))
+    if as_json:
+        write_out(pretty(found).decode())
+    return ExitCode.EXPORTS if all(tried.cured or tried.exports for tried in found) else ExitCode.FINDINGS
+
+
+def _tried(tried: Any) -> str:
+    """What one part does without the shims and with them."""
+    canvas = Canvas(style_of(sys.stdout))
+    canvas.paragraph(wording.plain(f"{tried.part} with {' + '.join(tried.shims)}"), colour="title")
+    canvas.paragraph(wording.plain(f"before: {tried.before}"), indent=2, hang=4)
+    canvas.paragraph(wording.plain(f"after:  {tried.after}"), indent=2, hang=4, colour="green" if tried.cured else "")
+    for row in tried.numbers:
+        said = row.trouble or f"max |Δ| {row.max_abs:.1e}, allowed {row.tolerance:.0e}"
+        canvas.paragraph(wording.plain(f"{'agrees' if row.holds else 'differs'} on {row.inputs}: {said}"), indent=4)
+    return canvas.text()
 
 
 def _record(shim: Shim, versions: Mapping[str, str]) -> dict[str, Any]:

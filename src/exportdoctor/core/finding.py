@@ -33,11 +33,15 @@ class KnownIssueRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ShimTry(msgspec.Struct, frozen=True, kw_only=True):
-    """What happened when a shim, or a set of them joined by `+`, was tried; `next` names the failure it moved to."""
+    """What happened when a shim, or a set of them joined by `+`, was tried; `next` names the finding it moved to.
+
+    `note` says in words what there is to say beyond `result`.
+    """
 
     shim: str
     result: ShimResult
     next: str | None = None
+    note: str = ""
 
 
 class Repro(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,9 +11,9 @@ import msgspec
 
 from exportdoctor.core.graph_slice import GraphSlice
 
-Stage = Literal["build", "capture", "export", "decompose", "translate", "load", "run"]
+Stage = Literal["build", "capture", "export", "decompose", "translate", "load", "run", "numbers"]
 Exporter = Literal["export", "export-strict", "torchscript"]
-OutcomeStatus = Literal["passed", "failed", "crashed", "timed_out", "out_of_memory"]
+OutcomeStatus = Literal["passed", "failed", "crashed", "timed_out", "out_of_memory", "not_applicable", "shim_trouble"]
 
 
 class Frame(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,7 +63,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     """Everything seen of one failing attempt. `custom_ops` are the operators from outside torch
     that were traced before it, None where no graph was found. `guard` is the line that made the guard which a
     declared dimension violates. `slice` is what leads to the failure in the traced graph, `slice_note` why there is
-    none."""
+    none. `traced` is how many nodes had been traced, None where no graph was found."""
 
     stage: Stage
     exceptions: tuple[ExceptionFact, ...]
@@ -74,6 +74,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     guard: Frame | None = None
     slice: GraphSlice | None = None
     slice_note: str = ""
+    traced: int | None = None
 
     @property
     def culprit(self) -> Frame | None:
@@ -86,10 +87,34 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
         return next((frame.module for frame in reversed(self.frames) if frame.module is not None), None)
 
 
+class Agreement(msgspec.Struct, frozen=True, kw_only=True):
+    """An exported program's outputs beside eager's, on one input set.
+
+    `max_abs` and `max_rel` are the largest absolute difference and the largest difference over eager's value, of
+    elements that are not small; `tolerance` is what the dtype allows of `max_abs` in outputs of this size. `trouble`
+    says why there is nothing to compare: what the program raised, or how its outputs differ in kind. With `made_up`
+    whole numbers of the inputs were changed; a program may refuse such inputs (`refused`), but not answer them wrongly.
+    """
+
+    inputs: str
+    made_up: bool = False
+    refused: bool = False
+    max_abs: float = 0.0
+    max_rel: float = 0.0
+    tolerance: float = 0.0
+    trouble: str = ""
+
+    @property
+    def holds(self) -> bool:
+        """Whether the program computed eager's numbers, or refused inputs that it need not take."""
+        return (self.made_up and self.refused) or (not self.trouble and self.max_abs <= self.tolerance)
+
+
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """The answer to one probe. `seconds` is wall time of the attempt, `peak_rss_mb` its process's peak in MiB.
 
-    `kept_children` says of each child that no opaque op could stand for, and that ran as it is, why.
+    `kept_children` says of each child that no opaque op could stand for, and that ran as it is, why. `numbers` has a
+    row for each input set on which the exported program was run. `note` says why a shim was not applied.
     """
 
     probe: str
@@ -102,6 +127,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     log: str | None = None
     reads: tuple[tuple[str, str], ...] | None = None
     kept_children: tuple[str, ...] = ()
+    numbers: tuple[Agreement, ...] = ()
+    note: str = ""
 
     @property
     def passed(self) -> bool:

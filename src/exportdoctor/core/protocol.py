@@ -41,6 +41,10 @@ class Attempt(Command, frozen=True, kw_only=True, tag="attempt"):
 AnyCommand = Open | Capture | Attempt
 
 
+TWIN = "~twin"
+"""Ends the name of a part that is taken of the small twin."""
+
+
 class InputFact(msgspec.Struct, frozen=True, kw_only=True):
     """One leaf of a captured call: its path (`args[0]`, `kwargs.mask`), its type, its shape and dynamic dimensions.
 
@@ -91,7 +95,10 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True, tag_field="say"):
 
 
 class Opened(Reply, frozen=True, kw_only=True, tag="opened"):
-    """The target stands. `sources` maps each file that the answers depend on to the SHA-256 of its content."""
+    """The target stands. `sources` maps each file that the answers depend on to the SHA-256 of its content.
+
+    `twins`: each part can also be had of a small model of the same kind, with real values.
+    """
 
     environment: dict[str, str]
     parameters: int
@@ -103,6 +110,7 @@ class Opened(Reply, frozen=True, kw_only=True, tag="opened"):
     parts: tuple[str, ...]
     notes: tuple[str, ...] = ()
     sources: dict[str, str] = {}
+    twins: bool = False
 
 
 class Captured(Reply, frozen=True, kw_only=True, tag="captured"):

@@ -56,13 +56,23 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True):
     on: str = ""
 
 
+class Step(msgspec.Struct, frozen=True, kw_only=True):
+    """One shim of a prescription, in words. `precondition` is empty where it holds for all inputs."""
+
+    shim: str
+    title: str
+    soundness: str
+    precondition: str = ""
+
+
 class Prescription(msgspec.Struct, frozen=True, kw_only=True):
-    """The smallest set of shims that makes a part export, with its proof."""
+    """The smallest set of shims that makes a part export, in the order in which they are applied, with its proof."""
 
     shims: tuple[str, ...]
     soundness: str
     proof: Proof | None = None
     files: dict[str, str] = {}
+    steps: tuple[Step, ...] = ()
 
 
 class PartRecord(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,9 +15,10 @@ from dataclasses import dataclass, field
 import msgspec
 
 from exportdoctor.core import event as ev
+from exportdoctor.core.errors import WorkerLost
 from exportdoctor.core.outcome import Outcome
 from exportdoctor.core.probe import Probe
-from exportdoctor.core.protocol import Opened
+from exportdoctor.core.protocol import TWIN, Capture, Captured, Opened
 from exportdoctor.engine.limits import Limits
 from exportdoctor.engine.pool import Pool
 from exportdoctor.engine.request import ScanRequest
@@ -69,6 +70,24 @@ class Asking:
         yield from self._settle()
         yield from self.run()
 
+    def cure(self) -> Iterator[ev.AnyEvent]:
+        """Seek shims under which each failing part exports."""
+        for part in self.parts.values():
+            if part.failing:
+                yield from self._take(part.seek_cure(self._twin_of(part), values=self.opened.weights != "fake"))
+        yield from self._settle()
+        yield from self.run()
+
+    def _twin_of(self, part: PartScan) -> Captured | None:
+        """The part of the small twin, captured; None where there is none."""
+        if not self.opened.twins:
+            return None
+        try:
+            reply = self.pool.capture(Capture(part=part.name + TWIN, exporter=self.request.options.exporter))
+        except WorkerLost:
+            return None
+        return reply if isinstance(reply, Captured) else None
+
     def close(self) -> None:
         """Put the cache in order, however the scan ends."""
         if self._cache is not None:
@@ -97,7 +116,7 @@ class Asking:
             probe, outcome, cached = self._ready.popleft()
             if probe.id not in self.request.answers:
                 yield ev.ProbeFinished(probe=probe, outcome=outcome, cached=cached)
-            part = self.parts[probe.part]
+            part = self._part_of(probe)
             yield from self._take(part.answered(outcome))
             yield from part.new_findings(self.numbers)
 
@@ -120,9 +139,12 @@ class Asking:
         timed = msgspec.structs.replace(probe, timeout=self.limits.timeout, memory_mb=self.limits.memory_mb)
         self.flights[self.pool.submit(timed)] = timed
 
+    def _part_of(self, probe: Probe) -> PartScan:
+        return self.parts[probe.part.removesuffix(TWIN)]
+
     def _key(self, probe: Probe) -> str | None:
         """The cache's key; None for a question that means nothing outside this run's processes."""
-        question = self.parts[probe.part].call_fact(probe).question
+        question = self._part_of(probe).call_fact(probe).question
         if question.startswith("~"):
             return None
         return probe_digest(

@@ -79,7 +79,7 @@ def _status(fqn: str, answer: Answer) -> ModuleStatus:
             return "crashed"
         case "timed_out":
             return "timed_out"
-        case "failed":
+        case "failed" | "not_applicable" | "shim_trouble":
             failure = answer.outcome.failure
             deepest = failure.deepest_module if failure else None
             own = deepest is None or moved(deepest, asked=answer.asked.fqn, member=fqn) == fqn

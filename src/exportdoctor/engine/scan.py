@@ -71,6 +71,8 @@ def _events(request: ScanRequest, launcher: Launcher) -> Iterator[ev.AnyEvent]:
             yield from _begin(asking, waiting, opened)
         yield from asking.run()
         yield from asking.climb()
+        if options.cure:
+            yield from asking.cure()
     parts = list(asking.parts.values())
     for part in parts:
         yield from part.conclude()

@@ -8,15 +8,19 @@ from collections.abc import Iterator, Mapping
 import msgspec
 
 from exportdoctor.core import event as ev
-from exportdoctor.core.finding import Finding
+from exportdoctor.core.finding import Finding, ShimTry
 from exportdoctor.core.outcome import Outcome
 from exportdoctor.core.probe import Probe
 from exportdoctor.core.protocol import CallFact, Captured
+from exportdoctor.engine.cure import Cure
 from exportdoctor.engine.judge import Verdict, blaming, judge, same_bug, verdict_of_part
 from exportdoctor.engine.ladder import Ladder, with_own
 from exportdoctor.engine.localise import Case, cases, finding_of
+from exportdoctor.engine.prescribe import Prescriber
 from exportdoctor.engine.questions import Answer, Place, Questions
+from exportdoctor.engine.same_disease import same_disease
 from exportdoctor.engine.tree import below, call_tree, facts
+from exportdoctor.shims import installed_versions, registry
 
 
 class PartScan:
@@ -33,6 +37,7 @@ class PartScan:
         self.questions = Questions(captured, template)
         dynamic = any(leaf.axes for leaf in self.call_fact_of_root().inputs)
         self.ladder = Ladder(template, self.questions.fact, dynamic=dynamic)
+        self.cure: Cure | None = None
         self.verdicts: dict[str, Verdict] = {}
         self.asked = 0
         self._wanted: dict[str, list[Place]] = {}
@@ -63,6 +68,9 @@ class PartScan:
 
     def answered(self, outcome: Outcome) -> Iterator[Probe | ev.AnyEvent]:
         """Take one outcome in."""
+        if self.cure is not None and self.cure.awaits(outcome):
+            yield from self.cure.answered(outcome)
+            return
         if self.ladder.awaits(outcome):
             yield from self.ladder.answered(outcome)
             yield from self.ladder.climb(self._cases())
@@ -76,8 +84,31 @@ class PartScan:
         yield from self.ladder.replace_children(self._placed_verdicts())
         yield from self.ladder.climb(self._cases())
 
+    def seek_cure(self, twin: Captured | None, *, values: bool) -> Iterator[Probe]:
+        """Begin the search for shims under which the part exports; `twin` is the part of the small twin."""
+        root = self.verdicts.get(self.captured.prefix)
+        if root is None or not root.failing:
+            return
+        template = msgspec.structs.replace(self.questions.template, fqn=self.captured.prefix, to="export")
+        self.cure = Cure(
+            Prescriber(
+                root=template,
+                first=root.outcome,
+                twin=msgspec.structs.replace(template, part=twin.part, fqn=twin.prefix) if twin else None,
+                values=values,
+                shims=registry(self.options.shim_files),
+                versions=installed_versions(),
+                axes=self.captured.axes,
+                allow=self.options.allow,
+            ),
+            twin,
+        )
+        yield from self.cure.begin()
+
     def call_fact(self, probe: Probe) -> CallFact:
         """The captured call that a probe is about."""
+        if self.cure is not None and self.cure.twin is not None and probe.part == self.cure.twin.part:
+            return self.cure.twin.modules[0].calls[0]
         return self.questions.fact(Place(probe.fqn, probe.call))
 
     def _want(self, fqn: str) -> Iterator[Probe | ev.AnyEvent]:
@@ -137,7 +168,21 @@ class PartScan:
     def _cases(self) -> list[Case]:
         """The diseases among the failing modules of which enough is known to say whose they are."""
         placed = with_own(self._placed_verdicts(), self.ladder.own)
-        return cases(placed, {fqn: fact.class_name for fqn, fact in self.facts.items()})
+        classes = {fqn: fact.class_name for fqn, fact in self.facts.items()}
+        return cases([*placed, *self._hidden(cases(placed, classes))], classes)
+
+    def _hidden(self, known: list[Case]) -> list[Verdict]:
+        """Failures that the search for a cure met behind the first, and that no module showed."""
+        if self.cure is None:
+            return []
+        exporter = self.options.exporter
+        fresh = [
+            outcome
+            for outcome in self.cure.prescriber.met
+            if not any(same_disease(outcome, case.leading().outcome, exporter=exporter) for case in known)
+        ]
+        place = Place(self.captured.prefix, 0)
+        return [judge(place.fqn, ((place, Answer(place, outcome)),)) for outcome in fresh]
 
     def _placed_verdicts(self) -> list[Verdict]:
         failing = [fqn for fqn in self.facts if fqn in self.verdicts and self.verdicts[fqn].failing]
@@ -169,11 +214,20 @@ class PartScan:
             if self._told_findings.get(finding.id) != finding:
                 self._told_findings[finding.id] = finding
                 yield ev.FindingMade(finding=finding)
-            for verdict in self.ladder.telling(case):
+            for verdict in self._telling(case):
                 judged = msgspec.structs.replace(self._told(verdict), finding=finding.id)
                 if self._told_verdicts.get(verdict.fqn) != judged:
                     self._told_verdicts[verdict.fqn] = judged
                     yield judged
+
+    def _telling(self, case: Case) -> list[Verdict]:
+        """The case's verdicts that are of modules as they are."""
+        return [] if self._met_behind(case) else self.ladder.telling(case)
+
+    def _met_behind(self, case: Case) -> bool:
+        """Whether only the search for a cure met it."""
+        met = self.cure.prescriber.met if self.cure is not None else []
+        return any(case.leading().outcome is outcome for outcome in met)
 
     def _finding(self, case: Case, name: str) -> Finding:
         finding = finding_of(
@@ -186,7 +240,31 @@ class PartScan:
             dynamic=self.ladder.dynamic,
             versions=self.versions,
         )
-        return self.ladder.told(case, finding, hidden_by=self._id_of(case.leading().fqn))
+        if self._met_behind(case):
+            finding = msgspec.structs.replace(finding, behind=self._id_of(self.captured.prefix))
+        finding = self.ladder.told(case, finding, hidden_by=self._id_of(case.leading().fqn))
+        return msgspec.structs.replace(finding, shims_tried=self._tried(case))
+
+    def _tried(self, case: Case) -> tuple[ShimTry, ...]:
+        """What each shim did that was tried where this was the failure."""
+        if self.cure is None:
+            return ()
+        exporter, shown = self.options.exporter, case.leading().outcome
+        return tuple(
+            ShimTry(
+                shim="+".join(trial.shims),
+                result=trial.result,
+                next=self._id_of_failure(trial.outcome) if trial.result == "moved" else None,
+                note=trial.note,
+            )
+            for trial in self.cure.prescriber.trials
+            if same_disease(trial.before, shown, exporter=exporter)
+        )
+
+    def _id_of_failure(self, outcome: Outcome) -> str | None:
+        exporter = self.options.exporter
+        found = (case for case in self._cases() if same_disease(outcome, case.leading().outcome, exporter=exporter))
+        return next((self._ids.get(case.key) for case in found), None)
 
     def _id_of(self, fqn: str) -> str | None:
         """The finding that a module fails with, exported as it is."""
@@ -196,12 +274,19 @@ class PartScan:
 
     def conclude(self) -> Iterator[ev.AnyEvent]:
         """The part's verdict."""
+        prescriber = self.cure.prescriber if self.cure is not None else None
+        verdict = verdict_of_part(self.verdicts.get(self.captured.prefix))
+        if prescriber is not None and prescriber.prescription is not None and not prescriber.note:
+            verdict = "cured"
+        elif prescriber is not None:
+            yield ev.Noted(text=f"{self.name}: {prescriber.note}")
         yield ev.PartFinished(
             part=self.name,
-            verdict=verdict_of_part(self.verdicts.get(self.captured.prefix)),
+            verdict=verdict,
             exporter=self.options.exporter,
             seconds=round(time.monotonic() - self.started, 3),
             asked=self.asked,
+            prescription=prescriber.prescription if prescriber is not None else None,
         )
 
     def call_fact_of_root(self) -> CallFact:

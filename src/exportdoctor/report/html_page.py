@@ -22,6 +22,9 @@ def render(report: Report, style: Style) -> str:
     body = [f"<h1>{_text(title)}</h1>", f"<p>{_text(' · '.join(rest))}</p>", _parts(report)]
     body += [_tree(part) for part in report.parts]
     body += [_finding(finding, report) for finding in report.findings]
+    for part in report.parts:
+        if sentences := wording.prescription(part, report):
+            body += [f"<h2>Cure of {_text(part.name)}</h2>", *(f"<p>{_text(sentence)}</p>" for sentence in sentences)]
     body += [
         f"<p>{_text(note)}</p>" for note in (*report.notes, wording.cost(report), wording.unfinished(report)) if note
     ]

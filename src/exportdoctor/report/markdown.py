@@ -23,6 +23,9 @@ def render(report: Report, style: Style) -> str:
             blocks.append(_tree(part))
     for finding in report.findings:
         blocks += _finding(finding, report)
+    for part in report.parts:
+        if sentences := wording.prescription(part, report):
+            blocks += [f"## Cure of {_text(part.name)}", *map(_text, sentences)]
     blocks += [_text(note) for note in report.notes]
     blocks += [_text(wording.cost(report)), _text(wording.unfinished(report)), _environment(report)]
     return "\n\n".join(block for block in blocks if block) + "\n"

@@ -23,6 +23,8 @@ def render(report: Report, style: Style) -> str:
     for finding in report.findings:
         canvas.blank()
         _finding(finding, report, canvas)
+    for part in report.parts:
+        _cure(part, report, canvas)
     _end(report, canvas)
     return canvas.text()
 
@@ -87,6 +89,16 @@ def _finding(finding: Finding, report: Report, canvas: Canvas) -> None:
     if finding.source and not wording.told_before(finding, report):
         canvas.code(wording.plain(finding.source.strip()), indent=6)
     for sentence in wording.chapter(finding, report):
+        canvas.paragraph(wording.plain(sentence), indent=4, hang=2)
+
+
+def _cure(part: PartRecord, report: Report, canvas: Canvas) -> None:
+    """The prescription of a part that has one."""
+    sentences = wording.prescription(part, report)
+    if sentences:
+        canvas.blank()
+        canvas.paragraph(wording.plain(f"Cure of {part.name}"), hang=4, colour="title")
+    for sentence in sentences:
         canvas.paragraph(wording.plain(sentence), indent=4, hang=2)
 
 

@@ -47,10 +47,19 @@ def find(name: str, *, files: Sequence[str] = (), axes: Mapping[str, tuple[str, 
 def candidates(
     seen: Seen, versions: Mapping[str, str], *, allow: Sequence[str] = (), shims: Sequence[Shim] | None = None
 ) -> tuple[Shim, ...]:
-    """The shims that may cure this failure here, soundest first. Unsound ones only where `allow` holds `unsound`."""
+    """The shims that may cure this failure here, soundest first. Unsound ones only where `allow` holds `unsound`.
+
+    A user's shim that names no failure is there for any.
+    """
     found = [
         shim
         for shim in (registry() if shims is None else shims)
-        if (shim.soundness != "unsound" or "unsound" in allow) and shim.may_cure(seen) and shim.fits(versions) is None
+        if (shim.soundness != "unsound" or "unsound" in allow)
+        and (shim.may_cure(seen) or _always(shim))
+        and shim.fits(versions) is None
     ]
     return tuple(sorted(found, key=lambda shim: (SOUNDNESS.index(shim.soundness), shim.rank)))
+
+
+def _always(shim: Shim) -> bool:
+    return shim.provider == user.PROVIDER and not shim.cures

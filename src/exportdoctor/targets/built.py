@@ -47,6 +47,9 @@ class Plan(Protocol):
     def identity(self) -> dict[str, object]:
         """Everything on disk and on the command line that the answers depend on, ready for JSON."""
 
+    def twin(self) -> Plan | None:
+        """A small model of the same kind with real values, `None` where there is none. May import torch."""
+
     def build(self) -> Built:
         """Import torch and build. Raises `TargetError`, with the target's own stack where its code failed."""
 

@@ -50,6 +50,12 @@ class ConfigurationPlan:
             "checkpoint": checkpoint_identity(self.options.weights),
         }
 
+    def twin(self) -> ConfigurationPlan:
+        """The same architecture, small and with random weights. Imports transformers."""
+        from exportdoctor.targets.twin import twin_of
+
+        return twin_of(self)
+
     def build(self) -> Built:
         """Build the architecture at its real size, with the weights asked for."""
         from exportdoctor.targets.build_configuration import build_configuration

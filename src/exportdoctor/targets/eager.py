@@ -21,6 +21,21 @@ def run_once(module: nn.Module, inputs: Inputs) -> Any:
     return run_method_once(module, module, *args, **kwargs)
 
 
+def run_in_a_row(module: nn.Module, inputs: Inputs, *, times: int = 1) -> tuple[Any, ...]:
+    """The outputs of so many calls one after the other, without gradients; state that a call leaves, the next one sees.
+
+    The module is then as it was. Raises what the module raises.
+    """
+    import torch
+
+    outputs = []
+    with torch.no_grad(), _quiet(), left_as_it_was(module):
+        for _ in range(times):
+            args, kwargs = copy.deepcopy(inputs)
+            outputs.append(copy.deepcopy(module(*args, **kwargs)))
+    return tuple(outputs)
+
+
 def run_method_once(module: nn.Module, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """What a method of the module returns without gradients. Raises what it raises."""
     import torch

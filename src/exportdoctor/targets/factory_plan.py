@@ -45,6 +45,10 @@ class FactoryPlan:
             "options": msgspec.to_builtins(self.options),
         }
 
+    def twin(self) -> None:
+        """None: a factory's module has values of its own."""
+        return
+
     def build(self) -> Built:
         """Call the factory, check what it returns, and move it to the device and dtype asked for."""
         from exportdoctor.targets.build_factory import build_factory

@@ -6,24 +6,26 @@ import resource
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import msgspec
 import torch
 
-from exportdoctor.core.outcome import Birth, Failure, Frame, Outcome
+from exportdoctor.core.outcome import Agreement, Birth, Failure, Frame, Outcome
 from exportdoctor.core.probe import Probe
+from exportdoctor.shims import ExportCall, NotApplicable, ShimTrouble
 from exportdoctor.worker.births import Registry, registering
 from exportdoctor.worker.capture import Call
 from exportdoctor.worker.culprit_guard import Guards, guarding
+from exportdoctor.worker.curing import cured_export
 from exportdoctor.worker.describe import causes, describe
 from exportdoctor.worker.dimensions import all_dynamic, declared_dims, kept
 from exportdoctor.worker.dims import dynamic_shapes_of
 from exportdoctor.worker.flat_signature import flat_signature
 from exportdoctor.worker.opaque import children_replaced
-from exportdoctor.worker.partial_graph import partial_graph
+from exportdoctor.worker.partial_graph import graphs_of, partial_graph
 from exportdoctor.worker.reads import watching
 from exportdoctor.worker.session import PartCapture
 from exportdoctor.worker.slicing import slice_of
@@ -51,8 +53,11 @@ EXPORTERS: Mapping[str, Callable[..., Any]] = {
 }
 
 
-def attempt(part: PartCapture, probe: Probe) -> Outcome:
-    """Answer `probe` in this process, which is spoiled by it where it fails. What the export raises is an answer."""
+def attempt(part: PartCapture, probe: Probe, *, shim_files: Sequence[str] = ()) -> Outcome:
+    """Answer `probe` in this process, which is spoiled by it where it fails. What the export raises is an answer.
+
+    `shim_files` are the user's own, among which the probe's shims are looked up.
+    """
     module = part.module_at(probe.fqn)
     call = part.calls_of(probe.fqn)[probe.call]
     started = time.perf_counter()
@@ -60,6 +65,8 @@ def attempt(part: PartCapture, probe: Probe) -> Outcome:
     births = Registry()
     guards = Guards()
     kept: tuple[str, ...] = ()
+    numbers: tuple[Agreement, ...] = ()
+    status: Any
     stage: Any = "export"
     try:
         with (
@@ -71,14 +78,37 @@ def attempt(part: PartCapture, probe: Probe) -> Outcome:
             _signature(part, probe, module, call),
         ):
             shapes = _shapes(part, probe, module)
-            EXPORTERS[probe.exporter](module, call.args, call.kwargs, shapes)
+            if probe.shims or probe.to == "run":
+                given = _export_call(part, probe, call, shapes)
+                numbers = cured_export(given, probe, files=shim_files, axes=part.built.axes)
+            else:
+                EXPORTERS[probe.exporter](module, call.args, call.kwargs, shapes)
+    except (NotApplicable, ShimTrouble) as error:
+        status = "not_applicable" if isinstance(error, NotApplicable) else "shim_trouble"
+        return _outcome(probe, status, started, reads=None, kept=(), note=str(error))
     except (Exception, SystemExit, GeneratorExit) as error:
         chain = tuple(causes(error))
         failure = _failure(error, chain, part, probe, births=births.of(chain), guard=guards.violated(chain))
         _log(error, partial_graph(chain))
         status = "out_of_memory" if isinstance(error, MemoryError) else "failed"
         return _outcome(probe, status, started, failure=failure, stages={stage: "fail"}, reads=reads, kept=kept)
-    return _outcome(probe, "passed", started, stages={stage: "pass"}, reads=reads, kept=kept)
+    stages = {stage: "pass"}
+    if numbers:
+        stages["numbers"] = "pass" if all(row.holds for row in numbers) else "fail"
+    status = "failed" if "fail" in stages.values() else "passed"
+    return _outcome(probe, status, started, stages=stages, reads=reads, kept=kept, numbers=numbers)
+
+
+def _export_call(part: PartCapture, probe: Probe, call: Call, shapes: Shapes) -> ExportCall:
+    """What shims change; other sizes are known of the part's own inputs alone."""
+    more = part.built.more_inputs if probe.fqn == part.prefix else ()
+    return ExportCall(
+        module=part.module_at(probe.fqn),
+        args=call.args,
+        kwargs=call.kwargs,
+        dynamic_shapes=shapes,
+        more_inputs=tuple(more),
+    )
 
 
 def _failure(
@@ -93,7 +123,8 @@ def _failure(
     """What the error itself says, and what was noted while it came about."""
     failure = describe(error, stage="export", names=part.names)
     leads, note = slice_of(chain, births, exporter=probe.exporter)
-    return msgspec.structs.replace(failure, births=births, guard=guard, slice=leads, slice_note=note)
+    traced = max((len(graph.nodes) for graph in graphs_of(chain)), default=None)
+    return msgspec.structs.replace(failure, births=births, guard=guard, slice=leads, slice_note=note, traced=traced)
 
 
 def _log(error: BaseException, graph: str) -> None:

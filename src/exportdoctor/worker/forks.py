@@ -14,6 +14,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import msgspec
+
 from exportdoctor.core.codec import decode, encode
 from exportdoctor.core.errors import StoreError
 from exportdoctor.core.outcome import Outcome
@@ -64,17 +66,8 @@ class Child:
 
 
 def _with(outcome: Outcome, peak_kb: int, log: str | None) -> Outcome:
-    return Outcome(
-        probe=outcome.probe,
-        status=outcome.status,
-        seconds=outcome.seconds,
-        peak_rss_mb=round(peak_kb / 1024, 1),
-        stages=outcome.stages,
-        failure=outcome.failure,
-        reads=outcome.reads,
-        kept_children=outcome.kept_children,
-        log=log if not outcome.passed else None,
-    )
+    peak = round(peak_kb / 1024, 1)
+    return msgspec.structs.replace(outcome, peak_rss_mb=peak, log=log if not outcome.passed else None)
 
 
 def fork(probe: Probe, work: Callable[[Probe], Outcome], *, log: str | None, close: tuple[int, ...]) -> Child:

@@ -11,13 +11,14 @@ import msgspec
 import torch
 
 from exportdoctor.core.errors import ExportdoctorError, TargetError
-from exportdoctor.core.protocol import Capture, Captured, Open, Opened, Refused
+from exportdoctor.core.protocol import TWIN, Capture, Captured, Open, Opened, Refused
 from exportdoctor.core.target import TargetRef
 from exportdoctor.targets import Plan, resolve
 from exportdoctor.targets.built import Built, BuiltPart
+from exportdoctor.targets.eager import run_once
 from exportdoctor.worker import environment
 from exportdoctor.worker.describe import describe, state_id
-from exportdoctor.worker.session import PartCapture, capture, captured_fact
+from exportdoctor.worker.session import PartCapture, capture, captured_fact, root_alone
 
 
 class Refusal(Exception):
@@ -30,12 +31,17 @@ class Refusal(Exception):
 
 @dataclass
 class Opening:
-    """The target of this worker and its parts. `given` is a plan whose module is in memory already."""
+    """The target of this worker and its parts. `given` is a plan whose module is in memory already.
+
+    `twin` is the small model of the same kind, built when one of its parts is first asked for.
+    """
 
     given: Plan | None = None
     plan: Plan | None = None
     built: Built | None = None
     parts: dict[str, PartCapture] = field(default_factory=dict)
+    shim_files: tuple[str, ...] = ()
+    twin: Built | None = None
 
     def open(self, command: Open) -> Opened:
         """Build the target. Raises Refusal."""
@@ -43,7 +49,7 @@ class Opening:
         if command.isolation != "process":
             # libgomp's threads do not survive a fork: with one thread no parallel region is ever entered
             torch.set_num_threads(1)
-        target = command.target
+        target, self.shim_files = command.target, command.shim_files
         self.plan = self.given if self.given is not None or target is None else resolve(target)
         assert self.plan is not None
         self.built = self._build(self.plan)
@@ -58,6 +64,7 @@ class Opening:
             seconds=round(time.perf_counter() - started, 3),
             parts=tuple(self.plan.parts),
             sources=environment.sources(self.built.model),
+            twins=self.built.weights == "fake" and hasattr(self.plan, "config"),
         )
 
     def _build(self, plan: Plan) -> Built:
@@ -72,10 +79,13 @@ class Opening:
         """Capture a part. Raises Refusal where its eager forward fails."""
         assert self.built is not None
         started = time.perf_counter()
-        part = self._capture(self.built, command)
+        if command.part.endswith(TWIN):
+            part = self._of_twin(command.part.removesuffix(TWIN))
+        else:
+            part = self._capture(self.built, command)
         self.parts[command.part] = part
         fact = captured_fact(part, seconds=time.perf_counter() - started)
-        return msgspec.structs.replace(fact, sources=environment.sources(part.built.module))
+        return msgspec.structs.replace(fact, part=command.part, sources=environment.sources(part.built.module))
 
     def _capture(self, built: Built, command: Capture) -> PartCapture:
         entry: BuiltPart | None = None
@@ -94,6 +104,21 @@ class Opening:
                 )
                 return part
             raise Refusal(_eager_failure(error, command.part, entry)) from error
+
+    def _of_twin(self, name: str) -> PartCapture:
+        """The root alone: nobody asks for the twin's submodules. Raises Refusal where the twin does not run."""
+        assert self.plan is not None
+        try:
+            if self.twin is None:
+                plan = self.plan.twin()
+                assert plan is not None
+                self.twin = plan.build()
+            entry = self.twin.part(name)
+            run_once(entry.module, (entry.args, entry.kwargs))
+        except Exception as error:
+            said = f"{type(error).__name__}: {_first_line(error)}"
+            raise Refusal(Refused(stage="build", part=name, message=f"There is no small twin: {said}")) from error
+        return root_alone(entry)
 
     def _with_values(self, error: Exception) -> Built | None:
         """The same target with random weights, where fake ones were what the forward stumbled over and they fit."""

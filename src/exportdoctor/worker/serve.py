@@ -116,15 +116,19 @@ class Server:
     def _attempt_in_child(self, command: Attempt) -> None:
         part = self.opening.parts[command.probe.part]
         close = (self.commands, self.replies, *self._wake, *(child.pipe for child in self.children.values()))
-        child = fork(command.probe, lambda probe: attempt(part, probe), log=self._log(command), close=close)
+        files = self.opening.shim_files
+        child = fork(
+            command.probe, lambda probe: attempt(part, probe, shim_files=files), log=self._log(command), close=close
+        )
         self.children[child.pid] = child
         self._reply(Started(probe=command.probe.id, pid=child.pid))
 
     def _attempt_here(self, command: Attempt) -> None:
         log = self._log(command)
         write_stacks_to(send_output_to(log))
-        outcome = attempt(self.opening.parts[command.probe.part], command.probe)
-        self._reply(Finished(outcome=outcome, spoiled=not outcome.passed))
+        part, files = self.opening.parts[command.probe.part], self.opening.shim_files
+        outcome = attempt(part, command.probe, shim_files=files)
+        self._reply(Finished(outcome=outcome, spoiled=not outcome.passed or bool(command.probe.shims)))
 
     def _log(self, command: Attempt) -> str | None:
         return os.path.join(self.logs, f"{command.probe.id}.log") if self.logs else None

@@ -61,16 +61,29 @@ class PartCapture:
         return self.distinct[fqn]
 
 
+def root_alone(built: BuiltPart) -> PartCapture:
+    """The part with its own inputs, of whose submodules nothing is known; its forward is not run."""
+    part = _uncaptured(built)
+    part.root = Call(built.args, built.kwargs)
+    part.distinct[built.prefix] = [part.root]
+    part.questions[built.prefix] = [_question(part, built.prefix, built.module, part.root, Fingerprints())]
+    return part
+
+
+def _uncaptured(built: BuiltPart) -> PartCapture:
+    fqns = {_join(built.prefix, path): m for path, m in built.module.named_modules(remove_duplicate=False)}
+    names: dict[int, str] = {}
+    for fqn, module in fqns.items():
+        names.setdefault(state_id(module), fqn)
+    return PartCapture(built, fqns, names)
+
+
 def capture(built: BuiltPart, *, exporter: str) -> PartCapture:
     """Run the part's forward once, and once more at other sizes where it has dynamic dimensions.
 
     Raises what the eager forward raises.
     """
-    fqns = {_join(built.prefix, path): m for path, m in built.module.named_modules(remove_duplicate=False)}
-    names: dict[int, str] = {}
-    for fqn, module in fqns.items():
-        names.setdefault(state_id(module), fqn)
-    part = PartCapture(built, fqns, names)
+    part = _uncaptured(built)
     with built.prepare():
         calls = _record_all(part)
         seen = calls[id(built.module)].kept[0]

@@ -33,7 +33,18 @@ from exportdoctor.report.wording.pieces import (
     plain,
     short_path,
 )
-from exportdoctor.report.wording.runs import cost, coverage, cure, headline, progress_counts, proof, unfinished, verdict
+from exportdoctor.report.wording.runs import (
+    cost,
+    coverage,
+    cure,
+    export_command,
+    headline,
+    prescription,
+    progress_counts,
+    proof,
+    unfinished,
+    verdict,
+)
 from exportdoctor.report.wording.statuses import (
     ASCII_SYMBOLS,
     STATUS_WORDS,
@@ -71,6 +82,8 @@ __all__ = [
     "place",
     "plain",
     "progress_counts",
+    "prescription",
+    "export_command",
     "proof",
     "remark",
     "repro",

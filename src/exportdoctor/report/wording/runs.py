@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from exportdoctor.core.report import FAILING, PartRecord, Prescription, Report
+from exportdoctor.core.report import FAILING, PartRecord, Prescription, Proof, Report
 from exportdoctor.core.state import RunState
 from exportdoctor.report.wording.pieces import count, elapsed, finding_count, parameters
 
@@ -48,8 +48,47 @@ def proof(prescription: Prescription | None, *, delta: str = "Δ") -> str:
     shown = prescription.proof if prescription else None
     if shown is None:
         return ""
-    where = f"on {count(shown.inputs_tried, 'input set')}" + (f" ({shown.on})" if shown.on else "")
-    return where if shown.max_abs_diff is None else f"max |{delta}| {shown.max_abs_diff:.0e} {where}"
+    where = f"on {count(shown.inputs_tried, 'input set')}"
+    if shown.max_abs_diff is None:
+        return shown.on or where
+    return f"max |{delta}| {_small(shown.max_abs_diff)} {where}"
+
+
+def _small(value: float) -> str:
+    return f"{value:.0e}" if value else "0"
+
+
+def prescription(part: PartRecord, report: Report) -> tuple[str, ...]:
+    """What to do so that the part exports, and why that may be trusted; nothing where there is no cure."""
+    found = part.prescription
+    if found is None:
+        return ()
+    sentences = []
+    for number, step in enumerate(found.steps, start=1):
+        condition = f" Holds where {step.precondition}." if step.precondition else ""
+        sentences.append(f"{number}. {step.shim} ({step.soundness}): {step.title}.{condition}")
+    if found.proof is not None and found.proof.max_abs_diff is not None:
+        sentences.append(_proved(found.proof))
+    if part.verdict == "cured":
+        sentences.append(f"Make it: {export_command(part, report)}")
+    return tuple(sentences)
+
+
+def _proved(proof: Proof) -> str:
+    if proof.max_abs_diff:
+        numbers = f"differs from eager, which no shim touches, by at most {_small(proof.max_abs_diff)}"
+        numbers += f" (allowed: {_small(proof.tolerance)})" if proof.tolerance else ""
+    else:
+        numbers = "gives the very numbers of eager, which no shim touches"
+    sets = count(proof.inputs_tried, "input set")
+    return f"Proved on {proof.on}: the exported program {numbers}, on {sets} that differ in sizes and values."
+
+
+def export_command(part: PartRecord, report: Report) -> str:
+    """The command that applies the prescription and writes the program."""
+    chosen = f" --part {part.name}" if len(report.parts) > 1 or part.name != "default" else ""
+    name = "model" if part.name == "default" else part.name
+    return f"exportdoctor export {report.target.ref}{chosen} --to pt2 -o {name}.pt2"
 
 
 def coverage(part: PartRecord) -> str:

@@ -10,10 +10,11 @@ import functools
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from exportdoctor.shims.cure import Cure
-from exportdoctor.shims.export_call import ExportCall, shapes_by_name
+from exportdoctor.shims.export_call import ExportCall, Named, named_inputs, shapes_by_name
 from exportdoctor.shims.patching import replaced
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim
 
@@ -116,7 +117,7 @@ def _by_keyword(parameter: inspect.Parameter) -> inspect.Parameter:
 def _enter(call: ExportCall) -> Iterator[ExportCall]:
     import torch
 
-    shapes = shapes_by_name(call) or {}
+    shapes, signature = shapes_by_name(call) or {}, inspect.signature(call.module.forward)
     constants = {
         name: value.clone()
         for name, value in call.named.items()
@@ -124,10 +125,26 @@ def _enter(call: ExportCall) -> Iterator[ExportCall]:
     }
     if not constants:
         raise NotApplicable("no small integer input is there whose sizes are fixed")
-    changed = call.with_inputs(lambda _: dict.fromkeys(constants))
+    same = tuple(inputs for inputs in call.more_inputs if not _differing(named_inputs(signature, inputs), constants))
+    changed = replace(call, more_inputs=same).with_inputs(lambda named: _dropped(named, constants))
     root = type(call.module)
     with replaced(root, "forward", _with_constants(root.forward, call.module, constants)):
         yield changed
+
+
+def _differing(named: Named, constants: Named) -> list[str]:
+    """The inputs whose values are not those that the program was made for."""
+    import torch
+
+    return [name for name, value in constants.items() if name not in named or not torch.equal(named[name], value)]
+
+
+def _dropped(named: Named, constants: Named) -> dict[str, Any]:
+    """The program does not take them; other values than its own are refused rather than forgotten."""
+    other = _differing(named, constants)
+    if other:
+        raise ValueError(f"the program was made for one value of {', '.join(other)}, found another")
+    return dict.fromkeys(constants)
 
 
 def _is_small_integer(value: Any) -> bool:

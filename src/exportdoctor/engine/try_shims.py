@@ -1,0 +1,103 @@
+"""Some shims on a target's parts, asked once: what each part does without them, and with them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+
+import msgspec
+
+from exportdoctor.core.errors import TargetError, UsageError, WorkerLost
+from exportdoctor.core.event import ScanOptions
+from exportdoctor.core.outcome import Agreement, Outcome
+from exportdoctor.core.probe import Probe
+from exportdoctor.core.protocol import TWIN, Capture, Captured, Open, Opened, Refused
+from exportdoctor.core.target import TargetRef
+from exportdoctor.engine.launch import Launcher, Spawn
+from exportdoctor.engine.pool import Pool
+
+_PATIENCE = 600.0
+"""Seconds for one attempt unless the user says otherwise; it ends sooner where it makes no progress."""
+
+
+class Tried(msgspec.Struct, frozen=True, kw_only=True):
+    """One part. `before` and `after` are sentences; `numbers` are of `on`, the part or its small twin."""
+
+    part: str
+    shims: tuple[str, ...]
+    exports: bool
+    cured: bool
+    before: str
+    after: str
+    numbers: tuple[Agreement, ...] = ()
+
+
+def try_shims(
+    target: TargetRef, options: ScanOptions, shims: tuple[str, ...], launcher: Launcher | None = None
+) -> Iterator[Tried]:
+    """What each part of `target` does under `shims`. Raises TargetError and UsageError."""
+    opening = Open(target=target, shim_files=options.shim_files)
+    patient = options.timeout is None
+    with closing(Pool(launcher or Spawn(sys.executable), opening, jobs=2, log=None, patient=patient)) as pool:
+        opened = _accepted(pool.open())
+        assert isinstance(opened, Opened)
+        for name in opened.parts:
+            captured = _accepted(pool.capture(Capture(part=name, exporter=options.exporter)))
+            assert isinstance(captured, Captured)
+            yield _tried(pool, opened, captured, options, shims)
+
+
+def _tried(pool: Pool, opened: Opened, captured: Captured, options: ScanOptions, shims: tuple[str, ...]) -> Tried:
+    values = opened.weights != "fake"
+    plain = Probe(
+        part=captured.part, fqn=captured.prefix, exporter=options.exporter, timeout=options.timeout or _PATIENCE
+    )
+    treated = msgspec.structs.replace(plain, shims=shims, to="run" if values else "export")
+    flights = [pool.submit(plain), pool.submit(treated)]
+    before, after = (flight.result() for flight in flights)
+    numbers, proved = after.numbers, after.passed
+    if after.passed and not values and opened.twins:
+        small = _on_the_twin(pool, treated)
+        numbers, proved = (small.numbers, small.passed) if small is not None else ((), False)
+    return Tried(
+        part=captured.part,
+        shims=shims,
+        exports=before.passed,
+        cured=proved and not before.passed,
+        before=_said(before),
+        after=_said(after) + (" (numbers of a small twin)" if numbers and not values else ""),
+        numbers=numbers,
+    )
+
+
+def _on_the_twin(pool: Pool, treated: Probe) -> Outcome | None:
+    try:
+        found = pool.capture(Capture(part=treated.part + TWIN, exporter=treated.exporter))
+    except WorkerLost:
+        return None
+    if not isinstance(found, Captured):
+        return None
+    return pool.submit(msgspec.structs.replace(treated, part=found.part, fqn=found.prefix, to="run")).result()
+
+
+def _said(outcome: Outcome) -> str:
+    """What happened, in a line."""
+    if outcome.stages.get("export") == "pass":
+        return "exports" if outcome.passed else "exports, but its numbers differ from eager's"
+    if outcome.note:
+        return f"{outcome.status.replace('_', ' ')}: {outcome.note}"
+    failure = outcome.failure
+    if failure is None or not failure.exceptions:
+        return outcome.status.replace("_", " ") + (f" ({outcome.signal})" if outcome.signal else "")
+    first, culprit = failure.exceptions[0], failure.culprit
+    where = f" at {culprit.file.rpartition('/')[2]}:{culprit.line} in {culprit.function}" if culprit else ""
+    message = next(iter(first.message.strip().splitlines()), "")
+    return f"fails{where}: {first.name}: {message[:200]}"
+
+
+def _accepted(reply: Opened | Captured | Refused) -> Opened | Captured:
+    if isinstance(reply, Refused):
+        kind = UsageError if reply.usage else TargetError
+        raise kind(reply.message, hint=reply.hint)
+    return reply

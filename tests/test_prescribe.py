@@ -1,0 +1,198 @@
+"""The search for a cure: the smallest set, the soundest first, and never one whose program differs from eager."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from exportdoctor.core.outcome import Agreement, ExceptionFact, Failure, Frame, Outcome
+from exportdoctor.core.probe import Probe
+from exportdoctor.engine.prescribe import Prescriber
+from exportdoctor.shims import SOUNDNESS, Cure, Shim
+from scanning import scan_file, scan_ref
+
+ROOT, TWIN = Probe(part="full", fqn=""), Probe(part="full~twin", fqn="")
+RIGHT = (Agreement(inputs="2 x 3", max_abs=1e-7, tolerance=1e-4), Agreement(inputs="4 x 3", tolerance=1e-4))
+WRONG = (RIGHT[0], Agreement(inputs="4 x 3", max_abs=3.0, tolerance=1e-4))
+REFUSED = (RIGHT[0], Agreement(inputs="4 x 3", trouble="AssertionError: Guard failed", refused=True))
+
+Patient = Callable[[Probe], Outcome]
+
+
+def failing(disease: int) -> Outcome:
+    """It stops at that line, later ones after more has been traced."""
+    fact = ExceptionFact(type="builtins.RuntimeError", message=f"disease {disease}.")
+    frame = Frame(file="model.py", line=disease, function="forward", source=f"step{disease}()", module="", user=True)
+    failure = Failure(stage="export", exceptions=(fact,), frames=(frame,), traced=10 * disease)
+    return Outcome(probe="", status="failed", failure=failure)
+
+
+def shim(name: str, disease: int, soundness: Any = "exact") -> Shim:
+    cure = Cure(message=rf"disease {disease}\.")
+    return Shim(id=name, title=name, soundness=soundness, enter=nullcontext, cures=(cure,))  # type: ignore[arg-type]
+
+
+def patient(diseases: int, cures: dict[str, int], numbers: Callable[[frozenset[str]], Any] | None = None) -> Patient:
+    """What fails at its first disease that no shim given cures."""
+
+    def answer(probe: Probe) -> Outcome:
+        cured = {cures[name] for name in probe.shims if name in cures}
+        left = [disease for disease in range(1, diseases + 1) if disease not in cured]
+        if left:
+            return failing(left[0])
+        rows = (numbers(frozenset(probe.shims)) if numbers else RIGHT) if probe.to == "run" else ()
+        status: Any = "passed" if all(row.holds for row in rows) else "failed"
+        return Outcome(probe="", status=status, numbers=rows)
+
+    return answer
+
+
+def treated(answer: Patient, shims: tuple[Shim, ...], *, twin: bool = False, values: bool = True) -> Prescriber:
+    """The prescriber at the end of its search."""
+    first = answer(ROOT)
+    doctor = Prescriber(
+        root=ROOT, first=first, twin=TWIN if twin else None, values=values, shims=shims, versions={"torch": "2.13.0"}
+    )
+    steps, reply = doctor.steps(), None
+    while True:
+        try:
+            probe = next(steps) if reply is None else steps.send(reply)
+        except StopIteration:
+            return doctor
+        reply = answer(probe)
+
+
+@st.composite
+def wards(draw: st.DrawFn) -> tuple[int, tuple[Shim, ...], dict[str, int]]:
+    """Diseases one behind the other, and shims of every soundness; not every disease has one that works."""
+    diseases = draw(st.integers(1, 4))
+    shims, cures = [], {}
+    for number in range(draw(st.integers(0, 8))):
+        disease, works = draw(st.integers(1, diseases)), draw(st.booleans())
+        name = f"s{number}"
+        shims.append(shim(name, disease, draw(st.sampled_from([kind for kind in SOUNDNESS if kind != "specialised"]))))
+        if works:
+            cures[name] = disease
+    return diseases, tuple(shims), cures
+
+
+@given(wards(), st.booleans())
+def test_what_is_prescribed_cures_has_nothing_to_spare_and_is_as_sound_as_can_be(
+    ward: tuple[int, tuple[Shim, ...], dict[str, int]], twin: bool
+) -> None:
+    diseases, shims, cures = ward
+    answer = patient(diseases, cures)
+    found = treated(answer, shims, twin=twin, values=not twin).prescription
+    sound = {one.id: SOUNDNESS.index(one.soundness) for one in shims if one.soundness != "unsound"}
+    best = [min((sound[n] for n, at in cures.items() if at == k and n in sound), default=None) for k in range(1, 5)]
+    curable = all(best[disease] is not None for disease in range(diseases))
+    assert (found is not None) == curable
+    if found is None:
+        return
+    asked = Probe(part="full", fqn="", to="run")
+    assert answer(_with(asked, found.shims)).passed
+    assert not any(answer(_with(asked, tuple(n for n in found.shims if n != left))).passed for left in found.shims)
+    assert set(found.shims) <= sound.keys()
+    assert SOUNDNESS.index(found.soundness) == max(best[disease] or 0 for disease in range(diseases))  # type: ignore[arg-type]
+
+
+def _with(probe: Probe, shims: tuple[str, ...]) -> Probe:
+    return Probe(part=probe.part, fqn="", to=probe.to, shims=shims)
+
+
+def test_a_program_that_differs_from_eager_at_another_size_is_no_cure() -> None:
+    shims = (shim("liar", 1), shim("honest", 1, "signature"))
+    numbers = {frozenset({"liar"}): WRONG, frozenset({"honest"}): RIGHT}
+    doctor = treated(patient(1, {"liar": 1, "honest": 1}, lambda names: numbers[names]), shims)
+    assert doctor.prescription is not None
+    assert doctor.prescription.shims == ("honest",)
+    assert [(trial.shims, trial.result) for trial in doctor.trials] == [(("liar",), "error"), (("honest",), "cured")]
+    assert "differs from eager by 3.0e+00" in doctor.trials[0].note
+
+
+def test_only_what_says_that_it_is_specialised_may_refuse_other_sizes() -> None:
+    exact = treated(patient(1, {"a": 1}, lambda _: REFUSED), (shim("a", 1),))
+    assert exact.prescription is None
+    specialised = treated(patient(1, {"a": 1}, lambda _: REFUSED), (shim("a", 1, "specialised"),))
+    assert specialised.prescription is not None
+    assert specialised.prescription.soundness == "specialised"
+
+
+def test_a_specialised_program_may_refuse_but_not_answer_wrongly() -> None:
+    doctor = treated(patient(1, {"a": 1}, lambda _: WRONG), (shim("a", 1, "specialised"),))
+    assert doctor.prescription is None
+
+
+def test_without_values_a_cure_is_told_as_not_proved() -> None:
+    doctor = treated(patient(1, {"a": 1}), (shim("a", 1),), values=False)
+    assert doctor.prescription is not None
+    assert doctor.prescription.proof is not None
+    assert doctor.prescription.proof.max_abs_diff is None
+    assert "no values" in doctor.note
+
+
+def test_a_failure_that_comes_earlier_is_not_followed() -> None:
+    """A shim that breaks the call itself moves the failure, to where less was traced."""
+
+    def answer(probe: Probe) -> Outcome:
+        return failing(1) if "breaks" in probe.shims else failing(2)
+
+    doctor = treated(answer, (shim("breaks", 2), shim("follows", 1)))
+    assert [(trial.shims, trial.result) for trial in doctor.trials] == [(("breaks",), "error")]
+
+
+def test_where_the_large_one_fails_behind_the_twins_cure_the_search_goes_on_there() -> None:
+    def answer(probe: Probe) -> Outcome:
+        diseases = 1 if probe.part.endswith("~twin") else 2
+        return patient(diseases, {"a": 1, "b": 2})(probe)
+
+    doctor = treated(answer, (shim("a", 1), shim("b", 2)), twin=True, values=False)
+    assert doctor.prescription is not None
+    assert set(doctor.prescription.shims) == {"a", "b"}
+    assert doctor.prescription.proof is not None
+    assert doctor.prescription.proof.max_abs_diff == 1e-7
+
+
+FIXTURES = Path(__file__).parents[1] / "fixtures"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "shims", "soundness"),
+    [
+        ("unregistered_pytree_out", ("register-dataclass-pytree",), "exact"),
+        ("constraint_between_inputs", ("suggested-relations",), "precondition"),
+        ("tolist_loop", ("frozen-values",), "specialised"),
+        ("specialised_dynamic_dim", ("suggested-constants",), "specialised"),
+    ],
+)
+def test_a_fixture_is_cured_and_its_numbers_agree(name: str, shims: tuple[str, ...], soundness: str) -> None:
+    report = scan_file(FIXTURES / f"{name}.py", cure=True)
+    found = report.parts[0].prescription
+    assert report.parts[0].verdict == "cured"
+    assert found is not None
+    assert (found.shims, found.soundness) == (shims, soundness)
+    assert found.proof is not None
+    assert found.proof.inputs_tried >= 2
+    assert found.proof.max_abs_diff is not None
+    assert found.proof.tolerance is not None
+    assert found.proof.max_abs_diff <= found.proof.tolerance
+    assert report.findings[0].shims_tried[-1].result == "cured"
+
+
+@pytest.mark.slow
+def test_the_3b_tower_is_cured_on_its_small_twin_and_confirmed_at_its_full_size() -> None:
+    report = scan_ref("Qwen2.5-VL-3B", parts=("vision",), cure=True)
+    part = report.parts[0]
+    assert part.verdict == "cured"
+    assert part.prescription is not None
+    assert part.prescription.shims == ("precompute-grid", "block-diagonal-attention")
+    assert part.prescription.proof is not None
+    assert part.prescription.proof.on == "a small twin with random weights"
+    assert [finding.shims_tried[-1].result for finding in report.findings] == ["moved", "cured"]
