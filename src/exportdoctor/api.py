@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
+import warnings
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -19,7 +20,9 @@ from exportdoctor.core.target import BuildOptions, TargetRef
 from exportdoctor.engine.launch import Fork
 from exportdoctor.engine.request import ScanRequest
 from exportdoctor.engine.scan import scan as scan_events
+from exportdoctor.shims import registry
 from exportdoctor.store.places import new_run_id, runs_root
+from exportdoctor.store.recording import Recorder
 from exportdoctor.store.run_folder import RunFolder
 from exportdoctor.store.runs import register
 from exportdoctor.targets import plan_for_module
@@ -39,6 +42,9 @@ def scan(
     more_inputs: Sequence[Inputs] = (),
     exporter: Exporter = "export",
     exhaustive: bool = False,
+    cure: bool = True,
+    shims: Sequence[str | Path] = (),
+    allow_unsound: bool = False,
     timeout: float | None = None,
     memory_mb: float | None = None,
     jobs: int = 2,
@@ -47,8 +53,10 @@ def scan(
     """Try `torch.export` on `module` and, where it fails, on its submodules; returns the report.
 
     `args`, `kwargs` and `dynamic_shapes` are those of `torch.export.export`. `more_inputs` are `(args, kwargs)` at
-    other sizes, which tell the submodules' dynamic dimensions. `timeout` is in seconds for one attempt, `memory_mb`
-    in MiB on top of what this process holds. The run is kept in `out`, by default among the other runs.
+    other sizes, which tell the submodules' dynamic dimensions. With `cure`, shims are sought under which it exports and
+    computes eager's numbers; `shims` are files with shims of your own, and unsound ones are tried only with
+    `allow_unsound`. `timeout` is in seconds for one attempt, `memory_mb` in MiB on top of what this process holds. The
+    run is kept in `out`, by default among the other runs; where the disk refuses, the report is returned all the same.
 
     Attempts are made in forks of this process, so neither the module nor torch's state is touched here. Raises
     UsageError where that cannot be, and TargetError where the eager forward fails.
@@ -66,8 +74,11 @@ def scan(
         memory_mb=memory_mb,
         jobs=jobs,
         use_cache=False,
-        cure=False,
+        cure=cure,
+        shim_files=tuple(str(Path(file).absolute()) for file in shims),
+        allow=("unsound",) if allow_unsound else (),
     )
+    registry(options.shim_files)  # a file that cannot be used is refused now
     target = TargetRef(ref=plan.ref, options=BuildOptions())
     run = new_run_id(plan.ref)
     with RunFolder.create(Path(out) if out else runs_root() / run) as folder:
@@ -75,15 +86,17 @@ def scan(
         started = RunStarted(
             at=time.time(), run=run, target=target, options=options, version=version("exportdoctor"), title=plan.title
         )
-        folder.append(started)
+        recorder = Recorder(folder)
+        recorder.record(started)
         state = RunState().apply(started)
         request = ScanRequest(run=run, target=target, options=options, logs=folder.logs)
         with contextlib.closing(scan_events(request, Fork(plan))) as events:
-            for event in events:
-                folder.append(event)
+            for event in recorder.recorded(events):
                 state.apply(event)
         report = state.report()
-        folder.write_report(report)
+        recorder.write_report(report)
+    if recorder.trouble is not None:
+        warnings.warn(f"The run could not be kept: {recorder.trouble.line()}", stacklevel=2)
     return report
 
 
