@@ -1,4 +1,4 @@
-"""The speed and memory of a scan as ratios, measured side by side in one run: `make bench`, fifteen minutes on two cores.
+"""The speed and memory of a scan as ratios, measured side by side in one run: `make bench`, a quarter of an hour.
 
 Whole processes are timed, imports and builds included. Absolute seconds depend on the machine and its neighbours; the
 ratios are what counts.

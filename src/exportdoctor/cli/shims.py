@@ -30,7 +30,7 @@ _JSON = click.option("--json", "as_json", is_flag=True, help="As JSON.")
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def shims() -> None:
-    """List the known cures, and show what one of them changes."""
+    """List the known cures, show one, try some on a target."""
 
 
 @shims.command("list")

@@ -23,7 +23,9 @@ VERBS = (
     Verb("repro", "repro", "repro", "Make and verify the minimal script of a finding."),
     Verb("runs", "runs", "runs", "List the runs."),
     Verb("known", "known", "known", "Search the known upstream issues."),
-    Verb("shims", "shims", "shims", "List the known cures, and show what one of them changes."),
+    Verb("shims", "shims", "shims", "List the known cures, show one, try some on a target."),
+    Verb("export", "export", "export", "Write a part as .pt2 or .onnx, cured and proved against eager."),
+    Verb("compare", "compare", "compare", "Tell what changed from one run to another."),
     Verb("tui", "tui", "tui", "Explore a run in the terminal."),
     Verb("completion", "completion", "completion", "Print the completion script for a shell."),
 )

@@ -1,0 +1,111 @@
+"""Two runs side by side: what changed between them, for a new version, a mended model, another machine.
+
+Pure. Findings are the same where part, submodule and signature are; modules are compared by part and FQN.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from exportdoctor.core.finding import Finding
+from exportdoctor.core.report import PartRecord, Report
+from exportdoctor.report import wording
+from exportdoctor.report.canvas import Canvas
+from exportdoctor.report.style import Style
+
+_SHOWN = 20  # modules that are named one by one
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True):
+    """`what` was `before` and is `after`; empty where it was or is not there."""
+
+    what: str
+    before: str
+    after: str
+
+
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+    """What differs from the first run to the second. Findings are named by part, module, place and exception."""
+
+    before: str
+    after: str
+    environment: tuple[Change, ...] = ()
+    parts: tuple[Change, ...] = ()
+    modules: tuple[Change, ...] = ()
+    findings_gone: tuple[str, ...] = ()
+    findings_new: tuple[str, ...] = ()
+    findings_same: int = 0
+
+    @property
+    def same(self) -> bool:
+        """Whether parts, modules and findings are as they were."""
+        return not (self.parts or self.modules or self.findings_gone or self.findings_new)
+
+
+def compared(before: Report, after: Report) -> Comparison:
+    """The differences. Parts that only one of them asked are told as such, their modules are not."""
+    old, new = {p.name: p for p in before.parts}, {p.name: p for p in after.parts}
+    both = [name for name in old if name in new]
+    one, other = _findings(before, both), _findings(after, both)
+    return Comparison(
+        before=before.run,
+        after=after.run,
+        environment=_changes(before.environment, after.environment),
+        parts=_changes({name: _verdict(part) for name, part in old.items()}, {n: _verdict(p) for n, p in new.items()}),
+        modules=tuple(change for name in both for change in _modules(old[name], new[name])),
+        findings_gone=tuple(_told(finding) for key, finding in one.items() if key not in other),
+        findings_new=tuple(_told(finding) for key, finding in other.items() if key not in one),
+        findings_same=len(one.keys() & other.keys()),
+    )
+
+
+def _verdict(part: PartRecord) -> str:
+    if part.verdict == "cured" and part.prescription is not None:
+        return f"cured by {' + '.join(part.prescription.shims)}"
+    return part.verdict
+
+
+def _changes(before: dict[str, str], after: dict[str, str]) -> tuple[Change, ...]:
+    return tuple(
+        Change(what=name, before=before.get(name, ""), after=after.get(name, ""))
+        for name in dict.fromkeys((*before, *after))
+        if before.get(name) != after.get(name)
+    )
+
+
+def _modules(old: PartRecord, new: PartRecord) -> tuple[Change, ...]:
+    return _changes(
+        {f"{old.name}: {wording.module_name(m.fqn)}": m.status for m in old.modules},
+        {f"{new.name}: {wording.module_name(m.fqn)}": m.status for m in new.modules},
+    )
+
+
+def _findings(report: Report, parts: list[str]) -> dict[tuple[str, str, str], Finding]:
+    return {(f.part, f.module, f.signature): f for f in report.findings if f.part in parts}
+
+
+def _told(finding: Finding) -> str:
+    return f"{finding.part}: {wording.culprit_line(finding)}: {finding.exception.type.rpartition('.')[2]}"
+
+
+def told(found: Comparison, style: Style | None = None) -> str:
+    """The comparison as text."""
+    canvas = Canvas(style or Style())
+    canvas.paragraph(f"{found.before} → {found.after}", colour="bold")
+    _block(canvas, "environment", found.environment)
+    _block(canvas, "parts", found.parts)
+    _block(canvas, "modules", found.modules)
+    for title, findings in (("gone", found.findings_gone), ("new", found.findings_new)):
+        for finding in findings:
+            canvas.paragraph(wording.plain(f"finding {title}: {finding}"), hang=4, colour="title")
+    same = wording.finding_count(found.findings_same)
+    canvas.paragraph(f"The same in both: {same}." if not found.same else f"No verdict differs; {same} in both.")
+    return canvas.text()
+
+
+def _block(canvas: Canvas, title: str, changes: tuple[Change, ...]) -> None:
+    for change in changes[:_SHOWN]:
+        before, after = change.before or "not there", change.after or "not there"
+        canvas.paragraph(wording.plain(f"{title}  {change.what}: {before} → {after}"), hang=4)
+    if len(changes) > _SHOWN:
+        canvas.paragraph(f"{title}  and {len(changes) - _SHOWN} more", hang=4)

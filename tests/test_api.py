@@ -1,0 +1,76 @@
+"""`exportdoctor.scan` in Python: a module in memory, its report, and what it leaves behind."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.export import Dim
+
+import exportdoctor
+from exportdoctor.core.errors import TargetError, UsageError
+
+pytestmark = pytest.mark.slow
+
+
+class Tower(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = nn.Linear(4, 4)
+        self.counter = 0
+
+    def forward(self, rows: Tensor, length: Tensor) -> Tensor:
+        return self.encoder(rows)[: int(length)]
+
+
+@pytest.fixture(autouse=True)
+def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EXPORTDOCTOR_HOME", str(tmp_path / "home"))
+
+
+def test_a_module_in_memory_is_diagnosed_and_left_as_it_was(tmp_path: Path) -> None:
+    torch.set_num_threads(1)
+    module = Tower().eval()
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    attributes = dict(vars(module))
+    report = exportdoctor.scan(module, (torch.randn(5, 4), torch.tensor([3])), cure=False, out=tmp_path / "run")
+    assert [finding.function for finding in report.findings] == ["Tower.forward"]
+    assert report.findings[0].kind == "data_dependent_value"
+    assert report.parts[0].verdict == "fails"
+    assert json.loads((tmp_path / "run" / "report.json").read_text())["schema"] == "exportdoctor.report/1"
+    assert vars(module) == attributes
+    assert all(torch.equal(module.state_dict()[name], value) for name, value in before.items())
+
+
+def test_a_module_in_memory_is_cured_too(tmp_path: Path) -> None:
+    torch.set_num_threads(1)
+    module, rows = Tower().eval(), Dim("rows", min=4)
+    report = exportdoctor.scan(
+        module, (torch.randn(5, 4), torch.tensor([3])), dynamic_shapes=({0: rows}, {}), out=tmp_path / "run"
+    )
+    part = report.parts[0]
+    assert part.verdict == "cured"
+    assert part.prescription is not None
+    assert part.prescription.soundness == "specialised"
+
+
+def test_bad_input_is_told_in_one_line() -> None:
+    with pytest.raises(UsageError, match="no exporter 'onnx'"):
+        exportdoctor.scan(Tower(), (torch.randn(5, 4), torch.tensor([3])), exporter="onnx")  # type: ignore[arg-type]
+    with pytest.raises(TargetError, match="eager forward"):
+        exportdoctor.scan(Tower(), (torch.randn(5, 9), torch.tensor([3])))
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs Linux's device that is always full")
+def test_where_the_disk_refuses_the_report_is_returned_all_the_same(tmp_path: Path) -> None:
+    torch.set_num_threads(1)
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "events.jsonl").symlink_to("/dev/full")
+    with pytest.warns(UserWarning, match="could not be kept"):
+        report = exportdoctor.scan(nn.Linear(4, 2), (torch.randn(2, 4),), out=run)
+    assert report.exports
