@@ -63,7 +63,8 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     """Everything seen of one failing attempt. `custom_ops` are the operators from outside torch
     that were traced before it, None where no graph was found. `guard` is the line that made the guard which a
     declared dimension violates. `slice` is what leads to the failure in the traced graph, `slice_note` why there is
-    none. `traced` is how many nodes had been traced, None where no graph was found."""
+    none. `traced` is how many nodes had been traced, and `entered` of how many submodules, None where no graph was
+    found."""
 
     stage: Stage
     exceptions: tuple[ExceptionFact, ...]
@@ -75,6 +76,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     slice: GraphSlice | None = None
     slice_note: str = ""
     traced: int | None = None
+    entered: int | None = None
 
     @property
     def culprit(self) -> Frame | None:

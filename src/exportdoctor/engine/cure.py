@@ -43,6 +43,7 @@ class Cure:
             while probe.id in self._known:
                 probe = self._steps.send(self._known[probe.id])
         except StopIteration:
+            self.prescriber.done = True
             return
         self._waiting = probe.id
         yield probe

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from exportdoctor.core.finding import ShimResult
-from exportdoctor.core.outcome import Failure, Outcome
+from exportdoctor.core.outcome import Failure, Frame, Outcome
 from exportdoctor.core.probe import Probe
 from exportdoctor.core.report import Prescription, Proof, Step
 from exportdoctor.engine.diagnosis import kind_of
@@ -30,6 +30,9 @@ MOST_TRIES = 48
 
 _AFTER_TRACING = frozenset({"dims_related", "dynamic_dim_specialised"})
 """Kinds that torch finds when the whole forward has been traced."""
+
+_MODES = frozenset({"strict", "non-strict"})
+"""Another tracer meets failures of its own."""
 
 Asked = Generator[Probe, Outcome, None]
 Ids = tuple[str, ...]
@@ -73,9 +76,10 @@ class Prescriber:
     axes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     allow: Sequence[str] = ()
     trials: list[Trial] = field(default_factory=list)
-    met: list[Outcome] = field(default_factory=list)
+    met: list[tuple[Ids, Outcome]] = field(default_factory=list)
     prescription: Prescription | None = None
     note: str = ""
+    done: bool = False
 
     def steps(self) -> Asked:
         """The whole search. Its answer is in `prescription`, and why there is none in `note`."""
@@ -116,6 +120,17 @@ class Prescriber:
                 return
         self._prescribe(shims, proven, on=small)
 
+    def hidden(self) -> list[Outcome]:
+        """The failures that were met behind the first: on the way to the cure, or without one in the part's own mode.
+
+        None before the search has ended.
+        """
+        if not self.done:
+            return []
+        if self.prescription is not None:
+            return [outcome for shims, outcome in self.met if set(shims) <= set(self.prescription.shims)]
+        return [outcome for shims, outcome in self.met if not _MODES.intersection(shims)]
+
     # --- the search on one ground
 
     def _cured(
@@ -135,7 +150,7 @@ class Prescriber:
                 note = note or "a failure that was met before"
             elif result == "moved":
                 frontier.widen(edge.shims, outcome, depth=edge.depth + 1)
-                self.met.append(outcome)
+                self.met.append((edge.shims, outcome))
             self._note_trial(edge.shims, edge.before, outcome, result, note)
             if result == "cured":
                 return (yield from self._smallest(ground, edge.shims, outcome))
@@ -283,17 +298,39 @@ def _clash(shim: Shim, shims: Ids, known: Sequence[Shim]) -> bool:
 
 
 def _deeper(before: Outcome, after: Outcome, *, exporter: str) -> bool:
-    """Whether the second failure comes later: more had been traced. Where no graph tells, a line of a forward must."""
-    one, other = _traced(before, exporter), _traced(after, exporter)
-    if one is not None and other is not None:
-        return other > one
-    return other is not None or (after.failure is not None and after.failure.deepest_module is not None)
+    """Whether the second failure comes later in the forward.
+
+    A later line of the same function says so; else that more submodules had been entered, or as many and more nodes
+    traced, for a shim may also move work out of the graph. Where no graph tells, a line of a forward must have failed.
+    """
+    if kind_of(after, exporter=exporter) in _AFTER_TRACING:
+        return True
+    if before.failure is None or after.failure is None:
+        return after.failure is not None
+    lines = _lines_apart(before.failure, after.failure)
+    if lines > 0:
+        return True
+    one, other = before.failure, after.failure
+    if one.entered is not None and other.entered is not None and one.entered != other.entered:
+        return other.entered > one.entered
+    if one.traced is not None and other.traced is not None:
+        return lines == 0 and other.traced > one.traced
+    return other.traced is not None or other.deepest_module is not None
 
 
-def _traced(outcome: Outcome, exporter: str) -> float | None:
-    if kind_of(outcome, exporter=exporter) in _AFTER_TRACING:
-        return float("inf")
-    return outcome.failure.traced if outcome.failure else None
+def _lines_apart(one: Failure, other: Failure) -> int:
+    """By how many lines the second failure is further down, in the outermost function where they part; 0 = unknown."""
+    for first, second in zip(_own(one), _own(other), strict=False):
+        if (first.file, first.function) != (second.file, second.function):
+            return 0
+        if first.line != second.line:
+            return second.line - first.line
+    return 0
+
+
+def _own(failure: Failure) -> list[Frame]:
+    """The frames of the user's code and its libraries, outermost first, from the first submodule on."""
+    return [frame for frame in failure.frames if frame.user]
 
 
 def _right_at_its_size(outcome: Outcome) -> bool:

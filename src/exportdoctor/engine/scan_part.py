@@ -178,7 +178,7 @@ class PartScan:
         exporter = self.options.exporter
         fresh = [
             outcome
-            for outcome in self.cure.prescriber.met
+            for outcome in self.cure.prescriber.hidden()
             if not any(same_disease(outcome, case.leading().outcome, exporter=exporter) for case in known)
         ]
         place = Place(self.captured.prefix, 0)
@@ -207,9 +207,11 @@ class PartScan:
 
     def new_findings(self, numbers: Iterator[int]) -> Iterator[ev.AnyEvent]:
         """The findings that are new or have changed, numbered as they are met, and whose failure each is."""
-        for case in self._cases():
+        known = self._cases()
+        for case in known:  # all of them have a name before one is told, for it may name another
             if case.key not in self._ids:
                 self._ids[case.key] = f"F{next(numbers)}"
+        for case in known:
             finding = self._finding(case, self._ids[case.key])
             if self._told_findings.get(finding.id) != finding:
                 self._told_findings[finding.id] = finding
@@ -226,7 +228,7 @@ class PartScan:
 
     def _met_behind(self, case: Case) -> bool:
         """Whether only the search for a cure met it."""
-        met = self.cure.prescriber.met if self.cure is not None else []
+        met = self.cure.prescriber.hidden() if self.cure is not None else []
         return any(case.leading().outcome is outcome for outcome in met)
 
     def _finding(self, case: Case, name: str) -> Finding:
@@ -250,7 +252,7 @@ class PartScan:
         if self.cure is None:
             return ()
         exporter, shown = self.options.exporter, case.leading().outcome
-        return tuple(
+        tries = (
             ShimTry(
                 shim="+".join(trial.shims),
                 result=trial.result,
@@ -260,6 +262,7 @@ class PartScan:
             for trial in self.cure.prescriber.trials
             if same_disease(trial.before, shown, exporter=exporter)
         )
+        return tuple({(one.shim, one.result): one for one in tries}.values())
 
     def _id_of_failure(self, outcome: Outcome) -> str | None:
         exporter = self.options.exporter

@@ -25,7 +25,7 @@ from exportdoctor.worker.dimensions import all_dynamic, declared_dims, kept
 from exportdoctor.worker.dims import dynamic_shapes_of
 from exportdoctor.worker.flat_signature import flat_signature
 from exportdoctor.worker.opaque import children_replaced
-from exportdoctor.worker.partial_graph import graphs_of, partial_graph
+from exportdoctor.worker.partial_graph import partial_graph, progress
 from exportdoctor.worker.reads import watching
 from exportdoctor.worker.session import PartCapture
 from exportdoctor.worker.slicing import slice_of
@@ -123,8 +123,10 @@ def _failure(
     """What the error itself says, and what was noted while it came about."""
     failure = describe(error, stage="export", names=part.names)
     leads, note = slice_of(chain, births, exporter=probe.exporter)
-    traced = max((len(graph.nodes) for graph in graphs_of(chain)), default=None)
-    return msgspec.structs.replace(failure, births=births, guard=guard, slice=leads, slice_note=note, traced=traced)
+    traced, entered = progress(chain)
+    return msgspec.structs.replace(
+        failure, births=births, guard=guard, slice=leads, slice_note=note, traced=traced, entered=entered
+    )
 
 
 def _log(error: BaseException, graph: str) -> None:

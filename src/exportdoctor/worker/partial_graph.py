@@ -34,6 +34,15 @@ def graphs_of(chain: tuple[BaseException, ...]) -> Iterator[torch.fx.Graph]:
                 yield graph
 
 
+def progress(chain: tuple[BaseException, ...]) -> tuple[int | None, int | None]:
+    """How many nodes had been traced, and of how many submodules; `None` where no tracer is on the tracebacks."""
+    largest = max(graphs_of(chain), key=lambda graph: len(graph.nodes), default=None)
+    if largest is None:
+        return None, None
+    inside = {path for node in largest.nodes for path, _ in (node.meta.get("nn_module_stack") or {}).values()}
+    return len(largest.nodes), len(inside)
+
+
 def dynamo_graphs_of(chain: tuple[BaseException, ...]) -> Iterator[torch.fx.Graph]:
     """The graphs of dynamo's interpreters on the tracebacks, innermost first: of torch functions, not operators."""
     for error in chain:

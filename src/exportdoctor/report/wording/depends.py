@@ -38,7 +38,7 @@ def guard(finding: Finding) -> str:
 
 def behind(finding: Finding) -> str:
     """Which failure comes first and hides this one; empty where none does."""
-    return f"Hidden by {finding.behind}, which comes first: seen with the children replaced." if finding.behind else ""
+    return f"Hidden by {finding.behind}, which comes first: seen once that is out of the way." if finding.behind else ""
 
 
 def _are(names: tuple[str, ...]) -> str:
