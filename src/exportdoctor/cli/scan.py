@@ -109,6 +109,7 @@ def scan(context: click.Context, /, **given: Any) -> int:
     from exportdoctor.cli.follow import Manner
 
     _check_shims(given["shim_files"])
+    _check_packages(given["to"])
     manner = Manner(as_json=given["as_json"], quiet=given["quiet"])
     if given["resume"] is not None:
         return go_on(given["resume"], manner=manner, limits=_limits(given))
@@ -140,6 +141,17 @@ def _check_shims(files: tuple[str, ...]) -> None:
         from exportdoctor.shims import registry
 
         registry(files)
+
+
+def _check_packages(to: str) -> None:
+    """A stage whose packages are missing is refused before anything runs."""
+    from importlib.util import find_spec
+
+    needed = {"onnx": ("onnx", "onnxscript"), "ort": ("onnx", "onnxscript", "onnxruntime")}.get(to, ())
+    missing = [name for name in needed if find_spec(name) is None]
+    if missing:
+        what = " and ".join(missing)
+        raise UsageError(f"--to {to} needs {what}, which is not installed", hint="pip install 'exportdoctor[onnx]'")
 
 
 def _target(given: dict[str, Any]) -> TargetRef:

@@ -55,6 +55,8 @@ class Ladder:
         for verdict in failing:
             if verdict.blamed() == verdict.fqn or not self._begin(("own", verdict.fqn)):
                 continue
+            if verdict.outcome.failure is not None and verdict.outcome.failure.stage != "export":
+                continue
             if self.template.exporter == "torchscript":
                 self.notes[verdict.fqn] = "its own code was not asked: the legacy exporter knows no opaque operator"
             else:
@@ -115,7 +117,9 @@ class Ladder:
         self.dimensions[case.key] = found
 
     def _probe(self, place: Place, *, opaque: bool) -> Probe:
-        return msgspec.structs.replace(self.template, fqn=place.fqn, call=place.call, opaque=opaque)
+        # an opaque operator can be exported and not translated
+        to = "export" if opaque else self.template.to
+        return msgspec.structs.replace(self.template, fqn=place.fqn, call=place.call, opaque=opaque, to=to)
 
 
 def with_own(placed: Iterable[Verdict], own: Mapping[str, Verdict]) -> list[Verdict]:

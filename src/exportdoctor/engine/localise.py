@@ -108,6 +108,7 @@ def finding_of(
         modules=case.modules() or (module,),
         only_inside=verdict.fqn if module != verdict.fqn and module in passing else None,
         log=outcome.log,
+        stage=failure.stage,
         guard=failure.guard,
         culprit=culprit_of(failure, kind=kind, status=outcome.status),
         slice=failure.slice,

@@ -89,6 +89,8 @@ class PartScan:
         root = self.verdicts.get(self.captured.prefix)
         if root is None or not root.failing:
             return
+        if root.outcome.failure is not None and root.outcome.failure.stage != "export":
+            return  # it exports; no shim is known that mends a later stage
         template = msgspec.structs.replace(self.questions.template, fqn=self.captured.prefix, to="export")
         self.cure = Cure(
             Prescriber(

@@ -30,6 +30,10 @@ from exportdoctor.worker.reads import watching
 from exportdoctor.worker.session import PartCapture
 from exportdoctor.worker.slicing import slice_of
 from exportdoctor.worker.torchscript import export_torchscript
+from exportdoctor.worker.translating import StageFailed, go_on
+
+_LATER = frozenset({"onnx", "ort"})
+"""What a probe asks for beyond the export: the translation, or the file loaded, run and compared as well."""
 
 Shapes = dict[str, Any] | tuple[Any, ...] | list[Any] | None
 
@@ -67,7 +71,7 @@ def attempt(part: PartCapture, probe: Probe, *, shim_files: Sequence[str] = ()) 
     kept: tuple[str, ...] = ()
     numbers: tuple[Agreement, ...] = ()
     status: Any
-    stage: Any = "export"
+    stages: dict[str, str] = {"export": "pass"}
     try:
         with (
             part.prepare(),
@@ -82,7 +86,14 @@ def attempt(part: PartCapture, probe: Probe, *, shim_files: Sequence[str] = ()) 
                 given = _export_call(part, probe, call, shapes)
                 numbers = cured_export(given, probe, files=shim_files, axes=part.built.axes)
             else:
-                EXPORTERS[probe.exporter](module, call.args, call.kwargs, shapes)
+                program = EXPORTERS[probe.exporter](module, call.args, call.kwargs, shapes)
+                if probe.to in _LATER and probe.exporter != "torchscript":
+                    stages |= go_on(program, module, call, to=probe.to, prefix=probe.fqn)
+    except StageFailed as error:
+        stages |= {**dict.fromkeys(error.passed, "pass"), error.stage: "fail"}
+        _log(error.__cause__ or error, "")
+        facts = {"failure": error.failure, "numbers": error.numbers, "stages": stages}
+        return _outcome(probe, "failed", started, reads=reads, kept=kept, **facts)
     except (NotApplicable, ShimTrouble) as error:
         status = "not_applicable" if isinstance(error, NotApplicable) else "shim_trouble"
         return _outcome(probe, status, started, reads=None, kept=(), note=str(error))
@@ -91,8 +102,7 @@ def attempt(part: PartCapture, probe: Probe, *, shim_files: Sequence[str] = ()) 
         failure = _failure(error, chain, part, probe, births=births.of(chain), guard=guards.violated(chain))
         _log(error, partial_graph(chain))
         status = "out_of_memory" if isinstance(error, MemoryError) else "failed"
-        return _outcome(probe, status, started, failure=failure, stages={stage: "fail"}, reads=reads, kept=kept)
-    stages = {stage: "pass"}
+        return _outcome(probe, status, started, failure=failure, stages={"export": "fail"}, reads=reads, kept=kept)
     if numbers:
         stages["numbers"] = "pass" if all(row.holds for row in numbers) else "fail"
     status = "failed" if "fail" in stages.values() else "passed"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +13,9 @@ from exportdoctor.core.outcome import Agreement
 
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
 """Of the largest value of eager's output, at least of one."""
+
+LARGEST = sys.float_info.max
+"""Stands for infinity, which JSON cannot say."""
 
 _SMALL = 1e-3
 """Elements below this share of the largest have no relative difference worth telling."""
@@ -54,7 +58,8 @@ def difference(one: torch.Tensor, other: torch.Tensor) -> tuple[float, float, fl
     largest = float(sizes.max()) if sizes.numel() else 0.0
     seen = other.isfinite() & (other.abs() > _SMALL * largest)
     relative = (apart / other.abs())[seen]
-    return float(apart.max()), float(relative.max()) if relative.numel() else 0.0, allowed * max(1.0, largest)
+    worst = (float(apart.max()), float(relative.max()) if relative.numel() else 0.0)
+    return min(worst[0], LARGEST), min(worst[1], LARGEST), allowed * max(1.0, largest)
 
 
 def raised(title: str, error: BaseException) -> Agreement:

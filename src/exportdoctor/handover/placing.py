@@ -1,0 +1,73 @@
+"""Files get their final names only when they are whole: the only place that puts an export where the user wants it.
+
+Everything is written into a folder beside the final place, flushed, and renamed. Whatever happens, no half-written
+file is left under a final name, and the folder is gone.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from exportdoctor.core.errors import StoreError
+from exportdoctor.store.disk import make_folder, refusal
+
+
+@contextmanager
+def drafts(folder: Path, stem: str) -> Iterator[Path]:
+    """A new folder below `folder`, for files on their way there; removed in the end. Raises StoreError."""
+    make_folder(folder)
+    draft = folder / f".{stem}.{os.getpid()}.part"
+    try:
+        draft.mkdir()
+    except OSError as error:
+        raise refusal(folder, error, doing="written to") from error
+    try:
+        yield draft
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def place(draft: Path, folder: Path, names: Sequence[str]) -> tuple[Path, ...]:
+    """Move these files from `draft` to `folder`, the last of `names` last: a file that refers to others comes after.
+
+    Raises StoreError; what had been there before is replaced file by file.
+    """
+    for name in names:
+        _flush(draft / name)
+    return tuple(_moved(draft / name, folder / name) for name in names)
+
+
+def write(path: Path, data: bytes) -> None:
+    """Write a file of a draft folder. Raises StoreError."""
+    try:
+        path.write_bytes(data)
+    except OSError as error:
+        raise refusal(path, error) from error
+
+
+def _moved(source: Path, final: Path) -> Path:
+    try:
+        os.replace(source, final)
+    except OSError as error:
+        raise refusal(final, error) from error
+    return final
+
+
+def _flush(path: Path) -> None:
+    try:
+        with open(path, "rb") as file:
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise refusal(path, error) from error
+
+
+def check_target(path: Path) -> None:
+    """Raise StoreError where `path` can be no file: it is a folder, or its parent is a file."""
+    if path.is_dir():
+        raise StoreError(f"{path} is a folder", hint="Give -o the name of a file in it")
+    if path.parent.exists() and not path.parent.is_dir():
+        raise StoreError(f"{path.parent} is a file, not a folder", hint="Give -o a file in a folder")

@@ -1,0 +1,57 @@
+"""Which shims a part needs, from what an earlier scan of the same target found."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from exportdoctor.core.codec import decode
+from exportdoctor.core.errors import ExportdoctorError, UsageError
+from exportdoctor.core.report import PartRecord
+from exportdoctor.store.runs import list_runs
+
+_REPORT = "report.json"
+
+
+class _Slice(msgspec.Struct, frozen=True):
+    """What is read of a report."""
+
+    parts: tuple[PartRecord, ...] = ()
+
+
+def prescribed(target: str, part: str) -> tuple[str, ...]:
+    """The ids of the newest finished scan's prescription for the part; none where it exports as it is.
+
+    Raises UsageError where no scan of the target knows how to export the part.
+    """
+    failing = False
+    for run in list_runs():
+        if run.ref.casefold() != target.casefold() or part not in run.parts:
+            continue
+        record = _record(Path(run.path), part)
+        if record is None:
+            continue
+        if record.verdict == "passes":
+            return ()
+        if record.prescription is not None:
+            return record.prescription.shims
+        failing = True
+    if failing:
+        raise UsageError(
+            f"The scans of {target} found no shims that make part {part} export",
+            hint="Give some with --shims a+b; see: exportdoctor shims list",
+        )
+    raise UsageError(
+        f"No scan of {target} has looked at part {part}, so it is not known which shims it needs",
+        hint=f"First: exportdoctor scan {target} --part {part}, or give them with --shims a+b (--shims none for none)",
+    )
+
+
+def _record(path: Path, part: str) -> PartRecord | None:
+    """The part in a run's report; None where the report is gone or cannot be read."""
+    try:
+        found: _Slice = decode((path / _REPORT).read_bytes(), _Slice)
+    except (OSError, ExportdoctorError):
+        return None
+    return next((one for one in found.parts if one.name == part), None)

@@ -1,0 +1,104 @@
+"""Runs an ONNX file in ONNX Runtime on torch tensors of any dtype: the only place that feeds it.
+
+Inputs are bound by address and outputs copied by address: numpy has no bfloat16.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from exportdoctor.core.errors import UsageError
+
+_ELEMENTS: dict[torch.dtype, str] = {
+    torch.float32: "FLOAT", torch.float16: "FLOAT16", torch.bfloat16: "BFLOAT16", torch.float64: "DOUBLE",
+    torch.int64: "INT64", torch.int32: "INT32", torch.int16: "INT16", torch.int8: "INT8", torch.uint8: "UINT8",
+    torch.bool: "BOOL",
+}  # fmt: skip
+_PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
+
+
+class OnnxSession:
+    """A loaded file. Raises what ONNX Runtime raises when it cannot load it."""
+
+    def __init__(self, model: Path | bytes, *, device: str = "cpu", optimise: bool = True) -> None:
+        import onnxruntime as ort
+
+        options = ort.SessionOptions()
+        options.log_severity_level = 4  # what it has to say comes as an exception
+        options.intra_op_num_threads = max(1, torch.get_num_threads())
+        if not optimise:
+            options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+        source = str(model) if isinstance(model, Path) else model
+        self.device = device
+        self._session = ort.InferenceSession(source, options, providers=providers(device))
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The names of its inputs, in order."""
+        return tuple(one.name for one in self._session.get_inputs())
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The names of its outputs, in order."""
+        return tuple(one.name for one in self._session.get_outputs())
+
+    def run(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """The outputs on the CPU, for inputs in the order of `inputs`. Raises what ONNX Runtime raises."""
+        return self.run_named(dict(zip(self.inputs, inputs, strict=True)))
+
+    def run_named(self, inputs: dict[str, torch.Tensor]) -> list[torch.Tensor]:
+        """As `run`, by name; names that the file does not have are left out."""
+        import onnxruntime as ort
+
+        binding = self._session.io_binding()
+        kept = {name: inputs[name].detach().contiguous() for name in self.inputs}  # alive until it has run
+        for name, tensor in kept.items():
+            binding.bind_input(
+                name, tensor.device.type, tensor.device.index or 0, _element(tensor.dtype), list(tensor.shape),
+                tensor.data_ptr() or ctypes.addressof(_NOTHING),
+            )  # fmt: skip
+        for name in self.outputs:
+            binding.bind_output(name, "cpu")
+        run_options = ort.RunOptions()
+        run_options.log_severity_level = 4
+        self._session.run_with_iobinding(binding, run_options)
+        return [_tensor(value) for value in binding.get_outputs()]
+
+
+_NOTHING = ctypes.c_byte(0)
+"""Where a tensor without elements lies."""
+
+
+def providers(device: str) -> list[str]:
+    """The execution provider of a device. Raises UsageError where ONNX Runtime has none for it."""
+    import onnxruntime as ort
+
+    wanted = _PROVIDERS.get(device, _PROVIDERS["cpu"])
+    if wanted not in ort.get_available_providers():
+        raise UsageError(
+            f"Device {device} was asked for and this ONNX Runtime has no {wanted}",
+            hint='Install its GPU build: pip uninstall onnxruntime; pip install "exportdoctor[gpu]"',
+        )
+    return [wanted] if device == "cpu" else [wanted, _PROVIDERS["cpu"]]
+
+
+def _element(dtype: torch.dtype) -> int:
+    from onnx import TensorProto
+
+    if dtype not in _ELEMENTS:
+        raise TypeError(f"ONNX Runtime is not fed with {dtype} here")
+    return int(getattr(TensorProto, _ELEMENTS[dtype]))
+
+
+def _tensor(value: Any) -> torch.Tensor:
+    """A tensor of ONNX Runtime's on the CPU, copied."""
+    dtypes = {_element(dtype): dtype for dtype in _ELEMENTS}
+    made = torch.empty(tuple(value.shape()), dtype=dtypes[value.element_type()])
+    if made.numel():
+        ctypes.memmove(made.data_ptr(), value.data_ptr(), made.numel() * made.element_size())
+    return made

@@ -1,0 +1,64 @@
+"""What fails after the export is told with its stage, its operator and the submodule and line that it came from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from scanning import scan_file
+
+pytestmark = pytest.mark.slow
+
+MODEL = """
+import torch
+from torch import nn
+
+class Spectrum(nn.Module):
+    def forward(self, x):
+        return torch.linalg.eigvals(x @ x.transpose(-1, -2)).real
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.proj, self.spectrum = nn.Linear(4, 4), Spectrum()
+
+    def forward(self, x):
+        return self.spectrum(self.proj(x))
+
+def build():
+    torch.manual_seed(0)
+    return Net().eval(), (torch.randn(2, 4, 4),)
+
+def plain():
+    return nn.Sequential(nn.Linear(4, 4), nn.GELU()).eval(), (torch.randn(2, 4),)
+"""
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    path = tmp_path / "spectrum.py"
+    path.write_text(MODEL)
+    return path
+
+
+def test_an_operator_without_translation_is_blamed_on_its_submodule_and_line(model: Path) -> None:
+    report = scan_file(model, to="onnx")
+    status = {module.fqn: module.status for module in report.parts[0].modules}
+    assert status == {"": "fails_child", "proj": "pass", "spectrum": "fails_own"}
+    assert report.parts[0].modules[0].stages == {"export": "pass", "translate": "fail"}
+    (finding,) = report.findings
+    assert (finding.kind, finding.stage, finding.module) == ("translate", "translate", "spectrum")
+    assert finding.op == "aten.linalg_eig.default"
+    assert "linalg.eigvals" in (finding.source or "")
+
+
+def test_a_model_that_translates_is_loaded_run_and_compared(model: Path) -> None:
+    report = scan_file(model, factory="plain", to="ort", exhaustive=True)
+    stages = ("export", "translate", "load", "run", "numbers")
+    assert report.parts[0].verdict == "passes"
+    assert {module.fqn: tuple(module.stages) for module in report.parts[0].modules} == {
+        "": stages,
+        "0": stages,
+        "1": stages,
+    }
