@@ -13,8 +13,9 @@ from rich.text import Text
 
 from exportdoctor.cli.progress import is_old, news
 from exportdoctor.core import event as ev
+from exportdoctor.core.protocol import TWIN
 from exportdoctor.core.state import RunState
-from exportdoctor.report.wording import elapsed, module_name, plain, progress_counts
+from exportdoctor.report.wording import elapsed, how_asked, module_name, plain, progress_counts
 
 _SHOWN = 4  # attempts in flight that get a line each
 
@@ -61,5 +62,8 @@ class _Picture:
         yield self._spinner
         # a copy: the main thread changes the state while this one draws
         for probe, _pid, since in list(self.state.running.values())[:_SHOWN]:
-            line = Text(f"  {probe.part}  {plain(module_name(probe.fqn))}", "cyan", no_wrap=True, overflow="ellipsis")
-            yield line.append(f"  {elapsed(time.time() - since)}", "dim") if since else line
+            line = Text("  ", no_wrap=True, overflow="ellipsis")
+            if since:
+                line.append(f"{elapsed(time.time() - since):>7}  ", "dim")
+            line.append(f"{probe.part.removesuffix(TWIN)}  {plain(module_name(probe.fqn))}", "cyan")
+            yield line.append(f"  {plain(how_asked(probe))}", "dim")

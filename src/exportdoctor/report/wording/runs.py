@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from exportdoctor.core.probe import Probe
+from exportdoctor.core.protocol import TWIN
 from exportdoctor.core.report import FAILING, PartRecord, Prescription, Proof, Report
 from exportdoctor.core.state import RunState
 from exportdoctor.report.wording.pieces import count, elapsed, finding_count, parameters
@@ -116,6 +118,20 @@ def cost(report: Report) -> str:
 def unfinished(report: Report) -> str:
     """Said of a run that did not come to its end; empty otherwise."""
     return "" if report.complete else f"This run was cut off. Go on with: exportdoctor scan --resume {report.run}"
+
+
+def how_asked(probe: Probe) -> str:
+    """How a module is tried, beyond that it is; empty for a plain attempt."""
+    how = []
+    if probe.shims:
+        how.append(f"with {' + '.join(probe.shims)}")
+    if probe.part.endswith(TWIN):
+        how.append("on its small twin")
+    if probe.opaque:
+        how.append("with its children replaced")
+    if probe.dynamic is not None:
+        how.append(f"with {', '.join(probe.dynamic)} dynamic" if probe.dynamic else "with every size fixed")
+    return ", ".join(how)
 
 
 def progress_counts(state: RunState) -> str:
