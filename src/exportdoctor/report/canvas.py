@@ -59,7 +59,7 @@ class Canvas:
         room = max(16, self.style.width - indent)
         for line in text.splitlines():
             for start in range(0, max(1, len(line)), room):
-                self._lines.append(" " * indent + self._painted(line[start : start + room], "yellow"))
+                self._lines.append((" " * indent + self._painted(line[start : start + room], "yellow")).rstrip())
 
     def columns(self, cells: Sequence[Span], *, widths: Sequence[int], indent: int, hang: int = 2) -> None:
         """Cells side by side, each but the last padded to its width; one below the other where there is no room.

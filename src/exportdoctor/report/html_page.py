@@ -25,6 +25,7 @@ def render(report: Report, style: Style) -> str:
     for part in report.parts:
         if sentences := wording.prescription(part, report):
             body += [f"<h2>Cure of {_text(part.name)}</h2>", *(f"<p>{_text(sentence)}</p>" for sentence in sentences)]
+            body.append(f"<pre>{_text(wording.prescription_code(part))}</pre>")
     body += [
         f"<p>{_text(note)}</p>" for note in (*report.notes, wording.cost(report), wording.unfinished(report)) if note
     ]

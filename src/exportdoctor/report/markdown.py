@@ -26,6 +26,7 @@ def render(report: Report, style: Style) -> str:
     for part in report.parts:
         if sentences := wording.prescription(part, report):
             blocks += [f"## Cure of {_text(part.name)}", *map(_text, sentences)]
+            blocks.append(_fenced(wording.prescription_code(part), "python"))
     blocks += [_text(note) for note in report.notes]
     blocks += [_text(wording.cost(report)), _text(wording.unfinished(report)), _environment(report)]
     return "\n\n".join(block for block in blocks if block) + "\n"

@@ -100,6 +100,9 @@ def _cure(part: PartRecord, report: Report, canvas: Canvas) -> None:
         canvas.paragraph(wording.plain(f"Cure of {part.name}"), hang=4, colour="title")
     for sentence in sentences:
         canvas.paragraph(wording.plain(sentence), indent=4, hang=2)
+    if sentences:
+        canvas.paragraph("In Python:", indent=4)
+        canvas.code(wording.plain(wording.prescription_code(part)), indent=6)
 
 
 def _end(report: Report, canvas: Canvas) -> None:

@@ -76,6 +76,22 @@ def prescription(part: PartRecord, report: Report) -> tuple[str, ...]:
     return tuple(sentences)
 
 
+def prescription_code(part: PartRecord) -> str:
+    """The cure as Python to paste; empty where there is none. `module`, `kwargs` and `shapes` are the reader's own."""
+    if part.prescription is None:
+        return ""
+    root = part.modules[0].fqn if part.modules else ""
+    names = "".join(f'    find("{shim}"),\n' for shim in part.prescription.shims)
+    return (
+        "from exportdoctor.shims import ExportCall, applying, export_program, find\n\n"
+        f"call = ExportCall(module={f'model.{root}' if root else 'model'}, kwargs=inputs, dynamic_shapes=shapes)\n"
+        f"shims = [\n{names}]\n"
+        "with applying(shims, call) as given:\n"
+        "    program = export_program(given)\n"
+        "outputs = program.module()(**given.convert(((), other_inputs))[1])"
+    )
+
+
 def _proved(proof: Proof) -> str:
     if proof.max_abs_diff:
         numbers = f"differs from eager, which no shim touches, by at most {_small(proof.max_abs_diff)}"
