@@ -22,6 +22,17 @@ from exportdoctor.engine.scan import scan
 from exportdoctor.targets import resolve
 
 
+def _warm_up() -> None:
+    """Import once what every worker would import again: torch's tracer, and transformers' largest model here."""
+    from transformers import Qwen2_5_VLForConditionalGeneration  # noqa: F401
+
+    module, shapes = torch.nn.Linear(2, 2), ({0: torch.export.Dim.DYNAMIC},)
+    torch.export.export(module, (torch.zeros(3, 2),), dynamic_shapes=shapes, strict=False)
+
+
+_warm_up()
+
+
 def events_of(
     ref: str, *, build: BuildOptions | None = None, parts: tuple[str, ...] = (), **how: Any
 ) -> list[AnyEvent]:
