@@ -63,20 +63,23 @@ class Asking:
             wait(self.flights, timeout=_POLL, return_when=FIRST_COMPLETED)
             yield from self.step()
 
-    def climb(self) -> Iterator[ev.AnyEvent]:
-        """Once every module has its verdict: ask what else there is to know of each failure."""
+    def look_deeper(self) -> Iterator[ev.AnyEvent]:
+        """Once every module has its verdict: seek cures, and ask what else there is to know of each failure.
+
+        A search for a cure asks one thing at a time, so the other questions fill the gaps.
+        """
+        if self.request.options.cure:
+            yield from self._seek_cures()
         for part in self.parts.values():
             yield from self._take(part.climb())
         yield from self._settle()
         yield from self.run()
 
-    def cure(self) -> Iterator[ev.AnyEvent]:
-        """Seek shims under which each failing part exports."""
+    def _seek_cures(self) -> Iterator[ev.AnyEvent]:
+        """Begin to seek shims under which each failing part exports."""
         for part in self.parts.values():
             if part.failing:
                 yield from self._take(part.seek_cure(self._twin_of(part), values=self.opened.weights != "fake"))
-        yield from self._settle()
-        yield from self.run()
 
     def _twin_of(self, part: PartScan) -> Captured | None:
         """The part of the small twin, captured; None where there is none."""

@@ -70,9 +70,7 @@ def _events(request: ScanRequest, launcher: Launcher) -> Iterator[ev.AnyEvent]:
         for waiting in captured:
             yield from _begin(asking, waiting, opened)
         yield from asking.run()
-        yield from asking.climb()
-        if options.cure:
-            yield from asking.cure()
+        yield from asking.look_deeper()
     parts = list(asking.parts.values())
     for part in parts:
         yield from part.conclude()

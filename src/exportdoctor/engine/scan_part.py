@@ -32,6 +32,7 @@ class PartScan:
         self.versions = versions
         self.tree = call_tree(captured)
         self.facts = facts(self.tree)
+        self._classes = {fqn: fact.class_name for fqn, fact in self.facts.items()}
         self.started = time.monotonic()
         template = Probe(part=captured.part, fqn="", exporter=options.exporter, to=options.to)
         self.questions = Questions(captured, template)
@@ -73,7 +74,7 @@ class PartScan:
             return
         if self.ladder.awaits(outcome):
             yield from self.ladder.answered(outcome)
-            yield from self.ladder.climb(self._cases())
+            yield from self.ladder.climb(self._shown())
             return
         self.asked += 1
         yield from self.questions.answered(outcome)
@@ -82,7 +83,7 @@ class PartScan:
     def climb(self) -> Iterator[Probe]:
         """What is asked of the failures once every module has its verdict."""
         yield from self.ladder.replace_children(self._placed_verdicts())
-        yield from self.ladder.climb(self._cases())
+        yield from self.ladder.climb(self._shown())
 
     def seek_cure(self, twin: Captured | None, *, values: bool) -> Iterator[Probe]:
         """Begin the search for shims under which the part exports; `twin` is the part of the small twin."""
@@ -168,10 +169,16 @@ class PartScan:
             )
 
     def _cases(self) -> list[Case]:
+        """Every disease that is known: what modules show, and what lay hidden behind."""
+        shown = self._shown()
+        hidden = self._hidden(shown)
+        return (
+            cases([verdict for case in shown for verdict in case.verdicts] + hidden, self._classes) if hidden else shown
+        )
+
+    def _shown(self) -> list[Case]:
         """The diseases among the failing modules of which enough is known to say whose they are."""
-        placed = with_own(self._placed_verdicts(), self.ladder.own)
-        classes = {fqn: fact.class_name for fqn, fact in self.facts.items()}
-        return cases([*placed, *self._hidden(cases(placed, classes))], classes)
+        return cases(with_own(self._placed_verdicts(), self.ladder.own), self._classes)
 
     def _hidden(self, known: list[Case]) -> list[Verdict]:
         """Failures that the search for a cure met behind the first, and that no module showed."""
@@ -239,7 +246,7 @@ class PartScan:
             name=name,
             part=self.name,
             exporter=self.options.exporter,
-            classes={fqn: fact.class_name for fqn, fact in self.facts.items()},
+            classes=self._classes,
             passing={fqn for fqn, verdict in self.verdicts.items() if not verdict.failing},
             dynamic=self.ladder.dynamic,
             versions=self.versions,
