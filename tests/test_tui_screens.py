@@ -8,8 +8,10 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from textual.widgets import Input
 
 from exportdoctor.store.lock import FolderLock
+from exportdoctor_tui.screens.pick import Choice, Pick
 from exportdoctor_tui.screens.run import RunScreen
 from exportdoctor_tui.themes import DARK, LIGHT
 from tui_recorded import HERE, NOW, REPOSITORY, app_on, recorded, runs_of, settled
@@ -34,14 +36,23 @@ def utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     time.tzset()
 
 
-def pictured(snap_compare: Any, app: Any, size: tuple[int, int], theme: str, *keys: str) -> bool:
-    """Whether the screen after these keys is the one of the last picture."""
+def pictured(
+    snap_compare: Any, app: Any, size: tuple[int, int], theme: str, *keys: str, over: Pick | None = None
+) -> bool:
+    """Whether the screen after these keys, pressed in the screen `over` it if there is one, is as it was."""
 
     async def before(pilot: Any) -> None:
         await settled(pilot)
+        if over is not None:
+            await pilot.app.push_screen(over)
+            over.query_one(Input).cursor_blink = False
+            await pilot.pause(0.2)
         for key in keys:
             await pilot.press(key)
             await pilot.pause(0.05)
+        for run in pilot.app.screen_stack:
+            while isinstance(run, RunScreen) and not run.at_rest:
+                await pilot.pause(0.05)
         await pilot.pause(0.2)
 
     app.theme = theme
@@ -50,7 +61,7 @@ def pictured(snap_compare: Any, app: Any, size: tuple[int, int], theme: str, *ke
 
 @every_look
 def test_the_story_of_the_first_finding(snap_compare: Any, size: tuple[int, int], theme: str) -> None:
-    assert pictured(snap_compare, app_on(HERE / "qwen_full_static"), size, theme)
+    assert pictured(snap_compare, app_on(HERE / "qwen"), size, theme)
 
 
 @every_look
@@ -59,17 +70,47 @@ def test_the_stack_of_a_crash_with_its_source(snap_compare: Any, size: tuple[int
 
 
 @every_look
+def test_the_cure_of_a_part(snap_compare: Any, size: tuple[int, int], theme: str) -> None:
+    assert pictured(snap_compare, app_on(HERE / "qwen"), size, theme, "5")
+
+
+@every_look
+def test_the_graph_that_leads_to_a_failure(snap_compare: Any, size: tuple[int, int], theme: str) -> None:
+    assert pictured(snap_compare, app_on(HERE / "qwen"), size, theme, "n", "4")
+
+
+@every_look
+def test_a_repro_script(snap_compare: Any, size: tuple[int, int], theme: str) -> None:
+    assert pictured(snap_compare, app_on(HERE / "qwen"), size, theme, "n", "6", "enter")
+
+
+@every_look
 def test_inputs_of_a_part_among_several(snap_compare: Any, size: tuple[int, int], theme: str) -> None:
     keys = ("right_square_bracket",) * 3
-    assert pictured(snap_compare, app_on(HERE / "tiny_parts"), size, theme, *keys, "n", "3")
+    assert pictured(snap_compare, app_on(HERE / "qwen"), size, theme, *keys, "n", "3")
 
 
 @every_look
 def test_the_list_of_runs(snap_compare: Any, tmp_path: Path, size: tuple[int, int], theme: str) -> None:
-    root = runs_of(("qwen_full_static", "crash", "timeout", "tiny_parts"), tmp_path)
+    root = runs_of(("qwen", "crash", "timeout"), tmp_path)
     for number, run in enumerate(sorted(root.iterdir())):
         _touch(run / "events.jsonl", NOW + number)
     assert pictured(snap_compare, app_on(None, root=root), size, theme)
+
+
+@every_look
+def test_what_can_be_done(
+    snap_compare: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: tuple[int, int], theme: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert pictured(snap_compare, app_on(HERE / "qwen"), size, theme, "a")
+
+
+@every_look
+def test_picking_shims(snap_compare: Any, size: tuple[int, int], theme: str) -> None:
+    known = tuple(Choice(f"shim-{number}", f"exact · does something {number}") for number in range(9))
+    pick = Pick("Try shims on full …", known, lambda: (), many=True)
+    assert pictured(snap_compare, app_on(HERE / "qwen"), size, theme, "down", "space", over=pick)
 
 
 @every_look
@@ -79,7 +120,7 @@ def test_help(snap_compare: Any, size: tuple[int, int], theme: str) -> None:
 
 @every_look
 def test_a_run_in_progress(snap_compare: Any, tmp_path: Path, size: tuple[int, int], theme: str) -> None:
-    run = recorded("qwen_full_static", tmp_path, share=0.72)
+    run = recorded("qwen", tmp_path, share=0.72)
     lock = FolderLock(run)
     app = app_on(run)
     app.clock = _frozen(app)

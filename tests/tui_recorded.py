@@ -16,7 +16,7 @@ from exportdoctor_tui.view import RunView
 
 HERE = Path(__file__).parent / "tui_recordings"
 REPOSITORY = Path(__file__).parent.parent
-NOW = 1_795_167_000.0
+NOW = 1_795_182_000.0
 """The clock of all tests, in seconds since the epoch: shortly after the recordings were made."""
 
 
@@ -26,6 +26,15 @@ def recorded(name: str, folder: Path, *, share: float = 1.0) -> Path:
     run.mkdir(parents=True)
     data = (HERE / name / NAME).read_bytes()
     (run / NAME).write_bytes(data[: int(len(data) * share)])
+    return run
+
+
+def interrupted(folder: Path) -> Path:
+    """The run as it was when its user interrupted it in the middle, a while before it was resumed."""
+    run = folder / "interrupted"
+    run.mkdir(parents=True)
+    before, mark, after = (HERE / "qwen" / NAME).read_bytes().partition(b'{"event":"run_finished"')
+    (run / NAME).write_bytes(before + mark + after.partition(b"\n")[0] + b"\n")
     return run
 
 
@@ -52,10 +61,10 @@ def app_on(run: Path | None, **given: Any) -> DoctorApp:
 
 async def settled(pilot: Any) -> None:
     """Wait until what the threads had to tell is on the screen."""
-    for _ in range(200):
+    for _ in range(3000):
         await pilot.pause(0.02)
         screen = pilot.app.screen
-        if isinstance(screen, RunScreen) and screen.read:
+        if isinstance(screen, RunScreen) and screen.at_rest:
             break
         if isinstance(screen, RunsScreen) and screen.listed:
             break
@@ -69,7 +78,7 @@ def text_of(app: DoctorApp) -> str:
 
 async def shows(pilot: Any, *wanted: str, absent: tuple[str, ...] = ()) -> None:
     """Wait until the screen has all of `wanted` and nothing of `absent`, for as long as a user would."""
-    for _ in range(200):
+    for _ in range(1200):
         text = text_of(pilot.app)
         if all(each in text for each in wanted) and not any(each in text for each in absent):
             return

@@ -18,16 +18,21 @@ from exportdoctor_tui.themes import LIGHT
 from tui_recorded import HERE, NOW, recorded, settled
 
 DOCS = Path(__file__).parent
-QWEN = HERE / "qwen_full_static"
+QWEN = HERE / "qwen"
 Picture = tuple[Path | None, tuple[int, int], tuple[str, ...], str]
 """Run, size, keys to press, theme."""
 
+FULL = ("right_square_bracket",) * 3
 PICTURES: dict[str, Picture] = {
-    "story": (QWEN, (150, 38), (), ""),
+    "story": (QWEN, (150, 38), FULL, ""),
     "stack": (QWEN, (150, 38), ("n", "2", "enter"), ""),
+    "graph": (QWEN, (150, 30), ("n", "4"), ""),
+    "cure": (QWEN, (150, 48), (*FULL, "5"), ""),
+    "repro": (QWEN, (150, 44), ("n", "6"), ""),
+    "do": (QWEN, (110, 30), (*FULL, "a"), ""),
     "unfolded": (QWEN, (150, 44), ("n", "up", "up", "up", "u", "3"), ""),
     "filter": (QWEN, (120, 32), ("slash", *"mlp"), ""),
-    "inputs": (HERE / "tiny_parts", (120, 32), ("right_square_bracket",) * 3 + ("3",), ""),
+    "inputs": (QWEN, (120, 32), (*FULL, "3"), ""),
     "crash": (HERE / "crash", (80, 24), ("n", "n"), ""),
     "light": (QWEN, (120, 32), ("n",), LIGHT.name),
     "runs": (None, (110, 16), (), ""),
@@ -77,11 +82,11 @@ def main() -> None:
     page.write_text(with_key_map(page.read_text(encoding="utf-8")), encoding="utf-8")
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder, "runs")
-        for name in ("qwen_full_static", "tiny_parts", "crash", "timeout"):
+        for name in ("qwen", "crash", "timeout"):
             shutil.copytree(HERE / name, root / name)
         for name, picture in PICTURES.items():
             asyncio.run(draw(name, picture, root))
-        going = recorded("qwen_full_static", Path(folder, "live"), share=0.72)
+        going = recorded("qwen", Path(folder, "live"), share=0.95)
         lock = FolderLock(going)
         asyncio.run(draw("live", (going, (120, 30), (), ""), root))
         lock.release()

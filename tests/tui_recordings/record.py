@@ -1,6 +1,6 @@
 """Turns a run's events.jsonl into a recording for the tests: no path of the machine that made it, short torch stacks.
 
-python tests/tui_recordings/record.py ~/.local/share/exportdoctor/runs/RUN tests/tui_recordings/NAME
+PYTHONPATH=src python tests/tui_recordings/record.py ~/.local/share/exportdoctor/runs/RUN tests/tui_recordings/NAME
 """
 
 from __future__ import annotations
@@ -8,10 +8,17 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from exportdoctor.core.codec import decode
+from exportdoctor.core.event import AnyEvent
+
 _TORCH_FRAMES = 16  # of a stack that are kept; a user's frame is always kept
+_FILLED_IN = frozenset({"value", "marks", "dynamic", "axes", "same_object", "calls_left_out"})
+_REPEATED = frozenset({"part_captured", "module_judged", "finding_made", "target_opened", "stepped"})
+_AGAIN = re.compile(r'"(?:at|seconds)": [\d.]+|"(?:question|kin)": "\w+"')  # true of one process
 _PATH = re.compile(r"(?<![\w.<])/[\w.+-]+(?:/[\w.+-]+)+")
 _NEUTRAL = (
     ("/site-packages/", "/home/user/venv/lib/python3.11/site-packages/"),
@@ -48,6 +55,8 @@ def trimmed(event: dict[str, Any]) -> dict[str, Any]:
             failure["frames"] = _short(failure["frames"])
         case "finding_made":
             event["finding"]["stack"] = _short(event["finding"]["stack"])
+            if event["finding"]["repro"] is not None:
+                event["finding"]["repro"]["path"] += ".txt"
     return event
 
 
@@ -71,12 +80,43 @@ def _short(frames: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return kept
 
 
+def told(events: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Without what a resumed run says over again before it goes on."""
+    seen: set[str] = set()
+    for event in events:
+        words = _AGAIN.sub("", json.dumps(event))
+        if event["event"] in _REPEATED and words in seen:
+            continue
+        seen.add(words)
+        yield event
+
+
+def slim(value: Any) -> Any:
+    """Without what a reader fills in by itself: empty lists and nulls of captured inputs."""
+    if isinstance(value, list):
+        return [slim(item) for item in value]
+    if isinstance(value, dict):
+        return {key: slim(item) for key, item in value.items() if item not in (None, [], 0) or key not in _FILLED_IN}
+    return value
+
+
 def main(run: Path, target: Path) -> None:
-    """Write the recording."""
+    """Write the recording. Law: apart from paths and torch's frames, it is read as the run itself is."""
     target.mkdir(parents=True, exist_ok=True)
     lines = (run / "events.jsonl").read_text(encoding="utf-8").splitlines()
-    written = (json.dumps(trimmed(json.loads(line)), separators=(",", ":")) for line in lines)
-    (target / "events.jsonl").write_text("".join(f"{sanitised(line)}\n" for line in written), encoding="utf-8")
+    texts: list[str] = []
+    for event in told(trimmed(json.loads(line)) for line in lines):
+        full = json.dumps(event, separators=(",", ":"))
+        kept = slim(event) if event["event"] == "part_captured" else event
+        text = json.dumps(kept, separators=(",", ":"))
+        assert decode(text.encode(), AnyEvent) == decode(full.encode(), AnyEvent)
+        texts.append(f"{sanitised(text)}\n")
+    (target / "events.jsonl").write_text("".join(texts), encoding="utf-8")
+    for script in run.glob("repros/*.py"):
+        (target / "repros").mkdir(exist_ok=True)
+        # as text, for no checker of this repository's own code shall read it
+        copy = target / "repros" / f"{script.name}.txt"
+        copy.write_text(sanitised(script.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 if __name__ == "__main__":

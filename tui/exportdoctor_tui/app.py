@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import time
 from functools import partial
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
     from exportdoctor_tui.commands import Command
 
+_PAGE, _PAGE_FRAME = 90, 7  # cells: as wide as `#leaf` in the style sheet, and its border, padding and scroll bar
 _LEAVING = ("Stop it, and quit; what it found is saved", "Let it run, and quit", "Stay")
 
 
@@ -67,6 +69,8 @@ class DoctorApp(App[int]):
         """The run that was asked for, else the list."""
         # the follower computes in a thread: let the keys have the interpreter after 1 ms instead of 5
         sys.setswitchinterval(0.001)
+        # walking everything that a run has told stops every key for 30 ms: seldom is enough, for little of it is cyclic
+        gc.set_threshold(2000, 20, 100)
         if self._first is None:
             self.push_screen(RunsScreen(root=self._root))
             return
@@ -88,19 +92,28 @@ class DoctorApp(App[int]):
         else:
             self.switch_screen(RunsScreen(root=self._root))
 
-    def start_job(self, title: str, command: Command) -> bool:
-        """Start a command; one at a time."""
+    @property
+    def root(self) -> Path | None:
+        """Where runs are, if not in the usual place."""
+        return self._root
+
+    def start_job(self, title: str, command: Command, *, shows: bool = False) -> bool:
+        """Start a command; one at a time. `shows`: its output is its result."""
         if self.job is not None and self.job.view().state == "running":
             self.notify("One thing at a time: x cancels what is running", severity="warning", markup=False)
             return False
         if self.job is not None:
             self.job.forget()
         try:
-            self.job = Job(title, command, begun=self.clock())
+            self.job = Job(title, command, begun=self.clock(), shows=shows, width=self._page_width())
         except OSError as error:
             self.notify(f"It cannot be started: {error}", severity="error", markup=False)
             return False
         return True
+
+    def _page_width(self) -> int:
+        """How many cells a page over the screen has for text."""
+        return max(40, min(_PAGE, self.size.width * 95 // 100) - _PAGE_FRAME)
 
     def cancel_job(self) -> bool:
         """Ask the running job to stop; False where none runs."""

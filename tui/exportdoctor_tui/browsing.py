@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from exportdoctor_tui.outline import Fold, Line, failures, key_of, lines_of, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from exportdoctor.report.tree import Row
     from exportdoctor_tui.view import PartView, RunView
@@ -39,7 +39,7 @@ def part_shown(view: RunView, browse: Browse) -> PartView | None:
 def lines_shown(view: RunView, browse: Browse) -> tuple[Line, ...]:
     """The lines of the tree."""
     part = part_shown(view, browse)
-    return lines_of(part.rows, browse.fold, browse.words) if part else ()
+    return lines_of(part.rows, browse.fold, browse.words, cured=part.cured) if part else ()
 
 
 def begun(view: RunView, browse: Browse) -> Browse:
@@ -48,10 +48,16 @@ def begun(view: RunView, browse: Browse) -> Browse:
     if part is None:
         return browse
     browse = replace(browse, part=part.record.name)
-    first = next(failures(part.rows), None)
-    if first is None:
+    paths = list(failures(part.rows))
+    if not paths:
         return replace(browse, cursor=key_of(part.rows[0]) if part.rows else None)
-    return at(browse, first)
+    return at(browse, next((path for path in paths if not _hidden(view, path[-1])), paths[0]))
+
+
+def _hidden(view: RunView, row: Row) -> bool:
+    """Whether another failure comes first and hides this one."""
+    finding = view.findings.get(row.finding or "")
+    return finding is not None and finding.behind is not None
 
 
 def at(browse: Browse, path: tuple[Row, ...]) -> Browse:
@@ -86,7 +92,7 @@ def unfolded(browse: Browse, line: Line) -> Browse:
 def all_open(view: RunView, browse: Browse) -> Browse:
     """Open every row of the part."""
     part = part_shown(view, browse)
-    keys = frozenset(key_of(path[-1]) for path in _paths(part.rows)) if part else frozenset()
+    keys = frozenset(place.key for place in part.places) if part else frozenset()
     return refolded(browse, Fold(opened=keys))
 
 
@@ -97,17 +103,12 @@ def only_failing_open(browse: Browse) -> Browse:
 
 def next_failure(view: RunView, browse: Browse, *, step: int) -> Browse:
     """The next failure down (`step` 1) or up (-1), in this part or the one beside it, round and round."""
-    places = [(part.record.name, path) for part in view.parts for path in _paths(part.rows)]
-    failing = {(part.record.name, key_of(path[-1])) for part in view.parts for path in failures(part.rows)}
-    if not failing:
-        return browse
-    keys = [(name, key_of(path[-1])) for name, path in places]
-    here = keys.index((browse.part, browse.cursor or "")) if (browse.part, browse.cursor) in keys else -1
-    for distance in range(1, len(keys) + 1):
-        number = (here + step * distance) % len(keys)
-        if keys[number] in failing:
-            name, path = places[number]
-            return at(replace(browse, part=name, words=()), path)
+    places = [(part.record.name, place) for part in view.parts for place in part.places]
+    here = next((n for n, (part, place) in enumerate(places) if (part, place.key) == (browse.part, browse.cursor)), -1)
+    for distance in range(1, len(places) + 1):
+        part, place = places[(here + step * distance) % len(places)]
+        if place.fails:
+            return at(replace(browse, part=part, words=()), place.path)
     return browse
 
 
@@ -127,12 +128,6 @@ def other_part(view: RunView, browse: Browse, *, step: int) -> Browse:
         return browse
     name = names[(names.index(browse.part) + step) % len(names)]
     return begun(view, replace(browse, part=name, cursor=None))
-
-
-def _paths(rows: tuple[Row, ...], above: tuple[Row, ...] = ()) -> Iterator[tuple[Row, ...]]:
-    for row in rows:
-        yield (*above, row)
-        yield from _paths(row.children, (*above, row))
 
 
 def opened_or_inside(view: RunView, browse: Browse, line: Line) -> Browse:

@@ -85,11 +85,12 @@ def pieces(each: Line, part: PartView, columns: Columns) -> tuple[Piece, ...]:
     row = each.row
     record = part.records.get(row.fqns[0])
     arrow = ("▾" if each.is_open else "▸") if row.children or len(row.fqns) > 1 else " "
-    symbol = wording.SYMBOLS[row.status]
+    status = part.look(row)
+    symbol = wording.SYMBOLS[status]
     lead = "  " * each.depth + arrow + " "
-    found: list[Piece] = [(lead, "quiet"), (f"{symbol} ", row.status)]
+    found: list[Piece] = [(lead, "quiet"), (f"{symbol} ", status)]
     name = name_in(row, columns.name - len(lead) - 2)
-    found.append((name, row.status if row.telling else "name" if row.status == "pass" else "quiet"))
+    found.append((name, status if row.telling else "name" if row.status == "pass" else "quiet"))
     if columns.class_name:
         found.append((" " * _GAP + fitted(line(row.class_name), columns.class_name), "quiet"))
     if columns.remark:

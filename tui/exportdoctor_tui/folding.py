@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from exportdoctor.core import event as ev
 from exportdoctor.core.state import RunState
-from exportdoctor_tui.view import Attempt, PartView, RunView, part_view
+from exportdoctor_tui.view import PartView, RunView, attempt_of, is_plain, part_view
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -38,7 +38,7 @@ class Folding:
                     self._stale.add(captured.part)
                 case ev.ModuleJudged(part=part) | ev.PartFinished(part=part):
                     self._stale.add(part)
-                case ev.ProbeFinished(probe=probe, outcome=outcome) if not outcome.passed and not probe.watch:
+                case ev.ProbeFinished(probe=probe, outcome=outcome) if not outcome.passed and is_plain(probe):
                     self._failed[probe.part, probe.fqn] = outcome
                 case _:
                     pass
@@ -62,9 +62,7 @@ class Folding:
             target=report.target,
             environment=report.environment,
             stats=report.stats,
-            attempts=tuple(
-                Attempt(part=probe.part, fqn=probe.fqn, pid=pid, since=at) for probe, pid, at in state.running.values()
-            ),
+            attempts=tuple(attempt_of(*running) for running in state.running.values()),
             step=state.step,
             notes=tuple(state.notes),
             problem=problem or _error(state.finished),

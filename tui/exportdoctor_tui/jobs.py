@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 JobState = Literal["running", "done", "failed", "cancelled"]
 _PATIENCE = 8.0  # seconds from the polite signal to the one that cannot be refused
-_TAIL = 20_000
+_TAIL = 200_000
+_LINE = 2_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,18 +35,21 @@ class JobView:
 
 
 class Job:
-    """One process. Exit codes 0 and 1 are results: nothing found, and findings."""
+    """One process, which prints `width` columns. Exit codes 0 and 1 are results: nothing found, and findings."""
 
-    def __init__(self, title: str, command: Command, *, begun: float) -> None:
+    def __init__(self, title: str, command: Command, *, begun: float, shows: bool = False, width: int = 80) -> None:
         self.title = title
         self.begun = begun
+        self.shows = shows  # its output is its result
+        self.told = False
         handle, name = tempfile.mkstemp(prefix="exportdoctor-", suffix=".log")
         self._output = Path(name)
         self._cancelled_at: float | None = None
         with os.fdopen(handle, "wb") as output:
             self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
-            )
+                command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
+                env={**os.environ, "COLUMNS": str(width)},
+            )  # fmt: skip
 
     def view(self) -> JobView:
         """How it stands; a cancelled job that does not go is killed here."""
@@ -74,6 +78,16 @@ class Job:
             return self._output.read_bytes()[-_TAIL:].decode("utf-8", "replace")
         except OSError:
             return ""
+
+    def last_line(self) -> str:
+        """The last line that says something."""
+        try:
+            with self._output.open("rb") as file:
+                file.seek(max(0, self._output.stat().st_size - _LINE))
+                lines = file.read().decode("utf-8", "replace").splitlines()
+        except OSError:
+            return ""
+        return next((each.strip() for each in reversed(lines) if each.strip()), "")
 
     def forget(self) -> None:
         """Delete its output, unless it still writes it."""

@@ -47,7 +47,7 @@ RUN = (
     Key("t", "torch_frames", "Stack with torch's own frames, or without", "", "t"),
     Key("e", "edit", "Open the source in $EDITOR at the line", "", "e"),
     Key("y", "copy", "Copy: Markdown, command, script, name", "Copy", "y"),
-    Key("a", "actions", "Do: rescan, resume, …", "Do", "a"),
+    Key("a", "actions", "Do: repro, try shims, export, rescan, compare, …", "Do", "a"),
     Key("x", "cancel", "Cancel what was started here", "", "x"),
     Key("o", "job_log", "Output of what was started here", "", "o"),
     Key("escape", "back", "Clear the filter; unzoom; back to the tree; back to the runs", "", "esc"),

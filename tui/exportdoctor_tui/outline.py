@@ -6,8 +6,9 @@ Pure: a line list is a function of rows, fold and filter. Failing paths are open
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from exportdoctor.core.report import FAILING
 from exportdoctor.report.wording import STATUS_WORDS
 
 if TYPE_CHECKING:
@@ -53,10 +54,15 @@ def key_of(row: Row) -> str:
     return f"={row.fqns[0]}" if len(row.fqns) > 1 else row.fqns[0]
 
 
-def lines_of(rows: tuple[Row, ...], fold: Fold, words: tuple[str, ...] = ()) -> tuple[Line, ...]:
-    """The lines from top to bottom. `words`: only rows that match them all, with the path that leads to each."""
+def lines_of(
+    rows: tuple[Row, ...], fold: Fold, words: tuple[str, ...] = (), *, cured: bool = False
+) -> tuple[Line, ...]:
+    """The lines from top to bottom. `words`: only rows that match them all, with the path that leads to each.
+
+    `cured`: the part is, so what fails in it is found by that word, too.
+    """
     if words:
-        kept = (narrowed(row, words) for row in rows)
+        kept = (narrowed(row, words, cured=cured) for row in rows)
         return tuple(_lines(tuple(row for row in kept if row), fold, depth=0, searching=True))
     return tuple(_lines(rows, fold, depth=0, searching=False))
 
@@ -99,16 +105,16 @@ def _moved(row: Row, old: str, new: str) -> Row:
     )
 
 
-def narrowed(row: Row, words: tuple[str, ...]) -> Row | None:
+def narrowed(row: Row, words: tuple[str, ...], *, cured: bool = False) -> Row | None:
     """What of `row` matches: itself with all or some of its members, or the path to a match below."""
-    numbers = [number for number, fqn in enumerate(row.fqns) if _matches(row, fqn, words)]
-    below = tuple(child for child in (narrowed(child, words) for child in row.children) if child)
+    numbers = [number for number, fqn in enumerate(row.fqns) if _matches(row, fqn, words, cured=cured)]
+    below = tuple(child for child in (narrowed(child, words, cured=cured) for child in row.children) if child)
     if not numbers:
         return replace(row, children=below) if below else None
     if len(numbers) == len(row.fqns):
         return replace(row, children=below)
     first = member(row, numbers[0])
-    kept = tuple(child for child in (narrowed(child, words) for child in first.children) if child)
+    kept = tuple(child for child in (narrowed(child, words, cured=cured) for child in first.children) if child)
     return replace(
         first,
         names=tuple(row.names[number] for number in numbers),
@@ -117,8 +123,9 @@ def narrowed(row: Row, words: tuple[str, ...]) -> Row | None:
     )
 
 
-def _matches(row: Row, fqn: str, words: tuple[str, ...]) -> bool:
-    text = f"{fqn} {row.class_name} {row.status} {STATUS_WORDS[row.status]} {row.finding or ''}".lower()
+def _matches(row: Row, fqn: str, words: tuple[str, ...], *, cured: bool) -> bool:
+    verdict = f"{row.status} {STATUS_WORDS[row.status]}{' cured' if cured and row.status in FAILING else ''}"
+    text = f"{fqn} {row.class_name} {verdict} {row.finding or ''}".lower()
     return all(word in text for word in words)
 
 
@@ -129,6 +136,22 @@ def failures(rows: tuple[Row, ...], above: tuple[Row, ...] = ()) -> Iterator[tup
         if row.status in _OWN:
             yield path
         yield from failures(row.children, path)
+
+
+class Place(NamedTuple):
+    """A row with its key and the path that leads to it; `fails`: in itself."""
+
+    key: str
+    path: tuple[Row, ...]
+    fails: bool
+
+
+def places(rows: tuple[Row, ...], above: tuple[Row, ...] = ()) -> Iterator[Place]:
+    """Every row, from top to bottom."""
+    for row in rows:
+        path = (*above, row)
+        yield Place(key_of(row), path, row.status in _OWN)
+        yield from places(row.children, path)
 
 
 def shown(fold: Fold, path: tuple[Row, ...]) -> Fold:

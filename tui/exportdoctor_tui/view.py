@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from exportdoctor.core.finding import ExceptionRecord, Finding
 from exportdoctor.core.outcome import Outcome
-from exportdoctor.core.report import ModuleRecord, PartRecord, Report, Stats, TargetRecord
+from exportdoctor.core.protocol import TWIN
+from exportdoctor.core.report import FAILING, ModuleRecord, ModuleStatus, PartRecord, Report, Stats, TargetRecord
 from exportdoctor.core.signature import signature_of
 from exportdoctor.report import tree, wording
+from exportdoctor_tui.outline import Place, places
 
 if TYPE_CHECKING:
     from exportdoctor.core import event as ev
+    from exportdoctor.core.probe import Probe
     from exportdoctor.core.protocol import ModuleFact
     from exportdoctor.core.state import PartState
     from exportdoctor.report.tree import Row
@@ -36,6 +40,20 @@ class PartView:
     failed: Mapping[str, Outcome] = field(default_factory=dict)
     axes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
+    @cached_property
+    def places(self) -> tuple[Place, ...]:
+        """Every row of the tree; worked out once, when somebody goes from failure to failure."""
+        return tuple(places(self.rows))
+
+    @property
+    def cured(self) -> bool:
+        """Whether a prescription makes it export."""
+        return self.record.complete and self.record.verdict == "cured"
+
+    def look(self, row: Row) -> ModuleStatus:
+        """The status to draw for a row: what fails in a part that is cured is cured by its prescription."""
+        return "cured" if self.cured and row.status in FAILING else row.status
+
     @property
     def judged(self) -> int:
         """How many called submodules have a verdict."""
@@ -44,12 +62,33 @@ class PartView:
 
 @dataclass(frozen=True, kw_only=True)
 class Attempt:
-    """What a worker does now; `since` in seconds since the epoch."""
+    """What a worker does now; `since` in seconds since the epoch. `how`: what is special about it, in
+    words; `cures`: it tries shims.
+    """
 
     part: str
     fqn: str
     pid: int
     since: float
+    how: str = ""
+    cures: bool = False
+
+
+def attempt_of(probe: Probe, pid: int, since: float) -> Attempt:
+    """A probe in the words of the part that it is about: a small twin's is the part's own."""
+    return Attempt(
+        part=probe.part.removesuffix(TWIN),
+        fqn=probe.fqn,
+        pid=pid,
+        since=since,
+        how=wording.how_asked(probe),
+        cures=bool(probe.shims),
+    )
+
+
+def is_plain(probe: Probe) -> bool:
+    """Whether it asks the module as it is: only such an answer tells of the module by itself."""
+    return not probe.shims and not probe.variant and not probe.part.endswith(TWIN)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

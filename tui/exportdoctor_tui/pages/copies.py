@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from exportdoctor.core.report import Report
 from exportdoctor.report import render, wording
+from exportdoctor_tui.pages.cure import make_it
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,6 +29,8 @@ def _copies(selection: Selection) -> Iterator[tuple[str, str]]:
         yield "The exception", f"{finding.exception.type}: {finding.exception.message}"
         yield "file:line of the culprit", wording.place(finding)
         yield "The repro script", _script(selection)
+    yield "The command that exports the part, cured", make_it(selection)
+    yield "The cure as Python", wording.prescription_code(selection.part.record)
     yield "The submodule's name", selection.row.fqns[0]
     if view.started is not None:
         yield "The command that made this run", " ".join(map(shlex.quote, ("exportdoctor", *view.started.command[1:])))

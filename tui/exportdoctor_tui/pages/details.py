@@ -1,7 +1,8 @@
-"""The other tabs: captured inputs, graph, cure, repro and log."""
+"""The other tabs: captured inputs, graph, repro and log."""
 
 from __future__ import annotations
 
+from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from textual.content import Content
@@ -9,16 +10,17 @@ from textual.content import Content
 from exportdoctor.report import wording
 from exportdoctor_tui.inked import block, fitted, line
 from exportdoctor_tui.pages.code import script
+from exportdoctor_tui.pages.cure import cure
 from exportdoctor_tui.pages.story import story
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from exportdoctor.core.graph_slice import GraphSlice
     from exportdoctor.core.protocol import InputFact
     from exportdoctor_tui.pages.selection import Selection
 
 _TAIL = 64_000  # bytes of a log that are shown
-_RESULT_COLOURS = {"cured": "$text-success", "moved": "$text-warning", "error": "$text-error"}
 
 
 def inputs(selection: Selection) -> Content:
@@ -65,44 +67,63 @@ def _shape(leaf: InputFact) -> Iterator[str | tuple[str, str]]:
 
 
 def graph(selection: Selection) -> Content:
-    """The last operator that was dispatched, with its arguments, and the origin of each symbol."""
+    """The part of the traced graph that leads to the failure, the last operator, the origin of each symbol."""
     finding = selection.finding
+    if finding is None:
+        return Content("")
     found: list[Content] = []
-    if finding is not None and finding.last_op is not None:
+    if finding.slice is not None:
+        found += [Content.styled("What leads to it, in the order of tracing", "bold $text-accent")]
+        found += _slice(finding.slice)
+    elif finding.slice_note:
+        found.append(Content.styled(line(finding.slice_note), "$foreground 60%"))
+    if finding.last_op is not None:
         verb = "raised in" if finding.last_op.raised else "last operator before the failure"
+        found += [Content("")] if found else []
         found.append(
             Content.assemble((f"{verb}: ", "$foreground 60%"), (line(finding.last_op.name), "bold $text-accent"))
         )
         found += [Content(f"  {line(argument)}") for argument in finding.last_op.arguments]
-    for sentence in wording.born(finding) if finding else ():
+    for sentence in wording.born(finding):
         found += [Content(""), Content(line(sentence))]
     return Content("\n").join(found)
 
 
-def cure(selection: Selection) -> Content:
-    """What each shim did, and what cures the part, before and after."""
-    finding, part = selection.finding, selection.part.record
-    found = [
-        Content.styled(line(wording.shim_result(tried)), _RESULT_COLOURS.get(tried.result, "$foreground 60%"))
-        for tried in (finding.shims_tried if finding else ())
-    ]
-    if part.prescription is not None:
-        before = wording.finding_count(sum(1 for each in selection.view.findings.values() if each.part == part.name))
-        found += [
-            Content(""),
-            Content.assemble(("before  ", "bold"), f"{part.name} fails: {before}"),
-            Content.assemble(("after   ", "bold"), f"{part.name} exports, {wording.cure(part)}"),
-            *(Content(f"          {line(shim)}") for shim in part.prescription.shims),
-            Content.assemble(("proof   ", "bold"), line(wording.proof(part.prescription)) or "none yet"),
-        ]
-    return Content("\n").join(found)
+def _slice(found: GraphSlice) -> Iterator[Content]:
+    """A line for each value, and one for the source that asked for it where that is another than before."""
+    if found.left_out:
+        yield Content.styled(f"  … {wording.count(found.left_out, 'value')} farther away", "$foreground 60%")
+    told = file = ""
+    names = [line(node.label or node.name) for node in found.nodes]
+    for index, node in enumerate(found.nodes):
+        place = f"{node.file}:{node.line}" if node.file else ""
+        if place and place != told:
+            known = PurePath(node.file).name if node.file == file else wording.short_path(node.file)
+            told, file = place, node.file
+            where = f"  {line(known)}:{node.line}  "
+            yield Content.assemble((where, "$foreground 60%"), (line(node.source), "$foreground 80%"))
+        given = ", ".join(names[start] for start, end in sorted(found.edges) if end == index)
+        call = f"{line(node.op)}({given})" if node.op != "input" else ""
+        target = index in found.targets
+        yield Content.assemble(
+            ("  ▶ " if target else "    ", "bold $text-error"),
+            (names[index], "bold $text-error" if target else "bold"),
+            f" = {call}" if call else "",
+            (f"  {line(node.shape)}", "$text-primary"),
+        )
 
 
 def repro(selection: Selection) -> Content:
     """The script that fails in the same way."""
     finding = selection.finding
-    if finding is None or finding.repro is None:
+    if finding is None:
         return Content("")
+    if finding.repro is None:
+        return Content.assemble(
+            f"{finding.id} has no repro script yet.\n\n",
+            ("Make it  ", "bold"), (f"exportdoctor repro {line(selection.view.run)} {finding.id}", "$text-accent"),
+            ("\n         or here: a, then Make and verify the repro", "$foreground 60%"),
+        )  # fmt: skip
     head = Content.styled(line(wording.repro(finding)), "bold $text-accent")
     try:
         text = selection.file(finding.repro.path).read_text(encoding="utf-8", errors="replace")

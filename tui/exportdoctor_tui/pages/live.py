@@ -13,9 +13,10 @@ from exportdoctor_tui.inked import fitted, line
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from exportdoctor_tui.view import PartView, RunView
+    from exportdoctor_tui.view import Attempt, PartView, RunView
 
 _BAR = 12
+_NAMED = 2  # parts that are named; of more the tabs tell
 _SHARE_FOR_A_GUESS = 0.05  # of the modules judged; an earlier guess is worth nothing
 
 
@@ -49,14 +50,13 @@ def _status(view: RunView, now: float) -> Iterator[Content]:
 def _progress(view: RunView, now: float) -> Iterator[Content]:
     began = view.started.at if view.started else now
     elapsed = max(0.0, now - began)
-    part = current(view)
     rate = view.stats.probes / elapsed if elapsed else 0.0
     pieces = [wording.elapsed(elapsed), wording.count(view.stats.probes, "attempt"), f"{rate:.1f}/s"]
-    if part is None:
+    if not view.parts:
         yield Content.assemble(("running  ", "bold $text-primary"), line(view.step or "starting"), f" · {pieces[0]}")
         return
-    called = max(1, part.record.called)
-    share = part.judged / called
+    judged, called = (sum(numbers) for numbers in zip(*((part.judged, part.record.called) for part in view.parts)))
+    share = judged / max(1, called)
     left = remaining(share, elapsed)
     if left is not None:
         pieces.insert(1, f"~{wording.elapsed(left)} left")
@@ -64,25 +64,32 @@ def _progress(view: RunView, now: float) -> Iterator[Content]:
     yield Content.assemble(
         ("running  ", "bold $text-primary"),
         ("━" * full, "$text-success"), ("━" * (_BAR - full), "$foreground 25%"),
-        f"  {line(part.record.name)} {part.judged}/{called} · " + " · ".join(pieces),
+        f"  {_doing(view, share)} {judged}/{called} · " + " · ".join(pieces),
     )  # fmt: skip
-    for attempt in view.attempts[:4]:
-        since = f"{wording.elapsed(max(0.0, now - attempt.since)):>7}" if attempt.since else "       "
-        yield Content.assemble(
-            (f"  {since}  ", "$foreground 60%"),
-            fitted(f"{attempt.part} ", 8) + line(wording.module_name(attempt.fqn)),
-            (f"  process {attempt.pid}", "$foreground 60%"),
-        )
+    yield from (_attempt(attempt, now) for attempt in view.attempts[:4])
+
+
+def _doing(view: RunView, share: float) -> str:
+    """The parts that are at work, and what it is about once every module has its verdict."""
+    cures = [attempt.part for attempt in view.attempts if attempt.cures]
+    if share >= 1 and cures:
+        return f"seeking a cure for {line(', '.join(dict.fromkeys(cures)))} ·"
+    left = [part.record.name for part in view.parts if not part.record.complete]
+    return wording.count(len(left), "part") if len(left) > _NAMED else line(", ".join(left)) or "finishing"
+
+
+def _attempt(attempt: Attempt, now: float) -> Content:
+    since = f"{wording.elapsed(max(0.0, now - attempt.since)):>7}" if attempt.since else "       "
+    return Content.assemble(
+        (f"  {since}  ", "$foreground 60%"),
+        fitted(f"{line(attempt.part)} ", 8) + line(wording.module_name(attempt.fqn)),
+        (f"  {line(attempt.how)}", "$text-warning") if attempt.how else (f"  process {attempt.pid}", "$foreground 60%"),
+    )
 
 
 def remaining(share: float, elapsed: float) -> float | None:
     """Seconds that are left if modules go on being judged at the pace they were; None while that is no guess."""
-    return elapsed * (1 - share) / share if share >= _SHARE_FOR_A_GUESS else None
-
-
-def current(view: RunView) -> PartView | None:
-    """The part that is being scanned."""
-    return next((part for part in view.parts if not part.record.complete), None)
+    return elapsed * (1 - share) / share if _SHARE_FOR_A_GUESS <= share < 1 else None
 
 
 def part_title(part: PartView, findings: int) -> tuple[str, str]:

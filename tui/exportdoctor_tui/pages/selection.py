@@ -72,9 +72,9 @@ class Selection:
             "story": True,
             "stack": bool(finding and finding.stack),
             "inputs": bool(self.fact and self.fact.calls),
-            "graph": bool(finding and (finding.last_op or finding.born or finding.op)),
-            "cure": bool(finding and finding.shims_tried) or self.part.record.prescription is not None,
-            "repro": bool(finding and finding.repro),
+            "graph": bool(finding and (finding.slice or finding.slice_note or finding.last_op or finding.born)),
+            "cure": bool(finding and finding.id) or self.part.record.prescription is not None,
+            "repro": bool(finding and finding.id),
             "log": bool(finding and finding.log),
         }
         return tuple(tab for tab in TABS if has[tab])

@@ -44,12 +44,13 @@ def story(selection: Selection) -> Content:
 def _module(selection: Selection) -> Content:
     """The submodule, its class and its verdict."""
     row = selection.row
-    colour = COLOURS.get(row.status, "$foreground 60%")
+    status = selection.part.look(row)
+    colour = COLOURS.get(status, "$foreground 60%")
     fact = selection.fact
     size = f" · {wording.parameters(fact.parameters)}" if fact and fact.parameters else ""
     name = line(wording.module_name(row.fqns[0])) + (f"  and {len(row.fqns) - 1} equal" if len(row.fqns) > 1 else "")
     return Content.assemble(
-        (f"{wording.SYMBOLS[row.status]} {name}", f"bold {colour}"),
+        (f"{wording.SYMBOLS[status]} {name}", f"bold {colour}"),
         ("  " + line(row.class_name) + size, "$foreground 60%"),
     )
 
@@ -57,6 +58,9 @@ def _module(selection: Selection) -> Content:
 def _finding(selection: Selection, finding: Finding) -> Iterator[Content]:
     kind = finding.kind.replace("_", " ") if finding.id else "being diagnosed"
     yield Content.assemble((f"{finding.id or '…'} · {kind} · {finding.stage}", "$foreground 60%"))
+    if selection.part.cured:
+        record = selection.part.record
+        yield Content.assemble((f"◐ {line(record.name)} is {wording.cure(record)}", "$text-warning"), ": 5 tells how")
     yield _BLANK
     yield Content.styled(line(wording.culprit_line(finding)), "bold $text-accent")
     culprit = selection.culprit

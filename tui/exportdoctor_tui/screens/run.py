@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, ClassVar, cast
 
 from textual import on, work
 from textual.containers import Container
+from textual.content import Content
 from textual.message import Message
-from textual.widgets import Footer, Input, Static
+from textual.widgets import Input, Static
 from textual.worker import get_current_worker
 
 from exportdoctor_tui import browsing
@@ -21,17 +22,23 @@ from exportdoctor_tui.pages.selection import Selection
 from exportdoctor_tui.screens.run_steps import RunSteps
 from exportdoctor_tui.view import PartView, RunView, finding_for
 from exportdoctor_tui.widgets.finding_pane import FindingPane
+from exportdoctor_tui.widgets.key_bar import KeyBar
 from exportdoctor_tui.widgets.module_tree import ModuleTree
 from exportdoctor_tui.widgets.tab_bar import Tab, TabBar
+from exportdoctor_tui.widgets.text import Text
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from textual.app import ComposeResult
     from textual.binding import BindingType
+    from textual.timer import Timer
 
     from exportdoctor_tui.app import DoctorApp
     from exportdoctor_tui.outline import Line
+
+
+_REST = 0.04  # seconds without a key before the pane follows the cursor
 
 
 class RunScreen(RunSteps):
@@ -58,19 +65,21 @@ class RunScreen(RunSteps):
         self.touched = False
         self._lines_key: tuple[object, ...] = ()
         self._kept: tuple[Line, ...] = ()
+        self._later: Timer | None = None
+        self._pressed = False
 
     def compose(self) -> ComposeResult:
         """From top to bottom."""
-        yield Static("", id="head", markup=False)
-        yield Static("", id="status", markup=False)
+        yield Text(id="head")
+        yield Text(id="status")
         yield TabBar(id="parts")
         with Container(id="body"):
             yield ModuleTree(id="tree")
             yield FindingPane(id="finding")
         yield Input(placeholder="name, class, verdict or finding", id="filter")
-        yield Static("", id="job", markup=False)
+        yield Text(id="job")
         yield Static(TOO_SMALL, id="small", markup=False)
-        yield Footer(show_command_palette=False)
+        yield KeyBar(("Tree of submodules", "Run", "Everywhere"))
 
     @property
     def doctor(self) -> DoctorApp:
@@ -106,13 +115,13 @@ class RunScreen(RunSteps):
         """Everything, from the two values `view` and `browse`."""
         part = browsing.part_shown(self.view, self.browse)
         lines = self._lines(part)
-        self.query_one("#head", Static).update(live.head(self.view))
+        self.query_one("#head", Text).show(live.head(self.view))
         tree = self.query_one(ModuleTree)
         tree.show(part, lines, self.browse.cursor)
         tree.loading = not self.read
         self._draw_status()
         self._draw_parts()
-        self.draw_finding()
+        self.draw_finding(at_once=not self._pressed)
 
     def _lines(self, part: PartView | None) -> tuple[Line, ...]:
         """The tree's lines; the very same ones while part, folds and filter stay."""
@@ -122,8 +131,8 @@ class RunScreen(RunSteps):
         return self._kept
 
     def _draw_status(self) -> None:
-        self.query_one("#status", Static).update(
-            live.status(self.view, self.doctor.clock()) if self.read else "reading"
+        self.query_one("#status", Text).show(
+            live.status(self.view, self.doctor.clock()) if self.read else Content("reading")
         )
 
     def _draw_parts(self) -> None:
@@ -133,8 +142,20 @@ class RunScreen(RunSteps):
             tabs.append(Tab(part.record.name, *live.part_title(part, found)))
         self.query_one("#parts", TabBar).show(tuple(tabs), self.browse.part)
 
-    def draw_finding(self) -> None:
-        self.query_one(FindingPane).show(self.selection, self.browse.tab)
+    def draw_finding(self, *, at_once: bool = True) -> None:
+        """What is known of the selection; not `at_once` where keys come first and the cursor may move on."""
+        if self._later is not None:
+            self._later.stop()
+            self._later = None
+        if at_once:
+            self.query_one(FindingPane).show(self.selection, self.browse.tab)
+        else:
+            self._later = self.set_timer(_REST, self.draw_finding)
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether everything is drawn that the keys so far asked for."""
+        return self.read and self._later is None
 
     @property
     def selection(self) -> Selection | None:
@@ -159,15 +180,16 @@ class RunScreen(RunSteps):
 
     def step(self, browse: Browse) -> None:
         """Go to another place."""
-        self.touched = True
+        self.touched = self._pressed = True
         self.browse = browse
         self.draw()
+        self._pressed = False
 
     @on(ModuleTree.Moved)
     def _moved(self, message: ModuleTree.Moved) -> None:
         self.touched = True
         self.browse = replace(self.browse, cursor=message.key)
-        self.draw_finding()
+        self.draw_finding(at_once=False)
 
     @on(ModuleTree.Wished)
     def _wished(self, message: ModuleTree.Wished) -> None:

@@ -9,22 +9,26 @@ from typing import TYPE_CHECKING
 from textual.app import SuspendNotSupported, SystemCommand
 from textual.content import Content
 from textual.screen import Screen
-from textual.widgets import Static
 
 from exportdoctor.report.wording import culprit_line, elapsed
 from exportdoctor_tui.actions import Deed, deeds
 from exportdoctor_tui.editor import editor_command
-from exportdoctor_tui.inked import block, line
+from exportdoctor_tui.inked import line
+from exportdoctor_tui.offers import all_shims, known_shims, other_runs
 from exportdoctor_tui.pages.copies import copies
+from exportdoctor_tui.pages.output import output
 from exportdoctor_tui.screens.choose import Choose
 from exportdoctor_tui.screens.page import Page
+from exportdoctor_tui.screens.pick import Pick
 from exportdoctor_tui.widgets.finding_pane import FindingPane
+from exportdoctor_tui.widgets.text import Text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from exportdoctor.core.outcome import Frame
     from exportdoctor_tui.app import DoctorApp
+    from exportdoctor_tui.jobs import Job, JobState
     from exportdoctor_tui.pages.selection import Selection
     from exportdoctor_tui.view import RunView
 
@@ -81,8 +85,25 @@ class RunDeeds(Screen[None]):
         )
 
     def do(self, deed: Deed) -> None:
-        """Start it; a new run is opened at once, and followed."""
-        if not self.doctor.start_job(deed.title, deed.command):
+        """Start it, once what it needs is picked."""
+        if not deed.needs:
+            self._start(deed, ())
+            return
+        self.app.push_screen(self._pick(deed), lambda chosen: self._start(deed, chosen) if chosen is not None else None)
+
+    def _pick(self, deed: Deed) -> Pick:
+        view, selection, root = self.view, self.selection, self.doctor.root
+        if deed.needs == "run":
+            return Pick(deed.title, (), lambda: other_runs(view.path, root), many=False)
+        assert view.started is not None
+        options = view.started.options
+        known = known_shims(selection) if selection else ()
+        return Pick(deed.title, known, lambda: all_shims(options), many=deed.needs == "shims")
+
+    def _start(self, deed: Deed, chosen: tuple[str, ...]) -> None:
+        """A new run is opened at once, and followed."""
+        title = deed.title.replace(" …", f": {' + '.join(map(line, chosen))}")
+        if not self.doctor.start_job(title, deed.command(chosen), shows=deed.shows):
             return
         if deed.opens is not None:
             self.doctor.open_run(deed.opens)
@@ -130,26 +151,37 @@ class RunDeeds(Screen[None]):
 
     def action_job_log(self) -> None:
         """What the job printed."""
-        job = self.doctor.job
-        if job is None:
+        if self.doctor.job is None:
             self.notify("Nothing was started here yet", markup=False)
             return
-        self.app.push_screen(Page(line(job.title), Content(block(job.output()) or "(no output yet)")))
+        self._show_output(self.doctor.job)
+
+    def _show_output(self, job: Job) -> None:
+        self.app.push_screen(Page(line(job.title), output(job.output())))
 
     def draw_job(self) -> None:
-        """One line on what was started here."""
-        place = self.query_one("#job", Static)
-        job = self.doctor.job.view() if self.doctor.job else None
+        """One line on what was started here: how it stands, and the last that it said."""
+        place, job = self.query_one("#job", Text), self.doctor.job
         place.display = job is not None
         if job is None:
             return
-        hints = {"running": "x cancels · o output", "failed": f"exit code {job.code} · o output"}
-        hint = hints.get(job.state, "o output")
-        since = f" · {elapsed(max(0.0, self.doctor.clock() - job.begun))}" if job.state == "running" else ""
-        place.update(
+        view = job.view()
+        since = f" · {elapsed(max(0.0, self.doctor.clock() - view.begun))}" if view.state == "running" else ""
+        code = f" · exit code {view.code}" if view.state == "failed" else ""
+        place.show(
             Content.assemble(
-                (f"{job.state}  ", f"bold {_STATES[job.state]}"),
-                line(job.title) + since,
-                (f"  {hint}", "$foreground 60%"),
+                (f"{view.state}  ", f"bold {_STATES[view.state]}"),
+                line(view.title) + since + code,
+                (f"  {line(job.last_line())}", "$foreground 60%"),
+                ("  x cancels · o output" if view.state == "running" else "  o output", "$foreground 60%"),
             )
         )
+        self._tell_the_end(job, view.state)
+
+    def _tell_the_end(self, job: Job, state: JobState) -> None:
+        """Once: output that is the result is shown, if nothing else lies over this screen."""
+        if state == "running" or not job.shows or job.told:
+            return
+        job.told = True
+        if state != "cancelled" and self.app.screen is self:
+            self._show_output(job)

@@ -26,7 +26,7 @@ class RunSteps(RunDeeds):
         """The screen's."""
         raise NotImplementedError
 
-    def draw_finding(self) -> None:
+    def draw_finding(self, *, at_once: bool = True) -> None:
         """The screen's."""
         raise NotImplementedError
 

@@ -9,7 +9,7 @@ from textual import work
 from textual.content import Content
 from textual.message import Message
 from textual.screen import Screen
-from textual.widgets import Footer, OptionList, Static
+from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 from textual.worker import get_current_worker
 
@@ -17,6 +17,7 @@ from exportdoctor.store.runs import RunSummary, list_runs
 from exportdoctor_tui.inked import TOO_SMALL, line
 from exportdoctor_tui.keymap import RUN_LIST, RUNS, bindings
 from exportdoctor_tui.pages.run_list import HEADING, cells, row, widths_of
+from exportdoctor_tui.widgets.key_bar import KeyBar
 
 if TYPE_CHECKING:
     from textual.app import ComposeResult
@@ -62,7 +63,7 @@ class RunsScreen(Screen[None]):
         yield RunList(id="runs", markup=False)
         yield Static(_NONE, id="none", markup=False)
         yield Static(TOO_SMALL, id="small", markup=False)
-        yield Footer(show_command_palette=False)
+        yield KeyBar(("List of runs", "Runs", "Everywhere"))
 
     def on_mount(self) -> None:
         """Look for runs, now and then."""

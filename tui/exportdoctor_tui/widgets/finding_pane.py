@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from textual.containers import Vertical, VerticalScroll
+from textual.containers import Vertical
 from textual.content import Content
-from textual.widgets import ContentSwitcher, Static
+from textual.widgets import ContentSwitcher
 
 from exportdoctor_tui.pages.details import PAGES
 from exportdoctor_tui.pages.selection import TABS, TITLES, Selection
+from exportdoctor_tui.widgets.leaf import Leaf
 from exportdoctor_tui.widgets.stack_pane import Frames, StackPane
 from exportdoctor_tui.widgets.tab_bar import Tab, TabBar
 
@@ -30,8 +31,7 @@ class FindingPane(Vertical):
         """The line of tabs and two kinds of page."""
         yield TabBar(id="tabs")
         with ContentSwitcher(initial="page"):
-            with VerticalScroll(id="page", can_focus=True):
-                yield Static(id="text", markup=False)
+            yield Leaf(id="page")
             yield StackPane(id="stack")
 
     def show(self, selection: Selection | None, wanted: str) -> None:
@@ -50,9 +50,9 @@ class FindingPane(Vertical):
         if active == "stack":
             self.query_one(StackPane).show(selection)
             return
-        self.query_one("#text", Static).update(PAGES[active](selection))
+        self.query_one("#page", Leaf).show(PAGES[active](selection))
         if not same_row:
-            self.query_one("#page", VerticalScroll).scroll_home(animate=False)
+            self.query_one("#page", Leaf).scroll_home(animate=False)
 
     @property
     def frame(self) -> Frame | None:
@@ -65,10 +65,9 @@ class FindingPane(Vertical):
     @property
     def text(self) -> Content:
         """The page as it is drawn, for tests and for whoever reads a screen aloud."""
-        visual = self.query_one("#text", Static).content
-        return visual if isinstance(visual, Content) else Content(str(visual))
+        return self.query_one("#page", Leaf).content
 
     def read(self) -> None:
         """Let the keys scroll here."""
         active = self._drawn[1] if self._drawn else "story"
-        (self.query_one(Frames) if active == "stack" else self.query_one("#page", VerticalScroll)).focus()
+        (self.query_one(Frames) if active == "stack" else self.query_one("#page", Leaf)).focus()
