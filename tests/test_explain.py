@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import io
 import logging
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +13,9 @@ import pytest
 from exportdoctor.core.errors import ExportdoctorError
 from exportdoctor.core.explain import Rewrite, explain, summary
 from exportdoctor.core.kinds import KINDS, classify
+from exportdoctor.repro.bench import Bench
 
+PAGES_OF = "2.13.0"
 REWRITES = [(kind, rewrite) for kind in KINDS for rewrite in explain(kind).rewrites]
 NAMES = [f"{kind}-{rewrite.title.lower().replace(' ', '-')}" for kind, rewrite in REWRITES]
 
@@ -48,6 +51,38 @@ def test_a_rewrite_cures_what_it_replaces(kind: str, rewrite: Rewrite) -> None:
     with torch.no_grad():
         before.fails(kind)
         after.computes_the_same(before)
+
+
+@pytest.mark.slow
+def test_the_pages_on_failures_are_as_they_are_generated() -> None:
+    torch, pages = pytest.importorskip("torch"), _writer()
+    if not torch.__version__.startswith(PAGES_OF):
+        pytest.skip(f"the pages show what torch {PAGES_OF} says")
+    with Bench(memory_mb=400) as bench:
+        for kind in KINDS:
+            kept = (pages.HERE / f"{kind}.md").read_text()
+            made = pages.page(kind, bench, said=pages.said_in(kept))
+            assert made == kept, f"{kind}.md is not as docs/failures/write.py makes it: run it again"
+            _names_the_culprit(pages, kind, pages.said_in(kept))
+    assert (pages.HERE / "README.md").read_text() == pages.listing()
+
+
+def _writer() -> Any:
+    path = Path(__file__).parents[1] / "docs" / "failures" / "write.py"
+    spec = importlib.util.spec_from_file_location("write_failures", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _names_the_culprit(pages: Any, kind: str, said: str) -> None:
+    if kind in pages.FIXTURES:
+        (finding, *_) = pages.literal(pages.ROOT / "fixtures" / f"{pages.FIXTURES[kind]}.py", "EXPECTED")["findings"]
+        assert finding["kind"] == kind
+        assert finding["source"] is None or finding["source"] in said
+        assert finding["module"] in said
 
 
 class Snippet:

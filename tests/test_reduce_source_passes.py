@@ -179,6 +179,68 @@ CASES: dict[str, tuple[str, tuple[str, ...], str]] = {
         export(Tower(), (pixels,), dynamic_shapes=({0: n},), kwargs={})
         """,
     ),
+    "borrow_state": (
+        """
+        class A(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.scale = torch.nn.Parameter(torch.ones(2))
+            def forward(self, x):
+                return x * self.scale
+        class B(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.register_buffer("memory", None)
+            def forward(self, x):
+                self.memory = x
+        export(A(), B())
+        """,
+        ("x * self.", "self."),
+        """
+        class A(torch.nn.LayerNorm):
+            def forward(self, x):
+                return x * self.weight
+        class B(torch.nn.BatchNorm1d):
+            def forward(self, x):
+                self.running_mean = x
+        export(A(2), B(1))
+        """,
+    ),
+    "inline_lambdas": (
+        """
+        def crop(x):
+            if x:
+                pass
+        def keep():
+            pass
+        def twice(x):
+            return x
+        cond(n, crop, keep, twice, twice)
+        """,
+        ("cond", "if x"),
+        """
+        def twice(x):
+            return x
+        cond(n, lambda x: None if x else None, lambda: None, twice, twice)
+        """,
+    ),
+    "drop_fields": (
+        """
+        class Output:
+            scores: object
+            hidden: object = None
+            size: int = 0
+        def f(x):
+            return Output(x, hidden=x, size=3) or Output(x, x)
+        """,
+        ("Output(x",),
+        """
+        class Output:
+            scores: object
+        def f(x):
+            return Output(x) or Output(x)
+        """,
+    ),
     "drop_arguments": (
         "softmax(scores, dim=-1, dtype=torch.float32)",
         ("softmax(scores",),

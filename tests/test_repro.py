@@ -3,22 +3,35 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import json
+import math
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
 from exportdoctor.cli.main import run as command_line
+from exportdoctor.core.codec import encode
+from exportdoctor.core.event import RunFinished
 from exportdoctor.core.outcome import Birth, ExceptionFact, Failure, Frame, Outcome
 from exportdoctor.reduce import Verdict
 from exportdoctor.repro.backward import sliced
+from exportdoctor.repro.bench import Bench
 from exportdoctor.repro.bundle import difference, folded
 from exportdoctor.repro.eager import mended
-from exportdoctor.repro.reduction import code_lines
+from exportdoctor.repro.reduction import Budget, Reducer, Reduction, code_lines
 from exportdoctor.repro.sameness import anonymous, operation, trait_of, verdict
 from exportdoctor.repro.script import imports_of
 from exportdoctor.repro.verdict_log import VerdictLog
 from exportdoctor.repro.verify import raised, verify
+from exportdoctor.store import journal
 from exportdoctor.store.runs import read_run
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
@@ -175,7 +188,7 @@ def test_a_folded_stack_counts_the_frames_of_torch() -> None:
         "  … 2 frames of torch",
         '  File "model.py", line 3, in forward',
         "    int(x)",
-        "  … 1 frames of torch",
+        "  … 1 frame of torch",
         '  File "torch/fx/a.py", line 1, in g',
     ]
 
@@ -188,34 +201,153 @@ def test_a_script_that_no_longer_fails_so_is_not_verified() -> None:
     assert not verify("pass", trait).verified
 
 
+@pytest.fixture(scope="module")
+def bench() -> Iterator[Bench]:
+    with Bench(width=2) as process:
+        yield process
+
+
+def reducer_of(bench: Bench, source: str, *, questions: int) -> Reducer:
+    trait = trait_of(bench.run(source), exporter="export")
+    assert trait is not None
+    budget = Budget(seconds=math.inf, questions=questions)
+    return Reducer(bench, trait, "export", budget, lambda text: None, VerdictLog(None))
+
+
+def minimum_of(path: Path) -> str:
+    assigned = [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.Assign)]
+    found = next(node.value for node in assigned if ast.unparse(node.targets[0]) == "MINIMUM")
+    return str(ast.literal_eval(found))
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["tolist_loop", "missing_fake_kernel", "unregistered_pytree_out", "segfault"])
-def test_a_finding_becomes_a_verified_script_of_about_its_minimums_length(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("name", ["unregistered_pytree_out"])
+def test_a_whole_network_is_reduced_to_about_the_length_of_a_minimum_by_hand(name: str, bench: Bench) -> None:
+    path = FIXTURES / f"{name}.py"
+    source = path.read_text().partition("\nEXPECTED")[0] + "\ntorch.export.export(*build())\n"
+    reducer = reducer_of(bench, source, questions=400)
+    reduction = reducer.reduce(source)
+    assert reduction.ended == "finished"
+    assert reducer.seen(reduction.source) is Verdict.YES
+    assert code_lines(reduction.source) <= 1.5 * code_lines(minimum_of(path))
+
+
+@pytest.mark.slow
+def test_candidates_beside_each_other_get_each_its_own_outcome(bench: Bench) -> None:
+    with ThreadPoolExecutor(4) as threads:
+        sources = [f"raise ValueError('{number}')" for number in range(12)]
+        outcomes = list(threads.map(bench.run, sources))
+    said = [outcome.failure.exceptions[0].message for outcome in outcomes if outcome.failure]
+    assert said == [str(number) for number in range(12)]
+
+
+@pytest.mark.slow
+def test_a_failure_that_comes_and_goes_is_noticed(bench: Bench, tmp_path: Path) -> None:
+    diary = tmp_path / "diary"
+    diary.touch()
+    source = (
+        f"import os, torch\nodd = os.path.getsize({str(diary)!r}) % 2\nopen({str(diary)!r}, 'a').write('x')\n"
+        "class M(torch.nn.Module):\n    def forward(self, x):\n        return x if odd else int(x.max())\n"
+        "torch.export.export(M(), (torch.ones(2),))\n"
+    )
+    reducer = reducer_of(bench, source, questions=10)
+    found = Reduction(source)
+    reducer.confirm(found)
+    assert found.flaky
+    assert (found.same, found.runs) == (1, 2)
+
+
+NO_SOURCE = """\
+import torch
+exec("def crop(hidden):\\n    return hidden[:2]")
+half = lambda hidden: hidden / 2
+class Model(torch.nn.Module):
+    def forward(self, hidden):
+        return half(crop(hidden)) + torch.special.expit(hidden[:2])
+"""
+
+
+@pytest.mark.slow
+def test_a_function_without_source_is_imported_from_its_module_and_the_script_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from exportdoctor.worker.harvest_script import Script
+
+    (tmp_path / "sourceless.py").write_text(NO_SOURCE)
+    monkeypatch.syspath_prepend(tmp_path)
+    module = importlib.import_module("sourceless")
+    script = Script({}, None, substitute=False, decorators=False)
+    text = script.text([f"model = {script.instance(module.Model())}"])
+    assert f"sys.path.insert(0, {str(tmp_path)!r})\nfrom sourceless import crop" in text
+    assert "= lambda hidden: hidden / 2" in text  # a lambda has its line, and a C function its name
+    assert "torch.special.expit" in text
+    assert any("crop has no source" in note and "<string>" in note for note in script.notes)
+    exec(text, space := {})
+    assert space["model"](module.torch.ones(3)).shape == (2,)
+
+
+def recorded(path: Path, run: Path) -> Path:
+    """The folder of a run in which the target in `path` was scanned."""
+    from scanning import events_of
+
+    (run / "logs").mkdir(parents=True)
+    events = [*events_of(f"{path}:build"), RunFinished(exit_code=1, seconds=1.0)]
+    (run / journal.NAME).write_bytes(b"".join(encode(event) + b"\n" for event in events))
+    return run
+
+
+@pytest.fixture
+def target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A user's file with a failure, that a test may change."""
     monkeypatch.setenv("EXPORTDOCTOR_HOME", str(tmp_path / "home"))
-    path, run, out = FIXTURES / f"{name}.py", tmp_path / "run", tmp_path / "repro.py"
-    assert command_line(["scan", f"{path}:build", "--no-cure", "-q", "--out", str(run)]) == 1
-    assert command_line(["repro", str(run), "F1", "-q", "-o", str(out), "--seconds", "40"]) == 0
+    path = tmp_path / "network.py"
+    path.write_text((FIXTURES / "tolist_loop.py").read_text())
+    return path
+
+
+@pytest.mark.slow
+def test_a_repro_that_was_interrupted_is_kept_and_goes_on_where_it_was(target: Path, tmp_path: Path) -> None:
+    run, bundle = recorded(target, tmp_path / "run"), tmp_path / "bundle"
+    verdicts = run / "repros" / "F1.verdicts.jsonl"
+    command = [sys.executable, "-m", "exportdoctor", "repro", str(run), "F1", "--probes", "500"]
+    process = subprocess.Popen([*command, "-o", str(tmp_path / "first.py")], stderr=subprocess.PIPE, text=True)
+    while process.poll() is None and (not verdicts.exists() or len(verdicts.read_text().splitlines()) < 12):
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, told = process.communicate()
+    assert process.returncode == 130
+    assert "best so far" in told
+    assert "torch.export.export" in (tmp_path / "first.py").read_text()
+
+    assert command_line([*command[3:], "-q", "-o", str(tmp_path / "out.py"), "--bundle", str(bundle)]) == 0
+    asked = [next(iter(json.loads(line))) for line in verdicts.read_text().splitlines()[1:]]
+    assert len(asked) == len(set(asked))
     finding = read_run(run).state.findings["F1"]
     assert finding.repro is not None
     assert finding.repro.verified
     assert finding.repro.imports == ("torch",)
-    assert (run / finding.repro.path).read_text() == out.read_text()
+    assert finding.repro.lines <= 1.5 * code_lines(minimum_of(FIXTURES / "tolist_loop.py"))
+    assert (run / finding.repro.path).read_text() == (tmp_path / "out.py").read_text()
     assert json.loads((run / "report.json").read_text())["findings"][0]["repro"]["verified"]
-    minimum = next(
-        node.value for node in ast.parse(path.read_text()).body
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "MINIMUM"
-    )  # fmt: skip
-    assert finding.repro.lines <= 1.5 * code_lines(ast.literal_eval(minimum))
+    assert (bundle / "repro.py").read_text() == (tmp_path / "out.py").read_text()
+    ElementTree.parse(bundle / "slice.svg")
+    issue = (bundle / "issue.md").read_text()
+    for heading in ("What happens", "What was expected", "Closest variant", "Where it was met", "Versions"):
+        assert f"## {heading}" in issue
 
 
 @pytest.mark.slow
-def test_an_unknown_finding_is_told_with_those_that_exist(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_a_finding_is_looked_at_anew_before_its_repro_is_offered(
+    target: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("EXPORTDOCTOR_HOME", str(tmp_path / "home"))
-    run = tmp_path / "run"
-    command_line(["scan", f"{FIXTURES / 'tolist_loop.py'}:build", "--no-cure", "-q", "--out", str(run)])
+    run = recorded(target, tmp_path / "run")
     assert command_line(["repro", str(run), "F7"]) == 2
     assert "Its findings: F1" in capsys.readouterr().err
+
+    target.write_text("# a comment that moves every line\n" + target.read_text())
+    assert command_line(["repro", str(run), "F1", "-q", "--probes", "1", "-o", str(tmp_path / "out.py")]) == 0
+    assert "network.py changed since this run" in capsys.readouterr().err
+
+    target.write_text(target.read_text().replace("lengths.tolist()", "[3, 5]"))
+    assert command_line(["repro", str(run), "F1", "-q"]) == 2
+    assert "The failure is gone" in capsys.readouterr().err

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -15,14 +17,22 @@ from exportdoctor.core.errors import ExitCode, StoreError
 from exportdoctor.store.disk import replace_file
 from exportdoctor.store.runs import find_run, read_run
 
+if TYPE_CHECKING:
+    from exportdoctor.repro.making import Made
+    from exportdoctor.repro.reduction import Budget
+
+_SECONDS = 40.0
+
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("names", nargs=-1, required=True, metavar="[RUN] FINDING", shell_complete=complete_runs)
 @click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write it there.")
 @click.option("--bundle", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
               help="A folder with script, issue.md and log, ready to file upstream.")  # fmt: skip
-@click.option("--seconds", type=click.FloatRange(min=1), default=60.0, show_default=True,
-              help="How long to go on reducing.")  # fmt: skip
+@click.option("--seconds", type=click.FloatRange(min=1), default=None,
+              help="How long to go on reducing; 40 unless --probes is given.")  # fmt: skip
+@click.option("--probes", type=click.IntRange(min=1), default=None, metavar="N",
+              help="How many candidates to try, however long that takes.")  # fmt: skip
 @click.option("--quiet", "-q", is_flag=True, help="No progress on stderr.")
 @click.pass_context
 def repro(
@@ -30,7 +40,8 @@ def repro(
     names: tuple[str, ...],
     output: Path | None,
     bundle: Path | None,
-    seconds: float,
+    seconds: float | None,
+    probes: int | None,
     quiet: bool,
 ) -> int:
     """Make the minimal script that reproduces FINDING (F1, say) of RUN, by default of the newest run.
@@ -42,7 +53,6 @@ def repro(
     from exportdoctor.repro.bundle import write_bundle
     from exportdoctor.repro.keeping import keep
     from exportdoctor.repro.making import Order, make
-    from exportdoctor.repro.reduction import Budget
 
     run = read_run(find_run(names[0] if len(names) == 2 else None))
     begun = time.monotonic()
@@ -52,7 +62,7 @@ def repro(
             print(f"{time.monotonic() - begun:6.0f}s  {text}", file=sys.stderr, flush=True)
 
     made_by = f"exportdoctor repro {run.run} {names[-1]}"
-    made = make(Order(run=run, finding=names[-1], budget=Budget(seconds=seconds), made_by=made_by), tell)
+    made = make(Order(run=run, finding=names[-1], budget=_budget(seconds, probes), made_by=made_by), tell)
     try:
         kept = keep(made, run.path)
         tell(f"saved in {kept}")
@@ -67,14 +77,25 @@ def repro(
         replace_file(output, made.text.encode())
     elif bundle is None:
         write_out(made.text)
-    return _verdict(made.sighting.verified, interrupted=made.reduction.ended == "interrupted")
+    return _verdict(made)
 
 
-def _verdict(verified: bool, *, interrupted: bool) -> int:
-    if interrupted:
+def _budget(seconds: float | None, probes: int | None) -> Budget:
+    """Where candidates are counted, time is not, unless both are asked for."""
+    from exportdoctor.repro.reduction import Budget
+
+    if probes is None:
+        return Budget(seconds=seconds or _SECONDS)
+    return Budget(seconds=seconds or math.inf, questions=probes)
+
+
+def _verdict(made: Made) -> int:
+    if made.reduction.interrupted:
         say("interrupted: this is the best so far; the same command goes on from here")
         return ExitCode.INTERRUPTED
-    if not verified:
+    if made.reduction.ended == "stopped":
+        say(f"the time was over at {made.lines} lines: the same command goes on from here, --seconds gives it more")
+    if not made.sighting.verified:
         say("NOT verified: in a fresh process this script does not fail in the same way")
         return ExitCode.FINDINGS
     return ExitCode.EXPORTS

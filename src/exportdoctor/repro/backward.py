@@ -22,7 +22,36 @@ def sliced(source: str, failure: Failure | None, *, file: str) -> str:
         for node in ast.walk(tree):
             if isinstance(node, ast.FunctionDef) and _holds(node.body, lines):
                 node.body = _needed(node.body, lines, set())
+                _drop_unread_parameters(node, tree)
     return ast.unparse(ast.fix_missing_locations(_without_unused(tree)))
+
+
+def _drop_unread_parameters(function: ast.FunctionDef, tree: ast.Module) -> None:
+    """Drop the parameters that a cut function no longer reads where each call names them, so that callers are cut too.
+
+    What computed them goes with the next cut.
+    """
+    if function.name in ("forward", "__init__"):
+        return
+    read = {name for statement in function.body for name in _reads(statement)}
+    calls = [
+        node for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in (function.name, f"self.{function.name}")
+    ]  # fmt: skip
+    named = {keyword.arg for call in calls for keyword in call.keywords}
+    given = max((len(call.args) for call in calls), default=0) + 1
+    optional = function.args.defaults
+    required = len(function.args.args) - len(optional)
+    kept = [
+        (one, optional[place - required] if place >= required else None)
+        for place, one in enumerate(function.args.args)
+        if place < given or one.arg in read or (one.arg not in named and place < required)
+    ]
+    dropped = {one.arg for one in function.args.args} - {one.arg for one, _ in kept}
+    function.args.args = [one for one, _ in kept]
+    function.args.defaults = [default for _, default in kept if default is not None]
+    for call in calls:
+        call.keywords = [keyword for keyword in call.keywords if keyword.arg not in dropped]
 
 
 def _holds(body: Iterable[ast.stmt], lines: set[int]) -> bool:
@@ -93,10 +122,32 @@ def _without_unused(tree: ast.Module) -> ast.Module:
             for method in [
                 part for part in owner.body if isinstance(part, ast.FunctionDef) and part.name == "__init__"
             ]:
-                method.body = [one for one in method.body if _set_attribute(one) in (None, *attributes)] or [ast.Pass()]
+                method.body = [one for one in method.body if _is_set_for(one, attributes)] or [ast.Pass()]
+        _drop_uncalled_methods(tree)
         tree.body = [one for one in tree.body if _is_used(one, tree)]
         if ast.unparse(tree) == before:
             return tree
+
+
+def _drop_uncalled_methods(tree: ast.Module) -> None:
+    """Drop methods, all of one name at once, that nothing but methods of that name mentions."""
+    classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    methods = [part for owner in classes for part in owner.body if isinstance(part, ast.FunctionDef)]
+    everything = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute | ast.Constant)]
+    for name in {one.name for one in methods} - {"forward"}:
+        if name.startswith("__"):
+            continue
+        own = {node for method in methods if method.name == name for node in ast.walk(method)}
+        others = (node for node in everything if node not in own)
+        if not any(getattr(node, "attr", getattr(node, "value", None)) == name for node in others):
+            for owner in classes:
+                owner.body = [part for part in owner.body if getattr(part, "name", None) != name] or [ast.Pass()]
+
+
+def _is_set_for(statement: ast.stmt, attributes: set[str]) -> bool:
+    """Whether a statement of `__init__` does more than to set an attribute that nothing reads."""
+    asked_for = "parameters" in attributes and "torch.nn.Parameter(" in ast.unparse(statement)
+    return asked_for or _set_attribute(statement) in (None, *attributes)
 
 
 def _set_attribute(statement: ast.stmt) -> str | None:

@@ -1,11 +1,13 @@
-"""Asks a bench process (worker/bench.py) to run candidate scripts, one at a time."""
+"""Asks a bench process (worker/bench.py) to run candidate scripts, one or several at a time."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import queue
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from types import TracebackType
 from typing import IO
@@ -43,39 +45,69 @@ def started(module: str, *, talk: Path | None = None) -> subprocess.Popen[bytes]
 
 
 class Bench:
-    """A warm process for candidates; a context manager that ends it."""
+    """A warm process that runs up to `width` candidates beside each other; a context manager that ends it.
 
-    def __init__(self, *, timeout: float = 20.0, memory_mb: float = 1000.0, talk: Path | None = None) -> None:
+    `timeout` is in seconds, `memory_mb` in MiB, for each candidate.
+    """
+
+    def __init__(
+        self, *, width: int = 1, timeout: float = 20.0, memory_mb: float = 1000.0, talk: Path | None = None
+    ) -> None:
+        self.width = width
         self.timeout = timeout
         self.memory_mb = memory_mb
         self.asked = 0
         self._talk = talk
         self._process = started("bench", talk=talk)
+        self._lock = threading.Lock()
+        self._awaited: dict[str, queue.SimpleQueue[Outcome | None]] = {}
+        self._lost = False
+        threading.Thread(target=self._listen, daemon=True).start()
 
     def run(self, source: str, *, eager: bool = False) -> Outcome:
-        """The outcome of a script, which with `eager` must also run without export.
+        """The outcome of a script, which with `eager` must also run without export. Any thread may ask.
 
-        Raises WorkerLost where the bench itself has ended.
+        Raises WorkerLost where the process itself has ended.
         """
-        self.asked += 1
-        candidate = Candidate(
-            id=str(self.asked), source=source, timeout=self.timeout, memory_mb=self.memory_mb, eager=eager
-        )
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        try:
-            self._process.stdin.write(encode(candidate) + b"\n")
-            self._process.stdin.flush()
-            line = self._process.stdout.readline()
-        except OSError:
-            line = b""
-        if not line:
+        reply: queue.SimpleQueue[Outcome | None] = queue.SimpleQueue()
+        with self._lock:
+            self.asked += 1
+            candidate = Candidate(
+                id=str(self.asked), source=source, timeout=self.timeout, memory_mb=self.memory_mb, eager=eager
+            )
+            self._awaited[candidate.id] = reply
+            self._send(candidate)
+        outcome = reply.get()
+        if outcome is None:
             raise WorkerLost("The process that runs candidate scripts has ended", hint=f"Its output: {self._talk}")
-        outcome: Outcome = decode(line, Outcome)
         return outcome
 
+    def _send(self, candidate: Candidate) -> None:
+        stdin = self._process.stdin
+        assert stdin is not None
+        try:
+            if not self._lost:
+                stdin.write(encode(candidate) + b"\n")
+                stdin.flush()
+                return
+        except (OSError, ValueError):
+            pass  # its end is told below
+        self._awaited.pop(candidate.id).put(None)
+
+    def _listen(self) -> None:
+        """Hand each reply to whoever waits for it; at the end of the process tell those who still do."""
+        assert self._process.stdout is not None
+        with contextlib.suppress(OSError, ValueError):
+            for line in self._process.stdout:
+                outcome: Outcome = decode(line, Outcome)
+                self._awaited.pop(outcome.probe).put(outcome)
+        with self._lock:
+            self._lost = True
+            while self._awaited:
+                self._awaited.popitem()[1].put(None)
+
     def close(self) -> None:
-        """End the process and what it runs."""
+        """End the process and what it runs; a thread that waits for an outcome gets WorkerLost."""
         end(self._process)
 
     def __enter__(self) -> Bench:

@@ -1,4 +1,8 @@
-"""A folder that is ready to become an upstream issue: script, issue.md, closest passing variant, environment, log."""
+"""A folder that is ready to become an upstream issue: script, issue.md, closest passing variant, graph, log.
+
+issue.md is written for a maintainer who knows torch and not the model: what fails, the script, and what is needed to
+run it. What a newcomer needs explained is in the report.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +12,25 @@ import subprocess
 import sys
 from pathlib import Path
 
-from exportdoctor.core.explain import explain
 from exportdoctor.core.finding import Finding
 from exportdoctor.core.outcome import Frame
+from exportdoctor.report.slice import as_dot, as_mermaid, as_text
 from exportdoctor.repro.making import Made
+from exportdoctor.repro.picture import as_svg
+from exportdoctor.repro.sameness import DEAD
+from exportdoctor.repro.script import spaced, tail_of
 from exportdoctor.store.disk import make_folder, replace_file
 from exportdoctor.store.runs import StoredRun
 
 _AROUND = 2
 _COLLECT_TIMEOUT = 60.0
+_MOST_SHOWN = 3000
+_SLICE_LINES = 25
+_WAYS = {
+    "export": "`torch.export.export(..., strict=False)`",
+    "export-strict": "`torch.export.export(..., strict=True)`",
+    "torchscript": "`torch.onnx.export(..., dynamo=False)`",
+}
 
 
 def write_bundle(made: Made, run: StoredRun, folder: Path) -> None:
@@ -31,6 +45,9 @@ def write_bundle(made: Made, run: StoredRun, folder: Path) -> None:
     }
     if made.reduction.closest:
         files["closest_passing.py"] = made.reduction.closest + "\n"
+    if made.finding.slice is not None:
+        leads = made.finding.slice
+        files |= {"slice.svg": as_svg(leads), "slice.dot": as_dot(leads) + "\n", "slice.mmd": as_mermaid(leads) + "\n"}
     log = _log(made.finding, run)
     if log:
         files["export.log"] = log
@@ -40,35 +57,82 @@ def write_bundle(made: Made, run: StoredRun, folder: Path) -> None:
 
 def issue(made: Made, environment: str) -> str:
     """The text of an issue, in Markdown."""
-    finding = made.finding
-    told = explain(finding.kind)
     sections = [
         f"# {_title(made)}",
-        "## What happens",
-        f"{told.paragraph}",
-        _fence(_stated(made.sighting.message)[:3000] or made.sighting.died, ""),
-        "## What was expected",
-        _expected(made),
-        f"## Minimal script\n\n{_claim(made)}",
-        _fence(made.source.strip(), "python"),
+        f"## What happens\n\n{_happens(made)}",
+        _fence("\n".join(spaced(made.source)), "python"),
+        _fence(stated(made.sighting.message)[:_MOST_SHOWN], ""),
+        f"## What was expected\n\n{_expected(made)}",
+        *_closest(made),
+        f"## Where it was met\n\n{_met(made.finding)}",
+        _fence("\n".join(folded(made.finding.stack)), ""),
+        *_graph(made.finding),
+        f"## Known issues\n\n{_known(made.finding)}",
+        f"## Versions\n\n{_fence(environment.strip(), '')}",
     ]
-    if made.reduction.closest:
-        sections += ["## Closest variant that exports", _fence(difference(made.source, made.reduction.closest), "diff")]
-    sections += ["## Stack, folded", _fence("\n".join(folded(finding.stack)), ""), "## Known issues", _known(finding)]
-    sections += ["## Versions", _fence(environment.strip(), "")]
     return "\n\n".join(section for section in sections if section) + "\n"
 
 
+def _happens(made: Made) -> str:
+    """One or two sentences: what is called, what it raises, how the script was checked."""
+    way = _WAYS.get(made.exporter, "the export")
+    needs = " and ".join(made.imports)
+    sighting = made.sighting
+    ends = f"raises `{sighting.exception}`" if sighting.exception else f"ends by {_died(sighting.died)}"
+    checked = (
+        "Run in a fresh interpreter, it fails as shown"
+        if sighting.verified
+        else "**Not verified**: in a fresh interpreter it does not fail in the same way"
+    )
+    flaky = f" It is flaky: {made.reduction.same} of {made.reduction.runs} runs." if made.reduction.flaky else ""
+    return f"{way} of this module {ends}. The script needs {needs} only. {checked}.{flaky}"
+
+
+def _died(how: str) -> str:
+    return {"timed_out": "never returning", "out_of_memory": "taking all memory"}.get(how, how or "nothing")
+
+
 def _expected(made: Made) -> str:
-    if made.finding.kind in ("crash", "timeout", "out_of_memory"):
+    if made.trait.kind in DEAD:
         return "The export ends, with a program or with an exception."
-    eager = " The module of this script runs in eager mode with these very inputs." if made.eager else ""
+    eager = " The module runs in eager mode with these very inputs." if made.eager else ""
     return f"An exported program.{eager}"
 
 
-def _stated(message: str) -> str:
-    """A message up to where torch begins to advise."""
-    return re.split(r"\n\s*(?:For more information, run|The error above occurred|For C\+\+ stack)", message)[0].strip()
+def _closest(made: Made) -> list[str]:
+    if not made.reduction.closest:
+        return []
+    changed = difference(made.source, made.reduction.closest)
+    return [f"## Closest variant that exports\n\n{_fence(changed, 'diff')}"]
+
+
+def _met(finding: Finding) -> str:
+    """Where in the user's model."""
+    module = f"`{finding.module}` ({finding.module_class})" if finding.module else f"the root ({finding.module_class})"
+    others = len(finding.modules) - 1
+    more = f", and in {others} other module{'s' if others > 1 else ''}" if others > 0 else ""
+    if not finding.file:
+        return f"In the call of {module}{more}."
+    return f"In `{finding.function}`, `{tail_of(finding.file)}`:{finding.line}, called by {module}{more}."
+
+
+def _graph(finding: Finding) -> list[str]:
+    """The slice, where it is short enough to be read; the files show all of it."""
+    if finding.slice is None:
+        return []
+    lines = as_text(finding.slice).splitlines()
+    if len(lines) > _SLICE_LINES:
+        lines = [*lines[:2], f"  … {len(lines) - _SLICE_LINES} more", *lines[2 - _SLICE_LINES :]]
+    text = "\n".join(lines)
+    return [f"What leads to it in the graph traced so far (▶ is what the failure is about):\n\n{_fence(text, '')}"]
+
+
+def stated(message: str) -> str:
+    """A message up to where torch begins to advise, without empty lines and the folders of one machine."""
+    text = re.split(r"\n\s*(?:For more information, run|The error above occurred|For C\+\+ stack)", message)[0]
+    folders = r"[^\s()\"']*(?:exportdoctor-\w+|site-packages|dist-packages)/"
+    lines = (re.sub(folders, "", line).rstrip() for line in text.splitlines())
+    return "\n".join(filter(None, lines)).strip()
 
 
 def _link(link: str) -> str:
@@ -78,18 +142,17 @@ def _link(link: str) -> str:
 
 
 def _title(made: Made) -> str:
-    finding = made.finding
-    name = finding.exception.type.rpartition(".")[2]
-    first = (made.sighting.message.strip().splitlines() or [""])[0].partition(" (unhinted")[0]
-    where = f" in {finding.function}" if finding.function else ""
-    return f"torch.export: {name}{where}: {first[:100]}".rstrip(": ")
+    """What a maintainer searches for: the way, the exception and its first line."""
+    sighting = made.sighting
+    if not sighting.exception:
+        return f"torch.export: {_died(sighting.died)} in {made.finding.function or 'the export'}"
+    name = sighting.exception.rpartition(".")[2]
+    first = (sighting.message.strip().splitlines() or [""])[0].partition(" (unhinted")[0]
+    return f"torch.export: {name}: {_shortened(first)}".rstrip(": ")
 
 
-def _claim(made: Made) -> str:
-    needs = ", ".join(made.imports)
-    if made.sighting.verified:
-        return f"{made.lines} lines; needs {needs}. Run in a fresh interpreter, it fails with the exception above."
-    return f"{made.lines} lines; needs {needs}. NOT verified: in a fresh interpreter it does not fail in the same way."
+def _shortened(text: str, most: int = 110) -> str:
+    return text if len(text) <= most else f"{text[:most].rpartition(' ')[0]} …"
 
 
 def _known(finding: Finding) -> str:
@@ -113,19 +176,12 @@ def folded(stack: tuple[Frame, ...]) -> list[str]:
             hidden += 1
             continue
         if hidden:
-            lines.append(f"  … {hidden} frames of torch")
+            lines.append(f"  … {hidden} frame{'s' if hidden > 1 else ''} of torch")
             hidden = 0
-        lines.append(f'  File "{_short(frame.file)}", line {frame.line}, in {frame.function}')
+        lines.append(f'  File "{tail_of(frame.file)}", line {frame.line}, in {frame.function}')
         if frame.source:
             lines.append(f"    {frame.source.strip()}")
     return lines
-
-
-def _short(path: str) -> str:
-    for folder in ("site-packages/", "dist-packages/"):
-        if folder in path:
-            return path.rpartition(folder)[2]
-    return path.rpartition("/")[2]
 
 
 def _fence(text: str, language: str) -> str:

@@ -37,14 +37,44 @@ def _is_exported(statement: ast.stmt, name: str) -> bool:
     return any(isinstance(node, ast.Name) and node.id == name for node in ast.walk(statement))
 
 
-def _with_root(source: str, root: str, child: str) -> str:
-    """The child is exported with what its parent was given."""
+def with_root_called(name: str, source: str) -> str:
+    """`source` with that name for the class that is exported: its own says nothing to who does not know the model."""
     tree = ast.parse(source)
+    names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
+    root = next((one for one in classes if _is_exported(tree.body[-1], one.name)), None)
+    if root is None or name in names:
+        return source
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and node.id == root.name:
+            node.id = name
+    root.name = name
+    return ast.unparse(tree)
+
+
+def _with_root(source: str, root: str, child: str) -> str:
+    """The child is exported with what its parent was given, by the names that the child has for it."""
+    tree = ast.parse(source)
+    named = dict(zip(_parameters(tree, root), _parameters(tree, child), strict=False))
     for node in ast.walk(tree.body[-1]):
         if isinstance(node, ast.Name) and node.id == root:
             node.id = child
+        elif isinstance(node, ast.Dict):
+            for key in node.keys:
+                if isinstance(key, ast.Constant) and key.value in named:
+                    key.value = named[key.value]
     tree.body = [one for one in tree.body if not (isinstance(one, ast.ClassDef) and one.name == root)]
     return ast.unparse(tree)
+
+
+def _parameters(tree: ast.Module, owner: str) -> list[str]:
+    """What the forward of a class takes, `self` left out."""
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef) and node.name == owner:
+            for part in node.body:
+                if isinstance(part, ast.FunctionDef) and part.name == "forward":
+                    return [one.arg for one in part.args.args[1:]]
+    return []
 
 
 def _as_function(source: str, name: str) -> Iterator[str]:

@@ -29,6 +29,10 @@ class Harvesting:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the process; more than once does no harm."""
         end(self._process)
 
     def again(self) -> Harvested:

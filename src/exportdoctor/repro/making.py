@@ -2,34 +2,32 @@
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
 
-from exportdoctor.core import event as ev
 from exportdoctor.core.candidate import Draft, Harvest, Harvested
 from exportdoctor.core.errors import UsageError
 from exportdoctor.core.finding import Finding
-from exportdoctor.core.probe import Probe
-from exportdoctor.core.signature import signature_of
 from exportdoctor.reduce import Verdict
 from exportdoctor.repro.bench import Bench
 from exportdoctor.repro.harvesting import Harvesting
 from exportdoctor.repro.reduction import Budget, Reducer, Reduction, code_lines
-from exportdoctor.repro.sameness import DEAD, Trait, trait_of
-from exportdoctor.repro.script import imports_of, with_header
+from exportdoctor.repro.sameness import DEAD, Trait
+from exportdoctor.repro.script import Header, imports_of, with_header
+from exportdoctor.repro.seeing import changes_since, finding_of, probe_of, same_failure
+from exportdoctor.repro.sizes import light, shorter_lists
 from exportdoctor.repro.verdict_log import VerdictLog
 from exportdoctor.repro.verify import Sighting, verify
-from exportdoctor.store.digest import changed_sources, sources_of
 from exportdoctor.store.runs import StoredRun
 
 Told = Callable[[str], None]
-_LIMITS = {"crashed": (60.0, None), "timed_out": (15.0, None), "out_of_memory": (60.0, 1000.0)}
-_MEMORY_MB = 4000.0
 _SHORTEST = 8.0  # seconds
+_WIDTH = 2  # more candidates beside each other cost memory, and a wrong bet costs a question
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +42,10 @@ class Order:
 
 @dataclass(kw_only=True)
 class Made:
-    """A script and what is known of it. `notes` are for the user; `draft` says how the source was obtained."""
+    """A script and what is known of it. `notes` are for the user; `draft` says how the source was obtained.
+
+    `eager` is whether its module runs without export, `exporter` the way that fails.
+    """
 
     finding: Finding
     trait: Trait
@@ -55,6 +56,7 @@ class Made:
     sighting: Sighting
     eager: bool
     environment: dict[str, str]
+    exporter: str = "export"
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -70,97 +72,68 @@ class Made:
 
 def make(order: Order, tell: Told) -> Made:
     """The script of a finding. Raises UsageError where there is no such finding, or it does not fail any more."""
-    state = order.run.state
-    finding = state.findings.get(order.finding) or state.findings.get(order.finding.upper())
-    if finding is None:
-        known = ", ".join(state.findings) or "none"
-        raise UsageError(f"{order.run.run} has no finding {order.finding!r}", hint=f"Its findings: {known}")
-    if state.started is None:
-        raise UsageError(f"{order.run.run} was cut off before its first event", hint="Scan again")
-    probe, outcome_status = probe_of(order.run.events, finding)
-    notes = _changes(order.run)
-    for note in notes:
+    run, finding = order.run, finding_of(order.run, order.finding)
+    state = run.state
+    assert state.started is not None  # read_run refuses others
+    probe = probe_of(run.events, finding)
+    for note in changes_since(run):
         tell(note)
-    timeout, memory = _LIMITS.get(outcome_status, (max(60.0, probe.timeout), _MEMORY_MB))
-    probe = msgspec.structs.replace(probe, timeout=timeout, memory_mb=memory or _MEMORY_MB)
-    talk = order.run.path / "logs" / f"repro-{finding.id}.log"
-    options = state.started.options
-    command = Harvest(target=state.started.target, probe=probe, shim_files=options.shim_files)
+    talk = _writable(run.path / "logs" / f"repro-{finding.id}.log")
+    command = Harvest(target=state.started.target, probe=probe, shim_files=state.started.options.shim_files)
     tell(f"seeing {finding.id} fail again")
-    with Harvesting(command, talk=_writable(talk)) as harvesting:
+    with Bench(talk=talk) as bench, Harvesting(command, talk=talk) as harvesting:  # each warms up on a core of its own
         seen = harvesting.again()
-        trait = _trait(seen, finding, notes)
-        with Bench(talk=_writable(talk), **_bench_limits(trait)) as bench:
-            log = VerdictLog(
-                order.run.path / "repros" / f"{finding.id}.verdicts.jsonl", holds_for=f"{trait} {seen.environment}"
-            )
-            reducer = Reducer(bench, trait, seen.exporter, order.budget, tell, log)
-            draft = _first(harvesting, reducer, tell)
-            return _finished(order, finding, seen, trait, draft, reducer, notes)
+        notes = list(changes_since(run, seen.environment))
+        trait = same_failure(seen, finding, notes)
+        _limit(bench, trait)
+        path = run.path / "repros" / f"{finding.id}.verdicts.jsonl"
+        log = VerdictLog(path, holds_for=f"{trait} {seen.environment}")
+        reducer = Reducer(bench, trait, seen.exporter, order.budget, tell, log)
+        draft = _first(harvesting, reducer, tell)
+        harvesting.close()  # the model is not needed any more, and its memory is
+        return _finished(_Course(order, finding, seen, trait, draft, reducer, notes))
 
 
-def _bench_limits(trait: Trait) -> dict[str, float]:
-    if trait.kind == "timed_out":
-        return {"timeout": 4.0}
-    return {"timeout": 30.0, "memory_mb": 400.0 if trait.kind == "out_of_memory" else 2500.0}
-
-
-def probe_of(events: tuple[ev.AnyEvent, ...], finding: Finding) -> tuple[Probe, str]:
-    """The question whose answer the finding tells, and that answer's status; a plain one before a special one."""
-    found = [
-        event for event in events
-        if isinstance(event, ev.ProbeFinished)
-        and event.probe.part == finding.part
-        and (signature := signature_of(event.outcome)) is not None
-        and signature.key == finding.signature
-    ]  # fmt: skip
-    if not found:
-        raise UsageError(f"the run does not say which attempt showed {finding.id}", hint="Scan again with --no-cache")
-
-    def rank(event: ev.ProbeFinished) -> tuple[bool, bool, int]:
-        asked = event.probe
-        special = bool(asked.watch or getattr(asked, "opaque", False) or getattr(asked, "dynamic", None) is not None)
-        return special, asked.fqn != finding.module, -asked.fqn.count(".")
-
-    best = min(found, key=rank)
-    return msgspec.structs.replace(best.probe, watch=()), best.outcome.status
-
-
-def _changes(run: StoredRun) -> list[str]:
-    changed = changed_sources(sources_of(run.events))
-    if not changed:
-        return []
-    names = ", ".join(Path(path).name for path in changed[:3]) + (", …" if len(changed) > 3 else "")
-    return [f"{names} changed since this run; the failure is looked at anew"]
-
-
-def _trait(seen: Harvested, finding: Finding, notes: list[str]) -> Trait:
-    trait = trait_of(seen.outcome, exporter=seen.exporter)
-    assert trait is not None
-    signature = signature_of(seen.outcome)
-    if seen.outcome.status == "failed" and signature is not None and signature.key != finding.signature:
-        notes.append("the failure that is seen now differs from the run's in message or place")
-    return trait
+def _limit(bench: Bench, trait: Trait) -> None:
+    """What a candidate may take. Two beside each other only where that cannot change a verdict."""
+    bench.timeout = 4.0 if trait.kind == "timed_out" else 30.0
+    bench.memory_mb = 400.0 if trait.kind == "out_of_memory" else 2500.0
+    bench.width = 1 if trait.kind == "out_of_memory" else min(_WIDTH, os.cpu_count() or 1)
 
 
 def _first(harvesting: Harvesting, reducer: Reducer, tell: Told) -> Draft:
-    """The first draft that shows the same bug. Raises UsageError with the reasons where none does."""
-    reasons = []
-    for draft in harvesting.drafts():
-        if _shows(reducer, draft.source):
-            tell(f"{code_lines(draft.source)} lines fail in the same way: {draft.what}")
-            return draft
-        reasons.append(f"{draft.what}: {_seen(reducer, draft.source)}")
+    """The first draft that shows the same bug. Raises UsageError with the reasons where none does.
+
+    One that kills or hangs its process must do so only when it is exported, as the user's model does: what kills any
+    process is nobody's bug. Other drafts end where the failure was, and cannot run in eager yet.
+    """
+    drafts: list[Draft] = []
+    for eager in (True, False) if reducer.wanted.kind in DEAD else (False,):
+        reducer.eager = eager
+        for draft in drafts if drafts else _collected(harvesting.drafts(), drafts):
+            lighter = next(light(draft.source), draft.source)
+            for source in dict.fromkeys((*shorter_lists(lighter), lighter, draft.source)):
+                if _shows(reducer, source):
+                    tell(f"{code_lines(source)} lines fail in the same way: {draft.what}")
+                    return msgspec.structs.replace(draft, source=source)
+    reasons = [f"{draft.what}: {_seen(reducer, draft.source)}" for draft in drafts]
     why = "; ".join((*reasons, *harvesting.notes)) or "no draft could be written"
     raise UsageError(f"no script without the model shows this failure ({why})", hint="The report's stack stands")
 
 
+def _collected(drafts: Iterator[Draft], into: list[Draft]) -> Iterator[Draft]:
+    for draft in drafts:
+        into.append(draft)
+        yield draft
+
+
 def _shows(reducer: Reducer, source: str) -> bool:
-    """Whether a draft is the same bug. That it runs in eager is asked of its reduction: a draft ends at the failure."""
+    """Whether a draft is the same bug; later candidates are smaller, and get no more time than it takes."""
     began = time.monotonic()
     if reducer.judge(source) is not Verdict.YES:
         return False
-    reducer.bench.timeout = min(reducer.bench.timeout, max(_SHORTEST, 4 * (time.monotonic() - began)))
+    bench = reducer.bench
+    bench.timeout = min(bench.timeout, max(_SHORTEST, 4 * (time.monotonic() - began)))
     return True
 
 
@@ -173,32 +146,64 @@ def _seen(reducer: Reducer, source: str) -> str:
     return f"{fact.name}: {(fact.message.splitlines() or [''])[0][:120]}"
 
 
-def _finished(
-    order: Order, finding: Finding, seen: Harvested, trait: Trait, draft: Draft, reducer: Reducer, notes: list[str]
-) -> Made:
-    reduction = reducer.reduce(draft.source)
-    reduction.source = reducer.tidy(reduction.source)
-    if trait.kind not in DEAD and reduction.ended != "interrupted":
-        reduction.source = reducer.mend(reduction.source)
-    reducer.tell(f"{code_lines(reduction.source)} lines after {reduction.asked} candidates; verifying")
-    source, sighting = reduction.source, _verified(reduction.source, trait)
-    if not sighting.verified and source != draft.source:
-        again = _verified(draft.source, trait)
+@dataclass(frozen=True)
+class _Course:
+    """All that leads to a script."""
+
+    order: Order
+    finding: Finding
+    seen: Harvested
+    trait: Trait
+    draft: Draft
+    reducer: Reducer
+    notes: list[str]
+
+
+def _finished(course: _Course) -> Made:
+    reduction = _reduced(course)
+    sighting = _verified(reduction.source, course.trait)
+    if not sighting.verified and reduction.source != course.draft.source:
+        again = _verified(course.draft.source, course.trait)
         if again.verified:
-            notes.append("the reduced script does not fail so in a fresh process; this is the unreduced one")
-            source, sighting = draft.source, again
-    notes += [note for note in draft.notes if any(name in imports_of(source) for name in note.split())]
-    expected = _expected(seen, sighting)
-    text = with_header(source, finding=finding, expected=expected, environment=seen.environment, made_by=order.made_by)
+            course.notes.append("the reduced script does not fail so in a fresh process; this is the unreduced one")
+            reduction.source, sighting = course.draft.source, again
+    used = {*imports_of(reduction.source)}
+    needless = [note for note in course.draft.notes if "imported from" in note and not used & set(note.split())]
+    course.notes.extend(note for note in course.draft.notes if note not in needless)
+    header = Header(
+        finding=course.finding,
+        expected=_expected(course.seen, sighting),
+        environment=course.seen.environment,
+        made_by=course.order.made_by,
+        remarks=tuple(note for note in course.notes if "no source" in note),
+    )
     return Made(
-        eager=reducer.eager,
-        finding=finding, trait=trait, text=text, source=source, draft=draft.what, reduction=reduction,
-        sighting=sighting, environment=seen.environment, notes=notes,
+        finding=course.finding, trait=course.trait, text=with_header(reduction.source, header),
+        source=reduction.source, draft=course.draft.what, reduction=reduction, sighting=sighting,
+        eager=course.reducer.eager, exporter=course.seen.exporter, environment=course.seen.environment,
+        notes=course.notes,
     )  # fmt: skip
 
 
 def _verified(source: str, trait: Trait) -> Sighting:
-    return verify(source, trait)
+    return verify(source, trait, memory_mb=900.0) if trait.kind == "out_of_memory" else verify(source, trait)
+
+
+def _reduced(course: _Course) -> Reduction:
+    """Reduced, without idle statements, with sizes that run in eager, and seen again."""
+    reducer = course.reducer
+    reduction = reducer.reduce(course.draft.source)
+    if not reduction.interrupted:
+        reduction.source = reducer.tidy(reduction.source)
+        if course.trait.kind not in DEAD:
+            reduction = reducer.polish(reduction)
+        reducer.confirm(reduction)
+    if reduction.flaky:
+        course.notes.append(
+            f"this failure is flaky: the same script showed it in {reduction.same} of its last {reduction.runs} runs"
+        )
+    reducer.tell(f"{code_lines(reduction.source)} lines after {reduction.asked} candidates; verifying")
+    return reduction
 
 
 def _expected(seen: Harvested, sighting: Sighting) -> str:

@@ -1,4 +1,4 @@
-"""Drives the reducer over a draft: every candidate runs on the bench, and only the same bug counts as interesting.
+"""Drives the reducer over a draft: every candidate runs on a bench, and only the same bug counts as interesting.
 
 Law: what is returned was seen to fail with the wanted trait, whenever and however the search ends.
 """
@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import ast
 import itertools
+import threading
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 
 from exportdoctor.core.outcome import Outcome
 from exportdoctor.reduce import (
     Ended,
-    NotInteresting,
+    InFlight,
     Reduced,
     Search,
+    Step,
     Terms,
     Verdict,
     reduce_source,
@@ -28,7 +30,7 @@ from exportdoctor.reduce import (
 from exportdoctor.repro.backward import sliced
 from exportdoctor.repro.bench import CANDIDATE_FILE, Bench
 from exportdoctor.repro.eager import mended
-from exportdoctor.repro.flatten import flattened
+from exportdoctor.repro.flatten import flattened, with_root_called
 from exportdoctor.repro.sameness import Trait, trait_of, verdict
 from exportdoctor.repro.sizes import shrink_sizes
 from exportdoctor.repro.verdict_log import VerdictLog
@@ -36,6 +38,8 @@ from exportdoctor.repro.verdict_log import VerdictLog
 Told = Callable[[str], None]
 _PAUSE = 2.0
 _TRIES = 150
+_CONFIRMATIONS = 2
+_POLISHING = 0.35  # of the budget, so that it is not all spent before sizes that run in eager are looked for
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,15 +52,29 @@ class Budget:
 
 @dataclass
 class Reduction:
-    """What came of it. `others` maps other failures that were met to how often."""
+    """What came of it. `others` maps other failures that were met to how often.
+
+    `same` of the last `runs` runs of `source` were the same bug: with fewer than all the bug is flaky.
+    """
 
     source: str
     closest: str | None = None
     asked: int = 0
     seconds: float = 0.0
     ended: str = Ended.FINISHED.value
-    flaky: bool = False
+    same: int = 0
+    runs: int = 0
     others: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def flaky(self) -> bool:
+        """Whether the same script was seen to fail so and not to."""
+        return self.same < self.runs or self.ended == Ended.FLAKY.value
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether Ctrl-C ended it."""
+        return self.ended == "interrupted"
 
 
 @dataclass
@@ -73,22 +91,28 @@ class Reducer:
     tell: Told
     log: VerdictLog
     others: dict[str, int] = field(default_factory=dict)
-    interrupted: bool = False
-    kept: Callable[[str], bool] = lambda text: True
     eager: bool = False
     _begun: float = field(default_factory=time.monotonic)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def judge(self, source: str) -> Verdict:
-        """The verdict of one candidate."""
+        """The verdict of one candidate; from the log where it has one. Any thread may ask."""
         key = f"{self.eager} {source}"
-        known = self.log.known(key)
+        with self._lock:
+            known = self.log.known(key)
         if known is not None:
             return known
+        found = self.seen(source)
+        with self._lock:
+            self.log.note(key, found)
+        return found
+
+    def seen(self, source: str) -> Verdict:
+        """The verdict of one run of a candidate, whatever was said of it before."""
         outcome = self.bench.run(source, eager=self.eager)
         found = verdict(self.wanted, outcome, exporter=self.exporter)
         if found is Verdict.UNKNOWN:
             self._note(outcome)
-        self.log.note(key, found)
         return found
 
     def _note(self, outcome: Outcome) -> None:
@@ -98,7 +122,8 @@ class Reducer:
             return
         if trait is not None and trait.kind not in ("python_error", self.wanted.kind):
             text = f"{trait.kind}: {trait.message[:160]}"
-            self.others[text] = self.others.get(text, 0) + 1
+            with self._lock:
+                self.others[text] = self.others.get(text, 0) + 1
 
     def slice(self, source: str) -> str:
         """`source` cut by data flow, as often as that helps."""
@@ -116,29 +141,40 @@ class Reducer:
             source = self.slice(source)
         except KeyboardInterrupt:
             return Reduction(source, ended="interrupted")
-        course = steps(
-            _all_passes(source, self.kept),
-            lambda candidate, ahead: self.judge(candidate),
-            start=source,
-            terms=Terms(
-                questions=self.budget.questions,
-                should_stop=self._over,
-                size=source_size,
-                distance=source_distance,
-                confirmations=0,
-            ),
-        )
-        return self._followed(course, source)
+        share = 1 - _POLISHING
+        return self._driven(_all_passes, source, seconds=self.budget.seconds * share, asked=self.budget.questions)
+
+    def polish(self, found: Reduction) -> Reduction:
+        """The same with sizes that run in eager too where a few tries find some, as small as that can be.
+
+        `eager` then says so, and the closest variant that exports runs in eager as well.
+        """
+        try:
+            source = self.mend(found.source)
+        except KeyboardInterrupt:
+            self.eager = False
+            return replace(found, ended="interrupted")
+        if not self.eager:
+            return found
+        left = self.budget.seconds - (time.monotonic() - self._begun)
+        asked = max(0, self.budget.questions - found.asked)
+        again = self._driven(_statements, source, seconds=max(left, 1.0), asked=asked)
+        again.closest = again.closest or found.closest
+        again.asked, again.seconds = again.asked + found.asked, again.seconds + found.seconds
+        again.ended = found.ended if again.ended == Ended.FINISHED.value else again.ended
+        return again
 
     def tidy(self, source: str) -> str:
-        """`source` without statements that do nothing, which a search that was cut off leaves behind."""
+        """`source` without statements that do nothing, which a search that was cut off leaves behind, as `Model`."""
         tree = ast.parse(source)
         for node in ast.walk(tree):
             body = getattr(node, "body", None)
             if isinstance(body, list) and not isinstance(node, ast.Module):
                 node.body = [one for one in body if not _is_idle(one)] or [ast.Pass()]  # type: ignore[attr-defined]
-        text = ast.unparse(tree)
-        return text if text != source and self.judge(text) is Verdict.YES else source
+        for text in (with_root_called("Model", ast.unparse(tree)), ast.unparse(tree)):
+            if text != source and self.judge(text) is Verdict.YES:
+                return text
+        return source
 
     def mend(self, source: str) -> str:
         """`source` with sizes that run in eager too, where a few tries find some; `eager` then says so."""
@@ -149,20 +185,42 @@ class Reducer:
         self.eager = False
         return source
 
-    def _over(self) -> bool:
-        return time.monotonic() - self._begun > self.budget.seconds
+    def confirm(self, found: Reduction) -> None:
+        """Run the result again: a bug that comes and goes must not be sold as one that stays."""
+        for _ in range(_CONFIRMATIONS):
+            found.runs += 1
+            found.same += self.seen(found.source) is Verdict.YES
 
-    def _followed(self, course: Iterator[object], source: str) -> Reduction:
-        best, closest, told, asked = source, None, time.monotonic(), 0
-        began = time.monotonic()
+    def _driven(
+        self, search: Callable[[str], Search[str, str]], source: str, *, seconds: float, asked: int
+    ) -> Reduction:
+        ends = time.monotonic() + seconds
+        with ThreadPoolExecutor(self.bench.width) as threads:
+            oracle: InFlight[str] = InFlight(
+                lambda one: threads.submit(self.judge, one), width=self.bench.width, key=str
+            )
+            terms = Terms[str](
+                questions=asked,
+                should_stop=lambda: time.monotonic() > ends,
+                size=source_size,
+                distance=source_distance,
+            )
+            try:
+                return self._followed(steps(search(source), oracle, start=source, terms=terms), source)
+            finally:
+                oracle.close()
+
+    def _followed(self, course: Generator[Step[str], None, Reduced[str, str]], source: str) -> Reduction:
+        best, closest, asked = source, None, 0
+        began = told = time.monotonic()
         try:
             while True:
                 step = next(course)
-                asked = step.asked  # type: ignore[attr-defined]
-                if step.accepted:  # type: ignore[attr-defined]
-                    best = step.candidate  # type: ignore[attr-defined]
-                elif step.verdict is Verdict.NO:  # type: ignore[attr-defined]
-                    closest = step.candidate  # type: ignore[attr-defined]
+                asked = step.asked
+                if step.accepted:
+                    best = step.candidate
+                elif step.verdict is Verdict.NO:
+                    closest = step.candidate
                 if time.monotonic() - told >= _PAUSE:
                     told = time.monotonic()
                     self.tell(f"{code_lines(best)} lines after {asked} candidates")
@@ -170,14 +228,11 @@ class Reducer:
             result: Reduced[str, str] = end.value
             return Reduction(
                 source=result.answer or result.smallest, closest=result.closest, asked=result.asked,
-                seconds=time.monotonic() - began, ended=result.ended.value, flaky=result.flaky is not None,
-                others=self.others,
+                seconds=time.monotonic() - began, ended=result.ended.value, others=self.others,
             )  # fmt: skip
         except KeyboardInterrupt:
-            self.interrupted = True
-            return Reduction(best, closest, asked, time.monotonic() - began, "interrupted", False, self.others)
-        except NotInteresting:
-            raise
+            seconds = time.monotonic() - began
+            return Reduction(best, closest, asked, seconds, "interrupted", others=self.others)
 
 
 def _is_idle(statement: ast.stmt) -> bool:
@@ -186,30 +241,17 @@ def _is_idle(statement: ast.stmt) -> bool:
     )
 
 
-def _all_passes(source: str, kept: Callable[[str], bool]) -> Search[str, str]:
+def _all_passes(source: str) -> Search[str, str]:
     """Sizes first, then statements and expressions, then whole modules, with what that makes possible."""
-
-    def reduce(text: str) -> Search[str, str]:
-        return reduce_source(text, kept=kept)
-
     source = yield from shrink_sizes(source)
-    source = yield from reduce(source)
-    return (yield from flattened(source, reduce))
+    source = yield from _statements(source)
+    return (yield from flattened(source, _statements))
+
+
+def _statements(source: str) -> Search[str, str]:
+    return reduce_source(source)
 
 
 def code_lines(source: str) -> int:
     """Lines of code: neither empty ones nor comments."""
     return sum(1 for line in source.splitlines() if line.strip() and not line.lstrip().startswith("#"))
-
-
-def first_interesting(sources: Iterator[tuple[str, str]], reducer: Reducer) -> tuple[str, str] | None:
-    """The first of (what, source) that is the same bug."""
-    for what, source in sources:
-        if reducer.judge(source) is Verdict.YES:
-            return what, source
-    return None
-
-
-def log_at(folder: Path, name: str) -> VerdictLog:
-    """The log of verdicts of a finding."""
-    return VerdictLog(folder / f"{name}.verdicts.jsonl")

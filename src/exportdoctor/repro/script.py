@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import textwrap
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from exportdoctor.core.finding import Finding
 
@@ -25,30 +26,42 @@ def imports_of(source: str) -> tuple[str, ...]:
     return tuple(name for name in names if name not in sys.stdlib_module_names)
 
 
-def with_header(source: str, *, finding: Finding, expected: str, environment: Mapping[str, str], made_by: str) -> str:
-    """The script as it is handed out: `expected` is what it shows in a fresh process."""
+@dataclass(frozen=True, kw_only=True)
+class Header:
+    """What the head of a script tells. `expected` is what the script shows in a fresh process, in one line."""
+
+    finding: Finding
+    expected: str
+    environment: Mapping[str, str]
+    made_by: str
+    remarks: tuple[str, ...] = ()
+
+
+def with_header(source: str, header: Header) -> str:
+    """The script as it is handed out."""
     used = set(imports_of(source))
     versions = ", ".join(
         f"{name} {value}" if name != "platform" else value
-        for name, value in environment.items()
+        for name, value in header.environment.items()
         if name in _TOLD and (name != "transformers" or "transformers" in used)
     )
     lines = [
-        *_comment(f"Reduced from {_where(finding)}"),
-        *_comment(f"Fails with {expected}"),
-        *_comment(f"Environment: {versions}"),
-        *_comment(f"Made by: {made_by}"),
+        *_comment(f"Reduced from {_where(header.finding)}"),
+        *_comment(f"Fails with {header.expected}"),
+        *_comment(f"Environment: {versions}; all of it: python -m torch.utils.collect_env"),
+        *(line for remark in header.remarks for line in _comment(f"Note: {remark}")),
+        *_comment(f"Made by: {header.made_by}"),
     ]
-    return "\n".join([*lines, *_spaced(source), ""])
+    return "\n".join([*lines, *spaced(source), ""])
 
 
 def _where(finding: Finding) -> str:
-    place = f"{finding.function}, {_tail(finding.file)}:{finding.line}" if finding.function and finding.file else ""
+    place = f"{finding.function}, {tail_of(finding.file)}:{finding.line}" if finding.function and finding.file else ""
     module = f"{finding.module or 'the root'} ({finding.module_class})"
     return f"{place}, called by {module}" if place else module
 
 
-def _tail(path: str) -> str:
+def tail_of(path: str) -> str:
     """A path as others know it: from the package on."""
     for folder in ("site-packages/", "dist-packages/"):
         if folder in path:
@@ -60,7 +73,7 @@ def _comment(text: str) -> list[str]:
     return textwrap.wrap(" ".join(text.split()), _WIDTH, initial_indent="# ", subsequent_indent="#   ")
 
 
-def _spaced(source: str) -> list[str]:
+def spaced(source: str) -> list[str]:
     """The code, with no more empty lines than one in a row, and none below the head of a class."""
     lines: list[str] = []
     for line in source.strip("\n").splitlines():

@@ -12,15 +12,17 @@ from collections.abc import Iterator
 from exportdoctor.reduce import Search
 
 _LARGE = 8
-_MOST = 12
-_SMALL = (2, 3, 4)
+_MOST = 5
+_SPARED = 3
+_SMALL = (2, 4)
 
 
 def shrink_sizes(source: str) -> Search[str, str]:
     """The search for smaller integers in `source`; returns what it reached."""
-    shorter = tuple(_shorter_lists(source))
-    index = yield shorter
-    source = source if index is None else shorter[index]
+    for offers in (shorter_lists, _static, _ones):
+        shorter = tuple(offers(source))
+        index = yield shorter
+        source = source if index is None else shorter[index]
     tried: set[int] = set()
     while True:
         size = next((value for value in _sizes(source) if value not in tried), None)
@@ -33,7 +35,46 @@ def shrink_sizes(source: str) -> Search[str, str]:
             source = offered[index]
 
 
-def _shorter_lists(source: str) -> Iterator[str]:
+def light(source: str) -> Iterator[str]:
+    """With short tables for embeddings: a vocabulary is a gigabyte, and a trace looks nothing up."""
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "torch.nn.Embedding":
+            for rows in node.args[:1]:
+                if _is_large(rows):
+                    rows.value = _LARGE  # type: ignore[attr-defined]
+    text = ast.unparse(tree)
+    if len(text) < len(ast.unparse(ast.parse(source))):
+        yield text
+
+
+def _static(source: str) -> Iterator[str]:
+    """Without dynamic shapes: every symbol less makes each later question cheaper."""
+    tree = ast.parse(source)
+    for node in ast.walk(tree.body[-1]):
+        if isinstance(node, ast.Call) and any(keyword.arg == "dynamic_shapes" for keyword in node.keywords):
+            node.keywords = [keyword for keyword in node.keywords if keyword.arg != "dynamic_shapes"]
+            yield ast.unparse(tree)
+
+
+def _ones(source: str) -> Iterator[str]:
+    """With 1 for every size, or for every size but one.
+
+    `ear(sound) + picture` needs widths that fit; with 1 for all of them, the layer that makes them fit can go. The one
+    that stays may be what is dynamic.
+    """
+    sizes = sorted({node.value for node in ast.walk(ast.parse(source)) if _is_integer(node) and node.value > 1})  # type: ignore[attr-defined]
+    for spared in (None, *sizes[:_SPARED]):
+        tree = ast.parse(source)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Constant) and _is_integer(node) and node.value != spared:
+                node.value = min(node.value, 1)  # type: ignore[type-var]
+        text = ast.unparse(tree)
+        if text != source:
+            yield text
+
+
+def shorter_lists(source: str) -> Iterator[str]:
     """With every long list of integers cut to a few: each entry may be a symbol to the tracer.
 
     A list of boundaries ends with a size, so what equals its old end becomes its new one.
@@ -69,9 +110,9 @@ def _is_large(node: ast.AST) -> bool:
 
 def _scaled_versions(source: str, size: int) -> Iterator[str]:
     """Every multiple of `size` scaled so that it becomes small; then `size` alone."""
-    for only in (False, True):
-        for small in _SMALL:
-            yield _scaled(source, size, small, only=only)
+    for small in _SMALL:
+        yield _scaled(source, size, small, only=False)
+    yield _scaled(source, size, _SMALL[0], only=True)
 
 
 def _scaled(source: str, size: int, small: int, *, only: bool) -> str:

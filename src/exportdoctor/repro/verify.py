@@ -7,6 +7,7 @@ that nothing happens any more.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import re
 import signal
@@ -23,6 +24,8 @@ from exportdoctor.repro.sameness import Trait, anonymous
 
 _TRACEBACK = "Traceback (most recent call last):\n"
 _CAUSED = "The above exception was the direct cause of the following exception:"
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_PRCTL = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
 _TICK = 0.1
 _IDLE = 5.0  # seconds without using the processor after which a script counts as hanging
 
@@ -53,9 +56,16 @@ def verify(script: str, wanted: Trait, *, timeout: float = 120.0, memory_mb: flo
                 stderr=stream,
                 env={**os.environ, "OMP_NUM_THREADS": "1"},
                 process_group=0,
+                preexec_fn=_die_with_parent,
             )
         fate = _watched(process, timeout=timeout, memory_mb=memory_mb)
         return _sighting(wanted, process.returncode, fate, errors.read_text(errors="replace"))
+
+
+def _die_with_parent() -> None:
+    """On Linux, a script that never ends does not outlive us, however we end. Runs in the child before the script."""
+    if _PRCTL is not None:
+        _PRCTL(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def _watched(process: subprocess.Popen[bytes], *, timeout: float, memory_mb: float) -> str:

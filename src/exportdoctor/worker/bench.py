@@ -1,6 +1,7 @@
 """Runs candidate scripts: torch is imported once, and each candidate runs in a forked copy of this process.
 
-Candidates come as lines on stdin, outcomes go as lines to what was stdout. Nothing is judged here.
+Candidates come as lines on stdin, outcomes go as lines to what was stdout, in the order in which they end. Nothing is
+judged here.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import signal
 import sys
 import time
 import types
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -45,30 +47,28 @@ class Run:
     started: float = field(default_factory=time.perf_counter)
     data: bytearray = field(default_factory=bytearray)
     worked: float = 0.0
+    worked_at: float = field(default_factory=time.perf_counter)
     fate: str = ""
 
-    def watch(self) -> None:
-        """Wait for the child's end; kill it where it takes too long, sleeps for good, or eats too much memory."""
-        process = psutil.Process(self.pid)
-        idle_since = self.started
-        while True:
-            ready, _, _ = select.select([self.pipe], [], [], _TICK)
-            if ready:
-                chunk = os.read(self.pipe, 1 << 16)
-                if not chunk:
-                    return
-                self.data.extend(chunk)
-                continue
-            now = time.perf_counter()
-            with contextlib.suppress(psutil.Error):
-                times = process.cpu_times()
-                worked = times.user + times.system
-                if worked > self.worked + 0.01 or process.status() == psutil.STATUS_RUNNING:
-                    self.worked, idle_since = worked, now
-                if process.memory_info().rss - _rss() > self.candidate.memory_mb * 2**20:
-                    self.kill("out_of_memory")
-            if now - self.started > self.candidate.timeout or now - idle_since > _IDLE:
-                self.kill("timed_out")
+    def ended(self) -> bool:
+        """Take what the child has written; whether that was its end."""
+        chunk = os.read(self.pipe, 1 << 16)
+        self.data.extend(chunk)
+        return not chunk
+
+    def check(self) -> None:
+        """Kill the child where it takes too long, sleeps for good, or eats too much memory."""
+        now = time.perf_counter()
+        with contextlib.suppress(psutil.Error):
+            process = psutil.Process(self.pid)
+            times = process.cpu_times()
+            worked = times.user + times.system
+            if worked > self.worked + 0.01 or process.status() == psutil.STATUS_RUNNING:
+                self.worked, self.worked_at = worked, now
+            if process.memory_info().rss - _rss() > self.candidate.memory_mb * 2**20:
+                self.kill("out_of_memory")
+        if now - self.started > self.candidate.timeout or now - self.worked_at > _IDLE:
+            self.kill("timed_out")
 
     def kill(self, fate: str) -> None:
         """End the child and all that it has started."""
@@ -77,8 +77,7 @@ class Run:
             os.killpg(self.pid, signal.SIGKILL)
 
     def outcome(self) -> Outcome:
-        """What the child said, or how it died."""
-        self.watch()
+        """What the child said, or how it died. To be asked once, after its end."""
         os.close(self.pipe)
         _, status = os.waitpid(self.pid, 0)
         with contextlib.suppress(OSError):
@@ -99,8 +98,8 @@ class Run:
         )
 
 
-def run(candidate: Candidate) -> Outcome:
-    """Run `candidate` in a copy of this process."""
+def started(candidate: Candidate) -> Run:
+    """`candidate` running in a copy of this process."""
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -109,7 +108,7 @@ def run(candidate: Candidate) -> Outcome:
     os.close(writer)
     with contextlib.suppress(OSError):
         os.setpgid(pid, pid)
-    return Run(candidate, pid, reader).outcome()
+    return Run(candidate, pid, reader)
 
 
 def _child(candidate: Candidate, writer: int) -> None:
@@ -196,6 +195,28 @@ def _warm_up() -> None:
     torch._dynamo.reset()
 
 
+def outcomes(commands: int) -> Iterator[Outcome]:
+    """The outcome of each candidate that the descriptor `commands` brings, as they end.
+
+    All that have come run beside each other: how many that may be is for whoever sends them.
+    """
+    rest, runs, more = b"", dict[int, Run](), True
+    while more or runs:
+        waiting = [commands, *runs] if more else list(runs)
+        ready, _, _ = select.select(waiting, [], [], _TICK if runs else None)
+        if commands in ready:
+            chunk = os.read(commands, 1 << 16)
+            more = bool(chunk)
+            *lines, rest = (rest + chunk).split(b"\n")
+            fresh = [started(decode(line, Candidate)) for line in lines]
+            runs |= {run.pipe: run for run in fresh}
+        for pipe in ready:
+            if pipe in runs and runs[pipe].ended():
+                yield runs.pop(pipe).outcome()
+        for run in runs.values():
+            run.check()
+
+
 def main() -> None:
     """Serve until stdin ends."""
     die_with_parent()
@@ -204,11 +225,11 @@ def main() -> None:
     sys.stdout = sys.stderr
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)  # libgomp's threads do not survive a fork
-    commands = os.fdopen(os.dup(0), "rb")
+    commands = os.dup(0)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     _warm_up()
-    for line in commands:
-        replies.write(encode(run(decode(line, Candidate))) + b"\n")
+    for outcome in outcomes(commands):
+        replies.write(encode(outcome) + b"\n")
         replies.flush()
 
 

@@ -237,8 +237,11 @@ def _tell_dropped(made: Made, dropped: int) -> None:
 
 def _is_disk(error: Exception) -> bool:
     text = str(error)
-    # torch's archive writer notices only that it stands elsewhere than it should
-    return any(words in text for words in ("No space left", "failed writing file", "File too large", "unexpected pos"))
+    return any(words in text for words in _DISK_WORDS)
+
+
+_DISK_WORDS = ("No space left", "failed writing file", "File too large", "unexpected pos", "iostream error")
+"""What torch's archive writer says of a disk that is full: most often only that it stands elsewhere than it should."""
 
 
 def _join(prefix: str, path: str) -> str:

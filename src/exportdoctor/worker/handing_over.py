@@ -10,18 +10,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import torch
 
 from exportdoctor.core.codec import decode, encode
 from exportdoctor.core.errors import ExitCode, ExportdoctorError, TargetError, UsageError
 from exportdoctor.core.outcome import Agreement
+from exportdoctor.core.target import TargetRef
 from exportdoctor.handover.order import AnyReply, Doing, Handed, HandoverVerdict, Order, Precision, Refused
 from exportdoctor.shims import NotApplicable, Shim, ShimTrouble, find, in_order
 from exportdoctor.targets import Built, BuiltPart, Plan, resolve
 from exportdoctor.worker import environment
 from exportdoctor.worker.cached_pair import Step, cached_pair, generating
 from exportdoctor.worker.handed_files import Job, Made, make
-from exportdoctor.worker.onnx_session import providers
+from exportdoctor.worker.onnx_session import can_run_on, providers
 from exportdoctor.worker.plain_image import with_image_input
 from exportdoctor.worker.precision import LOW, Reference, cost_of_dtype, reference_for
 from exportdoctor.worker.process import die_with_parent
@@ -41,7 +43,7 @@ class Piece:
 
 def hand_over(order: Order, doing: Tell) -> Handed:
     """Make the files of an order and prove them. Raises UsageError, TargetError, ShimTrouble, OSError."""
-    plan = resolve(order.target)
+    plan = resolve(_placed(order))
     doing(f"building {plan.title}")
     reference = reference_for(plan)
     built = plan.build()
@@ -58,6 +60,14 @@ def hand_over(order: Order, doing: Tell) -> Handed:
         parts, steps = [piece.part for piece in pieces], [_step(made) for made in found]
         found[-1].numbers.append(generating(parts, steps, order.tokens))
     return _told(order, built, found, pieces, _precision(reference, part, sets[0], found))
+
+
+def _placed(order: Order) -> TargetRef:
+    """The target; with `--device auto` on the device that ONNX Runtime can run on, too."""
+    target, device = order.target, order.target.options.device
+    if order.to != "onnx" or device != "auto" or can_run_on("cuda"):
+        return target
+    return msgspec.structs.replace(target, options=msgspec.structs.replace(target.options, device="cpu"))
 
 
 def _step(made: Made) -> Step:

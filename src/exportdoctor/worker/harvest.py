@@ -18,6 +18,7 @@ import traceback
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import psutil
 import torch
 from torch.utils import _pytree as pytree
@@ -40,6 +41,7 @@ from exportdoctor.worker.process import die_with_parent, lead_a_group, send_outp
 from exportdoctor.worker.session import PartCapture
 
 _TICK = 0.1
+_TIMES = 2  # attempts, because a failure may come and go
 _IDLE = 4.0  # seconds without using the processor after which it counts as hanging
 
 
@@ -52,14 +54,20 @@ def harvest(command: Harvest) -> Iterator[AnyHarvestReply]:
     if probe.fqn not in part.distinct or probe.call >= len(part.distinct[probe.fqn]):
         yield Unharvested(error=f"{probe.fqn or 'the root'} is not called any more", hint="Scan again")
         return
-    outcome, record = watched(part, probe, exporting=True)
-    if outcome.passed:
+    times = 0
+    while (times := times + 1) <= _TIMES:
+        outcome, record = watched(part, probe, exporting=True)
+        if not outcome.passed:
+            break
+    else:
         yield Unharvested(error="The failure is gone: this module exports now", hint="Scan again")
         return
     yield Harvested(outcome=outcome, exporter=probe.exporter, environment=environment.versions())
     _, eager = watched(part, probe, exporting=False)
     notes: list[str] = []
-    yield from _drafts(part, probe, record, eager, notes)
+    remarks = (f"this failure is flaky: it was seen in 1 of {times} attempts",) if times > 1 else ()
+    for draft in _drafts(part, probe, record, eager, notes):
+        yield msgspec.structs.replace(draft, notes=(*remarks, *draft.notes))
     yield NoMore(notes=tuple(notes))
 
 

@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from types import CodeType, FrameType, FunctionType
+from types import FrameType, FunctionType
 from typing import Any
 
 import torch
@@ -46,7 +46,7 @@ class Recorder:
 
     out: int
     names: Mapping[int, str]
-    _codes: dict[CodeType, bool] = field(default_factory=dict)
+    _files: dict[str, bool] = field(default_factory=dict)
     _told: set[str] = field(default_factory=set)
     _raised: set[int] = field(default_factory=set)
 
@@ -66,9 +66,11 @@ class Recorder:
 
     def _called(self, frame: FrameType, event: str, _: Any) -> Any:
         code = frame.f_code
-        if code not in self._codes:
-            self._codes[code] = is_user_file(code.co_filename) and os.path.isfile(code.co_filename)
-        if not self._codes[code]:
+        watched = self._files.get(code.co_filename)  # every call of torch's own comes by here: it must be quick
+        if watched is None:
+            watched = is_user_file(code.co_filename) and os.path.isfile(code.co_filename)
+            self._files[code.co_filename] = watched
+        if not watched:
             return None
         self._tell("code", code.co_filename, code.co_firstlineno)
         owner = frame.f_locals.get("self")

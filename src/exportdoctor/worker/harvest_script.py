@@ -17,6 +17,7 @@ import sys
 import types
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -55,6 +56,7 @@ class Script:
     mentioned: set[str] | None = None
     stands: dict[int, str] = field(default_factory=dict)
     _imports: dict[str, None] = field(default_factory=dict)
+    _folders: dict[str, None] = field(default_factory=dict)
     _text: dict[str, str] = field(default_factory=dict)
     _taken: dict[str, Any] = field(default_factory=dict)
     _classes: dict[tuple[Any, ...], str] = field(default_factory=dict)
@@ -63,9 +65,10 @@ class Script:
     def text(self, ending: list[str]) -> str:
         """The whole script."""
         imports = [f"import {name}" for name in sorted(dict.fromkeys(self._imports)) if " " not in name]
-        imports += sorted(name for name in self._imports if " " in name)
         if "import torch" not in imports:
             imports.append("import torch")
+        imports += [f"sys.path.insert(0, {folder!r})" for folder in self._folders]
+        imports += sorted(name for name in self._imports if " " in name)
         return "\n".join([*imports, *self._text.values(), *ending]) + "\n"
 
     # --- names
@@ -139,12 +142,18 @@ class Script:
         self._imports[module] = None
         return f"{module}.{value.__qualname__}"
 
-    def _imported(self, name: str, space: Mapping[str, Any]) -> str:
-        """The last resort: import it from where the user's code has it."""
-        module = str(space.get("__name__", ""))
+    def _imported(self, name: str, space: Mapping[str, Any], *, why: str = "") -> str:
+        """The last resort: import it from where the user's code has it; where that is not installed, by its folder."""
+        module, file = str(space.get("__name__", "")), str(space.get("__file__") or "")
+        if os.path.isfile(file) and not {"site-packages", "dist-packages"} & set(Path(file).parts):
+            place = Path(file).parent if Path(file).name == "__init__.py" else Path(file)
+            module = ".".join((*module.split(".")[:-1], place.stem))
+            self._folders[str(place.parents[module.count(".")])] = None
+            self._imports["sys"] = None
         self._imports[f"from {module} import {name}"] = None
         self._taken[name] = (module, name)
-        self.notes.append(f"{name} has no source that a script can carry, so it is imported from {module}")
+        reason = f" ({why})" if why else ""
+        self.notes.append(f"{name} has no source that a script can carry{reason}, so it is imported from {module}")
         return name
 
     # --- definitions
@@ -314,6 +323,9 @@ class Script:
             return f"[{', '.join(map(inner, value))}]"
         if isinstance(value, set | frozenset):
             return f"{type(value).__name__}([{', '.join(map(inner, value))}])"
+        if isinstance(value, dict) and type(value) is not dict and all(_is_attribute(value, key) for key in value):
+            self._imports["types"] = None  # an output class of transformers: a dict with its keys as attributes
+            return f"types.SimpleNamespace({', '.join(f'{key}={inner(item)}' for key, item in value.items())})"
         if type(value) in (dict, *_DICTS):
             return "{" + ", ".join(f"{inner(key)}: {inner(item)}" for key, item in value.items()) + "}"
         if isinstance(value, functools.partial):
@@ -374,8 +386,7 @@ class Script:
     def instance(self, module: torch.nn.Module, *, spelled: tuple[str, ...] = ()) -> str:
         """The code that builds an equal module; `spelled` are keywords that its forward's `**kwargs` are to become."""
         kind = type(module)
-        if id(module) in self.stands and not kind.__module__.startswith("torch."):
-            return self._stand(kind.__name__, self.stands[id(module)])
+        stand = None if kind.__module__.startswith("torch.") else self.stands.get(id(module))
         if kind.__module__.startswith("torch."):
             code = self._torch_instance(module)
             if code is not None:
@@ -385,10 +396,14 @@ class Script:
         first = f"super().__init__({_arguments_of(base, module)})"
         if base and not kind.__module__.startswith("torch.") and first.endswith("(None)"):
             first = "torch.nn.Module.__init__(self)"
-        key = (kind, tuple(state), spelled)
+        key = (kind, tuple(state), spelled, stand)
         if key in self._classes:
             return f"{self._classes[key]}()"
-        methods = self._methods(module, kind, spelled) if not kind.__module__.startswith("torch.") else []
+        methods: list[ast.stmt] = []
+        if not kind.__module__.startswith("torch."):
+            methods = self._methods(module, kind, spelled, stand=stand)
+        if any("self.parameters()" in ast.unparse(method) for method in methods) and list(module.parameters()):
+            state.append("self.parameter = torch.nn.Parameter(torch.ones(1))")  # it asks the first one for its dtype
         name = self._name(kind.__name__, key)
         self._classes[key] = name
         init = ast.parse("def __init__(self):\n    " + "\n    ".join([first, *state])).body
@@ -401,13 +416,6 @@ class Script:
         body = [*(init if state or first != "super().__init__()" else []), *methods]
         new = ast.ClassDef(name, bases, [], body or [ast.Pass()], [])
         self._text[name] = ast.unparse(ast.fix_missing_locations(new))
-        return f"{name}()"
-
-    def _stand(self, wanted: str, returned: str) -> str:
-        """A module that returns the same whatever it is given."""
-        name = self._name(wanted, ("stand", wanted, returned))
-        text = f"class {name}(torch.nn.Module):\n    def forward(self, *args, **kwargs):\n        return {returned}"
-        self._text[name] = text
         return f"{name}()"
 
     def _torch_instance(self, module: torch.nn.Module) -> str | None:
@@ -440,9 +448,16 @@ class Script:
                 return [torch_name(parent)]
         return ["torch.nn.Module"]
 
-    def _methods(self, module: torch.nn.Module, kind: type, spelled: tuple[str, ...]) -> list[ast.stmt]:
-        """The methods of the class and its user parents that ran for any instance, the most derived ones only."""
+    def _methods(
+        self, module: torch.nn.Module, kind: type, spelled: tuple[str, ...], *, stand: str | None
+    ) -> list[ast.stmt]:
+        """The methods of the class and its user parents that ran for any instance, the most derived ones only.
+
+        With `stand` the forward returns that, whatever it is given.
+        """
         found: dict[str, ast.stmt] = {}
+        if stand is not None:
+            found["forward"] = ast.parse(f"def forward(self, *args, **kwargs):\n    return {stand}").body[0]
         for parent in kind.__mro__:
             node, path, space = class_source(parent)
             if node is None or parent.__module__.startswith("torch."):
@@ -493,6 +508,10 @@ class Script:
 
 _MODULE_INTERNALS = frozenset(vars(torch.nn.Module())) | {"forward"}
 _DICTS = (types.MappingProxyType,)
+
+
+def _is_attribute(value: Any, key: Any) -> bool:
+    return isinstance(key, str) and key.isidentifier() and getattr(value, key, None) is value[key]
 
 
 def _arguments_of(base: list[str], module: torch.nn.Module) -> str:
@@ -607,9 +626,9 @@ class _Renamed(ast.NodeTransformer):
     def _resolved(self, name: str, space: Mapping[str, Any]) -> str | None:
         try:
             return self.script.resolve(name, space)
-        except LookupError:
+        except LookupError as error:
             source = self.script._from_source(name, space)
-            return source or self.script._imported(name, space)
+            return source or self.script._imported(name, space, why=str(error))
 
 
 def _copied(node: Any) -> Any:

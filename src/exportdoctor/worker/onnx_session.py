@@ -87,6 +87,13 @@ def providers(device: str) -> list[str]:
     return [wanted] if device == "cpu" else [wanted, _PROVIDERS["cpu"]]
 
 
+def can_run_on(device: str) -> bool:
+    """Whether this ONNX Runtime has an execution provider for the device."""
+    import onnxruntime as ort
+
+    return _PROVIDERS.get(device) in ort.get_available_providers()
+
+
 def _element(dtype: torch.dtype) -> int:
     from onnx import TensorProto
 

@@ -56,10 +56,8 @@ def cost_of_dtype(reference: Reference, part: BuiltPart, one: InputSet, losses: 
     other = dataclasses.replace(part, module=_twin(reference, part))
     inputs = tree_map(_raised, copy.deepcopy(one.inputs))
     with part.prepare():
-        exact = tensors_in(run_once(other.module, inputs))
-    pairs = [
-        (low.to(high.dtype), high) for low, high in zip(one.wanted, exact, strict=True) if high.is_floating_point()
-    ]
+        exact, found = tensors_in(run_once(other.module, inputs)), one.wanted
+    pairs = [(low.to(high.dtype), high) for low, high in zip(found, exact, strict=True) if high.is_floating_point()]
     worst = max((_share(low, high) for low, high in pairs), default=(0.0, 0.0), key=lambda found: found[1])
     dtype = next((name for name, kind in LOW.items() if any(t.dtype == kind for t in found)), "")
     spoiled = [loss for loss in losses if loss.after >= LARGEST]

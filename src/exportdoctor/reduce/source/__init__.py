@@ -32,9 +32,9 @@ from exportdoctor.reduce.source.blocks import unroll_loops, unwrap_blocks
 from exportdoctor.reduce.source.constants import shrink_integers, simplify_literals
 from exportdoctor.reduce.source.draft import Draft
 from exportdoctor.reduce.source.expressions import simplify_expressions
-from exportdoctor.reduce.source.inlining import inline_assignments, inline_functions, inline_imports
-from exportdoctor.reduce.source.modules import adopt_bases, bypass_children, drop_methods
-from exportdoctor.reduce.source.parameters import drop_parameters
+from exportdoctor.reduce.source.inlining import inline_assignments, inline_functions, inline_imports, inline_lambdas
+from exportdoctor.reduce.source.modules import adopt_bases, borrow_state, bypass_children, drop_methods
+from exportdoctor.reduce.source.parameters import drop_fields, drop_parameters
 from exportdoctor.reduce.source.statements import drop_names, drop_targets, thin_statements
 from exportdoctor.reduce.source.sweep import Rules, SourcePass
 
@@ -47,14 +47,17 @@ PASSES: tuple[SourcePass, ...] = (
     bypass_children,
     drop_methods,
     adopt_bases,
+    borrow_state,
     drop_names,
     drop_parameters,
+    drop_fields,
     drop_arguments,
     drop_optional_parts,
     drop_elements,
     drop_paired_elements,
     simplify_expressions,
     inline_functions,
+    inline_lambdas,
     inline_assignments,
     inline_imports,
     drop_targets,

@@ -85,6 +85,61 @@ def adopt_bases(tree: ast.Module) -> Iterator[Edit]:
                     yield {base: (module,), **_bare_super_calls(node), **_unimported(tree, base)}
 
 
+@one_sweep
+def borrow_state(tree: ast.Module) -> Iterator[Edit]:
+    """Inherit from one of torch's modules that has a parameter or a buffer already, where `__init__` makes but one.
+
+    `self.weight = torch.nn.Parameter(torch.ones(2))` is the only state of a module of which the forward is one line:
+    as a `torch.nn.LayerNorm(2)` it needs no `__init__` at all.
+    """
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef) and [ast.unparse(base) for base in node.bases] == ["torch.nn.Module"]:
+            for method in node.body:
+                match method:
+                    case ast.FunctionDef(name="__init__", body=[ast.Expr(), ast.stmt() as made]):
+                        yield from _borrowed(tree, node, method, _lender(made))
+
+
+_Lender = tuple[str, str, str, tuple[int, ...]] | None
+
+
+def _lender(made: ast.stmt) -> _Lender:
+    """What is made: its name, and class, name there and constructor's arguments of torch's module that has the like."""
+    match made:
+        case ast.Assign(
+            targets=[ast.Attribute(value=receiver, attr=name)],
+            value=ast.Call(func=ast.Attribute(attr="Parameter"), args=[ast.Call(args=sizes)]),
+        ) if is_self(receiver):
+            shape = _integers(sizes)
+            if len(shape) == len(sizes) == 1:
+                return name, "torch.nn.LayerNorm", "weight", shape
+            return (name, "torch.nn.Linear", "weight", shape[::-1]) if len(shape) == len(sizes) == 2 else None
+        case ast.Expr(ast.Call(func=ast.Attribute(value=receiver, attr="register_buffer"), args=[name_of, value])):
+            if is_self(receiver) and isinstance(name_of, ast.Constant):
+                shape = _integers(value.args) if isinstance(value, ast.Call) else ()
+                return str(name_of.value), "torch.nn.BatchNorm1d", "running_mean", shape[:1] or (1,)
+    return None
+
+
+def _integers(sizes: list[ast.expr]) -> tuple[int, ...]:
+    return tuple(one.value for one in sizes if isinstance(one, ast.Constant) and type(one.value) is int)
+
+
+def _borrowed(tree: ast.Module, owner: ast.ClassDef, made_in: ast.stmt, lender: _Lender) -> Iterator[Edit]:
+    if lender is None:
+        return
+    name, base, there, given = lender
+    edit: dict[ast.AST, tuple[ast.AST, ...]] = {made_in: (), owner.bases[0]: (ast.parse(base, mode="eval").body,)}
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(func=ast.Name(id=called), args=[]) if called == owner.name:
+                edit[node] = (ast.Call(node.func, [ast.Constant(size) for size in given], []),)
+    for node in ast.walk(owner):
+        if isinstance(node, ast.Attribute) and is_self(node.value) and node.attr == name:
+            edit[node] = (ast.Attribute(node.value, there, node.ctx),)
+    yield edit
+
+
 def _module_class(tree: ast.Module) -> ast.expr | None:
     """The class by the name that the file has for it, if it imports torch at all."""
     names = _imported_names(tree)

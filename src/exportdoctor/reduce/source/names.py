@@ -12,7 +12,8 @@ import symtable
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-_ALWAYS_DEFINED = frozenset(dir(builtins)) | {"__file__", "__builtins__"}
+# `.weight` is what a class may have from one of torch's (borrow_state in modules.py)
+_ALWAYS_DEFINED = frozenset(dir(builtins)) | {"__file__", "__builtins__", ".weight"}
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The pass that drops a parameter of a function, together with what each call gives for it."""
+"""Passes that drop a parameter of a function, or a field of a class, together with what each call gives for it."""
 
 from __future__ import annotations
 
@@ -22,6 +22,26 @@ def drop_parameters(tree: ast.Module) -> Iterator[Edit]:
     for callee in callees(tree):
         for place in reversed(range(callee.bound, len(parameters(callee.function)))):
             yield _without_parameter(callee, place, calls)
+
+
+@one_sweep
+def drop_fields(tree: ast.Module) -> Iterator[Edit]:
+    """Drop a field of a dataclass or a named tuple, and what is given for it wherever one is made.
+
+    `Output(scores=None, hidden=None)`, returned where no such class may be: the field cannot go before what is given
+    for it, nor that before the field, and with both fields goes the import of `dataclasses`.
+    """
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            made = [call for call in calls if called_name(call) == node.name]
+            fields = [part for part in node.body if isinstance(part, ast.AnnAssign)]
+            for place, field in reversed(list(enumerate(fields))):
+                if isinstance(field.target, ast.Name):
+                    edit = removed(field)
+                    for call in made:
+                        edit = {**edit, **_call_without(call.args, call.keywords, place, field.target.id)}
+                    yield edit
 
 
 def _without_parameter(callee: Callee, place: int, calls: list[ast.Call]) -> Edit:
