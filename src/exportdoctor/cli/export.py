@@ -15,6 +15,7 @@ import msgspec
 
 from exportdoctor.cli.complete import complete_targets
 from exportdoctor.cli.image_size import ImageSizeType
+from exportdoctor.cli.interruption import Interruption
 from exportdoctor.cli.terminal import style_of, write_out
 from exportdoctor.cli.trouble import say
 from exportdoctor.core.errors import ExitCode, UsageError
@@ -88,7 +89,8 @@ def export(context: click.Context, /, **given: Any) -> int:
     _check_packages(given)
     order, output = _order(given)
     command = shlex.join(("exportdoctor", *context.obj))
-    made = make(order, output=output, command=command, doing=doing)
+    with Interruption():
+        made = make(order, output=output, command=command, doing=doing)
     lines = [headline(order, made.handed), *lines_of(order, made.handed, made.shims)]
     lines += [f"  wrote   {path}" for path in made.placed]
     text = "\n".join(lines) + "\n"

@@ -71,6 +71,7 @@ def _texts(order: Order, handed: Handed, shims: Sequence[Shim], command: str) ->
             program=handed.files[0].name if handed.files else "",
             proved=headline(order, handed),
             imports=handed.imports,
+            image_input=order.image_input,
         )
         texts[file_name(order.target.ref, order.part)] = shims_module(shims, about).encode()
     return texts

@@ -12,6 +12,7 @@ import re
 import sys
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from exportdoctor.core.errors import UsageError
@@ -23,6 +24,7 @@ from exportdoctor.store.places import slug
 CACHES = "register-cache-pytree"
 _CALL = "exportdoctor.shims.export_call"
 _EXPORTING = "exportdoctor.shims.exporting"
+_PLAIN_IMAGE = "exportdoctor.worker.plain_image"
 _RECORD = "exportdoctor.shims.record"
 
 _TAIL = '''
@@ -88,7 +90,9 @@ def caches():
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class About:
     """What the module says of itself. `made_by` is the command, `versions` those of the proof, `program` the file that
-    was proved, `imports` what must be imported before that can be loaded."""
+    was proved, `imports` what must be imported before that can be loaded. With `image_input` it brings the module that
+    makes patches of a plain image.
+    """
 
     title: str
     part: str
@@ -97,6 +101,7 @@ class About:
     program: str = ""
     proved: str = ""
     imports: tuple[str, ...] = ()
+    image_input: bool = False
 
 
 def file_name(ref: str, part: str) -> str:
@@ -110,6 +115,9 @@ def shims_module(shims: Sequence[Shim], about: About) -> str:
     carrier.carry(_CALL, "ExportCall")
     carrier.carry(_EXPORTING, "export_program")
     carrier.carry(_RECORD, "NotApplicable")
+    if about.image_input:
+        carrier.files[_PLAIN_IMAGE] = str(Path(__file__).parents[1] / "worker" / "plain_image.py")
+        carrier.carry(_PLAIN_IMAGE, "PlainImage")
     entries = []
     for shim in shims:
         carrier.parts.append(f"# {shim.id}: {shim.title}")
@@ -223,6 +231,7 @@ def _use(shims: Sequence[Shim], about: About) -> list[str]:
     module = file_name(about.title, about.part).removesuffix(".py")
     lines = [
         f"import {module} as cure",
+        *(["model = cure.PlainImage(encoder).eval()"] if about.image_input else []),
         "program = cure.export(model, args, kwargs, dynamic_shapes=shapes)   # instead of torch.export.export",
         f"program = cure.load({name!r})".ljust(68) + "# or the one that is already made"
         if name.endswith(".pt2")

@@ -1,0 +1,82 @@
+"""Factories for the tests of exports: one disease of a later stage each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.export import Dim
+
+
+@torch.library.custom_op("export_targets::smooth", mutates_args=())
+def smooth(x: torch.Tensor) -> torch.Tensor:
+    """An operator that ONNX has no translation for."""
+    return (x + x.roll(1, 0)) / 2
+
+
+smooth.register_fake(torch.empty_like)
+
+
+class Smooth(torch.nn.Module):
+    """The submodule that is at fault."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The same shape."""
+        return smooth(x)
+
+
+class Block(torch.nn.Module):
+    """A layer, and the submodule given."""
+
+    def __init__(self, inner: torch.nn.Module) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 4)
+        self.inner = inner
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(rows, 4)."""
+        return self.inner(self.layer(x))
+
+
+class Grows(torch.nn.Module):
+    """Leaves the range of float16, and comes back into it."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The same shape."""
+        return ((x + 300) * (x + 300)) / 1000
+
+
+class Stateful(torch.nn.Module):
+    """Its answer depends on how often it was called: a program knows only one of them."""
+
+    calls = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The same shape."""
+        Stateful.calls += 1
+        return x * Stateful.calls
+
+
+def _rows(module: torch.nn.Module, **more: Any) -> dict[str, Any]:
+    torch.manual_seed(0)
+    return {"module": module.eval(), "args": (torch.randn(3, 4),), "dynamic_shapes": ({0: Dim.DYNAMIC},), **more}
+
+
+def plain() -> Any:
+    """Exports as it is."""
+    return _rows(Block(torch.nn.ReLU()))
+
+
+def untranslatable() -> Any:
+    """torch.onnx has nothing for an operator of `inner.inner`."""
+    return _rows(Block(Block(Smooth())))
+
+
+def overflowing() -> Any:
+    """In float16 a value in between is not finite."""
+    return _rows(Block(Grows()))
+
+
+def counting() -> Any:
+    """The program computes other numbers than eager."""
+    return _rows(Stateful())
