@@ -340,6 +340,8 @@ def _right_at_its_size(outcome: Outcome) -> bool:
 
 def _note(outcome: Outcome) -> str:
     """What there is to say of a try beyond its result."""
+    if outcome.status == "not_applicable":
+        return outcome.note.partition(": ")[2] or outcome.note  # it begins with the shim's own name
     if outcome.note or outcome.signal:
         return outcome.note or (outcome.signal or "")
     wrong = next((row for row in outcome.numbers if not row.holds), None)

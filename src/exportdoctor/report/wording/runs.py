@@ -103,10 +103,11 @@ def _proved(proof: Proof) -> str:
 
 
 def export_command(part: PartRecord, report: Report) -> str:
-    """The command that applies the prescription and writes the program."""
+    """The command that applies the prescription and writes the program; fake weights have no values to write."""
+    weights = " --weights FOLDER" if report.target.weights == "fake" else ""
     chosen = f" --part {part.name}" if len(report.parts) > 1 or part.name != "default" else ""
     name = "model" if part.name == "default" else part.name
-    return f"exportdoctor export {report.target.ref}{chosen} --to pt2 -o {name}.pt2"
+    return f"exportdoctor export {report.target.ref}{chosen}{weights} --to pt2 -o {name}.pt2"
 
 
 def coverage(part: PartRecord) -> str:

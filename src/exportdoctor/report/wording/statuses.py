@@ -36,16 +36,6 @@ STATUS_WORDS = {
     "timed_out": "timed out",
     "not_asked": "not asked yet",
 }
-STATUS_WORDS = {
-    "pass": "passes",
-    "fails_own": "own code",
-    "fails_child": "through a child",
-    "cured": "cured",
-    "not_called": "never called",
-    "crashed": "crashed",
-    "timed_out": "timed out",
-    "not_asked": "not asked yet",
-}
 
 
 def row_name(row: Row) -> str:
