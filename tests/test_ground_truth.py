@@ -86,14 +86,25 @@ def test_equal_modules_are_asked_once(full: Report) -> None:
     assert full.stats.answered_by_equality >= 790
 
 
-@pytest.mark.parametrize("part", ["text", "decode"])
-def test_language_parts_export_with_dynamic_shapes(part: str) -> None:
-    report = scan_ref("Qwen2.5-VL-3B", parts=(part,))
+@pytest.mark.parametrize(("ref", "part"), [("Qwen2.5-VL-3B", "text"), ("Qwen2.5-VL-3B-tiny", "decode")])
+def test_language_parts_export_with_dynamic_shapes(ref: str, part: str) -> None:
+    """Decoding at its full size is part of `make bench`."""
+    report = scan_ref(ref, parts=(part,))
     assert report.parts[0].verdict == "passes"
     assert report.parts[0].asked == 1
 
 
-def test_the_vision_tower_fails_with_dynamic_shapes_in_the_same_two_places() -> None:
-    report = scan_ref("Qwen2.5-VL-3B", parts=("vision",))
+def test_the_vision_tower_fails_with_dynamic_shapes_in_the_same_two_places_and_is_cured() -> None:
+    """Cured on its small twin, with numbers, and confirmed at its full size."""
+    report = scan_ref("Qwen2.5-VL-3B", parts=("vision",), cure=True)
     places = {(finding.line, finding.kind) for finding in report.findings}
     assert places >= {(159, "data_dependent_guard"), (162, "data_dependent_value")}
+    part = report.parts[0]
+    assert part.verdict == "cured"
+    assert part.prescription is not None
+    assert part.prescription.shims == ("precompute-grid", "block-diagonal-attention")
+    assert part.prescription.proof is not None
+    assert part.prescription.proof.on == "a small twin with random weights"
+    moved = [tried for tried in report.findings[0].shims_tried if tried.result == "moved"]
+    assert [(tried.shim, tried.next) for tried in moved] == [("precompute-grid", report.findings[1].id)]
+    assert report.findings[1].shims_tried[-1].result == "cured"

@@ -346,7 +346,7 @@ async def test_the_cure_tells_before_and_after_with_its_proof_and_what_to_paste(
             "1. precompute-grid (signature)",
             "2. block-diagonal-attention (exact)",
             "Proved on a small twin",
-            "exportdoctor export Qwen2.5-VL-3B --part vision --to pt2 -o vision.pt2",
+            "exportdoctor export Qwen2.5-VL-3B --part vision --weights FOLDER --to pt2 -o vision.pt2",
             "→ precompute-grid moves it on to F2",
             "✓ precompute-grid+block-diagonal-attention cures it",
             "○ check-as-assertion does not apply",

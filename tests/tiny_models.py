@@ -26,12 +26,6 @@ def llama() -> Any:
     return _made(tr.LlamaForCausalLM(config), input_ids=_ids())
 
 
-def llama_without_cache() -> Any:
-    """The same without its cache: it exports."""
-    model, args, inputs = llama()
-    return model, args, {**inputs, "use_cache": False}
-
-
 def bert() -> Any:
     """An encoder."""
     torch.manual_seed(0)
@@ -124,6 +118,6 @@ def qwen2_5_vl() -> Any:
 
 
 FAMILIES = (
-    "llama", "llama_without_cache", "bert", "t5", "vit", "clip", "whisper", "mixtral", "mamba", "wav2vec2",
+    "llama", "bert", "t5", "vit", "clip", "whisper", "mixtral", "mamba", "wav2vec2",
     "qwen2_5_vl",
 )  # fmt: skip
