@@ -11,10 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from exportdoctor.cli.main import run as command_line
+from exportdoctor.core.errors import UsageError
 from exportdoctor.core.outcome import Agreement, ExceptionFact, Failure, Frame, Outcome
 from exportdoctor.core.probe import Probe
+from exportdoctor.core.report import FAILING
 from exportdoctor.engine.prescribe import Prescriber
 from exportdoctor.shims import SOUNDNESS, Cure, Shim
+from exportdoctor.store.runs import read_run
 from scanning import scan_file
 
 ROOT, TWIN = Probe(part="full", fqn=""), Probe(part="full~twin", fqn="")
@@ -184,3 +188,27 @@ def test_a_fixture_is_cured_and_its_numbers_agree(name: str, shims: tuple[str, .
     assert found.proof.tolerance is not None
     assert found.proof.max_abs_diff <= found.proof.tolerance
     assert report.findings[0].shims_tried[-1].result == "cured"
+
+
+@pytest.mark.slow
+def test_one_submodule_can_be_asked_alone(tmp_path: Path) -> None:
+    report = scan_file(FIXTURES / "parent_own_code_and_child.py", modules=("encoder.gate",))
+    statuses = {module.fqn: module.status for module in report.parts[0].modules}
+    assert statuses[""] == "not_asked"
+    assert statuses["encoder.gate"] in FAILING
+    assert any("only encoder.gate was asked" in note for note in report.notes)
+    with pytest.raises(UsageError, match=r"No part calls a submodule .encoder\.gat"):
+        scan_file(FIXTURES / "parent_own_code_and_child.py", modules=("encoder.gat",))
+
+
+@pytest.mark.slow
+def test_shims_tried_on_their_own_are_noted_in_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EXPORTDOCTOR_HOME", str(tmp_path / "home"))
+    target, run = f"{FIXTURES / 'unregistered_pytree_out.py'}:build", tmp_path / "run"
+    assert command_line(["scan", target, "--no-cure", "-q", "--out", str(run)]) == 1
+    assert command_line(["shims", "try", "register-dataclass-pytree", target, "--run", str(run)]) == 0
+    (finding,) = read_run(run).state.findings.values()
+    assert [(tried.shim, tried.result) for tried in finding.shims_tried] == [("register-dataclass-pytree", "cured")]
+    assert command_line(["shims", "try", "no-grad", target, "--run", str(run)]) == 1
+    (finding,) = read_run(run).state.findings.values()
+    assert [tried.result for tried in finding.shims_tried] == ["cured", "same"]

@@ -108,6 +108,14 @@ def _rescan(view: RunView, selection: Selection | None) -> Iterator[Deed]:
     if started is None:
         return
     out = runs_root() / new_run_id(view.target.ref)
+    if selection is not None:
+        where, module = selection.part.record.name, selection.row.fqns[0]
+        if module:
+            yield Deed(
+                title=f"Rescan {module}, as a new run",
+                command=lambda _: commands.scan_again(started, parts=(where,), out=out, module=module),
+                opens=out,
+            )
     if selection is not None and len(view.parts) > 1:
         part = selection.part.record.name
         yield Deed(

@@ -22,10 +22,11 @@ def resume(run: Path) -> Command:
     return (*_OURS, "scan", "--resume", str(run), "--quiet")
 
 
-def scan_again(started: RunStarted, *, parts: tuple[str, ...], out: Path) -> Command:
-    """The scan that made a run once more, of some of its parts, asking everything anew."""
+def scan_again(started: RunStarted, *, parts: tuple[str, ...], out: Path, module: str = "") -> Command:
+    """The scan that made a run once more, of some of its parts or of one submodule, asking everything anew."""
     target = started.target
     chosen = tuple(word for part in parts for word in ("--part", part))
+    chosen += ("--module", module) if module else ()
     return (*_OURS, "scan", target.ref, *chosen, *_built(target.options), *_asked(started.options),
             "--no-cache", "--quiet", "--out", str(out))  # fmt: skip
 

@@ -61,6 +61,7 @@ _OF_A_RESUMED_RUN = frozenset({"resume", "timeout", "memory", "jobs", "as_json",
 )
 @click.option("--image-size", type=ImageSizeType(), metavar="HxW", help="The example image, in pixels.")
 @click.option("--static", is_flag=True, help="Fix every size; the default keeps batch, length and patches dynamic.")
+@click.option("--module", "modules", multiple=True, metavar="FQN", help="Ask this submodule in place of the root.")
 @click.option("--exhaustive", is_flag=True, help="Ask every distinct submodule, not only where a parent fails.")
 @click.option("--no-cure", is_flag=True, help="Do not look for shims.")
 @click.option("--shims", "shim_files", metavar="FILE", multiple=True, help="A Python file with shims of your own.")
@@ -173,6 +174,7 @@ def _options(given: dict[str, Any]) -> ScanOptions:
         exporter=given["exporter"],
         to=given["to"],
         exhaustive=given["exhaustive"],
+        modules=given["modules"],
         cure=not given["no_cure"],
         shim_files=tuple(os.path.abspath(file) for file in given["shim_files"]),
         allow=given["allow"],

@@ -11,8 +11,9 @@ from typing import Any
 
 import click
 
-from exportdoctor.cli.complete import complete_targets
+from exportdoctor.cli.complete import complete_runs, complete_targets
 from exportdoctor.cli.image_size import ImageSizeType
+from exportdoctor.cli.noting import note_tried
 from exportdoctor.cli.terminal import style_of, write_out
 from exportdoctor.core.codec import pretty
 from exportdoctor.core.errors import ExitCode
@@ -20,6 +21,7 @@ from exportdoctor.core.event import ScanOptions
 from exportdoctor.report import wording
 from exportdoctor.report.canvas import Canvas, Span
 from exportdoctor.shims import SOUNDNESS_MEANS, Shim, difference, find, installed_versions, registry
+from exportdoctor.store.runs import find_run
 from exportdoctor.targets import resolve
 
 _ENDLESS = 10_000
@@ -75,9 +77,10 @@ def show(name: str, files: tuple[str, ...], as_json: bool) -> int:
 @click.option("--image-size", type=ImageSizeType(), metavar="HxW", help="The example image, in pixels.")
 @click.option("--static", is_flag=True, help="Fix every size.")
 @click.option("--timeout", type=click.FloatRange(min=0, min_open=True), metavar="S", help="Seconds for one attempt.")
+@click.option("--run", metavar="RUN", shell_complete=complete_runs, help="Note what they do in this run, too.")
 @_FILES
 @_JSON
-def try_them(name: str, target: str, files: tuple[str, ...], as_json: bool, **given: Any) -> int:
+def try_them(name: str, target: str, files: tuple[str, ...], as_json: bool, run: str | None, **given: Any) -> int:
     """Apply one shim, or several joined by +, to a target's parts, and tell what each part does then.
 
     Exit code: 0 every part exports and its numbers agree with eager's, 1 not so.
@@ -89,6 +92,7 @@ def try_them(name: str, target: str, files: tuple[str, ...], as_json: bool, **gi
     for one in names:
         if not one.startswith("static-dim:"):
             find(one, files=files)
+    folder = find_run(run) if run is not None else None
     build = BuildOptions(weights=given["weights"], image_size=given["image_size"], static=given["static"])
     options = ScanOptions(
         exporter=given["exporter"], timeout=given["timeout"], shim_files=tuple(map(os.path.abspath, files))
@@ -99,6 +103,8 @@ def try_them(name: str, target: str, files: tuple[str, ...], as_json: bool, **gi
         found.append(tried)
         if not as_json:
             write_out(_tried(tried))
+    if folder is not None:
+        note_tried(found, folder)
     if as_json:
         write_out(pretty(found).decode())
     return ExitCode.EXPORTS if all(tried.cured or tried.exports for tried in found) else ExitCode.FINDINGS

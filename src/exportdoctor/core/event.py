@@ -23,7 +23,8 @@ class ScanOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How a scan asks. `timeout` in seconds, none = found from the first attempt; `jobs` attempts at a time.
 
     `isolation`: attempts are forks of a warm worker, or made by workers that are replaced after any failure; by default
-    forks, unless a CUDA context exists or the platform has none.
+    forks, unless a CUDA context exists or the platform has none. `modules`: these submodules are asked in place of each
+    part's root.
     """
 
     exporter: Exporter = "export"
@@ -37,6 +38,7 @@ class ScanOptions(msgspec.Struct, frozen=True, kw_only=True):
     use_cache: bool = True
     allow: tuple[str, ...] = ()
     shim_files: tuple[str, ...] = ()
+    modules: tuple[str, ...] = ()
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event"):

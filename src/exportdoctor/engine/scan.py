@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack, closing
+from difflib import get_close_matches
 from typing import Any
 
 import msgspec
@@ -69,6 +70,7 @@ def _events(request: ScanRequest, launcher: Launcher) -> Iterator[ev.AnyEvent]:
                 yield from _begin(asking, captured.pop(), opened)
         for waiting in captured:
             yield from _begin(asking, waiting, opened)
+        _refuse_unknown(options.modules, asking)
         yield from asking.run()
         yield from asking.look_deeper()
     parts = list(asking.parts.values())
@@ -92,6 +94,16 @@ def _begin(asking: Asking, captured: Captured, opened: Opened) -> Iterator[ev.An
     part = PartScan(captured, options=asking.request.options, versions=opened.environment)
     yield from asking.add(part, forward_seconds=captured.seconds)
     yield from asking.step()
+
+
+def _refuse_unknown(modules: tuple[str, ...], asking: Asking) -> None:
+    """A submodule that no part calls cannot be asked."""
+    called = {fqn for part in asking.parts.values() for fqn in part.facts}
+    unknown = next((fqn for fqn in modules if fqn not in called), None)
+    if unknown is not None:
+        near = get_close_matches(unknown, called, n=3, cutoff=0.5)
+        hint = f"Did you mean {' or '.join(near)}?" if near else "Leave --module out to see them all"
+        raise UsageError(f"No part calls a submodule {unknown!r}", hint=hint)
 
 
 def _accepted(reply: Any) -> Any:

@@ -55,12 +55,18 @@ class PartScan:
     @property
     def failing(self) -> bool:
         """Whether the part's root fails."""
+        if self.options.modules:
+            return any(verdict.failing for verdict in self.verdicts.values())
         root = self.verdicts.get(self.captured.prefix)
         return root is None or root.failing
 
     def begin(self) -> Iterator[Probe | ev.AnyEvent]:
-        """The first questions: the root, or every called module."""
-        if self.options.exhaustive:
+        """The first questions: the root, the modules that were chosen, or every called module."""
+        if self.options.modules:
+            for fqn in self.options.modules:
+                if fqn in self.facts:
+                    yield from self._want(fqn)
+        elif self.options.exhaustive:
             # the largest first: two processors are then busy to the end
             for fqn in sorted(self.facts, key=lambda name: -len(below(self.tree, name))):
                 yield from self._want(fqn)
@@ -288,6 +294,10 @@ class PartScan:
         """The part's verdict."""
         prescriber = self.cure.prescriber if self.cure is not None else None
         verdict = verdict_of_part(self.verdicts.get(self.captured.prefix))
+        if self.options.modules:
+            verdict = "fails" if self.failing else "passes"
+            asked = ", ".join(fqn for fqn in self.options.modules if fqn in self.facts) or "none of its submodules"
+            yield ev.Noted(text=f"{self.name}: only {asked} was asked, the part itself was not")
         if prescriber is not None and prescriber.prescription is not None and not prescriber.note:
             verdict = "cured"
         elif prescriber is not None:

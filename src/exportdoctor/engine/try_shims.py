@@ -10,7 +10,8 @@ import msgspec
 
 from exportdoctor.core.errors import TargetError, UsageError, WorkerLost
 from exportdoctor.core.event import ScanOptions
-from exportdoctor.core.outcome import Agreement, Outcome
+from exportdoctor.core.finding import ShimResult
+from exportdoctor.core.outcome import Agreement, Frame, Outcome
 from exportdoctor.core.probe import Probe
 from exportdoctor.core.protocol import TWIN, Capture, Captured, Open, Opened, Refused
 from exportdoctor.core.target import TargetRef
@@ -22,7 +23,10 @@ _PATIENCE = 600.0
 
 
 class Tried(msgspec.Struct, frozen=True, kw_only=True):
-    """One part. `before` and `after` are sentences; `numbers` are of `on`, the part or its small twin."""
+    """One part. `before` and `after` are sentences; `numbers` are the part's own or its small twin's.
+
+    `at` is the line that fails without the shims, `next_at` the one that fails with them.
+    """
 
     part: str
     shims: tuple[str, ...]
@@ -30,6 +34,9 @@ class Tried(msgspec.Struct, frozen=True, kw_only=True):
     cured: bool
     before: str
     after: str
+    result: ShimResult
+    at: Frame | None = None
+    next_at: Frame | None = None
     numbers: tuple[Agreement, ...] = ()
 
 
@@ -67,6 +74,9 @@ def _tried(pool: Pool, opened: Opened, captured: Captured, options: ScanOptions,
         cured=proved and not before.passed,
         before=_said(before),
         after=_said(after) + (" (numbers of a small twin)" if numbers and not values else ""),
+        result=_result(before, after, proved=proved),
+        at=before.failure.culprit if before.failure else None,
+        next_at=after.failure.culprit if after.failure else None,
         numbers=numbers,
     )
 
@@ -79,6 +89,17 @@ def _on_the_twin(pool: Pool, treated: Probe) -> Outcome | None:
     if not isinstance(found, Captured):
         return None
     return pool.submit(msgspec.structs.replace(treated, part=found.part, fqn=found.prefix, to="run")).result()
+
+
+def _result(before: Outcome, after: Outcome, *, proved: bool) -> ShimResult:
+    if after.status == "not_applicable":
+        return "not_applicable"
+    if after.stages.get("export") == "pass":
+        return "cured" if proved else "error"
+    if after.status != "failed" or before.status != "failed":
+        return "error"
+    one, other = (outcome.failure.culprit if outcome.failure else None for outcome in (before, after))
+    return "same" if one == other else "moved"
 
 
 def _said(outcome: Outcome) -> str:
