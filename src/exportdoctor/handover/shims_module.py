@@ -142,7 +142,7 @@ def _expression(carrier: Carrier, shim: Shim) -> str:
     except (OSError, TypeError, SyntaxError, LookupError) as error:
         raise UsageError(
             f"The source of the shim {shim.id} cannot be carried into a file of its own: {error}",
-            hint="Export with --no-shims-file",
+            hint="The program is written; its shims can be applied with exportdoctor.shims.applying",
         ) from error
 
 
