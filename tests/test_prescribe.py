@@ -196,7 +196,10 @@ def test_one_submodule_can_be_asked_alone(tmp_path: Path) -> None:
     statuses = {module.fqn: module.status for module in report.parts[0].modules}
     assert statuses[""] == "not_asked"
     assert statuses["encoder.gate"] in FAILING
-    assert any("only encoder.gate was asked" in note for note in report.notes)
+    assert report.parts[0].only == ("encoder.gate",)
+    passing = scan_file(FIXTURES / "parent_own_code_and_child.py", modules=("encoder.proj",))
+    assert passing.parts[0].verdict == "passes"
+    assert not passing.exports, "one submodule says nothing of the whole"
     with pytest.raises(UsageError, match=r"No part calls a submodule .encoder\.gat"):
         scan_file(FIXTURES / "parent_own_code_and_child.py", modules=("encoder.gat",))
 

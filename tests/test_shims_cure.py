@@ -76,11 +76,10 @@ def test_everything_is_restored_also_when_the_body_raises(name: str) -> None:
     assert changed(before, snapshot(call)) == set()
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [name for name in CASES if not name.startswith("register-")])
 def test_the_program_runs_after_the_shim_is_gone(name: str) -> None:
+    """But for registrations, which running the program needs, too, as their records say."""
     found, shim = CASES[name], SHIMS[name]
-    if name.startswith("register-"):
-        pytest.skip("running it needs the registration, as its record says")
     call = found.call()
     with sh.applying((shim,), call) as given:
         program = found.export(given)

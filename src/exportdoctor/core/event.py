@@ -119,7 +119,7 @@ class FindingMade(Event, frozen=True, kw_only=True, tag="finding_made"):
 
 
 class PartFinished(Event, frozen=True, kw_only=True, tag="part_finished"):
-    """A part's verdict."""
+    """A part's verdict; of the submodules in `only` where they alone were asked."""
 
     part: str
     verdict: PartVerdict
@@ -127,6 +127,7 @@ class PartFinished(Event, frozen=True, kw_only=True, tag="part_finished"):
     seconds: float
     asked: int
     prescription: Prescription | None = None
+    only: tuple[str, ...] = ()
 
 
 class Noted(Event, frozen=True, kw_only=True, tag="noted"):

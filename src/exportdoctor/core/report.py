@@ -76,7 +76,8 @@ class Prescription(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PartRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One separately exported entry of the target."""
+    """One separately exported entry of the target. The verdict is of the submodules in `only`, where they alone were
+    asked."""
 
     name: str
     verdict: PartVerdict
@@ -88,6 +89,7 @@ class PartRecord(msgspec.Struct, frozen=True, kw_only=True):
     asked: int = 0
     called: int = 0
     complete: bool = True
+    only: tuple[str, ...] = ()
 
 
 class Stats(msgspec.Struct, frozen=True, kw_only=True):
@@ -116,4 +118,4 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def exports(self) -> bool:
         """Whether every part exports as it is."""
-        return all(part.verdict == "passes" for part in self.parts) and self.complete
+        return all(part.verdict == "passes" and not part.only for part in self.parts) and self.complete

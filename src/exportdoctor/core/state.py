@@ -49,6 +49,7 @@ class PartState:
             prescription=done.prescription if done else None,
             modules=modules,
             complete=done is not None,
+            only=done.only if done else (),
         )
 
 

@@ -18,7 +18,7 @@ from exportdoctor.core import event as ev
 from exportdoctor.core.errors import WorkerLost
 from exportdoctor.core.outcome import Outcome
 from exportdoctor.core.probe import Probe
-from exportdoctor.core.protocol import TWIN, Capture, Captured, Opened
+from exportdoctor.core.protocol import TWIN, Capture, Captured, Opened, Refused
 from exportdoctor.engine.limits import Limits
 from exportdoctor.engine.pool import Pool
 from exportdoctor.engine.request import ScanRequest
@@ -78,18 +78,20 @@ class Asking:
     def _seek_cures(self) -> Iterator[ev.AnyEvent]:
         """Begin to seek shims under which each failing part exports."""
         for part in self.parts.values():
-            if part.failing:
-                yield from self._take(part.seek_cure(self._twin_of(part), values=self.opened.weights != "fake"))
+            if not part.failing:
+                continue
+            twin = self._twin_of(part) if self.opened.twins else None
+            if isinstance(twin, Refused):
+                yield ev.Noted(text=f"{part.name}: {twin.message}")
+            found = twin if isinstance(twin, Captured) else None
+            yield from self._take(part.seek_cure(found, values=self.opened.weights != "fake"))
 
-    def _twin_of(self, part: PartScan) -> Captured | None:
-        """The part of the small twin, captured; None where there is none."""
-        if not self.opened.twins:
-            return None
+    def _twin_of(self, part: PartScan) -> Captured | Refused:
+        """The part of the small twin, captured, or why there is none."""
         try:
-            reply = self.pool.capture(Capture(part=part.name + TWIN, exporter=self.request.options.exporter))
-        except WorkerLost:
-            return None
-        return reply if isinstance(reply, Captured) else None
+            return self.pool.capture(Capture(part=part.name + TWIN, exporter=self.request.options.exporter))
+        except WorkerLost as error:
+            return Refused(stage="build", part=part.name, message=f"There is no small twin: {error.message}")
 
     def close(self) -> None:
         """Put the cache in order, however the scan ends."""

@@ -40,7 +40,7 @@ Ids = tuple[str, ...]
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """A set of shims that was asked where `before` was the failure. `further` is the set without the newest."""
+    """A set of shims that was asked where `before` was the failure."""
 
     shims: Ids
     before: Outcome

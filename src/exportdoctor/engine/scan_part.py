@@ -296,8 +296,6 @@ class PartScan:
         verdict = verdict_of_part(self.verdicts.get(self.captured.prefix))
         if self.options.modules:
             verdict = "fails" if self.failing else "passes"
-            asked = ", ".join(fqn for fqn in self.options.modules if fqn in self.facts) or "none of its submodules"
-            yield ev.Noted(text=f"{self.name}: only {asked} was asked, the part itself was not")
         if prescriber is not None and prescriber.prescription is not None and not prescriber.note:
             verdict = "cured"
         elif prescriber is not None:
@@ -309,6 +307,7 @@ class PartScan:
             seconds=round(time.monotonic() - self.started, 3),
             asked=self.asked,
             prescription=prescriber.prescription if prescriber is not None else None,
+            only=tuple(fqn for fqn in self.options.modules if fqn in self.facts),
         )
 
     def call_fact_of_root(self) -> CallFact:

@@ -30,7 +30,7 @@ def prescribed(target: str, part: str) -> tuple[str, ...]:
         if run.ref.casefold() != target.casefold() or part not in run.parts:
             continue
         record = _record(Path(run.path), part)
-        if record is None:
+        if record is None or record.only or not record.complete:
             continue
         if record.verdict == "passes":
             return ()

@@ -47,6 +47,10 @@ class Plan(Protocol):
     def identity(self) -> dict[str, object]:
         """Everything on disk and on the command line that the answers depend on, ready for JSON."""
 
+    @property
+    def has_twin(self) -> bool:
+        """Whether `twin` gives one."""
+
     def twin(self) -> Plan | None:
         """A small model of the same kind with real values, `None` where there is none. May import torch."""
 

@@ -50,6 +50,11 @@ class ConfigurationPlan:
             "checkpoint": checkpoint_identity(self.options.weights),
         }
 
+    @property
+    def has_twin(self) -> bool:
+        """A configuration can be made small."""
+        return True
+
     def twin(self) -> ConfigurationPlan:
         """The same architecture, small and with random weights. Imports transformers."""
         from exportdoctor.targets.twin import twin_of

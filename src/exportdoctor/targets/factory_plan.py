@@ -45,6 +45,11 @@ class FactoryPlan:
             "options": msgspec.to_builtins(self.options),
         }
 
+    @property
+    def has_twin(self) -> bool:
+        """Nothing is known of how to make the module small."""
+        return False
+
     def twin(self) -> None:
         """None: a factory's module has values of its own."""
         return

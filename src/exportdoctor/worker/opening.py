@@ -64,7 +64,7 @@ class Opening:
             seconds=round(time.perf_counter() - started, 3),
             parts=tuple(self.plan.parts),
             sources=environment.sources(self.built.model),
-            twins=self.built.weights == "fake" and hasattr(self.plan, "config"),
+            twins=self.built.weights == "fake" and self.plan.has_twin,
         )
 
     def _build(self, plan: Plan) -> Built:

@@ -29,6 +29,9 @@ def verdict(part: PartRecord, findings: int) -> str:
     """A part's verdict in a few words."""
     if not part.complete:
         return f"cut off, {finding_count(findings)} so far"
+    if part.only:
+        asked = part.only[0] if len(part.only) == 1 else count(len(part.only), "submodule")
+        return f"{asked} alone: {finding_count(findings) if findings else 'exports as it is'}"
     match part.verdict:
         case "passes":
             return "exports as it is"
