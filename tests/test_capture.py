@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import nn
 
-from exportdoctor.worker.capture import add_dims, record
-from exportdoctor.worker.dimensions import all_dynamic
-from exportdoctor.worker.dims import dynamic_shapes_of, leaves_of
-from exportdoctor.worker.snapshot import Budget, snapshot
+from exportdoctor.worker.capturing.capture import add_dims, record
+from exportdoctor.worker.capturing.dimensions import all_dynamic
+from exportdoctor.worker.capturing.dims import dynamic_shapes_of, leaves_of
+from exportdoctor.worker.capturing.snapshot import Budget, snapshot
 
 
 class Store:

@@ -147,7 +147,7 @@ class Snippet:
                 _session(program)
 
     def _kind_of(self, error: BaseException, stage: str) -> str:
-        from exportdoctor.worker.describe import describe
+        from exportdoctor.worker.describing.describe import describe
 
         failure = describe(error, stage=stage, names={})  # type: ignore[arg-type]
         op = self.example.get("op") or (failure.op.name if failure.op else None)

@@ -15,8 +15,8 @@ import torch
 
 from exportdoctor.core.target import BuildOptions, TargetRef
 from exportdoctor.handover.order import Handed, Order
-from exportdoctor.worker.handing_over import hand_over
-from exportdoctor.worker.onnx_session import OnnxSession
+from exportdoctor.worker.handing.handing_over import hand_over
+from exportdoctor.worker.translating.onnx_session import OnnxSession
 
 pytestmark = pytest.mark.slow
 

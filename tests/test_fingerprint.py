@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from exportdoctor.worker.fingerprint import Fingerprints, Question
+from exportdoctor.worker.capturing.fingerprint import Fingerprints, Question
 
 
 class Configuration:

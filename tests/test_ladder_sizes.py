@@ -6,7 +6,7 @@ import sympy  # type: ignore[import-untyped]
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exportdoctor.worker.following import choice
+from exportdoctor.worker.capturing.following import choice
 
 SIZES = st.integers(min_value=2, max_value=40)
 SHAPES = st.lists(st.tuples(SIZES, SIZES), min_size=1, max_size=4)

@@ -271,7 +271,7 @@ class Model(torch.nn.Module):
 def test_a_function_without_source_is_imported_from_its_module_and_the_script_says_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from exportdoctor.worker.harvest_script import Script
+    from exportdoctor.worker.harvesting.script import Script
 
     (tmp_path / "sourceless.py").write_text(NO_SOURCE)
     monkeypatch.syspath_prepend(tmp_path)

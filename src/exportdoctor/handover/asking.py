@@ -1,4 +1,4 @@
-"""Starts the process that makes the files (worker/handing_over.py) and hands its answer on."""
+"""Starts the process that makes the files (worker/handing/handing_over.py) and hands its answer on."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _started() -> subprocess.Popen[bytes]:
     environment.setdefault("TRANSFORMERS_VERBOSITY", "error")
     environment.setdefault("TOKENIZERS_PARALLELISM", "false")
     return subprocess.Popen(
-        [sys.executable, "-P", "-m", "exportdoctor.worker.handing_over"],
+        [sys.executable, "-P", "-m", "exportdoctor.worker.handing.handing_over"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=None if os.environ.get("EXPORTDOCTOR_DEBUG") else subprocess.DEVNULL,

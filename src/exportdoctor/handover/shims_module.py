@@ -24,7 +24,7 @@ from exportdoctor.store.places import slug
 CACHES = "register-cache-pytree"
 _CALL = "exportdoctor.shims.export_call"
 _EXPORTING = "exportdoctor.shims.exporting"
-_PLAIN_IMAGE = "exportdoctor.worker.plain_image"
+_PLAIN_IMAGE = "exportdoctor.worker.handing.plain_image"
 _RECORD = "exportdoctor.shims.record"
 
 _TAIL = '''
@@ -116,7 +116,7 @@ def shims_module(shims: Sequence[Shim], about: About) -> str:
     carrier.carry(_EXPORTING, "export_program")
     carrier.carry(_RECORD, "NotApplicable")
     if about.image_input:
-        carrier.files[_PLAIN_IMAGE] = str(Path(__file__).parents[1] / "worker" / "plain_image.py")
+        carrier.files[_PLAIN_IMAGE] = str(Path(__file__).parents[1] / "worker" / "handing" / "plain_image.py")
         carrier.carry(_PLAIN_IMAGE, "PlainImage")
     entries = []
     for shim in shims:

@@ -1,4 +1,4 @@
-"""Asks a bench process (worker/bench.py) to run candidate scripts, one or several at a time."""
+"""Asks a bench process (worker/harvesting/bench.py) to run candidate scripts, one or several at a time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from exportdoctor.core.codec import decode, encode
 from exportdoctor.core.errors import WorkerLost
 from exportdoctor.core.outcome import Outcome
 
-CANDIDATE_FILE = os.path.join(os.sep, "repro", "repro.py")  # what worker/bench.py calls a candidate
+CANDIDATE_FILE = os.path.join(os.sep, "repro", "repro.py")  # what worker/harvesting/bench.py calls a candidate
 _ROOT = str(Path(__file__).resolve().parents[2])
 
 
@@ -58,7 +58,7 @@ class Bench:
         self.memory_mb = memory_mb
         self.asked = 0
         self._talk = talk
-        self._process = started("bench", talk=talk)
+        self._process = started("harvesting.bench", talk=talk)
         self._lock = threading.Lock()
         self._awaited: dict[str, queue.SimpleQueue[Outcome | None]] = {}
         self._lost = False

@@ -23,7 +23,7 @@ class Harvesting:
     notes: tuple[str, ...] = ()
 
     def __enter__(self) -> Harvesting:
-        self._process = started("harvest", talk=self.talk)
+        self._process = started("harvesting.harvest", talk=self.talk)
         return self
 
     def __exit__(

@@ -17,8 +17,8 @@ from exportdoctor.targets import Plan, resolve
 from exportdoctor.targets.built import Built, BuiltPart
 from exportdoctor.targets.eager import run_once
 from exportdoctor.worker import environment
-from exportdoctor.worker.describe import describe, state_id
-from exportdoctor.worker.session import PartCapture, capture, captured_fact, root_alone
+from exportdoctor.worker.capturing.session import PartCapture, capture, captured_fact, root_alone
+from exportdoctor.worker.describing.describe import describe, state_id
 
 
 class Refusal(Exception):

@@ -18,7 +18,7 @@ from exportdoctor.core.codec import decode, encode
 from exportdoctor.core.errors import ExportdoctorError
 from exportdoctor.core.protocol import AnyCommand, AnyReply, Attempt, Capture, Finished, Open, Opened, Refused, Started
 from exportdoctor.targets import Plan
-from exportdoctor.worker.attempt import attempt
+from exportdoctor.worker.attempting.attempt import attempt
 from exportdoctor.worker.forks import Child, clear_group, fork
 from exportdoctor.worker.opening import Opening, Refusal
 from exportdoctor.worker.process import die_with_parent, lead_a_group, send_output_to, write_stacks_to
