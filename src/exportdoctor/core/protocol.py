@@ -25,6 +25,12 @@ class Open(Command, frozen=True, kw_only=True, tag="open"):
     shim_files: tuple[str, ...] = ()
 
 
+class Prepare(Command, frozen=True, kw_only=True, tag="prepare"):
+    """Make a part's own inputs, so that its root can be attempted while its forward is captured."""
+
+    part: str
+
+
 class Capture(Command, frozen=True, kw_only=True, tag="capture"):
     """Run a part's forward and keep every submodule's inputs."""
 
@@ -38,7 +44,7 @@ class Attempt(Command, frozen=True, kw_only=True, tag="attempt"):
     probe: Probe
 
 
-AnyCommand = Open | Capture | Attempt
+AnyCommand = Open | Prepare | Capture | Attempt
 
 
 TWIN = "~twin"
@@ -113,6 +119,14 @@ class Opened(Reply, frozen=True, kw_only=True, tag="opened"):
     twins: bool = False
 
 
+class Prepared(Reply, frozen=True, kw_only=True, tag="prepared"):
+    """A part's root, at `prefix`, with the question that its own inputs make."""
+
+    part: str
+    prefix: str
+    question: str
+
+
 class Captured(Reply, frozen=True, kw_only=True, tag="captured"):
     """A part's modules in the order of the tree."""
 
@@ -153,4 +167,4 @@ class Finished(Reply, frozen=True, kw_only=True, tag="finished"):
     spoiled: bool = False
 
 
-AnyReply = Opened | Captured | Refused | Started | Finished
+AnyReply = Opened | Prepared | Captured | Refused | Started | Finished

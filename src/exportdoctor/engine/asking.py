@@ -18,15 +18,18 @@ from exportdoctor.core import event as ev
 from exportdoctor.core.errors import WorkerLost
 from exportdoctor.core.outcome import Outcome
 from exportdoctor.core.probe import Probe
-from exportdoctor.core.protocol import TWIN, Capture, Captured, Opened, Refused
+from exportdoctor.core.protocol import TWIN, Capture, Captured, Opened, Prepare, Refused
 from exportdoctor.engine.limits import Limits
 from exportdoctor.engine.pool import Pool
 from exportdoctor.engine.request import ScanRequest
 from exportdoctor.engine.scan_part import PartScan
+from exportdoctor.engine.watch import Flight
 from exportdoctor.store.digest import probe_digest, shared_digest
 from exportdoctor.store.outcome_cache import OutcomeCache
 
 _POLL = 0.1
+_EARLY = 600.0
+"""Seconds of an attempt whose proper limit is found while it runs."""
 
 
 @dataclass
@@ -42,6 +45,7 @@ class Asking:
     peak_rss_mb: float = 0.0
     numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     _ready: deque[tuple[Probe, Outcome, bool]] = field(default_factory=deque)
+    _early: dict[str, tuple[str, Flight]] = field(default_factory=dict)
     _cache: OutcomeCache | None = None
     _shared: str = ""
 
@@ -56,6 +60,24 @@ class Asking:
         self.limits.forward_seconds = max(self.limits.forward_seconds, forward_seconds)
         yield from self._take(part.begin())
         yield from self._settle()
+
+    def begin_early(self, part: str) -> None:
+        """Attempt a part's root while the part is captured: the second processor would idle.
+
+        Not where a forward with values might leave something behind that the exporter then meets.
+        """
+        options = self.request.options
+        alone = options.jobs > 1 and self.opened.isolation == "fork" and self.opened.weights == "fake"
+        if not alone or options.modules or options.exporter == "torchscript" or self.request.answers:
+            return
+        limit = max(self.limits.timeout, _EARLY) if self.limits.fixed is None else self.limits.fixed
+        template = Probe(
+            part=part, fqn="", exporter=options.exporter, to=options.to, timeout=limit, memory_mb=self.limits.memory_mb
+        )
+        begun = self.pool.attempt_early(Prepare(part=part), template)
+        if begun is not None:
+            prepared, flight = begun
+            self._early[flight.probe.id] = (prepared.question, flight)
 
     def run(self) -> Iterator[ev.AnyEvent]:
         """Go on until every question has its answer."""
@@ -142,7 +164,17 @@ class Asking:
             self._ready.append((probe, cached, True))
             return
         timed = msgspec.structs.replace(probe, timeout=self.limits.timeout, memory_mb=self.limits.memory_mb)
-        self.flights[self.pool.submit(timed)] = timed
+        self.flights[self._adopted(timed) or self.pool.submit(timed)] = timed
+
+    def _adopted(self, probe: Probe) -> Future[Outcome] | None:
+        """The attempt that began before its part was captured, where the capture left the question as it was."""
+        question, flight = self._early.pop(probe.id, ("", None))
+        if flight is None:
+            return None
+        if question == self._part_of(probe).call_fact(probe).question:
+            return self.pool.adopt(flight, probe)
+        self.pool.abandon(flight)
+        return None
 
     def _part_of(self, probe: Probe) -> PartScan:
         return self.parts[probe.part.removesuffix(TWIN)]

@@ -13,7 +13,7 @@ import signal
 import threading
 import time
 from collections import deque
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -32,6 +32,8 @@ from exportdoctor.core.protocol import (
     Finished,
     Open,
     Opened,
+    Prepare,
+    Prepared,
     Refused,
     Started,
 )
@@ -92,6 +94,48 @@ class Pool:
         if isinstance(reply, Opened):
             self.isolation = reply.isolation
         return reply  # type: ignore[return-value]
+
+    def attempt_early(self, command: Prepare, template: Probe) -> tuple[Prepared, Flight] | None:
+        """Attempt a part's root, with `template`, while the part is captured. None where the part cannot be prepared.
+
+        The flight counts once it is `adopted`; else it is to be thrown away with `abandon`.
+        """
+        try:
+            reply = self._ask(self._first(), command)
+        except WorkerLost:
+            return None
+        if not isinstance(reply, Prepared):
+            return None
+        flight = Flight(msgspec.structs.replace(template, fqn=reply.prefix), Future(), early=True)
+        with self._lock:
+            for worker in self._workers:
+                worker.ready = worker.opened
+            self._waiting.append(flight)
+            self._dispatch()
+        return reply, flight
+
+    def adopt(self, flight: Flight, probe: Probe) -> Future[Outcome] | None:
+        """An early flight answers `probe`, its own with the limits that are known by now; None where it was lost."""
+        with self._lock:
+            if flight.future.done() and flight.future.exception() is not None:
+                return None
+            flight.probe, flight.early = probe, False
+            if flight.pid is not None:
+                self.started.put((probe, flight.pid))
+        return flight.future
+
+    def abandon(self, flight: Flight) -> None:
+        """End an early flight; the same probe may be submitted again afterwards."""
+        with self._lock:
+            if flight in self._waiting:
+                self._waiting.remove(flight)
+                return
+        while not flight.future.done():
+            if flight.pid is not None:
+                flight.fate = ("crashed", "SIGKILL", "abandoned")
+                with contextlib.suppress(OSError):
+                    os.killpg(flight.pid, signal.SIGKILL)
+            wait((flight.future,), timeout=TICK)
 
     def capture(self, command: Capture) -> Captured | Refused:
         """Capture a part; where the worker dies of it, once more in another, for it may have been killed from outside.
@@ -221,7 +265,8 @@ class Pool:
             if flight is None:
                 return
             flight.took_off(pid, worker=worker.channel.pid)
-        self.started.put((flight.probe, pid))
+            if not flight.early:
+                self.started.put((flight.probe, pid))
 
     def _landed(self, worker: Worker, outcome: Outcome, *, spoiled: bool) -> None:
         with self._lock:
@@ -251,6 +296,9 @@ class Pool:
             if worker in self._workers:
                 self._workers.remove(worker)
             for flight in worker.flights.values():
+                if flight.early:  # no other worker knows its part
+                    flight.future.set_exception(WorkerLost("The worker ended"))
+                    continue
                 flight.losses += 1
                 alone = self.isolation != "fork"
                 if flight.fate is not None or alone or flight.losses >= _LOSSES_ALLOWED:

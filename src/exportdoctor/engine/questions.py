@@ -6,7 +6,7 @@ attempt gave the same answer and read none of the attributes in which they diffe
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import msgspec
@@ -91,11 +91,6 @@ class Questions:
     def answer(self, place: Place) -> Answer | None:
         """The answer for a place, once it is known."""
         return self._answers.get(self._facts[place].question)
-
-    def places(self, fqns: Iterable[str]) -> Iterator[Place]:
-        """All places of these modules."""
-        wanted = set(fqns)
-        return (place for place in self._facts if place.fqn in wanted)
 
     def fact(self, place: Place) -> CallFact:
         """The call at that place."""

@@ -63,6 +63,7 @@ def _events(request: ScanRequest, launcher: Launcher) -> Iterator[ev.AnyEvent]:
         captured = []
         for name in opened.parts:
             yield ev.Stepped(text=f"capturing {name}")
+            asking.begin_early(name)
             captured.append(_captured(pool, Capture(part=name, exporter=options.exporter)))
             yield ev.PartCaptured(captured=captured[-1])
             yield from (ev.Noted(text=text) for text in captured[-1].notes)

@@ -12,7 +12,7 @@ from exportdoctor.core.finding import Finding, ShimTry
 from exportdoctor.core.outcome import Outcome
 from exportdoctor.core.probe import Probe
 from exportdoctor.core.protocol import CallFact, Captured
-from exportdoctor.engine.cure import Cure
+from exportdoctor.engine.cure import CureSearch
 from exportdoctor.engine.judge import Verdict, blaming, judge, same_bug, verdict_of_part
 from exportdoctor.engine.ladder import Ladder, with_own
 from exportdoctor.engine.localise import Case, cases, finding_of
@@ -38,10 +38,11 @@ class PartScan:
         self.questions = Questions(captured, template)
         dynamic = any(leaf.axes for leaf in self.call_fact_of_root().inputs)
         self.ladder = Ladder(template, self.questions.fact, dynamic=dynamic)
-        self.cure: Cure | None = None
+        self.cure: CureSearch | None = None
         self.verdicts: dict[str, Verdict] = {}
         self.asked = 0
-        self._wanted: dict[str, list[Place]] = {}
+        self._wanted: set[str] = set()
+        self._open: dict[str, tuple[Place, ...]] = {}
         self._by_parent: set[str] = set()
         self._ids: dict[tuple[str, ...], str] = {}
         self._told_findings: dict[str, Finding] = {}
@@ -67,8 +68,8 @@ class PartScan:
                 if fqn in self.facts:
                     yield from self._want(fqn)
         elif self.options.exhaustive:
-            # the largest first: two processors are then busy to the end
-            for fqn in sorted(self.facts, key=lambda name: -len(below(self.tree, name))):
+            sizes = {fqn: len(below(self.tree, fqn)) for fqn in self.facts}
+            for fqn in sorted(sizes, key=lambda name: -sizes[name]):  # two processors are then busy to the end
                 yield from self._want(fqn)
         else:
             yield from self._want(self.captured.prefix)
@@ -84,7 +85,7 @@ class PartScan:
             return
         self.asked += 1
         yield from self.questions.answered(outcome)
-        yield from self._judge_what_is_known()
+        yield from self._judge_what_is_known(tuple(self._open))
 
     def climb(self) -> Iterator[Probe]:
         """What is asked of the failures once every module has its verdict."""
@@ -99,7 +100,7 @@ class PartScan:
         if root.outcome.failure is not None and root.outcome.failure.stage != "export":
             return  # it exports; no shim is known that mends a later stage
         template = msgspec.structs.replace(self.questions.template, fqn=self.captured.prefix, to="export")
-        self.cure = Cure(
+        self.cure = CureSearch(
             Prescriber(
                 root=template,
                 first=root.outcome,
@@ -123,19 +124,23 @@ class PartScan:
     def _want(self, fqn: str) -> Iterator[Probe | ev.AnyEvent]:
         if fqn in self._wanted:
             return
-        self._wanted[fqn] = list(self.questions.places([fqn]))
-        for place in self._wanted[fqn]:
+        self._wanted.add(fqn)
+        self._open[fqn] = tuple(Place(fqn, index) for index in range(len(self.facts[fqn].calls)))
+        for place in self._open[fqn]:
             yield from self.questions.want(place)
-        yield from self._judge_what_is_known()
+        yield from self._judge_what_is_known((fqn,))
 
-    def _judge_what_is_known(self) -> Iterator[Probe | ev.AnyEvent]:
+    def _judge_what_is_known(self, fqns: tuple[str, ...]) -> Iterator[Probe | ev.AnyEvent]:
         fresh: list[Verdict] = []
-        for fqn, places in list(self._wanted.items()):
-            if fqn in self.verdicts:
-                continue
-            pairs = [(place, self.questions.answer(place)) for place in places]
-            known: list[tuple[Place, Answer]] = [(place, found) for place, found in pairs if found is not None]
-            if len(known) == len(pairs) and known:
+        for fqn in fqns:
+            known: list[tuple[Place, Answer]] = []
+            for place in self._open[fqn]:
+                found = self.questions.answer(place)
+                if found is None:
+                    break
+                known.append((place, found))
+            else:
+                del self._open[fqn]
                 self.verdicts[fqn] = judge(fqn, tuple(known))
                 fresh.append(self.verdicts[fqn])
         for verdict in fresh:

@@ -25,7 +25,10 @@ _GROUP_EVERY = 5  # ticks: looking for an attempt's own children means looking a
 
 @dataclass
 class Flight:
-    """A probe on its way. `fate` is set when it is killed: status, what to call it, and why in a sentence."""
+    """A probe on its way. `fate` is set when it is killed: status, what to call it, and why in a sentence.
+
+    An `early` one runs before its part is captured; nobody is told of it, and it may be thrown away.
+    """
 
     probe: Probe
     future: Future[Outcome]
@@ -37,6 +40,7 @@ class Flight:
     losses: int = 0
     ticks: int = 0
     idle: int = 0
+    early: bool = False
 
     def took_off(self, pid: int, *, worker: int) -> None:
         """It runs now, in process `pid`, a child of `worker` or that worker itself."""

@@ -66,9 +66,12 @@ def _parameters_on_meta() -> Iterator[None]:
     from torch.overrides import TorchFunctionMode
 
     without_values = {torch.empty, torch.empty_strided, torch.rand, torch.randn}
+    fillers = {torch.Tensor.normal_, torch.Tensor.uniform_, torch.Tensor.zero_, torch.Tensor.fill_}
 
     class Unfilled(TorchFunctionMode):
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if func in fillers and args and args[0].device.type == "meta":
+                return args[0]  # it holds no values that could change
             kwargs = kwargs or {}
             if func in without_values and kwargs.get("device") is None:
                 kwargs = {**kwargs, "device": "meta"}

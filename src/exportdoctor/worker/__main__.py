@@ -1,5 +1,9 @@
 """`python -m exportdoctor.worker`: started by the engine, not by people."""
 
-from exportdoctor.worker.serve import main
+import gc
+
+gc.disable()  # imports and a model's construction leave no garbage worth walking for; `serve` turns it on again
+
+from exportdoctor.worker.serve import main  # noqa: E402
 
 main()

@@ -8,6 +8,7 @@ import os
 import platform
 import sys
 import sysconfig
+from functools import cache
 
 import torch
 
@@ -47,8 +48,9 @@ def sources(model: torch.nn.Module) -> dict[str, str]:
     return digests
 
 
+@cache
 def file_digest(path: str) -> str:
-    """SHA-256 of a file's content, in hexadecimal."""
+    """SHA-256 of a file's content when it was first asked for, in hexadecimal."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -57,6 +59,7 @@ _STDLIB = os.path.realpath(sysconfig.get_paths()["stdlib"]) + os.sep
 _OURS = os.path.dirname(os.path.dirname(os.path.realpath(__file__))) + os.sep
 
 
+@cache
 def _is_local(path: str) -> bool:
     """Neither installed, nor Python's, nor exportdoctor's own."""
     real = os.path.realpath(path)

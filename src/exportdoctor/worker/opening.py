@@ -11,7 +11,7 @@ import msgspec
 import torch
 
 from exportdoctor.core.errors import ExportdoctorError, TargetError
-from exportdoctor.core.protocol import TWIN, Capture, Captured, Open, Opened, Refused
+from exportdoctor.core.protocol import TWIN, Capture, Captured, Open, Opened, Prepare, Prepared, Refused
 from exportdoctor.core.target import TargetRef
 from exportdoctor.targets import Plan, resolve
 from exportdoctor.targets.built import Built, BuiltPart
@@ -42,6 +42,7 @@ class Opening:
     parts: dict[str, PartCapture] = field(default_factory=dict)
     shim_files: tuple[str, ...] = ()
     twin: Built | None = None
+    _made: dict[str, BuiltPart] = field(default_factory=dict)
 
     def open(self, command: Open) -> Opened:
         """Build the target. Raises Refusal."""
@@ -75,6 +76,13 @@ class Opening:
             stack = "\n".join(error.stack)
             raise Refusal(Refused(stage="build", message=message, hint=hint, stack=stack)) from error
 
+    def prepare(self, command: Prepare) -> Prepared:
+        """Make a part's inputs; nothing of it runs. Raises what making them raises."""
+        assert self.built is not None
+        entry = self._made[command.part] = self.built.part(command.part)
+        self.parts[command.part] = alone = root_alone(entry)
+        return Prepared(part=command.part, prefix=entry.prefix, question=alone.questions[entry.prefix][0].full)
+
     def capture(self, command: Capture) -> Captured:
         """Capture a part. Raises Refusal where its eager forward fails."""
         assert self.built is not None
@@ -90,7 +98,7 @@ class Opening:
     def _capture(self, built: Built, command: Capture) -> PartCapture:
         entry: BuiltPart | None = None
         try:
-            entry = built.part(command.part)
+            entry = self._made.pop(command.part, None) or built.part(command.part)
             return capture(entry, exporter=command.exporter)
         except ExportdoctorError:
             raise

@@ -6,6 +6,7 @@ it is spoiled, and is replaced by the engine.
 
 from __future__ import annotations
 
+import gc
 import os
 import selectors
 import signal
@@ -16,7 +17,18 @@ from typing import assert_never
 
 from exportdoctor.core.codec import decode, encode
 from exportdoctor.core.errors import ExportdoctorError
-from exportdoctor.core.protocol import AnyCommand, AnyReply, Attempt, Capture, Finished, Open, Opened, Refused, Started
+from exportdoctor.core.protocol import (
+    AnyCommand,
+    AnyReply,
+    Attempt,
+    Capture,
+    Finished,
+    Open,
+    Opened,
+    Prepare,
+    Refused,
+    Started,
+)
 from exportdoctor.targets import Plan
 from exportdoctor.worker.attempting.attempt import attempt
 from exportdoctor.worker.forks import Child, clear_group, fork
@@ -86,6 +98,8 @@ class Server:
             case Open():
                 self.logs = command.logs
                 self._answer(lambda: self._opened(command))
+            case Prepare():
+                self._answer(lambda: self.opening.prepare(command))
             case Capture():
                 self._answer(lambda: self.opening.capture(command))
             case Attempt(probe=probe):
@@ -100,6 +114,8 @@ class Server:
     def _opened(self, command: Open) -> Opened:
         opened = self.opening.open(command)
         self.isolation = opened.isolation
+        gc.freeze()  # what stands now stays: no later collection walks it, here or in a fork
+        gc.enable()
         return opened
 
     def _answer(self, make: object) -> None:
