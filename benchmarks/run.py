@@ -118,9 +118,8 @@ def without_cures(home: str) -> None:
     scans.append(scan("Qwen2.5-VL-3B", *EXHAUSTIVE, "--no-cache", home=home)[0])
     equal = passes(report) == loop["verdicts"]
     failing = sum(not verdict for verdict in loop["verdicts"].values())
-    listed = " ".join(f"{seconds:.1f}" for seconds in scans)
-    print(f"scans {listed} s, plain loop {plain:.1f} s after the first, report_exportability {tool:.1f} s after the second, "
-          f"72B {' '.join(f'{seconds:.1f}' for seconds in larger)} s between the others, second scan {again:.2f} s")  # fmt: skip
+    print(f"scans {listed(scans)}; plain loop after the first {plain:.1f} s; unchanged second scan {again:.2f} s")
+    print(f"report_exportability after the second {tool:.1f} s; 72B between the others {listed(larger)}")
     row(f"verdicts equal to the plain loop's ({len(loop['verdicts'])} modules, {failing} fail)",
         str(equal), "True", holds=equal)  # fmt: skip
     bounded("exhaustive scan / plain loop", mean(scans[:2]) / plain, 0.15)
@@ -142,12 +141,16 @@ def with_cures(home: str) -> None:
             found.append(seconds)
             sizes.append(peak)
             cured = cured and all(part.verdict in ("cured", "passes") for part in report.parts)
-    print(f"four parts with known shims {known[0]:.1f} {known[1]:.1f} s, scan with cures {whole[0]:.1f} {whole[1]:.1f} s, "
-          f"72B {larger[0]:.1f} {larger[1]:.1f} s")  # fmt: skip
+    print(f"four parts with known shims {listed(known)}; scan with cures {listed(whole)}; 72B {listed(larger)}")
     row("every part of the 3B and the 72B exports or is cured", str(cured), "True", holds=cured)
     bounded("scan with cures / the four parts exported with known shims", mean(whole) / mean(known), 1.5)
     bounded("72B / 3B, with cures", mean(larger) / mean(whole), 1.5)
     bounded("peak memory of all processes with cures, 3B and 72B (PSS, GB)", max(sizes), 2)
+
+
+def listed(seconds: list[float]) -> str:
+    """Durations one after the other, as they were measured."""
+    return f"{' '.join(f'{one:.1f}' for one in seconds)} s"
 
 
 def bounded(what: str, value: float, bound: float) -> None:
