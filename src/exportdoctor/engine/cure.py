@@ -12,7 +12,7 @@ from exportdoctor.engine.prescribe import Asked, Prescriber
 
 
 @dataclass
-class Cure:
+class CureSearch:
     """Feed it outcomes with `answered`; `twin` is the part of the small twin, where there is one."""
 
     prescriber: Prescriber
