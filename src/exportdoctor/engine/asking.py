@@ -45,6 +45,7 @@ class Asking:
     peak_rss_mb: float = 0.0
     numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     _ready: deque[tuple[Probe, Outcome, bool]] = field(default_factory=deque)
+    _sought: set[str] = field(default_factory=set)
     _early: dict[str, tuple[str, Flight]] = field(default_factory=dict)
     _cache: OutcomeCache | None = None
     _shared: str = ""
@@ -82,26 +83,28 @@ class Asking:
     def run(self) -> Iterator[ev.AnyEvent]:
         """Go on until every question has its answer."""
         while self.flights or self._ready:
+            if self.opened.isolation == "fork":  # else the worker that would build the twin is busy
+                yield from self._seek_cures()
             wait(self.flights, timeout=_POLL, return_when=FIRST_COMPLETED)
             yield from self.step()
 
     def look_deeper(self) -> Iterator[ev.AnyEvent]:
-        """Once every module has its verdict: seek cures, and ask what else there is to know of each failure.
-
-        A search for a cure asks one thing at a time, so the other questions fill the gaps.
-        """
-        if self.request.options.cure:
-            yield from self._seek_cures()
+        """Once every module has its verdict, ask what else there is to know of each failure."""
+        yield from self._seek_cures()
         for part in self.parts.values():
             yield from self._take(part.climb())
         yield from self._settle()
         yield from self.run()
 
     def _seek_cures(self) -> Iterator[ev.AnyEvent]:
-        """Begin to seek shims under which each failing part exports."""
-        for part in self.parts.values():
-            if not part.failing:
+        """Begin to seek shims under which each failing part exports.
+
+        As soon as its root has failed: a search asks one thing at a time, and the other questions fill the gaps.
+        """
+        for part in self.parts.values() if self.request.options.cure else ():
+            if not part.has_root_failed() or part.name in self._sought:
                 continue
+            self._sought.add(part.name)
             twin = self._twin_of(part) if self.opened.twins else None
             if isinstance(twin, Refused):
                 yield ev.Noted(text=f"{part.name}: {twin.message}")

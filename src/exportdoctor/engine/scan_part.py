@@ -61,6 +61,11 @@ class PartScan:
         root = self.verdicts.get(self.captured.prefix)
         return root is None or root.failing
 
+    def has_root_failed(self) -> bool:
+        """Whether the part's root was asked and fails."""
+        root = self.verdicts.get(self.captured.prefix)
+        return root is not None and root.failing
+
     def begin(self) -> Iterator[Probe | ev.AnyEvent]:
         """The first questions: the root, the modules that were chosen, or every called module."""
         if self.options.modules:
@@ -94,9 +99,7 @@ class PartScan:
 
     def seek_cure(self, twin: Captured | None, *, values: bool) -> Iterator[Probe]:
         """Begin the search for shims under which the part exports; `twin` is the part of the small twin."""
-        root = self.verdicts.get(self.captured.prefix)
-        if root is None or not root.failing:
-            return
+        root = self.verdicts[self.captured.prefix]
         if root.outcome.failure is not None and root.outcome.failure.stage != "export":
             return  # it exports; no shim is known that mends a later stage
         template = msgspec.structs.replace(self.questions.template, fqn=self.captured.prefix, to="export")
@@ -193,8 +196,8 @@ class PartScan:
 
     def _hidden(self, known: list[Case]) -> list[Verdict]:
         """Failures that the search for a cure met behind the first, and that no module showed."""
-        if self.cure is None:
-            return []
+        if self.cure is None or self._open:
+            return []  # a module may yet show it
         exporter = self.options.exporter
         fresh = [
             outcome
