@@ -26,6 +26,7 @@ _CUTS = (
     ),
 )
 _WORDS = (
+    (re.compile(r"Caused by: \([^\n]*"), ""),  # torch 2.9 glues it to the line before
     (re.compile(r"Constraints violated \([^\n]*?\)!"), "Constraints violated!"),
     (re.compile(r"You marked \S+ as dynamic"), "You marked <input> as dynamic"),
     (re.compile(r"(model attributes?: )[\w., ]+"), r"\1<name>"),

@@ -103,6 +103,11 @@ class Ladder:
     def _own_code(self, verdict: Verdict) -> Rung:
         asked = verdict.deciding.asked
         outcome = yield self._probe(asked, opaque=True)
+        if outcome.status == "not_applicable":
+            self.notes[verdict.fqn] = (
+                f"its own code could not be asked: no opaque operator stands here ({outcome.note})"
+            )
+            return
         found = judge(verdict.fqn, ((asked, Answer(asked, outcome)),))
         if outcome.kept_children:
             self.notes[verdict.fqn] = f"its own code was asked without replacing {'; '.join(outcome.kept_children)}"

@@ -17,7 +17,7 @@ from exportdoctor.core.outcome import Agreement, Birth, Failure, Frame, Outcome
 from exportdoctor.core.probe import Probe
 from exportdoctor.shims import ExportCall, NotApplicable, ShimTrouble
 from exportdoctor.worker.attempting.curing import cured_export
-from exportdoctor.worker.attempting.opaque import children_replaced
+from exportdoctor.worker.attempting.opaque import children_replaced, is_of_the_operator
 from exportdoctor.worker.attempting.torchscript import export_torchscript
 from exportdoctor.worker.capturing.capture import Call
 from exportdoctor.worker.capturing.dimensions import all_dynamic, declared_dims, kept
@@ -99,6 +99,9 @@ def attempt(part: PartCapture, probe: Probe, *, shim_files: Sequence[str] = ()) 
         return _outcome(probe, status, started, reads=None, kept=(), note=str(error))
     except (Exception, SystemExit, GeneratorExit) as error:
         chain = tuple(causes(error))
+        if probe.opaque and is_of_the_operator(chain):
+            _log(error, "")
+            return _outcome(probe, "not_applicable", started, reads=None, kept=kept, note=_first_line(error))
         failure = _failure(error, chain, part, probe, births=births.of(chain), guard=guards.violated(chain))
         _log(error, partial_graph(chain))
         status = "out_of_memory" if isinstance(error, MemoryError) else "failed"
@@ -137,6 +140,10 @@ def _failure(
     return msgspec.structs.replace(
         failure, births=births, guard=guard, slice=leads, slice_note=note, traced=traced, entered=entered
     )
+
+
+def _first_line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0][:200]}"
 
 
 def _log(error: BaseException, graph: str) -> None:

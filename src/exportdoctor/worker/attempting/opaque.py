@@ -1,11 +1,14 @@
 """Children replaced by an opaque op that gives their captured outputs' shapes: what still fails is the parent's own.
 
-Law: a child is replaced in all of its calls or in none, and then it is said why.
+Law: a child is replaced in all of its calls or in none, and then it is said why. A failure of the opaque op itself is
+nobody's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -18,13 +21,16 @@ from exportdoctor.worker.capturing.exchange import Exchange, Given, Sizes, sizes
 from exportdoctor.worker.capturing.following import Choice, choice
 
 _OP = "exportdoctor::opaque_child"
+_OP_SAYS = re.compile(r"exportdoctor[.:]+opaque_child(?:\.default)?: ")
+# torch 2.9 hands a ScalarType[] to Python as bare integers
+_DTYPES = tuple(sorted({v for v in vars(torch).values() if isinstance(v, torch.dtype)}, key=str))
 
 
 @cache
 def _operator() -> Callable[..., list[torch.Tensor]]:
     """Tensors that depend on `inputs` in nothing: `sizes` of all outputs in a row, cut by `ranks`."""
     torch.library.define(
-        _OP, "(Tensor[] inputs, SymInt[] sizes, int[] ranks, ScalarType[] dtypes, Device[] devices) -> Tensor[]"
+        _OP, "(Tensor[] inputs, SymInt[] sizes, int[] ranks, int[] dtypes, Device[] devices) -> Tensor[]"
     )
     torch.library.impl(_OP, "CompositeExplicitAutograd", _fresh)
     torch.library.register_fake(_OP, _fresh)
@@ -36,12 +42,13 @@ def _fresh(
     inputs: list[torch.Tensor],
     sizes: Sequence[int],
     ranks: Sequence[int],
-    dtypes: Sequence[torch.dtype],
+    dtypes: Sequence[int],
     devices: Sequence[torch.device],
 ) -> list[torch.Tensor]:
+    """`dtypes` are places in _DTYPES."""
     made, at = [], 0
     for rank, dtype, device in zip(ranks, dtypes, devices, strict=True):
-        made.append(torch.zeros(tuple(sizes[at : at + rank]), dtype=dtype, device=device))
+        made.append(torch.zeros(tuple(sizes[at : at + rank]), dtype=_DTYPES[dtype], device=device))
         at += rank
     return made
 
@@ -90,6 +97,16 @@ def children_replaced(
             if child not in kept:
                 stack.enter_context(_replaced(modules[child][1], actor))
         yield tuple(f"{modules[child][0]}: {reason}" for child, reason in kept.items())
+
+
+def is_of_the_operator(chain: Iterable[BaseException]) -> bool:
+    """Whether the opaque op itself failed, or what stands around it: that says nothing of the parent."""
+    return any(_OP_SAYS.search(str(error)) or _standing_in(error) for error in chain)
+
+
+def _standing_in(error: BaseException) -> bool:
+    codes = (frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__))
+    return any(code.co_filename == __file__ and code.co_name in ("forward", "_fresh") for code in codes)
 
 
 def _stand(one: Exchange, other: Exchange) -> _Stand | str:
@@ -155,7 +172,7 @@ def _outputs(operator: Callable[..., list[torch.Tensor]], stand: _Stand, leaves:
             [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)],
             [size for _, _, sizes in wanted for size in sizes],
             [len(sizes) for _, _, sizes in wanted],
-            [given.dtype for _, given, _ in wanted],
+            [_DTYPES.index(given.dtype) for _, given, _ in wanted],
             [given.device for _, given, _ in wanted],
         )
         for (index, _, _), tensor in zip(wanted, made):
