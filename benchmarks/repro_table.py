@@ -28,7 +28,8 @@ import psutil
 from exportdoctor.core.errors import ExportdoctorError
 from exportdoctor.repro.bundle import write_bundle
 from exportdoctor.repro.making import Made, Order, make
-from exportdoctor.repro.reduction import Budget, code_lines
+from exportdoctor.repro.reduction import Budget
+from exportdoctor.repro.script import code_lines
 from exportdoctor.store.runs import StoredRun, read_run
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
@@ -86,7 +87,7 @@ def rows(name: str, run: StoredRun, least: dict[str, int], given: argparse.Names
         began, worked = time.monotonic(), _cpu()
         with peak_memory() as peak:
             try:
-                order = Order(run=run, finding=finding, budget=Budget(seconds=given.seconds),
+                order = Order(run=run, finding=finding, budget=Budget(seconds=given.seconds, at_most=3 * given.seconds),
                               made_by=f"exportdoctor repro {run.run} {finding}")  # fmt: skip
                 made = make(order, _tell if given.verbose else lambda text: None)
             except ExportdoctorError as error:

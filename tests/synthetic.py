@@ -9,7 +9,7 @@ from exportdoctor.core.finding import ExceptionRecord, Finding, KnownIssueRecord
 from exportdoctor.core.outcome import Birth, ExceptionFact, Failure, Frame, Outcome
 from exportdoctor.core.probe import Probe
 from exportdoctor.core.protocol import CallFact, Captured, InputFact, ModuleFact, Opened
-from exportdoctor.core.report import Prescription, Proof, Step
+from exportdoctor.core.report import Alternative, Prescription, Proof, Step
 from exportdoctor.core.target import TargetRef
 
 START = 1_700_000_000.0
@@ -276,6 +276,22 @@ def cured_part() -> ev.PartFinished:
                     title="One attention with a mask",
                     soundness="precondition",
                     precondition="segments do not overlap",
+                ),
+            ),
+            alternatives=(
+                Alternative(
+                    shims=("precompute-grid", "frozen-values"),
+                    soundness="specialised",
+                    why="less sound: specialised",
+                    proof=Proof(inputs_tried=1, max_abs_diff=0.0, stage="run", on="a small twin with random weights"),
+                    steps=(
+                        Step(
+                            shim="frozen-values",
+                            title="Values are frozen",
+                            soundness="specialised",
+                            precondition="the inputs hold the values of the example",
+                        ),
+                    ),
                 ),
             ),
         ),

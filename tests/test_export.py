@@ -125,6 +125,25 @@ def test_every_shim_of_ours_can_be_carried_into_a_module_that_does_not_import_us
     assert undefined(tree) == set()
 
 
+@pytest.mark.parametrize("provider", ["transformers.exporters", "onnx-diagnostic"])
+def test_shims_of_other_libraries_are_carried_and_the_module_says_which_it_needs(provider: str) -> None:
+    shims = [shim for shim in registry() if shim.provider == provider and not shim.problem]
+    for shim in shims:
+        text = carried(shim)
+        tree = ast.parse(text)
+        assert "from exportdoctor" not in text
+        assert "import exportdoctor" not in text
+        assert undefined(tree) == set()
+        names = [node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
+        assert len(names) == len(set(names))
+        first = (ast.get_docstring(tree) or "").split("Written by")[0]
+        assert all(name in first for name in shim.needs), shim.id
+        if shim.soundness == "opaque":  # its operator must be known before a program that calls it can be loaded
+            assert f"for name in ('{shim.id}',):" in text
+    if not shims:
+        pytest.skip(f"{provider} is not installed")
+
+
 def test_the_module_that_takes_a_plain_image_is_carried_along() -> None:
     text = carried(find("block-diagonal-attention"), image_input=True)
     tree = ast.parse(text)

@@ -52,6 +52,19 @@ CASES: dict[str, tuple[str, tuple[str, ...], str]] = {
             int(grid[0])
         """,
     ),
+    "narrow_zips": (
+        """
+        def f(a, b):
+            parts = [t.split(2) for t in (a, b)]
+            [int(x.sum() + y.sum()) for x, y in zip(*parts)]
+        """,
+        ("int(x", "t.split(2)", "for t"),
+        """
+        def f(a, b):
+            parts = [t.split(2) for t in (a,)]
+            [int(x.sum() + x.sum()) for x in parts[0]]
+        """,
+    ),
     "unroll_loops": (
         """
         def f(grid):
@@ -292,13 +305,15 @@ CASES: dict[str, tuple[str, tuple[str, ...], str]] = {
         y = self.norm(x + self.bias).reshape(-1, 4)[0]
         z = torch.cat([torch.zeros(8), y])
         int(y + z * 2)
+        z[:, : len(w)]
         """,
-        ("y = ", "x", "int(y", "z = "),
+        ("y = ", "x", "int(y", "z = ", "len(w)"),
         """
         import torch
         y = x
         z = None
         int(y)
+        len(w)
         """,
     ),
     "inline_functions": (
@@ -371,7 +386,7 @@ CASES: dict[str, tuple[str, tuple[str, ...], str]] = {
         ("2.75", "-", "0.5"),
         "f('', b'', '', -0, 2.75, 0.5)",
     ),
-    "shrink_integers": ("zeros(1176, 1280, 7, True)", ("80",), "zeros(0, 80, 0, True)"),
+    "shrink_integers": ("zeros(1176, 1280, 7, True)", ("80",), "zeros(1, 80, 1, True)"),
 }
 
 

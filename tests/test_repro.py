@@ -26,9 +26,10 @@ from exportdoctor.repro.backward import sliced
 from exportdoctor.repro.bench import Bench
 from exportdoctor.repro.bundle import difference, folded
 from exportdoctor.repro.eager import mended
-from exportdoctor.repro.reduction import Budget, Reducer, Reduction, code_lines
+from exportdoctor.repro.others import Met
+from exportdoctor.repro.reduction import Budget, Reducer, Reduction
 from exportdoctor.repro.sameness import anonymous, operation, trait_of, verdict
-from exportdoctor.repro.script import imports_of
+from exportdoctor.repro.script import code_lines, imports_of
 from exportdoctor.repro.verdict_log import VerdictLog
 from exportdoctor.repro.verify import raised, verify
 from exportdoctor.store import journal
@@ -286,6 +287,26 @@ def test_a_function_without_source_is_imported_from_its_module_and_the_script_sa
     assert space["model"](module.torch.ones(3)).shape == (2,)
 
 
+@pytest.mark.slow
+def test_a_call_that_is_captured_alone_is_the_same_as_in_the_whole_capture() -> None:
+    from exportdoctor.core.protocol import Capture, Open
+    from exportdoctor.core.target import TargetRef
+    from exportdoctor.worker.harvesting.one_call import one_call
+    from exportdoctor.worker.opening import Opening
+
+    opening = Opening()
+    opening.open(Open(target=TargetRef(ref=f"{FIXTURES / 'constraint_between_inputs.py'}:build"), isolation="fork"))
+    assert opening.built is not None
+    alone = one_call(opening.built.part("default"), "fusion")
+    opening.capture(Capture(part="default", exporter="export"))
+    whole = opening.parts["default"].distinct["fusion"][0]
+    assert alone is not None
+    (call,) = alone.distinct["fusion"]
+    assert [given.shape for given in call.args] == [given.shape for given in whole.args]
+    assert (call.dims, call.sizes) == (whole.dims, whole.sizes)
+    assert call.dims
+
+
 def recorded(path: Path, run: Path) -> Path:
     """The folder of a run in which the target in `path` was scanned."""
     from scanning import events_of
@@ -320,7 +341,7 @@ def test_a_repro_that_was_interrupted_is_kept_and_goes_on_where_it_was(target: P
     assert "torch.export.export" in (tmp_path / "first.py").read_text()
 
     assert command_line([*command[3:], "-q", "-o", str(tmp_path / "out.py"), "--bundle", str(bundle)]) == 0
-    asked = [next(iter(json.loads(line))) for line in verdicts.read_text().splitlines()[1:]]
+    asked = [key for line in verdicts.read_text().splitlines()[1:] for key in json.loads(line) if key != "kept"]
     assert len(asked) == len(set(asked))
     finding = read_run(run).state.findings["F1"]
     assert finding.repro is not None
@@ -332,21 +353,88 @@ def test_a_repro_that_was_interrupted_is_kept_and_goes_on_where_it_was(target: P
     assert (bundle / "repro.py").read_text() == (tmp_path / "out.py").read_text()
     ElementTree.parse(bundle / "slice.svg")
     issue = (bundle / "issue.md").read_text()
+    assert "<summary>python -m torch.utils.collect_env</summary>" in issue
+    assert "PyTorch version: " in issue
     for heading in ("What happens", "What was expected", "Closest variant", "Where it was met", "Versions"):
         assert f"## {heading}" in issue
+
+
+PROTECTED = """\
+import torch
+class Gate(torch.nn.Module):
+    def forward(self, hidden, lengths):
+        longest = lengths.max().item()
+        torch._check(longest <= 100)
+        hidden = hidden[:, :4] if longest <= 100 else hidden
+        return hidden * 2 if bool(hidden.sum()) else hidden
+def build():
+    return Gate(), (torch.ones(2, 4), torch.tensor([3, 2]))
+"""
+
+
+@pytest.mark.slow
+def test_another_failure_that_is_met_on_the_way_is_a_verified_script_of_its_own_and_no_part_of_the_issue(
+    target: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target.write_text(PROTECTED)
+    run, bundle = recorded(target, tmp_path / "run"), tmp_path / "bundle"
+    assert command_line(["repro", str(run), "F1", "-q", "--probes", "25", "--bundle", str(bundle)]) == 0
+    told = capsys.readouterr().err
+    assert "met on the way" in told
+    other = run / "repros" / "F1-other-1.py"
+    assert str(other) in told
+    assert other.read_text() == (bundle / "other-1.py").read_text()
+    assert "if longest <= 1" in other.read_text()
+    assert "_check" not in other.read_text()
+    assert "# Met while F1 was reduced" in other.read_text()
+    shown = subprocess.run([sys.executable, "-I", str(other)], capture_output=True, text=True, check=False).stderr
+    assert "Could not guard on data-dependent expression u0 <= 1" in shown
+    assert "u0 <= 1" not in (bundle / "issue.md").read_text()
+    assert len(json.loads((run / "report.json").read_text())["findings"]) == 1
+
+
+def test_what_is_the_same_bug_a_finding_of_the_run_or_no_export_is_not_another_failure() -> None:
+    wanted = trait_of(failing(VALUE), exporter="export")
+    assert wanted is not None
+    met = Met(wanted, "export", VerdictLog(None))
+    met.note("a", failing(VALUE, expression="[x] * n"))
+    met.note("b", Outcome(probe="1", status="passed"))
+    met.note("c", Outcome(probe="1", status="timed_out"))
+    met.note("d", Outcome(probe="1", status="failed", failure=Failure(stage="capture", exceptions=())))
+    call = Frame(file="/repro/repro.py", line=9, function="<module>", source="torch.export.export(M())", user=True)
+    broken = Failure(
+        stage="export",
+        exceptions=(
+            ExceptionFact(type="builtins.TypeError", message="missing 1 required positional argument: 'args'"),
+        ),
+        frames=(call,),
+    )
+    met.note("f", Outcome(probe="1", status="failed", failure=broken))
+    assert met.scripts() == ()
+    for source in ("eeeee", "ee", "eee"):
+        met.note(source, failing("Could not guard on data-dependent expression u0 > 1"))
+    assert met.scripts() == (("ee", "eeeee"),)
 
 
 @pytest.mark.slow
 def test_a_finding_is_looked_at_anew_before_its_repro_is_offered(
     target: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    import torch
+
     run = recorded(target, tmp_path / "run")
     assert command_line(["repro", str(run), "F7"]) == 2
     assert "Its findings: F1" in capsys.readouterr().err
 
     target.write_text("# a comment that moves every line\n" + target.read_text())
-    assert command_line(["repro", str(run), "F1", "-q", "--probes", "1", "-o", str(tmp_path / "out.py")]) == 0
-    assert "network.py changed since this run" in capsys.readouterr().err
+    path, out = run / journal.NAME, tmp_path / "out.py"
+    path.write_text(path.read_text().replace(f'"torch":"{torch.__version__}"', '"torch":"2.0.0"'))
+    assert command_line(["repro", str(run), "F1", "-q", "--probes", "1", "-o", str(out)]) == 0
+    told = capsys.readouterr().err
+    assert "network.py changed since this run" in told
+    assert f"made with other versions: torch 2.0.0 then, {torch.__version__} now" in told
+    assert f"torch {torch.__version__}" in out.read_text()
+    assert "2.0.0" not in out.read_text()
 
     target.write_text(target.read_text().replace("lengths.tolist()", "[3, 5]"))
     assert command_line(["repro", str(run), "F1", "-q"]) == 2

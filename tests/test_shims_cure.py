@@ -99,3 +99,33 @@ def test_the_probe_stops_at_the_line_that_makes_a_dimension_static() -> None:
     with pytest.raises(sh.DimensionMadeStatic, match=r"becomes 4") as caught, sh.stopping_where_static():
         sh.export_program(call)
     assert any((Path(frame.path).name, frame.name) == ("shim_cases.py", "forward") for frame in caught.traceback)
+
+
+class Store:
+    """A cache of one's own: no dataclass, and no pytree node."""
+
+    def __init__(self, rows: torch.Tensor, seen: int) -> None:
+        self.rows, self.seen = rows, seen
+
+
+class Growing(torch.nn.Module):
+    """Adds a row to the store that it is given."""
+
+    def forward(self, x: torch.Tensor, store: Store) -> Store:
+        store.rows = torch.cat([store.rows, x])
+        store.seen += 1
+        return store
+
+
+def test_an_object_with_tensors_goes_in_and_out_and_is_forgotten_afterwards() -> None:
+    from torch.utils._pytree import SUPPORTED_NODES
+
+    inputs = (torch.randn(1, 3), Store(torch.randn(2, 3), 7))
+    call = sh.ExportCall(module=Growing(), args=inputs)
+    want = run(call.module, (inputs, {}))
+    with sh.applying((SHIMS["register-dataclass-pytree"],), call) as given:
+        answer = run(sh.export_program(given).module(), (inputs, {}))
+    assert isinstance(answer, Store)
+    assert torch.equal(answer.rows, want.rows)
+    assert answer.seen == want.seen == 8
+    assert Store not in SUPPORTED_NODES

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import copy
+import subprocess
+import sys
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 import exportdoctor.shims as sh
+from exportdoctor.handover.shims_module import About, shims_module
 from exportdoctor.shims import ExportCall, NotApplicable, Shim, ShimTrouble
 from exportdoctor.shims.leaks import changed, snapshot
-from exportdoctor.shims.providers import onnx_diagnostic
+from exportdoctor.shims.providers import onnx_diagnostic, onnx_diagnostic_entering
 from exportdoctor.shims.sources import folder_of
 from test_shims_qwen import call_of, main_tensor, part_of
 
@@ -71,8 +75,10 @@ def test_the_attention_of_onnx_diagnostic_agrees_and_leaves_its_op_in_the_graph(
 @pytest.mark.skipif(not HAS_OD, reason="onnx-diagnostic is not installed")
 def test_one_broken_file_of_onnx_diagnostic_costs_only_itself() -> None:
     with pytest.raises(NotApplicable, match="its file can't be loaded"):
-        onnx_diagnostic.load("onnx_diagnostic.torch_export_patches.patches._patch_transformers_idefics")
-    assert onnx_diagnostic.load("onnx_diagnostic.torch_export_patches.patches._patch_transformers_output_capturing")
+        onnx_diagnostic_entering.load("onnx_diagnostic.torch_export_patches.patches._patch_transformers_idefics")
+    assert onnx_diagnostic_entering.load(
+        "onnx_diagnostic.torch_export_patches.patches._patch_transformers_output_capturing"
+    )
 
 
 @pytest.mark.skipif(not HAS_OD, reason="onnx-diagnostic is not installed")
@@ -86,6 +92,20 @@ def test_a_branch_on_a_tensor_is_rewritten_as_cond() -> None:
         program = sh.export_program(given)
     for x in (torch.ones(3), -torch.ones(3)):
         assert torch.equal(program.module()(x), call.module(x))
+
+
+@pytest.mark.skipif(not HAS_OD, reason="onnx-diagnostic is not installed")
+def test_a_shim_of_onnx_diagnostic_works_where_it_was_carried_and_exportdoctor_is_not_there(tmp_path: Path) -> None:
+    about = About(title="x", part="default", made_by="exportdoctor export x", versions={})
+    (tmp_path / "cure.py").write_text(shims_module([sh.find("od.rewrite-control-flow")], about))
+    (tmp_path / "branching.py").write_text(Path(__file__).with_name("branching.py").read_text())
+    use = (
+        "import sys; sys.modules['exportdoctor'] = None; import torch, cure, branching; m = branching.Branching(); "
+        "p = cure.export(m, (torch.randn(3),)).module(); "
+        "assert all(torch.equal(p(x), m(x)) for x in (torch.ones(3), -torch.ones(3)))"
+    )
+    done = subprocess.run([sys.executable, "-c", use], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
 
 
 def test_without_onnx_diagnostic_its_row_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

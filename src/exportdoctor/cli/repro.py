@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from exportdoctor.repro.making import Made
     from exportdoctor.repro.reduction import Budget
 
-_SECONDS = 40.0
+_SECONDS, _AT_MOST = 40.0, 180.0
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -30,7 +30,7 @@ _SECONDS = 40.0
 @click.option("--bundle", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
               help="A folder with script, issue.md and log, ready to file upstream.")  # fmt: skip
 @click.option("--seconds", type=click.FloatRange(min=1), default=None,
-              help="How long to go on reducing; 40 unless --probes is given.")  # fmt: skip
+              help="How long to go on reducing; 40, or more on a busy machine, unless --probes is given.")  # fmt: skip
 @click.option("--probes", type=click.IntRange(min=1), default=None, metavar="N",
               help="How many candidates to try, however long that takes.")  # fmt: skip
 @click.option("--quiet", "-q", is_flag=True, help="No progress on stderr.")
@@ -51,7 +51,7 @@ def repro(
     if len(names) > 2:
         raise click.UsageError("Give a RUN and a FINDING, or a FINDING alone", ctx=context)
     from exportdoctor.repro.bundle import write_bundle
-    from exportdoctor.repro.keeping import keep
+    from exportdoctor.repro.keeping import keep, other_name
     from exportdoctor.repro.making import Order, make
 
     run = read_run(find_run(names[0] if len(names) == 2 else None))
@@ -66,10 +66,14 @@ def repro(
     try:
         kept = keep(made, run.path)
         tell(f"saved in {kept}")
+        others = [kept.parent / other_name(made, number) for number in range(1, len(made.others) + 1)]
     except StoreError as error:
+        others = []
         say(f"the script is not kept with its run: {error.line()}")
     for note in made.notes:
         say(note)
+    for other, path in zip(made.others, others, strict=False):
+        say(f"met on the way, not a finding of this model: {other.told()} -> {path}")
     if bundle is not None:
         write_bundle(made, run, bundle)
         tell(f"bundle in {bundle}")
@@ -85,7 +89,7 @@ def _budget(seconds: float | None, probes: int | None) -> Budget:
     from exportdoctor.repro.reduction import Budget
 
     if probes is None:
-        return Budget(seconds=seconds or _SECONDS)
+        return Budget(seconds=seconds) if seconds else Budget(seconds=_SECONDS, at_most=_AT_MOST)
     return Budget(seconds=seconds or math.inf, questions=probes)
 
 

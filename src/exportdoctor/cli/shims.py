@@ -83,7 +83,8 @@ def show(name: str, files: tuple[str, ...], as_json: bool) -> int:
 def try_them(name: str, target: str, files: tuple[str, ...], as_json: bool, run: str | None, **given: Any) -> int:
     """Apply one shim, or several joined by +, to a target's parts, and tell what each part does then.
 
-    Exit code: 0 every part exports and its numbers agree with eager's, 1 not so.
+    Exit code: 0 every part exports and its numbers agree with eager's, 1 not so. A specialised set may refuse others
+    than the example's sizes and values.
     """
     from exportdoctor.core.target import BuildOptions, TargetRef
     from exportdoctor.engine.try_shims import try_shims
@@ -118,7 +119,8 @@ def _tried(tried: Any) -> str:
     canvas.paragraph(wording.plain(f"after:  {tried.after}"), indent=2, hang=4, colour="green" if tried.cured else "")
     for row in tried.numbers:
         said = row.trouble or f"max |Δ| {row.max_abs:.1e}, allowed {row.tolerance:.0e}"
-        canvas.paragraph(wording.plain(f"{'agrees' if row.holds else 'differs'} on {row.inputs}: {said}"), indent=4)
+        does = "refuses" if row.refused else "agrees on" if row.holds else "differs on"
+        canvas.paragraph(wording.plain(f"{does} {row.inputs}: {said}"), indent=4)
     return canvas.text()
 
 

@@ -24,10 +24,14 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Harvest(msgspec.Struct, frozen=True, kw_only=True):
-    """Build the target, ask `probe` once more and write down what its failure needs."""
+    """Build the target, ask `probe` once more and write down what its failure needs.
+
+    A failure with the signature key `signature` may be seen by a short way: by a capture of that one call alone.
+    """
 
     target: TargetRef
     probe: Probe
+    signature: str = ""
     logs: str | None = None
     shim_files: tuple[str, ...] = ()
 

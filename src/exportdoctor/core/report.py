@@ -65,14 +65,28 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     precondition: str = ""
 
 
+class Alternative(msgspec.Struct, frozen=True, kw_only=True):
+    """Another set that was shown to cure the part, on the ground that its proof names. `why` it was not chosen."""
+
+    shims: tuple[str, ...]
+    soundness: str
+    why: str
+    proof: Proof | None = None
+    steps: tuple[Step, ...] = ()
+
+
 class Prescription(msgspec.Struct, frozen=True, kw_only=True):
-    """The smallest set of shims that makes a part export, in the order in which they are applied, with its proof."""
+    """The smallest set of shims that makes a part export, in the order in which they are applied, with its proof.
+
+    `alternatives` are the soundest first, then the smallest; there may be others, which were not looked for.
+    """
 
     shims: tuple[str, ...]
     soundness: str
     proof: Proof | None = None
     files: dict[str, str] = {}
     steps: tuple[Step, ...] = ()
+    alternatives: tuple[Alternative, ...] = ()
 
 
 class PartRecord(msgspec.Struct, frozen=True, kw_only=True):

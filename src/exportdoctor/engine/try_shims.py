@@ -17,6 +17,8 @@ from exportdoctor.core.protocol import TWIN, Capture, Captured, Open, Opened, Re
 from exportdoctor.core.target import TargetRef
 from exportdoctor.engine.launch import Launcher, Spawn
 from exportdoctor.engine.pool import Pool
+from exportdoctor.engine.trial import right_at_its_size
+from exportdoctor.shims import SOUNDNESS, find
 
 _PATIENCE = 600.0
 """Seconds for one attempt unless the user says otherwise; it ends sooner where it makes no progress."""
@@ -63,10 +65,12 @@ def _tried(pool: Pool, opened: Opened, captured: Captured, options: ScanOptions,
     treated = msgspec.structs.replace(plain, shims=shims, to="run" if values else "export")
     flights = [pool.submit(plain), pool.submit(treated)]
     before, after = (flight.result() for flight in flights)
-    numbers, proved = after.numbers, after.passed
+    shown: Outcome | None = after
     if after.passed and not values and opened.twins:
-        small = _on_the_twin(pool, treated)
-        numbers, proved = (small.numbers, small.passed) if small is not None else ((), False)
+        shown = _on_the_twin(pool, treated)
+    specialised = _are_specialised(shims, options.shim_files, captured)
+    proved = shown is not None and (shown.passed or (specialised and right_at_its_size(shown)))
+    numbers = shown.numbers if shown is not None else ()
     return Tried(
         part=captured.part,
         shims=shims,
@@ -79,6 +83,12 @@ def _tried(pool: Pool, opened: Opened, captured: Captured, options: ScanOptions,
         next_at=after.failure.culprit if after.failure else None,
         numbers=numbers,
     )
+
+
+def _are_specialised(shims: tuple[str, ...], files: tuple[str, ...], captured: Captured) -> bool:
+    """Whether the set says of itself that other sizes or values may be refused."""
+    found = (find(name, files=files, axes=captured.axes) for name in shims)
+    return max(SOUNDNESS.index(shim.soundness) for shim in found) == SOUNDNESS.index("specialised")
 
 
 def _on_the_twin(pool: Pool, treated: Probe) -> Outcome | None:
@@ -105,7 +115,10 @@ def _result(before: Outcome, after: Outcome, *, proved: bool) -> ShimResult:
 def _said(outcome: Outcome) -> str:
     """What happened, in a line."""
     if outcome.stages.get("export") == "pass":
-        return "exports" if outcome.passed else "exports, but its numbers differ from eager's"
+        if outcome.passed:
+            return "exports"
+        fault = "refuses other sizes or values" if right_at_its_size(outcome) else "its numbers differ from eager's"
+        return f"exports, but {fault}"
     if outcome.note:
         return f"{outcome.status.replace('_', ' ')}: {outcome.note}"
     failure = outcome.failure

@@ -74,9 +74,10 @@ def _file_of(module: str) -> Path:
 
 @dataclass
 class Carrier:
-    """Collects definitions. `files` are modules that have no name to import them by."""
+    """Collects definitions. `files` are modules that have no name to import them by; `reserved` names are not given."""
 
     files: dict[str, str] = field(default_factory=dict)
+    reserved: frozenset[str] = frozenset()
     names: dict[Place, str] = field(default_factory=dict)
     imports: dict[str, tuple[str, str]] = field(default_factory=dict)
     parts: list[str] = field(default_factory=list)
@@ -149,7 +150,7 @@ class Carrier:
 
     def _free(self, place: Place, called: str) -> str:
         """A name for it that nothing else has: the one wished for, its own, or its own with its module's."""
-        taken = set(self.names.values()) | self.imports.keys()
+        taken = {*self.names.values(), *self.imports, *self.reserved}
         module, own = place
         if called and called not in taken:
             return called

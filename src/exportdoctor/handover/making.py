@@ -14,7 +14,7 @@ from exportdoctor.handover.placing import check_target, drafts, place, write
 from exportdoctor.handover.proof import as_json, as_markdown, proof_file
 from exportdoctor.handover.shims_module import CACHES, About, file_name, shims_module
 from exportdoctor.handover.telling import headline
-from exportdoctor.shims import Shim, find, in_order
+from exportdoctor.shims import Shim, find, in_order, installed_versions
 
 _KEPT = ("proved", "specialised")
 
@@ -62,12 +62,13 @@ def _texts(order: Order, handed: Handed, shims: Sequence[Shim], command: str) ->
     texts = {f"{order.stem}.proof.json": as_json(proof_file(order, handed, shims, command))}
     texts[f"{order.stem}.proof.md"] = as_markdown(order, handed, shims, command).encode()
     if shims and handed.verdict in _KEPT:
-        kept = ("torch", "transformers", "onnxruntime")
+        kept = {"torch", "transformers", "onnxruntime"} | {name for shim in shims for name in shim.needs}
+        known = {**installed_versions(), **handed.environment}
         about = About(
             title=order.target.ref,
             part=order.part,
             made_by=command,
-            versions={name: value for name, value in handed.environment.items() if name in kept},
+            versions={name: value for name, value in known.items() if name in kept},
             program=handed.files[0].name if handed.files else "",
             proved=headline(order, handed),
             imports=handed.imports,

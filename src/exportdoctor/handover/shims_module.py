@@ -27,6 +27,9 @@ _EXPORTING = "exportdoctor.shims.exporting"
 _PLAIN_IMAGE = "exportdoctor.worker.handing.plain_image"
 _RECORD = "exportdoctor.shims.record"
 
+_PUBLIC = frozenset({"SHIMS", "shims", "export", "convert", "load", "caches"})
+"""What the module offers, whatever the shims' own helpers are called."""
+
 _TAIL = '''
 SHIMS = {{
 {table}
@@ -77,6 +80,19 @@ def load(path):
     return torch.export.load(path)
 '''
 
+_LOAD_OPAQUE_TAIL = '''
+
+def load(path):
+    """A saved program; its outputs are of classes that torch knows once their module is imported, and its custom
+    operators are known once the shims that bring them were applied."""
+    for name in {imports!r}:
+        importlib.import_module(name)
+    with ExitStack() as stack:
+        for name in {opaque!r}:
+            stack.enter_context(SHIMS[name](None))
+        return torch.export.load(path)
+'''
+
 _CACHE_TAIL = '''
 
 @contextmanager
@@ -111,7 +127,7 @@ def file_name(ref: str, part: str) -> str:
 
 def shims_module(shims: Sequence[Shim], about: About) -> str:
     """The module's text. Raises UsageError where a shim's source cannot be carried."""
-    carrier = Carrier()
+    carrier = Carrier(reserved=_PUBLIC)
     carrier.carry(_CALL, "ExportCall")
     carrier.carry(_EXPORTING, "export_program")
     carrier.carry(_RECORD, "NotApplicable")
@@ -126,7 +142,8 @@ def shims_module(shims: Sequence[Shim], about: About) -> str:
         carrier.imports[name] = ("contextlib", name)
     tail = _TAIL.format(table="\n".join(f'    "{name}": {text},' for name, text in entries))
     if about.program.endswith(".pt2"):
-        tail += _LOAD_TAIL.format(imports=about.imports)
+        opaque = tuple(shim.id for shim in shims if shim.soundness == "opaque")
+        tail += (_LOAD_OPAQUE_TAIL if opaque else _LOAD_TAIL).format(imports=about.imports, opaque=opaque)
         carrier.imports.update({"importlib": ("importlib", ""), "torch": ("torch", "")})
     if any(name == CACHES for name, _ in entries):
         tail += _CACHE_TAIL.format(name=CACHES)
@@ -209,7 +226,9 @@ def _imports(carrier: Carrier) -> str:
 
 def _header(shims: Sequence[Shim], about: About) -> str:
     lines = [
-        f'"""Shims for {about.title}, part {about.part}: what makes it export. Needs torch and not exportdoctor.',
+        f'"""Shims for {about.title}, part {about.part}: what makes it export.',
+        "",
+        *wrapped(f"Needs {_needed(shims)}, and not exportdoctor."),
         "",
     ]
     lines += wrapped(f"Written by `{about.made_by}`." + (f" {about.proved}" if about.proved else ""))
@@ -224,6 +243,12 @@ def _header(shims: Sequence[Shim], about: About) -> str:
             lines += wrapped(f"Made for {needs}. Upstream: {shim.link}", indent="    ")
     lines += ["", "Use:", *(f"    {line}" for line in _use(shims, about)), '"""']
     return commented(lines)
+
+
+def _needed(shims: Sequence[Shim]) -> str:
+    """The packages that the shims import, torch first."""
+    names = dict.fromkeys(["torch", *(name for shim in shims for name in shim.needs)])
+    return ", ".join(names)
 
 
 def _use(shims: Sequence[Shim], about: About) -> list[str]:

@@ -12,6 +12,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO
 
+import psutil
+
 from exportdoctor.core.candidate import Candidate
 from exportdoctor.core.codec import decode, encode
 from exportdoctor.core.errors import WorkerLost
@@ -81,6 +83,14 @@ class Bench:
         if outcome is None:
             raise WorkerLost("The process that runs candidate scripts has ended", hint=f"Its output: {self._talk}")
         return outcome
+
+    def worked(self) -> float:
+        """Seconds of the processor that it and the candidates that have ended took; 0 where that cannot be told."""
+        try:
+            times = psutil.Process(self._process.pid).cpu_times()
+        except psutil.Error:
+            return 0.0
+        return float(times.user + times.system + times.children_user + times.children_system)
 
     def _send(self, candidate: Candidate) -> None:
         stdin = self._process.stdin

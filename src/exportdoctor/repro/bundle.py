@@ -1,7 +1,8 @@
 """A folder that is ready to become an upstream issue: script, issue.md, closest passing variant, graph, log.
 
 issue.md is written for a maintainer who knows torch and not the model: what fails, the script, and what is needed to
-run it. What a newcomer needs explained is in the report.
+run it. What a newcomer needs explained is in the report. It is about one bug: other failures that were met on the way
+lie beside it as other-1.py and so on, and it says nothing of them.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from exportdoctor.report.slice import as_dot, as_mermaid, as_text
 from exportdoctor.repro.making import Made
 from exportdoctor.repro.picture import as_svg
 from exportdoctor.repro.sameness import DEAD
-from exportdoctor.repro.script import spaced, tail_of
+from exportdoctor.repro.script import spaced, tail_of, versions_of
 from exportdoctor.store.disk import make_folder, replace_file
 from exportdoctor.store.runs import StoredRun
 
@@ -48,6 +49,7 @@ def write_bundle(made: Made, run: StoredRun, folder: Path) -> None:
     if made.finding.slice is not None:
         leads = made.finding.slice
         files |= {"slice.svg": as_svg(leads), "slice.dot": as_dot(leads) + "\n", "slice.mmd": as_mermaid(leads) + "\n"}
+    files |= {f"other-{number}.py": other.text for number, other in enumerate(made.others, 1)}
     log = _log(made.finding, run)
     if log:
         files["export.log"] = log
@@ -68,7 +70,7 @@ def issue(made: Made, environment: str) -> str:
         _fence("\n".join(folded(made.finding.stack)), ""),
         *_graph(made.finding),
         f"## Known issues\n\n{_known(made.finding)}",
-        f"## Versions\n\n{_fence(environment.strip(), '')}",
+        f"## Versions\n\n{_versions(made, environment)}",
     ]
     return "\n\n".join(section for section in sections if section) + "\n"
 
@@ -86,6 +88,13 @@ def _happens(made: Made) -> str:
     )
     flaky = f" It is flaky: {made.reduction.same} of {made.reduction.runs} runs." if made.reduction.flaky else ""
     return f"{way} of this module {ends}. The script needs {needs} only. {checked}.{flaky}"
+
+
+def _versions(made: Made, environment: str) -> str:
+    """The few that matter most in a line, and folded below it what torch's issue form asks for."""
+    short = versions_of(made.environment, made.imports)
+    folded_up = f"<details>\n<summary>python -m torch.utils.collect_env</summary>\n\n{_fence(environment.strip(), '')}"
+    return f"{short}\n\n{folded_up}\n\n</details>"
 
 
 def _died(how: str) -> str:

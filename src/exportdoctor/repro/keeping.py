@@ -1,4 +1,8 @@
-"""Keeps a script with its run: the file, the event that tells of it, and the report made anew."""
+"""Keeps a script with its run: the file, the event that tells of it, and the report made anew.
+
+The scripts of other failures that were met on the way lie beside it. The report does not tell of them: they are no
+findings of the model.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +27,7 @@ def keep(made: Made, run: Path) -> Path:
         make_folder(run / FOLDER)
         path = run / FOLDER / f"{made.finding.id}.py"
         replace_file(path, made.text.encode())
+        _keep_others(made, path)
         repro = Repro(
             path=f"{FOLDER}/{path.name}",
             lines=made.lines,
@@ -33,3 +38,18 @@ def keep(made: Made, run: Path) -> Path:
         folder.append(event)
         folder.write_report(fold((*folder.events, event)).report())
     return path
+
+
+def other_name(made: Made, number: int) -> str:
+    """What the script of the `number`th other failure is called, beside the one of the finding."""
+    return f"{made.finding.id}-other-{number}.py"
+
+
+def _keep_others(made: Made, beside: Path) -> None:
+    """In place of those of an earlier reduction, unless this one was cut off before it came to them."""
+    if made.reduction.interrupted:
+        return
+    for old in beside.parent.glob(f"{made.finding.id}-other-*.py"):
+        old.unlink(missing_ok=True)
+    for number, other in enumerate(made.others, 1):
+        replace_file(beside.parent / other_name(made, number), other.text.encode())

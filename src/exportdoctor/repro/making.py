@@ -16,9 +16,10 @@ from exportdoctor.core.finding import Finding
 from exportdoctor.reduce import Verdict
 from exportdoctor.repro.bench import Bench
 from exportdoctor.repro.harvesting import Harvesting
-from exportdoctor.repro.reduction import Budget, Reducer, Reduction, code_lines
+from exportdoctor.repro.others import Circumstances, Met, Other, others_of
+from exportdoctor.repro.reduction import Budget, Reducer, Reduction
 from exportdoctor.repro.sameness import DEAD, Trait
-from exportdoctor.repro.script import Header, imports_of, with_header
+from exportdoctor.repro.script import Header, code_lines, imports_of, origin_of, with_header
 from exportdoctor.repro.seeing import changes_since, finding_of, probe_of, same_failure
 from exportdoctor.repro.sizes import light, shorter_lists
 from exportdoctor.repro.verdict_log import VerdictLog
@@ -44,7 +45,8 @@ class Order:
 class Made:
     """A script and what is known of it. `notes` are for the user; `draft` says how the source was obtained.
 
-    `eager` is whether its module runs without export, `exporter` the way that fails.
+    `eager` is whether its module runs without export, `exporter` the way that fails, `others` are the other failures
+    that were met on the way.
     """
 
     finding: Finding
@@ -57,6 +59,7 @@ class Made:
     eager: bool
     environment: dict[str, str]
     exporter: str = "export"
+    others: tuple[Other, ...] = ()
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -79,7 +82,8 @@ def make(order: Order, tell: Told) -> Made:
     for note in changes_since(run):
         tell(note)
     talk = _writable(run.path / "logs" / f"repro-{finding.id}.log")
-    command = Harvest(target=state.started.target, probe=probe, shim_files=state.started.options.shim_files)
+    command = Harvest(target=state.started.target, probe=probe, signature=finding.signature,
+                      shim_files=state.started.options.shim_files)  # fmt: skip
     tell(f"seeing {finding.id} fail again")
     with Bench(talk=talk) as bench, Harvesting(command, talk=talk) as harvesting:  # each warms up on a core of its own
         seen = harvesting.again()
@@ -89,6 +93,7 @@ def make(order: Order, tell: Told) -> Made:
         path = run.path / "repros" / f"{finding.id}.verdicts.jsonl"
         log = VerdictLog(path, holds_for=f"{trait} {seen.environment}")
         reducer = Reducer(bench, trait, seen.exporter, order.budget, tell, log)
+        reducer.met = Met(trait, seen.exporter, log)
         draft = _first(harvesting, reducer, tell)
         harvesting.close()  # the model is not needed any more, and its memory is
         return _finished(_Course(order, finding, seen, trait, draft, reducer, notes))
@@ -171,7 +176,7 @@ def _finished(course: _Course) -> Made:
     needless = [note for note in course.draft.notes if "imported from" in note and not used & set(note.split())]
     course.notes.extend(note for note in course.draft.notes if note not in needless)
     header = Header(
-        finding=course.finding,
+        origin=origin_of(course.finding),
         expected=_expected(course.seen, sighting),
         environment=course.seen.environment,
         made_by=course.order.made_by,
@@ -181,7 +186,7 @@ def _finished(course: _Course) -> Made:
         finding=course.finding, trait=course.trait, text=with_header(reduction.source, header),
         source=reduction.source, draft=course.draft.what, reduction=reduction, sighting=sighting,
         eager=course.reducer.eager, exporter=course.seen.exporter, environment=course.seen.environment,
-        notes=course.notes,
+        others=_others(course, reduction), notes=course.notes,
     )  # fmt: skip
 
 
@@ -194,7 +199,7 @@ def _reduced(course: _Course) -> Reduction:
     reducer = course.reducer
     reduction = reducer.reduce(course.draft.source)
     if not reduction.interrupted:
-        reduction.source = reducer.tidy(reduction.source)
+        reduction = reducer.tidied(reduction)
         if course.trait.kind not in DEAD:
             reduction = reducer.polish(reduction)
         reducer.confirm(reduction)
@@ -204,6 +209,20 @@ def _reduced(course: _Course) -> Reduction:
         )
     reducer.tell(f"{code_lines(reduction.source)} lines after {reduction.asked} candidates; verifying")
     return reduction
+
+
+def _others(course: _Course, reduction: Reduction) -> tuple[Other, ...]:
+    """None where Ctrl-C ended it: the same command goes on, and looks at them then."""
+    met = course.reducer.met
+    if reduction.interrupted or met is None:
+        return ()
+    told = Circumstances(
+        finding=course.finding,
+        findings=tuple(course.order.run.state.findings.values()),
+        environment=course.seen.environment,
+        made_by=course.order.made_by,
+    )
+    return others_of(course.reducer, met, told)
 
 
 def _expected(seen: Harvested, sighting: Sighting) -> str:

@@ -13,7 +13,6 @@ from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
-from exportdoctor.core.outcome import Outcome
 from exportdoctor.reduce import (
     Ended,
     InFlight,
@@ -22,6 +21,7 @@ from exportdoctor.reduce import (
     Step,
     Terms,
     Verdict,
+    drive,
     reduce_source,
     source_distance,
     source_size,
@@ -31,28 +31,38 @@ from exportdoctor.repro.backward import sliced
 from exportdoctor.repro.bench import CANDIDATE_FILE, Bench
 from exportdoctor.repro.eager import mended
 from exportdoctor.repro.flatten import flattened, with_root_called
-from exportdoctor.repro.sameness import Trait, trait_of, verdict
+from exportdoctor.repro.others import Met
+from exportdoctor.repro.sameness import Trait, verdict
+from exportdoctor.repro.script import code_lines
 from exportdoctor.repro.sizes import shrink_sizes
+from exportdoctor.repro.stand_ins import stand_ins
 from exportdoctor.repro.verdict_log import VerdictLog
 
 Told = Callable[[str], None]
 _PAUSE = 2.0
-_TRIES = 150
+_BUSY = 0.9  # seconds of the processor that candidates get in a second of a quiet machine, at least
+_TRIES = 90
+_TRIES_AT_LEAST = 15
 _CONFIRMATIONS = 2
 _POLISHING = 0.35  # of the budget, so that it is not all spent before sizes that run in eager are looked for
 
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """What a reduction may cost: wall seconds, and candidates."""
+    """What a reduction may cost: wall seconds, and candidates.
+
+    On a machine that does other things too it may take up to `at_most` wall seconds, until the candidates have had as
+    much of the processor as `seconds` give them on a quiet one.
+    """
 
     seconds: float = 60.0
     questions: int = 2000
+    at_most: float = 0.0
 
 
 @dataclass
 class Reduction:
-    """What came of it. `others` maps other failures that were met to how often.
+    """What came of it.
 
     `same` of the last `runs` runs of `source` were the same bug: with fewer than all the bug is flaky.
     """
@@ -64,7 +74,6 @@ class Reduction:
     ended: str = Ended.FINISHED.value
     same: int = 0
     runs: int = 0
-    others: dict[str, int] = field(default_factory=dict)
 
     @property
     def flaky(self) -> bool:
@@ -81,7 +90,7 @@ class Reduction:
 class Reducer:
     """Reduces drafts of one bug. With `eager` a candidate must also run without export, as the user's model does.
 
-    `tell` gets a line now and then; `log` makes it resumable.
+    `tell` gets a line now and then; `log` makes it resumable; `met` collects the other failures.
     """
 
     bench: Bench
@@ -90,9 +99,10 @@ class Reducer:
     budget: Budget
     tell: Told
     log: VerdictLog
-    others: dict[str, int] = field(default_factory=dict)
+    met: Met | None = None
     eager: bool = False
     _begun: float = field(default_factory=time.monotonic)
+    _worked: float = 0.0
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def judge(self, source: str) -> Verdict:
@@ -111,19 +121,9 @@ class Reducer:
         """The verdict of one run of a candidate, whatever was said of it before."""
         outcome = self.bench.run(source, eager=self.eager)
         found = verdict(self.wanted, outcome, exporter=self.exporter)
-        if found is Verdict.UNKNOWN:
-            self._note(outcome)
+        if found is Verdict.UNKNOWN and self.met is not None:
+            self.met.note(source, outcome)
         return found
-
-    def _note(self, outcome: Outcome) -> None:
-        """Another failure of an export is worth telling; a candidate that is no program is not."""
-        trait = trait_of(outcome, exporter=self.exporter)
-        if outcome.failure is not None and outcome.failure.stage == "capture":
-            return
-        if trait is not None and trait.kind not in ("python_error", self.wanted.kind):
-            text = f"{trait.kind}: {trait.message[:160]}"
-            with self._lock:
-                self.others[text] = self.others.get(text, 0) + 1
 
     def slice(self, source: str) -> str:
         """`source` cut by data flow, as often as that helps."""
@@ -134,15 +134,21 @@ class Reducer:
             self.tell(f"{code_lines(cut)} lines by data flow")
             source = cut
 
+    def stand_in(self, source: str) -> str:
+        """`source` with plain tensors for what a few questions show that they may stand for."""
+        found = drive(stand_ins(source), self.judge, start=source, terms=Terms(size=source_size))
+        return found.answer or source
+
     def reduce(self, source: str) -> Reduction:
         """The smallest version of `source` that is still the same bug. Ctrl-C keeps the best so far."""
-        self._begun = time.monotonic()
+        self._begun, self._worked = time.monotonic(), self.bench.worked()
         try:
             source = self.slice(source)
+            stood_in = self.stand_in(source)
+            source = source if stood_in == source else self.slice(stood_in)
         except KeyboardInterrupt:
             return Reduction(source, ended="interrupted")
-        share = 1 - _POLISHING
-        return self._driven(_all_passes, source, seconds=self.budget.seconds * share, asked=self.budget.questions)
+        return self._driven(_all_passes, source, share=1 - _POLISHING, asked=self.budget.questions)
 
     def polish(self, found: Reduction) -> Reduction:
         """The same with sizes that run in eager too where a few tries find some, as small as that can be.
@@ -156,13 +162,17 @@ class Reducer:
             return replace(found, ended="interrupted")
         if not self.eager:
             return found
-        left = self.budget.seconds - (time.monotonic() - self._begun)
         asked = max(0, self.budget.questions - found.asked)
-        again = self._driven(_statements, source, seconds=max(left, 1.0), asked=asked)
+        again = self._driven(_statements, source, share=1.0, asked=asked)
         again.closest = again.closest or found.closest
         again.asked, again.seconds = again.asked + found.asked, again.seconds + found.seconds
         again.ended = found.ended if again.ended == Ended.FINISHED.value else again.ended
         return again
+
+    def tidied(self, found: Reduction) -> Reduction:
+        """The same without idle statements; its closest passing variant has the same class name."""
+        closest = with_root_called("Model", found.closest) if found.closest else None
+        return replace(found, source=self.tidy(found.source), closest=closest)
 
     def tidy(self, source: str) -> str:
         """`source` without statements that do nothing, which a search that was cut off leaves behind, as `Model`."""
@@ -179,7 +189,9 @@ class Reducer:
     def mend(self, source: str) -> str:
         """`source` with sizes that run in eager too, where a few tries find some; `eager` then says so."""
         self.eager = True
-        for tried in itertools.chain((source,), itertools.islice(mended(source), _TRIES)):
+        for number, tried in enumerate(itertools.chain((source,), itertools.islice(mended(source), _TRIES))):
+            if number > _TRIES_AT_LEAST and self._is_late(1.0):
+                break
             if self.judge(tried) is Verdict.YES:
                 return tried
         self.eager = False
@@ -191,17 +203,21 @@ class Reducer:
             found.runs += 1
             found.same += self.seen(found.source) is Verdict.YES
 
-    def _driven(
-        self, search: Callable[[str], Search[str, str]], source: str, *, seconds: float, asked: int
-    ) -> Reduction:
-        ends = time.monotonic() + seconds
+    def _is_late(self, share: float) -> bool:
+        """Whether that share of the time is over."""
+        seconds, taken = share * self.budget.seconds, time.monotonic() - self._begun
+        if taken <= seconds:
+            return False
+        return taken > share * self.budget.at_most or self.bench.worked() - self._worked > seconds * _BUSY
+
+    def _driven(self, search: Callable[[str], Search[str, str]], source: str, *, share: float, asked: int) -> Reduction:
         with ThreadPoolExecutor(self.bench.width) as threads:
             oracle: InFlight[str] = InFlight(
                 lambda one: threads.submit(self.judge, one), width=self.bench.width, key=str
             )
             terms = Terms[str](
                 questions=asked,
-                should_stop=lambda: time.monotonic() > ends,
+                should_stop=lambda: self._is_late(share),
                 size=source_size,
                 distance=source_distance,
             )
@@ -228,11 +244,11 @@ class Reducer:
             result: Reduced[str, str] = end.value
             return Reduction(
                 source=result.answer or result.smallest, closest=result.closest, asked=result.asked,
-                seconds=time.monotonic() - began, ended=result.ended.value, others=self.others,
+                seconds=time.monotonic() - began, ended=result.ended.value,
             )  # fmt: skip
         except KeyboardInterrupt:
             seconds = time.monotonic() - began
-            return Reduction(best, closest, asked, seconds, "interrupted", others=self.others)
+            return Reduction(best, closest, asked, seconds, "interrupted")
 
 
 def _is_idle(statement: ast.stmt) -> bool:
@@ -250,8 +266,3 @@ def _all_passes(source: str) -> Search[str, str]:
 
 def _statements(source: str) -> Search[str, str]:
     return reduce_source(source)
-
-
-def code_lines(source: str) -> int:
-    """Lines of code: neither empty ones nor comments."""
-    return sum(1 for line in source.splitlines() if line.strip() and not line.lstrip().startswith("#"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from exportdoctor.core.finding import Finding
@@ -30,7 +30,7 @@ def imports_of(source: str) -> tuple[str, ...]:
 class Header:
     """What the head of a script tells. `expected` is what the script shows in a fresh process, in one line."""
 
-    finding: Finding
+    origin: str
     expected: str
     environment: Mapping[str, str]
     made_by: str
@@ -39,14 +39,9 @@ class Header:
 
 def with_header(source: str, header: Header) -> str:
     """The script as it is handed out."""
-    used = set(imports_of(source))
-    versions = ", ".join(
-        f"{name} {value}" if name != "platform" else value
-        for name, value in header.environment.items()
-        if name in _TOLD and (name != "transformers" or "transformers" in used)
-    )
+    versions = versions_of(header.environment, imports_of(source))
     lines = [
-        *_comment(f"Reduced from {_where(header.finding)}"),
+        *_comment(header.origin[:1].upper() + header.origin[1:]),
         *_comment(f"Fails with {header.expected}"),
         *_comment(f"Environment: {versions}; all of it: python -m torch.utils.collect_env"),
         *(line for remark in header.remarks for line in _comment(f"Note: {remark}")),
@@ -55,10 +50,20 @@ def with_header(source: str, header: Header) -> str:
     return "\n".join([*lines, *spaced(source), ""])
 
 
-def _where(finding: Finding) -> str:
+def versions_of(environment: Mapping[str, str], imports: Collection[str]) -> str:
+    """The versions that matter to a script with these imports, in one line."""
+    return ", ".join(
+        f"{name} {value}" if name != "platform" else value
+        for name, value in environment.items()
+        if name in _TOLD and (name != "transformers" or "transformers" in imports)
+    )
+
+
+def origin_of(finding: Finding) -> str:
+    """Where the script of a finding comes from."""
     place = f"{finding.function}, {tail_of(finding.file)}:{finding.line}" if finding.function and finding.file else ""
     module = f"{finding.module or 'the root'} ({finding.module_class})"
-    return f"{place}, called by {module}" if place else module
+    return f"reduced from {place}, called by {module}" if place else f"reduced from {module}"
 
 
 def tail_of(path: str) -> str:
@@ -80,3 +85,8 @@ def spaced(source: str) -> list[str]:
         if line.strip() or (lines and lines[-1].strip() and not lines[-1].startswith("class ")):
             lines.append(line.rstrip())
     return lines
+
+
+def code_lines(source: str) -> int:
+    """Lines of code: neither empty ones nor comments."""
+    return sum(1 for line in source.splitlines() if line.strip() and not line.lstrip().startswith("#"))

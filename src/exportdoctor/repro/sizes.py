@@ -7,6 +7,7 @@ scaled at once. The reducer's own pass over integers does the rest.
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Iterator
 
 from exportdoctor.reduce import Search
@@ -61,10 +62,11 @@ def _ones(source: str) -> Iterator[str]:
     """With 1 for every size, or for every size but one.
 
     `ear(sound) + picture` needs widths that fit; with 1 for all of them, the layer that makes them fit can go. The one
-    that stays may be what is dynamic.
+    that stays may be what is dynamic: a size of the inputs most likely, and one that several of them have.
     """
-    sizes = sorted({node.value for node in ast.walk(ast.parse(source)) if _is_integer(node) and node.value > 1})  # type: ignore[attr-defined]
-    for spared in (None, *sizes[:_SPARED]):
+    given = Counter(_above_one(ast.parse(source).body[-1]))
+    sizes = [*(size for size, _ in given.most_common()), *sorted(_above_one(ast.parse(source)))]
+    for spared in (None, *tuple(dict.fromkeys(sizes))[:_SPARED]):
         tree = ast.parse(source)
         for node in ast.walk(tree):
             if isinstance(node, ast.Constant) and _is_integer(node) and node.value != spared:
@@ -93,6 +95,10 @@ def shorter_lists(source: str) -> Iterator[str]:
         text = ast.unparse(tree)
         if ends and len(text) < len(source):
             yield text
+
+
+def _above_one(tree: ast.AST) -> list[int]:
+    return [node.value for node in ast.walk(tree) if _is_integer(node) and node.value > 1]  # type: ignore[attr-defined]
 
 
 def _is_integer(node: ast.AST) -> bool:

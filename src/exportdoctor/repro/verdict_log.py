@@ -1,7 +1,7 @@
 """Remembers what was said of each candidate, on disk, so that a reduction that was cut off asks nothing twice.
 
-One JSON line for each verdict; a torn last line is dropped. The first line says under which trait and versions the
-verdicts hold: with others the file begins anew.
+One JSON line for each verdict, and for each script worth looking at again; a torn last line is dropped. The first
+line says under which trait and versions the verdicts hold: with others the file begins anew.
 """
 
 from __future__ import annotations
@@ -13,13 +13,19 @@ from pathlib import Path
 
 from exportdoctor.reduce import Verdict
 
+_KEPT = "kept"
+
 
 class VerdictLog:
-    """Verdicts by the digest of their source, in the file at `path`, or in memory alone where that is None."""
+    """Verdicts by the digest of their source, in the file at `path`, or in memory alone where that is None.
+
+    `kept` are the scripts of an earlier reduction that were worth looking at again, the latest last.
+    """
 
     def __init__(self, path: Path | None, *, holds_for: str = "") -> None:
         self._path = path
         self._known: dict[str, Verdict] = {}
+        self.kept: list[str] = []
         if path is not None:
             self._open(path, holds_for)
 
@@ -34,8 +40,12 @@ class VerdictLog:
                 path.write_text(head + "\n", encoding="utf-8")
             return
         for line in lines[1:]:
-            with suppress(ValueError, KeyError):
-                self._known.update({key: Verdict(text) for key, text in json.loads(line).items()})
+            with suppress(ValueError, AttributeError):
+                ((key, text),) = json.loads(line).items()
+                if key == _KEPT:
+                    self.kept.append(text)
+                else:
+                    self._known[key] = Verdict(text)
 
     def known(self, source: str) -> Verdict | None:
         """What was said of `source`; None where nothing was."""
@@ -44,9 +54,17 @@ class VerdictLog:
     def note(self, source: str, verdict: Verdict) -> None:
         """Remember a verdict; a full disk costs a resumed run some questions and nothing else."""
         self._known[_digest(source)] = verdict
+        self._append(_digest(source), verdict.value)
+
+    def keep(self, source: str) -> None:
+        """Remember a script for whoever goes on with this reduction."""
+        if source not in self.kept:
+            self._append(_KEPT, source)
+
+    def _append(self, key: str, text: str) -> None:
         if self._path is not None:
             with suppress(OSError), open(self._path, "a", encoding="utf-8") as file:
-                file.write(json.dumps({_digest(source): verdict.value}) + "\n")
+                file.write(json.dumps({key: text}) + "\n")
 
 
 def _digest(source: str) -> str:

@@ -28,7 +28,7 @@ from exportdoctor.reduce.source.arguments import (
     drop_optional_parts,
     drop_paired_elements,
 )
-from exportdoctor.reduce.source.blocks import unroll_loops, unwrap_blocks
+from exportdoctor.reduce.source.blocks import narrow_zips, unroll_loops, unwrap_blocks
 from exportdoctor.reduce.source.constants import shrink_integers, simplify_literals
 from exportdoctor.reduce.source.draft import Draft
 from exportdoctor.reduce.source.expressions import simplify_expressions
@@ -41,6 +41,7 @@ from exportdoctor.reduce.source.sweep import Rules, SourcePass
 __all__ = ["PASSES", "Rules", "SourcePass", "reduce_source", "source_distance", "source_size"]
 
 PASSES: tuple[SourcePass, ...] = (
+    narrow_zips,
     thin_statements,
     unwrap_blocks,
     unroll_loops,

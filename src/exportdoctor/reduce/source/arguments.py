@@ -71,6 +71,8 @@ def drop_elements(tree: ast.Module) -> Iterator[Edit]:
     """
     for node in ast.walk(tree):
         match node:
+            case ast.Tuple(elts=[_], ctx=ast.Store()):
+                continue  # `for () in rows` runs, but who would write it
             case ast.Tuple(elts=parts) | ast.List(elts=parts) | ast.Set(elts=parts):
                 yield from (removed(part) for part in reversed(parts))
             case ast.BoolOp(values=parts) if len(parts) > 2:

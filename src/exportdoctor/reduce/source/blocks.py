@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from exportdoctor.reduce.source.names import reads_of
 from exportdoctor.reduce.source.sweep import one_sweep
@@ -22,11 +22,13 @@ def unwrap_blocks(tree: ast.Module) -> Iterator[Edit]:
             yield replaced(node, *body)
 
 
-def _bodies(node: ast.AST) -> Iterator[list[ast.stmt]]:
+def _bodies(node: ast.AST) -> Iterator[Sequence[ast.stmt]]:
     match node:
         case ast.If(body=body, orelse=orelse):
             yield from (body, orelse) if orelse else (body,)
-        case ast.For(body=body) | ast.AsyncFor(body=body) | ast.While(body=body):
+        case ast.For(iter=values, body=body) | ast.AsyncFor(iter=values, body=body):
+            yield from (body, [ast.Expr(values)])
+        case ast.While(body=body):
             yield body
         case ast.With(items=[ast.withitem(value, ast.expr() as target)], body=body):
             yield [ast.Assign([target], value), *body]
@@ -43,18 +45,78 @@ def _bodies(node: ast.AST) -> Iterator[list[ast.stmt]]:
 
 
 @one_sweep
+def narrow_zips(tree: ast.Module) -> Iterator[Edit]:
+    """Let a loop over `zip(*rows)` go over the first row alone, with what that gives in all places.
+
+    `for q, k, v in zip(*splits)`, where `splits` holds the same cut of three tensors: as long as there are three names
+    there must be three tensors, and each costs the tracer as much as the first.
+    """
+    for node in ast.walk(tree):
+        match node:
+            case ast.For(target=ast.Tuple() as target, iter=values, body=body):
+                edit = _narrowed(target, values, body)
+            case ast.ListComp(elt=one, generators=[ast.comprehension(target=ast.Tuple() as target, iter=values)]):
+                edit = _narrowed(target, values, [ast.Expr(one)])
+            case _:
+                continue
+        if edit:
+            yield {**edit, **_first_row_alone(tree, values)}
+            yield edit
+
+
+def _first_row_alone(tree: ast.Module, values: ast.expr) -> Edit:
+    """Where the rows are made in a comprehension over a tuple: that tuple with its first element alone."""
+    names = [node.id for node in ast.walk(values) if isinstance(node, ast.Name)]
+    for node in ast.walk(tree):
+        match node:
+            case ast.Assign(
+                targets=[ast.Name(id=name)],
+                value=ast.ListComp(generators=[ast.comprehension(iter=ast.Tuple(elts=[first, *_]) as several)]),
+            ) if name in names:
+                return {several: (ast.Tuple([first], ast.Load()),)}
+    return {}
+
+
+def _narrowed(target: ast.Tuple, values: ast.expr, body: list[ast.stmt]) -> Edit:
+    match values:
+        case ast.Call(func=ast.Name("zip"), args=[ast.Starred(value=rows)]):
+            edit: dict[ast.AST, tuple[ast.AST, ...]] = {values: (_item(rows, 0),)}
+        case _:
+            return {}
+    names = [one.id for one in target.elts if isinstance(one, ast.Name)]
+    if names:
+        edit[target] = (ast.Name(names[0], ast.Store()),)
+        for name in names[1:]:
+            edit |= dict.fromkeys(reads_of(name, body), (ast.Name(names[0], ast.Load()),))
+    return edit
+
+
+@one_sweep
 def unroll_loops(tree: ast.Module) -> Iterator[Edit]:
     """Replace a loop by its first round, with the value itself where the loop's variable is read.
 
     `for t, h, w in grid.tolist(): int(w)` is `int(grid.tolist()[0][2])`, of which other passes then take away
-    the `[0][2]` or the `tolist`; while the loop stands, they can do neither.
+    the `[0][2]` or the `tolist`; while the loop stands, they can do neither. A comprehension is a loop too.
     """
     for node in ast.walk(tree):
-        if isinstance(node, ast.For | ast.AsyncFor):
-            edit: dict[ast.AST, tuple[ast.AST, ...]] = {node: tuple(node.body)}
-            for name, value in _first_round(node.target, node.iter):
-                edit |= dict.fromkeys(reads_of(name, node.body), (value,))
-            yield edit
+        match node:
+            case ast.For() | ast.AsyncFor():
+                yield {node: tuple(node.body), **_in_first_round(node.target, node.iter, node.body)}
+            case (
+                ast.ListComp(elt=one, generators=[ast.comprehension(target, values)])
+                | ast.GeneratorExp(elt=one, generators=[ast.comprehension(target, values)])
+            ):
+                reads = _in_first_round(target, values, [ast.Expr(one)])
+                yield {node: (one,), **reads}
+                yield {node: (ast.List([one], ast.Load()),), **reads}
+
+
+def _in_first_round(target: ast.expr, values: ast.expr, body: list[ast.stmt]) -> Edit:
+    """What becomes of each place in a loop's body that reads its variables."""
+    edit: dict[ast.AST, tuple[ast.AST, ...]] = {}
+    for name, value in _first_round(target, values):
+        edit |= dict.fromkeys(reads_of(name, body), (value,))
+    return edit
 
 
 def _first_round(target: ast.expr, values: ast.expr) -> Iterator[tuple[str, ast.expr]]:
@@ -62,6 +124,10 @@ def _first_round(target: ast.expr, values: ast.expr) -> Iterator[tuple[str, ast.
     match values:
         case ast.Call(func=ast.Name("range")):
             yield from _bound(target, ast.Constant(0))
+        case ast.Call(func=ast.Name("zip"), args=[ast.Starred(value=rows)]):
+            if isinstance(target, ast.Tuple):
+                items = [_item(_item(rows, place), 0) for place in range(len(target.elts))]
+                yield from _bound(target, ast.Tuple(items, ast.Load()))
         case ast.Call(func=ast.Name("zip"), args=parts):
             yield from _bound(target, ast.Tuple([_item(part, 0) for part in parts], ast.Load()))
         case ast.Call(func=ast.Name("enumerate"), args=[part, *_]):

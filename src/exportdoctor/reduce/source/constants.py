@@ -32,6 +32,10 @@ def simplify_literals(tree: ast.Module) -> Iterator[Edit]:
                 yield replaced(node, ast.Constant(""))
 
 
+_SIZED = frozenset({"ones", "zeros", "empty", "rand", "randn", "full", "Linear", "Embedding", "LayerNorm"})
+"""Calls whose whole numbers are sizes: an empty tensor fails, or passes, for reasons of its own."""
+
+
 def shrink_integers(text: str, rules: Rules) -> Search[str, str]:
     """Shrink each integer in turn, by its divisors and then by binary descent.
 
@@ -65,4 +69,13 @@ def _with_integer(draft: Draft, rules: Rules, place: int, value: int) -> str | N
 
 def _draft_with(draft: Draft, place: int, value: int) -> Draft | None:
     node, _ = tuple(_integers(draft.tree))[place]
+    if value == 0 and node in _sizes(draft.tree):
+        return None
     return draft.edited(replaced(node, ast.Constant(value)))
+
+
+def _sizes(tree: ast.Module) -> Iterator[ast.expr]:
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(func=ast.Attribute(attr=name) | ast.Name(id=name), args=args) if name in _SIZED:
+                yield from args

@@ -79,10 +79,23 @@ def _parts(expression: ast.expr) -> Iterator[ast.expr]:
             yield from (body, orelse, test)
         case ast.UnaryOp(operand=value) | ast.Lambda(body=value) | ast.Await(value=value):
             yield value
-        case ast.Attribute(value=value) | ast.Subscript(value=value) | ast.NamedExpr(value=value):
+        case ast.Subscript(value=value, slice=index):
+            yield value
+            bounds = (index.lower, index.upper) if isinstance(index, ast.Slice) else _parts_of_index(index)
+            yield from (bound for bound in bounds if bound is not None and not isinstance(bound, ast.Constant))
+        case ast.Attribute(value=value) | ast.NamedExpr(value=value):
             yield value
         case _:
             yield from _elements(expression)
+
+
+def _parts_of_index(index: ast.expr) -> Iterator[ast.expr | None]:
+    """`k` of `x[k]`, and of `x[:, :k]`."""
+    if not isinstance(index, ast.Tuple):
+        yield index
+        return
+    for one in index.elts:
+        yield from (one.lower, one.upper) if isinstance(one, ast.Slice) else (one,)
 
 
 def _elements(expression: ast.expr) -> Iterator[ast.expr]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from exportdoctor.core.probe import Probe
 from exportdoctor.core.protocol import TWIN
-from exportdoctor.core.report import FAILING, PartRecord, Prescription, Proof, Report
+from exportdoctor.core.report import FAILING, Alternative, PartRecord, Prescription, Proof, Report
 from exportdoctor.core.state import RunState
 from exportdoctor.report.wording.pieces import count, elapsed, finding_count, parameters
 
@@ -50,7 +50,11 @@ def cure(part: PartRecord) -> str:
 
 def proof(prescription: Prescription | None, *, delta: str = "Δ") -> str:
     """The numbers that prove a cure; empty where there are none."""
-    shown = prescription.proof if prescription else None
+    return proof_figures(prescription.proof if prescription else None, delta=delta)
+
+
+def proof_figures(shown: Proof | None, *, delta: str = "Δ") -> str:
+    """The largest difference to eager, and on how many input sets; empty where nothing was compared."""
     if shown is None:
         return ""
     where = f"on {count(shown.inputs_tried, 'input set')}"
@@ -74,6 +78,7 @@ def prescription(part: PartRecord, report: Report) -> tuple[str, ...]:
         sentences.append(f"{number}. {step.shim} ({step.soundness}): {step.title}.{condition}")
     if found.proof is not None and found.proof.max_abs_diff is not None:
         sentences.append(_proved(found.proof))
+    sentences += map(_alternative, found.alternatives)
     if part.verdict == "cured":
         sentences.append(f"Make it: {export_command(part, report)}")
     return tuple(sentences)
@@ -93,6 +98,14 @@ def prescription_code(part: PartRecord) -> str:
         "    program = export_program(given)\n"
         "outputs = program.module()(**given.convert(((), other_inputs))[1])"
     )
+
+
+def _alternative(other: Alternative) -> str:
+    """Another set that was shown to cure, and why it was not chosen."""
+    numbers = proof_figures(other.proof)
+    shown = f"; {numbers}, {other.proof.on}" if other.proof is not None and numbers else ""
+    conditions = "".join(f" {step.shim} holds where {step.precondition}." for step in other.steps if step.precondition)
+    return f"Also cures it: {' + '.join(other.shims)} ({other.soundness}), {other.why}{shown}.{conditions}"
 
 
 def _proved(proof: Proof) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,16 +18,15 @@ from exportdoctor.shims.record import NotApplicable, Replacement, Shim
 def _enter(call: ExportCall) -> Iterator[ExportCall]:
     found = _unregistered((call.args, call.kwargs)) | _unregistered(_outputs(call))
     if not found:
-        raise NotApplicable("no dataclass without a registration goes in or out")
+        raise NotApplicable("no dataclass and no object with tensors goes in or out without a registration")
     with registries_restored():
-        for kind in found:
-            register_fields(kind)
+        for kind, names in found.items():
+            register_fields(kind, names)
         yield call
 
 
-def register_fields(kind: type[Any]) -> None:
-    """A dataclass as the list of its fields; it is put together without its `__init__`."""
-    names = [field.name for field in dataclasses.fields(kind)]
+def register_fields(kind: type[Any], names: Sequence[str]) -> None:
+    """A class as the list of these attributes; an object is put together without its `__init__`."""
 
     def build(values: list[Any]) -> Any:
         made = object.__new__(kind)
@@ -46,24 +45,40 @@ def _outputs(call: ExportCall) -> Any:
         return call.module(*args, **kwargs)
 
 
-def _unregistered(value: Any) -> set[type[Any]]:
+def _unregistered(value: Any) -> dict[type[Any], tuple[str, ...]]:
+    """Classes that torch cannot take apart, each with its attributes."""
     from torch.utils._pytree import tree_leaves
 
-    found: set[type[Any]] = set()
+    found: dict[type[Any], tuple[str, ...]] = {}
     for leaf in tree_leaves(value):
-        if dataclasses.is_dataclass(leaf) and not isinstance(leaf, type) and not is_registered(type(leaf)):
-            found |= {type(leaf)} | _unregistered([getattr(leaf, field.name) for field in dataclasses.fields(leaf)])
+        names = () if is_registered(type(leaf)) else _attributes(leaf)
+        if names:
+            found |= {type(leaf): names} | _unregistered([getattr(leaf, name) for name in names])
     return found
+
+
+def _attributes(leaf: Any) -> tuple[str, ...]:
+    """The fields of a dataclass; of a plain object its attributes, if some of them hold tensors."""
+    import torch
+    from torch.utils._pytree import tree_leaves
+
+    if isinstance(leaf, type | torch.Tensor | torch.nn.Module):
+        return ()
+    if dataclasses.is_dataclass(leaf):
+        return tuple(field.name for field in dataclasses.fields(leaf))
+    own = getattr(leaf, "__dict__", {})
+    return tuple(own) if any(isinstance(one, torch.Tensor) for one in tree_leaves(list(own.values()))) else ()
 
 
 SHIM = Shim(
     id="register-dataclass-pytree",
-    title="Dataclasses that go in or out are registered as pytree nodes",
+    title="Dataclasses and objects with tensors that go in or out are registered as pytree nodes",
     soundness="exact",
     enter=_enter,
     does=(
-        "The module runs once in eager. Each dataclass among its inputs and outputs that torch cannot take apart is "
-        "registered for the export, as the list of its fields, and unregistered after it."
+        "The module runs once in eager. Each dataclass among its inputs and outputs that torch cannot take apart, and "
+        "each other object that holds tensors, is registered for the export, as the list of its attributes, and "
+        "unregistered after it. The program hands back a new object where eager changes the one it was given."
     ),
     cures=(Cure(kinds=("unregistered_pytree",)),),
     needs={"torch": ">=2.8"},

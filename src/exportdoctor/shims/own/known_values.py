@@ -20,7 +20,7 @@ from exportdoctor.shims.record import NotApplicable, Replacement, Shim
 
 _LARGEST = 64
 _ROW = (2, 3, 4)
-"""What may be a constant: a list of at most so many numbers, or rows as a grid has them. A short text is neither."""
+"""What may be a constant: a number, a list of at most so many, or rows as a grid has them. A short text is neither."""
 
 _FACTORIES = ("arange", "tensor", "zeros", "ones", "full")
 _RANDOM = ("rand", "dropout", "bernoulli", "multinomial", "normal", "poisson", "exponential")
@@ -152,7 +152,7 @@ def _is_small_integer(value: Any) -> bool:
     from torch._subclasses.fake_tensor import FakeTensor
 
     integers = (torch.int64, torch.int32, torch.int16, torch.int8)
-    small = 0 < value.numel() <= _LARGEST and (value.dim() == 1 or value.shape[-1] in _ROW)
+    small = 0 < value.numel() <= _LARGEST and (value.dim() <= 1 or value.shape[-1] in _ROW)
     return value.dtype in integers and small and not isinstance(value, FakeTensor)
 
 

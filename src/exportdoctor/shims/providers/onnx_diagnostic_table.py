@@ -84,6 +84,19 @@ FUNCTIONS: dict[str, tuple[str, ...]] = {
 }
 """Functions whose docstring does not name what they replace."""
 
+
+def _plain_isinstance() -> Any:
+    return isinstance
+
+
+def _marks_nothing() -> Any:
+    return _ignore
+
+
+def _ignore(*_: Any, **__: Any) -> None:
+    """Any call, without effect."""
+
+
 _UNSOUND = "the guard or constraint that is passed over would have held"
 
 TORCH: tuple[TorchPatch, ...] = (
@@ -176,7 +189,7 @@ TORCH: tuple[TorchPatch, ...] = (
         targets=("torch.jit.isinstance",),
         precondition="no container type with parameters is asked for",
         cures=(Cure(message=r"jit\.isinstance|_isinstance"),),
-        value=lambda: isinstance,
+        value=_plain_isinstance,
     ),
     TorchPatch(
         id="mark_static_address",
@@ -186,6 +199,6 @@ TORCH: tuple[TorchPatch, ...] = (
         soundness="exact",
         precondition="",
         cures=(Cure(message="mark_static_address", where=""),),
-        value=lambda: lambda *_, **__: None,
+        value=_marks_nothing,
     ),
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import importlib
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,22 +24,25 @@ _PACKAGE = "transformers.exporters"
 _BACKENDS = ("dynamo", "onnx")
 _LINK = "https://github.com/huggingface/transformers/tree/main/src/transformers/exporters"
 _NEEDS = {"torch": ">=2.11", "transformers": ">=5.10"}
+_TITLE = 80
 _LOWERING = "torch.onnx._internal.exporter._core"
 
 _CONDITIONS: dict[str, tuple[Soundness, str]] = {
     "_patch_chunked_vision_attention": ("precondition", "all segments have the same length"),
+    "_patch_sliding_window_layer": ("precondition", "a cache that comes back may be longer than the window"),
     "_patch_classifier_cast": ("precondition", "the classifier already has the dtype it would be cast to"),
     "_patch_prepare_for_export": ("unsound", "it runs every graph fix, also the one that erases assertions"),
     "_patch_optimize_ir": ("exact", ""),
     "_fix_assertion": ("unsound", "the erased assertions would have held"),
     "_fix_ir_constant_gather_nd": ("precondition", "the mask is indexed by constant grids"),
+    "_prepare_image_sizes_as_ints": ("specialised", "the images have the sizes of the example"),
 }
-"""What is known of entries that are not exact, by the name of their function."""
+"""What is known of entries that are not as sound as their kind, by the name of their function."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """A decorated function: its registry, what it is registered for, and the first line of its docstring."""
+    """A decorated function: its registry, what it is registered for, and the first paragraph of its docstring."""
 
     registry: str
     backend: str
@@ -72,7 +76,7 @@ def _entries(file: Path) -> Iterator[Entry]:
 
 def _entries_of(node: ast.FunctionDef, call: ast.Call, module: str) -> Iterator[Entry]:
     words = [word.value for word in call.args if isinstance(word, ast.Constant) and isinstance(word.value, str)]
-    says = (ast.get_docstring(node) or "").split("\n")[0]
+    says = " ".join((ast.get_docstring(node) or "").split("\n\n")[0].split())
     registry = getattr(call.func, "id", "")
     match registry:
         case "register_patch" if words and words[0] in _BACKENDS:
@@ -89,17 +93,18 @@ def _entries_of(node: ast.FunctionDef, call: ast.Call, module: str) -> Iterator[
 
 def _shim(entry: Entry, *, alone: bool) -> Shim:
     soundness, condition = _CONDITIONS.get(entry.function, ("exact", ""))
-    name = entry.function.removeprefix("_").removeprefix("patch_").removeprefix("prepare_").replace("_", "-")
+    name = _words(entry).replace(" ", "-")
     short = ".".join(entry.path.split(".")[-2:])
     prefix = "hf" if entry.backend == "dynamo" else f"hf.{entry.backend}"
     own = {"enter": _patch(entry), "cures": _cures(entry), "soundness": soundness}
     if entry.registry == "register_export_input_preparer":
-        own = {"enter": _preparer(entry), "cures": _cures_of_inputs(), "soundness": "signature"}
+        soundness, condition = _CONDITIONS.get(entry.function, ("signature", ""))
+        own = {"enter": _preparer(entry), "cures": _cures_of_inputs(entry), "soundness": soundness}
     elif entry.registry != "register_patch":
         own["enter"] = _graph_fix(entry)
     return Shim(
         id=f"{prefix}.{name}" if alone or not short else f"{prefix}.{name}:{short}",
-        title=entry.says.rstrip(".") or name,
+        title=_title(entry, alone=alone),
         provider=PROVIDER,
         does=entry.says,
         precondition=condition,
@@ -111,6 +116,36 @@ def _shim(entry: Entry, *, alone: bool) -> Shim:
         replaces=(Replacement(target=_target(entry), by=f"{entry.module}:{entry.function}"),),
         **own,
     )
+
+
+def _words(entry: Entry) -> str:
+    """What the function's name says."""
+    return entry.function.removeprefix("_").removeprefix("patch_").removeprefix("prepare_").replace("_", " ")
+
+
+def _title(entry: Entry, *, alone: bool) -> str:
+    """The first sentence of its docstring; of one of several targets, or without a sentence, what stands for what."""
+    sentence = _sentence(entry.says)
+    holder, _, attribute = entry.path.rpartition(".")
+    if sentence and (alone or not attribute):
+        return sentence
+    where = holder.rpartition(".")[2]
+    if not where:
+        return f"Graph fix for {entry.backend.upper()}: {_words(entry).removeprefix('fix ')}"
+    if _words(entry).replace(" ", "_") in attribute:
+        return f"{attribute} of {where} rewritten for export"
+    words = _words(entry)
+    return f"{words[0].upper()}{words[1:]} in place of {where}.{attribute}"
+
+
+def _sentence(text: str) -> str:
+    """The first sentence of a comment as a title; a long one ends at a break, and is none where there is no break."""
+    plain = re.sub(r"`+", "", re.split(r"(?<=\w|`|\))[.](?:\s|$)| — |; ", text)[0]).strip().rstrip(".")
+    if len(plain) <= _TITLE:
+        return plain
+    heads = (plain[: found.start()] for found in re.finditer(r" \(|: |, | by | so | via | for | during | when ", plain))
+    heads = (head for head in heads if head.count("(") == head.count(")"))
+    return max((head for head in heads if _TITLE // 4 <= len(head) <= _TITLE), key=len, default="")
 
 
 def _target(entry: Entry) -> str:
@@ -127,8 +162,11 @@ def _cures(entry: Entry) -> tuple[Cure, ...]:
     return (Cure(where="|".join(rf":[^\n]*\b{one}\b".replace(".", r"\.", 1) for one in names)),)
 
 
-def _cures_of_inputs() -> tuple[Cure, ...]:
-    return (Cure(kinds=("data_dependent_value", "data_dependent_guard"), where=r"vision_utils|grid_thw|tolist\(\)"),)
+def _cures_of_inputs(entry: Entry) -> tuple[Cure, ...]:
+    """Numbers that are read out of one of the inputs it is registered for, or by the helpers that it calls before."""
+    read = "|".join(rf"{marker}\b.*(?:tolist\(|item\()|int\(.*{marker}" for marker in entry.path.split("+"))
+    helpers = "vision_utils|" if "grid_thw" in entry.path else ""
+    return (Cure(kinds=("data_dependent_value", "data_dependent_guard"), where=helpers + read),)
 
 
 def _patch(entry: Entry) -> Any:

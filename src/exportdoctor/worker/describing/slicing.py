@@ -76,7 +76,7 @@ def _targets(graph: torch.fx.Graph, chain: Chain) -> Iterator[torch.fx.Node]:
         if leaked is not None and leaked.graph is graph:
             yield leaked
     raised = raising_op(chain)
-    last = next(reversed(graph.nodes), None)
+    last = next(iter(reversed(graph.nodes)), None)
     if raised is not None and last is not None and last.target is raised[0] and value_of(last) is None:
         yield last  # an operator that raised stands at the end, without a value
     elif raised is not None and not symbols:

@@ -22,7 +22,7 @@ from exportdoctor.shims import ExportCall, Inputs, Shim, applying, export_progra
 from exportdoctor.targets import BuiltPart
 from exportdoctor.worker.describing.describe import state_id
 from exportdoctor.worker.proving.comparing import agreement, raised, tensors_in
-from exportdoctor.worker.proving.proof_inputs import InputSet
+from exportdoctor.worker.proving.input_set import InputSet
 from exportdoctor.worker.translating import onnx_numbers, onnx_split
 from exportdoctor.worker.translating.onnx_bisect import bisected
 from exportdoctor.worker.translating.onnx_program import (

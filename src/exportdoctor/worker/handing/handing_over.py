@@ -25,7 +25,8 @@ from exportdoctor.worker.handing.cached_pair import Step, cached_pair, generatin
 from exportdoctor.worker.handing.handed_files import Job, Made, make
 from exportdoctor.worker.handing.plain_image import with_image_input
 from exportdoctor.worker.process import die_with_parent
-from exportdoctor.worker.proving.proof_inputs import InputSet, input_sets
+from exportdoctor.worker.proving.input_set import InputSet
+from exportdoctor.worker.proving.proof_inputs import input_sets
 from exportdoctor.worker.translating.onnx_session import can_run_on, providers
 from exportdoctor.worker.translating.precision import LOW, Reference, cost_of_dtype, reference_for
 

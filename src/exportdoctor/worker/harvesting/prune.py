@@ -179,3 +179,20 @@ def _is_docstring(statement: ast.stmt) -> bool:
         and isinstance(statement.value, ast.Constant)
         and (isinstance(statement.value.value, str))
     )
+
+
+def mentioned_names(record: Record, *, substitute: bool) -> set[str]:
+    """Every attribute name, and every string that could be one, in the functions that ran."""
+    found: set[str] = set()
+    for path, line in sorted(record.codes):
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, Definition) and first_line(node) == line and not isinstance(node, ast.ClassDef):
+                pruned = Pruned(path, record, substitute=substitute)._with_bodies(node)
+                for inner in ast.walk(pruned):
+                    if isinstance(inner, ast.Attribute):
+                        found.add(inner.attr)
+                    elif (
+                        isinstance(inner, ast.Constant) and isinstance(inner.value, str) and inner.value.isidentifier()
+                    ):
+                        found.add(inner.value)
+    return found

@@ -12,7 +12,10 @@ from torch.utils._pytree import tree_leaves
 from exportdoctor.core.outcome import Agreement
 
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
-"""Of the largest value of eager's output, at least of one."""
+"""Of the largest value of eager's output, at least of _LEAST: small outputs are not right because they are small."""
+
+_LEAST = 1e-2
+"""Rounding on the way is of numbers about one, also where the outputs are smaller."""
 
 LARGEST = sys.float_info.max
 """Stands for infinity, which JSON cannot say."""
@@ -26,21 +29,44 @@ def tensors_in(value: Any) -> list[torch.Tensor]:
     return [leaf.detach() for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]
 
 
-def agreement(title: str, answers: Sequence[torch.Tensor], wanted: Sequence[torch.Tensor]) -> Agreement:
-    """Tensor by tensor; told is the one that fits worst."""
+def agreement(title: str, answers: Sequence[Any], wanted: Sequence[Any]) -> Agreement:
+    """Leaf by leaf; told is the tensor that fits worst. A leaf that is no tensor must be equal."""
     if len(answers) != len(wanted):
         return Agreement(inputs=title, trouble=f"{len(answers)} outputs, and eager gives {len(wanted)}")
     found = []
     for number, (one, other) in enumerate(zip(answers, wanted, strict=True)):
-        if one.shape != other.shape or one.dtype != other.dtype:
+        if not _alike(one, other):
             trouble = f"output {number} is {_kind(one)}, and eager gives {_kind(other)}"
             return Agreement(inputs=title, trouble=trouble)
-        absolute, relative, allowed = difference(one, other)
-        found.append(Agreement(inputs=title, max_abs=absolute, max_rel=relative, tolerance=allowed))
-    worst = max(
-        found, key=lambda row: (not row.holds, row.max_abs / row.tolerance if row.tolerance else 0.0), default=None
-    )
-    return worst or Agreement(inputs=title)
+        if isinstance(other, torch.Tensor):
+            if _says_nothing(other):
+                return Agreement(
+                    inputs=title, trouble=f"output {number} of eager is nan throughout: nothing to compare"
+                )
+            absolute, relative, allowed = difference(one, other)
+            found.append(Agreement(inputs=title, max_abs=absolute, max_rel=relative, tolerance=allowed))
+    return max(found, key=_misfit, default=Agreement(inputs=title))
+
+
+def _says_nothing(value: torch.Tensor) -> bool:
+    """Whether it holds no number at all; a program that computes nonsense may give the same."""
+    return value.is_floating_point() and value.numel() > 0 and bool(value.isnan().all())
+
+
+def _misfit(row: Agreement) -> tuple[bool, float]:
+    return not row.holds, row.max_abs / row.tolerance if row.tolerance else 0.0
+
+
+def _alike(one: Any, other: Any) -> bool:
+    """Whether they can be compared number by number, or are equal where there is nothing to compare."""
+    if isinstance(other, torch.Tensor):
+        return isinstance(one, torch.Tensor) and one.shape == other.shape and one.dtype == other.dtype
+    if type(one) is not type(other):
+        return False
+    try:
+        return bool(one == other)
+    except Exception:
+        return one is other
 
 
 def difference(one: torch.Tensor, other: torch.Tensor) -> tuple[float, float, float]:
@@ -59,7 +85,7 @@ def difference(one: torch.Tensor, other: torch.Tensor) -> tuple[float, float, fl
     seen = other.isfinite() & (other.abs() > _SMALL * largest)
     relative = (apart / other.abs())[seen]
     worst = (float(apart.max()), float(relative.max()) if relative.numel() else 0.0)
-    return min(worst[0], LARGEST), min(worst[1], LARGEST), allowed * max(1.0, largest)
+    return min(worst[0], LARGEST), min(worst[1], LARGEST), allowed * max(_LEAST, largest)
 
 
 def raised(title: str, error: BaseException) -> Agreement:
@@ -68,5 +94,7 @@ def raised(title: str, error: BaseException) -> Agreement:
     return Agreement(inputs=title, trouble=f"{type(error).__name__}: {lines[0][:300] if lines else ''}")
 
 
-def _kind(value: torch.Tensor) -> str:
-    return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+def _kind(value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+    return f"{value!r:.60}"

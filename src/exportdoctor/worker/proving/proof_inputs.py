@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -18,25 +16,10 @@ from exportdoctor.targets.built import Inputs
 from exportdoctor.targets.eager import run_once, runs_in_eager
 from exportdoctor.targets.image_size import image_unit
 from exportdoctor.targets.other_sizes import other_sizes, same_shapes
-from exportdoctor.worker.proving.comparing import tensors_in
+from exportdoctor.worker.proving.input_set import InputSet
+from exportdoctor.worker.proving.padding import padded, padding_in
 
 _SEED = 41
-_MASK, _IDS = "attention_mask", "input_ids"
-
-
-@dataclass(frozen=True, kw_only=True)
-class InputSet:
-    """One call, its title for a reader, and what eager gives for it. `same` = it has the example's sizes."""
-
-    title: str
-    inputs: Inputs
-    output: Any
-    same: bool
-
-    @property
-    def wanted(self) -> list[torch.Tensor]:
-        """The tensors of eager's output. To be asked while the shims hold: one may let torch take an output apart."""
-        return tensors_in(self.output)
 
 
 def input_sets(part: BuiltPart, plan: Plan) -> tuple[InputSet, ...]:
@@ -45,7 +28,7 @@ def input_sets(part: BuiltPart, plan: Plan) -> tuple[InputSet, ...]:
     found = [example, *part.more_inputs]
     with part.prepare():
         if part.dynamic_shapes is not None:
-            more = [_another_image(part, plan), *_grown(part), _padded(example)]
+            more = [_another_image(part, plan), *_grown(part), padded(example)]
             found += [inputs for inputs in more if inputs is not None and runs_in_eager(part.module, inputs)]
         fresh = [inputs for place, inputs in enumerate(found) if not any(inputs is one for one in found[:place])]
         return tuple(_with_answer(part, inputs, example) for inputs in fresh)
@@ -54,11 +37,11 @@ def input_sets(part: BuiltPart, plan: Plan) -> tuple[InputSet, ...]:
 def _with_answer(part: BuiltPart, inputs: Inputs, example: Inputs) -> InputSet:
     output = run_once(part.module, inputs)
     title = sizes_of(part, inputs)
-    padding = _padding(inputs)
+    padding = padding_in(inputs)
     return InputSet(
         title=f"{title}, {padding} padded" if padding else title,
         inputs=inputs,
-        output=output,
+        outputs=(output,),
         same=same_shapes(inputs, example),
     )
 
@@ -128,28 +111,3 @@ def _grown(part: BuiltPart) -> Iterator[Inputs]:
         return
     last = part.more_inputs[-1] if part.more_inputs else (part.args, part.kwargs)
     yield from other_sizes(part.module, last, part.dynamic_shapes)
-
-
-def _padded(inputs: Inputs) -> Inputs | None:
-    """The first sequence of a batch with some padding: behind its tokens, or before the cached ones.
-
-    A row of attention that sees nothing at all would be undefined, so there is no padding before a prompt.
-    """
-    args, kwargs = inputs
-    mask, ids = kwargs.get(_MASK), kwargs.get(_IDS)
-    if not isinstance(mask, torch.Tensor) or mask.dim() != 2 or not isinstance(ids, torch.Tensor):
-        return None
-    count = min(3, mask.shape[1] // 3)
-    if count < 1 or mask.dtype.is_floating_point:
-        return None
-    padded = mask.clone()
-    if ids.shape == mask.shape:
-        padded[0, -count:] = 0
-    else:
-        padded[0, :count] = 0
-    return args, {**copy.copy(kwargs), _MASK: padded}
-
-
-def _padding(inputs: Inputs) -> int:
-    mask = inputs[1].get(_MASK)
-    return int((mask == 0).sum()) if isinstance(mask, torch.Tensor) and mask.dim() == 2 else 0

@@ -10,7 +10,7 @@ import torch
 from exportdoctor.handover.order import Trouble
 from exportdoctor.shims import ExportCall, export_program
 from exportdoctor.worker.proving.comparing import LARGEST, difference
-from exportdoctor.worker.proving.proof_inputs import InputSet
+from exportdoctor.worker.proving.input_set import InputSet
 from exportdoctor.worker.translating.onnx_program import flat_inputs, leaves_of_program, quiet, runnable, translate
 from exportdoctor.worker.translating.onnx_trouble import fx_fact, placed
 

@@ -17,7 +17,7 @@ from exportdoctor.targets import Built, BuiltPart, Plan
 from exportdoctor.targets.eager import run_once
 from exportdoctor.worker import environment
 from exportdoctor.worker.proving.comparing import LARGEST, difference, tensors_in
-from exportdoctor.worker.proving.proof_inputs import InputSet
+from exportdoctor.worker.proving.input_set import InputSet
 from exportdoctor.worker.translating.onnx_program import runnable
 from exportdoctor.worker.translating.onnx_trouble import fx_fact
 
