@@ -22,7 +22,7 @@ class ExceptionRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KnownIssueRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """An upstream issue with the same failure."""
+    """An upstream issue with the same failure. `elsewhere`: it tells of the same pattern in other code than this."""
 
     id: str
     link: str
@@ -30,6 +30,7 @@ class KnownIssueRecord(msgspec.Struct, frozen=True, kw_only=True):
     title: str = ""
     cause: str = ""
     workaround: str = ""
+    elsewhere: bool = False
 
 
 class ShimTry(msgspec.Struct, frozen=True, kw_only=True):

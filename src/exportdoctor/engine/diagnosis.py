@@ -44,6 +44,7 @@ def known_of(
         dynamic=dynamic,
         versions=versions,
     )
+    through_models = any("/transformers/" in frame.file for frame in failure.frames)
     return tuple(
         KnownIssueRecord(
             id=match.id,
@@ -52,6 +53,12 @@ def known_of(
             title=match.title,
             cause=match.cause,
             workaround=match.workaround,
+            elsewhere=_is_of_models(match.link) and not through_models,
         )
         for match in found
     )
+
+
+def _is_of_models(link: str) -> bool:
+    """Whether an issue is one of the model libraries', not of torch or a runtime, which every failure runs through."""
+    return link.startswith("huggingface/")

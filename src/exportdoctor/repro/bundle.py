@@ -167,7 +167,9 @@ def _shortened(text: str, most: int = 110) -> str:
 def _known(finding: Finding) -> str:
     if not finding.known_issues:
         return "None known: worth filing."
-    return "\n".join(f"- [{issue.id}]({_link(issue.link)}) {issue.title}".rstrip() for issue in finding.known_issues)
+    lines = [f"- [{issue.id}]({_link(issue.link)}) {issue.title}".rstrip() for issue in finding.known_issues]
+    elsewhere = all(issue.elsewhere for issue in finding.known_issues)
+    return "\n".join(["None known of this code. The same pattern in other code:", "", *lines] if elsewhere else lines)
 
 
 def difference(failing: str, passing: str) -> str:

@@ -130,10 +130,12 @@ def next_step(finding: Finding) -> str:
 
 
 def known(finding: Finding) -> str:
-    """The upstream issues that tell of the same failure; empty where none does."""
-    links = [issue_name(issue.link or issue.id) for issue in finding.known_issues]
-    fixed = [issue.fixed_in for issue in finding.known_issues if issue.fixed_in]
-    return ", ".join(links) + (f" (fixed in {', '.join(fixed)})" if fixed else "") if links else ""
+    """The upstream issues that tell of the same failure, or of its pattern in other code; empty where none does."""
+    here = [issue for issue in finding.known_issues if not issue.elsewhere]
+    links = [issue_name(issue.link or issue.id) for issue in here or finding.known_issues]
+    fixed = [issue.fixed_in for issue in here if issue.fixed_in]
+    said = f" (fixed in {', '.join(fixed)})" if fixed else "" if here else " (the same pattern in other code)"
+    return ", ".join(links) + said if links else ""
 
 
 def shim_result(tried: ShimTry) -> str:

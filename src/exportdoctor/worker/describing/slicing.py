@@ -7,6 +7,7 @@ such value, or no graph, that is said instead.
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -56,6 +57,10 @@ def graph_of(graph: torch.fx.Graph) -> nx.DiGraph:
         found.add_node(node)
         found.add_edges_from((given, node) for given in node.all_input_nodes)
     return found
+
+
+# torch 2.9's dynamo writes `File "a.py:7 in forward"`
+_STACK_ENTRY = re.compile(r'\s*File "(?P<file>[^"]+?)(?:", line |:)(?P<line>\d+)')
 
 
 def nearest(graph: nx.DiGraph, targets: list[Any], limit: int) -> list[Any]:
@@ -137,7 +142,7 @@ def _called(target: Any) -> str:
 def _place(node: torch.fx.Node) -> tuple[str, int]:
     """The innermost of the user's lines in the stack that torch noted, which outside of strict mode has no helpers."""
     for entry in reversed((node.stack_trace or "").splitlines()):
-        words = entry.strip().split('"')
-        if len(words) == 3 and words[0] == "File " and is_user_file(words[1]):
-            return words[1], int("".join(itertools.takewhile(str.isdigit, words[2].removeprefix(", line "))))
+        found = _STACK_ENTRY.match(entry)
+        if found is not None and is_user_file(found["file"]):
+            return found["file"], int(found["line"])
     return "", 0
