@@ -41,11 +41,13 @@ class Asking:
     opened: Opened
     limits: Limits
     parts: dict[str, PartScan] = field(default_factory=dict)
-    flights: dict[Future[Outcome], Probe] = field(default_factory=dict)
+    flights: dict[Future[Outcome], list[Probe]] = field(default_factory=dict)
     peak_rss_mb: float = 0.0
     numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     _ready: deque[tuple[Probe, Outcome, bool]] = field(default_factory=deque)
     _sought: set[str] = field(default_factory=set)
+    _climbing: bool = False
+    _same: dict[tuple[str, ...], Future[Outcome]] = field(default_factory=dict)
     _early: dict[str, tuple[str, Flight]] = field(default_factory=dict)
     _cache: OutcomeCache | None = None
     _shared: str = ""
@@ -85,16 +87,23 @@ class Asking:
         while self.flights or self._ready:
             if self.opened.isolation == "fork":  # else the worker that would build the twin is busy
                 yield from self._seek_cures()
+            yield from self._climb()
             wait(self.flights, timeout=_POLL, return_when=FIRST_COMPLETED)
             yield from self.step()
 
     def look_deeper(self) -> Iterator[ev.AnyEvent]:
-        """Once every module has its verdict, ask what else there is to know of each failure."""
+        """Seek cures, and ask what else there is to know of each failure, where that has not begun yet."""
         yield from self._seek_cures()
-        for part in self.parts.values():
-            yield from self._take(part.climb())
-        yield from self._settle()
+        yield from self._climb()
         yield from self.run()
+
+    def _climb(self) -> Iterator[ev.AnyEvent]:
+        """Once every module has its verdict: down the ladder, beside the searches for cures."""
+        if not self._climbing and all(part.judged for part in self.parts.values()):
+            self._climbing = True
+            for part in self.parts.values():
+                yield from self._take(part.climb())
+            yield from self._settle()
 
     def _seek_cures(self) -> Iterator[ev.AnyEvent]:
         """Begin to seek shims under which each failing part exports.
@@ -127,12 +136,13 @@ class Asking:
         """Tell what has happened until now; returns without waiting."""
         yield from self._started()
         for future in [future for future in self.flights if future.done()]:
-            probe = self.flights.pop(future)
+            probe, *others = self.flights.pop(future)
             outcome = future.result()
             self.peak_rss_mb = max(self.peak_rss_mb, outcome.peak_rss_mb)
             self.limits.learn(outcome)
             self._keep(probe, outcome)
             self._ready.append((probe, outcome, False))
+            self._ready.extend((other, msgspec.structs.replace(outcome, probe=other.id), True) for other in others)
         yield from self._settle()
 
     def _started(self) -> Iterator[ev.AnyEvent]:
@@ -166,8 +176,30 @@ class Asking:
         if cached is not None:
             self._ready.append((probe, cached, True))
             return
+        if self._answered_for_another_part(probe):
+            return
         timed = msgspec.structs.replace(probe, timeout=self.limits.timeout, memory_mb=self.limits.memory_mb)
-        self.flights[self._adopted(timed) or self.pool.submit(timed)] = timed
+        future = self._adopted(timed) or self.pool.submit(timed)
+        self.flights[future] = [timed]
+        if not probe.variant and not probe.shims:
+            self._same[self._question_of(probe)] = future
+
+    def _answered_for_another_part(self, probe: Probe) -> bool:
+        """Whether the same submodule with an equal question was asked as another part's; that answer counts here."""
+        same = self._same.get(self._question_of(probe)) if not probe.variant and not probe.shims else None
+        if same is None or same.cancelled():
+            return False
+        if same in self.flights:
+            self.flights[same].append(probe)
+            return True
+        outcome = same.result()
+        if outcome.status not in ("passed", "failed"):
+            return False
+        self._ready.append((probe, msgspec.structs.replace(outcome, probe=probe.id), True))
+        return True
+
+    def _question_of(self, probe: Probe) -> tuple[str, ...]:
+        return (self._part_of(probe).call_fact(probe).question, probe.fqn, probe.exporter, probe.to)
 
     def _adopted(self, probe: Probe) -> Future[Outcome] | None:
         """The attempt that began before its part was captured, where the capture left the question as it was."""

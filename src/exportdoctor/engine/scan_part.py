@@ -61,6 +61,11 @@ class PartScan:
         root = self.verdicts.get(self.captured.prefix)
         return root is None or root.failing
 
+    @property
+    def judged(self) -> bool:
+        """Whether every module that was asked for has its verdict."""
+        return not self._open
+
     def has_root_failed(self) -> bool:
         """Whether the part's root was asked and fails."""
         root = self.verdicts.get(self.captured.prefix)
