@@ -91,7 +91,7 @@ class ProbeStarted(Event, frozen=True, kw_only=True, tag="probe_started"):
 
 
 class ProbeFinished(Event, frozen=True, kw_only=True, tag="probe_finished"):
-    """An attempt has ended. `cached`: it was answered from an earlier run."""
+    """An attempt has ended. `cached`: it was answered before, in an earlier run or for another part."""
 
     probe: Probe
     outcome: Outcome

@@ -181,12 +181,12 @@ class Asking:
         timed = msgspec.structs.replace(probe, timeout=self.limits.timeout, memory_mb=self.limits.memory_mb)
         future = self._adopted(timed) or self.pool.submit(timed)
         self.flights[future] = [timed]
-        if not probe.variant and not probe.shims:
+        if _shared_by_parts(probe):
             self._same[self._question_of(probe)] = future
 
     def _answered_for_another_part(self, probe: Probe) -> bool:
         """Whether the same submodule with an equal question was asked as another part's; that answer counts here."""
-        same = self._same.get(self._question_of(probe)) if not probe.variant and not probe.shims else None
+        same = self._same.get(self._question_of(probe)) if _shared_by_parts(probe) else None
         if same is None or same.cancelled():
             return False
         if same in self.flights:
@@ -199,7 +199,8 @@ class Asking:
         return True
 
     def _question_of(self, probe: Probe) -> tuple[str, ...]:
-        return (self._part_of(probe).call_fact(probe).question, probe.fqn, probe.exporter, probe.to)
+        question = self._part_of(probe).call_fact(probe).question
+        return (question, probe.fqn, probe.exporter, probe.to, probe.variant)
 
     def _adopted(self, probe: Probe) -> Future[Outcome] | None:
         """The attempt that began before its part was captured, where the capture left the question as it was."""
@@ -235,3 +236,8 @@ class Asking:
         key = self._key(probe) if self._cache is not None else None
         if self._cache is not None and key is not None:
             self._cache.put(key, outcome)
+
+
+def _shared_by_parts(probe: Probe) -> bool:
+    """Whether an equal question of another part has the same answer: a child's captured outputs are not in it."""
+    return not probe.shims and not probe.watch and not probe.opaque

@@ -142,7 +142,7 @@ def cost(report: Report) -> str:
     stats = report.stats
     pieces = [count(stats.probes, "attempt"), elapsed(stats.seconds)]
     if stats.answered_from_cache:
-        pieces.insert(1, f"{stats.answered_from_cache} answered from the cache")
+        pieces.insert(1, f"{stats.answered_from_cache} answered before")
     if stats.peak_rss_mb:
         pieces.append(f"{stats.peak_rss_mb / 1024:.2g} GiB at most")
     return ", ".join(pieces)

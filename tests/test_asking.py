@@ -1,4 +1,4 @@
-"""A part's root is attempted while its forward is captured: the same answer, told once and in order, or asked again."""
+"""What is asked early, or once for two parts, has the same answer: told once and in order, or asked again."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ import pytest
 from exportdoctor.core import event as ev
 from exportdoctor.core.probe import Probe
 from exportdoctor.core.protocol import Capture, Captured, Open, Opened, Prepare, Prepared
+from exportdoctor.core.state import fold
 from exportdoctor.core.target import TargetRef
 from exportdoctor.engine.launch import Fork
 from exportdoctor.engine.pool import Pool
 from exportdoctor.engine.watch import Flight
 from exportdoctor.targets import resolve
-from scanning import events_of
+from scanning import events_of, scan_ref
 from targets_tiny import FAMILIES
 
 pytestmark = pytest.mark.slow
@@ -91,3 +92,14 @@ def test_an_early_attempt_that_is_lost_with_its_worker_is_asked_again(llama: str
         captured(pool)
         assert pool.adopt(flight, PROBE) is None
         assert pool.submit(PROBE).result(timeout=120).passed
+
+
+def test_an_equal_question_of_two_parts_is_asked_once_and_answered_for_both() -> None:
+    ref = "Qwen2.5-VL-3B-tiny"
+    events = events_of(ref, parts=("vision", "full"))
+    started = [event.probe.fqn for event in events if isinstance(event, ev.ProbeStarted) and event.probe.part == "full"]
+    both = {part.name: {m.fqn: m.status for m in part.modules} for part in fold(events).report().parts}
+    alone = {m.fqn: m.status for m in scan_ref(ref, parts=("full",)).parts[0].modules}
+    assert both["full"] == alone
+    assert both["full"]["model.visual.blocks.0.attn"] == "fails_own"
+    assert "model.visual.blocks.0.attn" not in started
