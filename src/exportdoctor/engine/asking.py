@@ -1,12 +1,11 @@
 """Carries probes to the pool and outcomes back to the parts, telling events on the way.
 
-What an earlier process of the same run has answered, or an unchanged earlier run, is not asked again.
+What is known already is not asked again.
 """
 
 from __future__ import annotations
 
 import itertools
-import os
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
@@ -19,13 +18,12 @@ from exportdoctor.core.errors import WorkerLost
 from exportdoctor.core.outcome import Outcome
 from exportdoctor.core.probe import Probe
 from exportdoctor.core.protocol import TWIN, Capture, Captured, Opened, Prepare, Refused
+from exportdoctor.engine.answers import Answers
 from exportdoctor.engine.limits import Limits
 from exportdoctor.engine.pool import Pool
 from exportdoctor.engine.request import ScanRequest
 from exportdoctor.engine.scan_part import PartScan
 from exportdoctor.engine.watch import Flight
-from exportdoctor.store.digest import probe_digest, shared_digest
-from exportdoctor.store.outcome_cache import OutcomeCache
 
 _POLL = 0.1
 _EARLY = 600.0
@@ -47,15 +45,10 @@ class Asking:
     _ready: deque[tuple[Probe, Outcome, bool]] = field(default_factory=deque)
     _sought: set[str] = field(default_factory=set)
     _climbing: bool = False
-    _same: dict[tuple[str, ...], Future[Outcome]] = field(default_factory=dict)
     _early: dict[str, tuple[str, Flight]] = field(default_factory=dict)
-    _cache: OutcomeCache | None = None
-    _shared: str = ""
 
     def __post_init__(self) -> None:
-        if self.request.options.use_cache:
-            self._cache = OutcomeCache()
-            self._shared = shared_digest(self.opened.sources, self.request.options)
+        self._answers = Answers(self.request, self.opened.sources, self._question)
 
     def add(self, part: PartScan, *, forward_seconds: float) -> Iterator[ev.AnyEvent]:
         """Begin a part whose eager forward took so long."""
@@ -129,8 +122,7 @@ class Asking:
 
     def close(self) -> None:
         """Put the cache in order, however the scan ends."""
-        if self._cache is not None:
-            self._cache.close()
+        self._answers.close()
 
     def step(self) -> Iterator[ev.AnyEvent]:
         """Tell what has happened until now; returns without waiting."""
@@ -140,7 +132,7 @@ class Asking:
             outcome = future.result()
             self.peak_rss_mb = max(self.peak_rss_mb, outcome.peak_rss_mb)
             self.limits.learn(outcome)
-            self._keep(probe, outcome)
+            self._answers.keep(probe, outcome)
             self._ready.append((probe, outcome, False))
             self._ready.extend((other, msgspec.structs.replace(outcome, probe=other.id), True) for other in others)
         yield from self._settle()
@@ -168,76 +160,34 @@ class Asking:
                 yield item
 
     def _ask(self, probe: Probe) -> None:
-        known = self.request.answers.get(probe.id)
+        known = self._answers.known(probe)
         if known is not None:
-            self._ready.append((probe, known, False))
+            self._ready.append((probe, *known))
+            _, flight = self._early.pop(probe.id, ("", None))
+            if flight is not None:
+                self.pool.abandon(flight)
             return
-        cached = self._cached(probe)
-        if cached is not None:
-            self._ready.append((probe, cached, True))
-            return
-        if self._answered_for_another_part(probe):
+        same = self._answers.on_its_way(probe)
+        if same is not None and same in self.flights:
+            self.flights[same].append(probe)
             return
         timed = msgspec.structs.replace(probe, timeout=self.limits.timeout, memory_mb=self.limits.memory_mb)
         future = self._adopted(timed) or self.pool.submit(timed)
         self.flights[future] = [timed]
-        if _shared_by_parts(probe):
-            self._same[self._question_of(probe)] = future
-
-    def _answered_for_another_part(self, probe: Probe) -> bool:
-        """Whether the same submodule with an equal question was asked as another part's; that answer counts here."""
-        same = self._same.get(self._question_of(probe)) if _shared_by_parts(probe) else None
-        if same is None or same.cancelled():
-            return False
-        if same in self.flights:
-            self.flights[same].append(probe)
-            return True
-        outcome = same.result()
-        if outcome.status not in ("passed", "failed"):
-            return False
-        self._ready.append((probe, msgspec.structs.replace(outcome, probe=probe.id), True))
-        return True
-
-    def _question_of(self, probe: Probe) -> tuple[str, ...]:
-        question = self._part_of(probe).call_fact(probe).question
-        return (question, probe.fqn, probe.exporter, probe.to, probe.variant)
+        self._answers.asked(timed, future)
 
     def _adopted(self, probe: Probe) -> Future[Outcome] | None:
         """The attempt that began before its part was captured, where the capture left the question as it was."""
         question, flight = self._early.pop(probe.id, ("", None))
         if flight is None:
             return None
-        if question == self._part_of(probe).call_fact(probe).question:
+        if question == self._question(probe):
             return self.pool.adopt(flight, probe)
         self.pool.abandon(flight)
         return None
 
+    def _question(self, probe: Probe) -> str:
+        return self._part_of(probe).call_fact(probe).question
+
     def _part_of(self, probe: Probe) -> PartScan:
         return self.parts[probe.part.removesuffix(TWIN)]
-
-    def _key(self, probe: Probe) -> str | None:
-        """The cache's key; None for a question that means nothing outside this run's processes."""
-        question = self._part_of(probe).call_fact(probe).question
-        if question.startswith("~"):
-            return None
-        return probe_digest(
-            question + probe.variant, exporter=probe.exporter, to=probe.to, shims=probe.shims, rest=self._shared
-        )
-
-    def _cached(self, probe: Probe) -> Outcome | None:
-        key = self._key(probe) if self._cache is not None else None
-        found = self._cache.get(key) if self._cache is not None and key is not None else None
-        if found is None:
-            return None
-        log = found.log if found.log and os.path.exists(found.log) else None
-        return msgspec.structs.replace(found, probe=probe.id, log=log)
-
-    def _keep(self, probe: Probe, outcome: Outcome) -> None:
-        key = self._key(probe) if self._cache is not None else None
-        if self._cache is not None and key is not None:
-            self._cache.put(key, outcome)
-
-
-def _shared_by_parts(probe: Probe) -> bool:
-    """Whether an equal question of another part has the same answer: a child's captured outputs are not in it."""
-    return not probe.shims and not probe.watch and not probe.opaque
