@@ -10,7 +10,7 @@ import sys
 import time
 
 from exportdoctor.core.target import TargetRef
-from exportdoctor.shims import ExportCall, applying, export_program, find, in_order
+from exportdoctor.shims import applying, call_of, export_program, find, in_order
 from exportdoctor.targets import resolve
 
 SHIMS = {
@@ -29,14 +29,7 @@ def main() -> None:
     for name, shims in SHIMS.items():
         before = time.perf_counter()
         part = built.part(name)
-        call = ExportCall(
-            module=part.module,
-            args=part.args,
-            kwargs=part.kwargs,
-            dynamic_shapes=part.dynamic_shapes,
-            more_inputs=part.more_inputs,
-        )
-        with part.prepare(), applying(in_order([find(shim) for shim in shims]), call) as given:
+        with part.prepare(), applying(in_order([find(shim) for shim in shims]), call_of(part)) as given:
             export_program(given)
         seconds[name] = time.perf_counter() - before
     print(json.dumps({name: round(value, 1) for name, value in seconds.items()}))

@@ -10,7 +10,7 @@ import torch
 
 import exportdoctor.shims as sh
 from exportdoctor.core.target import BuildOptions, TargetRef
-from exportdoctor.shims import ExportCall
+from exportdoctor.shims import ExportCall, call_of
 from exportdoctor.targets import BuiltPart, resolve
 
 pytestmark = pytest.mark.slow
@@ -20,16 +20,6 @@ CHAIN = ("precompute-grid", "precompute-position-ids", "block-diagonal-attention
 
 def part_of(ref: str, name: str, **options: Any) -> BuiltPart:
     return resolve(TargetRef(ref=ref, parts=(name,), options=BuildOptions(**options))).build().part(name)
-
-
-def call_of(part: BuiltPart) -> ExportCall:
-    return ExportCall(
-        module=part.module,
-        args=part.args,
-        kwargs=part.kwargs,
-        dynamic_shapes=part.dynamic_shapes,
-        more_inputs=part.more_inputs,
-    )
 
 
 def shims(*names: str) -> tuple[sh.Shim, ...]:

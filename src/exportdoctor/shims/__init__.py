@@ -10,6 +10,7 @@ from exportdoctor.shims.cure import Cure, Seen, seen_in_failure, seen_in_finding
 from exportdoctor.shims.difference import difference
 from exportdoctor.shims.export_call import ExportCall, ExportOptions, Inputs
 from exportdoctor.shims.exporting import export_program
+from exportdoctor.shims.of_part import call_of
 from exportdoctor.shims.record import (
     SOUNDNESS,
     SOUNDNESS_MEANS,
@@ -30,5 +31,6 @@ __all__ = [
     "registry", "find", "candidates", "Seen", "seen_in_failure", "seen_in_finding", "installed_versions", "difference",
     # applying some
     "stopping_where_static", "DimensionMadeStatic",
-    "ExportCall", "ExportOptions", "Inputs", "applying", "in_order", "export_program", "NotApplicable", "ShimTrouble",
+    "ExportCall", "ExportOptions", "Inputs", "call_of", "applying", "in_order", "export_program",
+    "NotApplicable", "ShimTrouble",
 ]  # fmt: skip

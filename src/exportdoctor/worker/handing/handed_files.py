@@ -18,7 +18,7 @@ from torch.utils._pytree import BUILTIN_TYPES
 
 from exportdoctor.core.outcome import Agreement
 from exportdoctor.handover.order import Loss, Order, Trouble, Written
-from exportdoctor.shims import ExportCall, Inputs, Shim, applying, export_program
+from exportdoctor.shims import ExportCall, Inputs, Shim, applying, call_of, export_program
 from exportdoctor.targets import BuiltPart
 from exportdoctor.worker.describing.describe import state_id
 from exportdoctor.worker.proving.comparing import agreement, raised, tensors_in
@@ -74,18 +74,6 @@ class Job:
         """Where files are written."""
         return Path(self.order.folder)
 
-    @property
-    def call(self) -> ExportCall:
-        """The export that shims change. The other sizes are those of the part: they say what is dynamic."""
-        part = self.part
-        return ExportCall(
-            module=part.module,
-            args=part.args,
-            kwargs=part.kwargs,
-            dynamic_shapes=part.dynamic_shapes,
-            more_inputs=part.more_inputs,
-        )
-
 
 class Failed(Exception):
     """A stage failed; `found` says which and where."""
@@ -98,7 +86,7 @@ class Failed(Exception):
 def make(job: Job) -> Made:
     """Export, write, load, run and compare. Raises NotApplicable, ShimTrouble, and OSError where the disk is full."""
     made = Made()
-    with torch.no_grad(), job.part.prepare(), applying(job.shims, job.call) as call:
+    with torch.no_grad(), job.part.prepare(), applying(job.shims, call_of(job.part)) as call:
         try:
             job.doing(f"exporting {job.part.name}")
             made.convert = call.convert
