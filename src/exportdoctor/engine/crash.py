@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import linecache
 import re
+import signal
 from pathlib import Path
 
 from exportdoctor.core.outcome import ExceptionFact, Failure, Frame, Outcome
@@ -69,3 +71,13 @@ def with_crash(outcome: Outcome, *, status: str, reason: str) -> Outcome:
         signal=outcome.signal,
         log=outcome.log,
     )
+
+
+def death(status: int | None) -> str:
+    """What a process's exit status says of its end; None = nobody saw it."""
+    if status is None:
+        return "it vanished"
+    if status < 0:
+        with contextlib.suppress(ValueError):
+            return signal.Signals(-status).name
+    return f"exit code {status}"

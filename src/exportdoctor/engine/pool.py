@@ -37,7 +37,7 @@ from exportdoctor.core.protocol import (
     Refused,
     Started,
 )
-from exportdoctor.engine.crash import with_crash
+from exportdoctor.engine.crash import death
 from exportdoctor.engine.launch import Channel, Launcher
 from exportdoctor.engine.watch import TICK, Flight, enforce
 
@@ -178,7 +178,7 @@ class Pool:
         if reply is None:
             status = worker.channel.reap()
             raise WorkerLost(
-                f"The worker ended while it was told to {type(command).__name__.lower()} the target ({_death(status)})",
+                f"The worker ended while it was told to {type(command).__name__.lower()} the target ({death(status)})",
                 hint=f"What it printed is in {self.log}" if self.log else "",
             )
         worker.opened = worker.opened or isinstance(reply, Opened)
@@ -278,7 +278,7 @@ class Pool:
                 flight = None
             self._dispatch()
         if flight is not None:
-            flight.future.set_result(_finished(flight, outcome))
+            flight.future.set_result(flight.ended(outcome))
 
     @staticmethod
     def _killed_from_outside(flight: Flight, outcome: Outcome) -> bool:
@@ -303,7 +303,7 @@ class Pool:
                 alone = self.isolation != "fork"
                 if flight.fate is not None or alone or flight.losses >= _LOSSES_ALLOWED:
                     outcome = Outcome(
-                        probe=flight.probe.id, status="crashed", signal=_death(status),
+                        probe=flight.probe.id, status="crashed", signal=death(status),
                         seconds=time.monotonic() - flight.started, log=_log_of(self.opening, flight.probe),
                     )  # fmt: skip
                     failed.append((flight, outcome))
@@ -312,7 +312,7 @@ class Pool:
             worker.flights.clear()
             self._dispatch()
         for flight, outcome in failed:
-            flight.future.set_result(_finished(flight, outcome))
+            flight.future.set_result(flight.ended(outcome))
 
     def _drop(self, worker: Worker) -> None:
         """Retire a spoiled worker; call with the lock held."""
@@ -340,24 +340,5 @@ class Pool:
         self._watch.join(timeout=5)
 
 
-def _finished(flight: Flight, outcome: Outcome) -> Outcome:
-    """The outcome with what the pool knows: why it was killed, and where a crash happened."""
-    if flight.fate is not None:
-        status, sign, reason = flight.fate
-        return with_crash(msgspec.structs.replace(outcome, signal=sign), status=status, reason=reason)
-    if outcome.status == "crashed":
-        return with_crash(outcome, status="crashed", reason="")
-    return outcome
-
-
 def _log_of(opening: Open, probe: Probe) -> str | None:
     return os.path.join(opening.logs, f"{probe.id}.log") if opening.logs else None
-
-
-def _death(status: int | None) -> str:
-    if status is None:
-        return "it vanished"
-    if status < 0:
-        with contextlib.suppress(ValueError):
-            return signal.Signals(-status).name
-    return f"exit code {status}"

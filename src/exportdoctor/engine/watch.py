@@ -12,10 +12,12 @@ import time
 from concurrent.futures import Future
 from dataclasses import dataclass
 
+import msgspec
 import psutil
 
 from exportdoctor.core.outcome import Outcome
 from exportdoctor.core.probe import Probe
+from exportdoctor.engine.crash import with_crash
 
 TICK = 0.1
 _PATIENCE = 5.0
@@ -47,6 +49,15 @@ class Flight:
         self.pid, self.started = pid, time.monotonic()
         self.baseline_mb = _rss_mb(worker, group=False)
         self.baseline_cpu = _cpu_seconds(pid)
+
+    def ended(self, outcome: Outcome) -> Outcome:
+        """The outcome with what is known here: why it was killed, and where a crash happened."""
+        if self.fate is not None:
+            status, sign, reason = self.fate
+            return with_crash(msgspec.structs.replace(outcome, signal=sign), status=status, reason=reason)
+        if outcome.status == "crashed":
+            return with_crash(outcome, status="crashed", reason="")
+        return outcome
 
 
 def enforce(flight: Flight, *, patient: bool) -> None:
