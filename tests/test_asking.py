@@ -101,3 +101,68 @@ def test_an_equal_question_of_two_parts_is_asked_once_and_answered_for_both() ->
     assert full["model.visual.blocks.0.attn"] == vision["model.visual.blocks.0.attn"] == "fails_own"
     assert "model.visual.blocks.0.attn" not in started
     assert "model.language_model" in started
+
+
+COUNTING = """
+import torch
+
+class Part(torch.nn.Module):
+    def __init__(self, fails):
+        super().__init__()
+        self.inner = torch.nn.Linear(4, 4)
+        self.fails = fails
+
+    def forward(self, x):
+        if not torch.compiler.is_exporting():
+            with open(FILE, "a") as file:
+                print(len(x), file=file)
+        x = self.inner(x)
+        return x + int(x.sum()) if self.fails else x
+
+def build(fails):
+    inputs = [((torch.zeros(rows, 4),), {}) for rows in (3, 5)]
+    return {
+        "module": Part(fails), "args": inputs[0][0], "dynamic_shapes": ({0: torch.export.Dim.DYNAMIC},),
+        "more_inputs": [inputs[1]],
+    }
+
+def passing():
+    return build(False)
+
+def failing():
+    return build(True)
+"""
+
+
+@pytest.mark.parametrize(("factory", "sizes"), [("passing", ["3"]), ("failing", ["3", "5"])])
+def test_a_forward_runs_at_other_sizes_where_its_part_fails(tmp_path: Path, factory: str, sizes: list[str]) -> None:
+    counted = tmp_path / "sizes"
+    (tmp_path / "target.py").write_text(COUNTING.replace("FILE", repr(str(counted))))
+    events = events_of(f"{tmp_path / 'target.py'}:{factory}")
+    assert counted.read_text().split() == sizes
+    captured = [event.captured for event in events if isinstance(event, ev.PartCaptured)]
+    assert [one.at_one_size for one in captured] == [True, False][: len(sizes)]
+    inner = next(module for module in captured[-1].modules if module.fqn == "inner")
+    assert bool(inner.calls[0].inputs[0].axes) == (factory == "failing")
+
+
+def test_what_a_second_forward_tells_later_is_what_it_tells_at_once(llama: str, tmp_path: Path) -> None:
+    with opened_pool(llama, tmp_path) as pool:
+        alone = pool.capture(Capture(part="default", at_one_size=True))
+        later = captured(pool)
+    with opened_pool(llama, tmp_path) as pool:
+        at_once = captured(pool)
+    assert isinstance(alone, Captured)
+    assert (alone.at_one_size, later.at_one_size, at_once.at_one_size) == (True, False, False)
+    assert alone.modules[0].calls[0].question == later.modules[0].calls[0].question
+    assert (later.modules, later.kin, later.axes) == (at_once.modules, at_once.kin, at_once.axes)
+
+
+def test_an_urgent_probe_goes_first_while_a_processor_is_left_to_the_others(llama: str, tmp_path: Path) -> None:
+    with opened_pool(llama, tmp_path) as pool:
+        found = captured(pool)
+        fqns = [module.fqn for module in found.modules if module.calls][:6]
+        flights = [pool.submit(Probe(part="default", fqn=fqn, timeout=120), urgent=fqn in fqns[4:]) for fqn in fqns]
+        assert all(flight.result().status in ("passed", "failed") for flight in flights)
+        order = [pool.started.get()[0].fqn for _ in fqns]
+    assert order.index(fqns[4]) == 2  # two were under way when it came

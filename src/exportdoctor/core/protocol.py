@@ -32,10 +32,15 @@ class Prepare(Command, frozen=True, kw_only=True, tag="prepare"):
 
 
 class Capture(Command, frozen=True, kw_only=True, tag="capture"):
-    """Run a part's forward and keep every submodule's inputs."""
+    """Run a part's forward and keep every submodule's inputs.
+
+    `at_one_size`: leave out the forward at other sizes, which tells what is dynamic in submodules. The same command
+    without it makes up for that.
+    """
 
     part: str
     exporter: str = "export"
+    at_one_size: bool = False
 
 
 class Attempt(Command, frozen=True, kw_only=True, tag="attempt"):
@@ -128,7 +133,7 @@ class Prepared(Reply, frozen=True, kw_only=True, tag="prepared"):
 
 
 class Captured(Reply, frozen=True, kw_only=True, tag="captured"):
-    """A part's modules in the order of the tree."""
+    """A part's modules in the order of the tree. `at_one_size`: what is dynamic in submodules is not known yet."""
 
     part: str
     title: str
@@ -139,6 +144,7 @@ class Captured(Reply, frozen=True, kw_only=True, tag="captured"):
     axes: dict[str, tuple[str, ...]] = {}
     notes: tuple[str, ...] = ()
     sources: dict[str, str] = {}
+    at_one_size: bool = False
 
 
 class Refused(Reply, frozen=True, kw_only=True, tag="refused"):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
 
@@ -21,6 +21,7 @@ from exportdoctor.core.protocol import TWIN, Capture, Captured, Opened, Prepare,
 from exportdoctor.engine.answers import Answers
 from exportdoctor.engine.limits import Limits
 from exportdoctor.engine.pool import Pool
+from exportdoctor.engine.replies import captured
 from exportdoctor.engine.request import ScanRequest
 from exportdoctor.engine.scan_part import PartScan
 from exportdoctor.engine.watch import Flight
@@ -149,8 +150,18 @@ class Asking:
             if probe.id not in self.request.answers:
                 yield ev.ProbeFinished(probe=probe, outcome=outcome, cached=cached)
             part = self._part_of(probe)
+            if part.captured.at_one_size and not outcome.passed:
+                part = yield from self._at_other_sizes(part)
             yield from self._take(part.answered(outcome))
             yield from part.new_findings(self.numbers)
+
+    def _at_other_sizes(self, part: PartScan) -> Generator[ev.AnyEvent, None, PartScan]:
+        """Its root fails, so its submodules will be asked: now it counts what is dynamic in them."""
+        found = captured(self.pool, Capture(part=part.name, exporter=self.request.options.exporter))
+        yield ev.PartCaptured(captured=found)
+        yield from (ev.Noted(text=text) for text in found.notes[len(part.captured.notes) :])
+        self.parts[part.name] = part.at_other_sizes(found)
+        return self.parts[part.name]
 
     def _take(self, items: Iterator[Probe | ev.AnyEvent]) -> Iterator[ev.AnyEvent]:
         for item in items:
@@ -172,7 +183,7 @@ class Asking:
             self.flights[same].append(probe)
             return
         timed = msgspec.structs.replace(probe, timeout=self.limits.timeout, memory_mb=self.limits.memory_mb)
-        future = self._adopted(timed) or self.pool.submit(timed)
+        future = self._adopted(timed) or self.pool.submit(timed, urgent=_is_of_a_search(probe))
         self.flights[future] = [timed]
         self._answers.asked(timed, future)
 
@@ -191,3 +202,8 @@ class Asking:
 
     def _part_of(self, probe: Probe) -> PartScan:
         return self.parts[probe.part.removesuffix(TWIN)]
+
+
+def _is_of_a_search(probe: Probe) -> bool:
+    """Whether a search for a cure waits for it: such a search asks one thing after the other, and takes longest."""
+    return bool(probe.shims) or probe.part.endswith(TWIN)

@@ -191,9 +191,9 @@ class Pool:
 
     # --- attempts
 
-    def submit(self, probe: Probe) -> Future[Outcome]:
-        """Queue a probe."""
-        flight = Flight(probe, Future())
+    def submit(self, probe: Probe, *, urgent: bool = False) -> Future[Outcome]:
+        """Queue a probe. Urgent ones go first, while one processor is left to the others."""
+        flight = Flight(probe, Future(), urgent=urgent)
         with self._lock:
             if self._closed.is_set():
                 raise WorkerLost("The pool is closed")
@@ -211,10 +211,18 @@ class Pool:
                 if not any(not w.ready for w in self._workers):
                     self._replace()
                 return
-            flight = self._waiting.popleft()
+            flight = self._next(jobs)
             flight.started = time.monotonic()
             free[0].flights[flight.probe.id] = flight
             self._say(free[0], Attempt(probe=flight.probe))
+
+    def _next(self, jobs: int) -> Flight:
+        """A part's root, which decides what else is asked; else the first of the urgent ones or of the others."""
+        busy = sum(flight.urgent for worker in self._workers for flight in worker.flights.values())
+        wanted = busy < max(1, jobs - 1)
+        flight = min(self._waiting, key=lambda one: (not one.early, one.urgent != wanted))
+        self._waiting.remove(flight)
+        return flight
 
     def _replace(self) -> None:
         """Bring up another worker in the background and give it what the first one was told."""

@@ -11,18 +11,18 @@ import time
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack, closing
 from difflib import get_close_matches
-from typing import Any
 
 import msgspec
 import psutil
 
 from exportdoctor.core import event as ev
-from exportdoctor.core.errors import ExitCode, ExportdoctorError, TargetError, UsageError, WorkerLost
-from exportdoctor.core.protocol import Capture, Captured, Open, Opened, Refused
+from exportdoctor.core.errors import ExitCode, UsageError
+from exportdoctor.core.protocol import Capture, Captured, Open, Opened
 from exportdoctor.engine.asking import Asking
 from exportdoctor.engine.launch import Launcher, Spawn
 from exportdoctor.engine.limits import Limits
 from exportdoctor.engine.pool import Pool
+from exportdoctor.engine.replies import accepted, captured
 from exportdoctor.engine.request import ScanRequest
 from exportdoctor.engine.scan_part import PartScan
 
@@ -54,23 +54,24 @@ def _events(request: ScanRequest, launcher: Launcher) -> Iterator[ev.AnyEvent]:
             closing(Pool(launcher, opening, jobs=options.jobs, log=log, patient=options.timeout is None))
         )
         yield ev.Stepped(text=f"importing torch and building {request.target.ref}")
-        opened = _accepted(pool.open())
+        opened = accepted(pool.open())
         assert isinstance(opened, Opened)
         yield ev.TargetOpened(opened=opened)
         yield from (ev.Noted(text=text) for text in opened.notes)
         limits = Limits(fixed=options.timeout, memory_mb=options.memory_mb or _fair_share_mb(options.jobs))
         asking = stack.enter_context(closing(Asking(pool, request, opened, limits)))
-        captured = []
+        waiting: list[Captured] = []
         for name in opened.parts:
             yield ev.Stepped(text=f"capturing {name}")
             asking.begin_early(name)
-            captured.append(_captured(pool, Capture(part=name, exporter=options.exporter)))
-            yield ev.PartCaptured(captured=captured[-1])
-            yield from (ev.Noted(text=text) for text in captured[-1].notes)
+            alone = opened.isolation == "fork" and not options.exhaustive and not options.modules
+            waiting.append(captured(pool, Capture(part=name, exporter=options.exporter, at_one_size=alone)))
+            yield ev.PartCaptured(captured=waiting[-1])
+            yield from (ev.Noted(text=text) for text in waiting[-1].notes)
             if opened.isolation == "fork":  # one part's attempts run while the next part is captured
-                yield from _begin(asking, captured.pop(), opened)
-        for waiting in captured:
-            yield from _begin(asking, waiting, opened)
+                yield from _begin(asking, waiting.pop(), opened)
+        while waiting:
+            yield from _begin(asking, waiting.pop(0), opened)
         _refuse_unknown(options.modules, asking)
         yield from asking.run()
         yield from asking.look_deeper()
@@ -82,18 +83,9 @@ def _events(request: ScanRequest, launcher: Launcher) -> Iterator[ev.AnyEvent]:
     yield ev.RunFinished(exit_code=int(code), seconds=seconds, peak_rss_mb=asking.peak_rss_mb)
 
 
-def _captured(pool: Pool, command: Capture) -> Captured:
-    try:
-        captured = _accepted(pool.capture(command))
-    except WorkerLost as error:
-        raise TargetError(f"The eager forward of part {command.part} kills its process: {error.message}") from error
-    assert isinstance(captured, Captured)
-    return captured
-
-
-def _begin(asking: Asking, captured: Captured, opened: Opened) -> Iterator[ev.AnyEvent]:
-    part = PartScan(captured, options=asking.request.options, versions=opened.environment)
-    yield from asking.add(part, forward_seconds=captured.seconds)
+def _begin(asking: Asking, found: Captured, opened: Opened) -> Iterator[ev.AnyEvent]:
+    part = PartScan(found, options=asking.request.options, versions=opened.environment)
+    yield from asking.add(part, forward_seconds=found.seconds)
     yield from asking.step()
 
 
@@ -105,17 +97,6 @@ def _refuse_unknown(modules: tuple[str, ...], asking: Asking) -> None:
         near = get_close_matches(unknown, called, n=3, cutoff=0.5)
         hint = f"Did you mean {' or '.join(near)}?" if near else "Leave --module out to see them all"
         raise UsageError(f"No part calls a submodule {unknown!r}", hint=hint)
-
-
-def _accepted(reply: Any) -> Any:
-    """The reply, unless it is a refusal: that becomes the error it tells of."""
-    if not isinstance(reply, Refused):
-        return reply
-    if reply.stage == "internal":
-        raise ExportdoctorError(f"The worker failed: {reply.message}", hint=reply.stack[-2000:])
-    if reply.usage:
-        raise UsageError(reply.message, hint=reply.hint)
-    raise TargetError(reply.message, hint=reply.hint, stack=tuple(reply.stack.splitlines()))
 
 
 def _fair_share_mb(jobs: int) -> float:

@@ -84,6 +84,14 @@ class PartScan:
         else:
             yield from self._want(self.captured.prefix)
 
+    def at_other_sizes(self, captured: Captured) -> PartScan:
+        """The same, captured at other sizes too, where no more than its root was asked: that question stands."""
+        found = PartScan(captured, options=self.options, versions=self.versions)
+        found.started = self.started
+        for _ in found.begin():
+            pass
+        return found
+
     def answered(self, outcome: Outcome) -> Iterator[Probe | ev.AnyEvent]:
         """Take one outcome in."""
         if self.cure is not None and self.cure.awaits(outcome):

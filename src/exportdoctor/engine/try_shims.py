@@ -8,15 +8,16 @@ from contextlib import closing
 
 import msgspec
 
-from exportdoctor.core.errors import TargetError, UsageError, WorkerLost
+from exportdoctor.core.errors import WorkerLost
 from exportdoctor.core.event import ScanOptions
 from exportdoctor.core.finding import ShimResult
 from exportdoctor.core.outcome import Agreement, Frame, Outcome
 from exportdoctor.core.probe import Probe
-from exportdoctor.core.protocol import TWIN, Capture, Captured, Open, Opened, Refused
+from exportdoctor.core.protocol import TWIN, Capture, Captured, Open, Opened
 from exportdoctor.core.target import TargetRef
 from exportdoctor.engine.launch import Launcher, Spawn
 from exportdoctor.engine.pool import Pool
+from exportdoctor.engine.replies import accepted, captured
 from exportdoctor.engine.trial import right_at_its_size
 from exportdoctor.shims import SOUNDNESS, find
 
@@ -49,12 +50,11 @@ def try_shims(
     opening = Open(target=target, shim_files=options.shim_files)
     patient = options.timeout is None
     with closing(Pool(launcher or Spawn(sys.executable), opening, jobs=2, log=None, patient=patient)) as pool:
-        opened = _accepted(pool.open())
+        opened = accepted(pool.open())
         assert isinstance(opened, Opened)
         for name in opened.parts:
-            captured = _accepted(pool.capture(Capture(part=name, exporter=options.exporter)))
-            assert isinstance(captured, Captured)
-            yield _tried(pool, opened, captured, options, shims)
+            part = captured(pool, Capture(part=name, exporter=options.exporter))
+            yield _tried(pool, opened, part, options, shims)
 
 
 def _tried(pool: Pool, opened: Opened, captured: Captured, options: ScanOptions, shims: tuple[str, ...]) -> Tried:
@@ -128,10 +128,3 @@ def _said(outcome: Outcome) -> str:
     where = f" at {culprit.file.rpartition('/')[2]}:{culprit.line} in {culprit.function}" if culprit else ""
     message = next(iter(first.message.strip().splitlines()), "")
     return f"fails{where}: {first.name}: {message[:200]}"
-
-
-def _accepted(reply: Opened | Captured | Refused) -> Opened | Captured:
-    if isinstance(reply, Refused):
-        kind = UsageError if reply.usage else TargetError
-        raise kind(reply.message, hint=reply.hint)
-    return reply

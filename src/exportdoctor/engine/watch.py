@@ -43,6 +43,7 @@ class Flight:
     ticks: int = 0
     idle: int = 0
     early: bool = False
+    urgent: bool = False
 
     def took_off(self, pid: int, *, worker: int) -> None:
         """It runs now, in process `pid`, a child of `worker` or that worker itself."""

@@ -22,15 +22,19 @@ from exportdoctor.core.outcome import Outcome
 from exportdoctor.core.probe import Probe
 from exportdoctor.worker.process import die_with_parent, lead_a_group, send_output_to, write_stacks_to
 
+IN_DOUBT = 75
+"""The exit code of a child that has no answer, and asks to be replaced: EX_TEMPFAIL of sysexits.h."""
+
 
 @dataclass
 class Child:
-    """A running attempt."""
+    """A running attempt. Of a `final` one no doubt is heard."""
 
     probe: Probe
     pid: int
     pipe: int
     log: str | None
+    final: bool = False
     started: float = field(default_factory=time.perf_counter)
     data: bytearray = field(default_factory=bytearray)
 
@@ -70,8 +74,11 @@ def _with(outcome: Outcome, peak_kb: int, log: str | None) -> Outcome:
     return msgspec.structs.replace(outcome, peak_rss_mb=peak, log=log if not outcome.passed else None)
 
 
-def fork(probe: Probe, work: Callable[[Probe], Outcome], *, log: str | None, close: tuple[int, ...]) -> Child:
-    """Start `work(probe)` in a child of this process. `close` are descriptors that the child must not hold."""
+def fork(probe: Probe, work: Callable[[Probe], Outcome | None], *, log: str | None, close: tuple[int, ...]) -> Child:
+    """Start `work(probe)` in a child of this process. `close` are descriptors that the child must not hold.
+
+    Where it returns None, the child ends with the code IN_DOUBT.
+    """
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -84,7 +91,7 @@ def fork(probe: Probe, work: Callable[[Probe], Outcome], *, log: str | None, clo
 
 
 def _child(
-    probe: Probe, work: Callable[[Probe], Outcome], *, log: str | None, writer: int, close: tuple[int, ...]
+    probe: Probe, work: Callable[[Probe], Outcome | None], *, log: str | None, writer: int, close: tuple[int, ...]
 ) -> None:
     """Never returns: the child must not run its parent's code to the end."""
     code = 70
@@ -99,10 +106,11 @@ def _child(
             with contextlib.suppress(OSError):
                 os.close(descriptor)
         write_stacks_to(send_output_to(log))
-        data = memoryview(encode(work(probe)))
+        outcome = work(probe)
+        data = memoryview(encode(outcome) if outcome is not None else b"")
         while data:
             data = data[os.write(writer, data) :]
-        code = 0
+        code = 0 if outcome is not None else IN_DOUBT
     finally:
         os._exit(code)
 

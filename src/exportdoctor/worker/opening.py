@@ -17,7 +17,7 @@ from exportdoctor.targets import Plan, resolve
 from exportdoctor.targets.built import Built, BuiltPart
 from exportdoctor.targets.eager import run_once
 from exportdoctor.worker import environment
-from exportdoctor.worker.capturing.session import PartCapture, capture, captured_fact, root_alone
+from exportdoctor.worker.capturing.session import PartCapture, capture, captured_fact, completed, root_alone
 from exportdoctor.worker.describing.describe import describe, state_id
 
 
@@ -87,8 +87,11 @@ class Opening:
         """Capture a part. Raises Refusal where its eager forward fails."""
         assert self.built is not None
         started = time.perf_counter()
+        begun = self.parts.get(command.part)
         if command.part.endswith(TWIN):
             part = self._of_twin(command.part.removesuffix(TWIN))
+        elif begun is not None and begun.at_one_size is not None and not command.at_one_size:
+            part = completed(begun, exporter=command.exporter)
         else:
             part = self._capture(self.built, command)
         self.parts[command.part] = part
@@ -99,7 +102,7 @@ class Opening:
         entry: BuiltPart | None = None
         try:
             entry = self._made.pop(command.part, None) or built.part(command.part)
-            return capture(entry, exporter=command.exporter)
+            return capture(entry, exporter=command.exporter, at_one_size=command.at_one_size)
         except ExportdoctorError:
             raise
         except Exception as error:

@@ -12,11 +12,14 @@ import selectors
 import signal
 import sys
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import assert_never
 
 from exportdoctor.core.codec import decode, encode
 from exportdoctor.core.errors import ExportdoctorError
+from exportdoctor.core.outcome import Outcome
+from exportdoctor.core.probe import Probe
 from exportdoctor.core.protocol import (
     AnyCommand,
     AnyReply,
@@ -30,8 +33,8 @@ from exportdoctor.core.protocol import (
     Started,
 )
 from exportdoctor.targets import Plan
-from exportdoctor.worker.attempting.attempt import attempt
-from exportdoctor.worker.forks import Child, clear_group, fork
+from exportdoctor.worker.attempting.attempt import attempt, attempt_thriftily
+from exportdoctor.worker.forks import IN_DOUBT, Child, clear_group, fork
 from exportdoctor.worker.opening import Opening, Refusal
 from exportdoctor.worker.process import die_with_parent, lead_a_group, send_output_to, write_stacks_to
 
@@ -104,7 +107,7 @@ class Server:
                 self._answer(lambda: self.opening.capture(command))
             case Attempt(probe=probe):
                 if self.isolation == "fork":
-                    self._attempt_in_child(command)
+                    self._attempt_in_child(probe)
                 else:
                     self._reply(Started(probe=probe.id, pid=os.getpid()))
                     self._attempt_here(command)
@@ -129,25 +132,25 @@ class Server:
             stack = traceback.format_exc()
             self._reply(Refused(stage="internal", message=f"{type(error).__name__}: {error}", stack=stack))
 
-    def _attempt_in_child(self, command: Attempt) -> None:
-        part = self.opening.parts[command.probe.part]
+    def _attempt_in_child(self, probe: Probe, *, final: bool = False) -> None:
+        """Attempt it thriftily at first; where the answer to that is in doubt, without savings, which is final."""
+        how: Callable[..., Outcome | None] = attempt if final else attempt_thriftily
+        part, files = self.opening.parts[probe.part], self.opening.shim_files
         close = (self.commands, self.replies, *self._wake, *(child.pipe for child in self.children.values()))
-        files = self.opening.shim_files
-        child = fork(
-            command.probe, lambda probe: attempt(part, probe, shim_files=files), log=self._log(command), close=close
-        )
+        child = fork(probe, lambda asked: how(part, asked, shim_files=files), log=self._log(probe), close=close)
+        child.final = final
         self.children[child.pid] = child
-        self._reply(Started(probe=command.probe.id, pid=child.pid))
+        self._reply(Started(probe=probe.id, pid=child.pid))
 
     def _attempt_here(self, command: Attempt) -> None:
-        log = self._log(command)
+        log = self._log(command.probe)
         write_stacks_to(send_output_to(log))
         part, files = self.opening.parts[command.probe.part], self.opening.shim_files
         outcome = attempt(part, command.probe, shim_files=files)
         self._reply(Finished(outcome=outcome, spoiled=not outcome.passed or bool(command.probe.shims)))
 
-    def _log(self, command: Attempt) -> str | None:
-        return os.path.join(self.logs, f"{command.probe.id}.log") if self.logs else None
+    def _log(self, probe: Probe) -> str | None:
+        return os.path.join(self.logs, f"{probe.id}.log") if self.logs else None
 
     def _reap(self) -> None:
         for pid in list(self.children):
@@ -155,6 +158,11 @@ class Server:
             if done:
                 child = self.children.pop(pid)
                 outcome = child.ended(status, usage.ru_maxrss)
+                if outcome.signal == f"exit code {IN_DOUBT}" and not child.final:
+                    if child.log:
+                        _remove(child.log)
+                    self._attempt_in_child(child.probe, final=True)
+                    continue
                 if outcome.passed and child.log:
                     _remove(child.log)
                 self._reply(Finished(outcome=outcome))

@@ -17,6 +17,7 @@ from exportdoctor.core.outcome import Agreement, Birth, Failure, Frame, Outcome
 from exportdoctor.core.probe import Probe
 from exportdoctor.shims import ExportCall, NotApplicable, ShimTrouble
 from exportdoctor.worker.attempting.curing import cured_export
+from exportdoctor.worker.attempting.economy import Economy, Saving, finished
 from exportdoctor.worker.attempting.opaque import children_replaced, is_of_the_operator
 from exportdoctor.worker.attempting.torchscript import export_torchscript
 from exportdoctor.worker.capturing.capture import Call
@@ -39,7 +40,9 @@ Shapes = dict[str, Any] | tuple[Any, ...] | list[Any] | None
 
 
 def _non_strict(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], shapes: Shapes) -> Any:
-    return torch.export.export(module, args, kwargs, dynamic_shapes=shapes, strict=False)
+    program = torch.export.export(module, args, kwargs, dynamic_shapes=shapes, strict=False)
+    finished(program)
+    return program
 
 
 def _strict(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], shapes: Shapes) -> Any:
@@ -62,6 +65,19 @@ def attempt(part: PartCapture, probe: Probe, *, shim_files: Sequence[str] = ()) 
 
     `shim_files` are the user's own, among which the probe's shims are looked up.
     """
+    return _attempt(part, probe, shim_files=shim_files, saving=nullcontext)
+
+
+def attempt_thriftily(part: PartCapture, probe: Probe, *, shim_files: Sequence[str] = ()) -> Outcome | None:
+    """As `attempt`, and sooner. None where the answer is in doubt: `attempt` must then be asked, in a fresh process."""
+    if probe.exporter != "export":
+        return attempt(part, probe, shim_files=shim_files)
+    economy = Economy()
+    outcome = _attempt(part, probe, shim_files=shim_files, saving=economy.within)
+    return None if economy.doubts(outcome) else outcome
+
+
+def _attempt(part: PartCapture, probe: Probe, *, shim_files: Sequence[str], saving: Saving) -> Outcome:
     module = part.module_at(probe.fqn)
     call = part.calls_of(probe.fqn)[probe.call]
     started = time.perf_counter()
@@ -84,9 +100,10 @@ def attempt(part: PartCapture, probe: Probe, *, shim_files: Sequence[str] = ()) 
             shapes = _shapes(part, probe, module)
             if probe.shims or probe.to == "run":
                 given = _export_call(part, probe, call, shapes)
-                numbers = cured_export(given, probe, files=shim_files, axes=part.built.axes)
+                numbers = cured_export(given, probe, files=shim_files, axes=part.built.axes, saving=saving)
             else:
-                program = EXPORTERS[probe.exporter](module, call.args, call.kwargs, shapes)
+                with saving():
+                    program = EXPORTERS[probe.exporter](module, call.args, call.kwargs, shapes)
                 if probe.to in _LATER and probe.exporter != "torchscript":
                     stages |= go_on(program, module, call, to=probe.to, prefix=probe.fqn)
     except StageFailed as error:

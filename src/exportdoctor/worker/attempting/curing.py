@@ -10,6 +10,7 @@ import copy
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import msgspec
@@ -19,16 +20,19 @@ from exportdoctor.core.outcome import Agreement
 from exportdoctor.core.probe import Probe
 from exportdoctor.shims import ExportCall, applying, export_program, find, in_order
 from exportdoctor.targets.eager import run_in_a_row
+from exportdoctor.worker.attempting.economy import Saving, finished
 from exportdoctor.worker.attempting.torchscript import export_torchscript
 from exportdoctor.worker.proving.comparing import agreement, raised
 from exportdoctor.worker.proving.cure_inputs import cure_inputs
 from exportdoctor.worker.proving.input_set import InputSet
 
 
-def cured_export(call: ExportCall, probe: Probe, *, files: Sequence[str], axes: Any) -> tuple[Agreement, ...]:
+def cured_export(
+    call: ExportCall, probe: Probe, *, files: Sequence[str], axes: Any, saving: Saving
+) -> tuple[Agreement, ...]:
     """Export `call` under the probe's shims; with `to` = run, compare the program with eager on every input set.
 
-    Raises what the export raises, NotApplicable and ShimTrouble.
+    `saving` surrounds the export, not the runs. Raises what the export raises, NotApplicable and ShimTrouble.
     """
     shims = in_order([find(name, files=files, axes=axes) for name in probe.shims])
     sets = tuple(cure_inputs(call)) if probe.to == "run" else ()
@@ -36,7 +40,9 @@ def cured_export(call: ExportCall, probe: Probe, *, files: Sequence[str], axes: 
         if probe.exporter == "torchscript":
             export_torchscript(given.module, given.args, given.kwargs, None)
             return ()
-        program = export_program(given)
+        with nullcontext() if given.options.strict else saving():
+            program = export_program(given)
+            finished(program)
         ready = functools.cache(program.module)  # a run leaves it as it was, and making it takes as long as a run
         return tuple(_compared(ready, given, one) for one in sets)
 

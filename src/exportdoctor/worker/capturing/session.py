@@ -22,7 +22,10 @@ from exportdoctor.worker.describing.describe import state_id
 
 @dataclass
 class PartCapture:
-    """A part after its forward has run: its modules by FQN, and the distinct calls of each."""
+    """A part after its forward has run: its modules by FQN, and the distinct calls of each.
+
+    `at_one_size` holds every call until the forward has run at other sizes, where it has not yet.
+    """
 
     built: BuiltPart
     fqns: dict[str, torch.nn.Module]
@@ -32,6 +35,7 @@ class PartCapture:
     left_out: dict[str, int] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     root: Call = field(default_factory=lambda: Call((), {}))
+    at_one_size: dict[int, Calls] | None = None
 
     @property
     def prefix(self) -> str:
@@ -78,36 +82,47 @@ def _uncaptured(built: BuiltPart) -> PartCapture:
     return PartCapture(built, fqns, names)
 
 
-def capture(built: BuiltPart, *, exporter: str) -> PartCapture:
+def capture(built: BuiltPart, *, exporter: str, at_one_size: bool = False) -> PartCapture:
     """Run the part's forward once, and once more at other sizes where it has dynamic dimensions.
 
-    Raises what the eager forward raises.
+    With `at_one_size` the second time waits until `completed`. Raises what the eager forward raises.
     """
-    part = _uncaptured(built)
+    part, budget = _uncaptured(built), Budget()
     with built.prepare():
-        calls = _record_all(part)
-        seen = calls[id(built.module)].kept[0]
-        part.root = Call(built.args, built.kwargs, inner=seen.inner, inner_there=seen.inner_there)
-        name_axes(built, part.root, (call for one in calls.values() for call in one.kept))
-        _keep_distinct(part, calls, Fingerprints(values_matter=exporter == "torchscript"))
+        calls = record(built.module, built.args, built.kwargs, budget=budget)
+        if budget.faked:
+            part.notes.append(f"{built.name}: {budget.faked} large captured inputs are kept by shape, without values")
+        more = built.dynamic_shapes is not None and bool(built.more_inputs)
+        part.at_one_size = calls if more else None
+        if at_one_size or not more:
+            _sort(part, calls, exporter=exporter)
+    return part if at_one_size else completed(part, exporter=exporter)
+
+
+def completed(part: PartCapture, *, exporter: str) -> PartCapture:
+    """The part after its forward has run at other sizes, too."""
+    calls, part.at_one_size = part.at_one_size, None
+    if calls is None:
+        return part
+    args, kwargs = part.built.more_inputs[0]
+    with part.prepare():
+        try:
+            add_dims(calls, record(part.built.module, args, kwargs, budget=Budget()))
+        except Exception as error:  # the first capture stands; only what is dynamic in submodules stays unknown
+            part.notes.append(
+                f"{part.built.name}: the forward fails at other sizes ({type(error).__name__}), so the submodules' "
+                "inputs are taken as static"
+            )
+        _sort(part, calls, exporter=exporter)
     return part
 
 
-def _record_all(part: PartCapture) -> dict[int, Calls]:
-    built, budget = part.built, Budget()
-    calls = record(built.module, built.args, built.kwargs, budget=budget)
-    if built.dynamic_shapes is not None and built.more_inputs:
-        args, kwargs = built.more_inputs[0]
-        try:
-            add_dims(calls, record(built.module, args, kwargs, budget=Budget()))
-        except Exception as error:  # the first capture stands; only what is dynamic in submodules stays unknown
-            part.notes.append(
-                f"{built.name}: the forward fails at other sizes ({type(error).__name__}), so the submodules' "
-                "inputs are taken as static"
-            )
-    if budget.faked:
-        part.notes.append(f"{built.name}: {budget.faked} large captured inputs are kept by shape, without values")
-    return calls
+def _sort(part: PartCapture, calls: dict[int, Calls], *, exporter: str) -> None:
+    """Name the axes of all calls, and keep each module's distinct ones."""
+    seen = calls[id(part.built.module)].kept[0]
+    part.root = Call(part.built.args, part.built.kwargs, inner=seen.inner, inner_there=seen.inner_there)
+    name_axes(part.built, part.root, (call for one in calls.values() for call in one.kept))
+    _keep_distinct(part, calls, Fingerprints(values_matter=exporter == "torchscript"))
 
 
 def _keep_distinct(part: PartCapture, calls: dict[int, Calls], fingerprints: Fingerprints) -> None:
@@ -163,6 +178,7 @@ def captured_fact(part: PartCapture, *, seconds: float) -> Captured:
         kin=kin,
         axes=dict(part.built.axes),
         notes=tuple(part.notes),
+        at_one_size=part.at_one_size is not None,
     )
 
 

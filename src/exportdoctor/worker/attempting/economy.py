@@ -1,0 +1,111 @@
+"""What the non-strict exporter makes and no verdict reads is not made: the same graph and the same errors, sooner.
+
+Each saving stands alone, and is left out where this torch lacks what it hooks into. An answer that a saving might have
+changed is doubted (`Economy.doubts`), and is asked again without any.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from exportdoctor.core.outcome import Outcome
+
+Saving = Callable[[], AbstractContextManager[None]]
+"""Surrounds an export: `Economy.within`, or nothing."""
+
+_TRACES = "dispatch_trace"
+"""torch.fx.experimental.proxy_tensor's function within which the model's forward runs."""
+
+
+@dataclass
+class Economy:
+    """The savings of one attempt. `checks_skipped`: something was left out that might have raised an error."""
+
+    checks_skipped: bool = False
+
+    @contextmanager
+    def within(self) -> Iterator[None]:
+        """Export thriftily inside."""
+        with ExitStack() as stack:
+            for saving in (_graphs_compiled_once, self._unbacked_results_not_cached, _lines_read_when_shown):
+                try:
+                    hook: AbstractContextManager[None] = saving()
+                except (ImportError, AttributeError):
+                    continue
+                stack.enter_context(hook)
+            yield
+
+    def doubts(self, outcome: Outcome) -> bool:
+        """Whether the answer might be another without savings.
+
+        So is a failure that does not come out of the traced forward, and a success for which a check was skipped.
+        """
+        if outcome.failure is None:
+            return outcome.passed and self.checks_skipped
+        frames = outcome.failure.frames
+        return outcome.failure.stage == "export" and not any(frame.function == _TRACES for frame in frames)
+
+    def _unbacked_results_not_cached(self) -> AbstractContextManager[None]:
+        """No cache entry for a fake result whose size is an unbacked symbol.
+
+        To make one, torch computes such a result a second time, which is where symbolic shapes cost most.
+        """
+        from torch._subclasses.fake_tensor import FakeTensorMode, _BypassDispatchCache
+        from torch.fx.experimental.symbolic_shapes import has_free_unbacked_symbols
+
+        make = FakeTensorMode._make_cache_entry
+
+        def thrifty(mode: Any, state: Any, key: Any, func: Any, args: Any, kwargs: Any, output: Any) -> Any:
+            results = output if isinstance(output, tuple) else (output,)
+            if any(isinstance(one, torch.Tensor) and has_free_unbacked_symbols(one) for one in results):
+                self.checks_skipped = True
+                raise _BypassDispatchCache("the result has an unbacked size")
+            return make(mode, state, key, func, args, kwargs, output)
+
+        return _replaced(FakeTensorMode, "_make_cache_entry", thrifty)
+
+
+def finished(program: Any) -> None:
+    """Write and compile the code of an exported program's graphs, as each pass would have: raises what that raises."""
+    for module in program.graph_module.modules():
+        recompile = getattr(module, "real_recompile", None)
+        if recompile is not None:
+            recompile()
+
+
+def _graphs_compiled_once() -> AbstractContextManager[None]:
+    """A graph's Python code is written and compiled when it is `finished`, not after each of a dozen passes."""
+    from torch.fx._lazy_graph_module import _use_lazy_graph_module
+
+    return _use_lazy_graph_module(True)
+
+
+def _lines_read_when_shown() -> AbstractContextManager[None]:
+    """A node's stack has 60 frames, of which torch keeps the few of a forward: only their source lines are read."""
+    from torch.utils import _traceback
+
+    def unread(frames: list[dict[str, Any]], skip: int) -> traceback.StackSummary:
+        stack = traceback.StackSummary()
+        stack.extend(
+            traceback.FrameSummary(one["filename"], one["line"], one["name"], lookup_line=False)
+            for one in reversed(frames[skip:])
+        )
+        return stack
+
+    return _replaced(_traceback, "_extract_symbolized_tb", unread)
+
+
+@contextmanager
+def _replaced(owner: Any, name: str, stand_in: Callable[..., Any]) -> Iterator[None]:
+    before = getattr(owner, name)
+    setattr(owner, name, stand_in)
+    try:
+        yield
+    finally:
+        setattr(owner, name, before)
