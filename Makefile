@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# onnx-diagnostic lies beside the environment: with it in sight, every search would try its shims, too
+DIAGNOSTIC := $(VENV)/onnx-diagnostic
 
 .PHONY: scan test quick lint types contracts bench gpu-check clean
 
@@ -10,8 +12,9 @@ scan: $(STAMP)
 	@# findings are exit code 1: for make they are a result, not an error
 	$(BIN)/exportdoctor scan Qwen2.5-VL-3B $(ARGS) || test $$? -eq 1
 
-test: lint types contracts
+test: lint types contracts $(DIAGNOSTIC)/.installed
 	$(BIN)/python -m pytest -n 2 --dist worksteal
+	PYTHONPATH=$(DIAGNOSTIC) $(BIN)/python -m pytest -k onnx_diagnostic tests/test_shims_providers.py tests/test_export.py
 
 quick: $(STAMP)
 	$(BIN)/python -m pytest -m "not slow and not browser" -x
@@ -36,6 +39,11 @@ $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $(STAMP)
+
+$(DIAGNOSTIC)/.installed: $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps --upgrade \
+		--target $(DIAGNOSTIC) onnx-diagnostic scipy optree
+	touch $@
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache build dist

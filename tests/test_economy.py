@@ -17,7 +17,8 @@ from exportdoctor.core.probe import Probe
 from exportdoctor.targets.built import BuiltPart
 from exportdoctor.worker.attempting.attempt import attempt, attempt_thriftily
 from exportdoctor.worker.attempting.economy import Economy, finished
-from exportdoctor.worker.capturing.session import root_alone
+from exportdoctor.worker.attempting.harmless import is_harmless
+from exportdoctor.worker.capturing.session import capture, root_alone
 from exportdoctor.worker.forks import fork
 from scanning import events_of
 
@@ -177,3 +178,61 @@ def test_what_is_in_doubt_is_attempted_again_in_a_fresh_process(tmp_path: Path, 
     answers = [event.outcome for event in events if isinstance(event, ProbeFinished) and event.probe.id == root]
     assert len(set(pids)) == len(pids) == 2
     assert [answer.status for answer in answers] == [status]
+
+
+class Layers(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.plain, self.hooked, self.odd = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4)
+        self.norm, self.own = nn.BatchNorm1d(4), Chosen()
+        self.hooked.register_forward_hook(lambda *_: None)
+        self.odd.forward = self.plain.forward  # type: ignore[method-assign]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.own(self.norm(self.odd(self.hooked(self.plain(x)))))
+
+
+def test_only_plain_layers_of_torch_need_no_process_of_their_own() -> None:
+    model = Layers().eval()
+    part = capture(part_of((model, (torch.randn(3, 4),), None)), exporter="export")
+    asked = {fqn: is_harmless(part, Probe(part="default", fqn=fqn)) for fqn in part.distinct}
+    assert asked == {"": False, "plain": True, "hooked": False, "odd": False, "norm": False, "own": False}
+    assert not is_harmless(part, Probe(part="default", fqn="plain", shims=("no-grad",)))
+    model.plain.train()
+    assert not is_harmless(part, Probe(part="default", fqn="plain"))
+
+
+LAYERS = """
+import torch
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.table = torch.nn.Linear(4, 5), torch.nn.Embedding(7, 4, max_norm=1.0)
+
+    def forward(self, ids):
+        x = self.first(self.table(ids))
+        return x * int(x.sum())
+
+def build():
+    return Model(), (torch.arange(6),)
+"""
+
+
+@pytest.mark.slow
+def test_a_plain_layer_is_attempted_by_the_worker_and_again_in_a_fork_where_it_fails(tmp_path: Path) -> None:
+    (tmp_path / "target.py").write_text(LAYERS)
+    events = events_of(f"{tmp_path / 'target.py'}:build", exhaustive=True)
+    outcomes = {event.probe.fqn: event.outcome for event in events if isinstance(event, ProbeFinished)}
+    pids = {event.probe.fqn: event.pid for event in events if isinstance(event, ProbeStarted)}
+    assert outcomes["first"].passed
+    assert len({pids[fqn] for fqn in ("", "first", "table")}) == 3
+    assert outcomes["table"].passed == exports(nn.Embedding(7, 4, max_norm=1.0), torch.arange(6))
+
+
+def exports(module: nn.Module, *args: Any) -> bool:
+    try:
+        torch.export.export(module.eval(), args, strict=False)
+    except Exception:
+        return False
+    return True

@@ -125,7 +125,7 @@ def test_every_shim_of_ours_can_be_carried_into_a_module_that_does_not_import_us
     assert undefined(tree) == set()
 
 
-@pytest.mark.parametrize("provider", ["transformers.exporters", "onnx-diagnostic"])
+@pytest.mark.parametrize("provider", ["transformers.exporters", pytest.param("onnx-diagnostic", id="onnx_diagnostic")])
 def test_shims_of_other_libraries_are_carried_and_the_module_says_which_it_needs(provider: str) -> None:
     shims = [shim for shim in registry() if shim.provider == provider and not shim.problem]
     for shim in shims:
@@ -141,7 +141,7 @@ def test_shims_of_other_libraries_are_carried_and_the_module_says_which_it_needs
         if shim.soundness == "opaque":  # its operator must be known before a program that calls it can be loaded
             assert f"for name in ('{shim.id}',):" in text
     if not shims:
-        pytest.skip(f"{provider} is not installed")
+        pytest.skip(f"{provider} is not installed: `make test` calls this with onnx-diagnostic in sight")
 
 
 def test_the_module_that_takes_a_plain_image_is_carried_along() -> None:

@@ -63,7 +63,7 @@ def test_the_preparer_of_transformers_serves_as_well_as_ours(call: ExportCall) -
     assert _difference(call, shims) <= 1e-6
 
 
-@pytest.mark.skipif(not HAS_OD, reason="onnx-diagnostic is not installed")
+@pytest.mark.skipif(not HAS_OD, reason="`make test` calls this with onnx-diagnostic in sight")
 def test_the_attention_of_onnx_diagnostic_agrees_and_leaves_its_op_in_the_graph(call: ExportCall) -> None:
     shims = sh.in_order([sh.find("precompute-grid"), sh.find("od.Qwen2_5_VLVisionAttention")])
     with sh.applying(shims, call) as given:
@@ -72,7 +72,7 @@ def test_the_attention_of_onnx_diagnostic_agrees_and_leaves_its_op_in_the_graph(
     assert _difference(call, shims) <= 1e-6
 
 
-@pytest.mark.skipif(not HAS_OD, reason="onnx-diagnostic is not installed")
+@pytest.mark.skipif(not HAS_OD, reason="`make test` calls this with onnx-diagnostic in sight")
 def test_one_broken_file_of_onnx_diagnostic_costs_only_itself() -> None:
     with pytest.raises(NotApplicable, match="its file can't be loaded"):
         onnx_diagnostic_entering.load("onnx_diagnostic.torch_export_patches.patches._patch_transformers_idefics")
@@ -81,8 +81,8 @@ def test_one_broken_file_of_onnx_diagnostic_costs_only_itself() -> None:
     )
 
 
-@pytest.mark.skipif(not HAS_OD, reason="onnx-diagnostic is not installed")
-def test_a_branch_on_a_tensor_is_rewritten_as_cond() -> None:
+@pytest.mark.skipif(not HAS_OD, reason="`make test` calls this with onnx-diagnostic in sight")
+def test_a_branch_on_a_tensor_is_rewritten_as_cond_by_onnx_diagnostic() -> None:
     from branching import Branching
 
     call = ExportCall(module=Branching(), args=(torch.randn(3),))
@@ -94,7 +94,7 @@ def test_a_branch_on_a_tensor_is_rewritten_as_cond() -> None:
         assert torch.equal(program.module()(x), call.module(x))
 
 
-@pytest.mark.skipif(not HAS_OD, reason="onnx-diagnostic is not installed")
+@pytest.mark.skipif(not HAS_OD, reason="`make test` calls this with onnx-diagnostic in sight")
 def test_a_shim_of_onnx_diagnostic_works_where_it_was_carried_and_exportdoctor_is_not_there(tmp_path: Path) -> None:
     about = About(title="x", part="default", made_by="exportdoctor export x", versions={})
     (tmp_path / "cure.py").write_text(shims_module([sh.find("od.rewrite-control-flow")], about))

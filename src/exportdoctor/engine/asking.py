@@ -150,16 +150,16 @@ class Asking:
             if probe.id not in self.request.answers:
                 yield ev.ProbeFinished(probe=probe, outcome=outcome, cached=cached)
             part = self._part_of(probe)
-            if part.captured.at_one_size and not outcome.passed:
+            if part.chart.captured.at_one_size and not outcome.passed:
                 part = yield from self._at_other_sizes(part)
             yield from self._take(part.answered(outcome))
-            yield from part.new_findings(self.numbers)
+            yield from part.telling.new_findings(self.numbers)
 
     def _at_other_sizes(self, part: PartScan) -> Generator[ev.AnyEvent, None, PartScan]:
         """Its root fails, so its submodules will be asked: now it counts what is dynamic in them."""
         found = captured(self.pool, Capture(part=part.name, exporter=self.request.options.exporter))
         yield ev.PartCaptured(captured=found)
-        yield from (ev.Noted(text=text) for text in found.notes[len(part.captured.notes) :])
+        yield from (ev.Noted(text=text) for text in found.notes[len(part.chart.captured.notes) :])
         self.parts[part.name] = part.at_other_sizes(found)
         return self.parts[part.name]
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 
 from exportdoctor.core import known
 from exportdoctor.core.finding import KnownIssueRecord
 from exportdoctor.core.kinds import Kind, classify
-from exportdoctor.core.outcome import Failure, Outcome
+from exportdoctor.core.known import KnownMatch
+from exportdoctor.core.outcome import ExceptionFact, Failure, Frame, Outcome
 
 
 def kind_of(outcome: Outcome, *, exporter: str) -> Kind:
@@ -36,13 +38,8 @@ def known_of(
     failure = outcome.failure
     if failure is None:
         return ()
-    found = known.match(
-        exceptions=failure.exceptions,
-        frames=failure.frames,
-        stage=failure.stage,
-        exporter=exporter,
-        dynamic=dynamic,
-        versions=versions,
+    found = _matches(
+        failure.exceptions, failure.frames, failure.stage, exporter, dynamic=dynamic, versions=tuple(versions.items())
     )
     through_models = any("/transformers/" in frame.file for frame in failure.frames)
     return tuple(
@@ -56,6 +53,21 @@ def known_of(
             elsewhere=_is_of_models(match.link) and not through_models,
         )
         for match in found
+    )
+
+
+@lru_cache(maxsize=512)  # a finding is told again whenever more is known of it
+def _matches(
+    exceptions: tuple[ExceptionFact, ...],
+    frames: tuple[Frame, ...],
+    stage: str,
+    exporter: str,
+    *,
+    dynamic: bool,
+    versions: tuple[tuple[str, str], ...],
+) -> tuple[KnownMatch, ...]:
+    return known.match(
+        exceptions=exceptions, frames=frames, stage=stage, exporter=exporter, dynamic=dynamic, versions=dict(versions)
     )
 
 

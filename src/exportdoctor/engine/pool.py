@@ -14,45 +14,30 @@ import threading
 import time
 from collections import deque
 from concurrent.futures import Future, wait
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
 
-from exportdoctor.core.codec import decode, encode
-from exportdoctor.core.errors import StoreError, WorkerLost
+from exportdoctor.core.errors import WorkerLost
 from exportdoctor.core.outcome import Outcome
 from exportdoctor.core.probe import Probe
 from exportdoctor.core.protocol import (
     AnyReply,
-    Attempt,
     Capture,
     Captured,
     Command,
-    Finished,
     Open,
     Opened,
     Prepare,
     Prepared,
     Refused,
-    Started,
 )
 from exportdoctor.engine.crash import death
-from exportdoctor.engine.launch import Channel, Launcher
+from exportdoctor.engine.launch import Launcher
 from exportdoctor.engine.watch import TICK, Flight, enforce
+from exportdoctor.engine.worker import Worker
 
 _LOSSES_ALLOWED = 3
-
-
-@dataclass
-class Worker:
-    """One worker process and the probes it has in hand."""
-
-    channel: Channel
-    replies: queue.SimpleQueue[AnyReply | None] = field(default_factory=queue.SimpleQueue)
-    flights: dict[str, Flight] = field(default_factory=dict)
-    opened: bool = False
-    ready: bool = False
 
 
 class Pool:
@@ -173,21 +158,7 @@ class Pool:
         return worker
 
     def _ask(self, worker: Worker, command: Command) -> AnyReply:
-        self._say(worker, command)
-        reply = worker.replies.get()
-        if reply is None:
-            status = worker.channel.reap()
-            raise WorkerLost(
-                f"The worker ended while it was told to {type(command).__name__.lower()} the target ({death(status)})",
-                hint=f"What it printed is in {self.log}" if self.log else "",
-            )
-        worker.opened = worker.opened or isinstance(reply, Opened)
-        return reply
-
-    def _say(self, worker: Worker, command: Command) -> None:
-        with contextlib.suppress(OSError, ValueError):  # a dead worker is noticed by its reader
-            worker.channel.commands.write(encode(command) + b"\n")
-            worker.channel.commands.flush()
+        return worker.ask(command, log=self.log)
 
     # --- attempts
 
@@ -213,8 +184,7 @@ class Pool:
                 return
             flight = self._next(jobs)
             flight.started = time.monotonic()
-            free[0].flights[flight.probe.id] = flight
-            self._say(free[0], Attempt(probe=flight.probe))
+            free[0].attempt(flight)
 
     def _next(self, jobs: int) -> Flight:
         """A part's root, which decides what else is asked; else the first of the urgent ones or of the others."""
@@ -251,19 +221,10 @@ class Pool:
 
     def _read(self, worker: Worker) -> None:
         """Reader thread of one worker: runs until its replies end."""
-        for line in worker.channel.replies:
-            try:
-                reply: AnyReply = decode(line, AnyReply)
-            except StoreError:
-                continue  # a torn last line of a killed worker
-            match reply:
-                case Started(probe=probe, pid=pid):
-                    self._took_off(worker, probe, pid)
-                case Finished(outcome=outcome, spoiled=spoiled):
-                    self._landed(worker, outcome, spoiled=spoiled)
-                case _:
-                    worker.replies.put(reply)
-        worker.replies.put(None)
+        worker.listen(
+            started=lambda probe, pid: self._took_off(worker, probe, pid),
+            finished=lambda outcome, spoiled: self._landed(worker, outcome, spoiled=spoiled),
+        )
         if not self._closed.is_set():
             self._lost(worker)
 
@@ -326,8 +287,7 @@ class Pool:
         """Retire a spoiled worker; call with the lock held."""
         if worker in self._workers:
             self._workers.remove(worker)
-        with contextlib.suppress(OSError):
-            worker.channel.commands.close()
+        worker.dismiss()
 
     # --- the end
 
@@ -340,11 +300,7 @@ class Pool:
         for flight in waiting:
             flight.future.cancel()
         for worker in workers:
-            for flight in worker.flights.values():
-                if flight.pid is not None and flight.pid != worker.channel.pid:
-                    with contextlib.suppress(OSError):
-                        os.killpg(flight.pid, signal.SIGKILL)
-            worker.channel.kill()
+            worker.kill()
         self._watch.join(timeout=5)
 
 

@@ -77,8 +77,8 @@ def _events(request: ScanRequest, launcher: Launcher) -> Iterator[ev.AnyEvent]:
         yield from asking.look_deeper()
     parts = list(asking.parts.values())
     for part in parts:
-        yield from part.conclude()
-    code = ExitCode.FINDINGS if any(part.failing for part in parts) else ExitCode.EXPORTS
+        yield from part.telling.conclude()
+    code = ExitCode.FINDINGS if any(part.chart.failing for part in parts) else ExitCode.EXPORTS
     seconds = round(time.monotonic() - started, 3)
     yield ev.RunFinished(exit_code=int(code), seconds=seconds, peak_rss_mb=asking.peak_rss_mb)
 
@@ -91,7 +91,7 @@ def _begin(asking: Asking, found: Captured, opened: Opened) -> Iterator[ev.AnyEv
 
 def _refuse_unknown(modules: tuple[str, ...], asking: Asking) -> None:
     """A submodule that no part calls cannot be asked."""
-    called = {fqn for part in asking.parts.values() for fqn in part.facts}
+    called = {fqn for part in asking.parts.values() for fqn in part.chart.facts}
     unknown = next((fqn for fqn in modules if fqn not in called), None)
     if unknown is not None:
         near = get_close_matches(unknown, called, n=3, cutoff=0.5)

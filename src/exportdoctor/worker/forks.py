@@ -1,7 +1,7 @@
 """One forked child for each attempt: a fresh state, and a death that harms nobody.
 
-The warm parent never attempts anything itself. It reads the child's outcome from a pipe, reaps it, and clears away
-whatever the child has started.
+The warm parent attempts nothing itself but what is harmless. It reads the child's outcome from a pipe, reaps it, and
+clears away whatever the child has started.
 """
 
 from __future__ import annotations

@@ -34,6 +34,7 @@ from exportdoctor.core.protocol import (
 )
 from exportdoctor.targets import Plan
 from exportdoctor.worker.attempting.attempt import attempt, attempt_thriftily
+from exportdoctor.worker.attempting.harmless import is_harmless
 from exportdoctor.worker.forks import IN_DOUBT, Child, clear_group, fork
 from exportdoctor.worker.opening import Opening, Refusal
 from exportdoctor.worker.process import die_with_parent, lead_a_group, send_output_to, write_stacks_to
@@ -107,7 +108,8 @@ class Server:
                 self._answer(lambda: self.opening.capture(command))
             case Attempt(probe=probe):
                 if self.isolation == "fork":
-                    self._attempt_in_child(probe)
+                    if not self._passed_here(probe):
+                        self._attempt_in_child(probe)
                 else:
                     self._reply(Started(probe=probe.id, pid=os.getpid()))
                     self._attempt_here(command)
@@ -131,6 +133,16 @@ class Server:
         except Exception as error:  # ours: the engine must hear of it rather than wait
             stack = traceback.format_exc()
             self._reply(Refused(stage="internal", message=f"{type(error).__name__}: {error}", stack=stack))
+
+    def _passed_here(self, probe: Probe) -> bool:
+        """Whether it needed no child: it is harmless, and passed."""
+        part = self.opening.parts[probe.part]
+        outcome = attempt_thriftily(part, probe) if is_harmless(part, probe) else None
+        if outcome is None or not outcome.passed:
+            return False
+        self._reply(Started(probe=probe.id, pid=os.getpid()))
+        self._reply(Finished(outcome=outcome))
+        return True
 
     def _attempt_in_child(self, probe: Probe, *, final: bool = False) -> None:
         """Attempt it thriftily at first; where the answer to that is in doubt, without savings, which is final."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,14 +31,14 @@ class Economy:
 
     @contextmanager
     def within(self) -> Iterator[None]:
-        """Export thriftily inside."""
-        with ExitStack() as stack:
-            for saving in (_graphs_compiled_once, self._unbacked_results_not_cached, _lines_read_when_shown):
-                try:
-                    hook: AbstractContextManager[None] = saving()
-                except (ImportError, AttributeError):
-                    continue
-                stack.enter_context(hook)
+        """Export thriftily inside, in non-strict mode: dynamo is at odds with what is compiled late."""
+        with self.while_tracing(), _where_there_is(_graphs_compiled_once):
+            yield
+
+    @contextmanager
+    def while_tracing(self) -> Iterator[None]:
+        """Trace thriftily inside, in any mode."""
+        with _where_there_is(self._unbacked_results_not_cached), _where_there_is(_lines_read_when_shown):
             yield
 
     def doubts(self, outcome: Outcome) -> bool:
@@ -61,14 +61,22 @@ class Economy:
 
         make = FakeTensorMode._make_cache_entry
 
-        def thrifty(mode: Any, state: Any, key: Any, func: Any, args: Any, kwargs: Any, output: Any) -> Any:
-            results = output if isinstance(output, tuple) else (output,)
+        def thrifty(mode: Any, *rest: Any) -> Any:
+            results = rest[-1] if isinstance(rest[-1], tuple) else rest[-1:]
             if any(isinstance(one, torch.Tensor) and has_free_unbacked_symbols(one) for one in results):
                 self.checks_skipped = True
                 raise _BypassDispatchCache("the result has an unbacked size")
-            return make(mode, state, key, func, args, kwargs, output)
+            return make(mode, *rest)
 
         return _replaced(FakeTensorMode, "_make_cache_entry", thrifty)
+
+
+def _where_there_is(saving: Saving) -> AbstractContextManager[None]:
+    """The saving, or nothing where this torch has not what it hooks into."""
+    try:
+        return saving()
+    except (ImportError, AttributeError):
+        return nullcontext()
 
 
 def finished(program: Any) -> None:

@@ -28,6 +28,7 @@ from exportdoctor.core.candidate import Candidate
 from exportdoctor.core.codec import decode, encode
 from exportdoctor.core.errors import StoreError
 from exportdoctor.core.outcome import Failure, Outcome
+from exportdoctor.worker.attempting.economy import Economy
 from exportdoctor.worker.describing.births import Registry, registering
 from exportdoctor.worker.describing.describe import causes, describe
 from exportdoctor.worker.process import die_with_parent, lead_a_group, send_output_to, write_stacks_to
@@ -135,7 +136,7 @@ def _executed(candidate: Candidate, writer: int) -> Outcome:
     linecache.cache[FILE] = (len(candidate.source), None, candidate.source.splitlines(keepends=True), FILE)
     births, entrance = Registry(), _Entrance(candidate.eager, writer)
     try:
-        with registering() as births:
+        with registering() as births, Economy().while_tracing():
             exec(compile(candidate.source, FILE, "exec", dont_inherit=True), module.__dict__)
     except (Exception, SystemExit, GeneratorExit) as error:
         stage = "export" if entrance.entered else "capture"
