@@ -108,13 +108,27 @@ def test_nothing_of_torch_stays_replaced() -> None:
         assert held() == before
 
 
-def test_the_code_is_compiled_when_the_program_is_finished() -> None:
+def test_code_is_compiled_less_often_and_none_is_left_when_the_program_is_finished(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from torch.fx import graph_module
+
+    compiled: list[str] = []
+    compiles = graph_module._forward_from_src
+
+    def counting(source: str, *rest: Any) -> Any:
+        compiled.append(source)
+        return compiles(source, *rest)
+
+    monkeypatch.setattr(graph_module, "_forward_from_src", counting)
     module, args, shapes = attention()
+    torch.export.export(module, args, dynamic_shapes=shapes, strict=False)
+    plain = len(compiled)
     with Economy().within():
         program = torch.export.export(module, args, dynamic_shapes=shapes, strict=False)
-    graphs = [one for one in program.graph_module.modules() if hasattr(one, "_needs_recompile")]
-    assert any(graph._needs_recompile() for graph in graphs)
     finished(program)
+    assert len(compiled) - plain < plain
+    graphs = [one for one in program.graph_module.modules() if hasattr(one, "_needs_recompile")]
     assert not any(graph._needs_recompile() for graph in graphs)
 
 

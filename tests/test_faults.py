@@ -21,7 +21,7 @@ from exportdoctor.core.state import RunState
 from exportdoctor.core.target import TargetRef
 from exportdoctor.engine.request import ScanRequest
 from exportdoctor.engine.scan import scan
-from scanning import scan_ref
+from scanning import scan_file, scan_ref
 
 pytestmark = pytest.mark.slow
 
@@ -153,3 +153,15 @@ def _events(journal: Path) -> list[ev.AnyEvent]:
 
 def _verdicts(report: Report) -> dict[str, str]:
     return {module.fqn: module.status for module in report.parts[0].modules}
+
+
+@pytest.mark.parametrize("fixture", ["data_dependent_int", "segfault"])
+def test_workers_that_are_replaced_give_the_answers_that_forks_give(fixture: str) -> None:
+    """As beside a CUDA context, which survives no fork."""
+    forks, workers = (scan_file(FIXTURES / f"{fixture}.py", isolation=how) for how in ("fork", "process"))
+    assert [(one.fqn, one.status) for one in workers.parts[0].modules] == [
+        (one.fqn, one.status) for one in forks.parts[0].modules
+    ]
+    assert [(one.kind, one.module, one.line) for one in workers.findings] == [
+        (one.kind, one.module, one.line) for one in forks.findings
+    ]

@@ -336,7 +336,7 @@ def test_a_repro_that_was_interrupted_is_kept_and_goes_on_where_it_was(target: P
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
     _, told = process.communicate()
-    assert process.returncode == 130
+    assert process.returncode == 130, told
     assert "best so far" in told
     assert "torch.export.export" in (tmp_path / "first.py").read_text()
 
