@@ -191,7 +191,13 @@ def _finished(course: _Course) -> Made:
 
 
 def _verified(source: str, trait: Trait) -> Sighting:
-    return verify(source, trait, memory_mb=900.0) if trait.kind == "out_of_memory" else verify(source, trait)
+    match trait.kind:
+        case "out_of_memory":
+            return verify(source, trait, memory_mb=900.0)
+        case "timeout":
+            return verify(source, trait, timeout=40.0)  # a repro that does not hang ends within a tenth of that
+        case _:
+            return verify(source, trait)
 
 
 def _reduced(course: _Course) -> Reduction:
