@@ -1,6 +1,6 @@
 """The repro of each finding against a hand-written minimum: lines, verified or not, candidates, seconds, memory.
 
-    python benchmarks/repro_table.py [fixture ...] [--seconds 34] [--show]
+    python benchmarks/repro_table.py [fixture ...] [--seconds 33] [--show]
     python benchmarks/repro_table.py --run FOLDER [--bundle FOLDER]       the findings of a run that there is
 
 The peak is that of all processes together (PSS, GB), the seconds are of the whole command but for Python's own start.
@@ -144,7 +144,7 @@ def main() -> None:
     parser.add_argument("fixtures", nargs="*")
     parser.add_argument("--findings", nargs="*", help="these findings only")
     parser.add_argument("--run", type=Path, help="a run's folder instead of fixtures")
-    parser.add_argument("--seconds", type=float, default=34.0)
+    parser.add_argument("--seconds", type=float, default=33.0)
     parser.add_argument("--show", action="store_true", help="print each script too")
     parser.add_argument("--verbose", action="store_true", help="print progress on stderr")
     parser.add_argument("--bundle", help="write a bundle of each finding below this folder")
