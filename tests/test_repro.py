@@ -244,6 +244,13 @@ def test_candidates_beside_each_other_get_each_its_own_outcome(bench: Bench) -> 
 
 
 @pytest.mark.slow
+def test_a_script_that_exports_nothing_does_not_pass(bench: Bench) -> None:
+    outcome = bench.run("import torch\n\ntorch.nn.Linear(2, 2)")
+    assert outcome.failure is not None
+    assert (outcome.status, outcome.failure.stage) == ("failed", "capture")
+
+
+@pytest.mark.slow
 def test_a_failure_that_comes_and_goes_is_noticed(bench: Bench, tmp_path: Path) -> None:
     diary = tmp_path / "diary"
     diary.touch()

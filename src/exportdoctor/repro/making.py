@@ -207,7 +207,7 @@ def _reduced(course: _Course) -> Reduction:
     if not reduction.interrupted:
         reduction = reducer.tidied(reduction)
         if course.trait.kind not in DEAD:
-            reduction = reducer.polish(reduction)
+            reduction = reducer.tidied(reducer.polish(reduction))
         reducer.confirm(reduction)
     if reduction.flaky:
         course.notes.append(

@@ -171,10 +171,10 @@ class Reducer:
 
     def tidied(self, found: Reduction) -> Reduction:
         """The same without idle statements; its closest passing variant has the same class name."""
-        closest = with_root_called("Model", found.closest) if found.closest else None
+        closest = self.tidy(found.closest, like=Verdict.NO) if found.closest else None
         return replace(found, source=self.tidy(found.source), closest=closest)
 
-    def tidy(self, source: str) -> str:
+    def tidy(self, source: str, *, like: Verdict = Verdict.YES) -> str:
         """`source` without statements that do nothing, which a search that was cut off leaves behind, as `Model`."""
         tree = ast.parse(source)
         for node in ast.walk(tree):
@@ -182,7 +182,7 @@ class Reducer:
             if isinstance(body, list) and not isinstance(node, ast.Module):
                 node.body = [one for one in body if not _is_idle(one)] or [ast.Pass()]  # type: ignore[attr-defined]
         for text in (with_root_called("Model", ast.unparse(tree)), ast.unparse(tree)):
-            if text != source and self.judge(text) is Verdict.YES:
+            if text != source and self.judge(text) is like:
                 return text
         return source
 

@@ -144,6 +144,8 @@ def _executed(candidate: Candidate, writer: int) -> Outcome:
         failure = msgspec.structs.replace(failure, births=births.of(tuple(causes(error))))
         status = "out_of_memory" if isinstance(error, MemoryError) else "failed"
         return _outcome(candidate, status, started, failure)
+    if not entrance.entered:  # what exports nothing does not export well
+        return _outcome(candidate, "failed", started, Failure(stage="capture", exceptions=()))
     return _outcome(candidate, "passed", started, None)
 
 
