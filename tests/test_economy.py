@@ -108,6 +108,14 @@ def test_nothing_of_torch_stays_replaced() -> None:
         assert held() == before
 
 
+def test_a_saving_that_this_torch_has_no_hook_for_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch.utils import _traceback
+
+    monkeypatch.delattr(_traceback, "_extract_symbolized_tb")
+    with Economy().within():
+        assert not hasattr(_traceback, "_extract_symbolized_tb")
+
+
 def test_code_is_compiled_less_often_and_none_is_left_when_the_program_is_finished(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -222,10 +230,11 @@ import torch
 class Model(torch.nn.Module):
     def __init__(self):
         super().__init__()
-        self.first, self.table = torch.nn.Linear(4, 5), torch.nn.Embedding(7, 4, max_norm=1.0)
+        self.first, self.second, self.third = torch.nn.Linear(4, 5), torch.nn.Linear(5, 6), torch.nn.Linear(6, 7)
+        self.table = torch.nn.Embedding(7, 4, max_norm=1.0)
 
     def forward(self, ids):
-        x = self.first(self.table(ids))
+        x = self.third(self.second(self.first(self.table(ids))))
         return x * int(x.sum())
 
 def build():
@@ -234,14 +243,20 @@ def build():
 
 
 @pytest.mark.slow
-def test_a_plain_layer_is_attempted_by_the_worker_and_again_in_a_fork_where_it_fails(tmp_path: Path) -> None:
+def test_plain_layers_share_a_process_and_one_that_fails_is_asked_again_in_its_own(tmp_path: Path) -> None:
     (tmp_path / "target.py").write_text(LAYERS)
     events = events_of(f"{tmp_path / 'target.py'}:build", exhaustive=True)
     outcomes = {event.probe.fqn: event.outcome for event in events if isinstance(event, ProbeFinished)}
-    pids = {event.probe.fqn: event.pid for event in events if isinstance(event, ProbeStarted)}
-    assert outcomes["first"].passed
-    assert len({pids[fqn] for fqn in ("", "first", "table")}) == 3
-    assert outcomes["table"].passed == exports(nn.Embedding(7, 4, max_norm=1.0), torch.arange(6))
+    pids: dict[str, list[int]] = {}
+    for event in events:
+        if isinstance(event, ProbeStarted):
+            pids.setdefault(event.probe.fqn, []).append(event.pid)
+    plain = ("first", "second", "third")
+    assert all(outcomes[fqn].passed and len(pids[fqn]) == 1 for fqn in plain)
+    assert len({pids[fqn][0] for fqn in plain}) < 3  # the table's failure ends the child that they share
+    assert len(set(pids["table"])) == 2
+    assert not {pids["table"][1], *pids[""]} & {pids[fqn][0] for fqn in plain}
+    assert outcomes["table"].passed == exports(nn.Embedding(7, 4, max_norm=1.0), torch.arange(6)) is False
 
 
 def exports(module: nn.Module, *args: Any) -> bool:

@@ -64,8 +64,8 @@ def _events(request: ScanRequest, launcher: Launcher) -> Iterator[ev.AnyEvent]:
         for name in opened.parts:
             yield ev.Stepped(text=f"capturing {name}")
             asking.begin_early(name)
-            alone = opened.isolation == "fork" and not options.exhaustive and not options.modules
-            waiting.append(captured(pool, Capture(part=name, exporter=options.exporter, at_one_size=alone)))
+            root_first = opened.isolation == "fork" and not options.exhaustive and not options.modules
+            waiting.append(captured(pool, Capture(part=name, exporter=options.exporter, at_one_size=root_first)))
             yield ev.PartCaptured(captured=waiting[-1])
             yield from (ev.Noted(text=text) for text in waiting[-1].notes)
             if opened.isolation == "fork":  # one part's attempts run while the next part is captured

@@ -194,7 +194,7 @@ def _verified(source: str, trait: Trait) -> Sighting:
     match trait.kind:
         case "out_of_memory":
             return verify(source, trait, memory_mb=900.0)
-        case "timeout":
+        case "timed_out":
             return verify(source, trait, timeout=40.0)  # a repro that does not hang ends within a tenth of that
         case _:
             return verify(source, trait)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -79,23 +78,6 @@ def _subject(plan: ConfigurationPlan, options: BuildOptions) -> Subject:
     return subject
 
 
-@contextmanager
-def _uninitialised() -> Iterator[None]:
-    """No module is visited to be initialised: parameters on meta hold no values, and get theirs afterwards."""
-    from transformers import modeling_utils
-
-    kind: Any = modeling_utils.PreTrainedModel
-    initialise = getattr(kind, "initialize_weights", None)
-    if initialise is None:
-        yield
-        return
-    kind.initialize_weights = lambda _: None
-    try:
-        yield
-    finally:
-        kind.initialize_weights = initialise
-
-
 def _with_weights(config: Any, options: BuildOptions) -> tuple[nn.Module, Callable[[Any], Any] | None]:
     import torch
 
@@ -106,8 +88,7 @@ def _with_weights(config: Any, options: BuildOptions) -> tuple[nn.Module, Callab
         return load_checkpoint(model_class, config, folder=folder, dtype=dtype).to(device), None
 
     def construct() -> Any:
-        says = f"transformers cannot build {model_class.__name__} from this configuration"
-        with blame_target(says), _uninitialised():
+        with blame_target(f"transformers cannot build {model_class.__name__} from this configuration"):
             return model_class._from_config(config, **dtype_argument(dtype or torch.float32))
 
     model = build_without_weights(construct)

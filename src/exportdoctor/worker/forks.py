@@ -1,7 +1,7 @@
 """One forked child for each attempt: a fresh state, and a death that harms nobody.
 
-The warm parent attempts nothing itself but what is harmless. It reads the child's outcome from a pipe, reaps it, and
-clears away whatever the child has started.
+The warm parent never attempts anything itself. It reads the child's outcome from a pipe, reaps it, and clears away
+whatever the child has started.
 """
 
 from __future__ import annotations
@@ -96,16 +96,7 @@ def _child(
     """Never returns: the child must not run its parent's code to the end."""
     code = 70
     try:
-        gc.freeze()  # what the parent built is the parent's to finalise; the pages stay shared, too
-        lead_a_group()
-        die_with_parent()
-        signal.set_wakeup_fd(-1)
-        for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, signal.SIG_DFL)
-        for descriptor in close:
-            with contextlib.suppress(OSError):
-                os.close(descriptor)
-        write_stacks_to(send_output_to(log))
+        become_child(log=log, close=close)
         outcome = work(probe)
         data = memoryview(encode(outcome) if outcome is not None else b"")
         while data:
@@ -113,6 +104,20 @@ def _child(
         code = 0 if outcome is not None else IN_DOUBT
     finally:
         os._exit(code)
+
+
+def become_child(*, log: str | None, close: tuple[int, ...]) -> None:
+    """The first steps of a fork: it finalises nothing, dies with its parent, and holds nothing of its parent's."""
+    gc.freeze()  # what the parent built is the parent's to finalise; the pages stay shared, too
+    lead_a_group()
+    die_with_parent()
+    signal.set_wakeup_fd(-1)
+    for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+    for descriptor in close:
+        with contextlib.suppress(OSError):
+            os.close(descriptor)
+    write_stacks_to(send_output_to(log))
 
 
 def clear_group(pid: int) -> None:

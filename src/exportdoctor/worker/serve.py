@@ -33,6 +33,7 @@ from exportdoctor.core.protocol import (
     Started,
 )
 from exportdoctor.targets import Plan
+from exportdoctor.worker.aside import Aside, aside
 from exportdoctor.worker.attempting.attempt import attempt, attempt_thriftily
 from exportdoctor.worker.attempting.harmless import is_harmless
 from exportdoctor.worker.forks import IN_DOUBT, Child, clear_group, fork
@@ -50,6 +51,7 @@ class Server:
     logs: str | None = None
     children: dict[int, Child] = field(default_factory=dict)
     isolation: str = "fork"
+    aside: Aside | None = None
     _buffer: bytearray = field(default_factory=bytearray)
     _wake: tuple[int, int] = (-1, -1)
 
@@ -64,6 +66,7 @@ class Server:
         try:
             self._loop()
         finally:
+            self._end_aside()
             for pid in self.children:
                 clear_group(pid)
 
@@ -103,12 +106,14 @@ class Server:
                 self.logs = command.logs
                 self._answer(lambda: self._opened(command))
             case Prepare():
+                self._end_aside()
                 self._answer(lambda: self.opening.prepare(command))
             case Capture():
+                self._end_aside()
                 self._answer(lambda: self.opening.capture(command))
             case Attempt(probe=probe):
                 if self.isolation == "fork":
-                    if not self._passed_here(probe):
+                    if not self._passed_aside(probe):
                         self._attempt_in_child(probe)
                 else:
                     self._reply(Started(probe=probe.id, pid=os.getpid()))
@@ -134,22 +139,39 @@ class Server:
             stack = traceback.format_exc()
             self._reply(Refused(stage="internal", message=f"{type(error).__name__}: {error}", stack=stack))
 
-    def _passed_here(self, probe: Probe) -> bool:
-        """Whether it needed no child: it is harmless, and passed."""
-        part = self.opening.parts[probe.part]
-        outcome = attempt_thriftily(part, probe) if is_harmless(part, probe) else None
-        if outcome is None or not outcome.passed:
+    def _passed_aside(self, probe: Probe) -> bool:
+        """Whether it needed no child of its own: it is harmless, and passed."""
+        parts = self.opening.parts
+        if not is_harmless(parts[probe.part], probe):
             return False
-        self._reply(Started(probe=probe.id, pid=os.getpid()))
+        if self.aside is None:
+            self.aside = aside(lambda one: attempt_thriftily(parts[one.part], one), close=self._descriptors())
+        self._reply(Started(probe=probe.id, pid=self.aside.pid))
+        outcome = self.aside.passed(probe)
+        if outcome is None:
+            self._end_aside()
+            return False
         self._reply(Finished(outcome=outcome))
         return True
+
+    def _end_aside(self) -> None:
+        """What it was forked from is no longer what stands here, or it has ended."""
+        if self.aside is not None:
+            self.aside.end()
+            self.aside = None
+
+    def _descriptors(self) -> tuple[int, ...]:
+        """What a child must not hold."""
+        pipes = (child.pipe for child in self.children.values())
+        return (self.commands, self.replies, *self._wake, *pipes, *(self.aside.descriptors if self.aside else ()))
 
     def _attempt_in_child(self, probe: Probe, *, final: bool = False) -> None:
         """Attempt it thriftily at first; where the answer to that is in doubt, without savings, which is final."""
         how: Callable[..., Outcome | None] = attempt if final else attempt_thriftily
         part, files = self.opening.parts[probe.part], self.opening.shim_files
-        close = (self.commands, self.replies, *self._wake, *(child.pipe for child in self.children.values()))
-        child = fork(probe, lambda asked: how(part, asked, shim_files=files), log=self._log(probe), close=close)
+        child = fork(
+            probe, lambda asked: how(part, asked, shim_files=files), log=self._log(probe), close=self._descriptors()
+        )
         child.final = final
         self.children[child.pid] = child
         self._reply(Started(probe=probe.id, pid=child.pid))

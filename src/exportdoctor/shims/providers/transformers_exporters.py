@@ -32,7 +32,6 @@ _CONDITIONS: dict[str, tuple[Soundness, str]] = {
     "_patch_sliding_window_layer": ("precondition", "a cache that comes back may be longer than the window"),
     "_patch_classifier_cast": ("precondition", "the classifier already has the dtype it would be cast to"),
     "_patch_prepare_for_export": ("unsound", "it runs every graph fix, also the one that erases assertions"),
-    "_patch_optimize_ir": ("exact", ""),
     "_fix_assertion": ("unsound", "the erased assertions would have held"),
     "_fix_ir_constant_gather_nd": ("precondition", "the mask is indexed by constant grids"),
     "_prepare_image_sizes_as_ints": ("specialised", "the images have the sizes of the example"),
@@ -40,16 +39,16 @@ _CONDITIONS: dict[str, tuple[Soundness, str]] = {
 """What is known of entries that are not as sound as their kind, by the name of their function."""
 
 _EXACT = frozenset({
-    "patch_sdpa", "patch_is_kernels_available", "patch_where", "patch_unsqueeze", "patch_rms_norm_forward",
-    "patch_split", "patch_randperm", "patch_opset13_constant", "patch_chunk", "patch_exp", "patch_irfft",
-    "patch_full", "patch_masked_mean", "patch_masked_var", "patch_masked_scatter", "patch_roll",
+    "patch_optimize_ir", "patch_sdpa", "patch_is_kernels_available", "patch_where", "patch_unsqueeze",
+    "patch_rms_norm_forward", "patch_split", "patch_randperm", "patch_opset13_constant", "patch_chunk", "patch_exp",
+    "patch_irfft", "patch_full", "patch_masked_mean", "patch_masked_var", "patch_masked_scatter", "patch_roll",
     "fix_dead_comparison", "fix_bfloat16_convolution", "fix_alias", "fix_detach_inplace", "fix_slice_implicit_start",
     "fix_index_put_last_dim_index", "fix_index_put_inplace", "fix_fill_diagonal_inplace", "fix_triu_inplace",
     "fix_sort_stable", "fix_integral_tensor_float_scalar", "fix_mul_scalar_symbolic", "fix_remainder_scalar",
     "patch_byte_group_hash", "patch_histc", "patch_searchsorted", "patch_bucketize",
     "patch_broadcast_mask_expansion", "patch_reshape", "patch_cummax", "patch_cummin", "fix_scatter_reduce",
 })  # fmt: skip
-"""Entries of transformers 5.23 that say they compute the same, without the leading underscore of their names."""
+"""Entries of transformers 5.23 that are meant to compute the same, without the leading underscore of their names."""
 
 _UNKNOWN: tuple[Soundness, str] = ("precondition", "it is not of transformers 5.23, and rests on its proof alone")
 
@@ -106,9 +105,8 @@ def _entries_of(node: ast.FunctionDef, call: ast.Call, module: str) -> Iterator[
 
 
 def _shim(entry: Entry, *, alone: bool) -> Shim:
-    soundness, condition = _CONDITIONS.get(entry.function, _UNKNOWN)
-    if entry.function.removeprefix("_") in _EXACT:
-        soundness, condition = "exact", ""
+    exact = entry.function.removeprefix("_") in _EXACT
+    soundness, condition = ("exact", "") if exact else _CONDITIONS.get(entry.function, _UNKNOWN)
     name = _words(entry).replace(" ", "-")
     short = ".".join(entry.path.split(".")[-2:])
     prefix = "hf" if entry.backend == "dynamo" else f"hf.{entry.backend}"

@@ -109,11 +109,16 @@ def _lines_read_when_shown() -> AbstractContextManager[None]:
     return _replaced(_traceback, "_extract_symbolized_tb", unread)
 
 
-@contextmanager
-def _replaced(owner: Any, name: str, stand_in: Callable[..., Any]) -> Iterator[None]:
+def _replaced(owner: Any, name: str, stand_in: Callable[..., Any]) -> AbstractContextManager[None]:
+    """Raises AttributeError at once where the owner has no such attribute."""
     before = getattr(owner, name)
-    setattr(owner, name, stand_in)
-    try:
-        yield
-    finally:
-        setattr(owner, name, before)
+
+    @contextmanager
+    def replaced() -> Iterator[None]:
+        setattr(owner, name, stand_in)
+        try:
+            yield
+        finally:
+            setattr(owner, name, before)
+
+    return replaced()

@@ -1,7 +1,7 @@
 """Which attempts need no process of their own: plain layers of torch.nn, by the hundred in every model.
 
-A fork costs four times what the export of such a layer does. No code of a user's runs in one, and it has no state that
-an export could change; should it fail all the same, it is asked again in a fork, like everything else.
+No code of a user's runs in one, and it has no state that an export could change. Should it fail all the same, it is
+asked again in a fork of its own, like everything else.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ def is_harmless(part: PartCapture, probe: Probe) -> bool:
 
 
 def _is_plain_layer(module: torch.nn.Module) -> bool:
+    if not type(module).__module__.startswith("torch.nn.modules.") or "forward" in vars(module) or module.training:
+        return False
     hooks = module._forward_pre_hooks or module._forward_hooks or module._backward_hooks or module._backward_pre_hooks
-    own = type(module).__module__.startswith("torch.nn.modules.") and "forward" not in vars(module)
     parameters = all(type(value) in _PLAIN for value in module._parameters.values())
-    return own and parameters and not (hooks or module._buffers or module._modules or module.training)
+    return parameters and not (hooks or module._buffers or module._modules)
