@@ -14,7 +14,7 @@ scan: $(STAMP)
 
 test: lint types contracts $(DIAGNOSTIC)/.installed
 	$(BIN)/python -m pytest -n 2 --dist worksteal
-	PYTHONPATH=$(CURDIR)/$(DIAGNOSTIC) $(BIN)/python -m pytest -k onnx_diagnostic tests/test_shims_providers.py tests/test_export.py
+	PYTHONPATH=$(CURDIR)/$(DIAGNOSTIC) $(BIN)/python -m pytest -k onnx_diagnostic tests/shims/test_providers.py tests/export/test_export.py
 
 quick: $(STAMP)
 	$(BIN)/python -m pytest -m "not slow and not browser" -x

@@ -28,12 +28,12 @@ def main() -> int:
     import torch
     import transformers
 
-    from exportdoctor.core.event import RunStarted, ScanOptions
+    from exportdoctor.core.events import RunStarted, ScanOptions
     from exportdoctor.core.report import Report
-    from exportdoctor.core.state import fold
+    from exportdoctor.core.run_state import fold
     from exportdoctor.core.target import BuildOptions, TargetRef
-    from exportdoctor.engine.request import ScanRequest
     from exportdoctor.engine.scan import scan
+    from exportdoctor.engine.scan_request import ScanRequest
 
     cuda = torch.cuda.is_available()
     device = "cuda" if cuda else "cpu"

@@ -27,7 +27,7 @@ import psutil
 
 from exportdoctor.core.errors import ExportdoctorError
 from exportdoctor.repro.bundle import write_bundle
-from exportdoctor.repro.making import Made, Order, make
+from exportdoctor.repro.pipeline import Made, Order, make
 from exportdoctor.repro.reduction import Budget
 from exportdoctor.repro.script import code_lines
 from exportdoctor.store.runs import StoredRun, read_run

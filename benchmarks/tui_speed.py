@@ -22,16 +22,16 @@ from textual.app import App
 from textual.events import Key
 from textual.screen import Screen
 
-from exportdoctor.core import event as ev
+from exportdoctor.core import events as ev
 from exportdoctor.core.codec import encode
 from exportdoctor.core.finding import ExceptionRecord, Finding
 from exportdoctor.core.outcome import Frame
-from exportdoctor.core.protocol import CallFact, Captured, InputFact, ModuleFact
+from exportdoctor.core.protocol.scan import CallFact, Captured, InputFact, ModuleFact
 from exportdoctor.core.target import TargetRef
 from exportdoctor.store.journal import NAME, EventReader
 from exportdoctor.store.lock import FolderLock
 from exportdoctor_tui.app import DoctorApp
-from exportdoctor_tui.folding import Folding
+from exportdoctor_tui.fold_events import Folding
 from exportdoctor_tui.screens.run import RunScreen
 from exportdoctor_tui.widgets.module_tree import ModuleTree
 

@@ -3,7 +3,7 @@
     python docs/failures/write.py [--keep] [kind ...]      with --keep, what a scan said stays as it is
 
 The only source of the pages. What torch says is the real output of the minimal script beside the kind's fixture; the
-rewrites are those of `exportdoctor.core.explain`, each of which tests/test_explain.py runs.
+rewrites are those of `exportdoctor.core.failure.explanations`, each of which tests/core/test_explain.py runs.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
-from exportdoctor.core.explain import Rewrite, explain
-from exportdoctor.core.kinds import KINDS
+from exportdoctor.core.failure.explanations import Rewrite, explain
+from exportdoctor.core.failure.kinds import KINDS
 from exportdoctor.core.outcome import Outcome
-from exportdoctor.repro.bench import CANDIDATE_FILE, Bench
 from exportdoctor.repro.bundle import stated
+from exportdoctor.repro.candidate_runner import CANDIDATE_FILE, Bench
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]

@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from exportdoctor.core.errors import UsageError
-from exportdoctor.core.event import RunStarted, ScanOptions
+from exportdoctor.core.events import RunStarted, ScanOptions
 from exportdoctor.core.outcome import Exporter
 from exportdoctor.core.report import Report
-from exportdoctor.core.state import RunState
+from exportdoctor.core.run_state import RunState
 from exportdoctor.core.target import BuildOptions, TargetRef
-from exportdoctor.engine.launch import Fork
-from exportdoctor.engine.request import ScanRequest
+from exportdoctor.engine.pool.launch import Fork
 from exportdoctor.engine.scan import scan as scan_events
+from exportdoctor.engine.scan_request import ScanRequest
 from exportdoctor.shims import registry
 from exportdoctor.store.places import new_run_id, runs_root
 from exportdoctor.store.recording import Recorder

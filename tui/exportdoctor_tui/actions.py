@@ -17,7 +17,7 @@ from exportdoctor_tui import commands
 from exportdoctor_tui.commands import Command
 
 if TYPE_CHECKING:
-    from exportdoctor.core.event import RunStarted
+    from exportdoctor.core.events import RunStarted
     from exportdoctor_tui.pages.selection import Selection
     from exportdoctor_tui.view import RunView
 

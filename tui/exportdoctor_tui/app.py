@@ -12,9 +12,9 @@ from textual.app import App, SystemCommand
 
 from exportdoctor.core.errors import ExitCode
 from exportdoctor.store.places import data_home
-from exportdoctor_tui.inked import line
 from exportdoctor_tui.jobs import Job
 from exportdoctor_tui.keymap import APP, TABLES, bindings
+from exportdoctor_tui.sanitize import line
 from exportdoctor_tui.screens.choose import Choose
 from exportdoctor_tui.screens.page import Page, help_text
 from exportdoctor_tui.screens.run import RunScreen

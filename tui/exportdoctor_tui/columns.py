@@ -12,7 +12,7 @@ from rich.cells import cell_len
 
 from exportdoctor.report import wording
 from exportdoctor.report.tree import Row, label
-from exportdoctor_tui.inked import fitted, line, right
+from exportdoctor_tui.sanitize import fitted, line, right
 
 if TYPE_CHECKING:
     from exportdoctor_tui.outline import Line

@@ -7,19 +7,19 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from exportdoctor.core.failure.signature import signature_of
 from exportdoctor.core.finding import ExceptionRecord, Finding
 from exportdoctor.core.outcome import Outcome
-from exportdoctor.core.protocol import TWIN
+from exportdoctor.core.protocol.scan import TWIN
 from exportdoctor.core.report import FAILING, ModuleRecord, ModuleStatus, PartRecord, Report, Stats, TargetRecord
-from exportdoctor.core.signature import signature_of
 from exportdoctor.report import tree, wording
 from exportdoctor_tui.outline import Place, places
 
 if TYPE_CHECKING:
-    from exportdoctor.core import event as ev
+    from exportdoctor.core import events as ev
     from exportdoctor.core.probe import Probe
-    from exportdoctor.core.protocol import ModuleFact
-    from exportdoctor.core.state import PartState
+    from exportdoctor.core.protocol.scan import ModuleFact
+    from exportdoctor.core.run_state import PartState
     from exportdoctor.report.tree import Row
     from exportdoctor.store.runs import RunStatus
 

@@ -14,10 +14,10 @@ import click
 import msgspec
 
 from exportdoctor.cli.complete import complete_targets
+from exportdoctor.cli.errors import say
 from exportdoctor.cli.image_size import ImageSizeType
 from exportdoctor.cli.interruption import Interruption
 from exportdoctor.cli.terminal import style_of, write_out
-from exportdoctor.cli.trouble import say
 from exportdoctor.core.errors import ExitCode, UsageError
 from exportdoctor.core.target import BuildOptions, TargetRef
 
@@ -77,8 +77,8 @@ def export(context: click.Context, /, **given: Any) -> int:
     Exit code: 0 proved, 1 the file is right at some sizes only, or there is none, 2 usage, 3 the target does not
     build or run, 4 our own fault.
     """
-    from exportdoctor.handover.making import make
-    from exportdoctor.handover.telling import headline, lines_of, plain
+    from exportdoctor.export.export_part import make
+    from exportdoctor.export.summary import headline, lines_of, plain
 
     begun = time.monotonic()
 
@@ -100,7 +100,7 @@ def export(context: click.Context, /, **given: Any) -> int:
 
 def _order(given: dict[str, Any]) -> tuple[Any, Path]:
     """The order and the file. Everything that can be refused without torch is refused here."""
-    from exportdoctor.handover.order import Order
+    from exportdoctor.core.protocol.export import Order
     from exportdoctor.targets import resolve
 
     _refuse_combinations(given)
@@ -156,7 +156,7 @@ def _output(given: dict[str, Any], part: str) -> Path:
 def _shims(given: dict[str, Any], ref: str, part: str) -> tuple[str, ...]:
     """Those asked for, else those prescribed; checked to exist, to fit and to go together."""
     asked, files = _names(given), _files(given)
-    from exportdoctor.handover.prescribed import prescribed
+    from exportdoctor.export.find_prescription import prescribed
     from exportdoctor.shims import find, installed_versions
     from exportdoctor.shims.composing import conflict
 

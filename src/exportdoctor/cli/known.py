@@ -9,8 +9,8 @@ import click
 from exportdoctor.cli.terminal import style_of, write_out
 from exportdoctor.core.codec import pretty
 from exportdoctor.core.errors import ExitCode, UsageError
-from exportdoctor.core.known import search
-from exportdoctor.core.known_issue import KnownIssue
+from exportdoctor.core.failure.known_issue import KnownIssue
+from exportdoctor.core.failure.known_issues import search
 from exportdoctor.report import wording
 from exportdoctor.report.canvas import Canvas
 

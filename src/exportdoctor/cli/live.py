@@ -12,9 +12,9 @@ from rich.spinner import Spinner
 from rich.text import Text
 
 from exportdoctor.cli.progress import is_old, news
-from exportdoctor.core import event as ev
-from exportdoctor.core.protocol import TWIN
-from exportdoctor.core.state import RunState
+from exportdoctor.core import events as ev
+from exportdoctor.core.protocol.scan import TWIN
+from exportdoctor.core.run_state import RunState
 from exportdoctor.report.wording import elapsed, how_asked, module_name, plain, progress_counts
 
 _SHOWN = 4  # attempts in flight that get a line each

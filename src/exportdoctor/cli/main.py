@@ -10,7 +10,7 @@ from typing import NoReturn
 
 import click
 
-from exportdoctor.cli.trouble import tell
+from exportdoctor.cli.errors import tell
 from exportdoctor.cli.verbs import VERBS
 
 COMPLETION_VARIABLE = "_EXPORTDOCTOR_COMPLETE"

@@ -7,8 +7,8 @@ import time
 from types import TracebackType
 from typing import Protocol, Self, TextIO
 
-from exportdoctor.core import event as ev
-from exportdoctor.core.state import RunState
+from exportdoctor.core import events as ev
+from exportdoctor.core.run_state import RunState
 from exportdoctor.report.wording import culprit_line, elapsed, finding_count, parameters, plain, progress_counts
 
 _PAUSE = 10.0  # seconds between two lines on how far it is

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 import click
 
 from exportdoctor.cli.complete import complete_runs
+from exportdoctor.cli.errors import say
 from exportdoctor.cli.terminal import write_out
-from exportdoctor.cli.trouble import say
 from exportdoctor.core.errors import ExitCode, StoreError
 from exportdoctor.store.disk import replace_file
 from exportdoctor.store.runs import find_run, read_run
 
 if TYPE_CHECKING:
-    from exportdoctor.repro.making import Made
+    from exportdoctor.repro.pipeline import Made
     from exportdoctor.repro.reduction import Budget
 
 _SECONDS, _AT_MOST = 33.0, 180.0
@@ -51,8 +51,8 @@ def repro(
     if len(names) > 2:
         raise click.UsageError("Give a RUN and a FINDING, or a FINDING alone", ctx=context)
     from exportdoctor.repro.bundle import write_bundle
-    from exportdoctor.repro.keeping import keep, other_name
-    from exportdoctor.repro.making import Order, make
+    from exportdoctor.repro.pipeline import Order, make
+    from exportdoctor.repro.save import keep, other_name
 
     run = read_run(find_run(names[0] if len(names) == 2 else None))
     begun = time.monotonic()

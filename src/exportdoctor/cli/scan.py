@@ -12,7 +12,7 @@ import click
 from exportdoctor.cli.complete import complete_runs, complete_targets
 from exportdoctor.cli.image_size import ImageSizeType
 from exportdoctor.core.errors import UsageError
-from exportdoctor.core.event import ScanOptions
+from exportdoctor.core.events import ScanOptions
 from exportdoctor.core.target import BuildOptions, TargetRef
 
 _POSITIVE = click.FloatRange(min=0, min_open=True)
@@ -106,8 +106,8 @@ def scan(context: click.Context, /, **given: Any) -> int:
         _refuse_other_options(context)
     if given["tui"]:
         return _watch(context, given)
-    from exportdoctor.cli.conduct import go_on, start
-    from exportdoctor.cli.follow import Manner
+    from exportdoctor.cli.follow_scan import Manner
+    from exportdoctor.cli.run_scan import go_on, start
 
     _check_shims(given["shim_files"])
     _check_packages(given["to"])

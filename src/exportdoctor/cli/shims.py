@@ -13,11 +13,11 @@ import click
 
 from exportdoctor.cli.complete import complete_runs, complete_targets
 from exportdoctor.cli.image_size import ImageSizeType
-from exportdoctor.cli.noting import note_tried
+from exportdoctor.cli.record_shim_try import note_tried
 from exportdoctor.cli.terminal import style_of, write_out
 from exportdoctor.core.codec import pretty
 from exportdoctor.core.errors import ExitCode
-from exportdoctor.core.event import ScanOptions
+from exportdoctor.core.events import ScanOptions
 from exportdoctor.report import wording
 from exportdoctor.report.canvas import Canvas, Span
 from exportdoctor.shims import SOUNDNESS_MEANS, Shim, difference, find, installed_versions, registry
@@ -87,7 +87,7 @@ def try_them(name: str, target: str, files: tuple[str, ...], as_json: bool, run:
     than the example's sizes and values.
     """
     from exportdoctor.core.target import BuildOptions, TargetRef
-    from exportdoctor.engine.try_shims import try_shims
+    from exportdoctor.engine.cure.try_shims import try_shims
 
     names = tuple(dict.fromkeys(filter(None, name.split("+"))))
     for one in names:

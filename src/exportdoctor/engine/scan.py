@@ -15,16 +15,16 @@ from difflib import get_close_matches
 import msgspec
 import psutil
 
-from exportdoctor.core import event as ev
+from exportdoctor.core import events as ev
 from exportdoctor.core.errors import ExitCode, UsageError
-from exportdoctor.core.protocol import Capture, Captured, Open, Opened
-from exportdoctor.engine.asking import Asking
-from exportdoctor.engine.launch import Launcher, Spawn
-from exportdoctor.engine.limits import Limits
-from exportdoctor.engine.pool import Pool
-from exportdoctor.engine.replies import accepted, captured
-from exportdoctor.engine.request import ScanRequest
-from exportdoctor.engine.scan_part import PartScan
+from exportdoctor.core.protocol.scan import Capture, Captured, Open, Opened
+from exportdoctor.engine.part.part_scan import PartScan
+from exportdoctor.engine.pool.launch import Launcher, Spawn
+from exportdoctor.engine.pool.limits import Limits
+from exportdoctor.engine.pool.replies import accepted, captured
+from exportdoctor.engine.pool.worker_pool import Pool
+from exportdoctor.engine.scan_request import ScanRequest
+from exportdoctor.engine.scheduler import Asking
 
 _SHARE_OF_MEMORY = 0.8
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple, cast, get_args
 
-from exportdoctor.core.explain import summary
-from exportdoctor.core.kinds import Kind
+from exportdoctor.core.failure.explanations import summary
+from exportdoctor.core.failure.kinds import Kind
 
 
 class Cause(NamedTuple):

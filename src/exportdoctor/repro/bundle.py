@@ -15,10 +15,10 @@ from pathlib import Path
 
 from exportdoctor.core.finding import Finding
 from exportdoctor.core.outcome import Frame
+from exportdoctor.report.graph_slice_svg import as_svg
 from exportdoctor.report.slice import as_dot, as_mermaid, as_text
-from exportdoctor.repro.making import Made
-from exportdoctor.repro.picture import as_svg
-from exportdoctor.repro.sameness import DEAD
+from exportdoctor.repro.pipeline import Made
+from exportdoctor.repro.repro_signature import DEAD
 from exportdoctor.repro.script import spaced, tail_of, versions_of
 from exportdoctor.store.disk import make_folder, replace_file
 from exportdoctor.store.runs import StoredRun

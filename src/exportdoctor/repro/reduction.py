@@ -27,15 +27,15 @@ from exportdoctor.reduce import (
     source_size,
     steps,
 )
-from exportdoctor.repro.backward import sliced
-from exportdoctor.repro.bench import CANDIDATE_FILE, Bench
-from exportdoctor.repro.eager import mended
-from exportdoctor.repro.flatten import flattened, with_root_called
-from exportdoctor.repro.others import Met
-from exportdoctor.repro.sameness import Trait, verdict
+from exportdoctor.repro.backward_slice import sliced
+from exportdoctor.repro.candidate_runner import CANDIDATE_FILE, Bench
+from exportdoctor.repro.fix_eager_sizes import mended
+from exportdoctor.repro.incidental_failures import Met
+from exportdoctor.repro.inline_modules import flattened, with_root_called
+from exportdoctor.repro.replace_with_ones import stand_ins
+from exportdoctor.repro.repro_signature import Trait, verdict
 from exportdoctor.repro.script import code_lines
 from exportdoctor.repro.sizes import shrink_sizes
-from exportdoctor.repro.stand_ins import stand_ins
 from exportdoctor.repro.verdict_log import VerdictLog
 
 Told = Callable[[str], None]

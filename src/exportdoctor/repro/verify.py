@@ -20,7 +20,7 @@ from pathlib import Path
 
 import psutil
 
-from exportdoctor.repro.sameness import Trait, anonymous
+from exportdoctor.repro.repro_signature import Trait, anonymous
 
 _TRACEBACK = "Traceback (most recent call last):\n"
 _CAUSED = "The above exception was the direct cause of the following exception:"

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from exportdoctor.core.failure.kinds import Kind
 from exportdoctor.core.finding import Finding
-from exportdoctor.core.kinds import Kind
 from exportdoctor.core.outcome import Birth, Failure, Frame
 
 

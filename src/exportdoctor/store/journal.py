@@ -15,7 +15,7 @@ import msgspec
 
 from exportdoctor.core.codec import encode
 from exportdoctor.core.errors import StoreError
-from exportdoctor.core.event import SCHEMA, AnyEvent
+from exportdoctor.core.events import SCHEMA, AnyEvent
 from exportdoctor.store.disk import refusal
 
 NAME = "events.jsonl"

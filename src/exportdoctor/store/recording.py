@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from exportdoctor.core.errors import StoreError
-from exportdoctor.core.event import AnyEvent
+from exportdoctor.core.events import AnyEvent
 from exportdoctor.core.report import Report
 from exportdoctor.store.run_folder import RunFolder
 

@@ -11,7 +11,7 @@ from types import TracebackType
 
 from exportdoctor.core.codec import decode, pretty
 from exportdoctor.core.errors import StoreError, UsageError
-from exportdoctor.core.event import AnyEvent
+from exportdoctor.core.events import AnyEvent
 from exportdoctor.core.report import Report
 from exportdoctor.store import journal
 from exportdoctor.store.disk import make_folder, refusal, replace_file

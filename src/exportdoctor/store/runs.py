@@ -8,9 +8,9 @@ from typing import Literal
 
 import msgspec
 
-from exportdoctor.core import event as ev
+from exportdoctor.core import events as ev
 from exportdoctor.core.errors import ExportdoctorError, StoreError, UsageError
-from exportdoctor.core.state import RunState, fold
+from exportdoctor.core.run_state import RunState, fold
 from exportdoctor.store import journal
 from exportdoctor.store.disk import replace_file
 from exportdoctor.store.lock import is_held

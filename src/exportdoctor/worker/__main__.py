@@ -4,6 +4,6 @@ import gc
 
 gc.disable()  # imports and a model's construction leave no garbage worth walking for; `serve` turns it on again
 
-from exportdoctor.worker.serve import main  # noqa: E402
+from exportdoctor.worker.scan_server import main  # noqa: E402
 
 main()

@@ -9,7 +9,7 @@ from pygments.token import Token  # type: ignore[import-untyped]
 from textual.content import Content
 from textual.highlight import HighlightTheme, highlight
 
-from exportdoctor_tui.inked import block, line
+from exportdoctor_tui.sanitize import block, line
 
 if TYPE_CHECKING:
     from exportdoctor_tui.sources import Excerpt

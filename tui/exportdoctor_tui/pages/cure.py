@@ -8,8 +8,8 @@ from textual.content import Content
 
 from exportdoctor.core.report import Report
 from exportdoctor.report import wording
-from exportdoctor_tui.inked import line
 from exportdoctor_tui.pages.code import script
+from exportdoctor_tui.sanitize import line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

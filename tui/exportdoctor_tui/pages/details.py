@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 from textual.content import Content
 
 from exportdoctor.report import wording
-from exportdoctor_tui.inked import block, fitted, line
 from exportdoctor_tui.pages.code import script
 from exportdoctor_tui.pages.cure import cure
 from exportdoctor_tui.pages.story import story
+from exportdoctor_tui.sanitize import block, fitted, line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from exportdoctor.core.graph_slice import GraphSlice
-    from exportdoctor.core.protocol import InputFact
+    from exportdoctor.core.protocol.scan import InputFact
     from exportdoctor_tui.pages.selection import Selection
 
 _TAIL = 64_000  # bytes of a log that are shown

@@ -8,7 +8,7 @@ from textual.content import Content
 
 from exportdoctor.core.report import Report
 from exportdoctor.report import wording
-from exportdoctor_tui.inked import fitted, line
+from exportdoctor_tui.sanitize import fitted, line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

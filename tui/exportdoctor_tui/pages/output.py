@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from textual.content import Content
 
-from exportdoctor_tui.inked import block
+from exportdoctor_tui.sanitize import block
 
 _DIFF = {"+": "$text-success", "-": "$text-error", "@": "$text-accent"}
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from textual.content import Content
 
 from exportdoctor.report import wording
-from exportdoctor_tui import inked
-from exportdoctor_tui.inked import line
+from exportdoctor_tui import sanitize as inked
+from exportdoctor_tui.sanitize import line
 
 if TYPE_CHECKING:
     from exportdoctor.store.runs import RunSummary

@@ -11,7 +11,7 @@ from exportdoctor_tui.sources import Sources
 if TYPE_CHECKING:
     from exportdoctor.core.finding import Finding
     from exportdoctor.core.outcome import Frame
-    from exportdoctor.core.protocol import ModuleFact
+    from exportdoctor.core.protocol.scan import ModuleFact
     from exportdoctor.core.report import ModuleRecord
     from exportdoctor.report.tree import Row
     from exportdoctor_tui.view import PartView, RunView

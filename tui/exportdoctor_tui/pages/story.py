@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from textual.content import Content
 
 from exportdoctor.report import wording
-from exportdoctor_tui.inked import line
 from exportdoctor_tui.outline import failures
 from exportdoctor_tui.pages.code import code
+from exportdoctor_tui.sanitize import line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,7 +9,7 @@ from textual.screen import ModalScreen
 from textual.widgets import OptionList
 from textual.widgets.option_list import Option
 
-from exportdoctor_tui.inked import line
+from exportdoctor_tui.sanitize import line
 
 if TYPE_CHECKING:
     from textual.app import ComposeResult

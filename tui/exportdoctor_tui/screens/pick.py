@@ -16,7 +16,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
-from exportdoctor_tui.inked import fitted, line
+from exportdoctor_tui.sanitize import fitted, line
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,14 +12,14 @@ from textual.message import Message
 from textual.widgets import Input, Static
 from textual.worker import get_current_worker
 
-from exportdoctor_tui import browsing
-from exportdoctor_tui.browsing import Browse
-from exportdoctor_tui.following import Follower
-from exportdoctor_tui.inked import TOO_SMALL
+from exportdoctor_tui import navigation as browsing
+from exportdoctor_tui.follower import Follower
 from exportdoctor_tui.keymap import RUN, bindings
+from exportdoctor_tui.navigation import Browse
 from exportdoctor_tui.pages import live
 from exportdoctor_tui.pages.selection import Selection
-from exportdoctor_tui.screens.run_steps import RunSteps
+from exportdoctor_tui.sanitize import TOO_SMALL
+from exportdoctor_tui.screens.run_navigation import RunSteps
 from exportdoctor_tui.view import PartView, RunView, finding_for
 from exportdoctor_tui.widgets.finding_pane import FindingPane
 from exportdoctor_tui.widgets.key_bar import KeyBar

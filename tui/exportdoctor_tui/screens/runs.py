@@ -14,9 +14,9 @@ from textual.widgets.option_list import Option
 from textual.worker import get_current_worker
 
 from exportdoctor.store.runs import RunSummary, list_runs
-from exportdoctor_tui.inked import TOO_SMALL, line
 from exportdoctor_tui.keymap import RUN_LIST, RUNS, bindings
 from exportdoctor_tui.pages.run_list import HEADING, cells, row, widths_of
+from exportdoctor_tui.sanitize import TOO_SMALL, line
 from exportdoctor_tui.widgets.key_bar import KeyBar
 
 if TYPE_CHECKING:

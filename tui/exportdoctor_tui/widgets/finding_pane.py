@@ -10,9 +10,9 @@ from textual.widgets import ContentSwitcher
 
 from exportdoctor_tui.pages.details import PAGES
 from exportdoctor_tui.pages.selection import TABS, TITLES, Selection
-from exportdoctor_tui.widgets.leaf import Leaf
 from exportdoctor_tui.widgets.stack_pane import Frames, StackPane
 from exportdoctor_tui.widgets.tab_bar import Tab, TabBar
+from exportdoctor_tui.widgets.text_page import Leaf
 
 if TYPE_CHECKING:
     from textual.app import ComposeResult

@@ -11,9 +11,9 @@ from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
 from exportdoctor.report.wording import count, short_path
-from exportdoctor_tui.inked import line
 from exportdoctor_tui.keymap import STACK, bindings
 from exportdoctor_tui.pages.code import code
+from exportdoctor_tui.sanitize import line
 
 if TYPE_CHECKING:
     from textual.app import ComposeResult

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from exportdoctor.core.probe import Probe
-from exportdoctor.core.protocol import TWIN
+from exportdoctor.core.protocol.scan import TWIN
 from exportdoctor.core.report import FAILING, Alternative, PartRecord, Prescription, Proof, Report
-from exportdoctor.core.state import RunState
+from exportdoctor.core.run_state import RunState
 from exportdoctor.report.wording.pieces import count, elapsed, finding_count, parameters
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from exportdoctor.core.kinds import Kind
+from exportdoctor.core.failure.kinds import Kind
 from exportdoctor.shims.cure import Cure
 from exportdoctor.shims.record import Soundness
 

@@ -1,0 +1,115 @@
+"""Decides where a scan's events come from: an earlier run that still holds, or the engine; and where they are kept."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from exportdoctor.cli.follow_scan import Manner, follow, tell_result
+from exportdoctor.cli.version import version
+from exportdoctor.core import events as ev
+from exportdoctor.core.errors import UsageError
+from exportdoctor.core.run_state import RunState, fold
+from exportdoctor.core.target import TargetRef
+from exportdoctor.store.digest import changed_sources, request_digest, sources_of
+from exportdoctor.store.places import new_run_id, runs_root
+from exportdoctor.store.run_cache import RunCache, told_again
+from exportdoctor.store.run_folder import RunFolder
+from exportdoctor.store.runs import find_run, register
+
+Events = Generator[ev.AnyEvent]
+
+
+def start(
+    target: TargetRef, options: ev.ScanOptions, *, manner: Manner, out: Path | None, command: tuple[str, ...]
+) -> int:
+    """Scan `target` into `out` (None = among the other runs); returns the exit code.
+
+    Raises what stops it before there is a run.
+    """
+    from exportdoctor.targets import resolve
+
+    plan = resolve(target)
+    digest = request_digest(plan.identity(), options)
+    run = out.name if out and out.absolute().parent == runs_root() else new_run_id(target.ref)
+    first = ev.RunStarted(
+        at=time.time(),
+        run=run,
+        target=target,
+        options=options,
+        version=version(),
+        command=command,
+        title=plan.title,
+    )
+    earlier = RunCache().find(digest) if options.use_cache else None
+    with RunFolder.create(out or runs_root() / run) as folder:
+        folder.note_request(digest)
+        register(run, folder.path)
+        if earlier is not None:
+            folder.share_logs(earlier.path)
+            events = told_again(earlier, started=first, logs=folder.logs)
+        else:
+            events = _asked(first, folder, answers={})
+        state, code = follow(events, folder, RunState(), manner=manner)
+    _remember(digest, folder.path, state)
+    return code
+
+
+def go_on(which: str, *, manner: Manner, limits: dict[str, Any]) -> int:
+    """Resume the run that `which` names, with new `limits` of ScanOptions; asks nothing that it has an answer to."""
+    from exportdoctor.targets import resolve
+
+    with RunFolder.reopen(find_run(which)) as folder:
+        state = fold(folder.events)
+        if state.started is None:
+            raise UsageError(f"{folder.path} was cut off before its first event", hint="Scan again")
+        if state.finished is not None and state.finished.complete:
+            tell_result(state, folder.path, manner=manner)
+            return state.finished.exit_code
+        digest = request_digest(resolve(state.started.target).identity(), state.started.options)
+        _refuse_changed(folder, digest)
+        options = msgspec.structs.replace(state.started.options, **limits)
+        events = _resumed(msgspec.structs.replace(state.started, options=options), folder, state)
+        state, code = follow(events, folder, state, manner=manner)
+    _remember(digest, folder.path, state)
+    return code
+
+
+def _resumed(first: ev.RunStarted, folder: RunFolder, state: RunState) -> Events:
+    """That a later process goes on, and then what it finds."""
+    yield ev.RunResumed(at=time.time(), version=version())
+    engine = _asked(first, folder, answers=dict(state.answers))
+    next(engine)  # the run's first event, which it has already
+    yield from engine
+
+
+def _asked(first: ev.RunStarted, folder: RunFolder, *, answers: dict[str, Any]) -> Events:
+    """The run's first event and then the engine's, which begin after it."""
+    yield first
+    from exportdoctor.engine.scan import scan
+    from exportdoctor.engine.scan_request import ScanRequest
+
+    request = ScanRequest(run=first.run, target=first.target, options=first.options, logs=folder.logs, answers=answers)
+    yield from scan(request)  # closing this closes that, which ends its processes
+
+
+def _refuse_changed(folder: RunFolder, digest: str) -> None:
+    """Answers from before a change and from after it must not mix in one report."""
+    changed = changed_sources(sources_of(folder.events))
+    if not changed and folder.noted_request() in {digest, ""}:
+        return
+    what = ", ".join(Path(path).name for path in changed[:3]) or "the target, a package or exportdoctor itself"
+    raise UsageError(
+        f"{folder.path.name} cannot be resumed: {what} changed since",
+        hint="Scan again; answers that still hold come from the cache",
+    )
+
+
+def _remember(digest: str, path: Path, state: RunState) -> None:
+    """Let the same request be answered by this run next time."""
+    if state.started is not None and state.finished is not None:
+        RunCache().remember(digest, run=state.started.run, path=path, state=state)

@@ -1,0 +1,66 @@
+"""Explains each kind of failure to somebody new to symbolic shapes: what was asked, why there is no answer, what works.
+
+The texts are data (data/explanations.yaml); a test runs every rewrite on the installed torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+import msgspec
+
+from exportdoctor.core.errors import ExportdoctorError
+from exportdoctor.core.failure.kinds import KINDS, Kind
+
+
+class Rewrite(msgspec.Struct, frozen=True, kw_only=True):
+    """Code that fails with the kind, and what to write instead: Python with `torch`, `nn` and `Dim` imported.
+
+    `example` holds what it takes to run both; the file's header names its keys.
+    """
+
+    title: str
+    before: str
+    code: str = msgspec.field(name="after")
+    example: dict[str, Any] = {}
+
+
+class Explanation(msgspec.Struct, frozen=True, kw_only=True):
+    """A kind in one sentence, in one paragraph, and in code."""
+
+    kind: Kind
+    title: str
+    summary: str
+    paragraph: str
+    rewrites: tuple[Rewrite, ...]
+
+
+def explain(kind: str) -> Explanation:
+    """All that is said of `kind`; an ExportdoctorError where there is no such kind."""
+    found = _explanations().get(kind)
+    if found is None:
+        raise ExportdoctorError(f"There is no kind of failure called {kind!r}", hint=f"Kinds: {', '.join(KINDS)}")
+    return found
+
+
+def summary(kind: str) -> str:
+    """One sentence on what went wrong; that of `python_error` for a kind of a newer release."""
+    return _explanations().get(kind, _explanations()["python_error"]).summary
+
+
+@cache
+def _explanations() -> Mapping[str, Explanation]:
+    import yaml  # most commands explain nothing
+
+    text = files("exportdoctor").joinpath("data/explanations.yaml").read_text(encoding="utf-8")
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    told = msgspec.convert(yaml.load(text, loader), tuple[Explanation, ...])
+    return {one.kind: _on_one_line(one) for one in told}
+
+
+def _on_one_line(told: Explanation) -> Explanation:
+    joined = {name: " ".join(getattr(told, name).split()) for name in ("title", "summary", "paragraph")}
+    return msgspec.structs.replace(told, **joined)

@@ -1,0 +1,70 @@
+"""The shims that a search for a cure may use: which fit a failure, in which order they go, how sound a set is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from exportdoctor.core.outcome import Failure, Outcome
+from exportdoctor.core.report import Step
+from exportdoctor.engine.verdicts.diagnosis import kind_of
+from exportdoctor.shims import SOUNDNESS, Shim, candidates, in_order, seen_in_failure
+from exportdoctor.shims.composing import conflict
+from exportdoctor.shims.own.frozen import static_axis
+
+Ids = tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stock:
+    """`axes` are the part's dynamic axes by name, each with its places; `allow` may hold `unsound`."""
+
+    shims: Sequence[Shim]
+    versions: Mapping[str, str]
+    axes: Mapping[str, tuple[str, ...]]
+    allow: Sequence[str]
+    exporter: str
+
+    def fitting(self, outcome: Outcome) -> tuple[Shim, ...]:
+        """Shims that may cure this failure, soundest first; each named axis can be frozen by itself."""
+        kind = kind_of(outcome, exporter=self.exporter)
+        failure = outcome.failure or Failure(stage="export", exceptions=())
+        seen = seen_in_failure(failure, kind=kind, exporter=self.exporter)
+        found = candidates(seen, self.versions, allow=self.allow, shims=self.shims)
+        if any(shim.id == "static-dim" for shim in found) and len(self.axes) > 1:
+            found = (*found, *self._frozen_axes)
+        return found
+
+    def ordered(self, names: Ids) -> Ids:
+        """The ids in the order in which they are applied."""
+        known = [self._by_id[name] for name in names if name in self._by_id]
+        return tuple(shim.id for shim in in_order(known))
+
+    def rank(self, names: Ids) -> int:
+        """The place of the least sound of them in SOUNDNESS."""
+        return max((SOUNDNESS.index(self._by_id[name].soundness) for name in names), default=0)
+
+    def soundness(self, names: Ids) -> str:
+        """The soundness of the least sound of them."""
+        return SOUNDNESS[self.rank(names)]
+
+    def clash(self, shim: Shim, names: Ids) -> bool:
+        """Whether it must not be applied together with one of these."""
+        return any(conflict(shim, name) or conflict(self._by_id[name], shim.id) for name in names)
+
+    def steps(self, names: Ids) -> tuple[Step, ...]:
+        """Each of them in words."""
+        found = [self._by_id[name] for name in names]
+        return tuple(
+            Step(shim=shim.id, title=shim.title, soundness=shim.soundness, precondition=shim.precondition)
+            for shim in found
+        )
+
+    @cached_property
+    def _frozen_axes(self) -> tuple[Shim, ...]:
+        return tuple(static_axis(axis, places) for axis, places in self.axes.items())
+
+    @cached_property
+    def _by_id(self) -> dict[str, Shim]:
+        return {shim.id: shim for shim in (*self.shims, *self._frozen_axes)}

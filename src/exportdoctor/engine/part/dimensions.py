@@ -1,0 +1,79 @@
+"""Which of the dynamic dimensions must be dynamic for a failure: the questions, and what their answers say.
+
+A search is a generator that yields probes and receives outcomes. One that torch answers with another failure is
+neither here nor there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Generator, Iterable
+from dataclasses import dataclass
+
+import msgspec
+
+from exportdoctor.core.outcome import Outcome
+from exportdoctor.core.probe import Probe
+from exportdoctor.core.protocol.scan import CallFact
+from exportdoctor.engine.verdicts.same_failure import same_disease
+from exportdoctor.reduce import ddmin
+
+_QUESTIONS = 24
+# targets/dynamic_axes.py: `cache length + 1` follows `cache length`
+_DERIVED = re.compile(r"\*| [+-] ")
+
+Names = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Dimensions:
+    """The fewest dynamic dimensions with which a failure shows, and those with which alone it passes, if known."""
+
+    failing: Names
+    passing: Names | None = None
+
+
+def smallest_dimensions(probe: Probe, fact: CallFact, outcome: Outcome) -> Generator[Probe, Outcome, Dimensions]:
+    """Search below `probe`, which gave `outcome` with every dimension of `fact` dynamic; asks at most 24 probes."""
+    items = grouped(dict.fromkeys(name for leaf in fact.inputs for name in leaf.axes))
+    answers: dict[frozenset[Names], Outcome] = {frozenset(items): outcome}
+    search, reply, smallest = ddmin(items), None, items
+    try:
+        while len(answers) < _QUESTIONS:
+            batch, reply = search.send(reply), None
+            for index, candidate in enumerate(batch):
+                answer = yield from _ask(probe, candidate, answers)
+                if same_disease(outcome, answer, exporter=probe.exporter):
+                    reply, smallest = index, candidate
+                    break
+    except StopIteration:
+        pass
+    rest = tuple(item for item in items if item not in smallest)
+    if smallest and (yield from _ask(probe, rest, answers)).passed:
+        return Dimensions(_flat(smallest), _flat(rest))
+    return Dimensions(_flat(smallest))
+
+
+def _ask(
+    probe: Probe, candidate: tuple[Names, ...], answers: dict[frozenset[Names], Outcome]
+) -> Generator[Probe, Outcome, Outcome]:
+    key = frozenset(candidate)
+    if key not in answers:
+        answers[key] = yield msgspec.structs.replace(probe, dynamic=_flat(candidate))
+    return answers[key]
+
+
+def grouped(names: Iterable[str]) -> tuple[Names, ...]:
+    """The names, each with those derived from it: `2*batch` is dynamic exactly when `batch` is."""
+    groups: dict[str, list[str]] = {}
+    derived: list[str] = []
+    for name in names:
+        (derived if _DERIVED.search(name) else groups.setdefault(name, [])).append(name)
+    for name in derived:
+        base = max((one for one in groups if re.search(rf"(?<!\w){re.escape(one)}(?!\w)", name)), key=len, default=name)
+        groups.setdefault(base, []).append(name)
+    return tuple(tuple(group) for group in groups.values())
+
+
+def _flat(items: tuple[Names, ...]) -> Names:
+    return tuple(name for item in items for name in item)

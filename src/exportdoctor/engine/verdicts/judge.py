@@ -1,0 +1,111 @@
+"""From answers to verdicts: what a module's outcomes say of it. Pure functions; the worker only reports."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+from exportdoctor.core.failure.signature import signature_of
+from exportdoctor.core.outcome import Frame, Outcome
+from exportdoctor.core.report import FAILING, ModuleStatus, PartVerdict
+from exportdoctor.engine.part.call_tree import moved
+from exportdoctor.engine.part.questions import Answer, Place
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A module's status and the answer that decided. `through` names a child to blame that no frame tells of."""
+
+    fqn: str
+    status: ModuleStatus
+    deciding: Answer
+    call: int
+    seconds: float
+    asked_itself: bool
+    through: str | None = None
+
+    @property
+    def failing(self) -> bool:
+        """Whether the module cannot be exported as it is."""
+        return self.status in FAILING
+
+    @property
+    def outcome(self) -> Outcome:
+        """The outcome that decided."""
+        return self.deciding.outcome
+
+    @property
+    def same_as(self) -> str | None:
+        """The FQN of the equal module that was asked in its place."""
+        return None if self.deciding.asked.fqn == self.fqn else self.deciding.asked.fqn
+
+    @property
+    def located(self) -> bool:
+        """Whether a frame of a submodule or of the user's code raised; where a process died, its stack is chance."""
+        failure = self.outcome.failure
+        if failure is None or self.outcome.status != "failed":
+            return False
+        return failure.deepest_module is not None or failure.culprit is not None
+
+    def blamed(self) -> str:
+        """The FQN of the submodule whose code failed, as it lies below this module; itself where nothing says."""
+        if self.through is not None:
+            return self.through
+        failure = self.outcome.failure
+        deepest = failure.deepest_module if failure else None
+        if deepest is None:
+            return self.fqn
+        return moved(deepest, asked=self.deciding.asked.fqn, member=self.fqn)
+
+
+def judge(fqn: str, answers: tuple[tuple[Place, Answer], ...]) -> Verdict:
+    """The verdict for a module from the answers to all its distinct calls: it passes only where every call does."""
+    deciding_place, deciding = next((pair for pair in answers if not pair[1].outcome.passed), answers[0])
+    return Verdict(
+        fqn=fqn,
+        status=_status(fqn, deciding),
+        deciding=deciding,
+        call=deciding_place.call,
+        seconds=sum(answer.outcome.seconds for _, answer in answers),
+        asked_itself=any(answer.asked.fqn == fqn for _, answer in answers),
+    )
+
+
+def _status(fqn: str, answer: Answer) -> ModuleStatus:
+    match answer.outcome.status:
+        case "passed":
+            return "pass"
+        case "crashed" | "out_of_memory":
+            return "crashed"
+        case "timed_out":
+            return "timed_out"
+        case "failed" | "not_applicable" | "shim_trouble":
+            failure = answer.outcome.failure
+            deepest = failure.deepest_module if failure else None
+            own = deepest is None or moved(deepest, asked=answer.asked.fqn, member=fqn) == fqn
+            return "fails_own" if own else "fails_child"
+
+
+def same_bug(one: Verdict, other: Verdict) -> bool:
+    """Whether two failures that no frame places are the same: by guard or signature, or by how their processes died."""
+    if not (one.failing and other.failing) or other.located or one.outcome.status != other.outcome.status:
+        return False
+    if one.outcome.status == "failed":
+        guards = (_guard(one), _guard(other))
+        return guards[0] == guards[1] if all(guards) else signature_of(one.outcome) == signature_of(other.outcome)
+    return one.outcome.signal == other.outcome.signal
+
+
+def _guard(verdict: Verdict) -> Frame | None:
+    return verdict.outcome.failure.guard if verdict.outcome.failure else None
+
+
+def blaming(verdict: Verdict, child: Verdict) -> Verdict:
+    """`verdict` with the child to blame for it."""
+    status = "fails_child" if verdict.status == "fails_own" else verdict.status
+    return dataclasses.replace(verdict, status=status, through=child.blamed())
+
+
+def verdict_of_part(root: Verdict | None) -> PartVerdict:
+    """A part exports when its root does."""
+    return "passes" if root is not None and not root.failing else "fails"

@@ -1,0 +1,269 @@
+"""Writes `shims_for_<target>_<part>.py`: a prescription's shims as one module that needs torch and not exportdoctor.
+
+Every definition in it is the very source of the shim that was proved; only names that would clash are changed.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+import re
+import sys
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from exportdoctor.core.errors import UsageError
+from exportdoctor.export.source_bundler import Carrier, source_of
+from exportdoctor.export.wrapping import commented, wrapped
+from exportdoctor.shims import SOUNDNESS_MEANS, Shim
+from exportdoctor.store.places import slug
+
+CACHES = "register-cache-pytree"
+_CALL = "exportdoctor.shims.export_call"
+_EXPORTING = "exportdoctor.shims.exporting"
+_PLAIN_IMAGE = "exportdoctor.worker.export.image_input"
+_RECORD = "exportdoctor.shims.record"
+
+_PUBLIC = frozenset({"SHIMS", "shims", "export", "convert", "load", "caches"})
+"""What the module offers, whatever the shims' own helpers are called."""
+
+_TAIL = '''
+SHIMS = {{
+{table}
+}}
+"""Each is a context manager that takes a call and yields the call to export; applied in this order."""
+
+
+@contextmanager
+def shims(module, args=(), kwargs=None, *, dynamic_shapes=None, more_inputs=()):
+    """Within it the shims hold; yields the call to export, an `ExportCall`. Everything is restored afterwards.
+
+    The arguments are those of `torch.export.export`; `more_inputs` are (args, kwargs) of other sizes, which tell what
+    is dynamic in inputs that a shim adds.
+    """
+    call = ExportCall(
+        module=module, args=tuple(args), kwargs=kwargs or {{}}, dynamic_shapes=dynamic_shapes, more_inputs=more_inputs
+    )
+    with ExitStack() as stack:
+        for enter in SHIMS.values():
+            call = stack.enter_context(enter(call))
+        yield call
+
+
+def export(module, args=(), kwargs=None, *, dynamic_shapes=None, more_inputs=()):
+    """The `ExportedProgram` of the module under the shims."""
+    with shims(module, args, kwargs, dynamic_shapes=dynamic_shapes, more_inputs=more_inputs) as call:
+        return export_program(call)
+
+
+def convert(module, args=(), kwargs=None, *, dynamic_shapes=None):
+    """Inputs of the untouched module as inputs of the exported program: (args, kwargs)."""
+    call = ExportCall(module=module, args=tuple(args), kwargs=kwargs or {{}}, dynamic_shapes=dynamic_shapes)
+    with ExitStack() as stack:
+        for enter in SHIMS.values():
+            try:
+                call = stack.enter_context(enter(call))
+            except NotApplicable:  # it is about dynamic sizes, of which one call has none
+                continue
+        return call.args, call.kwargs
+'''
+
+_LOAD_TAIL = '''
+
+def load(path):
+    """A saved program; its outputs are of classes that torch knows once their module is imported."""
+    for name in {imports!r}:
+        importlib.import_module(name)
+    return torch.export.load(path)
+'''
+
+_LOAD_OPAQUE_TAIL = '''
+
+def load(path):
+    """A saved program; its outputs are of classes that torch knows once their module is imported, and its custom
+    operators are known once the shims that bring them were applied."""
+    for name in {imports!r}:
+        importlib.import_module(name)
+    with ExitStack() as stack:
+        for name in {opaque!r}:
+            stack.enter_context(SHIMS[name](None))
+        return torch.export.load(path)
+'''
+
+_CACHE_TAIL = '''
+
+@contextmanager
+def caches():
+    """Within it a program that takes or returns a cache can be loaded and run."""
+    with SHIMS["{name}"](None):
+        yield
+'''
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class About:
+    """What the module says of itself. `made_by` is the command, `versions` those of the proof, `program` the file that
+    was proved, `imports` what must be imported before that can be loaded. With `image_input` it brings the module that
+    makes patches of a plain image.
+    """
+
+    title: str
+    part: str
+    made_by: str
+    versions: Mapping[str, str]
+    program: str = ""
+    proved: str = ""
+    imports: tuple[str, ...] = ()
+    image_input: bool = False
+
+
+def file_name(ref: str, part: str) -> str:
+    """`shims_for_<target>_<part>.py`, a name that can be imported; other parts need other shims."""
+    return f"shims_for_{re.sub(r'[^0-9a-z]+', '_', f'{slug(ref)}_{part.lower()}').strip('_')}.py"
+
+
+def shims_module(shims: Sequence[Shim], about: About) -> str:
+    """The module's text. Raises UsageError where a shim's source cannot be carried."""
+    carrier = Carrier(reserved=_PUBLIC)
+    carrier.carry(_CALL, "ExportCall")
+    carrier.carry(_EXPORTING, "export_program")
+    carrier.carry(_RECORD, "NotApplicable")
+    if about.image_input:
+        carrier.files[_PLAIN_IMAGE] = str(Path(__file__).parents[1] / "worker" / "export" / "image_input.py")
+        carrier.carry(_PLAIN_IMAGE, "PlainImage")
+    entries = []
+    for shim in shims:
+        carrier.parts.append(f"# {shim.id}: {shim.title}")
+        entries.append((shim.id, _expression(carrier, shim)))
+    for name in ("contextmanager", "ExitStack"):
+        carrier.imports[name] = ("contextlib", name)
+    tail = _TAIL.format(table="\n".join(f'    "{name}": {text},' for name, text in entries))
+    if about.program.endswith(".pt2"):
+        opaque = tuple(shim.id for shim in shims if shim.soundness == "opaque")
+        tail += (_LOAD_OPAQUE_TAIL if opaque else _LOAD_TAIL).format(imports=about.imports, opaque=opaque)
+        carrier.imports.update({"importlib": ("importlib", ""), "torch": ("torch", "")})
+    if any(name == CACHES for name, _ in entries):
+        tail += _CACHE_TAIL.format(name=CACHES)
+    parts = [_header(shims, about), _imports(carrier), "\n\n\n".join(carrier.parts), "", tail.strip("\n")]
+    text = "\n\n".join(parts) + "\n"
+    compile(text, "<shims>", "exec")
+    return text
+
+
+def _expression(carrier: Carrier, shim: Shim) -> str:
+    try:
+        return _of_function(carrier, shim.enter, _identifier(shim.id))
+    except (OSError, TypeError, SyntaxError, LookupError) as error:
+        raise UsageError(
+            f"The source of the shim {shim.id} cannot be carried into a file of its own: {error}",
+            hint="The program is written; its shims can be applied with exportdoctor.shims.applying",
+        ) from error
+
+
+def _identifier(name: str) -> str:
+    return re.sub(r"\W+", "_", name).strip("_")
+
+
+def _of_function(carrier: Carrier, function: Callable[..., Any], name: str) -> str:
+    """An expression for a function: its name, or a call of a factory that gives it what it closed over."""
+    plain = inspect.unwrap(function)
+    module = plain.__module__
+    if module not in sys.modules or not module.startswith("exportdoctor."):
+        carrier.files[module] = inspect.getsourcefile(plain) or ""
+    if not plain.__code__.co_freevars:
+        return carrier.carry(module, plain.__qualname__, called=f"_{name}")
+    cells = zip(plain.__code__.co_freevars, plain.__closure__ or (), strict=True)
+    values = {variable: cell.cell_contents for variable, cell in cells}
+    given = ", ".join(f"{key}={_literal(carrier, value, f'{name}_{key}')}" for key, value in values.items())
+    factory = f"_made_{name}"
+    body = textwrap.indent(textwrap.dedent(_nested(carrier, module, plain)), "    ")
+    carrier.parts.append(f"def {factory}({', '.join(values)}):\n{body}\n\n    return {plain.__name__}")
+    return f"{factory}({given})"
+
+
+def _nested(carrier: Carrier, module: str, plain: Any) -> str:
+    source = source_of(module, carrier.files.get(module, ""))
+    for node in ast.walk(ast.parse(source.text)):
+        if isinstance(node, ast.FunctionDef) and source.lines(node)[0] == plain.__code__.co_firstlineno:
+            return carrier.adapted(module, node, bound=frozenset(plain.__code__.co_freevars))
+    raise LookupError(f"{plain.__qualname__} is not where it was")
+
+
+def _literal(carrier: Carrier, value: Any, name: str) -> str:
+    """A value as an expression. Raises TypeError for one that has none."""
+    if inspect.isfunction(inspect.unwrap(value)) if callable(value) else False:
+        return _of_function(carrier, value, name)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        kind = carrier.carry(type(value).__module__, type(value).__qualname__)
+        fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+        given = [f"{key}={_literal(carrier, item, f'{name}_{key}')}" for key, item in fields.items()]
+        return f"{kind}({', '.join(given)})"
+    try:
+        if ast.literal_eval(repr(value)) == value:
+            return repr(value)
+    except (ValueError, SyntaxError):
+        pass
+    raise TypeError(f"it rests on {type(value).__name__} {value!r:.60}")
+
+
+def _imports(carrier: Carrier) -> str:
+    """`from __future__` first, then plain imports, then names by module; Python's own before others."""
+    plain = sorted({module for module, name in carrier.imports.values() if not name})
+    named: dict[str, list[str]] = {}
+    for alias, (module, name) in sorted(carrier.imports.items()):
+        if name and module != "__future__":
+            named.setdefault(module, []).append(name if alias == name else f"{name} as {alias}")
+    lines = [f"import {module}" for module in plain]
+    lines += [f"from {module} import {', '.join(sorted(names))}" for module, names in sorted(named.items())]
+    own = [line for line in lines if line.split()[1].partition(".")[0] in sys.stdlib_module_names]
+    other = [line for line in lines if line not in own]
+    blocks = ["from __future__ import annotations", "\n".join(own), "\n".join(other)]
+    return "\n\n".join(block for block in blocks if block) + "\n"
+
+
+def _header(shims: Sequence[Shim], about: About) -> str:
+    lines = [
+        f'"""Shims for {about.title}, part {about.part}: what makes it export.',
+        "",
+        *wrapped(f"Needs {_needed(shims)}, and not exportdoctor."),
+        "",
+    ]
+    lines += wrapped(f"Written by `{about.made_by}`." + (f" {about.proved}" if about.proved else ""))
+    lines += ["", *wrapped("Versions of the proof: " + ", ".join(f"{k} {v}" for k, v in about.versions.items()) + ".")]
+    for shim in shims:
+        lines += ["", *wrapped(f"{shim.id} ({shim.soundness}: {SOUNDNESS_MEANS[shim.soundness]})")]
+        lines += wrapped(shim.does or shim.title, indent="    ")
+        if shim.precondition:
+            lines += wrapped(f"Precondition: {shim.precondition}.", indent="    ")
+        if shim.needs:
+            needs = ", ".join(f"{name} {wanted}".strip() for name, wanted in shim.needs.items())
+            lines += wrapped(f"Made for {needs}. Upstream: {shim.link}", indent="    ")
+    lines += ["", "Use:", *(f"    {line}" for line in _use(shims, about)), '"""']
+    return commented(lines)
+
+
+def _needed(shims: Sequence[Shim]) -> str:
+    """The packages that the shims import, torch first."""
+    names = dict.fromkeys(["torch", *(name for shim in shims for name in shim.needs)])
+    return ", ".join(names)
+
+
+def _use(shims: Sequence[Shim], about: About) -> list[str]:
+    name = about.program or "program.pt2"
+    module = file_name(about.title, about.part).removesuffix(".py")
+    lines = [
+        f"import {module} as cure",
+        *(["model = cure.PlainImage(encoder).eval()"] if about.image_input else []),
+        "program = cure.export(model, args, kwargs, dynamic_shapes=shapes)   # instead of torch.export.export",
+        f"program = cure.load({name!r})".ljust(68) + "# or the one that is already made"
+        if name.endswith(".pt2")
+        else f"# or the file that is already made: {name}",
+        "args, kwargs = cure.convert(model, args, kwargs)                    # the program's inputs",
+        "program.module()(*args, **kwargs)",
+    ]
+    if any(shim.id == CACHES for shim in shims):
+        lines.append("# a program that takes or returns a cache is loaded and run within `with cure.caches():`")
+    return lines

@@ -1,0 +1,88 @@
+"""From a finding to the question that shows it: which attempt it was, what has changed since, and is it still so.
+
+The only place that compares a run with today. Nothing here is reduced yet.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from exportdoctor.core import events as ev
+from exportdoctor.core.errors import UsageError
+from exportdoctor.core.failure.signature import signature_of
+from exportdoctor.core.finding import Finding
+from exportdoctor.core.probe import Probe
+from exportdoctor.core.protocol.repro import Harvested
+from exportdoctor.repro.repro_signature import Trait, trait_of
+from exportdoctor.store.digest import changed_sources, sources_of
+from exportdoctor.store.runs import StoredRun
+
+_LIMITS = {"crashed": (60.0, None), "timed_out": (15.0, None), "out_of_memory": (60.0, 600.0)}
+_MEMORY_MB = 4000.0
+_NAMED = 3
+
+
+def finding_of(run: StoredRun, name: str) -> Finding:
+    """The finding called `name`. Raises UsageError where there is none, with those that there are."""
+    findings = run.state.findings
+    found = findings.get(name) or findings.get(name.upper())
+    if found is None:
+        known = f"Its findings: {', '.join(findings)}" if findings else "It has no findings"
+        raise UsageError(f"{run.run} has no finding {name!r}", hint=known)
+    return found
+
+
+def probe_of(events: tuple[ev.AnyEvent, ...], finding: Finding) -> Probe:
+    """The question whose answer the finding tells, one without shims and a plain one first, with limits of its own."""
+    found = [
+        event for event in events
+        if isinstance(event, ev.ProbeFinished)
+        and event.probe.part == finding.part
+        and (signature := signature_of(event.outcome)) is not None
+        and signature.key == finding.signature
+    ]  # fmt: skip
+    if not found:
+        raise UsageError(f"the run does not say which attempt showed {finding.id}", hint="Scan again with --no-cache")
+
+    def rank(event: ev.ProbeFinished) -> tuple[bool, bool, bool, int]:
+        asked = event.probe
+        special = bool(asked.watch or asked.opaque or asked.dynamic is not None)
+        return bool(asked.shims), special, asked.fqn != finding.module, -asked.fqn.count(".")
+
+    best = min(found, key=rank)
+    timeout, memory = _LIMITS.get(best.outcome.status, (max(60.0, best.probe.timeout), None))
+    return msgspec.structs.replace(best.probe, watch=(), timeout=timeout, memory_mb=memory or _MEMORY_MB)
+
+
+def changes_since(run: StoredRun, environment: dict[str, str] | None = None) -> tuple[str, ...]:
+    """What is no longer as it was when the run was made: sources, and where `environment` is given, versions."""
+    notes = []
+    changed = changed_sources(sources_of(run.events))
+    if changed:
+        names = ", ".join(Path(path).name for path in changed[:_NAMED]) + (", …" if len(changed) > _NAMED else "")
+        notes.append(f"{names} changed since this run, so the failure is looked at anew")
+    then = next((event.opened.environment for event in run.events if isinstance(event, ev.TargetOpened)), {})
+    others = [
+        f"{name} {then.get(name, 'missing')} then, {now} now"
+        for name, now in (environment or {}).items()
+        if then and then.get(name) != now and name != "exportdoctor"
+    ]
+    if others:
+        notes.append(f"this run was made with other versions: {'; '.join(others)}")
+    return tuple(notes)
+
+
+def same_failure(seen: Harvested, finding: Finding, notes: list[str]) -> Trait:
+    """What is to be reproduced: the failure as it is seen now; a note says where that is not the run's."""
+    trait = trait_of(seen.outcome, exporter=seen.exporter)
+    assert trait is not None
+    signature = signature_of(seen.outcome)
+    if seen.outcome.status == "failed" and signature is not None and signature.key != finding.signature:
+        first = (signature.message.strip().splitlines() or [""])[0][:120]
+        notes.append(
+            f"the failure that is seen now is not quite that of the run: {trait.kind} in "
+            f"{signature.function or 'the call'}: {first}"
+        )
+    return trait

@@ -1,0 +1,55 @@
+"""Keeps a script with its run: the file, the event that tells of it, and the report made anew.
+
+The scripts of other failures that were met on the way lie beside it. The report does not tell of them: they are no
+findings of the model.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import msgspec
+
+from exportdoctor.core import events as ev
+from exportdoctor.core.finding import Repro
+from exportdoctor.core.run_state import fold
+from exportdoctor.repro.pipeline import Made
+from exportdoctor.store.disk import make_folder, replace_file
+from exportdoctor.store.run_folder import RunFolder
+
+FOLDER = "repros"
+
+
+def keep(made: Made, run: Path) -> Path:
+    """Write the script below the run's folder and note it; returns its path. Raises StoreError."""
+    with RunFolder.reopen(run) as folder:
+        make_folder(run / FOLDER)
+        path = run / FOLDER / f"{made.finding.id}.py"
+        replace_file(path, made.text.encode())
+        _keep_others(made, path)
+        repro = Repro(
+            path=f"{FOLDER}/{path.name}",
+            lines=made.lines,
+            imports=made.imports,
+            verified=made.sighting.verified,
+        )
+        event = ev.FindingMade(at=time.time(), finding=msgspec.structs.replace(made.finding, repro=repro))
+        folder.append(event)
+        folder.write_report(fold((*folder.events, event)).report())
+    return path
+
+
+def other_name(made: Made, number: int) -> str:
+    """What the script of the `number`th other failure is called, beside the one of the finding."""
+    return f"{made.finding.id}-other-{number}.py"
+
+
+def _keep_others(made: Made, beside: Path) -> None:
+    """In place of those of an earlier reduction, unless this one was cut off before it came to them."""
+    if made.reduction.interrupted:
+        return
+    for old in beside.parent.glob(f"{made.finding.id}-other-*.py"):
+        old.unlink(missing_ok=True)
+    for number, other in enumerate(made.others, 1):
+        replace_file(beside.parent / other_name(made, number), other.text.encode())

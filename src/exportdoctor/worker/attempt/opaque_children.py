@@ -1,0 +1,196 @@
+"""Children replaced by an opaque op that gives their captured outputs' shapes: what still fails is the parent's own.
+
+Law: a child is replaced in all of its calls or in none, and then it is said why. A failure of the opaque op itself is
+nobody's.
+"""
+
+from __future__ import annotations
+
+import re
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from exportdoctor.worker.capture.call_shapes import Exchange, Given, Sizes, sizes_of
+from exportdoctor.worker.capture.size_inference import Choice, choice
+
+_OP = "exportdoctor::opaque_child"
+_OP_SAYS = re.compile(r"exportdoctor[.:]+opaque_child(?:\.default)?: ")
+# torch 2.9 hands a ScalarType[] to Python as bare integers
+_DTYPES = tuple(sorted({v for v in vars(torch).values() if isinstance(v, torch.dtype)}, key=str))
+
+
+@cache
+def _operator() -> Callable[..., list[torch.Tensor]]:
+    """Tensors that depend on `inputs` in nothing: `sizes` of all outputs in a row, cut by `ranks`."""
+    torch.library.define(
+        _OP, "(Tensor[] inputs, SymInt[] sizes, int[] ranks, int[] dtypes, Device[] devices) -> Tensor[]"
+    )
+    torch.library.impl(_OP, "CompositeExplicitAutograd", _fresh)
+    torch.library.register_fake(_OP, _fresh)
+    operator: Callable[..., list[torch.Tensor]] = torch.ops.exportdoctor.opaque_child.default
+    return operator
+
+
+def _fresh(
+    inputs: list[torch.Tensor],
+    sizes: Sequence[int],
+    ranks: Sequence[int],
+    dtypes: Sequence[int],
+    devices: Sequence[torch.device],
+) -> list[torch.Tensor]:
+    """`dtypes` are places in _DTYPES."""
+    made, at = [], 0
+    for rank, dtype, device in zip(ranks, dtypes, devices, strict=True):
+        made.append(torch.zeros(tuple(sizes[at : at + rank]), dtype=_DTYPES[dtype], device=device))
+        at += rank
+    return made
+
+
+@dataclass(frozen=True)
+class _Stand:
+    """One call of a child, ready to be stood for: how each output leaf is made."""
+
+    exchange: Exchange
+    choices: tuple[tuple[Choice, ...] | Choice | None, ...]
+
+
+@dataclass
+class _Actor:
+    """A child's calls within one call of its parent, in order, then again from the first: export may run it twice."""
+
+    stands: list[_Stand] = field(default_factory=list)
+    turn: int = 0
+
+    def next(self) -> _Stand:
+        stand = self.stands[self.turn % len(self.stands)]
+        self.turn += 1
+        return stand
+
+
+@contextmanager
+def children_replaced(
+    calls: Sequence[Exchange], others: Sequence[Exchange] | None, modules: Mapping[int, tuple[str, torch.nn.Module]]
+) -> Iterator[tuple[str, ...]]:
+    """Within it opaque ops stand for the children in `calls`; yields, for each that none can stand for, why.
+
+    `others` are the same calls in the second capture. `modules` maps ids to names and modules.
+    """
+    if others is None or [one.child for one in others] != [one.child for one in calls]:
+        others = calls
+    actors: dict[int, _Actor] = {}
+    kept: dict[int, str] = {}
+    for one, other in zip(calls, others, strict=True):
+        stand = _stand(one, other)
+        if isinstance(stand, str):
+            kept.setdefault(one.child, stand)
+        else:
+            actors.setdefault(one.child, _Actor()).stands.append(stand)
+    with ExitStack() as stack:
+        for child, actor in actors.items():
+            if child not in kept:
+                stack.enter_context(_replaced(modules[child][1], actor))
+        yield tuple(f"{modules[child][0]}: {reason}" for child, reason in kept.items())
+
+
+def is_of_the_operator(chain: Iterable[BaseException]) -> bool:
+    """Whether the opaque op itself failed, or what stands around it: that says nothing of the parent."""
+    return any(_OP_SAYS.search(str(error)) or _standing_in(error) for error in chain)
+
+
+def _standing_in(error: BaseException) -> bool:
+    codes = (frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__))
+    return any(code.co_filename == __file__ and code.co_name in ("forward", "_fresh") for code in codes)
+
+
+def _stand(one: Exchange, other: Exchange) -> _Stand | str:
+    refusal = one.refusal or other.refusal
+    if refusal:
+        return refusal
+    if len(one.given) != len(other.given):
+        return "it returns another number of values at other sizes"
+    choices = [_leaf_choices(mine, theirs, one, other) for mine, theirs in zip(one.given, other.given, strict=True)]
+    unclear = next((reason for reason in choices if isinstance(reason, str)), None)
+    if unclear is not None:
+        return unclear
+    return _Stand(one, tuple(found for found in choices if not isinstance(found, str)))
+
+
+def _leaf_choices(
+    mine: Given, theirs: Given, one: Exchange, other: Exchange
+) -> tuple[Choice, ...] | Choice | str | None:
+    """How a leaf's sizes are found; None for one that is plain or an input itself."""
+    if mine.same is not None and mine.same == theirs.same:
+        return None
+    match mine.sizes, theirs.sizes:
+        case tuple(sizes), tuple(rest) if len(sizes) == len(rest):
+            found = [choice(a, b, one.taken, other.taken) for a, b in zip(sizes, rest, strict=True)]
+            known = tuple(entry for entry in found if entry is not None)
+            return known if len(known) == len(found) else f"nothing explains its output's sizes {sizes} and {rest}"
+        case int(size), int(rest):
+            return choice(size, rest, one.taken, other.taken) or f"nothing explains that it returns {size} and {rest}"
+        case None, None if mine.value == theirs.value:
+            return None
+    return "it returns something else at other sizes"
+
+
+@contextmanager
+def _replaced(child: torch.nn.Module, actor: _Actor) -> Iterator[None]:
+    operator = _operator()
+    own = child.__dict__.get("forward")
+
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        stand = actor.next()
+        leaves = pytree.tree_leaves((args, kwargs))
+        return pytree.tree_unflatten(_outputs(operator, stand, leaves), stand.exchange.layout)
+
+    child.__dict__["forward"] = forward
+    try:
+        yield
+    finally:
+        del child.__dict__["forward"]
+        if own is not None:
+            child.__dict__["forward"] = own
+
+
+def _outputs(operator: Callable[..., list[torch.Tensor]], stand: _Stand, leaves: list[Any]) -> list[Any]:
+    taken = [sizes_of(leaf) for leaf in leaves]
+    outputs: list[Any] = []
+    wanted: list[tuple[int, Given, list[Any]]] = []
+    for given, how in zip(stand.exchange.given, stand.choices):
+        if isinstance(how, tuple):
+            wanted.append((len(outputs), given, [_size(one, taken) for one in how]))
+        outputs.append(_plain(given, how, leaves, taken))
+    if wanted:
+        made = operator(
+            [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)],
+            [size for _, _, sizes in wanted for size in sizes],
+            [len(sizes) for _, _, sizes in wanted],
+            [_DTYPES.index(given.dtype) for _, given, _ in wanted],
+            [given.device for _, given, _ in wanted],
+        )
+        for (index, _, _), tensor in zip(wanted, made):
+            outputs[index] = tensor
+    return outputs
+
+
+def _plain(given: Given, how: tuple[Choice, ...] | Choice | None, leaves: list[Any], taken: list[Sizes]) -> Any:
+    if isinstance(how, Choice):
+        return _size(how, taken)
+    return leaves[given.same] if given.same is not None else given.value
+
+
+def _size(how: Choice, taken: list[Sizes]) -> Any:
+    """The size here; where other inputs are given than those captured, the captured one."""
+    try:
+        return how.size(taken)
+    except (IndexError, TypeError):
+        if how.constant is None:
+            raise
+        return how.constant

@@ -1,0 +1,89 @@
+"""Names for the dynamic dimensions of every call, in the user's words, and shapes with only some of them dynamic.
+
+A submodule's dimension bears the name of the root's axis that has the same two sizes in the two captures. One that
+no axis explains, such as a product of two, is called by its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+
+from exportdoctor.targets.built import BuiltPart, Inputs
+from exportdoctor.targets.given_shapes import dynamic_dims, map_inputs
+from exportdoctor.worker.capture.dynamic_dims import Place, leaves_of, places_of, size_at
+from exportdoctor.worker.capture.forward_hooks import Call
+
+
+def name_axes(built: BuiltPart, root: Call, calls: Iterable[Call]) -> None:
+    """Fill `axes` of the root's call and of its submodules' calls."""
+    root.axes = dict(_root_axes(built))
+    by_sizes = _by_sizes(built, root.axes)
+    for call in (call for call in calls if call.dims):
+        leaves = leaves_of(call.args, call.kwargs)
+        for place in places_of(call.dims):
+            names = by_sizes.get(call.sizes.get(place, (0, 0)), ())
+            call.axes[place] = " or ".join(names) or _called(leaves[place[0]][0], place[1])
+
+
+def declared_dims(built: BuiltPart) -> dict[Place, Any]:
+    """What the target's dynamic shapes say of each dimension of the root's inputs: a `Dim` or a hint."""
+    return {place: dim for place, (_, dim) in _declared(built).items()}
+
+
+def kept(call: Call, dims: Mapping[Place, Any], dynamic: tuple[str, ...] | None) -> dict[Place, Any]:
+    """Of `dims`, those of the axes named in `dynamic`; all of them for None."""
+    return {place: dim for place, dim in dims.items() if dynamic is None or call.axes.get(place) in dynamic}
+
+
+def all_dynamic(call: Call) -> dict[Place, Any]:
+    """`Dim.DYNAMIC` for each dimension that differs between the captures."""
+    return dict.fromkeys(places_of(call.dims), torch.export.Dim.DYNAMIC)
+
+
+def _root_axes(built: BuiltPart) -> Iterable[tuple[Place, str]]:
+    called = {place: axis for axis, places in built.axes.items() for place in places}
+    for place, (path, dim) in _declared(built).items():
+        text = _called(path, place[1])
+        yield place, called.get(text) or str(getattr(dim, "__name__", text))
+
+
+def _declared(built: BuiltPart) -> dict[Place, tuple[str, Any]]:
+    """Leaf and dimension -> the leaf's path and its `Dim`; nothing where the leaves cannot be matched with pytree's."""
+    found: dict[Place, tuple[str, Any]] = {}
+    seen: list[Any] = []
+
+    def note(path: str, leaf: Any, spec: Any) -> Any:
+        for dimension, dim in dynamic_dims(leaf, spec).items():
+            found[len(seen), dimension] = (path, dim)
+        seen.append(leaf)
+        return leaf
+
+    if built.dynamic_shapes:
+        map_inputs(note, built.module, (built.args, built.kwargs), built.dynamic_shapes)
+    leaves = [leaf for _, leaf in leaves_of(built.args, built.kwargs)]
+    same = len(seen) == len(leaves) and all(one is other for one, other in zip(seen, leaves, strict=True))
+    return found if same else {}
+
+
+def _by_sizes(built: BuiltPart, axes: Mapping[Place, str]) -> dict[tuple[int, int], tuple[str, ...]]:
+    """The names of the root's axes by their sizes in both captures."""
+    if not built.more_inputs or not axes:
+        return {}
+    mine, theirs = _leaves((built.args, built.kwargs)), _leaves(built.more_inputs[0])
+    if len(mine) != len(theirs):
+        return {}
+    found: dict[tuple[int, int], dict[str, None]] = {}
+    for place, name in axes.items():
+        found.setdefault((size_at(mine, place), size_at(theirs, place)), {})[name] = None
+    return {sizes: tuple(names) for sizes, names in found.items()}
+
+
+def _leaves(inputs: Inputs) -> list[tuple[str, Any]]:
+    return leaves_of(*inputs)
+
+
+def _called(path: str, dimension: int | None) -> str:
+    return path if dimension is None else f"{path}[{dimension}]"

@@ -1,0 +1,123 @@
+"""Which dimensions of a submodule's inputs are dynamic: those that differ between two captures at different sizes.
+
+Leaves are counted in pytree's order, so that a leaf's index means the same here, in reports and in `dynamic_shapes`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from exportdoctor.core.protocol.scan import InputFact
+
+Dims = Mapping[int, tuple[int, ...]]
+"""Leaf index -> its dynamic dimensions; a dynamic Python int has the empty tuple."""
+
+Place = tuple[int, int | None]
+"""Leaf index and dimension; the dimension of a Python int is None."""
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """Stands for the leaf of that index in a nest of containers."""
+
+    index: int
+
+
+def leaves_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[str, Any]]:
+    """Every leaf of a call with its path, as `args[0]` or `kwargs['mask']`; unregistered objects are leaves."""
+    paths, _ = pytree.tree_flatten_with_path((args, kwargs))
+    named = []
+    for keys, leaf in paths:
+        root, *rest = keys
+        assert isinstance(root, pytree.SequenceKey)
+        named.append((("args", "kwargs")[root.idx] + pytree.keystr(tuple(rest)), leaf))
+    return named
+
+
+def differing(first: list[tuple[str, Any]], second: list[tuple[str, Any]]) -> dict[int, tuple[int, ...]] | None:
+    """The dimensions in which two captures of one call differ; None where the calls cannot be compared."""
+    if [path for path, _ in first] != [path for path, _ in second]:
+        return None
+    found: dict[int, tuple[int, ...]] = {}
+    for index, ((_, a), (_, b)) in enumerate(zip(first, second, strict=True)):
+        if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor) and a.dim() == b.dim():
+            dims = tuple(d for d in range(a.dim()) if a.shape[d] != b.shape[d])
+            if dims:
+                found[index] = dims
+        elif type(a) is int and type(b) is int and a != b:
+            found[index] = ()
+    return found
+
+
+def places_of(dims: Dims) -> Iterator[Place]:
+    """Each dynamic dimension by itself."""
+    for index, many in dims.items():
+        yield from ((index, dimension) for dimension in many or (None,))
+
+
+def size_at(leaves: list[tuple[str, Any]], place: Place) -> int:
+    """The size of that dimension, or the value of that Python int."""
+    index, dimension = place
+    return int(leaves[index][1] if dimension is None else leaves[index][1].shape[dimension])
+
+
+def too_small(leaves: list[tuple[str, Any]], dims: Dims) -> bool:
+    """Whether a dynamic dimension has size 0 or 1 here, which torch would take for a constant."""
+    return any(leaves[index][1].shape[d] < 2 for index, many in dims.items() for d in many)
+
+
+def dynamic_shapes_of(
+    module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dims: Mapping[Place, Any]
+) -> dict[str, Any] | None:
+    """`dynamic_shapes` for `torch.export.export`, with what `dims` holds in each place; None where all is static.
+
+    torch wants one entry for each argument of forward, in containers of the same types, and a list of children for
+    a registered class.
+    """
+    if not dims:
+        return None
+    counter = iter(range(1_000_000_000))
+    nest_args = tuple(_skeleton(value, counter) for value in args)
+    nest_kwargs = {name: _skeleton(value, counter) for name, value in kwargs.items()}
+    bound = inspect.signature(module.forward).bind(*nest_args, **nest_kwargs).arguments
+    return {name: _spec(value, dims) for name, value in bound.items()}
+
+
+def _skeleton(value: Any, counter: Any) -> Any:
+    kind = pytree._get_node_type(value)
+    if kind in pytree.BUILTIN_TYPES:
+        children, context = pytree.SUPPORTED_NODES[kind].flatten_fn(value)
+        return pytree.SUPPORTED_NODES[kind].unflatten_fn([_skeleton(c, counter) for c in children], context)
+    if kind in pytree.SUPPORTED_NODES:
+        return [_skeleton(child, counter) for child in pytree.SUPPORTED_NODES[kind].flatten_fn(value)[0]]
+    return Leaf(next(counter))
+
+
+def _spec(value: Any, dims: Mapping[Place, Any]) -> Any:
+    def at_leaf(leaf: Leaf) -> Any:
+        mine = {dimension: dim for (index, dimension), dim in dims.items() if index == leaf.index}
+        return mine.get(None, mine or None)
+
+    return pytree.tree_map(at_leaf, value, is_leaf=lambda item: isinstance(item, Leaf))
+
+
+def input_facts(leaves: list[tuple[str, Any]], axes: Mapping[Place, str]) -> tuple[InputFact, ...]:
+    """The leaves as a report shows them."""
+    return tuple(_fact(index, path, leaf, axes) for index, (path, leaf) in enumerate(leaves))
+
+
+def _fact(index: int, path: str, leaf: Any, axes: Mapping[Place, str]) -> InputFact:
+    mine = {dimension: name for (at, dimension), name in axes.items() if at == index}
+    names = tuple(mine.values())
+    if isinstance(leaf, torch.Tensor):
+        dtype = str(leaf.dtype).removeprefix("torch.")
+        dynamic = tuple(dimension for dimension in mine if dimension is not None)
+        return InputFact(path=path, kind=dtype, shape=tuple(leaf.shape), dynamic=dynamic, axes=names)
+    plain = leaf is None or isinstance(leaf, (bool, int, float, str))
+    return InputFact(path=path, kind=type(leaf).__name__, value=repr(leaf)[:60] if plain else None, axes=names)

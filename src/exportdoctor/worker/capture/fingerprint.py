@@ -1,0 +1,121 @@
+"""When two modules are one question: equal digests must mean equal answers.
+
+A digest covers all that an export of the module can see: class, own attributes, parameters' and buffers' shapes,
+hooks, children in order, sharing of instances and tensors, and the inputs. What cannot be described by its content
+is described by its identity, which only ever makes two questions different. A `kin` digest leaves out the *values*
+of plain scalar attributes (a layer's index, say); reads.py finds out which of those an export looks at.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from exportdoctor.worker.capture.structural_hash import LOCAL, Account
+
+_INTERNALS = frozenset(torch.nn.Module().__dict__) - {"training"}
+_SCALARS = (int, str, float, type(None))
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_forward_hooks_with_kwargs", "_forward_pre_hooks_with_kwargs")
+
+
+@dataclass(frozen=True)
+class Own:
+    """A module without its children: digests with and without scalar values, and those scalars (name, value)."""
+
+    full: str
+    masked: str
+    scalars: tuple[tuple[str, str], ...]
+    tensors: tuple[int, ...]
+    local: bool
+
+
+@dataclass(frozen=True)
+class Question:
+    """A module and one call of it. Same `full` = same answer; same `kin` = the same but for `scalars`' values.
+
+    A `full` that starts with `~` holds an identity and is worth nothing in another process.
+    """
+
+    full: str
+    kin: str
+    scalars: tuple[tuple[str, str, str], ...]
+
+
+@dataclass
+class Fingerprints:
+    """The digests of one captured model, each module's own part made once.
+
+    `values_matter`: the exporter runs on real values (TorchScript), so parameters and inputs count by content.
+    """
+
+    values_matter: bool = False
+    _own: dict[int, Own] = field(default_factory=dict)
+    _known: dict[int, tuple[Any, str]] = field(default_factory=dict)
+
+    def question(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], extra: str) -> Question:
+        """The question that `module` with these inputs is; `extra` says what else counts (dynamic dimensions)."""
+        inputs = Account(exact=self._exact_input, known={})
+        inputs.value((args, kwargs))
+        full, kin = [extra, inputs.digest()], [extra, inputs.digest()]
+        scalars: list[tuple[str, str, str]] = []
+        numbers: dict[int, int] = {}
+        local = inputs.local
+        for path, child in module.named_modules(remove_duplicate=False):
+            own = self.own(child)
+            shared = [str(numbers.setdefault(key, len(numbers))) for key in (id(child), *own.tensors)]
+            full.extend((path, own.full, *shared))
+            kin.extend((path, own.masked, *shared))
+            local = local or own.local
+            scalars.extend((path, name, value) for name, value in own.scalars)
+        return Question(LOCAL * local + _hash(full), _hash(kin), tuple(scalars))
+
+    def own(self, module: torch.nn.Module) -> Own:
+        """The module's own account, made once for each instance."""
+        if id(module) not in self._own:
+            self._own[id(module)] = self._describe(module)
+        return self._own[id(module)]
+
+    def _describe(self, module: torch.nn.Module) -> Own:
+        account = Account(exact=lambda tensor: True, known=self._known, owner=module)
+        account.kind(type(module))
+        scalars = []
+        for name, value in sorted(module.__dict__.items()):
+            if name in _INTERNALS:
+                continue
+            account.put("attribute", name)
+            if isinstance(value, _SCALARS) and name != "training":
+                scalars.append((name, f"{type(value).__name__}:{value!r}"))
+            else:
+                account.value(value)
+        tensors = self._tensors(module, account)
+        for name in _HOOKS:
+            account.put(name)
+            for hook in getattr(module, name, {}).values():
+                account.value(hook)
+        masked = account.digest()
+        account.put(*(word for scalar in scalars for word in scalar))
+        return Own(account.digest(), masked, tuple(scalars), tensors, account.local)
+
+    def _tensors(self, module: torch.nn.Module, account: Account) -> tuple[int, ...]:
+        """Writes parameters and buffers down; returns their identities, so that tied ones are seen as tied."""
+        identities = []
+        for what, held in (("parameter", module._parameters), ("buffer", module._buffers)):
+            for name, tensor in held.items():
+                account.put(what, name, name in module._non_persistent_buffers_set)
+                if tensor is None:
+                    account.put("none")
+                else:
+                    account.tensor(tensor, exact=self.values_matter)
+                    identities.append(id(tensor))
+        return tuple(identities)
+
+    def _exact_input(self, tensor: torch.Tensor) -> bool:
+        """Small integer inputs often decide how a forward goes, so their values always count."""
+        return self.values_matter or (not tensor.is_floating_point() and tensor.numel() <= 4096)
+
+
+def _hash(words: list[str]) -> str:
+    return hashlib.sha256("\x1e".join(words).encode(errors="replace")).hexdigest()[:16]

@@ -1,0 +1,214 @@
+"""What a worker has in memory: the built target and its captured parts, with each module's questions."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from exportdoctor.core.protocol.scan import CallFact, Captured, Kin, ModuleFact
+from exportdoctor.targets.built import BuiltPart
+from exportdoctor.worker.capture.dim_names import name_axes
+from exportdoctor.worker.capture.dynamic_dims import input_facts, leaves_of
+from exportdoctor.worker.capture.fingerprint import Fingerprints, Question
+from exportdoctor.worker.capture.forward_hooks import CALLS_KEPT, Call, Calls, add_dims, record
+from exportdoctor.worker.capture.snapshot import Budget
+from exportdoctor.worker.describe.describe_failure import state_id
+
+
+@dataclass
+class PartCapture:
+    """A part after its forward has run: its modules by FQN, and the distinct calls of each.
+
+    `at_one_size` holds every call until the forward has run at other sizes, where it has not yet.
+    """
+
+    built: BuiltPart
+    fqns: dict[str, torch.nn.Module]
+    names: Mapping[int, str]
+    distinct: dict[str, list[Call]] = field(default_factory=dict)
+    questions: dict[str, list[Question]] = field(default_factory=dict)
+    left_out: dict[str, int] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    root: Call = field(default_factory=lambda: Call((), {}))
+    at_one_size: dict[int, Calls] | None = None
+
+    @property
+    def prefix(self) -> str:
+        """The FQN of the part's root."""
+        return self.built.prefix
+
+    @property
+    def dynamic_shapes(self) -> Any:
+        """What the target says of the root's inputs."""
+        return self.built.dynamic_shapes
+
+    @property
+    def prepare(self) -> Callable[[], AbstractContextManager[Any]]:
+        """What must surround every attempt."""
+        return self.built.prepare
+
+    def module_at(self, fqn: str) -> torch.nn.Module:
+        """The submodule of that FQN."""
+        return self.fqns[fqn]
+
+    def by_id(self) -> dict[int, tuple[str, torch.nn.Module]]:
+        """Each module, under its first name, by its identity."""
+        return {id(module): (self.names[state_id(module)], module) for module in self.fqns.values()}
+
+    def calls_of(self, fqn: str) -> list[Call]:
+        """Its distinct calls."""
+        return self.distinct[fqn]
+
+
+def root_alone(built: BuiltPart) -> PartCapture:
+    """The part with its own inputs, of whose submodules nothing is known; its forward is not run."""
+    part = _uncaptured(built)
+    part.root = Call(built.args, built.kwargs)
+    part.distinct[built.prefix] = [part.root]
+    part.questions[built.prefix] = [_question(part, built.prefix, built.module, part.root, Fingerprints())]
+    return part
+
+
+def _uncaptured(built: BuiltPart) -> PartCapture:
+    fqns = {_join(built.prefix, path): m for path, m in built.module.named_modules(remove_duplicate=False)}
+    names: dict[int, str] = {}
+    for fqn, module in fqns.items():
+        names.setdefault(state_id(module), fqn)
+    return PartCapture(built, fqns, names)
+
+
+def capture(built: BuiltPart, *, exporter: str, at_one_size: bool = False) -> PartCapture:
+    """Run the part's forward once, and once more at other sizes where it has dynamic dimensions.
+
+    With `at_one_size` the second time waits until `completed`. Raises what the eager forward raises.
+    """
+    part, budget = _uncaptured(built), Budget()
+    with built.prepare():
+        calls = record(built.module, built.args, built.kwargs, budget=budget)
+        if budget.faked:
+            part.notes.append(f"{built.name}: {budget.faked} large captured inputs are kept by shape, without values")
+        more = built.dynamic_shapes is not None and bool(built.more_inputs)
+        part.at_one_size = calls if more else None
+        if at_one_size or not more:
+            _sort(part, calls, exporter=exporter)
+    return part if at_one_size else completed(part, exporter=exporter)
+
+
+def completed(part: PartCapture, *, exporter: str) -> PartCapture:
+    """The part after its forward has run at other sizes, too."""
+    calls, part.at_one_size = part.at_one_size, None
+    if calls is None:
+        return part
+    args, kwargs = part.built.more_inputs[0]
+    with part.prepare():
+        try:
+            add_dims(calls, record(part.built.module, args, kwargs, budget=Budget()))
+        except Exception as error:  # the first capture stands; only what is dynamic in submodules stays unknown
+            part.notes.append(
+                f"{part.built.name}: the forward fails at other sizes ({type(error).__name__}), so the submodules' "
+                "inputs are taken as static"
+            )
+        _sort(part, calls, exporter=exporter)
+    return part
+
+
+def _sort(part: PartCapture, calls: dict[int, Calls], *, exporter: str) -> None:
+    """Name the axes of all calls, and keep each module's distinct ones."""
+    seen = calls[id(part.built.module)].kept[0]
+    part.root = Call(part.built.args, part.built.kwargs, inner=seen.inner, inner_there=seen.inner_there)
+    name_axes(part.built, part.root, (call for one in calls.values() for call in one.kept))
+    _keep_distinct(part, calls, Fingerprints(values_matter=exporter == "torchscript"))
+
+
+def _keep_distinct(part: PartCapture, calls: dict[int, Calls], fingerprints: Fingerprints) -> None:
+    for fqn, module in part.fqns.items():
+        found: dict[str, tuple[Call, Question]] = {}
+        for call in calls.get(id(module), Calls()).kept:
+            question = _question(part, fqn, module, call, fingerprints)
+            if question.full in found:
+                found[question.full][0].times += 1
+            else:
+                found[question.full] = (dataclasses.replace(call, times=1), question)
+        if not found:
+            continue
+        kept = list(found.values())[:CALLS_KEPT]
+        if fqn == part.prefix:
+            kept = [(part.root, _question(part, fqn, module, part.root, fingerprints))]
+        part.distinct[fqn] = [call for call, _ in kept]
+        part.questions[fqn] = [question for _, question in kept]
+        unseen = max(0, calls[id(module)].seen - len(calls[id(module)].kept))
+        part.left_out[fqn] = len(found) - len(kept) + unseen if fqn != part.prefix else 0
+
+
+def _question(part: PartCapture, fqn: str, module: torch.nn.Module, call: Call, fingerprints: Fingerprints) -> Question:
+    root = fqn == part.prefix
+    extra = f"root {part.dynamic_shapes!r}" if root else f"dims {sorted(call.axes.items(), key=repr)!r}"
+    return fingerprints.question(module, call.args, call.kwargs, extra)
+
+
+def captured_fact(part: PartCapture, *, seconds: float) -> Captured:
+    """The part as the engine is told of it."""
+    kin, differing = _kin(part)
+    modules = []
+    for fqn, module in part.fqns.items():
+        first = part.names[state_id(module)]
+        modules.append(
+            ModuleFact(
+                fqn=fqn,
+                class_name=type(module).__name__,
+                parameters=sum(p.numel() for p in module.parameters()),
+                calls=tuple(
+                    _call_fact(part, fqn, index, differing) for index in range(len(part.distinct.get(fqn, ())))
+                ),
+                same_object=first if first != fqn else None,
+                calls_left_out=part.left_out.get(fqn, 0),
+            )
+        )
+    return Captured(
+        part=part.built.name,
+        title=part.built.title,
+        prefix=part.prefix,
+        seconds=round(seconds, 3),
+        modules=tuple(modules),
+        kin=kin,
+        axes=dict(part.built.axes),
+        notes=tuple(part.notes),
+        at_one_size=part.at_one_size is not None,
+    )
+
+
+def _kin(part: PartCapture) -> tuple[tuple[Kin, ...], dict[str, tuple[int, ...]]]:
+    """Groups of questions that are not equal but kin, each with the attributes whose values differ among them."""
+    groups: dict[str, dict[str, Question]] = {}
+    for questions in part.questions.values():
+        for question in questions:
+            groups.setdefault(question.kin, {})[question.full] = question
+    kin, positions = [], {}
+    for name, members in groups.items():
+        if len(members) < 2:
+            continue
+        columns = list(zip(*(question.scalars for question in members.values()), strict=True))
+        places = tuple(i for i, column in enumerate(columns) if len({value for _, _, value in column}) > 1)
+        positions[name] = places
+        kin.append(Kin(id=name, differing=tuple(columns[i][0][:2] for i in places)))
+    return tuple(kin), positions
+
+
+def _call_fact(part: PartCapture, fqn: str, index: int, differing: dict[str, tuple[int, ...]]) -> CallFact:
+    call, question = part.distinct[fqn][index], part.questions[fqn][index]
+    return CallFact(
+        question=question.full,
+        kin=question.kin,
+        times=call.times,
+        inputs=input_facts(leaves_of(call.args, call.kwargs), call.axes),
+        marks=tuple(question.scalars[i][2] for i in differing.get(question.kin, ())),
+    )
+
+
+def _join(prefix: str, path: str) -> str:
+    return f"{prefix}.{path}" if prefix and path else prefix or path

@@ -1,0 +1,87 @@
+"""How a size of an output follows from the inputs' sizes, guessed from two captures; a guess is always right in both.
+
+Law: a size that changed between the captures has a rule that gives both values, or there is none and we say so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from exportdoctor.worker.capture.call_shapes import Sizes
+
+Spot = tuple[int, int | None]
+"""An input's leaf index and dimension; the dimension of a Python int is None."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """`product of the spots * times // over + plus`. Without spots it is the constant `plus`."""
+
+    spots: tuple[Spot, ...] = ()
+    times: int = 1
+    over: int = 1
+    plus: int = 0
+
+    def size(self, taken: Sequence[Sizes]) -> Any:
+        """The size for these inputs, symbolic where theirs are. Raises IndexError or TypeError for other inputs."""
+        if not self.spots:
+            return self.plus
+        product: Any = 1
+        for index, dimension in self.spots:
+            sizes: Any = taken[index]
+            product = product * (sizes if dimension is None else sizes[dimension])
+        product = product * self.times
+        return (product // self.over if self.over != 1 else product) + self.plus
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The rules that hold in both captures. `constant` where the size is the same in both."""
+
+    rules: tuple[Rule, ...]
+    constant: int | None
+
+    def size(self, taken: Sequence[Sizes]) -> Any:
+        """A symbolic size where a rule gives one, else the constant: one input's size may depend on data."""
+        found = [rule.size(taken) for rule in self.rules]
+        symbolic = next((size for size in found if type(size) is not int), None)
+        return symbolic if symbolic is not None else self.constant if self.constant is not None else found[0]
+
+
+def choice(size: int, other: int, taken: Sequence[Sizes], others: Sequence[Sizes]) -> Choice | None:
+    """How `size`, in the other capture `other`, follows from what was taken; None where nothing explains it."""
+    spots = dict(_spots(taken, others))
+    equal = tuple(Rule((spot,)) for spot, pair in spots.items() if pair == (size, other) and size > 1)
+    if size == other:
+        return Choice(equal, size)
+    rule = next(iter(equal), None) or next(_derived(size, other, spots), None)
+    return None if rule is None else Choice((rule,), None)
+
+
+def _spots(taken: Sequence[Sizes], others: Sequence[Sizes]) -> Iterator[tuple[Spot, tuple[int, int]]]:
+    """Each size of the inputs in both captures."""
+    for index, (one, other) in enumerate(zip(taken, others)):
+        if isinstance(one, int) and isinstance(other, int):
+            yield (index, None), (one, other)
+        elif isinstance(one, tuple) and isinstance(other, tuple) and len(one) == len(other):
+            yield from (((index, d), pair) for d, pair in enumerate(zip(one, other)))
+
+
+def _derived(size: int, other: int, spots: dict[Spot, tuple[int, int]]) -> Iterator[Rule]:
+    """Fractions and multiples, products of two, and differences, the likelier first."""
+    changing = {spot: pair for spot, pair in spots.items() if pair[0] != pair[1] and min(pair) > 0}
+    for spot, (a, b) in changing.items():
+        if size and other and a % size == 0 and a // size * other == b:
+            yield Rule((spot,), over=a // size)
+        if size % a == 0 and size // a * b == other:
+            yield Rule((spot,), times=size // a)
+    for spot, (a, b) in changing.items():
+        for second, (c, d) in spots.items():
+            times = size // (a * c) if a * c else 0
+            if second != spot and times and times * a * c == size and times * b * d == other:
+                yield Rule((spot, second), times=times)
+    for spot, (a, b) in changing.items():
+        if size - a == other - b:
+            yield Rule((spot,), plus=size - a)

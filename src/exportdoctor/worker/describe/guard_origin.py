@@ -1,0 +1,158 @@
+"""Where the guard was made that a declared dynamic dimension violates: torch tells when tracing is over, not where.
+
+`ShapeGuard.sloc` holds torch's own frame and, outside of strict mode, no user frame; so guards are noted as they
+are made. A symbol is known by its sources (`L['x'].size()[0]`), which stand in the message, or by its `Dim`'s name.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import sympy  # type: ignore[import-untyped]
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+from exportdoctor.core.outcome import Frame
+from exportdoctor.worker.describe.symbol_origins import user_of
+
+_KEPT = 20_000
+# What follows quotes the stack or gives advice; both name dimensions that are not to blame
+_REST = re.compile(r"\n\s*(?:User [Ss]tack|Suggested fixes|The error above|Framework stack)")
+
+
+@dataclass(frozen=True)
+class Guard:
+    """One assumption of the tracer: `expr` holds. `target` is what a symbol was replaced by, where it was."""
+
+    env: ShapeEnv
+    expr: sympy.Basic
+    frame: Frame | None
+    symbol: sympy.Symbol | None = None
+    target: sympy.Basic | None = None
+
+    @property
+    def symbols(self) -> set[sympy.Basic]:
+        """The symbols that it is about."""
+        return set(self.expr.free_symbols)
+
+
+@dataclass
+class Guards:
+    """The guards of one attempt, in the order in which they were made."""
+
+    made: list[Guard] = field(default_factory=list)
+
+    def violated(self, chain: tuple[BaseException, ...]) -> Frame | None:
+        """The user's line that made the guard that the innermost constraint violation of `chain` tells of."""
+        statement = next((text for error in reversed(chain) if (text := _statement(error))), None)
+        if statement is None:
+            return None
+        # strict mode traces twice: the later tracing is the one that failed
+        for env in dict.fromkeys(guard.env for guard in reversed(self.made)):
+            mine = [guard for guard in self.made if guard.env is env and guard.frame is not None]
+            found = _to_blame(mine, _mentioned(env, statement), statement) or _only_one(mine, env, statement)
+            if found is not None:
+                return found.frame
+        return None
+
+
+@contextmanager
+def guarding() -> Iterator[Guards]:
+    """Note every guard and every replacement of a symbol that is made inside."""
+    guards = Guards()
+    hooks: dict[str, Callable[..., Guard]] = {"_log_guard": _from_guard, "_set_replacement": _from_replacement}
+    originals = {name: getattr(ShapeEnv, name) for name in hooks if hasattr(ShapeEnv, name)}
+    for name, original in originals.items():
+        setattr(ShapeEnv, name, _noting(original, hooks[name], guards))
+    try:
+        yield guards
+    finally:
+        for name, original in originals.items():
+            setattr(ShapeEnv, name, original)
+
+
+def _noting(original: Callable[..., Any], note: Callable[..., Guard], guards: Guards) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def make(self: ShapeEnv, *args: Any, **kwargs: Any) -> Any:
+        if len(guards.made) < _KEPT:
+            guards.made.append(note(self, *args))
+        return original(self, *args, **kwargs)
+
+    return make
+
+
+def _from_guard(env: ShapeEnv, prefix: str, expr: sympy.Basic, *_: Any) -> Guard:
+    return Guard(env, expr, user_of(sys._getframe(2)))
+
+
+def _from_replacement(env: ShapeEnv, symbol: sympy.Symbol, target: sympy.Basic, *_: Any) -> Guard:
+    equal = sympy.Eq(symbol, target, evaluate=False)
+    return Guard(env, equal, user_of(sys._getframe(2)), symbol=symbol, target=target)
+
+
+def _statement(error: BaseException) -> str | None:
+    text = str(error)
+    violated = "onstraints violated" in text or type(error).__name__ == "ConstraintViolationError"
+    return _REST.split(text)[0] if violated else None
+
+
+def _mentioned(env: ShapeEnv, statement: str) -> list[sympy.Basic]:
+    """The symbols whose dimension the message names."""
+    names: dict[str, str] = getattr(env, "source_name_to_debug_name", {})
+    found: list[sympy.Basic] = []
+    for symbol, sources in env.var_to_sources.items():
+        for source in sources:
+            # a method in torch 2.8, a property later
+            name = source.name() if callable(source.name) else source.name
+            dim = names.get(name)
+            if name in statement or (dim and re.search(rf"\b{re.escape(dim)}\b", statement)):
+                found.append(symbol)
+                break
+    return found
+
+
+def _to_blame(guards: list[Guard], mentioned: list[sympy.Basic], statement: str) -> Guard | None:
+    """The guard that froze the dimension, or that tied it to another one, or else the first that bounds it."""
+    if "constant" in statement:
+        frozen = next((one for symbol in mentioned if (one := _frozen(guards, symbol))), None)
+        if frozen is not None:
+            return frozen
+    about = [guard for guard in guards if guard.symbols.intersection(mentioned)]
+    tied = next((guard for guard in about if len(guard.symbols.intersection(mentioned)) > 1), None)
+    quoted = next((guard for guard in about if _numbers(guard.expr) & _numbers_in(statement)), None)
+    return tied or quoted or (about[0] if about else None)
+
+
+def _only_one(guards: list[Guard], env: ShapeEnv, statement: str) -> Guard | None:
+    """The guard to blame where the message names its dimensions in another way than their sources, and one alone fits.
+
+    Strict mode (torch 2.13) traces `L['flat_args'][0]` and puts the parameter's name in the message.
+    """
+    found = [one for symbol in env.var_to_sources if (one := _to_blame(guards, [symbol], statement)) is not None]
+    return found[0] if len({guard.frame for guard in found}) == 1 else None
+
+
+def _frozen(guards: list[Guard], symbol: sympy.Basic) -> Guard | None:
+    """The replacement by a constant, of the symbol itself or of one that took its place before."""
+    seen: set[sympy.Basic] = set()
+    while symbol not in seen:
+        seen.add(symbol)
+        mine = [guard for guard in guards if guard.symbol == symbol and guard.target is not None]
+        constant = next((guard for guard in mine if guard.target is not None and guard.target.is_number), None)
+        if constant is not None:
+            return constant
+        symbol = next((guard.target for guard in mine if isinstance(guard.target, sympy.Symbol)), symbol)
+    return None
+
+
+def _numbers(expr: sympy.Basic) -> set[int]:
+    return {int(number) for number in expr.atoms(sympy.Integer) if abs(number) > 1}
+
+
+def _numbers_in(statement: str) -> set[int]:
+    return {int(text) for text in re.findall(r"\d+", statement)}

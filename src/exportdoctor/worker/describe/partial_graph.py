@@ -1,0 +1,132 @@
+"""The graph that had been traced when an export failed, found through the tracer on the exception's traceback."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from exportdoctor.core.outcome import OpFact
+from exportdoctor.worker.describe.frames import tracebacks
+from exportdoctor.worker.describe.leaked_constant import leaked_constant_user
+
+_GRAPH_LIMIT = 200_000
+
+
+def partial_graph(chain: tuple[BaseException, ...]) -> str:
+    """The traced part as torch prints it, its last 200,000 characters at most; empty where none was traced."""
+    for error in chain:
+        text = getattr(error, "partial_fx_graph", None)
+        if isinstance(text, str) and text.strip():
+            return text.strip()[-_GRAPH_LIMIT:]
+    for graph in graphs_of(chain):
+        return str(graph)[-_GRAPH_LIMIT:]
+    return ""
+
+
+def graphs_of(chain: tuple[BaseException, ...]) -> Iterator[torch.fx.Graph]:
+    """The graphs of the tracers on the tracebacks, innermost first."""
+    for error in chain:
+        for link in reversed(tuple(tracebacks(error))):
+            graph = _graph_in(link.tb_frame.f_locals)
+            if isinstance(graph, torch.fx.Graph) and len(graph.nodes):
+                yield graph
+
+
+def progress(chain: tuple[BaseException, ...]) -> tuple[int | None, int | None]:
+    """How many nodes had been traced, and of how many submodules; `None` where no tracer is on the tracebacks."""
+    largest = max(graphs_of(chain), key=lambda graph: len(graph.nodes), default=None)
+    if largest is None:
+        return None, None
+    inside = {path for node in largest.nodes for path, _ in (node.meta.get("nn_module_stack") or {}).values()}
+    return len(largest.nodes), len(inside)
+
+
+def dynamo_graphs_of(chain: tuple[BaseException, ...]) -> Iterator[torch.fx.Graph]:
+    """The graphs of dynamo's interpreters on the tracebacks, innermost first: of torch functions, not operators."""
+    for error in chain:
+        for link in reversed(tuple(tracebacks(error))):
+            graph = getattr(getattr(link.tb_frame.f_locals.get("self"), "output", None), "graph", None)
+            if isinstance(graph, torch.fx.Graph) and len(graph.nodes):
+                yield graph
+
+
+def _graph_in(local: dict[str, Any]) -> Any:
+    """A tracer keeps its graph as `self.graph`; export's last steps keep the traced program as `export_artifact`."""
+    artifact = local.get("export_artifact")
+    module = getattr(getattr(artifact, "aten", None), "gm", None)
+    return getattr(local.get("self"), "graph", None) if module is None else module.graph
+
+
+def last_op(chain: tuple[BaseException, ...]) -> OpFact | None:
+    """The operator that was being dispatched when the exception rose, else the last one in the partial graph."""
+    for error in chain:
+        raised = _op_on_the_stack(error) or _op_on_leaked_constant(error)
+        if raised is not None:
+            return raised
+    for graph in graphs_of(chain):
+        for node in reversed(graph.nodes):
+            if node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload):
+                return OpFact(name=str(node.target), arguments=tuple(map(shown, node.args)))
+    return None
+
+
+_TORCH_NAMESPACES = frozenset({"aten", "prim", "prims", "higher_order", "quantized", "inductor", "profiler", "export",
+                               "_c10d_functional", "c10d_functional", "quantized_decomposed", "rngprims",
+                               "exportdoctor"})  # fmt: skip
+
+
+def custom_ops(chain: tuple[BaseException, ...]) -> tuple[str, ...] | None:
+    """The operators in the traced graph that are not torch's own, in order; None where there is no graph."""
+    found: dict[str, None] = {}
+    graphs = list(graphs_of(chain))
+    for graph in graphs:
+        for node in graph.nodes:
+            target = node.target
+            if isinstance(target, torch._ops.OpOverload) and target.namespace not in _TORCH_NAMESPACES:
+                found[str(target)] = None
+    return tuple(found) if graphs else None
+
+
+def _op_on_leaked_constant(error: BaseException) -> OpFact | None:
+    node = leaked_constant_user(error)
+    return None if node is None else OpFact(name=str(node.target), arguments=tuple(map(shown, node.args)))
+
+
+def raising_op(chain: tuple[BaseException, ...]) -> tuple[torch._ops.OpOverload, tuple[Any, ...]] | None:
+    """The operator that was being dispatched when an exception of the chain rose, with its arguments."""
+    return next((found for error in chain if (found := _dispatched(error)) is not None), None)
+
+
+def _op_on_the_stack(error: BaseException) -> OpFact | None:
+    found = _dispatched(error)
+    return None if found is None else OpFact(name=str(found[0]), arguments=tuple(map(shown, found[1])), raised=True)
+
+
+def _dispatched(error: BaseException) -> tuple[torch._ops.OpOverload, tuple[Any, ...]] | None:
+    """Fake and proxy dispatch keep the operator in a local named `func`, its arguments in `args`."""
+    found = None
+    for link in tracebacks(error):
+        local = link.tb_frame.f_locals
+        func = local.get("func")
+        if isinstance(func, torch._ops.OpOverload):
+            arguments = local.get("args", ())
+            found = (func, arguments if isinstance(arguments, tuple) else ())
+    return found
+
+
+def value_of(node: torch.fx.Node) -> Any:
+    """The fake value of a node; dynamo keeps it under another name. None for an operator that gave none."""
+    return node.meta.get("val", node.meta.get("example_value"))
+
+
+def shown(value: Any) -> str:
+    """A tensor by its dtype and (symbolic) shape, anything else by a short repr."""
+    meta = value_of(value) if isinstance(value, torch.fx.Node) else value
+    if isinstance(meta, torch.Tensor):
+        return f"{str(meta.dtype).removeprefix('torch.')}[{', '.join(map(str, meta.shape))}]"
+    if isinstance(meta, (list, tuple)):
+        return f"[{', '.join(map(shown, meta[:8]))}{', …' if len(meta) > 8 else ''}]"
+    text = str(meta) if isinstance(meta, (torch.SymInt, torch.SymFloat, torch.SymBool)) else repr(meta)
+    return text[:120]

@@ -1,0 +1,210 @@
+"""The process behind `exportdoctor export`: one order on stdin, what it is at and the result on what was stdout."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import torch
+
+from exportdoctor.core.codec import decode, encode
+from exportdoctor.core.errors import ExitCode, ExportdoctorError, TargetError, UsageError
+from exportdoctor.core.outcome import Agreement
+from exportdoctor.core.protocol.export import AnyReply, Doing, Handed, HandoverVerdict, Order, Precision, Refused
+from exportdoctor.core.target import TargetRef
+from exportdoctor.shims import NotApplicable, Shim, ShimTrouble, find, in_order
+from exportdoctor.targets import Built, BuiltPart, Plan, resolve
+from exportdoctor.worker import environment
+from exportdoctor.worker.export.image_input import with_image_input
+from exportdoctor.worker.export.part_files import Job, Made, make
+from exportdoctor.worker.export.prefill_decode import Step, cached_pair, generating
+from exportdoctor.worker.process_setup import die_with_parent
+from exportdoctor.worker.prove.input_set import InputSet
+from exportdoctor.worker.prove.proof_inputs import input_sets
+from exportdoctor.worker.translate.onnx_session import can_run_on, providers
+from exportdoctor.worker.translate.precision import LOW, Reference, cost_of_dtype, reference_for
+
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Piece:
+    """One part that becomes one file. `suffix` tells the files of a pair apart."""
+
+    part: BuiltPart
+    suffix: str = ""
+    shims: tuple[Shim, ...] = ()
+
+
+def hand_over(order: Order, doing: Tell) -> Handed:
+    """Make the files of an order and prove them. Raises UsageError, TargetError, ShimTrouble, OSError."""
+    plan = resolve(_placed(order))
+    doing(f"building {plan.title}")
+    reference = reference_for(plan)
+    built = plan.build()
+    if reference is not None:
+        reference.share_with(built)
+    if order.to == "onnx":
+        providers(built.device)
+    part = _part(order, plan, built)
+    pieces = _pieces(order, built, part)
+    sets = [input_sets(piece.part, plan) for piece in pieces]
+    found = [_made(order, built, piece, some, doing) for piece, some in zip(pieces, sets, strict=True)]
+    if order.cache and all(made.trouble is None for made in found):
+        doing(f"generating {order.tokens} tokens")
+        parts, steps = [piece.part for piece in pieces], [_step(made) for made in found]
+        found[-1].numbers.append(generating(parts, steps, order.tokens))
+    return _told(order, built, found, pieces, _precision(reference, part, sets[0], found))
+
+
+def _placed(order: Order) -> TargetRef:
+    """The target; with `--device auto` on the device that ONNX Runtime can run on, too."""
+    target, device = order.target, order.target.options.device
+    if order.to != "onnx" or device != "auto" or can_run_on("cuda"):
+        return target
+    return msgspec.structs.replace(target, options=msgspec.structs.replace(target.options, device="cpu"))
+
+
+def _step(made: Made) -> Step:
+    """The loaded program of a part as a function of the untouched model's keywords."""
+    run = next(iter(made.runs.values()))
+    return lambda kwargs: run(*made.convert(((), kwargs)))
+
+
+def _part(order: Order, plan: Plan, built: Built) -> BuiltPart:
+    part = built.part(order.part)
+    return with_image_input(part, plan) if order.image_input else part
+
+
+def _pieces(order: Order, built: Built, part: BuiltPart) -> list[Piece]:
+    shims = in_order([find(name, files=order.shim_files, axes=part.axes) for name in order.shims])
+    if order.image_input:  # they would hand in what is made inside of the graph
+        shims = tuple(shim for shim in shims if shim.soundness != "signature")
+    if not order.cache:
+        return [Piece(part=part, shims=shims)]
+    prefill, decode_ = cached_pair(part, built)
+    return [Piece(part=prefill, suffix=".prefill", shims=shims), Piece(part=decode_, suffix=".decode", shims=shims)]
+
+
+def _made(order: Order, built: Built, piece: Piece, sets: tuple[InputSet, ...], doing: Tell) -> Made:
+    job = Job(
+        order=order,
+        part=piece.part,
+        shims=piece.shims,
+        sets=sets,
+        stem=f"{order.stem}{piece.suffix}",
+        doing=doing,
+        device=built.device,
+        find_losses=built.dtype in LOW and not order.cache,
+    )
+    try:
+        return make(job)
+    except NotApplicable as reason:
+        raise UsageError(f"A shim does not apply to part {piece.part.name}: {reason}", hint="Leave it out") from None
+
+
+def _precision(
+    reference: Reference | None, part: BuiltPart, sets: tuple[InputSet, ...], found: list[Made]
+) -> Precision | None:
+    if reference is None or any(made.trouble is not None and made.trouble.stage != "numbers" for made in found):
+        return None
+    return cost_of_dtype(reference, part, sets[0], tuple(loss for made in found for loss in made.losses))
+
+
+def _told(order: Order, built: Built, found: list[Made], pieces: list[Piece], precision: Precision | None) -> Handed:
+    numbers = tuple(row for made in found for row in made.numbers)
+    trouble = next((made.trouble for made in found if made.trouble is not None), None)
+    notes = [note for made in found for note in made.notes]
+    if len({row.inputs for row in numbers}) == 1:
+        notes.append("there is one size of inputs alone: other sizes are not proved")
+    return Handed(
+        verdict=_verdict(numbers, trouble),
+        files=tuple(one for made in found for one in made.files),
+        numbers=numbers,
+        trouble=trouble,
+        precision=precision,
+        notes=tuple(dict.fromkeys(notes)),
+        shims=tuple(shim.id for shim in pieces[0].shims),
+        needs_caches=any(_takes_or_gives_caches(piece.part) for piece in pieces),
+        imports=tuple(sorted({name for made in found for name in made.imports})),
+        environment=environment.versions(),
+        weights=built.weights,
+        device=built.device,
+        dtype=built.dtype,
+        parameters=built.parameters,
+        opset=next((made.opset for made in found if made.opset), 0),
+        ran_in="torch" if order.to == "pt2" else "ONNX Runtime",
+    )
+
+
+def _verdict(numbers: tuple[Agreement, ...], trouble: Any) -> HandoverVerdict:
+    if trouble is not None and trouble.stage != "numbers":
+        return "fails"
+    if all(row.holds for row in numbers):
+        return "proved"
+    if numbers and numbers[0].holds:
+        return "specialised"
+    return "fails" if numbers and numbers[0].trouble else "differs"
+
+
+def _takes_or_gives_caches(part: BuiltPart) -> bool:
+    from contextlib import nullcontext
+
+    return part.prepare is not nullcontext
+
+
+def _answer(order: Order, tell: Callable[[AnyReply], None]) -> AnyReply:
+    """The last reply, whatever goes wrong."""
+    try:
+        return hand_over(order, lambda what: tell(Doing(what=what)))
+    except ShimTrouble as error:
+        return Refused(message=error.message, hint=error.hint)
+    except TargetError as error:
+        return Refused(message=error.message, hint=error.hint, fault="target", stack=error.stack)
+    except ExportdoctorError as error:
+        fault: Any = "usage" if error.exit_code == ExitCode.USAGE else "internal"
+        return Refused(message=error.message, hint=error.hint, fault=fault)
+    except OSError as error:
+        return _disk(error)
+    except torch.cuda.OutOfMemoryError as error:
+        return Refused(message=f"The GPU's memory is full: {str(error).splitlines()[0]}", hint="Use --device cpu")
+    except Exception as error:
+        traceback.print_exc()
+        stack = tuple(traceback.format_exc().splitlines()[-12:])
+        return Refused(message=f"{type(error).__name__}: {error}", fault="internal", stack=stack)
+
+
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+
+def _disk(error: OSError) -> Refused:
+    if error.errno in _FULL:
+        what = error.strerror or str(error)
+        return Refused(message=f"The file cannot be written: {what}", hint="Free some space, or choose another folder")
+    return Refused(message=f"The file cannot be written: {error}", hint="Choose another folder")
+
+
+def main() -> None:
+    """Serve one order."""
+    die_with_parent()
+    replies, orders = os.fdopen(os.dup(1), "wb"), sys.stdin.buffer
+    os.dup2(2, 1)
+    sys.stdout = sys.stderr
+
+    def tell(reply: AnyReply) -> None:
+        replies.write(encode(reply) + b"\n")
+        replies.flush()
+
+    order: Order = decode(orders.readline(), Order)
+    tell(_answer(order, tell))
+    os._exit(0)  # see handed_files: a writer that could not finish its file must not be destroyed
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,244 @@
+"""One part made into one file, loaded again and run: the stages of a handover, each failure with its place.
+
+Eager ran before the shims were applied; the files run while they hold, for a program that takes a registered cache
+needs the registration.
+"""
+
+from __future__ import annotations
+
+import copy
+import errno
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils._pytree import BUILTIN_TYPES
+
+from exportdoctor.core.outcome import Agreement
+from exportdoctor.core.protocol.export import Loss, Order, Trouble, Written
+from exportdoctor.shims import ExportCall, Inputs, Shim, applying, call_of, export_program
+from exportdoctor.targets import BuiltPart
+from exportdoctor.worker.describe.describe_failure import state_id
+from exportdoctor.worker.prove.compare_outputs import agreement, raised, tensors_in
+from exportdoctor.worker.prove.input_set import InputSet
+from exportdoctor.worker.translate import onnx_first_difference as onnx_numbers
+from exportdoctor.worker.translate import onnx_split
+from exportdoctor.worker.translate.failed_node import export_trouble, trouble
+from exportdoctor.worker.translate.onnx_bisect import bisected
+from exportdoctor.worker.translate.onnx_program import (
+    check,
+    flat_inputs,
+    leaves_of_program,
+    name_values,
+    save,
+    translate,
+)
+from exportdoctor.worker.translate.onnx_session import OnnxSession
+from exportdoctor.worker.translate.precision import losses_of
+
+Runs = Callable[[tuple[Any, ...], dict[str, Any]], list[torch.Tensor]]
+"""A loaded program: takes its own inputs, gives the tensors of its output."""
+
+
+@dataclass
+class Made:
+    """What came of one part. `runs` are the loaded programs by what they are; none where a stage failed."""
+
+    files: list[Written] = field(default_factory=list)
+    numbers: list[Agreement] = field(default_factory=list)
+    trouble: Trouble | None = None
+    notes: list[str] = field(default_factory=list)
+    runs: dict[str, Runs] = field(default_factory=dict)
+    opset: int = 0
+    losses: tuple[Loss, ...] = ()
+    imports: tuple[str, ...] = ()
+    convert: Callable[[Inputs], Inputs] = field(default=lambda inputs: inputs)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What to make of which part, and where. `stem` is the file's name without its suffix."""
+
+    order: Order
+    part: BuiltPart
+    shims: Sequence[Shim]
+    sets: Sequence[InputSet]
+    stem: str
+    doing: Callable[[str], None]
+    device: str
+    find_losses: bool = False
+
+    @property
+    def folder(self) -> Path:
+        """Where files are written."""
+        return Path(self.order.folder)
+
+
+class Failed(Exception):
+    """A stage failed; `found` says which and where."""
+
+    def __init__(self, found: Trouble) -> None:
+        super().__init__(found.message)
+        self.found = found
+
+
+def make(job: Job) -> Made:
+    """Export, write, load, run and compare. Raises NotApplicable, ShimTrouble, and OSError where the disk is full."""
+    made = Made()
+    with torch.no_grad(), job.part.prepare(), applying(job.shims, call_of(job.part)) as call:
+        try:
+            job.doing(f"exporting {job.part.name}")
+            made.convert = call.convert
+            program = _exported(job, call)
+            if job.order.to == "pt2":
+                _as_program(job, made, program)
+            else:
+                _as_onnx(job, made, call, program)
+            _compare(job, made, call)
+            if job.find_losses:
+                job.doing("looking for where precision is lost")
+                made.losses = losses_of(program, leaves_of_program(program, call.args, call.kwargs))
+        except Failed as failure:
+            made.trouble = failure.found
+    return made
+
+
+def _exported(job: Job, call: ExportCall) -> Any:
+    try:
+        return export_program(call)
+    except Exception as error:
+        names = {state_id(module): _join(job.part.prefix, path) for path, module in job.part.module.named_modules()}
+        raise Failed(export_trouble(error, names)) from error
+
+
+def _as_program(job: Job, made: Made, program: Any) -> None:
+    path = job.folder / f"{job.stem}.pt2"
+    job.doing("saving and loading the program")
+    made.imports = modules_of_classes(program)
+    program.example_inputs = None  # pickled: a file with a cache among them would only load unsafely
+    try:
+        torch.export.save(program, path)
+        loaded = torch.export.load(path).module()
+    except OSError:
+        raise
+    except Exception as error:
+        if _is_disk(error):
+            _KEPT.append(error)
+            raise OSError(errno.ENOSPC, "the disk is full, or the file larger than allowed") from error
+        raise Failed(trouble("load", error, prefix=job.part.prefix)) from error
+    made.files.append(
+        Written(name=path.name, bytes=path.stat().st_size, nodes=len(program.graph.nodes), what=job.part.name)
+    )
+    made.runs["torch"] = lambda args, kwargs: tensors_in(loaded(*args, **kwargs))
+
+
+_KEPT: list[Exception] = []
+"""torch's archive writer (2.13) aborts the process when it is destroyed before it could finish its file; what its
+failure's traceback holds is kept until the process leaves without destroying anything."""
+
+
+def modules_of_classes(program: Any) -> tuple[str, ...]:
+    """The modules whose import registers the classes that a saved program takes and gives, sorted.
+
+    torch.export.load knows a class only by a registration that somebody has made before.
+    """
+    kinds: set[Any] = set()
+
+    def visit(spec: Any) -> None:
+        if isinstance(spec.type, type) and spec.type not in BUILTIN_TYPES:
+            kinds.add(spec.type)
+        for child in spec.children() if hasattr(spec, "children") else spec.children_specs:  # torch before 2.9
+            visit(child)
+
+    for spec in (program.call_spec.in_spec, program.call_spec.out_spec):
+        visit(spec)
+    return tuple(sorted({kind.__module__ for kind in kinds if kind.__module__ != "builtins"}))
+
+
+def _as_onnx(job: Job, made: Made, call: ExportCall, program: Any) -> None:
+    path, order = job.folder / f"{job.stem}.onnx", job.order
+    example = (call.args, call.kwargs)
+    reader = copy.copy(program)  # its graph is changed by the translation, what it takes is not
+    at = "translate"
+    try:
+        job.doing("translating into ONNX")
+        translated = translate(program, opset=order.opset)
+        name_values(translated.made, reader, job.part.axes)
+        made.opset = int(translated.made.model.opset_imports.get("", 0))
+        made.files.append(save(translated.made, path, external_data=order.external_data))
+        at = "check"
+        check(path)
+        at = "load"
+        job.doing("loading it in ONNX Runtime")
+        session = OnnxSession(path, device=job.device)
+        at = "run"
+        session.run(flat_inputs(reader, *copy.deepcopy(example)))
+    except OSError:
+        raise
+    except Exception as error:
+        found = _plainer(at, error, path, reader, example, job)
+        job.doing(f"{at} fails; looking for the submodule")
+        found = bisected(found, call, prefix=job.part.prefix, opset=order.opset, doing=job.doing)
+        raise Failed(found) from error
+    _tell_dropped(made, translated.dropped)
+    made.runs["ONNX Runtime"] = lambda args, kwargs: session.run(flat_inputs(reader, args, kwargs))
+    if order.split > 1:
+        onnx_split.split_and_merged(job, made, path, reader)
+
+
+def _plainer(at: str, error: Exception, path: Path, program: Any, example: Any, job: Job) -> Trouble:
+    """The failure as it is without ONNX Runtime's optimisations: they fuse nodes, whose names say little."""
+    if at not in ("load", "run"):
+        return trouble(at, error, prefix=job.part.prefix, model=path)
+    stage = "load"
+    try:
+        session = OnnxSession(path, device=job.device, optimise=False)
+        stage = "run"
+        session.run(flat_inputs(program, *copy.deepcopy(example)))
+    except Exception as plain:
+        if stage == at:
+            return trouble(at, plain, prefix=job.part.prefix, model=path)
+    return trouble(at, error, prefix=job.part.prefix, model=path)
+
+
+def _compare(job: Job, made: Made, call: ExportCall) -> None:
+    job.doing(f"comparing with eager on {len(job.sets)} input sets")
+    for name, run in made.runs.items():
+        for one in job.sets:
+            title = one.title if len(made.runs) == 1 else f"{one.title}, {name}"
+            made.numbers.append(_row(title, run, call, one))
+    wrong = next((place for place, row in enumerate(made.numbers) if not row.holds and not row.trouble), None)
+    if wrong is not None and job.order.to == "onnx":
+        found = onnx_numbers.first_difference(job, call, job.sets[wrong % len(job.sets)])
+        made.trouble = found
+
+
+def _row(title: str, run: Runs, call: ExportCall, one: InputSet) -> Agreement:
+    try:
+        args, kwargs = call.convert(copy.deepcopy(one.inputs))
+        return agreement(title, run(args, kwargs), one.wanted)
+    except Exception as error:
+        return raised(title, error)
+
+
+def _tell_dropped(made: Made, dropped: int) -> None:
+    if dropped:
+        made.notes.append(
+            f"{dropped} assertions of the program about sizes and values are not in the ONNX file: it has no way to "
+            "say them"
+        )
+
+
+def _is_disk(error: Exception) -> bool:
+    text = str(error)
+    return any(words in text for words in _DISK_WORDS)
+
+
+_DISK_WORDS = ("No space left", "failed writing file", "File too large", "unexpected pos", "iostream error")
+"""What torch's archive writer says of a disk that is full: most often only that it stands elsewhere than it should."""
+
+
+def _join(prefix: str, path: str) -> str:
+    return ".".join(filter(None, (prefix, path)))

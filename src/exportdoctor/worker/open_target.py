@@ -1,0 +1,199 @@
+"""From a reference to a captured part: import, build, warm up, capture, and say what the answers rest on."""
+
+from __future__ import annotations
+
+import os
+import time
+import traceback
+from dataclasses import dataclass, field
+
+import msgspec
+import torch
+
+from exportdoctor.core.errors import ExportdoctorError, TargetError
+from exportdoctor.core.protocol.scan import TWIN, Capture, Captured, Open, Opened, Prepare, Prepared, Refused
+from exportdoctor.core.target import TargetRef
+from exportdoctor.targets import Plan, resolve
+from exportdoctor.targets.built import Built, BuiltPart
+from exportdoctor.targets.eager import run_once
+from exportdoctor.worker import environment
+from exportdoctor.worker.capture.session import PartCapture, capture, captured_fact, completed, root_alone
+from exportdoctor.worker.describe.describe_failure import describe, state_id
+
+
+class Refusal(Exception):
+    """The target cannot be diagnosed; `reply` tells the engine why."""
+
+    def __init__(self, reply: Refused) -> None:
+        super().__init__(reply.message)
+        self.reply = reply
+
+
+@dataclass
+class Opening:
+    """The target of this worker and its parts. `given` is a plan whose module is in memory already.
+
+    `twin` is the small model of the same kind, built when one of its parts is first asked for.
+    """
+
+    given: Plan | None = None
+    plan: Plan | None = None
+    built: Built | None = None
+    parts: dict[str, PartCapture] = field(default_factory=dict)
+    shim_files: tuple[str, ...] = ()
+    twin: Built | None = None
+    _made: dict[str, BuiltPart] = field(default_factory=dict)
+
+    def open(self, command: Open) -> Opened:
+        """Build the target. Raises Refusal."""
+        started = time.perf_counter()
+        if command.isolation != "process":
+            # libgomp's threads do not survive a fork: with one thread no parallel region is ever entered
+            torch.set_num_threads(1)
+        target, self.shim_files = command.target, command.shim_files
+        self.plan = self.given if self.given is not None or target is None else resolve(target)
+        assert self.plan is not None
+        self.built = self._build(self.plan)
+        _warm_up()
+        return Opened(
+            environment=environment.versions(),
+            parameters=self.built.parameters,
+            weights=self.built.weights,
+            device=self.built.device,
+            dtype=self.built.dtype,
+            isolation=_isolation(command.isolation),
+            seconds=round(time.perf_counter() - started, 3),
+            parts=tuple(self.plan.parts),
+            sources=environment.sources(self.built.model),
+            twins=self.built.weights == "fake" and self.plan.has_twin,
+        )
+
+    def _build(self, plan: Plan) -> Built:
+        try:
+            return plan.build()
+        except TargetError as error:
+            message, hint = error.message, error.hint
+            stack = "\n".join(error.stack)
+            raise Refusal(Refused(stage="build", message=message, hint=hint, stack=stack)) from error
+
+    def prepare(self, command: Prepare) -> Prepared:
+        """Make a part's inputs; nothing of it runs. Raises what making them raises."""
+        assert self.built is not None
+        entry = self._made[command.part] = self.built.part(command.part)
+        self.parts[command.part] = alone = root_alone(entry)
+        return Prepared(part=command.part, prefix=entry.prefix, question=alone.questions[entry.prefix][0].full)
+
+    def capture(self, command: Capture) -> Captured:
+        """Capture a part. Raises Refusal where its eager forward fails."""
+        assert self.built is not None
+        started = time.perf_counter()
+        begun = self.parts.get(command.part)
+        if command.part.endswith(TWIN):
+            part = self._of_twin(command.part.removesuffix(TWIN))
+        elif begun is not None and begun.at_one_size is not None and not command.at_one_size:
+            part = completed(begun, exporter=command.exporter)
+        else:
+            part = self._capture(self.built, command)
+        self.parts[command.part] = part
+        fact = captured_fact(part, seconds=time.perf_counter() - started)
+        return msgspec.structs.replace(fact, part=command.part, sources=environment.sources(part.built.module))
+
+    def _capture(self, built: Built, command: Capture) -> PartCapture:
+        entry: BuiltPart | None = None
+        try:
+            entry = self._made.pop(command.part, None) or built.part(command.part)
+            return capture(entry, exporter=command.exporter, at_one_size=command.at_one_size)
+        except ExportdoctorError:
+            raise
+        except Exception as error:
+            again = self._with_values(error)
+            if again is not None:
+                part = self._capture(again, command)
+                part.notes.append(
+                    f"{command.part}: the forward needs real values ({type(error).__name__} with fake weights), "
+                    "so it runs with random weights"
+                )
+                return part
+            raise Refusal(_eager_failure(error, command.part, entry)) from error
+
+    def _of_twin(self, name: str) -> PartCapture:
+        """The root alone: nobody asks for the twin's submodules. Raises Refusal where the twin does not run."""
+        assert self.plan is not None
+        try:
+            if self.twin is None:
+                plan = self.plan.twin()
+                assert plan is not None
+                self.twin = plan.build()
+            entry = self.twin.part(name)
+            run_once(entry.module, (entry.args, entry.kwargs))
+        except Exception as error:
+            said = f"{type(error).__name__}: {_first_line(error)}"
+            raise Refusal(Refused(stage="build", part=name, message=f"There is no small twin: {said}")) from error
+        return root_alone(entry)
+
+    def _with_values(self, error: Exception) -> Built | None:
+        """The same target with random weights, where fake ones were what the forward stumbled over and they fit."""
+        plan, built = self.plan, self.built
+        if plan is None or built is None or built.weights != "fake" or not _wants_values(error):
+            return None
+        if built.parameters * 4 > environment.available_bytes() // 2:
+            return None
+        if not isinstance(plan.ref, str) or self.given is not None:
+            return None
+        options = msgspec.structs.replace(plan.options, weights="random")
+        self.plan = resolve(TargetRef(ref=plan.ref, parts=tuple(plan.parts), options=options))
+        self.built = self._build(self.plan)
+        return self.built
+
+
+# torch._subclasses.fake_tensor raises these where a fake tensor's value or a value-dependent size is asked for
+_VALUE_ERRORS = frozenset(
+    {"DataDependentOutputException", "DynamicOutputShapeException", "UnsupportedOperatorException",
+     "UnsupportedFakeTensorException", "UnsupportedMutationAliasingException", "GuardOnDataDependentSymNode"}
+)  # fmt: skip
+
+
+def _wants_values(error: BaseException) -> bool:
+    """Whether an eager forward failed because its tensors are fake, not because it is broken."""
+    current: BaseException | None = error
+    while current is not None:
+        if type(current).__name__ in _VALUE_ERRORS or "FakeTensor" in str(current) or "fake tensor" in str(current):
+            return True
+        current = current.__cause__ or current.__context__
+    return False
+
+
+def _eager_failure(error: Exception, part: str, entry: BuiltPart | None) -> Refused:
+    names = {}
+    if entry is not None:
+        for path, module in entry.module.named_modules():
+            names[state_id(module)] = ".".join(filter(None, (entry.prefix, path)))
+    failure = describe(error, stage="capture", names=names)
+    culprit = failure.culprit
+    where = f" at {culprit.file}:{culprit.line} in {culprit.function}" if culprit else ""
+    return Refused(
+        stage="capture",
+        part=part,
+        message=f"The eager forward of part {part} fails{where}: {type(error).__name__}: {_first_line(error)}",
+        hint="This is the model's own failure, before any export; mend it or its inputs first",
+        failure=failure,
+        stack="".join(traceback.format_exception(error)),
+    )
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0][:300] if lines else "(no message)"
+
+
+def _isolation(asked: str) -> str:
+    """Whether attempts may be forks: not where there are none, nor beside a CUDA context, which survives none."""
+    if asked != "auto":
+        return asked
+    return "fork" if hasattr(os, "fork") and not torch.cuda.is_initialized() else "process"
+
+
+def _warm_up() -> None:
+    """A throwaway export: torch imports its tracer on first use, half a second that no child should pay."""
+    module = torch.nn.Linear(2, 2)
+    torch.export.export(module, (torch.zeros(3, 2),), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},), strict=False)

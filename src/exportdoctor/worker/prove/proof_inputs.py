@@ -1,0 +1,113 @@
+"""The input sets on which a file is proved: the example, other sizes, a padded batch. Eager accepts each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._pytree import tree_flatten, tree_map
+
+from exportdoctor.core.target import TargetRef
+from exportdoctor.targets import BuiltPart, Plan, resolve
+from exportdoctor.targets.built import Inputs
+from exportdoctor.targets.eager import run_once, runs_in_eager
+from exportdoctor.targets.image_size import image_unit
+from exportdoctor.targets.other_sizes import other_sizes, same_shapes
+from exportdoctor.worker.prove.input_set import InputSet
+from exportdoctor.worker.prove.padding import padded, padding_in
+
+_SEED = 41
+
+
+def input_sets(part: BuiltPart, plan: Plan) -> tuple[InputSet, ...]:
+    """The example first. Raises what eager raises for it; what eager refuses of the others is left out."""
+    example = (part.args, part.kwargs)
+    found = [example, *part.more_inputs]
+    with part.prepare():
+        if part.dynamic_shapes is not None:
+            more = [_another_image(part, plan), *_grown(part), padded(example)]
+            found += [inputs for inputs in more if inputs is not None and runs_in_eager(part.module, inputs)]
+        fresh = [inputs for place, inputs in enumerate(found) if not any(inputs is one for one in found[:place])]
+        return tuple(_with_answer(part, inputs, example) for inputs in fresh)
+
+
+def _with_answer(part: BuiltPart, inputs: Inputs, example: Inputs) -> InputSet:
+    output = run_once(part.module, inputs)
+    title = sizes_of(part, inputs)
+    padding = padding_in(inputs)
+    return InputSet(
+        title=f"{title}, {padding} padded" if padding else title,
+        inputs=inputs,
+        outputs=(output,),
+        same=same_shapes(inputs, example),
+    )
+
+
+def sizes_of(part: BuiltPart, inputs: Inputs) -> str:
+    """The sizes of the dynamic axes by name, `batch 2, sequence 13`; without any, the shapes of the inputs."""
+    found = {axis: size for axis, places in part.axes.items() if (size := _size_at(places[0], inputs)) is not None}
+    told = {axis: size for axis, size in found.items() if not derived(axis)}
+    if told:
+        return ", ".join(f"{axis} {size}" for axis, size in told.items())
+    shapes = [tuple(leaf.shape) for leaf in tree_flatten(inputs)[0] if isinstance(leaf, torch.Tensor)]
+    return ", ".join(" x ".join(map(str, shape)) or "scalar" for shape in shapes[:4])
+
+
+def derived(axis: str) -> bool:
+    """Whether an axis is named after another, as `cache length + 1` is."""
+    return any(word in axis for word in ("*", " + ", " - "))
+
+
+def _size_at(place: str, inputs: Inputs) -> int | None:
+    """The size at `name[dimension]` or `name[child][dimension]` of the keyword arguments."""
+    name, *rest = place.replace("]", "").split("[")
+    value = inputs[1].get(name)
+    if value is None or not rest:
+        return None
+    if not isinstance(value, torch.Tensor):
+        leaves = tree_flatten(value)[0]
+        value = leaves[int(rest[0])] if len(rest) > 1 and len(leaves) > int(rest[0]) else None
+    return int(value.shape[int(rest[-1])]) if isinstance(value, torch.Tensor) else None
+
+
+def _another_image(part: BuiltPart, plan: Plan) -> Inputs | None:
+    """The same part's inputs for an image of two thirds the height and half the width, in whole patches."""
+    size, config = plan.options.image_size, getattr(plan, "config", None)
+    pictures = [
+        value for value in part.kwargs.values() if isinstance(value, torch.Tensor) and value.is_floating_point()
+    ]
+    if size is None or config is None or not pictures or part.name not in plan.available_parts:
+        return None
+    unit = image_unit(config)
+    smaller = (max(unit, size[0] * 2 // 3 // unit * unit), max(unit, size[1] // 2 // unit * unit))
+    options = msgspec.structs.replace(plan.options, image_size=smaller, weights="fake", device="cpu")
+    other = resolve(TargetRef(ref=plan.ref, parts=(part.name,), options=options)).build().part(part.name)
+    inputs = (other.args, other.kwargs)
+    if other.kwargs.keys() != part.kwargs.keys():
+        return None
+    return None if same_shapes(inputs, (part.args, part.kwargs)) else _with_values(inputs, part)
+
+
+def _with_values(inputs: Inputs, part: BuiltPart) -> Inputs:
+    """Fake tensors, which have no values, as random ones, on the device of the part."""
+    generator = torch.Generator().manual_seed(_SEED)
+    device = next((leaf.device for leaf in tree_flatten(part.kwargs)[0] if isinstance(leaf, torch.Tensor)), None)
+
+    def drawn(leaf: Any) -> Any:
+        if isinstance(leaf, FakeTensor):
+            leaf = torch.randn(leaf.shape, generator=generator).to(leaf.dtype)
+        return leaf.to(device) if isinstance(leaf, torch.Tensor) and device is not None else leaf
+
+    made: Inputs = tree_map(drawn, inputs)
+    return made
+
+
+def _grown(part: BuiltPart) -> Iterator[Inputs]:
+    """Where sizes are free, those of the last set once more larger; not where one of them follows from another."""
+    if any(derived(axis) for axis in part.axes):
+        return
+    last = part.more_inputs[-1] if part.more_inputs else (part.args, part.kwargs)
+    yield from other_sizes(part.module, last, part.dynamic_shapes)

@@ -1,0 +1,128 @@
+"""Drafts of a script, from the barest to the fullest: which code goes in, and the call at its end."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import traceback
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from exportdoctor.core.probe import Probe
+from exportdoctor.core.protocol.repro import Draft
+from exportdoctor.worker.attempt.export_attempt import _shapes
+from exportdoctor.worker.capture.flat_signature import _bundled
+from exportdoctor.worker.capture.forward_hooks import Call
+from exportdoctor.worker.capture.session import PartCapture
+from exportdoctor.worker.repro.literals import shapes_code
+from exportdoctor.worker.repro.prune import mentioned_names
+from exportdoctor.worker.repro.recorder import Record
+from exportdoctor.worker.repro.script_builder import Script
+from exportdoctor.worker.repro.watched_run import watched
+
+_Way = tuple[str, Record | None, bool, bool]
+
+
+def _ways(part: PartCapture, probe: Probe, record: Record) -> Iterator[_Way]:
+    """How a draft may be made: its name, what ran, whether calls of known result go, and whether decorators stay."""
+    if record.lines:
+        yield "what ran until it failed, calls of known result replaced", record, True, False
+        yield "what ran until it failed", record, False, False
+        yield "what ran until it failed, decorators kept", record, False, True
+    _, eager = watched(part, probe, exporting=False)  # seconds for a large model, and seldom needed
+    both = Record(record.lines | eager.lines, record.codes | eager.codes, record.methods | eager.methods, {})
+    yield "what runs in eager", both, False, False
+    yield "what runs in eager, decorators kept", both, False, True
+    yield "everything", None, False, True
+
+
+def drafts(part: PartCapture, probe: Probe, record: Record, notes: list[str]) -> Iterator[Draft]:
+    """Drafts from the barest to the fullest; one that cannot be written leaves a note."""
+    seen: set[str] = set()
+    for what, run, substitute, decorators in _ways(part, probe, record):
+        try:
+            draft = _draft(part, probe, what, run, substitute=substitute, decorators=decorators)
+        except Exception as error:  # another way may do
+            notes.append(f"no script of {what}: {type(error).__name__}: {error}")
+            traceback.print_exc()
+            continue
+        if draft.source not in seen:
+            seen.add(draft.source)
+            yield draft
+
+
+def _draft(
+    part: PartCapture, probe: Probe, what: str, record: Record | None, *, substitute: bool, decorators: bool
+) -> Draft:
+    module, call = part.module_at(probe.fqn), part.calls_of(probe.fqn)[probe.call]
+    script = Script(part.names, record, substitute, decorators)
+    if record is not None:
+        script.mentioned = mentioned_names(record, substitute=substitute)
+    if probe.opaque:
+        script.stands = dict(_stands(script, call))
+        script.notes.append("children return tensors of their captured shapes, because they fail themselves")
+    shapes = _shapes(part, probe, module)
+    spelled = _bundled(inspect.signature(module.forward), call.args, call.kwargs)
+    instance = script.instance(module, spelled=spelled)
+    if not module.training and any(_cares_for_mode(one) for one in module.modules()):
+        instance += ".eval()"
+    dtypes = {p.dtype for p in module.parameters() if p.is_floating_point()}
+    if len(dtypes) == 1 and dtypes != {torch.float32}:
+        instance += f".to({dtypes.pop()})"
+    positional, keywords = _positional(module, call.args, call.kwargs, shapes)
+    args, kwargs = script.value(positional, whole=True), script.value(keywords, whole=True)
+    dims: dict[str, str] = {}
+    told = "" if shapes is None else f", dynamic_shapes={shapes_code(shapes, dims)}"
+    ending = [f"{name} = {code}" for name, code in dims.items()]
+    given = f"{instance}, {args}"
+    named = f", {kwargs}" if keywords else ""
+    match probe.exporter:
+        case "torchscript":
+            script._imports["io"] = None
+            named = f", kwargs={kwargs}" if keywords else ""
+            ending.append(f"torch.onnx.export({given}, io.BytesIO(){named}, dynamo=False)")
+        case "export-strict":
+            ending.append(f"torch.export.export({given}{named}{told}, strict=True)")
+        case _:
+            default = inspect.signature(torch.export.export).parameters["strict"].default
+            ending.append(f"torch.export.export({given}{named}{told}{', strict=False' if default else ''})")
+    return Draft(what=what, source=script.text(ending), notes=tuple(dict.fromkeys(script.notes)))
+
+
+def _stands(script: Script, call: Call) -> Iterator[tuple[int, str]]:
+    """What each child returned in this call, as code, by its id; left out where that cannot be told."""
+    for made in call.inner:
+        if made.refusal or made.layout is None:
+            continue
+        leaves = [
+            torch.empty(given.sizes, dtype=given.dtype, device="meta")
+            if isinstance(given.sizes, tuple)
+            else given.value
+            for given in made.given
+        ]
+        with contextlib.suppress(LookupError):
+            yield made.child, script.value(pytree.tree_unflatten(leaves, made.layout), whole=True)
+
+
+def _positional(
+    module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], shapes: Any
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The call with keywords moved to their places, as far as they follow without a gap."""
+    if isinstance(shapes, tuple | list):
+        return args, kwargs
+    rest, moved = dict(kwargs), list(args)
+    for parameter in list(inspect.signature(module.forward).parameters.values())[len(args) :]:
+        if parameter.kind is not inspect.Parameter.POSITIONAL_OR_KEYWORD or parameter.name not in rest:
+            break
+        moved.append(rest.pop(parameter.name))
+    return tuple(moved), rest
+
+
+def _cares_for_mode(module: torch.nn.Module) -> bool:
+    """Whether training and evaluation differ: dropout, batch norm, or code that asks."""
+    return isinstance(module, torch.nn.modules.dropout._DropoutNd | torch.nn.modules.batchnorm._NormBase) or (
+        not type(module).__module__.startswith("torch.") and "training" in type(module).forward.__code__.co_names
+    )

@@ -1,0 +1,133 @@
+"""Watches one run of user code: which lines run, on which submodules, and what its calls of user functions return.
+
+Each fact is written to a file at once, so that a run that crashes or hangs has told all that came before.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import FrameType, FunctionType
+from typing import Any
+
+import torch
+
+from exportdoctor.worker.describe.describe_failure import state_id
+from exportdoctor.worker.describe.frames import is_user_file
+
+_PLAIN = (bool, int, float, str)
+Site = tuple[str, int, int, int, int]
+"""File, line, end line, column and end column of a call, columns in UTF-8 bytes."""
+
+
+@dataclass
+class Record:
+    """What a run did. `codes` are (file, first line) of functions that ran, `methods` those with the FQN of `self`.
+
+    `returned` maps a call's site to what it always returned: a plain value, or `module:qualified name` of a function.
+    """
+
+    lines: set[tuple[str, int]] = field(default_factory=set)
+    codes: set[tuple[str, int]] = field(default_factory=set)
+    methods: set[tuple[str, str, int]] = field(default_factory=set)
+    returned: dict[Site, Any] = field(default_factory=dict)
+
+    def ran(self, file: str, first: int, last: int) -> bool:
+        """Whether any line of a range did."""
+        return any((file, line) in self.lines for line in range(first, last + 1))
+
+
+@dataclass
+class Recorder:
+    """A trace function that writes facts to the descriptor `out`."""
+
+    out: int
+    names: Mapping[int, str]
+    _files: dict[str, bool] = field(default_factory=dict)
+    _told: set[str] = field(default_factory=set)
+    _raised: set[int] = field(default_factory=set)
+
+    def run(self, work: Callable[[], Any]) -> Any:
+        """What `work` returns, watched."""
+        sys.settrace(self._called)
+        try:
+            return work()
+        finally:
+            sys.settrace(None)
+
+    def _tell(self, *fact: Any) -> None:
+        line = json.dumps(fact)
+        if line not in self._told:
+            self._told.add(line)
+            os.write(self.out, line.encode() + b"\n")
+
+    def _called(self, frame: FrameType, event: str, _: Any) -> Any:
+        code = frame.f_code
+        watched = self._files.get(code.co_filename)  # every call of torch's own comes by here: it must be quick
+        if watched is None:
+            watched = is_user_file(code.co_filename) and os.path.isfile(code.co_filename)
+            self._files[code.co_filename] = watched
+        if not watched:
+            return None
+        self._tell("code", code.co_filename, code.co_firstlineno)
+        owner = frame.f_locals.get("self")
+        if isinstance(owner, torch.nn.Module):
+            self._tell("method", self.names.get(state_id(owner), "?"), code.co_filename, code.co_firstlineno)
+        return self._inside
+
+    def _inside(self, frame: FrameType, event: str, value: Any) -> Any:
+        code = frame.f_code
+        if event == "line":
+            self._tell("line", code.co_filename, frame.f_lineno)
+        elif event == "exception":
+            self._raised.add(id(frame))
+        elif event == "return":
+            site = _site(frame.f_back)
+            if site is not None:
+                raised = id(frame) in self._raised and value is None
+                self._tell("returned", site, ["unknown"] if raised else _told(value))
+            self._raised.discard(id(frame))
+        return self._inside
+
+
+def _site(frame: FrameType | None) -> Site | None:
+    """Where `frame` is calling from, if that is the user's code."""
+    if frame is None or not is_user_file(frame.f_code.co_filename):
+        return None
+    positions = list(frame.f_code.co_positions())
+    index = frame.f_lasti // 2
+    if not 0 <= index < len(positions) or None in positions[index]:
+        return None
+    return (frame.f_code.co_filename, *positions[index])  # type: ignore[return-value]
+
+
+def _told(value: Any) -> list[Any]:
+    if type(value) in _PLAIN:
+        return ["plain", value]
+    if isinstance(value, FunctionType) and "<" not in value.__qualname__:
+        return ["function", value.__module__, value.__qualname__]
+    return ["unknown"]
+
+
+def read_record(path: str) -> Record:
+    """The record in the file at `path`; a torn last line is dropped."""
+    record = Record()
+    returned: dict[Site, list[Any]] = {}
+    with open(path, encoding="utf-8") as file:
+        for text in file:
+            if not text.endswith("\n"):
+                break
+            kind, *fact = json.loads(text)
+            if kind == "line":
+                record.lines.add((fact[0], fact[1]))
+            elif kind == "code":
+                record.codes.add((fact[0], fact[1]))
+            elif kind == "method":
+                record.methods.add((fact[0], fact[1], fact[2]))
+            else:
+                returned.setdefault(tuple(fact[0]), []).append(fact[1])
+    record.returned = {site: told[0] for site, told in returned.items() if len(told) == 1 and told[0] != ["unknown"]}
+    return record

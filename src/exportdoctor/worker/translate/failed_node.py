@@ -1,0 +1,173 @@
+"""Where a stage after the export failed: the FX or ONNX node that an exception speaks of, its submodule and its line.
+
+Nodes are taken from the traceback's frames where Python failed, and by name from ONNX Runtime's message where it did.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+
+from exportdoctor.core.failure.signature import normalise
+from exportdoctor.core.protocol.export import Trouble
+from exportdoctor.worker.describe.describe_failure import causes, describe, qualified_name
+from exportdoctor.worker.describe.frames import tracebacks
+
+_NODE_IN_MESSAGE = (
+    r"with name '([^']+)'",
+    r"Name:'([^']+)'",
+    r"[Nn]ode ?\(([^)]*)\)",
+    r"Node:\s*([\w./:-]+)",
+    r"node[_ ]name[:=]\s*'?([\w./:-]+)",
+)
+_FRAME = re.compile(r'File "([^"\n]+)", line (\d+), in [^\n]*(?:\n\s+([^\n]+))?')
+_SCOPES, _CLASSES = "pkg.torch.onnx.name_scopes", "pkg.torch.onnx.class_hierarchy"
+_STACK = "pkg.torch.onnx.stack_trace"
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeFact:
+    """A node of a graph: FX or ONNX."""
+
+    name: str
+    op: str
+    module: str = ""
+    module_class: str = ""
+    stack: str = ""
+
+
+def trouble(stage: str, error: BaseException, *, prefix: str = "", model: Path | None = None) -> Trouble:
+    """What failed and where. `prefix` is the part's place in the whole model, `model` the file that was loaded."""
+    chain = tuple(causes(error))
+    node = _fx_node(chain)
+    fact = fx_fact(node) if node is not None else _onnx_fact(str(error), model)
+    innermost = chain[-1]
+    said = statement(innermost).replace(f"{model.parent}{os.sep}" if model else os.sep + os.sep, "")
+    return _placed(Trouble(stage=stage, exception=qualified_name(type(innermost)), message=said), fact, prefix)
+
+
+def export_trouble(error: BaseException, names: dict[int, str]) -> Trouble:
+    """As `trouble`, for the export itself: its frames tell the line."""
+    failure = describe(error, stage="export", names=names)
+    culprit, first = failure.culprit, failure.exceptions[0]
+    return Trouble(
+        stage="export",
+        exception=first.type,
+        message=statement(error),
+        op=failure.op.name if failure.op else "",
+        module=failure.deepest_module or "",
+        file=culprit.file if culprit else "",
+        line=culprit.line if culprit else 0,
+        source=culprit.source if culprit else "",
+        where=culprit.function if culprit else "",
+    )
+
+
+def statement(error: BaseException) -> str:
+    """The first line of a message that says something."""
+    lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
+    return lines[0][:600] if lines else ""
+
+
+def same_trouble(one: Trouble, other: Trouble) -> bool:
+    """Whether two failures are one: same stage, same exception, same op, same message but for names and numbers."""
+    return _key(one) == _key(other)
+
+
+def _key(found: Trouble) -> tuple[str, str, str, str]:
+    message = re.sub(r"'[^']*'|\([\w.:/-]*\)", "<name>", re.sub(r"Load model from \S+ failed:", "", found.message))
+    message = message.replace(found.node or "\0", "<name>")
+    return found.stage, found.exception, found.op, normalise(message)
+
+
+def _fx_node(chain: tuple[BaseException, ...]) -> torch.fx.Node | None:
+    """The node that was being translated or run: the innermost on any of the tracebacks."""
+    found: torch.fx.Node | None = None
+    for error in chain:
+        for link in tracebacks(error):
+            for name in ("node", "n"):
+                value = link.tb_frame.f_locals.get(name)
+                if isinstance(value, torch.fx.Node) and value.op == "call_function":
+                    found = value
+    return found
+
+
+def fx_fact(node: torch.fx.Node) -> NodeFact:
+    """A node of an exported program's graph, with the submodule that it came from."""
+    stack = list((node.meta.get("nn_module_stack") or {}).values())
+    name, kind = stack[-1] if stack else ("", "")
+    called = kind if isinstance(kind, str) else getattr(kind, "__name__", "")
+    return NodeFact(
+        name=node.name,
+        op=str(node.target),
+        module=_plain(name),
+        module_class=called.rpartition(".")[2],
+        stack=node.meta.get("stack_trace") or "",
+    )
+
+
+def _onnx_fact(message: str, model: Path | None) -> NodeFact | None:
+    names = [found[1] for pattern in _NODE_IN_MESSAGE if (found := re.search(pattern, message)) and found[1]]
+    if not names or model is None:
+        return None
+    import onnx
+
+    for node in onnx.load(str(model), load_external_data=False).graph.node:
+        if node.name in names:
+            return onnx_fact(node)
+    return NodeFact(name=names[0], op="")
+
+
+def onnx_fact(node: Any) -> NodeFact:
+    """A node of an ONNX graph (a proto), with what torch.onnx noted of its origin."""
+    noted = {entry.key: entry.value for entry in node.metadata_props}
+    scopes, classes = _listed(noted.get(_SCOPES, "")), _listed(noted.get(_CLASSES, ""))
+    return NodeFact(
+        name=node.name,
+        op=node.op_type,
+        module=_plain(scopes[-2]) if len(scopes) > 1 else "",
+        module_class=classes[-2].rpartition(".")[2] if len(classes) > 1 else "",
+        stack=noted.get(_STACK, ""),
+    )
+
+
+def _listed(text: str) -> list[str]:
+    try:
+        value = ast.literal_eval(text) if text else []
+    except (ValueError, SyntaxError):
+        return []
+    return [str(one) for one in value]
+
+
+def _plain(name: str) -> str:
+    """A module's FQN: export calls the second call of a module `name@1`."""
+    return name.partition("@")[0].removeprefix("L['self'].")
+
+
+def placed(found: Trouble, fact: NodeFact | None, prefix: str) -> Trouble:
+    """The failure with a node's facts."""
+    return _placed(found, fact, prefix)
+
+
+def _placed(found: Trouble, fact: NodeFact | None, prefix: str) -> Trouble:
+    if fact is None:
+        return found
+    frames = [one for one in _FRAME.findall(fact.stack) if "/torch/" not in one[0]]
+    file, line, source = frames[-1] if frames else ("", "0", "")
+    return msgspec.structs.replace(
+        found,
+        node=fact.name,
+        op=fact.op,
+        module=".".join(filter(None, (prefix, fact.module))),
+        module_class=fact.module_class,
+        file=file,
+        line=int(line),
+        source=source.strip(),
+    )

@@ -1,0 +1,104 @@
+"""The stages after an export: translation to ONNX, and with real values the file loaded, run and compared with eager.
+
+What fails there is told like any other failure: with the submodule and the line that the graph's node came from.
+"""
+
+from __future__ import annotations
+
+import copy
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._pytree import tree_leaves
+
+from exportdoctor.core.outcome import Agreement, ExceptionFact, Failure, Frame, OpFact, Stage
+from exportdoctor.targets.eager import run_once
+from exportdoctor.worker.capture.forward_hooks import Call
+from exportdoctor.worker.describe.describe_failure import causes
+from exportdoctor.worker.prove.compare_outputs import agreement, tensors_in
+from exportdoctor.worker.translate.failed_node import trouble
+from exportdoctor.worker.translate.onnx_program import check, drop_assertions, flat_inputs, quiet, save
+from exportdoctor.worker.translate.onnx_session import OnnxSession
+
+
+class StageFailed(Exception):
+    """A stage after the export failed, or its numbers are not eager's. `passed` are the stages before it."""
+
+    def __init__(
+        self, stage: Stage, failure: Failure, passed: tuple[Stage, ...], numbers: tuple[Agreement, ...] = ()
+    ) -> None:
+        super().__init__(stage)
+        self.stage, self.failure, self.passed, self.numbers = stage, failure, passed, numbers
+
+
+def go_on(program: Any, module: torch.nn.Module, call: Call, *, to: str, prefix: str) -> dict[str, str]:
+    """Translate the program of `module`, and with `to` = ort load, run and compare it; returns the stages passed.
+
+    Raises StageFailed. Without values only the translation is asked: an ONNX file of fake weights cannot be run.
+    """
+    if to != "ort" or _fake(module, call):
+        _stage("translate", lambda: _translated(program), (), prefix)
+        return {"translate": "pass"}
+    passed: tuple[Stage, ...] = ()
+    wanted = run_once(module, (call.args, call.kwargs))
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.onnx"
+        made = _stage("translate", lambda: _translated(program, optimise=True), passed, prefix)
+        passed = ("translate",)
+
+        def load() -> OnnxSession:
+            save(made, path, external_data=False)
+            check(path)
+            return OnnxSession(path)
+
+        session = _stage("load", load, passed, prefix, path)
+        passed = (*passed, "load")
+        inputs = flat_inputs(program, *copy.deepcopy((call.args, call.kwargs)))
+        answers = _stage("run", lambda: session.run(inputs), passed, prefix, path)
+    passed = (*passed, "run")
+    row = agreement("the captured call", answers, tensors_in(wanted))
+    if not row.holds:
+        said = row.trouble or f"an output differs from eager's by {row.max_abs:.1e}, {row.tolerance:.0e} is allowed"
+        fact = ExceptionFact(type="exportdoctor.NumbersDiffer", message=said)
+        raise StageFailed("numbers", Failure(stage="numbers", exceptions=(fact,)), passed, (row,))
+    return dict.fromkeys((*passed, "numbers"), "pass")
+
+
+def _fake(module: torch.nn.Module, call: Call) -> bool:
+    values = (*module.parameters(), *module.buffers(), *tree_leaves((call.args, call.kwargs)))
+    return any(isinstance(value, FakeTensor) for value in values)
+
+
+def _translated(program: Any, *, optimise: bool = False) -> Any:
+    drop_assertions(program)
+    with quiet():
+        return torch.onnx.export(program, dynamo=True, verbose=False, optimize=optimise)
+
+
+def _stage(stage: Stage, work: Any, passed: tuple[Stage, ...], prefix: str, model: Path | None = None) -> Any:
+    try:
+        return work()
+    except Exception as error:
+        raise StageFailed(stage, _failure(stage, error, prefix, model), passed) from error
+
+
+def _failure(stage: Stage, error: Exception, prefix: str, model: Path | None) -> Failure:
+    """The failure with one frame: the line of the forward that the node came from."""
+    found = trouble(stage, error, prefix=prefix, model=model)
+    chain = list(causes(error))
+    facts = tuple(
+        ExceptionFact(type=f"{type(one).__module__}.{type(one).__qualname__}", message=str(one)) for one in chain[-1:]
+    )
+    frame = Frame(
+        file=found.file or "<graph>",
+        line=found.line,
+        function=found.where or "forward",
+        source=found.source,
+        module=found.module or prefix,
+        user=True,
+    )
+    op = OpFact(name=found.op, raised=True) if found.op else None
+    return Failure(stage=stage, exceptions=facts, frames=(frame,) if found.node or found.file else (), op=op)

@@ -1,0 +1,102 @@
+"""The smallest submodule whose export fails by itself in the same later stage and in the same way.
+
+Asked are the submodule that the node came from and then each of its parents, with the inputs that they were called
+with; the part itself, which is known to fail, is not asked again.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+
+from exportdoctor.core.protocol.export import Trouble
+from exportdoctor.shims import ExportCall
+from exportdoctor.worker.capture.dim_names import all_dynamic
+from exportdoctor.worker.capture.dynamic_dims import dynamic_shapes_of
+from exportdoctor.worker.capture.flat_signature import flat_signature
+from exportdoctor.worker.capture.forward_hooks import Call, Calls, add_dims, record
+from exportdoctor.worker.capture.snapshot import Budget
+from exportdoctor.worker.translate.failed_node import same_trouble, trouble
+from exportdoctor.worker.translate.onnx_program import check, flat_inputs, save, translate
+from exportdoctor.worker.translate.onnx_session import OnnxSession
+
+_MOST_ASKED = 6
+
+
+def bisected(found: Trouble, call: ExportCall, *, prefix: str, opset: int, doing: Callable[[str], None]) -> Trouble:
+    """The failure with the smallest submodule that shows it alone. To be asked while the shims of `call` hold."""
+    own = found.module.removeprefix(prefix).lstrip(".") if prefix else found.module
+    chain = _ancestors(own)
+    if not chain:
+        return found
+    calls = _captured(call)
+    asked = 0
+    for path in chain[:_MOST_ASKED]:
+        seen = _call_of(call, calls, path)
+        if seen is None:
+            continue
+        asked += 1
+        full = ".".join(filter(None, (prefix, path)))
+        doing(f"asking {full} alone")
+        again = _fails(call.module.get_submodule(path), seen, opset=opset, stage=found.stage)
+        if again is not None and same_trouble(again, found):
+            return msgspec.structs.replace(found, alone=full, asked=asked)
+    return msgspec.structs.replace(found, asked=asked)
+
+
+def _ancestors(path: str) -> list[str]:
+    """The path and its parents, the deepest first, without the root."""
+    names = path.split(".") if path else []
+    return [".".join(names[:count]) for count in range(len(names), 0, -1)]
+
+
+def _captured(call: ExportCall) -> dict[int, Calls]:
+    calls = record(call.module, call.args, call.kwargs, budget=Budget())
+    for args, kwargs in call.more_inputs[:1]:
+        add_dims(calls, record(call.module, args, kwargs, budget=Budget()))
+    return calls
+
+
+def _call_of(call: ExportCall, calls: dict[int, Calls], path: str) -> Call | None:
+    try:
+        module = call.module.get_submodule(path)
+    except AttributeError:
+        return None
+    kept = calls.get(id(module), Calls()).kept
+    return kept[0] if kept else None
+
+
+def _fails(module: torch.nn.Module, seen: Call, *, opset: int, stage: str) -> Trouble | None:
+    """How a submodule fails alone, `None` where it does not."""
+    at, path = "export", None
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            program = _exported(module, seen)
+            at = "translate"
+            made = translate(program, opset=opset).made
+            if stage == "translate":
+                return None
+            path = Path(folder) / "alone.onnx"
+            save(made, path, external_data=False)
+            at = "check"
+            check(path)
+            at = "load"
+            session = OnnxSession(path, optimise=False)
+            at = "run"
+            session.run(flat_inputs(program, seen.args, seen.kwargs))
+        except Exception as error:
+            return trouble(at, error, model=path)
+    return None
+
+
+def _exported(module: torch.nn.Module, seen: Call) -> Any:
+    context: AbstractContextManager[None] = flat_signature(module, seen.args, seen.kwargs)
+    with torch.no_grad(), context:
+        shapes = dynamic_shapes_of(module, seen.args, seen.kwargs, all_dynamic(seen))
+        return torch.export.export(module, seen.args, seen.kwargs, dynamic_shapes=shapes, strict=False)

@@ -1,0 +1,69 @@
+"""The first value of an ONNX file that differs from the exported program's: where wrong numbers begin."""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from exportdoctor.core.protocol.export import Trouble
+from exportdoctor.shims import ExportCall, export_program
+from exportdoctor.worker.prove.compare_outputs import LARGEST, difference
+from exportdoctor.worker.prove.input_set import InputSet
+from exportdoctor.worker.translate.failed_node import fx_fact, placed
+from exportdoctor.worker.translate.onnx_program import flat_inputs, leaves_of_program, quiet, runnable, translate
+
+if TYPE_CHECKING:
+    from exportdoctor.worker.export.part_files import Job
+
+_AT_A_TIME = 200
+
+
+def first_difference(job: Job, call: ExportCall, one: InputSet) -> Trouble | None:
+    """The node behind the first value that is not eager's, `None` where all values in between agree."""
+    job.doing("looking for the first value that differs")
+    program = export_program(call)
+    reader = copy.copy(program)
+    made = translate(program, opset=job.order.opset).made
+    inputs = call.convert(copy.deepcopy(one.inputs))
+    flat = flat_inputs(reader, *inputs)
+    recorder = _Recorder(runnable(made.exported_program))
+    recorder.run(*leaves_of_program(reader, *inputs))
+    known = {value.name for node in made.model.graph for value in node.outputs}
+    nodes = [node for node in recorder.seen if node.name in known]
+    for start in range(0, len(nodes), _AT_A_TIME):
+        several = nodes[start : start + _AT_A_TIME]
+        with quiet():
+            answers = made.compute_values([node.name for node in several], tuple(flat))
+        for node, answer in zip(several, answers, strict=True):
+            found = _differs(node, answer, recorder.seen[node])
+            if found:
+                trouble = Trouble(stage="numbers", exception="AccuracyMismatch", message=found)
+                return placed(trouble, fx_fact(node), job.part.prefix)
+    return None
+
+
+def _differs(node: torch.fx.Node, answer: torch.Tensor, wanted: torch.Tensor) -> str:
+    if answer.shape != wanted.shape:
+        return f"{node.name} is {list(answer.shape)} in the file and {list(wanted.shape)} in the program"
+    absolute, _, allowed = difference(answer.to(wanted.dtype), wanted)
+    if absolute <= allowed:
+        return ""
+    by = f"by {absolute:.2g}, where {allowed:.2g} is allowed" if absolute < LARGEST else "in what is not finite"
+    return f"{node.name} differs from the program's {by}"
+
+
+class _Recorder(torch.fx.Interpreter):
+    """Runs a program and keeps every tensor that an op gives, in order."""
+
+    def __init__(self, module: torch.fx.GraphModule) -> None:
+        super().__init__(module)
+        self.seen: dict[torch.fx.Node, torch.Tensor] = {}
+
+    def run_node(self, n: torch.fx.Node) -> Any:
+        """The value; a tensor of an op is kept."""
+        value = super().run_node(n)
+        if n.op == "call_function" and isinstance(value, torch.Tensor):
+            self.seen[n] = value.detach().clone()
+        return value

@@ -1,0 +1,170 @@
+"""Makes an ONNX file of an exported program, and turns inputs of the program into inputs of the file.
+
+What an ONNX file cannot say is left out here and counted: the assertions of the program.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, TensorArgument
+from torch.utils._pytree import keystr, tree_flatten, tree_flatten_with_path, tree_unflatten
+
+from exportdoctor.core.protocol.export import Input, Written
+
+_CHECKS = ("_assert_", "sym_constrain_range", "_check")
+_ABOUT_DTYPES = "_assert_tensor_metadata"
+_INLINE_LIMIT = 2**31 - 2**20
+"""A protobuf message ends at 2 GiB; a graph needs some of it."""
+
+
+@dataclass(frozen=True)
+class Translated:
+    """What torch.onnx made of a program. `dropped` counts the program's assertions that are not in the file."""
+
+    made: Any
+    dropped: int
+
+
+def translate(program: Any, *, opset: int = 0) -> Translated:
+    """Translate an exported program, whose graph is changed by it. Raises what torch.onnx raises."""
+    dropped = drop_assertions(program)
+    with quiet():
+        made = torch.onnx.export(program, dynamo=True, verbose=False, opset_version=opset or None)
+    return Translated(made=made, dropped=dropped)
+
+
+def name_values(made: Any, program: Any, axes: Mapping[str, tuple[str, ...]]) -> None:
+    """Give outputs the names of eager's outputs, and dynamic sizes of inputs those of the part's axes."""
+    graph = made.model.graph
+    taken = {value.name for value in graph.inputs}
+    names = output_names(program)
+    if len(names) == len(graph.outputs) == len({id(value) for value in graph.outputs}):
+        for value, name in zip(graph.outputs, names, strict=True):
+            if value.name not in taken:
+                value.name = name if name not in taken else f"present_{name.removeprefix('past_')}"
+    inputs = {value.name: value for value in graph.inputs}
+    renamed = {str(size): re.sub(r"\W+", "_", axis).strip("_") for axis, size in _sizes(inputs, axes)}
+    made.rename_axes({old: new for old, new in renamed.items() if re.fullmatch(r"s\d+", old)})
+
+
+def _sizes(inputs: Mapping[str, Any], axes: Mapping[str, tuple[str, ...]]) -> Iterator[tuple[str, Any]]:
+    """Each axis with the symbol that the file has for it."""
+    for axis, places in axes.items():
+        for place in places:
+            name, _, dimension = place.rpartition("[")
+            value = inputs.get(re.sub(r"\[(\d+)\]", r"_\1", name))
+            if value is not None and value.shape is not None and int(dimension[:-1]) < len(value.shape):
+                size = value.shape[int(dimension[:-1])]
+                if not isinstance(size, int):
+                    yield axis, getattr(size, "value", size)
+
+
+def output_names(program: Any) -> list[str]:
+    """Where each tensor is in the program's output, as a name: `pooler_output`, `past_key_values_0`."""
+    spec = program.call_spec.out_spec
+    paths, _ = tree_flatten_with_path(tree_unflatten(list(range(spec.num_leaves)), spec))
+    specs = [one for one in program.graph_signature.output_specs if one.kind == OutputKind.USER_OUTPUT]
+    names = [re.sub(r"\W+", "_", keystr(keys)).strip("_") or "output" for keys, _ in paths]
+    kept = [name for name, one in zip(names, specs, strict=False) if isinstance(one.arg, TensorArgument)]
+    return [name if not name.isdigit() else f"output_{name}" for name in kept] if len(set(kept)) == len(kept) else []
+
+
+def drop_assertions(program: Any) -> int:
+    """Remove a program's assertions and what only they need; returns how many of them were about sizes or values.
+
+    torch.onnx 2.13 removes assertions and leaves what they asserted, such as `_is_all_true`, for which it has no
+    translation.
+    """
+    count = 0
+    for module in program.graph_module.modules():
+        graph = getattr(module, "graph", None)
+        if not isinstance(graph, torch.fx.Graph):
+            continue
+        for node in list(graph.nodes):
+            if node.op == "call_function" and not node.users and any(word in str(node.target) for word in _CHECKS):
+                count += _ABOUT_DTYPES not in str(node.target)
+                graph.erase_node(node)
+        graph.eliminate_dead_code()
+        module.recompile()
+    return count
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without what torch.onnx says of libraries that are not there, and of names that it copies."""
+    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir")]
+    before = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for logger, level in zip(loggers, before, strict=True):
+            logger.setLevel(level)
+
+
+def save(made: Any, path: Path, *, external_data: bool) -> Written:
+    """Write the file; weights go beside it where they are more than a protobuf message may hold, or on request."""
+    sizes = [value.const_value.nbytes for value in made.model.graph.initializers.values() if value.const_value]
+    made.save(str(path), external_data=external_data or sum(sizes) > _INLINE_LIMIT)
+    return written(path, made.model)
+
+
+def written(path: Path, model: Any) -> Written:
+    """The record of a file of this model. A data file bears the name of the ONNX file."""
+    beside = tuple(sorted(one.name for one in path.parent.glob(f"{path.name}.*") if one.is_file()))
+    return Written(
+        name=path.name,
+        bytes=path.stat().st_size + sum((path.parent / one).stat().st_size for one in beside),
+        data=beside,
+        inputs=tuple(_input(value) for value in model.graph.inputs),
+        outputs=tuple(_input(value) for value in model.graph.outputs),
+        nodes=sum(1 for _ in model.graph),
+    )
+
+
+def _input(value: Any) -> Input:
+    shape = tuple(size if isinstance(size, int) else str(size) for size in value.shape or ())
+    return Input(name=value.name, dtype=value.dtype.name.lower() if value.dtype else "", shape=shape)
+
+
+def check(path: Path) -> None:
+    """Raise what onnx's checker raises."""
+    import onnx
+
+    onnx.checker.check_model(str(path))
+
+
+def runnable(program: Any) -> Any:
+    """The program as a module that takes its inputs in the traced order, without the guards that torch 2.9 adds."""
+    try:
+        return program.module(check_guards=False)
+    except TypeError:
+        return program.module()
+
+
+def leaves_of_program(program: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    """Every input of the program in the traced order, what it holds as constants included."""
+    from torch.export._tree_utils import reorder_kwargs
+
+    return tree_flatten((args, reorder_kwargs(kwargs, program.call_spec.in_spec)))[0]
+
+
+def flat_inputs(program: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
+    """The program's inputs in the order of the file's: as traced, without what the program holds as constants."""
+    leaves = leaves_of_program(program, args, kwargs)
+    user = [one for one in program.graph_signature.input_specs if one.kind == InputKind.USER_INPUT]
+    if len(user) != len(leaves):
+        raise ValueError(f"the program takes {len(user)} inputs, and there are {len(leaves)}")
+    return [leaf for one, leaf in zip(user, leaves, strict=True) if not isinstance(one.arg, ConstantArgument)]

@@ -1,0 +1,202 @@
+"""An ONNX file cut into several at block boundaries, to be run one after the other, and the same merged again.
+
+Cuts lie where the next of the numbered blocks begins (`blocks.3` after `blocks.2`), as torch.onnx noted it at each
+node. What is made before a cut and needed behind it leaves one file as an output and enters a later one as an input.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from exportdoctor.core.errors import UsageError
+from exportdoctor.core.protocol.export import Input, Written
+from exportdoctor.worker.translate.failed_node import onnx_fact
+from exportdoctor.worker.translate.onnx_program import check, flat_inputs
+from exportdoctor.worker.translate.onnx_session import OnnxSession
+
+if TYPE_CHECKING:
+    from exportdoctor.worker.export.part_files import Job, Made, Runs
+
+_BLOCK = re.compile(r"((?:[\w.]*\.)?[A-Za-z_]\w*)\.(\d+)(?:\.|$)")
+_INLINE_LIMIT = 2**31 - 2**20
+
+
+def split_and_merged(job: Job, made: Made, path: Path, program: Any) -> None:
+    """Cut the file at `path`, note the pieces and how they run in `made`, and how they run merged again."""
+    job.doing(f"cutting it into {job.order.split} files")
+    whole = OnnxSession(path, device=job.device)
+    names, outputs = whole.inputs, whole.outputs
+    pieces = split(path, job.order.split, external_data=job.order.external_data)
+    paths = [path.parent / piece.name for piece in pieces]
+    chain = [OnnxSession(one, device=job.device) for one in paths]
+    merged = [OnnxSession(merge(paths, outputs), device=job.device)]
+    made.files += pieces
+
+    def running(sessions: Sequence[OnnxSession]) -> Runs:
+        return lambda args, kwargs: run_chain(sessions, names, outputs, flat_inputs(program, args, kwargs))
+
+    made.runs[f"{len(pieces)} files"] = running(chain)
+    made.runs["merged again"] = running(merged)
+
+
+def run_chain(
+    chain: Sequence[OnnxSession], inputs: Sequence[str], outputs: Sequence[str], given: Sequence[torch.Tensor]
+) -> list[torch.Tensor]:
+    """Run the files in turn; each takes what it needs of all that is known by then."""
+    known = dict(zip(inputs, given, strict=True))
+    for session in chain:
+        known.update(zip(session.outputs, session.run_named(known), strict=True))
+    return [known[name] for name in outputs]
+
+
+def split(path: Path, count: int, *, external_data: bool = False) -> list[Written]:
+    """Write the pieces beside `path`. Raises UsageError where there are not as many blocks."""
+    import onnx
+
+    model = onnx.load(str(path))
+    nodes = list(model.graph.node)
+    places = cuts(nodes, count)
+    inner = {value.name: value for value in model.graph.value_info}
+    names = {value.name: value for value in (*model.graph.input, *model.graph.output)}
+    weights = {one.name: one for one in model.graph.initializer}
+    pieces = []
+    for number, (first, last) in enumerate(pairwise(places)):
+        piece = _piece(model, nodes, first, last, {**inner, **names}, weights)
+        name = f"{path.stem}.{number + 1}of{count}.onnx"
+        pieces.append(_write(piece, path.with_name(name), external_data=external_data))
+    return pieces
+
+
+def cuts(nodes: Sequence[Any], count: int) -> list[int]:
+    """Where the pieces begin, and the end: the first node of a block, with about as many blocks in each piece."""
+    blocks = _blocks(nodes)
+    if len(blocks) < count:
+        what = f"{len(blocks)} numbered blocks" if blocks else "no numbered blocks"
+        raise UsageError(f"The graph has {what} and cannot be cut into {count} files", hint="Give a smaller --split")
+    starts = [blocks[len(blocks) * piece // count] for piece in range(1, count)]
+    return [0, *starts, len(nodes)]
+
+
+def _blocks(nodes: Sequence[Any]) -> list[int]:
+    """The first node of each block of the list of blocks that most nodes belong to."""
+    first: dict[str, dict[int, int]] = {}
+    sizes: dict[str, int] = {}
+    for place, node in enumerate(nodes):
+        found = _BLOCK.match(onnx_fact(node).module)
+        if found:
+            first.setdefault(found[1], {}).setdefault(int(found[2]), place)
+            sizes[found[1]] = sizes.get(found[1], 0) + 1
+    if not sizes:
+        return []
+    largest = max(sizes, key=lambda name: sizes[name])
+    begins = [place for _, place in sorted(first[largest].items())]
+    return [place for number, place in enumerate(begins) if all(place >= before for before in begins[:number])]
+
+
+def _piece(
+    model: Any, nodes: Sequence[Any], first: int, last: int, known: dict[str, Any], weights: dict[str, Any]
+) -> Any:
+    """The model of nodes[first:last]: its inputs are made before, its outputs are needed behind it or at the end."""
+    own = nodes[first:last]
+    made = [name for node in own for name in node.output if name]
+    needed = list(dict.fromkeys(name for node in own for name in _reads(node) if name))
+    behind = {name for node in nodes[last:] for name in _reads(node)} | {one.name for one in model.graph.output}
+    inputs = [name for name in needed if name not in set(made) and name not in weights]
+    inputs += [one.name for one in model.graph.input if first == 0 and one.name not in inputs]
+    outputs = [name for name in made if name in behind]
+    piece = _like(model, f"{model.graph.name}_{first}")
+    piece.graph.node.extend(own)
+    piece.graph.input.extend(_value(known, name) for name in inputs)
+    piece.graph.output.extend(_value(known, name) for name in outputs)
+    piece.graph.initializer.extend(weights[name] for name in needed if name in weights)
+    piece.graph.value_info.extend(known[name] for name in made if name in known and name not in set(outputs))
+    return piece
+
+
+def _like(model: Any, name: str) -> Any:
+    """An empty model of the same versions. It is filled in place: a whole graph of more than 2 GB cannot be copied."""
+    import onnx
+
+    made = onnx.ModelProto(
+        ir_version=model.ir_version, producer_name=model.producer_name, producer_version=model.producer_version
+    )
+    made.opset_import.extend(model.opset_import)
+    made.functions.extend(model.functions)
+    made.graph.name = name
+    return made
+
+
+def _reads(node: Any) -> Iterator[str]:
+    """What a node reads, in its subgraphs too."""
+    yield from node.input
+    for attribute in node.attribute:
+        for graph in (attribute.g, *attribute.graphs):
+            for inner in graph.node:
+                yield from _reads(inner)
+
+
+def _value(known: dict[str, Any], name: str) -> Any:
+    import onnx
+
+    if name not in known:
+        raise UsageError(f"The type of the value {name} is not in the file: no cut there", hint="Give another --split")
+    value = onnx.ValueInfoProto()
+    value.CopyFrom(known[name])
+    return value
+
+
+def _write(made: Any, path: Path, *, external_data: bool) -> Written:
+    import onnx
+
+    graph = made.graph
+    large = external_data or sum(len(one.raw_data) for one in graph.initializer) > _INLINE_LIMIT
+    inputs, outputs = tuple(map(_input, graph.input)), tuple(map(_input, graph.output))
+    onnx.save(made, str(path), save_as_external_data=large, location=f"{path.name}.data", size_threshold=1024)
+    check(path)
+    data = (f"{path.name}.data",) if path.with_name(f"{path.name}.data").exists() else ()
+    return Written(
+        name=path.name,
+        bytes=path.stat().st_size + sum((path.parent / one).stat().st_size for one in data),
+        data=data,
+        inputs=inputs,
+        outputs=outputs,
+        nodes=len(graph.node),
+    )
+
+
+def _input(value: Any) -> Input:
+    import onnx
+
+    kind = value.type.tensor_type
+    shape = tuple(size.dim_param or size.dim_value for size in kind.shape.dim)
+    return Input(name=value.name, dtype=onnx.TensorProto.DataType.Name(kind.elem_type).lower(), shape=shape)
+
+
+def merge(paths: Sequence[Path], outputs: Sequence[str]) -> Path:
+    """The pieces as one file again, beside them, with these outputs."""
+    import onnx
+
+    pieces = [onnx.load(str(path)).graph for path in paths]
+    made = {one.name for piece in pieces for one in piece.output}
+    ends = {one.name: one for piece in pieces for one in piece.output}
+    whole = _like(onnx.load(str(paths[0]), load_external_data=False), "merged")
+    graph = whole.graph
+    graph.node.extend(node for piece in pieces for node in piece.node)
+    graph.input.extend(one for one in _distinct(one for piece in pieces for one in piece.input) if one.name not in made)
+    graph.output.extend(ends[name] for name in outputs)
+    graph.initializer.extend(_distinct(one for piece in pieces for one in piece.initializer))
+    graph.value_info.extend(_distinct(one for piece in pieces for one in (*piece.value_info, *piece.output)))
+    merged = paths[0].with_name("merged.onnx")
+    onnx.save(whole, str(merged), save_as_external_data=True, location="merged.onnx.data")
+    check(merged)
+    return merged
+
+
+def _distinct(values: Iterable[Any]) -> list[Any]:
+    return list({value.name: value for value in values}.values())

@@ -1,0 +1,159 @@
+"""What a low precision costs: eager in it beside eager in float32, and the ops at which the numbers part."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import torch
+from torch.utils._pytree import tree_leaves, tree_map
+
+from exportdoctor.core.protocol.export import Loss, Precision
+from exportdoctor.targets import Built, BuiltPart, Plan
+from exportdoctor.targets.eager import run_once
+from exportdoctor.worker import environment
+from exportdoctor.worker.prove.compare_outputs import LARGEST, difference, tensors_in
+from exportdoctor.worker.prove.input_set import InputSet
+from exportdoctor.worker.translate.failed_node import fx_fact
+from exportdoctor.worker.translate.onnx_program import runnable
+
+LOW = {"float16": torch.float16, "bfloat16": torch.bfloat16}
+_TOLD = 3
+_PARTS_AT = 0.25
+"""A loss is told from this share of the largest growth on."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reference:
+    """The same target in float32."""
+
+    built: Built
+
+    def share_with(self, other: Built) -> None:
+        """Give `other` the reference's weights: two random draws in two dtypes would be two models."""
+        values = dict(self.built.model.state_dict(keep_vars=True))
+        with torch.no_grad():
+            for name, tensor in other.model.state_dict(keep_vars=True).items():
+                if name in values and values[name].shape == tensor.shape:
+                    tensor.copy_(values[name])
+
+
+def reference_for(plan: Plan) -> Reference | None:
+    """The reference of a low precision; None for others, and where its memory is not there."""
+    if plan.options.dtype not in LOW:
+        return None
+    options = msgspec.structs.replace(plan.options, dtype="float32")
+    built = dataclasses.replace(plan, options=options).build()  # type: ignore[type-var]
+    return Reference(built=built) if built.parameters * 4 < environment.available_bytes() // 2 else None
+
+
+def cost_of_dtype(reference: Reference, part: BuiltPart, one: InputSet, losses: tuple[Loss, ...]) -> Precision:
+    """Eager in the low precision beside eager in float32, both on the inputs of the low one."""
+    other = dataclasses.replace(part, module=_twin(reference, part))
+    inputs = tree_map(_raised, copy.deepcopy(one.inputs))
+    with part.prepare():
+        exact, found = tensors_in(run_once(other.module, inputs)), one.wanted
+    pairs = [(low.to(high.dtype), high) for low, high in zip(found, exact, strict=True) if high.is_floating_point()]
+    worst = max((_share(low, high) for low, high in pairs), default=(0.0, 0.0), key=lambda found: found[1])
+    dtype = next((name for name, kind in LOW.items() if any(t.dtype == kind for t in found)), "")
+    spoiled = [loss for loss in losses if loss.after >= LARGEST]
+    return Precision(
+        dtype=dtype,
+        max_abs=worst[0],
+        share=worst[1],
+        digits=round(-math.log10(worst[1]), 1) if 0 < worst[1] < 1 else 0.0,
+        losses=tuple(loss for loss in losses if loss not in spoiled),
+        overflow=spoiled[0] if spoiled else None,
+    )
+
+
+def _twin(reference: Reference, part: BuiltPart) -> torch.nn.Module:
+    """The part's module in the reference: by its place there, in whatever the part wraps around it."""
+    there = reference.built.part(
+        part.name if part.name in reference.built.makers else next(iter(reference.built.makers))
+    )
+    rewrap = getattr(part.module, "around", None)
+    return rewrap(there.module) if rewrap is not None else there.module
+
+
+def _raised(value: Any) -> Any:
+    low = isinstance(value, torch.Tensor) and value.dtype in LOW.values()
+    return value.float() if low else value
+
+
+def _share(low: torch.Tensor, high: torch.Tensor) -> tuple[float, float]:
+    absolute, _, _ = difference(low, high)
+    largest = float(high.abs().max()) if high.numel() else 0.0
+    return absolute, min(absolute / largest, LARGEST) if largest else 0.0
+
+
+def losses_of(program: Any, inputs: list[Any]) -> tuple[Loss, ...]:
+    """The ops of a program at which most is lost on these inputs, in the order of the program.
+
+    Each op runs twice: on low values as it is, and on float32 values that were carried along from the start.
+    """
+    shadow = _Shadow(runnable(program))
+    shadow.run(*inputs)
+    grown = sorted(shadow.found, key=lambda loss: loss.after - loss.before, reverse=True)
+    if not grown:
+        return ()
+    limit = (grown[0].after - grown[0].before) * _PARTS_AT if grown[0].after < LARGEST else LARGEST
+    told = [loss for loss in grown[:_TOLD] if loss.after - loss.before >= limit]
+    return tuple(loss for loss in shadow.found if loss in told)
+
+
+class _Shadow(torch.fx.Interpreter):
+    """Runs a graph in its own precision, with every value in float32 beside it."""
+
+    def __init__(self, module: torch.fx.GraphModule) -> None:
+        super().__init__(module)
+        self.high: dict[torch.fx.Node, Any] = {}
+        self.errors: dict[torch.fx.Node, float] = {}
+        self.found: list[Loss] = []
+
+    def run_node(self, n: torch.fx.Node) -> Any:
+        """The low value; the high one and its distance are noted."""
+        low = super().run_node(n)
+        self.high[n] = self._high(n, low)
+        self.errors[n] = _distance(low, self.high[n])
+        before = max((self.errors.get(one, 0.0) for one in n.all_input_nodes), default=0.0)
+        if n.op == "call_function" and self.errors[n] > before:
+            fact = fx_fact(n)
+            self.found.append(Loss(node=fact.name, op=fact.op, module=fact.module, before=before, after=self.errors[n]))
+        for done in self.user_to_last_uses.get(n, []):
+            self.high.pop(done, None)
+        return low
+
+    def _high(self, n: torch.fx.Node, low: Any) -> Any:
+        if n.op != "call_function":
+            return tree_map(_raised, low)
+        args, kwargs = torch.fx.node.map_arg((n.args, n.kwargs), lambda one: self.high[one])
+        args, kwargs = tree_map(_no_low_dtype, (args, kwargs))
+        try:
+            return n.target(*args, **kwargs)  # type: ignore[operator]
+        except Exception:  # an op that knows its dtype only: from here on float32 starts anew
+            return tree_map(_raised, low)
+
+
+def _no_low_dtype(value: Any) -> Any:
+    return torch.float32 if value in LOW.values() and isinstance(value, torch.dtype) else value
+
+
+def _distance(low: Any, high: Any) -> float:
+    """The largest difference over the largest value; LARGEST where only the low value is not finite."""
+    worst = 0.0
+    for one, other in zip(tree_leaves(low), tree_leaves(high), strict=False):
+        if not isinstance(one, torch.Tensor) or not one.is_floating_point() or one.numel() == 0:
+            continue
+        one, other = one.double(), other.double()
+        if bool((other.isfinite() & ~one.isfinite()).any()):
+            return LARGEST
+        seen = one.isfinite() & other.isfinite()
+        largest = float(other[seen].abs().max()) if bool(seen.any()) else 0.0
+        if largest:
+            worst = max(worst, float((one - other)[seen].abs().max()) / largest)
+    return worst

@@ -1,0 +1,488 @@
+"""The command line: what it prints where, its exit codes, and what it must not import."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from exportdoctor.cli.errors import tell
+from exportdoctor.cli.interruption import Interruption
+from exportdoctor.cli.live import Live
+from exportdoctor.cli.main import run
+from exportdoctor.cli.progress import Lines
+from exportdoctor.cli.tui import find_interface
+from exportdoctor.cli.verbs import VERBS
+from exportdoctor.core import events as ev
+from exportdoctor.core.codec import decode
+from exportdoctor.core.errors import ExitCode, TargetError, UsageError
+from exportdoctor.core.report import Report
+from exportdoctor.core.run_state import RunState, fold
+from exportdoctor.core.target import TargetRef
+from exportdoctor.report import FORMS
+from exportdoctor.store.digest import request_digest
+from exportdoctor.store.places import runs_root
+from exportdoctor.store.run_cache import RunCache
+from exportdoctor.store.run_folder import RunFolder
+from exportdoctor.store.runs import list_runs
+from exportdoctor.targets import resolve
+from synthetic import passing_scan, qwen_scan
+
+ROOT = Path(__file__).parents[2]
+QWEN = "20231114-221320-qwen2.5-vl-3b-x7"
+FACTORY = "import torch\n\ndef build():\n    return torch.nn.Linear(2, 2), (torch.ones(1, 2),)\n"
+
+
+@pytest.fixture(autouse=True)
+def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EXPORTDOCTOR_HOME", str(tmp_path / "home"))
+    # for child processes; here too, because a request's digest tells where imports come from
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
+
+
+def stored(events: tuple[ev.AnyEvent, ...], run_id: str = QWEN) -> Path:
+    """A run among the others."""
+    with RunFolder.create(runs_root() / run_id) as folder:
+        for event in events:
+            folder.append(event)
+        return folder.path
+
+
+@pytest.fixture
+def known_target(tmp_path: Path) -> str:
+    """A factory whose scan has been done before, so that no engine is needed: it is told to have two findings."""
+    file = tmp_path / "model.py"
+    file.write_text(FACTORY)
+    events = tuple(qwen_scan())
+    options = ev.ScanOptions(exhaustive=True)
+    digest = request_digest(resolve(TargetRef(ref=f"{file}:build")).identity(), options)
+    RunCache().remember(digest, run=QWEN, path=stored(events), state=fold(events))
+    return f"{file}:build"
+
+
+def child(*arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
+    """The command line in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-m", "exportdoctor", *arguments], env=environment(**more), capture_output=True, text=True,
+        timeout=120, check=False,
+    )  # fmt: skip
+
+
+def environment(**more: str) -> dict[str, str]:
+    """This process's environment, and more."""
+    return os.environ | more
+
+
+# help
+
+
+def test_help_lists_every_verb(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--help"]) == ExitCode.EXPORTS
+    shown = capsys.readouterr().out
+    assert all(verb.name in shown and verb.help in shown for verb in VERBS)
+
+
+def test_help_imports_neither_torch_nor_rich_nor_the_engine() -> None:
+    program = (
+        "import sys; from exportdoctor.cli.main import run; run(['--help']);"
+        "print(*sorted({name.split('.')[0] for name in sys.modules} & set(sys.argv[1:])), file=sys.stderr);"
+        "print(*[name for name in sys.modules if name.startswith('exportdoctor.engine')], file=sys.stderr)"
+    )
+    heavy = ("torch", "transformers", "rich", "networkx", "numpy", "msgspec", "psutil", "yaml", "exportdoctor_tui")
+    done = subprocess.run(
+        [sys.executable, "-c", program, *heavy], env=environment(), capture_output=True, text=True, check=True
+    )
+    assert done.stderr.split() == []
+
+
+@pytest.mark.parametrize("verb", [verb.name for verb in VERBS])
+def test_every_verb_has_its_own_help(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([verb, "--help"]) == ExitCode.EXPORTS
+    assert f"exportdoctor {verb}" in capsys.readouterr().out
+
+
+def test_without_a_verb_the_help_is_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([]) == ExitCode.USAGE
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert "Usage: exportdoctor" in told.err
+
+
+def test_the_version_names_the_packages_that_decide(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--version"]) == ExitCode.EXPORTS
+    assert capsys.readouterr().out.startswith("exportdoctor ")
+
+
+# what is asked for does not exist
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["scna"], "scna"),
+        (["scan"], "TARGET is missing"),
+        (["scan", "Qwen2.5-VL-3B", "--bogus"], "--bogus"),
+        (["scan", "Qwen2.5-VL-3B", "--exporter", "magic"], "export-strict"),
+        (["scan", "Qwen2.5-VL-3B", "--part", "audio"], "vision"),
+        (["scan", "Qwen2.5-VL-3B", "--image-size", "big"], "672x672"),
+        (["scan", "Qwen2.5-VL-3B", "--image-size", "0x28"], "above zero"),
+        (["scan", "Qwen2.5-VL-3B", "--image-size", "640x640"], "644"),
+        (["scan", "Qwen2.5-VL-3B", "--timeout", "0"], "--timeout"),
+        (["scan", "Qwen2.5-VL-3B", "--jobs", "none"], "--jobs"),
+        (["scan", "Qwen2.5-VL-3BB"], "Qwen2.5-VL-3B"),
+        (["scan", "no/such/folder/at/all"], "no/such/folder/at/all"),
+        (["scan", "--resume", "nothing"], "nothing"),
+        (["scan", "--resume", QWEN, "--part", "text"], "--part does not go with --resume"),
+        (["scan", "Qwen2.5-VL-3B", "--resume", QWEN], "does not go with --resume"),
+        (["report"], "no run yet"),
+        (["report", "--format", "pdf"], "sarif"),
+        (["known", "no", "such", "words"], "exportdoctor known"),
+        (["completion", "tcsh"], "fish"),
+    ],
+)
+def test_a_wrong_request_is_one_line_on_stderr(
+    arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(arguments) == ExitCode.USAGE
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.count("\n") == 1
+    assert told in shown.err
+
+
+def test_an_unwritable_home_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("EXPORTDOCTOR_HOME", str(tmp_path / "file"))
+    assert run(["scan", "Qwen2.5-VL-3B", "--no-cache"]) == ExitCode.USAGE
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert "cannot be created" in shown.err
+    assert shown.err.count("\n") == 1
+
+
+# scan
+
+
+def test_a_scan_tells_its_result_on_stdout_and_all_else_on_stderr(
+    known_target: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["scan", known_target, "--exhaustive"]) == ExitCode.FINDINGS
+    shown = capsys.readouterr()
+    assert "✗ model.visual" in shown.out
+    assert "Nothing has changed since" in shown.out
+    assert "F1  get_vision_window_index" in shown.err
+    assert "saved in" in shown.err
+    newest = list_runs()[0]
+    assert (newest.status, newest.exit_code, newest.findings) == ("finished", 1, 2)
+
+
+def test_json_and_quiet(known_target: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["scan", known_target, "--exhaustive", "--json", "--quiet"]) == ExitCode.FINDINGS
+    shown = capsys.readouterr()
+    report: Report = decode(shown.out, Report)
+    assert (len(report.findings), report.complete) == (2, True)
+    assert shown.err == ""
+    saved = (Path(list_runs()[0].path) / "report.json").read_text()
+    assert saved == shown.out
+
+
+def test_an_unchanged_scan_is_answered_without_torch(known_target: str) -> None:
+    program = (
+        "import sys; from exportdoctor.cli.main import run; code = run(sys.argv[1:]);"
+        "print(code, *({'torch', 'transformers', 'networkx'} & set(sys.modules)), file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, "scan", known_target, "--exhaustive", "--quiet"], env=environment(),
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stderr.split() == ["1"]
+
+
+def test_a_folder_of_ones_own_is_used_once(
+    known_target: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = str(tmp_path / "out")
+    assert run(["scan", known_target, "--exhaustive", "--quiet", "--out", out]) == ExitCode.FINDINGS
+    assert {"events.jsonl", "report.json", "logs"} <= {path.name for path in Path(out).iterdir()}
+    assert str(list_runs()[0].path) == out
+    assert run(["scan", known_target, "--exhaustive", "--quiet", "--out", out]) == ExitCode.USAGE
+    assert "already holds a run" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is always full")
+def test_a_full_disk_costs_nothing_that_was_computed(
+    known_target: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "events.jsonl").symlink_to("/dev/full")
+    assert run(["scan", known_target, "--exhaustive", "--out", str(tmp_path / "out")]) == ExitCode.USAGE
+    shown = capsys.readouterr()
+    assert "F2  sdpa_attention_forward" in shown.out
+    assert "the disk is full" in shown.err.splitlines()[-1]
+    assert "saved in" not in shown.err
+
+
+def test_a_finished_run_resumed_is_only_told_again(capsys: pytest.CaptureFixture[str]) -> None:
+    stored(tuple(qwen_scan()))
+    before = (runs_root() / QWEN / "events.jsonl").read_bytes()
+    assert run(["scan", "--resume", QWEN]) == ExitCode.FINDINGS
+    assert "837 modules" in capsys.readouterr().out
+    assert (runs_root() / QWEN / "events.jsonl").read_bytes() == before
+
+
+def test_a_run_whose_request_has_changed_is_not_resumed(capsys: pytest.CaptureFixture[str]) -> None:
+    path = stored(tuple(qwen_scan())[:-1])
+    (path / ".request").write_text("of another version")
+    assert run(["scan", "--resume", QWEN]) == ExitCode.USAGE
+    assert "cannot be resumed" in capsys.readouterr().err
+
+
+def test_two_runs_in_one_folder_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    stored(tuple(qwen_scan())[:-1])
+    with RunFolder.reopen(runs_root() / QWEN):
+        assert run(["scan", "--resume", QWEN]) == ExitCode.USAGE
+    assert "another run is at work" in capsys.readouterr().err
+
+
+# report, runs
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_stored_run_is_told_in_every_format(form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    stored(tuple(qwen_scan()))
+    assert run(["report", "--format", form]) == ExitCode.EXPORTS
+    shown = capsys.readouterr().out
+    assert "get_vision_window_index" in shown
+    assert run(["report", QWEN[:12], "--format", form, "-o", str(tmp_path / "report")]) == ExitCode.EXPORTS
+    assert (tmp_path / "report").read_text() == shown
+
+
+def test_a_foreign_file_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "events.jsonl").write_text("hello\n")
+    assert run(["report", str(tmp_path)]) == ExitCode.USAGE
+    assert "was not written by exportdoctor" in capsys.readouterr().err
+
+
+def test_a_torn_run_is_told_as_far_as_it_goes(capsys: pytest.CaptureFixture[str]) -> None:
+    file = stored(tuple(qwen_scan())) / "events.jsonl"
+    file.write_bytes(file.read_bytes()[:-2000])
+    assert run(["report"]) == ExitCode.EXPORTS
+    assert f"scan --resume {QWEN}" in capsys.readouterr().out
+
+
+def test_runs_are_listed_as_lines_and_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["runs"]) == ExitCode.EXPORTS
+    assert "no run yet" in capsys.readouterr().out
+    stored(tuple(qwen_scan()))
+    stored(tuple(passing_scan()), "20231115-000000-tiny-bb")
+    assert run(["runs"]) == ExitCode.EXPORTS
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 2
+    assert all("finished" in line for line in lines)
+    assert run(["runs", "--json"]) == ExitCode.EXPORTS
+    assert {entry["run"] for entry in json.loads(capsys.readouterr().out)} == {QWEN, "20231115-000000-tiny-bb"}
+
+
+def test_a_reader_who_has_seen_enough_is_no_error() -> None:
+    stored(tuple(qwen_scan()))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "exportdoctor", "report", "--format", "json"], env=environment(),
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stdout is not None
+    process.stdout.read(10)
+    process.stdout.close()
+    assert process.stderr is not None
+    assert process.stderr.read() == b""
+    assert process.wait(30) == ExitCode.EXPORTS
+    process.stderr.close()
+
+
+def test_known_issues_are_searched(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["known"]) == ExitCode.EXPORTS
+    everything = capsys.readouterr().out
+    assert run(["known", "DynamicCache", "pytree"]) == ExitCode.EXPORTS
+    some = capsys.readouterr().out
+    assert 0 < some.count("\n") < everything.count("\n")
+    assert "pytorch/pytorch#" in some
+    assert run(["known", "cache", "--json"]) == ExitCode.EXPORTS
+    assert all("cache" in json.dumps(issue).lower() for issue in json.loads(capsys.readouterr().out))
+
+
+# completion, terminal interface
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_scripts(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["completion", shell]) == ExitCode.EXPORTS
+    assert "_EXPORTDOCTOR_COMPLETE" in capsys.readouterr().out
+
+
+def test_presets_and_runs_are_completed() -> None:
+    stored(tuple(qwen_scan()))
+    asked = {"_EXPORTDOCTOR_COMPLETE": "bash_complete"}
+    assert "Qwen2.5-VL-3B" in child(**asked, COMP_WORDS="exportdoctor scan qwen", COMP_CWORD="2").stdout
+    assert QWEN in child(**asked, COMP_WORDS="exportdoctor report 2023", COMP_CWORD="2").stdout
+    assert "scan" in child(**asked, COMP_WORDS="exportdoctor sc", COMP_CWORD="1").stdout
+
+
+def test_a_missing_interface_is_told_with_the_command_that_installs_it() -> None:
+    with pytest.raises(UsageError) as error:
+        find_interface("exportdoctor.no.such.group")
+    assert "pip install 'exportdoctor[tui]'" in error.value.line()
+
+
+# trouble
+
+
+def test_a_fault_of_our_own_is_one_line_and_a_log(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError) as raised:
+        1 / 0  # noqa: B018
+    assert tell(raised.value) == ExitCode.INTERNAL
+    line = capsys.readouterr().err
+    assert line.count("\n") == 1
+    assert "ZeroDivisionError: division by zero" in line
+    log = Path(line.rpartition("Traceback: ")[2].strip())
+    assert log.is_relative_to(tmp_path / "home")
+    assert "1 / 0" in log.read_text()
+
+
+def test_a_log_that_cannot_be_kept_at_home_is_kept_elsewhere(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "home").write_text("")
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    assert tell(ZeroDivisionError("by nothing")) == ExitCode.INTERNAL
+    assert Path(capsys.readouterr().err.rpartition("Traceback: ")[2].strip()).exists()
+
+
+def test_the_targets_own_stack_is_shown_before_the_line(capsys: pytest.CaptureFixture[str]) -> None:
+    stack = tuple(f"  frame {number}" for number in range(40))
+    assert tell(TargetError("the eager forward fails", hint="mend it", stack=stack)) == ExitCode.TARGET
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[-1] == "exportdoctor: the eager forward fails. mend it"
+    assert lines[-2] == "  frame 39"
+    assert len(lines) < 20
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_first_signal_interrupts_and_the_handlers_are_put_back(number: signal.Signals) -> None:
+    before = signal.getsignal(number)
+    interrupted = False
+    with Interruption():
+        try:
+            os.kill(os.getpid(), number)
+            time.sleep(5)
+        except KeyboardInterrupt:
+            interrupted = True
+    assert interrupted
+    assert signal.getsignal(number) == before
+
+
+def test_the_second_signal_ends_the_process_at_once() -> None:
+    program = (
+        "import os, signal, time; from exportdoctor.cli.interruption import Interruption\n"
+        "with Interruption():\n"
+        "    try: os.kill(os.getpid(), signal.SIGINT); time.sleep(30)\n"
+        "    except KeyboardInterrupt: pass\n"
+        "    os.kill(os.getpid(), signal.SIGINT); time.sleep(30)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", program], env=environment(), timeout=20, check=False).returncode == 130
+
+
+# progress
+
+
+def test_plain_progress_is_a_line_for_each_thing_worth_knowing() -> None:
+    told = io.StringIO()
+    state = RunState()
+    with Lines(told) as progress:
+        for event in qwen_scan():
+            progress.show(event, state.apply(event))
+    lines = [line.split("  ", 1)[1] for line in told.getvalue().splitlines()]
+    assert lines[0].endswith(f"run {QWEN}")
+    assert "full: 837 modules captured" in lines
+    assert sum(line.startswith(("F1 ", "F2 ")) for line in lines) == 2
+    assert lines[-1].startswith("full: fails, 2 findings")
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_the_live_display_gives_the_terminal_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    terminal = _Terminal()
+    state = RunState()
+    with suppress(KeyboardInterrupt), Live(terminal) as progress:
+        for event in qwen_scan():
+            progress.show(event, state.apply(event))
+        raise KeyboardInterrupt
+    shown = terminal.getvalue()
+    assert "F1  get_vision_window_index" in shown
+    assert shown.count("\x1b[?25l") == shown.count("\x1b[?25h") == 1
+
+
+# with the real engine
+
+
+@pytest.fixture
+def factory(tmp_path: Path) -> str:
+    """A target whose forward passes, and whose export waits for longer than any test."""
+    file = tmp_path / "slow.py"
+    file.write_text(
+        "import time, torch\n\n"
+        "class Slow(torch.nn.Module):\n"
+        "    def forward(self, x):\n"
+        "        if torch.compiler.is_exporting():\n"
+        "            time.sleep(600)\n"
+        "        return x + 1\n\n"
+        "def build():\n"
+        "    return torch.nn.Sequential(torch.nn.Linear(2, 2), Slow()), (torch.ones(1, 2),)\n"
+    )
+    return f"{file}:build"
+
+
+@pytest.mark.slow
+def test_an_interrupted_scan_saves_what_it_has_and_exits_130(factory: str) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "exportdoctor", "scan", factory, "--exhaustive"], env=environment(),
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and not _answers():
+        time.sleep(0.2)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == ExitCode.INTERRUPTED
+    assert "not asked yet" in out
+    assert "scan --resume" in err
+    assert list_runs()[0].status == "cut off"
+
+
+def _answers() -> int:
+    files = list(runs_root().glob("*/events.jsonl"))
+    return sum(file.read_bytes().count(b'{"event":"probe_finished"') for file in files)
+
+
+@pytest.mark.slow
+def test_a_target_that_raises_is_told_with_its_own_stack(tmp_path: Path) -> None:
+    file = tmp_path / "broken.py"
+    file.write_text("def build():\n    raise LookupError('the weights are gone')\n")
+    done = child("scan", f"{file}:build", "--quiet")
+    assert done.returncode == ExitCode.TARGET
+    assert done.stdout == ""
+    assert "the weights are gone" in done.stderr.splitlines()[-1]
+    assert "broken.py" in done.stderr

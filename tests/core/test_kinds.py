@@ -1,0 +1,146 @@
+"""Kinds of failure: each rule decides a recorded failure, the same disease has one kind in every exporter."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from exportdoctor.core.failure.evidence import evidence_of
+from exportdoctor.core.failure.kind_rules import LYING_KERNEL, MEMORY, RULES, TRANSLATION, Rule
+from exportdoctor.core.failure.kinds import KINDS, Kind, classify, fits
+from exportdoctor.core.outcome import ExceptionFact, Frame
+
+GUARD = "torch.fx.experimental.symbolic_shapes.GuardOnDataDependentSymNode"
+LEAK = "RuntimeError: We found a fake tensor in the exported program constant's list. This typically means"
+
+
+class Case(NamedTuple):
+    """A failure as it was recorded, with torch 2.13 unless `torch` says otherwise, shortened to what counts."""
+
+    kind: Kind
+    exception: str
+    frames: tuple[str, ...] = ()
+    exporter: str = "export"
+    op: str | None = None
+    torch: str = "2.13"
+
+    def evidence(self) -> tuple[list[ExceptionFact], list[Frame]]:
+        name, _, message = self.exception.partition(": ")
+        return [ExceptionFact(type=name, message=message)], [frame(text) for text in self.frames]
+
+    def classified(self) -> Kind:
+        exceptions, frames = self.evidence()
+        return classify(stage="export", exporter=self.exporter, exceptions=exceptions, frames=frames, op=self.op)
+
+
+def frame(text: str) -> Frame:
+    file, function, source = text.removeprefix("> ").split("|", 2)
+    return Frame(file=file, line=1, function=function, source=source, user=text.startswith("> "))
+
+
+CASES: tuple[Case, ...] = tuple(
+    Case(**{**told, "frames": tuple(told.get("frames", ()))})
+    for told in yaml.safe_load(Path(__file__).with_name("kind_cases.yaml").read_text())
+)
+
+
+@pytest.mark.parametrize("case", CASES, ids=[f"{number}-{case.kind}" for number, case in enumerate(CASES)])
+def test_a_recorded_failure_has_its_kind(case: Case) -> None:
+    assert case.classified() == case.kind
+
+
+@pytest.mark.parametrize("rule", [*MEMORY, *RULES, TRANSLATION, LYING_KERNEL], ids=lambda rule: rule.why)
+def test_every_rule_decides_a_recorded_failure(rule: Rule) -> None:
+    assert any(rule is deciding(case) for case in CASES)
+    assert rule.kind in KINDS
+
+
+def deciding(case: Case) -> Rule | None:
+    """The rule that gave the case its kind."""
+    evidence = evidence_of(*case.evidence())
+    last = TRANSLATION if case.exporter == "torchscript" else LYING_KERNEL
+    return next((rule for rule in (*MEMORY, *RULES, last) if fits(rule, evidence, op=case.op)), None)
+
+
+@pytest.mark.parametrize(
+    ("status", "signal", "kind"),
+    [
+        ("crashed", "SIGSEGV", "crash"),
+        (None, "SIGABRT", "crash"),
+        ("timed_out", "SIGKILL", "timeout"),
+        ("out_of_memory", "SIGKILL", "out_of_memory"),
+    ],
+)
+def test_a_process_that_died_has_a_kind_without_an_exception(status: str | None, signal: str, kind: str) -> None:
+    told = [ExceptionFact(type=signal, message="Segmentation fault")]
+    assert classify(stage="export", exporter="export", exceptions=told, signal=signal, status=status) == kind
+    assert classify(stage="export", exporter="export", exceptions=(), signal=signal, status=status) == kind
+
+
+@pytest.mark.parametrize("stage", ["translate", "load", "run", "numbers"])
+def test_a_later_stage_is_the_kind(stage: str) -> None:
+    told = [ExceptionFact(type="RuntimeError", message="Could not guard on data-dependent expression u0 > 1")]
+    assert classify(stage=stage, exporter="export", exceptions=told) == stage
+
+
+def test_an_export_that_torch_onnx_started_is_judged_by_its_cause() -> None:
+    told = [
+        ExceptionFact(type="torch.onnx._internal.exporter._errors.TorchExportError", message="Failed to export"),
+        ExceptionFact(type=GUARD, message="Could not guard on data-dependent expression u0 > 1 (unhinted: u0 > 1)."),
+    ]
+    assert classify(stage="translate", exporter="export", exceptions=told) == "data_dependent_guard"
+
+
+def test_values_that_differ_are_no_failed_run() -> None:
+    told = [ExceptionFact(type="AccuracyMismatch", message="off by 0.3")]
+    assert classify(stage="run", exporter="export", exceptions=told) == "numbers"
+
+
+def test_a_kernel_is_accused_only_where_one_from_outside_was_traced() -> None:
+    told = [ExceptionFact(type="RuntimeError", message="mat1 and mat2 shapes cannot be multiplied (2x3 and 4x5)")]
+
+    def kind(custom_ops: tuple[str, ...]) -> Kind:
+        return classify(stage="export", exporter="export", exceptions=told, custom_ops=custom_ops)
+
+    assert kind(("lib.op.default",)) == "wrong_fake_kernel"
+    assert kind(()) == "python_error"
+
+
+def test_the_users_own_source_in_a_message_decides_nothing() -> None:
+    quoted = (
+        'a check failed\n\nfrom user code:\n   File "model.py", line 3, in forward\n    raise ValueError("vmap: no")'
+    )
+    assert Case("python_error", f"RuntimeError: {quoted}").classified() == "python_error"
+
+
+def test_frames_outside_of_the_export_call_are_nobodys_culprit() -> None:
+    caller = "> notebook.py|<module>|grads = torch.autograd.grad(torch.export.export(model, args), x)"
+    entrance = "site-packages/torch/export/__init__.py|export|return _export("
+    assert Case("input_mutation", LEAK, (caller, entrance)).classified() == "input_mutation"
+
+
+@given(
+    name=st.text(max_size=60),
+    message=st.text(max_size=400) | st.sampled_from([case.exception for case in CASES]),
+    source=st.text(max_size=200),
+    user=st.booleans(),
+    stage=st.text(max_size=12),
+    exporter=st.sampled_from(["export", "export-strict", "torchscript", "another"]),
+    op=st.none() | st.text(max_size=20),
+)
+def test_any_text_has_a_kind(
+    name: str, message: str, source: str, user: bool, stage: str, exporter: str, op: str | None
+) -> None:
+    kind = classify(
+        stage=stage,
+        exporter=exporter,
+        exceptions=[ExceptionFact(type=name, message=message)],
+        frames=[Frame(file=source, line=1, function=name, source=source, user=user)],
+        op=op,
+    )
+    assert kind in KINDS

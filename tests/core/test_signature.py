@@ -1,0 +1,62 @@
+"""A signature is the same each time the same bug is met, and another for another bug."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from exportdoctor.core.failure.signature import normalise, signature_of, signature_of_failure
+from exportdoctor.core.outcome import ExceptionFact, Failure, Frame, Outcome
+
+
+@given(st.text())
+def test_normalising_twice_changes_nothing_more(text: str) -> None:
+    assert normalise(normalise(text)) == normalise(text)
+
+
+SAME = [
+    ("Could not guard on data-dependent expression u0 > 1 (unhinted: u0 > 1).  (Size-like symbols: u0)\n\nCaused by: x",
+     "Could not guard on data-dependent expression u71 > 1 (unhinted: u71 > 1).  (Size-like symbols: none)"),
+    ("mat1 and mat2 shapes cannot be multiplied (3x4 and 5x6)", "mat1 and mat2 shapes cannot be multiplied (7x8 and 9x1)"),  # noqa: E501
+    ("8*s72 (at 0x7f01) is not tracked with proxy", "8*s3 (at 0x55aa) is not tracked with proxy"),
+    ("cannot open /home/a/x/model.py", "cannot open /srv/b/model.py"),
+    ("Constraints violated (length)!\n  - You marked length as dynamic but your code specialized it to be a constant (6).",  # noqa: E501
+     "Constraints violated (L['x'].size()[1])!\n  - You marked L['x'].size()[1] as dynamic but your code specialized it "  # noqa: E501
+     "to be a constant (9)."),
+]  # fmt: skip
+
+OTHER = [
+    ("Could not guard on data-dependent expression u0 > 1", "Could not guard on data-dependent expression Eq(u0, 0)"),
+    ("Found <class 'a.Cache'> in output", "Found <class 'a.Other'> in output"),
+    ("Could not extract specialized integer from u0", "Could not guard on u0"),
+]
+
+
+@pytest.mark.parametrize(("one", "two"), SAME)
+def test_sightings_of_one_bug_read_the_same(one: str, two: str) -> None:
+    assert normalise(one) == normalise(two)
+
+
+@pytest.mark.parametrize(("one", "two"), OTHER)
+def test_different_bugs_read_differently(one: str, two: str) -> None:
+    assert normalise(one) != normalise(two)
+
+
+def _failure(*, line: int = 3, source: str = "int(n)", folder: str = "/home/a", kind: str = "ValueError") -> Failure:
+    frame = Frame(file=f"{folder}/pkg/model.py", line=line, function="M.forward", source=source, user=True)
+    return Failure(stage="export", exceptions=(ExceptionFact(type=kind, message="no"),), frames=(frame,))
+
+
+def test_line_numbers_and_folders_are_no_part_of_it_but_the_source_is() -> None:
+    first = signature_of_failure(_failure())
+    assert first == signature_of_failure(_failure(line=90, folder="/srv/b"))
+    assert first.key != signature_of_failure(_failure(source="int(m)")).key
+    assert first.key != signature_of_failure(_failure(kind="TypeError")).key
+
+
+def test_a_pass_has_none_and_a_death_has_its_own() -> None:
+    assert signature_of(Outcome(probe="p", status="passed")) is None
+    assert signature_of(Outcome(probe="p", status="crashed", signal="SIGSEGV")) != signature_of(
+        Outcome(probe="p", status="timed_out")
+    )

@@ -1,0 +1,304 @@
+"""The search for a cure: the smallest set, the soundest first, and never one whose program differs from eager."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from exportdoctor.cli.main import run as command_line
+from exportdoctor.core.errors import UsageError
+from exportdoctor.core.outcome import Agreement, ExceptionFact, Failure, Frame, Outcome
+from exportdoctor.core.probe import Probe
+from exportdoctor.core.report import FAILING
+from exportdoctor.engine.cure.driver import CureSearch
+from exportdoctor.engine.cure.search import Prescriber
+from exportdoctor.shims import SOUNDNESS, Cure, Shim
+from exportdoctor.store.runs import read_run
+from scanning import scan_file
+
+ROOT, TWIN = Probe(part="full", fqn=""), Probe(part="full~twin", fqn="")
+RIGHT = (Agreement(inputs="2 x 3", max_abs=1e-7, tolerance=1e-4), Agreement(inputs="4 x 3", tolerance=1e-4))
+WRONG = (RIGHT[0], Agreement(inputs="4 x 3", max_abs=3.0, tolerance=1e-4))
+REFUSED = (RIGHT[0], Agreement(inputs="4 x 3", trouble="AssertionError: Guard failed", refused=True))
+
+SOUND = tuple(kind for kind in SOUNDNESS if kind != "specialised")
+
+Patient = Callable[[Probe], Outcome]
+Cures = dict[str, int] | dict[str, frozenset[int]]
+
+
+def failing(disease: int) -> Outcome:
+    """It stops at that line, later ones after more has been traced."""
+    fact = ExceptionFact(type="builtins.RuntimeError", message=f"disease {disease}.")
+    frame = Frame(file="model.py", line=disease, function="forward", source=f"step{disease}()", module="", user=True)
+    failure = Failure(stage="export", exceptions=(fact,), frames=(frame,), traced=10 * disease)
+    return Outcome(probe="", status="failed", failure=failure)
+
+
+def shim(name: str, *diseases: int, soundness: Any = "exact") -> Shim:
+    cures = tuple(Cure(message=rf"disease {disease}\.") for disease in diseases)
+    return Shim(id=name, title=name, soundness=soundness, enter=nullcontext, cures=cures)  # type: ignore[arg-type]
+
+
+def patient(diseases: int, cures: Cures, numbers: Callable[[frozenset[str]], Any] | None = None) -> Patient:
+    """What fails at its first disease that no shim given cures."""
+
+    def answer(probe: Probe) -> Outcome:
+        cured = frozenset().union(*(_several(cures[name]) for name in probe.shims if name in cures))
+        left = [disease for disease in range(1, diseases + 1) if disease not in cured]
+        if left:
+            return failing(left[0])
+        rows = (numbers(frozenset(probe.shims)) if numbers else RIGHT) if probe.to == "run" else ()
+        status: Any = "passed" if all(row.holds for row in rows) else "failed"
+        return Outcome(probe="", status=status, numbers=rows)
+
+    return answer
+
+
+def treated(answer: Patient, shims: tuple[Shim, ...], *, twin: bool = False, values: bool = True) -> Prescriber:
+    """The prescriber at the end of its search."""
+    first = answer(ROOT)
+    doctor = Prescriber(
+        root=ROOT, first=first, twin=TWIN if twin else None, values=values, shims=shims, versions={"torch": "2.13.0"}
+    )
+    search = CureSearch(doctor, None)
+    waiting = list(search.begin())
+    while waiting:  # the newest first: what was asked ahead may be answered late
+        probe = waiting.pop()
+        outcome = msgspec.structs.replace(answer(probe), probe=probe.id)
+        assert search.awaits(outcome)
+        waiting += search.answered(outcome)
+    assert doctor.done
+    return doctor
+
+
+def _several(diseases: int | frozenset[int]) -> frozenset[int]:
+    return frozenset({diseases}) if isinstance(diseases, int) else diseases
+
+
+@st.composite
+def wards(draw: st.DrawFn) -> tuple[int, tuple[Shim, ...], dict[str, int]]:
+    """Diseases one behind the other, and shims of every soundness; not every disease has one that works."""
+    diseases = draw(st.integers(1, 4))
+    shims, cures = [], {}
+    for number in range(draw(st.integers(0, 8))):
+        disease, works = draw(st.integers(1, diseases)), draw(st.booleans())
+        name = f"s{number}"
+        shims.append(shim(name, disease, soundness=draw(st.sampled_from(SOUND))))
+        if works:
+            cures[name] = disease
+    return diseases, tuple(shims), cures
+
+
+@given(wards(), st.booleans())
+def test_what_is_prescribed_cures_has_nothing_to_spare_and_is_as_sound_as_can_be(
+    ward: tuple[int, tuple[Shim, ...], dict[str, int]], twin: bool
+) -> None:
+    diseases, shims, cures = ward
+    answer = patient(diseases, cures)
+    found = treated(answer, shims, twin=twin, values=not twin).prescription
+    sound = {one.id: SOUNDNESS.index(one.soundness) for one in shims if one.soundness != "unsound"}
+    best = [min((sound[n] for n, at in cures.items() if at == k and n in sound), default=None) for k in range(1, 5)]
+    curable = all(best[disease] is not None for disease in range(diseases))
+    assert (found is not None) == curable
+    if found is None:
+        return
+    asked = Probe(part="full", fqn="", to="run")
+    assert answer(_with(asked, found.shims)).passed
+    assert not any(answer(_with(asked, tuple(n for n in found.shims if n != left))).passed for left in found.shims)
+    assert set(found.shims) <= sound.keys()
+    assert SOUNDNESS.index(found.soundness) == max(best[disease] or 0 for disease in range(diseases))  # type: ignore[arg-type]
+
+
+def _with(probe: Probe, shims: tuple[str, ...]) -> Probe:
+    return Probe(part=probe.part, fqn="", to=probe.to, shims=shims)
+
+
+@st.composite
+def wards_with_broad_shims(draw: st.DrawFn) -> tuple[int, tuple[Shim, ...], dict[str, frozenset[int]]]:
+    """Each shim cures some of the diseases that it fits."""
+    diseases = draw(st.integers(1, 3))
+    shims, cures = [], {}
+    for number in range(draw(st.integers(0, 8))):
+        fits = draw(st.frozensets(st.integers(1, diseases), min_size=1))
+        name = f"s{number}"
+        shims.append(shim(name, *fits, soundness=draw(st.sampled_from(SOUND))))
+        cures[name] = frozenset(disease for disease in fits if draw(st.booleans()))
+    return diseases, tuple(shims), cures
+
+
+@given(wards_with_broad_shims(), st.booleans())
+def test_an_alternative_cures_and_is_neither_sounder_nor_smaller_nor_the_prescription_with_more(
+    ward: tuple[int, tuple[Shim, ...], dict[str, frozenset[int]]], twin: bool
+) -> None:
+    diseases, shims, cures = ward
+    answer = patient(diseases, cures)
+    doctor = treated(answer, shims, twin=twin, values=not twin)
+    found = doctor.prescription
+    if found is None:
+        return
+    best = SOUNDNESS.index(found.soundness), len(found.shims)
+    ranks = [best]
+    asked = Probe(part="full", fqn="", to="run")
+    for other in found.alternatives:
+        assert answer(_with(asked, other.shims)).passed
+        assert not any(answer(_with(asked, tuple(n for n in other.shims if n != left))).passed for left in other.shims)
+        assert not set(found.shims) <= set(other.shims)
+        assert not set(other.shims) <= set(found.shims)
+        assert other.proof is not None
+        assert other.proof.inputs_tried == len(RIGHT)
+        ranks.append((SOUNDNESS.index(other.soundness), len(other.shims)))
+    assert ranks == sorted(ranks)
+    assert len({frozenset(one.shims) for one in (found, *found.alternatives)}) == len(ranks)
+
+
+def test_alternatives_come_from_exchanging_a_shim_and_are_ranked_by_soundness_then_size() -> None:
+    shims = (
+        shim("a", 1),
+        shim("b", 2),
+        shim("other-b", 2, soundness="signature"),
+        shim("both", 1, 2, soundness="signature"),
+    )
+    cures = {name: frozenset(d) for name, d in {"a": {1}, "b": {2}, "other-b": {2}, "both": {1, 2}}.items()}
+    found = treated(patient(2, cures), shims).prescription
+    assert found is not None
+    assert found.shims == ("a", "b")
+    assert [(other.shims, other.why) for other in found.alternatives] == [
+        (("both",), "less sound: signature"),
+        (("other-b", "a"), "less sound: signature"),
+    ]
+
+
+def test_one_shim_that_does_the_work_of_two_is_prescribed_though_the_two_were_found_first() -> None:
+    shims = (shim("a", 1), shim("b", 2), shim("z-both", 1, 2))
+    cures = {"a": frozenset({1}), "b": frozenset({2}), "z-both": frozenset({1, 2})}
+    found = treated(patient(2, cures), shims).prescription
+    assert found is not None
+    assert found.shims == ("z-both",)
+    assert [(other.shims, other.why) for other in found.alternatives] == [(("a", "b"), "as sound, and needs 2 shims")]
+
+
+def test_no_alternative_is_sought_where_no_numbers_can_be_compared() -> None:
+    doctor = treated(patient(1, {"a": 1, "b": 1}), (shim("a", 1), shim("b", 1)), values=False)
+    assert doctor.prescription is not None
+    assert [trial.shims for trial in doctor.trials] == [("a",)]
+
+
+def test_a_program_that_differs_from_eager_at_another_size_is_no_cure() -> None:
+    shims = (shim("liar", 1), shim("honest", 1, soundness="signature"))
+    numbers = {frozenset({"liar"}): WRONG, frozenset({"honest"}): RIGHT}
+    doctor = treated(patient(1, {"liar": 1, "honest": 1}, lambda names: numbers[names]), shims)
+    assert doctor.prescription is not None
+    assert doctor.prescription.shims == ("honest",)
+    assert [(trial.shims, trial.result) for trial in doctor.trials] == [(("liar",), "error"), (("honest",), "cured")]
+    assert "differs from eager by 3.0e+00" in doctor.trials[0].note
+
+
+def test_only_what_says_that_it_is_specialised_may_refuse_other_sizes() -> None:
+    exact = treated(patient(1, {"a": 1}, lambda _: REFUSED), (shim("a", 1),))
+    assert exact.prescription is None
+    specialised = treated(patient(1, {"a": 1}, lambda _: REFUSED), (shim("a", 1, soundness="specialised"),))
+    assert specialised.prescription is not None
+    assert specialised.prescription.soundness == "specialised"
+
+
+def test_a_specialised_program_whose_outputs_have_another_shape_than_eagers_is_no_cure() -> None:
+    numbers = (RIGHT[0], Agreement(inputs="4 x 3", trouble="output 0 is float32[2, 3], and eager gives float32[4, 3]"))
+    doctor = treated(patient(1, {"a": 1}, lambda _: numbers), (shim("a", 1, soundness="specialised"),))
+    assert doctor.prescription is None
+
+
+def test_a_specialised_program_may_refuse_but_not_answer_wrongly() -> None:
+    doctor = treated(patient(1, {"a": 1}, lambda _: WRONG), (shim("a", 1, soundness="specialised"),))
+    assert doctor.prescription is None
+
+
+def test_without_values_a_cure_is_told_as_not_proved() -> None:
+    doctor = treated(patient(1, {"a": 1}), (shim("a", 1),), values=False)
+    assert doctor.prescription is not None
+    assert doctor.prescription.proof is not None
+    assert doctor.prescription.proof.max_abs_diff is None
+    assert "no values" in doctor.note
+
+
+def test_a_failure_that_comes_earlier_is_not_followed() -> None:
+    """A shim that breaks the call itself moves the failure, to where less was traced."""
+
+    def answer(probe: Probe) -> Outcome:
+        return failing(1) if "breaks" in probe.shims else failing(2)
+
+    doctor = treated(answer, (shim("breaks", 2), shim("follows", 1)))
+    assert [(trial.shims, trial.result) for trial in doctor.trials] == [(("breaks",), "error")]
+
+
+def test_where_the_large_one_fails_behind_the_twins_cure_the_search_goes_on_there() -> None:
+    def answer(probe: Probe) -> Outcome:
+        diseases = 1 if probe.part.endswith("~twin") else 2
+        return patient(diseases, {"a": 1, "b": 2})(probe)
+
+    doctor = treated(answer, (shim("a", 1), shim("b", 2)), twin=True, values=False)
+    assert doctor.prescription is not None
+    assert set(doctor.prescription.shims) == {"a", "b"}
+    assert doctor.prescription.proof is not None
+    assert doctor.prescription.proof.max_abs_diff == 1e-7
+
+
+FIXTURES = Path(__file__).parents[2] / "fixtures"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "shims", "soundness"),
+    [
+        ("unregistered_pytree_out", ("register-dataclass-pytree",), "exact"),
+        ("constraint_between_inputs", ("suggested-relations",), "precondition"),
+        ("tolist_loop", ("frozen-values",), "specialised"),
+        ("specialised_dynamic_dim", ("suggested-constants",), "specialised"),
+    ],
+)
+def test_a_fixture_is_cured_and_its_numbers_agree(name: str, shims: tuple[str, ...], soundness: str) -> None:
+    report = scan_file(FIXTURES / f"{name}.py", cure=True)
+    found = report.parts[0].prescription
+    assert report.parts[0].verdict == "cured"
+    assert found is not None
+    assert (found.shims, found.soundness) == (shims, soundness)
+    assert found.proof is not None
+    assert found.proof.inputs_tried >= 2
+    assert found.proof.max_abs_diff is not None
+    assert found.proof.tolerance is not None
+    assert found.proof.max_abs_diff <= found.proof.tolerance
+    assert "cured" in [tried.result for tried in report.findings[0].shims_tried]
+
+
+@pytest.mark.slow
+def test_one_submodule_can_be_asked_alone(tmp_path: Path) -> None:
+    report = scan_file(FIXTURES / "parent_own_code_and_child.py", modules=("encoder.gate",))
+    statuses = {module.fqn: module.status for module in report.parts[0].modules}
+    assert statuses[""] == "not_asked"
+    assert statuses["encoder.gate"] in FAILING
+    assert report.parts[0].only == ("encoder.gate",)
+    passing = scan_file(FIXTURES / "parent_own_code_and_child.py", modules=("encoder.proj",))
+    assert passing.parts[0].verdict == "passes"
+    assert not passing.exports, "one submodule says nothing of the whole"
+    with pytest.raises(UsageError, match=r"No part calls a submodule .encoder\.gat"):
+        scan_file(FIXTURES / "parent_own_code_and_child.py", modules=("encoder.gat",))
+
+
+@pytest.mark.slow
+def test_shims_tried_on_their_own_are_noted_in_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EXPORTDOCTOR_HOME", str(tmp_path / "home"))
+    target, run = f"{FIXTURES / 'unregistered_pytree_out.py'}:build", tmp_path / "run"
+    assert command_line(["scan", target, "--no-cure", "-q", "--out", str(run)]) == 1
+    assert command_line(["shims", "try", "register-dataclass-pytree", target, "--run", str(run)]) == 0
+    (finding,) = read_run(run).state.findings.values()
+    assert [(tried.shim, tried.result) for tried in finding.shims_tried] == [("register-dataclass-pytree", "cured")]
+    assert command_line(["shims", "try", "no-grad", target, "--run", str(run)]) == 1
+    (finding,) = read_run(run).state.findings.values()
+    assert [tried.result for tried in finding.shims_tried] == ["cured", "same"]

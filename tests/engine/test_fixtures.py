@@ -1,0 +1,99 @@
+"""Each fixture's disease is found where its own file says it lies, by real scans in real worker processes."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from exportdoctor.core.events import AnyEvent, ProbeFinished
+from exportdoctor.core.outcome import Outcome
+from exportdoctor.core.report import Report
+from exportdoctor.core.run_state import fold
+from exportdoctor.repro.candidate_runner import Bench
+from exportdoctor.repro.repro_signature import trait_of
+from scanning import events_of
+
+pytestmark = pytest.mark.slow
+
+FIXTURES = sorted(p for p in (Path(__file__).parents[2] / "fixtures").glob("*.py") if not p.stem.startswith("_"))
+# How a fixture is scanned where the defaults would wait for a minute or fill the machine
+LIMITS = {"hang": {"timeout": 8.0}, "memory_eater": {"memory_mb": 1500.0}}
+
+
+def expected_of(path: Path) -> dict[str, Any]:
+    """The literal EXPECTED of a fixture, read without importing it.
+
+    EXPECTED_DYNAMIC, where there is one, tells what holds when the submodules' inputs are dynamic too, as in a scan.
+    """
+    literals = {
+        getattr(node.target if isinstance(node, ast.AnnAssign) else node.targets[0], "id", ""): node.value
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, (ast.Assign, ast.AnnAssign))
+    }
+    found: dict[str, Any] = ast.literal_eval(literals.get("EXPECTED_DYNAMIC") or literals["EXPECTED"])
+    return found
+
+
+@pytest.fixture(scope="module")
+def bench() -> Iterator[Bench]:
+    with Bench(timeout=60.0, memory_mb=400.0) as process:
+        yield process
+
+
+@pytest.mark.parametrize("path", FIXTURES, ids=lambda path: path.stem)
+def test_the_disease_is_found_where_it_lies_and_the_minimum_has_it_too(path: Path, bench: Bench) -> None:
+    expected = expected_of(path)
+    events = events_of(f"{path}:build", exporter=expected["exporter"], exhaustive=True, **LIMITS.get(path.stem, {}))
+    report = fold(events).report()
+    for script in minima_of(path):
+        assert shown(bench.run(script), exporter=expected["exporter"]) in failures(events)
+    assert verdicts(report) == {fqn: s for fqn, s in expected["statuses"].items() if s != "not_called"}
+    assert told(report, expected) == wanted(expected)
+    ops = {(finding["module"], finding["op"]) for finding in expected["findings"] if finding["op"]}
+    assert ops <= {(finding.module, finding.op) for finding in report.findings}
+    types = {(finding["module"], finding["exception"]) for finding in expected["findings"] if finding["exception"]}
+    assert types <= {(finding.module, finding.exception.type.rpartition(".")[2]) for finding in report.findings}
+
+
+def minima_of(path: Path) -> list[str]:
+    """The scripts by hand beside a fixture; none beside one that passes."""
+    assigned = [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.Assign)]
+    found = [ast.literal_eval(node.value) for node in assigned if ast.unparse(node.targets[0]).startswith("MINIMUM")]
+    return [script for script in found if script]
+
+
+def shown(outcome: Outcome, *, exporter: str) -> tuple[object, ...]:
+    """Kind, exceptions and message of a failure, names left out."""
+    trait = trait_of(outcome, exporter=exporter)
+    return () if trait is None else (trait.kind, trait.exceptions, trait.message)
+
+
+def failures(events: list[AnyEvent]) -> list[tuple[object, ...]]:
+    """The same of each attempt of a scan."""
+    return [shown(event.outcome, exporter=event.probe.exporter) for event in events if isinstance(event, ProbeFinished)]
+
+
+def verdicts(report: Report) -> dict[str, str]:
+    """The called modules' statuses."""
+    return {module.fqn: module.status for module in report.parts[0].modules if module.status != "not_called"}
+
+
+def wanted(expected: dict[str, Any]) -> list[tuple[str, ...]]:
+    """Module, function, source line and kind of each expected finding."""
+    return sorted(
+        (f["module"], (f["function"] or "").rpartition(".")[2], f["source"] or "", f["kind"])
+        for f in expected["findings"]
+    )
+
+
+def told(report: Report, expected: dict[str, Any]) -> list[tuple[str, ...]]:
+    """The same of the findings in the report."""
+    chance = expected["findings"] and expected["findings"][0]["kind"] == "out_of_memory"  # no line is to blame
+    return sorted(
+        (f.module, (f.function or "").rpartition(".")[2], "" if chance else f.source or "", f.kind)
+        for f in report.findings
+    )

@@ -1,0 +1,130 @@
+"""What a scan learns of each failure once it has every verdict: guards, own code, slices, dimensions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from exportdoctor.core.events import ProbeFinished
+from exportdoctor.core.finding import Finding
+from exportdoctor.core.report import Report
+from exportdoctor.report.wording.depends import dimensions
+from scanning import events_of, scan_file
+
+pytestmark = pytest.mark.slow
+
+FIXTURES = Path(__file__).parents[2] / "fixtures"
+MODELS = Path(__file__).parents[1] / "support" / "ladder_models.py"
+
+
+def only(report: Report) -> Finding:
+    (finding,) = report.findings
+    return finding
+
+
+@pytest.mark.parametrize("exporter", ["export", "export-strict"])
+@pytest.mark.parametrize(
+    ("fixture", "line", "sizes"),
+    [
+        ("specialised_dynamic_dim", "for step in range(hidden.shape[1]):", ("length",)),
+        ("constraint_between_inputs", "return sound + picture", ("samples", "pictures")),
+    ],
+)
+def test_the_line_that_made_a_violated_guard_is_found(
+    fixture: str, line: str, sizes: tuple[str, ...], exporter: str
+) -> None:
+    finding = only(scan_file(FIXTURES / f"{fixture}.py", exporter=exporter))
+    assert finding.guard is not None
+    assert finding.guard.source == line
+    assert (finding.dimensions, finding.dimensions_passing) == (sizes, ())
+
+
+def test_the_dimension_that_matters_is_told_by_its_name() -> None:
+    finding = only(scan_file(MODELS, factory="window"))
+    assert dimensions(finding) == "Fails when `sequence` is dynamic, passes when only `batch` is."
+
+
+def test_a_failure_behind_a_childs_is_found() -> None:
+    report = scan_file(FIXTURES / "child_hides_parent.py")
+    told = {(f.module, f.source): f for f in report.findings}
+    assert len(told) == 2
+    assert told["encoder", "longest = int(lengths.max())"].behind == "F1"
+
+
+def test_dynamo_traces_through_replaced_children() -> None:
+    """In strict mode the encoder's `int()` exports, so that nothing fails once the gate is replaced."""
+    events = events_of(f"{FIXTURES / 'child_hides_parent.py'}:build", exporter="export-strict")
+    opaque = [event.outcome for event in events if isinstance(event, ProbeFinished) and event.probe.opaque]
+    assert [outcome.status for outcome in opaque] == ["passed", "passed"]
+
+
+def test_children_that_return_nests_views_and_sizes_are_replaced() -> None:
+    report = scan_file(MODELS)
+    root = report.parts[0].modules[0]
+    own = next(finding for finding in report.findings if finding.id == root.finding)
+    assert (root.status, root.note, own.source) == ("fails_own", "", "return hidden * int(lengths.max())")
+    assert [finding.module for finding in report.findings] == ["nest", ""]
+    assert report.findings[0].modules == ("nest", "same", "flat")
+
+
+def test_a_child_that_writes_into_what_it_is_given_is_kept_and_said() -> None:
+    root = scan_file(MODELS, factory="keeper").parts[0].modules[0]
+    assert root.status == "fails_child"
+    assert "writer: it is given a Store, which it may change" in root.note
+
+
+def test_sizes_that_depend_on_data_pass_through_a_replaced_child() -> None:
+    report = scan_file(MODELS, factory="chooser")
+    assert only(report).module == "rows"
+    assert report.parts[0].modules[0].status == "fails_child"
+
+
+@pytest.mark.parametrize(
+    ("fixture", "exporter", "culprit", "leads"),
+    [
+        ("data_dependent_int", "export", "python", ("aten.max.default", "aten.item.default")),
+        ("nonzero", "export", "op", ("aten.nonzero.default", "aten.unbind.int")),
+        ("nonzero", "export-strict", "python", ("nonzero",)),
+        ("boolean_mask", "export", "op", ("aten.index.Tensor", "aten.chunk.default")),
+        ("vmap_over_mask", "export", "op", ("aten.arange.default",)),
+        ("if_tensor", "export", "python", ("aten.gt.Scalar", "aten.item.default")),
+    ],
+)
+def test_the_slice_leads_to_the_culprit(fixture: str, exporter: str, culprit: str, leads: tuple[str, ...]) -> None:
+    finding = only(scan_file(FIXTURES / f"{fixture}.py", exporter=exporter))
+    assert finding.culprit == culprit
+    assert finding.slice is not None
+    assert set(leads) <= {node.op for node in finding.slice.nodes}
+    assert {finding.slice.nodes[index].op for index in finding.slice.targets} <= set(leads)
+
+
+@pytest.mark.parametrize("fixture", ["nonzero", "boolean_mask"])
+@pytest.mark.parametrize("exporter", ["export", "export-strict"])
+def test_the_birth_of_a_size_that_depends_on_data_is_known(fixture: str, exporter: str) -> None:
+    born = only(scan_file(FIXTURES / f"{fixture}.py", exporter=exporter)).born
+    assert {birth.op for birth in born} == {"aten.nonzero.default"}
+    assert all(birth.frame is not None for birth in born)
+
+
+@pytest.mark.parametrize(
+    ("fixture", "culprit"),
+    [
+        ("higher_order_op", "higher_order_op"),
+        ("unregistered_pytree_out", "pytree"),
+        ("unsupported_python_strict", "dynamo"),
+        ("torchscript_only", "python"),
+    ],
+)
+def test_where_there_is_no_slice_it_is_said(fixture: str, culprit: str) -> None:
+    exporter = {"unsupported_python_strict": "export-strict", "torchscript_only": "torchscript"}.get(fixture, "export")
+    finding = only(scan_file(FIXTURES / f"{fixture}.py", exporter=exporter))
+    assert (finding.culprit, finding.slice) == (culprit, None)
+    assert finding.slice_note
+
+
+def test_a_healthy_model_is_asked_nothing_more() -> None:
+    events = events_of(f"{FIXTURES / 'passing.py'}:build")
+    probes = [event.probe for event in events if isinstance(event, ProbeFinished)]
+    assert len(probes) == 1
+    assert not probes[0].variant

@@ -1,0 +1,189 @@
+"""Exports without torch: what is refused in one line, files that are whole or not there, and shims carried out."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from exportdoctor.core.errors import StoreError, UsageError
+from exportdoctor.export.find_prescription import prescribed
+from exportdoctor.export.install_files import check_target, drafts, place, write
+from exportdoctor.export.shims_module import About, file_name, shims_module
+from exportdoctor.shims import Shim, find, in_order, registry
+
+TINY, CHAIN = "Qwen2.5-VL-3B-tiny", "precompute-grid+block-diagonal-attention"
+ROOT = Path(__file__).parents[2]
+
+
+def told(*arguments: str, blocked: str = "", path: str = "") -> tuple[int, list[str]]:
+    """Exit code and lines on stderr of `exportdoctor export`; `blocked` cannot be imported."""
+    block = f"sys.modules[{blocked!r}] = None; " if blocked else ""
+    code = f"import sys; {block}from exportdoctor.cli.main import run; sys.exit(run({['export', *arguments]!r}))"
+    paths = os.pathsep.join(filter(None, (str(ROOT / "src"), path, os.environ.get("PYTHONPATH"))))
+    environment = {**os.environ, "PYTHONPATH": paths, "EXPORTDOCTOR_HOME": "/nonexistent"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=120)
+    return done.returncode, done.stderr.strip().splitlines()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("Qwen2.5-VL-3B", "--to", "pt2"), "--weights random"),
+        ((TINY, "--to", "pt2", "--shims", "precompute-gird"), "Did you mean precompute-grid"),
+        ((TINY, "--to", "pt2", "--shims", "strict+non-strict"), "can't be applied together"),
+        ((TINY, "--to", "pt2", "--shims", "no-grad+no-grad"), "can't be applied together"),
+        ((TINY, "--to", "pt2", "--shims", "none", "-o", "x.onnx"), "does not end in .pt2"),
+        ((TINY, "--to", "pt2", "--shims", "none", "--split", "2"), "--split goes with --to onnx"),
+        ((TINY, "--to", "pt2", "--part", "vision"), f"exportdoctor scan {TINY} --part vision"),
+        ((TINY, "--to", "pt2", "--part", "nose"), "nose"),
+        ((TINY, "--to", "pt2", "--shims", "none", "--with-cache", "--image-input"), "two files of a text part"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line_before_anything_is_built(arguments: tuple[str, ...], words: str) -> None:
+    code, lines = told(*arguments)
+    assert code == 2
+    assert len(lines) == 1
+    assert words in lines[0]
+
+
+def test_a_missing_onnxruntime_is_told_with_the_command_that_installs_it() -> None:
+    code, lines = told(TINY, "--to", "onnx", "--shims", CHAIN, blocked="onnxruntime")
+    assert (code, len(lines)) == (2, 1)
+    assert 'pip install "exportdoctor[onnx]"' in lines[0]
+
+
+def test_both_onnxruntime_packages_are_noticed(tmp_path: Path) -> None:
+    for name in ("onnxruntime", "onnxruntime_gpu"):
+        folder = tmp_path / f"{name}-1.30.0.dist-info"
+        folder.mkdir()
+        (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name.replace('_', '-')}\nVersion: 1.30.0\n")
+    code, lines = told(TINY, "--to", "onnx", "--shims", CHAIN, "--device", "cuda", path=str(tmp_path))
+    assert (code, len(lines)) == (2, 1)
+    assert "overwrite each other's files" in lines[0]
+
+
+def test_no_prescription_is_told_with_the_scan_that_would_make_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EXPORTDOCTOR_HOME", str(tmp_path))
+    with pytest.raises(UsageError, match="No scan of") as caught:
+        prescribed(TINY, "vision")
+    assert f"exportdoctor scan {TINY} --part vision" in caught.value.hint
+
+
+def test_files_appear_under_their_names_only_when_they_are_whole(tmp_path: Path) -> None:
+    (tmp_path / "a.bin").write_bytes(b"old")
+    with pytest.raises(StoreError, match="cannot be written"), drafts(tmp_path, "a") as draft:
+        cut_off(draft)
+    assert [path.name for path in tmp_path.iterdir()] == ["a.bin"]
+    assert (tmp_path / "a.bin").read_bytes() == b"old"
+    with drafts(tmp_path, "a") as draft:
+        write(draft / "a.bin", b"whole")
+        assert place(draft, tmp_path, ["a.bin"]) == (tmp_path / "a.bin",)
+    assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"whole"]
+
+
+def cut_off(draft: Path) -> None:
+    """A first file is there, and the second finds no place."""
+    write(draft / "a.bin", b"half")
+    write(draft / "b" / "b.bin", b"")
+
+
+def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for place_of in (tmp_path / "file" / "below", Path("/proc/nowhere")):
+        with pytest.raises(StoreError) as caught, drafts(place_of, "a"):
+            pass
+        assert "\n" not in caught.value.line()
+    with pytest.raises(StoreError, match="is a folder"):
+        check_target(tmp_path)
+
+
+def carried(*shims: Shim, image_input: bool = False) -> str:
+    about = About(
+        title=TINY, part="vision", made_by="exportdoctor export x", versions={"torch": "2"}, program="v.pt2",
+        image_input=image_input,
+    )  # fmt: skip
+    return shims_module(in_order(shims), about)
+
+
+@pytest.mark.parametrize("shim", [shim for shim in registry() if shim.provider == "own"], ids=lambda shim: shim.id)
+def test_every_shim_of_ours_can_be_carried_into_a_module_that_does_not_import_us(shim: Shim) -> None:
+    text = carried(shim)
+    tree = ast.parse(text)
+    modules = {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    modules |= {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    assert not {name for name in modules if name.startswith("exportdoctor")}
+    docstring = ast.get_docstring(tree) or ""
+    assert shim.id in docstring
+    assert shim.soundness in docstring
+    assert undefined(tree) == set()
+
+
+@pytest.mark.parametrize("provider", ["transformers.exporters", pytest.param("onnx-diagnostic", id="onnx_diagnostic")])
+def test_shims_of_other_libraries_are_carried_and_the_module_says_which_it_needs(provider: str) -> None:
+    shims = [shim for shim in registry() if shim.provider == provider and not shim.problem]
+    for shim in shims:
+        text = carried(shim)
+        tree = ast.parse(text)
+        assert "from exportdoctor" not in text
+        assert "import exportdoctor" not in text
+        assert undefined(tree) == set()
+        names = [node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
+        assert len(names) == len(set(names))
+        first = (ast.get_docstring(tree) or "").split("Written by")[0]
+        assert all(name in first for name in shim.needs), shim.id
+        if shim.soundness == "opaque":  # its operator must be known before a program that calls it can be loaded
+            assert f"for name in ('{shim.id}',):" in text
+    if not shims:
+        pytest.skip(f"{provider} is not installed: `make test` calls this with onnx-diagnostic in sight")
+
+
+def test_the_module_that_takes_a_plain_image_is_carried_along() -> None:
+    text = carried(find("block-diagonal-attention"), image_input=True)
+    tree = ast.parse(text)
+    assert "PlainImage" in {node.name for node in tree.body if isinstance(node, ast.ClassDef)}
+    assert "from exportdoctor" not in text
+    assert undefined(tree) == set()
+
+
+def undefined(tree: ast.Module) -> set[str]:
+    """Names that a carried function reads and that nothing defines; local ones are defined by being assigned."""
+    import builtins
+
+    known = set(dir(builtins)) | {"__file__", "__name__"}
+    read: set[str] = set()
+    for node in ast.walk(tree):
+        match node:
+            case ast.Name(ctx=ast.Load()):
+                read.add(node.id)
+            case ast.Name():
+                known.add(node.id)
+            case ast.FunctionDef() | ast.ClassDef():
+                known.add(node.name)
+            case ast.arg():
+                known.add(node.arg)
+            case ast.Import() | ast.ImportFrom():
+                known.update((alias.asname or alias.name).partition(".")[0] for alias in node.names)
+            case ast.ExceptHandler(name=str() as name) | ast.MatchAs(name=str() as name):
+                known.add(name)
+            case ast.MatchStar(name=str() as name):
+                known.add(name)
+    return read - known
+
+
+def test_shims_whose_helpers_have_the_same_names_are_kept_apart() -> None:
+    text = carried(*(find(name) for name in ("precompute-grid", "precompute-position-ids", "block-diagonal-attention")))
+    tree = ast.parse(text)
+    names = [node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
+    assert len(names) == len(set(names))
+
+
+def test_the_file_can_be_imported_by_its_name() -> None:
+    for ref in ("Qwen2.5-VL-3B", "./my-model/", "some/where.py:make"):
+        assert file_name(ref, "vision").removesuffix(".py").isidentifier()

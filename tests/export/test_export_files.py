@@ -1,0 +1,213 @@
+"""Exports of real models: the files run outside of us, and their numbers are eager's at sizes that were not traced."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from exportdoctor.core.protocol.export import Handed, Order
+from exportdoctor.core.target import BuildOptions, TargetRef
+from exportdoctor.worker.export.export_server import hand_over
+from exportdoctor.worker.translate.onnx_session import OnnxSession
+
+pytestmark = pytest.mark.slow
+
+TINY, VISION = "Qwen2.5-VL-3B-tiny", ("precompute-grid", "block-diagonal-attention")
+ROOT = Path(__file__).parents[2]
+FACTORIES = ROOT / "tests" / "support" / "export_targets.py"
+
+
+def made(folder: Path, ref: str, part: str, **order: Any) -> Handed:
+    """The answer of the worker, asked in this process: torch's exporters take long to import."""
+    options = {name: order.pop(name) for name in ("dtype", "weights") if name in order}
+    target = TargetRef(ref=ref, parts=(part,), options=BuildOptions(device="cpu", **options))
+    return hand_over(Order(target=target, part=part, folder=str(folder), stem=part, **order), lambda what: None)
+
+
+def factory(folder: Path, name: str, **order: Any) -> Handed:
+    return made(folder, f"{FACTORIES}:{name}", "default", **order)
+
+
+def sizes(handed: Handed) -> list[str]:
+    assert [row.trouble for row in handed.numbers if row.trouble] == []
+    assert all(row.holds for row in handed.numbers)
+    return list(dict.fromkeys(row.inputs.rpartition(", ")[0] or row.inputs for row in handed.numbers))
+
+
+def command(*arguments: str, folder: Path, limit: int = 0) -> subprocess.CompletedProcess[str]:
+    code = f"import sys; from exportdoctor.cli.main import run; sys.exit(run({['export', *arguments]!r}))"
+    paths = os.pathsep.join(filter(None, (str(ROOT / "src"), os.environ.get("PYTHONPATH"))))
+    environment = {**os.environ, "PYTHONPATH": paths, "EXPORTDOCTOR_HOME": str(folder / "home")}
+    full = (lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))) if limit else None
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, cwd=folder, preexec_fn=full
+    )
+
+
+OUTSIDE = """
+import sys, types
+sys.modules["exportdoctor"] = None
+import torch, transformers
+sys.path.insert(0, sys.argv[1])
+import shims_for_qwen2_5_vl_3b_tiny_vision as cure
+
+case = torch.load("case.pt", weights_only=False)
+model = transformers.AutoModelForImageTextToText.from_config(transformers.AutoConfig.for_model(**case["config"]))
+encoder = model.eval().model.visual
+encoder.load_state_dict(case["weights"])
+with torch.no_grad():
+    program = cure.load("vision.pt2").module()
+    for patches, grid in case["inputs"]:
+        wanted = encoder(patches, grid).pooler_output
+        args, kwargs = cure.convert(encoder, (patches, grid))
+        apart = (program(*args, **kwargs).pooler_output - wanted).abs().max()
+        assert apart < 1e-5, apart
+    again = cure.export(encoder, (), dict(zip(("hidden_states", "grid_thw"), case["inputs"][0])))
+    args, kwargs = cure.convert(encoder, case["inputs"][0])
+    apart = (again.module()(*args, **kwargs).pooler_output - encoder(*case["inputs"][0]).pooler_output).abs().max()
+    assert apart < 1e-5, apart
+assert "forward" not in vars(encoder) and type(encoder).forward.__module__.startswith("transformers")
+print("agrees")
+"""
+
+
+def test_a_program_and_its_shims_work_where_exportdoctor_is_not(tmp_path: Path) -> None:
+    done = command(
+        TINY, "--to", "pt2", "--part", "vision", "--shims", "+".join(VISION), "--device", "cpu", folder=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Proved: 3 comparisons in torch" in done.stdout
+    names = sorted(path.name for path in tmp_path.iterdir() if path.is_file())
+    assert names == ["shims_for_qwen2_5_vl_3b_tiny_vision.py", "vision.proof.json", "vision.proof.md", "vision.pt2"]
+    proof = json.loads((tmp_path / "vision.proof.json").read_text())
+    assert proof["schema"] == "exportdoctor.proof/1"
+    assert [shim["soundness"] for shim in proof["shims"]] == ["signature", "exact"]
+    _write_case(tmp_path)
+    outside = [sys.executable, "-I", "-c", OUTSIDE, str(tmp_path)]
+    done = subprocess.run(outside, capture_output=True, text=True, cwd=tmp_path)
+    assert done.stdout.strip() == "agrees", done.stderr[-2000:]
+
+
+def _write_case(folder: Path) -> None:
+    from exportdoctor.targets import resolve
+
+    plan = resolve(TargetRef(ref=TINY, parts=("vision",), options=BuildOptions(device="cpu")))
+    built = plan.build()
+    grids = ((12, 16), (10, 18), (4, 6))
+    inputs = [(torch.randn(h * w, 1176), torch.tensor([[1, h, w]])) for h, w in grids]
+    weights = built.part("vision").module.state_dict()
+    config = built.model.config.to_dict()
+    torch.save({"config": config, "weights": weights, "inputs": inputs}, folder / "case.pt")
+
+
+def test_the_vision_tower_in_one_file_in_two_and_merged_again_agrees_at_three_sizes(tmp_path: Path) -> None:
+    handed = made(tmp_path, TINY, "vision", to="onnx", shims=VISION, split=2, external_data=True)
+    assert handed.verdict == "proved"
+    assert sizes(handed) == ["patches 192", "patches 180", "patches 64"]
+    ways = [row.inputs.rpartition(", ")[2] for row in handed.numbers]
+    assert list(dict.fromkeys(ways)) == ["ONNX Runtime", "2 files", "merged again"]
+    whole, *pieces = handed.files
+    assert whole.data == ("vision.onnx.data",)
+    assert [piece.name for piece in pieces] == ["vision.1of2.onnx", "vision.2of2.onnx"]
+    assert sum(piece.nodes for piece in pieces) == whole.nodes
+    assert [one.name for one in whole.outputs] == ["last_hidden_state", "pooler_output"]
+    assert whole.inputs[0].shape[0] == "patches"
+
+
+def test_a_plain_image_of_any_legal_size_goes_in_with_the_patches_made_inside(tmp_path: Path) -> None:
+    handed = made(tmp_path, TINY, "vision", to="onnx", shims=VISION, image_input=True)
+    assert handed.verdict == "proved"
+    assert handed.shims == VISION[1:]
+    assert len(sizes(handed)) >= 3
+    assert [one.name for one in handed.files[0].inputs] == ["image"]
+    assert handed.files[0].inputs[0].shape == ("images", 3, "height", "width")
+
+
+def test_text_agrees_at_three_sizes_and_as_prefill_and_decode_generates_eagers_tokens(tmp_path: Path) -> None:
+    handed = made(tmp_path, TINY, "text", to="onnx", cache=True)
+    assert handed.verdict == "proved"
+    assert [one.name for one in handed.files] == ["text.prefill.onnx", "text.decode.onnx"]
+    assert handed.numbers[-1].inputs == "20 tokens generated greedily for 2 prompts"
+    assert handed.numbers[-1].max_abs == 0
+    assert [row.inputs for row in handed.numbers if row.holds][:4] == [
+        "batch 2, sequence 13",
+        "batch 3, sequence 22",
+        "batch 6, sequence 44",
+        "batch 2, sequence 13, 3 padded",
+    ]
+
+
+def test_an_output_that_only_a_shim_lets_torch_take_apart_is_compared_as_a_whole(tmp_path: Path) -> None:
+    target = f"{ROOT / 'tests' / 'support' / 'tiny_models.py'}:llama"
+    handed = made(tmp_path, target, "default", to="pt2", shims=("register-cache-pytree",))
+    assert handed.verdict == "proved"
+    assert handed.imports == ("transformers.cache_utils", "transformers.modeling_outputs")
+
+
+def test_what_onnx_cannot_say_is_a_finding_with_its_node_and_the_smallest_submodule(tmp_path: Path) -> None:
+    handed = factory(tmp_path, "untranslatable", to="onnx")
+    assert handed.verdict == "fails"
+    trouble = handed.trouble
+    assert trouble is not None
+    assert (trouble.stage, trouble.op) == ("translate", "export_targets.smooth.default")
+    assert (trouble.module, trouble.alone) == ("inner.inner", "inner.inner")
+    assert trouble.source == "return smooth(x)"
+
+
+def test_what_onnx_runtime_cannot_load_is_a_finding_too(tmp_path: Path) -> None:
+    handed = factory(tmp_path, "plain", to="onnx", dtype="bfloat16", opset=22)
+    trouble = handed.trouble
+    assert trouble is not None
+    assert (handed.verdict, trouble.stage, trouble.op) == ("fails", "load", "Gemm")
+    assert (trouble.module, trouble.alone) == ("layer", "layer")
+
+
+def test_bfloat16_goes_in_and_out_without_numpy(tmp_path: Path) -> None:
+    import onnx
+    from onnx import TensorProto, helper
+
+    kinds = [helper.make_tensor_value_info(name, TensorProto.BFLOAT16, ["n", 2]) for name in "xy"]
+    graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "g", kinds[:1], kinds[1:])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), tmp_path / "i.onnx")
+    session = OnnxSession(tmp_path / "i.onnx")
+    for rows in (3, 0):
+        given = torch.randn(rows, 2).to(torch.bfloat16)
+        (found,) = session.run([given])
+        assert found.dtype == torch.bfloat16
+        assert torch.equal(found, given)
+
+
+def test_where_float16_leaves_its_range_is_told(tmp_path: Path) -> None:
+    handed = factory(tmp_path, "overflowing", to="onnx", dtype="float16")
+    assert handed.precision is not None
+    assert handed.precision.overflow is not None
+    assert (handed.precision.overflow.op, handed.precision.overflow.module) == ("aten.mul.Tensor", "inner")
+
+
+def test_a_program_that_is_right_at_the_traced_size_alone_is_not_proved(tmp_path: Path) -> None:
+    handed = factory(tmp_path, "plain", to="pt2", shims=("static-dim",))
+    assert handed.verdict == "specialised"
+    assert handed.numbers[0].holds
+    assert not handed.numbers[1].holds
+
+
+def test_a_program_with_other_numbers_is_rejected(tmp_path: Path) -> None:
+    handed = factory(tmp_path, "counting", to="pt2")
+    assert handed.verdict == "differs"
+
+
+def test_a_full_disk_leaves_no_file_and_one_line(tmp_path: Path) -> None:
+    target = f"{FACTORIES}:plain"
+    done = command(target, "--to", "pt2", "--shims", "none", "-o", "out/plain.pt2", "-q", folder=tmp_path, limit=4096)
+    assert done.returncode == 2
+    assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+    assert "cannot be written" in done.stderr
+    assert list((tmp_path / "out").iterdir()) == []

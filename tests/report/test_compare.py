@@ -1,0 +1,53 @@
+"""Two runs side by side: only what differs is told, and it is told by name."""
+
+from __future__ import annotations
+
+import msgspec
+
+from exportdoctor.core.report import Report
+from exportdoctor.core.run_state import fold
+from exportdoctor.report.comparison import compared, told
+from synthetic import qwen_scan
+
+
+def report() -> Report:
+    return fold(tuple(qwen_scan())).report()
+
+
+def test_a_run_is_the_same_as_itself() -> None:
+    found = compared(report(), report())
+    assert found.same
+    assert found.findings_same == len(report().findings) > 0
+    assert "No verdict differs" in told(found)
+
+
+def test_a_finding_that_went_and_a_module_that_passes_now_are_named() -> None:
+    old = report()
+    part = next(part for part in old.parts if any(m.status == "fails_own" for m in part.modules))
+    mended = tuple(msgspec.structs.replace(m, status="pass") for m in part.modules)
+    new = msgspec.structs.replace(
+        old,
+        run="later",
+        environment={**old.environment, "torch": "9.9"},
+        parts=tuple(
+            msgspec.structs.replace(p, modules=mended, verdict="passes") if p is part else p for p in old.parts
+        ),
+        findings=(),
+    )
+    found = compared(old, new)
+    assert not found.same
+    assert len(found.findings_gone) == len(old.findings)
+    assert not found.findings_new
+    assert {change.after for change in found.modules} == {"pass"}
+    assert "9.9" in told(found)
+    back = compared(new, old)
+    assert back.findings_new == found.findings_gone
+    assert len(back.modules) == len(found.modules)
+
+
+def test_a_part_that_only_one_run_asked_is_told_without_its_modules() -> None:
+    old = report()
+    new = msgspec.structs.replace(old, parts=old.parts[:-1], findings=())
+    found = compared(old, new)
+    assert [change.after for change in found.parts if change.what == old.parts[-1].name] == [""]
+    assert not any(change.what.startswith(f"{old.parts[-1].name}:") for change in found.modules)

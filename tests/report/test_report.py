@@ -1,0 +1,387 @@
+"""The reports: golden files, and laws of the tree, the wording and each format."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from xml.etree import ElementTree
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from exportdoctor.core import events as ev
+from exportdoctor.core.codec import decode
+from exportdoctor.core.errors import UsageError
+from exportdoctor.core.failure.kinds import KINDS
+from exportdoctor.core.finding import ExceptionRecord, Finding
+from exportdoctor.core.report import ModuleRecord, PartRecord, Report
+from exportdoctor.core.run_state import fold
+from exportdoctor.report import FORMS, render, wording
+from exportdoctor.report.canvas import wrapped
+from exportdoctor.report.causes import ADVICE, cause_of
+from exportdoctor.report.style import Style
+from exportdoctor.report.tree import Row, condensed, grouped, label, silent
+from golden_files import assert_golden
+from synthetic import (
+    AROUND,
+    ATTENTION,
+    FULL_ATTENTION,
+    START,
+    WINDOWS,
+    answered,
+    captured,
+    cured_part,
+    judged,
+    opened,
+    passing_scan,
+    qwen_scan,
+    started,
+)
+
+HOSTILE = "<b>`x`|\x1b[31m\u202e\n]]>&\"'"
+
+
+def qwen() -> Report:
+    """The full scan."""
+    return fold(tuple(qwen_scan())).report()
+
+
+def cut_off() -> Report:
+    """The full scan, killed in the middle."""
+    events = tuple(qwen_scan())
+    return fold(events[: len(events) // 2]).report()
+
+
+def cured() -> Report:
+    """The full scan, with what cures it."""
+    events = [cured_part() if isinstance(event, ev.PartFinished) else event for event in qwen_scan()]
+    return fold(tuple(events)).report()
+
+
+def crashed() -> Report:
+    """A model with one module that kills its process, one that hangs and one that is never called."""
+    crash = Finding(
+        id="F1",
+        part="full",
+        module="native",
+        module_class="Native",
+        own_code=True,
+        function=None,
+        file=None,
+        line=None,
+        source=None,
+        kind="crash",
+        op=None,
+        expression=None,
+        signature="0123456789ab",
+        exception=ExceptionRecord(type="SIGSEGV", message="The process died of a segmentation fault."),
+        modules=("native",),
+        log="logs/3f2a.log",
+    )
+    events = (
+        started(run="20231114-221320-native-build-cc", ref="fixtures/native.py:build"),
+        opened(parameters=12_345),
+        captured(
+            {"": "Model", "native": "Native", "slow": "Slow", "fine": "Linear", "spare": "Spare"}, never=("Spare",)
+        ),
+        *answered("native"),
+        ev.FindingMade(at=START, finding=crash),
+        judged("fails_child", ""),
+        judged("crashed", "native", finding="F1"),
+        judged("timed_out", "slow"),
+        judged("pass", "fine"),
+        ev.PartFinished(at=START, part="full", verdict="fails", exporter="export", seconds=70.0, asked=4),
+        ev.RunFinished(at=START, exit_code=1, seconds=75.0),
+    )
+    return fold(events).report()
+
+
+def hostile() -> Report:
+    """Names and messages that would steer a terminal, a browser or a table."""
+    finding = msgspec.structs.replace(
+        WINDOWS, module=HOSTILE, module_class=HOSTILE, function=HOSTILE, file=HOSTILE, source=HOSTILE,
+        explanation=HOSTILE, exception=msgspec.structs.replace(WINDOWS.exception, type=HOSTILE, message=HOSTILE),
+    )  # fmt: skip
+    events = (
+        started(ref=HOSTILE),
+        opened(environment={"torch": HOSTILE}),
+        captured({"": HOSTILE, HOSTILE: HOSTILE, "fine": "Linear"}),
+        ev.FindingMade(at=START, finding=finding),
+        judged("fails_child", ""),
+        judged("fails_own", HOSTILE, finding="F1"),
+        judged("pass", "fine"),
+        ev.Noted(text=HOSTILE),
+    )
+    return fold(events).report()
+
+
+CASES = {"qwen": qwen, "cut-off": cut_off, "cured": cured, "crashed": crashed, "hostile": hostile}
+STYLES = {
+    "wide": Style(width=120),
+    "narrow": Style(width=40),
+    "colour": Style(width=100, colour=True),
+    "ascii": Style(width=80, ascii=True),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("style", STYLES)
+def test_text(case: str, style: str) -> None:
+    assert_golden(render(CASES[case](), "text", STYLES[style]), f"{case}.{style}.txt")
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("form", ["md", "html", "sarif"])
+def test_other_formats(case: str, form: str) -> None:
+    assert_golden(render(CASES[case](), form), f"{case}.{form}")
+
+
+@pytest.mark.parametrize("case", ["crashed", "hostile"])
+@pytest.mark.parametrize("form", ["json", "junit"])
+def test_formats_with_a_row_for_each_module(case: str, form: str) -> None:
+    assert_golden(render(CASES[case](), form), f"{case}.{form}")
+
+
+def test_a_passing_target_is_one_line() -> None:
+    text = render(fold(tuple(passing_scan())).report(), "text", Style(width=120))
+    assert_golden(text, "passing.txt")
+    assert "exports as it is" in text.splitlines()[1]
+
+
+def test_an_unknown_format_is_told_with_those_that_exist() -> None:
+    with pytest.raises(UsageError) as error:
+        render(qwen(), "pdf")
+    assert all(form in error.value.line() for form in FORMS)
+
+
+# what must hold for each format
+
+
+def test_json_is_the_report_that_the_events_fold_to() -> None:
+    assert decode(render(qwen(), "json"), Report) == qwen()
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_text_never_steers_the_terminal(case: str) -> None:
+    text = render(CASES[case](), "text", Style(width=60))
+    assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", text)
+
+
+@pytest.mark.parametrize("case", ["qwen", "cut-off", "cured", "crashed"])
+@pytest.mark.parametrize("width", [40, 57, 80, 200])
+def test_text_fits_its_width_and_loses_nothing(case: str, width: int) -> None:
+    report = CASES[case]()
+    text = render(report, "text", Style(width=width))
+    assert max(map(len, text.splitlines())) <= width
+    together = re.sub(r"\s+", "", text)
+    for finding in report.findings:
+        for sentence in (wording.culprit_line(finding), *wording.story(finding)):
+            assert re.sub(r"\s+", "", sentence) in together
+
+
+def test_text_in_ascii_is_ascii() -> None:
+    assert render(qwen(), "text", Style(ascii=True)).isascii()
+
+
+class _Page(HTMLParser):
+    """Notes which tags and which addresses a page has, and that each is closed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.seen: set[str] = set()
+        self.addresses: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.add(tag)
+        self.addresses += [value or "" for name, value in attrs if name in {"href", "src"}]
+        if tag not in {"meta", "br"}:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_html_is_well_formed_and_needs_nothing_else(case: str) -> None:
+    page = _Page()
+    page.feed(render(CASES[case](), "html"))
+    assert not page.open
+    assert page.seen.isdisjoint({"script", "link", "img", "iframe", "b"})
+    assert all(address.startswith(("#", "https://github.com/")) for address in page.addresses)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_junit_counts_what_it_lists(case: str) -> None:
+    root = ElementTree.fromstring(render(CASES[case](), "junit"))
+    for suite in root.findall("testsuite"):
+        cases = suite.findall("testcase")
+        assert len(cases) == int(suite.attrib["tests"])
+        for tag, attribute in (("failure", "failures"), ("error", "errors"), ("skipped", "skipped")):
+            assert sum(1 for entry in cases if entry.find(tag) is not None) == int(suite.attrib[attribute])
+
+
+def test_sarif_names_rule_place_and_identity_of_each_finding() -> None:
+    run = json.loads(render(qwen(), "sarif"))["runs"][0]
+    rules = [rule["id"] for rule in run["tool"]["driver"]["rules"]]
+    for result, finding in zip(run["results"], qwen().findings, strict=True):
+        assert rules[result["ruleIndex"]] == result["ruleId"] == finding.kind
+        place = result["locations"][0]["physicalLocation"]
+        assert place["artifactLocation"]["uri"].startswith("file:///")
+        assert place["region"]["startLine"] == finding.line
+        assert result["partialFingerprints"] == {"exportdoctorSignature/1": finding.signature}
+
+
+# the tree
+
+
+def test_the_tree_of_the_whole_model_folds_to_what_matters() -> None:
+    (visual, rest) = condensed(grouped(qwen().parts[0]))
+    windowed, attention_blocks, others = visual.children
+    assert (visual.names, visual.status, visual.finding) == (("model.visual",), "fails_own", "F1")
+    assert (len(windowed.names), windowed.status, windowed.equal) == (28, "fails_child", True)
+    assert [int(name.removeprefix("blocks.")) for name in attention_blocks.names] == list(FULL_ATTENTION)
+    assert [row.names for row in windowed.children if row.telling] == [("attn",)]
+    assert others.status == rest.status == "pass"
+    assert rest.names == ("model.language_model", "lm_head")
+    assert rest.modules == 473
+
+
+def counted(rows: tuple[Row, ...]) -> list[str]:
+    """The FQN of every module in these rows and below."""
+    return [fqn for row in rows for fqn in (*row.fqns, *counted(row.children))]
+
+
+TREES = st.lists(
+    st.lists(st.sampled_from(["a", "b", "0", "1", "2"]), min_size=1, max_size=4).map(".".join),
+    unique=True,
+    max_size=25,
+).map(lambda names: sorted({"", *names}))
+STATUSES = st.sampled_from(["pass", "pass", "pass", "fails_own", "fails_child", "not_called", "not_asked", "crashed"])
+
+
+@st.composite
+def parts(draw: st.DrawFn) -> PartRecord:
+    """A part with an arbitrary tree and arbitrary verdicts, not always sensible ones."""
+    modules = tuple(
+        ModuleRecord(
+            fqn=fqn,
+            class_name=draw(st.sampled_from(["Linear", "Block"])),
+            status=draw(STATUSES),  # type: ignore[arg-type]
+            finding=draw(st.sampled_from([None, "F1", "F2"])),
+            evidence=draw(st.sampled_from(["asked", "equal"])),
+        )
+        for fqn in draw(TREES)
+    )
+    return PartRecord(name="p", verdict="fails", exporter="export", seconds=0.0, modules=modules)
+
+
+@settings(deadline=None)
+@given(part=parts())
+def test_a_failing_module_is_always_in_sight(part: PartRecord) -> None:
+    """Below a group only its first member's tree is drawn; the others look the same, which is why they are a group."""
+    groups = grouped(part)
+    shown = set(counted(condensed(groups)))
+    for module in part.modules:
+        if module.status in {"fails_own", "crashed"} and module.fqn in counted(groups):
+            assert module.fqn in shown
+
+
+@settings(deadline=None)
+@given(part=parts())
+def test_no_module_is_told_twice(part: PartRecord) -> None:
+    for rows in (grouped(part), condensed(grouped(part))):
+        names = counted(rows)
+        assert len(names) == len(set(names))
+        assert set(names) <= {module.fqn for module in part.modules}
+
+
+@settings(deadline=None)
+@given(part=parts())
+def test_modules_are_counted_once_in_the_outermost_rows(part: PartRecord) -> None:
+    called = sum(1 for module in part.modules if module.status not in {"not_called", "not_asked"})
+    assert sum(row.modules for row in grouped(part)) == called
+
+
+@settings(deadline=None)
+@given(part=parts())
+def test_every_report_can_be_told_in_every_way(part: PartRecord) -> None:
+    report = msgspec.structs.replace(qwen_report, parts=(part,))
+    for form in FORMS:
+        assert render(report, form).endswith("\n")
+
+
+qwen_report = qwen()
+
+
+def test_equal_modules_are_called_equal_only_by_evidence() -> None:
+    def row(evidence: str) -> Row:
+        events = (
+            started(),
+            captured({"": "Stack", "layers.0": "Layer", "layers.1": "Layer"}),
+            judged("fails_own", "layers.0", finding="F1"),
+            judged("fails_own", "layers.1", finding="F1", evidence=evidence),
+            judged("fails_child", ""),
+        )
+        return condensed(grouped(fold(events).report().parts[0]))[0]
+
+    assert wording.row_name(row("equal")) == "layers.0-1  2 equal"
+    assert wording.row_name(row("asked")) == "layers.0-1  2 alike"
+
+
+def test_modules_without_a_verdict_are_told_apart() -> None:
+    part = crashed().parts[0]
+    assert silent(part, "not_called") == ("spare",)
+    assert silent(cut_off().parts[0], "not_asked")[-2:] == ("model.language_model", "lm_head")
+    assert not any(name.rpartition(".")[2] == "layers" for name in silent(cut_off().parts[0], "not_called"))
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (("attn",), "attn"),
+        (("q", "k", "v"), "q, k, v"),
+        (("blocks.0", "blocks.1", "blocks.2"), "blocks.0-2"),
+        (("blocks.0", "blocks.2", "blocks.3", "blocks.7"), "blocks.0, 2-3, 7"),
+        (("0", "1", "norm"), "0-1, norm"),
+        (("a.0", "b.1"), "a.0, b.1"),
+        (tuple(f"blocks.{index}" for index in range(0, 40, 2)), "blocks.0, 2, 4, 6, 8, 10, 12, … 13 more"),
+    ],
+)
+def test_names_are_told_in_few_words(names: tuple[str, ...], expected: str) -> None:
+    assert label(names) == expected
+
+
+# words
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [(0, "0.00 s"), (0.42, "0.42 s"), (8.34, "8.3 s"), (75.2, "75 s"), (725, "12 min 05 s"), (7380, "2 h 03 min")],
+)
+def test_durations(seconds: float, expected: str) -> None:
+    assert wording.elapsed(seconds) == expected
+
+
+def test_a_kind_of_a_later_version_has_words_too() -> None:
+    assert wording.why(msgspec.structs.replace(ATTENTION, kind="curse"))
+
+
+def test_every_kind_says_why_and_what_next() -> None:
+    assert set(ADVICE) == set(KINDS)
+    assert all(cause_of(kind).why and cause_of(kind).next for kind in KINDS)
+    assert len({cause_of(kind).why for kind in KINDS}) == len(KINDS)
+
+
+@given(text=st.text(), width=st.integers(min_value=10, max_value=60))
+def test_wrapping_keeps_every_word_and_the_width(text: str, width: int) -> None:
+    lines = wrapped(text, width=width, later="  ")
+    assert "".join("".join(lines).split()) == "".join(text.split())
+    assert all(len(line) <= width for line in lines)
+
+
+def test_the_synthetic_scan_has_as_many_modules_as_the_real_one() -> None:
+    assert sum(1 for kind in AROUND.values() if kind != "ModuleList") == 837

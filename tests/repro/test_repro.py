@@ -1,0 +1,453 @@
+"""Repros of findings: what counts as the same bug, what the cuts keep, and scripts that are verified end to end."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import json
+import math
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from exportdoctor.cli.main import run as command_line
+from exportdoctor.core.codec import encode
+from exportdoctor.core.events import RunFinished
+from exportdoctor.core.outcome import Birth, ExceptionFact, Failure, Frame, Outcome
+from exportdoctor.reduce import Verdict
+from exportdoctor.repro.backward_slice import sliced
+from exportdoctor.repro.bundle import difference, folded
+from exportdoctor.repro.candidate_runner import Bench
+from exportdoctor.repro.fix_eager_sizes import mended
+from exportdoctor.repro.incidental_failures import Met
+from exportdoctor.repro.reduction import Budget, Reducer, Reduction
+from exportdoctor.repro.repro_signature import anonymous, operation, trait_of, verdict
+from exportdoctor.repro.script import code_lines, imports_of
+from exportdoctor.repro.verdict_log import VerdictLog
+from exportdoctor.repro.verify import raised, verify
+from exportdoctor.store import journal
+from exportdoctor.store.runs import read_run
+
+FIXTURES = Path(__file__).parents[2] / "fixtures"
+GUARD = "torch.fx.experimental.symbolic_shapes.GuardOnDataDependentSymNode"
+
+
+def failing(message: str, *, expression: str = "int(x)", source: str = "x = n.tolist()", kind: str = GUARD) -> Outcome:
+    culprit = Frame(file="/repro/repro.py", line=4, function="forward", source=expression, user=True,
+                    expression=expression)  # fmt: skip
+    birth = Birth(symbol="u0", frame=Frame(file="/repro/repro.py", line=3, function="forward", source=source))
+    failure = Failure(
+        stage="export",
+        exceptions=(ExceptionFact(type=kind, message=message),),
+        frames=(culprit,),
+        births=(birth,),
+    )
+    return Outcome(probe="1", status="failed", failure=failure)
+
+
+VALUE = "Could not extract specialized integer from data-dependent expression u0 (unhinted: u0)."
+
+
+def judged(wanted: Outcome, seen: Outcome) -> Verdict:
+    trait = trait_of(wanted, exporter="export")
+    assert trait is not None
+    return verdict(trait, seen, exporter="export")
+
+
+def test_the_same_failure_of_another_symbol_is_the_same_bug() -> None:
+    assert judged(failing(VALUE), failing(VALUE.replace("u0", "u17"))) is Verdict.YES
+
+
+def test_a_pass_is_no_and_another_failure_is_unknown() -> None:
+    assert judged(failing(VALUE), Outcome(probe="1", status="passed")) is Verdict.NO
+    assert judged(failing(VALUE), failing("name 'x' is not defined", kind="NameError")) is Verdict.UNKNOWN
+    assert judged(failing(VALUE), Outcome(probe="1", status="timed_out")) is Verdict.UNKNOWN
+
+
+def test_another_operation_on_the_symbol_or_another_birth_is_another_bug() -> None:
+    assert judged(failing(VALUE), failing(VALUE, expression="[x] * n")) is Verdict.UNKNOWN
+    assert judged(failing(VALUE), failing(VALUE, source="int(n)")) is Verdict.UNKNOWN
+
+
+def test_a_crash_is_the_same_by_its_signal() -> None:
+    segfault = Outcome(probe="1", status="crashed", signal="SIGSEGV")
+    assert judged(segfault, segfault) is Verdict.YES
+    assert judged(segfault, Outcome(probe="1", status="crashed", signal="SIGABRT")) is Verdict.UNKNOWN
+
+
+def test_a_message_does_not_depend_on_how_the_user_names_things() -> None:
+    one = "Found <class 'fixtures.batch.Batch'> in output, needed by mine::smooth"
+    assert anonymous(one) == anonymous("Found <class '__main__.B'> in output, needed by other::op")
+    assert anonymous("aten::add failed") != anonymous("mine::add failed")
+
+
+@pytest.mark.parametrize(
+    ("expression", "name"),
+    [("int(x)", "int"), ("a.tolist()", "tolist"), ("n > 1 and m", "condition"), ("[x] * n", "BinOp"), ("n >", "")],
+)
+def test_an_expression_is_known_by_its_outermost_operation(expression: str, name: str) -> None:
+    assert operation(expression) == name
+
+
+SCRIPT = """\
+import math
+import torch
+
+def helper(n):
+    unrelated = n + 1
+    k = n.tolist()
+    for i in k:
+        noise = math.pi
+        int(i)
+    return k
+
+def unused():
+    pass
+
+class M(torch.nn.Module):
+
+    def __init__(self):
+        super().__init__()
+        self.size = 3
+        self.scale = 2
+
+    def forward(self, x, n):
+        y = x * self.scale
+        m = n + self.size
+        helper(m)
+        return y
+M()
+"""
+
+
+def test_slicing_keeps_what_the_failing_line_depends_on_and_nothing_else() -> None:
+    def frame(line: int) -> Frame:
+        return Frame(file="/repro/repro.py", line=line, function="f", user=True)
+
+    failure = Failure(stage="export", exceptions=(), frames=(frame(25), frame(9)))
+    cut = sliced(SCRIPT, failure, file="/repro/repro.py")
+    assert "m = n + self.size" in cut
+    assert "k = n.tolist()" in cut
+    assert "int(i)" in cut
+    for gone in ("unrelated", "noise", "unused", "math", "scale", "return k", "y ="):
+        assert gone not in cut
+    ast.parse(cut)
+
+
+def test_a_source_without_a_failure_keeps_its_statements() -> None:
+    assert "helper(m)" in sliced(SCRIPT, None, file="/repro/repro.py")
+
+
+def test_mending_changes_the_last_statement_alone_and_offers_it_unchanged_first() -> None:
+    source = "x = 7\nf(torch.zeros(3), 5)"
+    offered = list(mended(source))
+    assert all(one.startswith("x = 7\n") for one in offered)
+    assert "x = 7\nf(torch.ones(3), 5)" in offered[:2]
+
+
+def test_verdicts_are_remembered_for_the_same_bug_and_forgotten_for_another(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    VerdictLog(path, holds_for="a").note("x = 1", Verdict.YES)
+    with open(path, "a") as file:
+        file.write('{"torn')
+    assert VerdictLog(path, holds_for="a").known("x = 1") is Verdict.YES
+    assert VerdictLog(path, holds_for="b").known("x = 1") is None
+
+
+def test_the_last_exception_of_a_printed_traceback_is_read_with_all_its_lines() -> None:
+    output = (
+        "noise\nTraceback (most recent call last):\n  File \"a\", line 1\nKeyError: 'x'\n\nThe above exception was the "
+        'direct cause of the following exception:\n\nTraceback (most recent call last):\n  File "b", line 2\n'
+        "    f()\na.b.Broken: first\n  second\nthird\n"
+    )
+    assert raised(output) == ("a.b.Broken", "first\n  second\nthird")
+
+
+def test_imports_are_packages_without_pythons_own() -> None:
+    assert imports_of("import torch.nn\nimport ctypes\nfrom transformers.x import y") == ("torch", "transformers")
+
+
+def test_lines_are_counted_without_comments_and_empty_ones() -> None:
+    assert code_lines("# a\n\nx = 1\n  # b\ny = 2\n") == 2
+
+
+def test_the_difference_to_the_passing_variant_names_both_lines() -> None:
+    assert difference("a\nint(n)\nb", "a\nn\nb").splitlines() == [" a", "-int(n)", "+n", " b"]
+
+
+def test_a_folded_stack_counts_the_frames_of_torch() -> None:
+    inner = Frame(file="/x/site-packages/torch/fx/a.py", line=1, function="g")
+    user = Frame(file="/home/me/model.py", line=3, function="forward", source="int(x)", user=True)
+    assert folded((inner, inner, user, inner, inner)) == [
+        "  … 2 frames of torch",
+        '  File "model.py", line 3, in forward',
+        "    int(x)",
+        "  … 1 frame of torch",
+        '  File "torch/fx/a.py", line 1, in g',
+    ]
+
+
+@pytest.mark.slow
+def test_a_script_that_no_longer_fails_so_is_not_verified() -> None:
+    trait = trait_of(failing(VALUE), exporter="export")
+    assert trait is not None
+    assert not verify("raise KeyError('x')", trait).verified
+    assert not verify("pass", trait).verified
+
+
+@pytest.fixture(scope="module")
+def bench() -> Iterator[Bench]:
+    with Bench(width=2) as process:
+        yield process
+
+
+def reducer_of(bench: Bench, source: str, *, questions: int) -> Reducer:
+    trait = trait_of(bench.run(source), exporter="export")
+    assert trait is not None
+    budget = Budget(seconds=math.inf, questions=questions)
+    return Reducer(bench, trait, "export", budget, lambda text: None, VerdictLog(None))
+
+
+def minimum_of(path: Path) -> str:
+    assigned = [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.Assign)]
+    found = next(node.value for node in assigned if ast.unparse(node.targets[0]) == "MINIMUM")
+    return str(ast.literal_eval(found))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["unregistered_pytree_out"])
+def test_a_whole_network_is_reduced_to_about_the_length_of_a_minimum_by_hand(name: str, bench: Bench) -> None:
+    path = FIXTURES / f"{name}.py"
+    source = path.read_text().partition("\nEXPECTED")[0] + "\ntorch.export.export(*build())\n"
+    reducer = reducer_of(bench, source, questions=400)
+    reduction = reducer.reduce(source)
+    assert reduction.ended == "finished"
+    assert reducer.seen(reduction.source) is Verdict.YES
+    assert code_lines(reduction.source) <= 1.5 * code_lines(minimum_of(path))
+
+
+@pytest.mark.slow
+def test_candidates_beside_each_other_get_each_its_own_outcome(bench: Bench) -> None:
+    with ThreadPoolExecutor(4) as threads:
+        sources = [f"raise ValueError('{number}')" for number in range(12)]
+        outcomes = list(threads.map(bench.run, sources))
+    said = [outcome.failure.exceptions[0].message for outcome in outcomes if outcome.failure]
+    assert said == [str(number) for number in range(12)]
+
+
+@pytest.mark.slow
+def test_a_script_that_exports_nothing_does_not_pass(bench: Bench) -> None:
+    outcome = bench.run("import torch\n\ntorch.nn.Linear(2, 2)")
+    assert outcome.failure is not None
+    assert (outcome.status, outcome.failure.stage) == ("failed", "capture")
+
+
+@pytest.mark.slow
+def test_a_failure_that_comes_and_goes_is_noticed(bench: Bench, tmp_path: Path) -> None:
+    diary = tmp_path / "diary"
+    diary.touch()
+    source = (
+        f"import os, torch\nodd = os.path.getsize({str(diary)!r}) % 2\nopen({str(diary)!r}, 'a').write('x')\n"
+        "class M(torch.nn.Module):\n    def forward(self, x):\n        return x if odd else int(x.max())\n"
+        "torch.export.export(M(), (torch.ones(2),))\n"
+    )
+    reducer = reducer_of(bench, source, questions=10)
+    found = Reduction(source)
+    reducer.confirm(found)
+    assert found.flaky
+    assert (found.same, found.runs) == (1, 2)
+
+
+NO_SOURCE = """\
+import torch
+exec("def crop(hidden):\\n    return hidden[:2]")
+half = lambda hidden: hidden / 2
+class Model(torch.nn.Module):
+    def forward(self, hidden):
+        return half(crop(hidden)) + torch.special.expit(hidden[:2])
+"""
+
+
+@pytest.mark.slow
+def test_a_function_without_source_is_imported_from_its_module_and_the_script_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from exportdoctor.worker.repro.script_builder import Script
+
+    (tmp_path / "sourceless.py").write_text(NO_SOURCE)
+    monkeypatch.syspath_prepend(tmp_path)
+    module = importlib.import_module("sourceless")
+    script = Script({}, None, substitute=False, decorators=False)
+    text = script.text([f"model = {script.instance(module.Model())}"])
+    assert f"sys.path.insert(0, {str(tmp_path)!r})\nfrom sourceless import crop" in text
+    assert "= lambda hidden: hidden / 2" in text  # a lambda has its line, and a C function its name
+    assert "torch.special.expit" in text
+    assert any("crop has no source" in note and "<string>" in note for note in script.notes)
+    exec(text, space := {})
+    assert space["model"](module.torch.ones(3)).shape == (2,)
+
+
+@pytest.mark.slow
+def test_a_call_that_is_captured_alone_is_the_same_as_in_the_whole_capture() -> None:
+    from exportdoctor.core.protocol.scan import Capture, Open
+    from exportdoctor.core.target import TargetRef
+    from exportdoctor.worker.open_target import Opening
+    from exportdoctor.worker.repro.single_call import one_call
+
+    opening = Opening()
+    opening.open(Open(target=TargetRef(ref=f"{FIXTURES / 'constraint_between_inputs.py'}:build"), isolation="fork"))
+    assert opening.built is not None
+    alone = one_call(opening.built.part("default"), "fusion")
+    opening.capture(Capture(part="default", exporter="export"))
+    whole = opening.parts["default"].distinct["fusion"][0]
+    assert alone is not None
+    (call,) = alone.distinct["fusion"]
+    assert [given.shape for given in call.args] == [given.shape for given in whole.args]
+    assert (call.dims, call.sizes) == (whole.dims, whole.sizes)
+    assert call.dims
+
+
+def recorded(path: Path, run: Path) -> Path:
+    """The folder of a run in which the target in `path` was scanned."""
+    from scanning import events_of
+
+    (run / "logs").mkdir(parents=True)
+    events = [*events_of(f"{path}:build"), RunFinished(exit_code=1, seconds=1.0)]
+    (run / journal.NAME).write_bytes(b"".join(encode(event) + b"\n" for event in events))
+    return run
+
+
+@pytest.fixture
+def target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A user's file with a failure, that a test may change."""
+    monkeypatch.setenv("EXPORTDOCTOR_HOME", str(tmp_path / "home"))
+    path = tmp_path / "network.py"
+    path.write_text((FIXTURES / "tolist_loop.py").read_text())
+    return path
+
+
+@pytest.mark.slow
+def test_a_repro_that_was_interrupted_is_kept_and_goes_on_where_it_was(target: Path, tmp_path: Path) -> None:
+    run, bundle = recorded(target, tmp_path / "run"), tmp_path / "bundle"
+    verdicts = run / "repros" / "F1.verdicts.jsonl"
+    command = [sys.executable, "-m", "exportdoctor", "repro", str(run), "F1", "--probes", "500"]
+    process = subprocess.Popen(
+        [*command, "-o", str(tmp_path / "first.py")],
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background job ignores it
+    )
+    while process.poll() is None and (not verdicts.exists() or len(verdicts.read_text().splitlines()) < 12):
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, told = process.communicate()
+    assert process.returncode == 130, told
+    assert "best so far" in told
+    assert "torch.export.export" in (tmp_path / "first.py").read_text()
+
+    assert command_line([*command[3:], "-q", "-o", str(tmp_path / "out.py"), "--bundle", str(bundle)]) == 0
+    asked = [key for line in verdicts.read_text().splitlines()[1:] for key in json.loads(line) if key != "kept"]
+    assert len(asked) == len(set(asked))
+    finding = read_run(run).state.findings["F1"]
+    assert finding.repro is not None
+    assert finding.repro.verified
+    assert finding.repro.imports == ("torch",)
+    assert finding.repro.lines <= 1.5 * code_lines(minimum_of(FIXTURES / "tolist_loop.py"))
+    assert (run / finding.repro.path).read_text() == (tmp_path / "out.py").read_text()
+    assert json.loads((run / "report.json").read_text())["findings"][0]["repro"]["verified"]
+    assert (bundle / "repro.py").read_text() == (tmp_path / "out.py").read_text()
+    ElementTree.parse(bundle / "slice.svg")
+    issue = (bundle / "issue.md").read_text()
+    assert "<summary>python -m torch.utils.collect_env</summary>" in issue
+    assert "PyTorch version: " in issue
+    for heading in ("What happens", "What was expected", "Closest variant", "Where it was met", "Versions"):
+        assert f"## {heading}" in issue
+
+
+PROTECTED = """\
+import torch
+class Gate(torch.nn.Module):
+    def forward(self, hidden, lengths):
+        longest = lengths.max().item()
+        torch._check(longest <= 100)
+        hidden = hidden[:, :4] if longest <= 100 else hidden
+        return hidden * 2 if bool(hidden.sum()) else hidden
+def build():
+    return Gate(), (torch.ones(2, 4), torch.tensor([3, 2]))
+"""
+
+
+@pytest.mark.slow
+def test_another_failure_that_is_met_on_the_way_is_a_verified_script_of_its_own_and_no_part_of_the_issue(
+    target: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target.write_text(PROTECTED)
+    run, bundle = recorded(target, tmp_path / "run"), tmp_path / "bundle"
+    assert command_line(["repro", str(run), "F1", "-q", "--probes", "25", "--bundle", str(bundle)]) == 0
+    told = capsys.readouterr().err
+    assert "met on the way" in told
+    other = run / "repros" / "F1-other-1.py"
+    assert str(other) in told
+    assert other.read_text() == (bundle / "other-1.py").read_text()
+    assert "if longest <= 1" in other.read_text()
+    assert "_check" not in other.read_text()
+    assert "# Met while F1 was reduced" in other.read_text()
+    shown = subprocess.run([sys.executable, "-I", str(other)], capture_output=True, text=True, check=False).stderr
+    assert "Could not guard on data-dependent expression u0 <= 1" in shown
+    assert "u0 <= 1" not in (bundle / "issue.md").read_text()
+    assert len(json.loads((run / "report.json").read_text())["findings"]) == 1
+
+
+def test_what_is_the_same_bug_a_finding_of_the_run_or_no_export_is_not_another_failure() -> None:
+    wanted = trait_of(failing(VALUE), exporter="export")
+    assert wanted is not None
+    met = Met(wanted, "export", VerdictLog(None))
+    met.note("a", failing(VALUE, expression="[x] * n"))
+    met.note("b", Outcome(probe="1", status="passed"))
+    met.note("c", Outcome(probe="1", status="timed_out"))
+    met.note("d", Outcome(probe="1", status="failed", failure=Failure(stage="capture", exceptions=())))
+    call = Frame(file="/repro/repro.py", line=9, function="<module>", source="torch.export.export(M())", user=True)
+    broken = Failure(
+        stage="export",
+        exceptions=(
+            ExceptionFact(type="builtins.TypeError", message="missing 1 required positional argument: 'args'"),
+        ),
+        frames=(call,),
+    )
+    met.note("f", Outcome(probe="1", status="failed", failure=broken))
+    assert met.scripts() == ()
+    for source in ("eeeee", "ee", "eee"):
+        met.note(source, failing("Could not guard on data-dependent expression u0 > 1"))
+    assert met.scripts() == (("ee", "eeeee"),)
+
+
+@pytest.mark.slow
+def test_a_finding_is_looked_at_anew_before_its_repro_is_offered(
+    target: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import torch
+
+    run = recorded(target, tmp_path / "run")
+    assert command_line(["repro", str(run), "F7"]) == 2
+    assert "Its findings: F1" in capsys.readouterr().err
+
+    target.write_text("# a comment that moves every line\n" + target.read_text())
+    path, out = run / journal.NAME, tmp_path / "out.py"
+    path.write_text(path.read_text().replace(f'"torch":"{torch.__version__}"', '"torch":"2.0.0"'))
+    assert command_line(["repro", str(run), "F1", "-q", "--probes", "1", "-o", str(out)]) == 0
+    told = capsys.readouterr().err
+    assert "network.py changed since this run" in told
+    assert f"made with other versions: torch 2.0.0 then, {torch.__version__} now" in told
+    assert f"torch {torch.__version__}" in out.read_text()
+    assert "2.0.0" not in out.read_text()
+
+    target.write_text(target.read_text().replace("lengths.tolist()", "[3, 5]"))
+    assert command_line(["repro", str(run), "F1", "-q"]) == 2
+    assert "The failure is gone" in capsys.readouterr().err

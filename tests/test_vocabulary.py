@@ -1,0 +1,139 @@
+"""The names of the code: one word for one thing, verbs for functions that do something, nouns for values.
+
+The words themselves are explained in docs/architecture.md.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOTS = [Path(__file__).parents[1] / folder for folder in ("src/exportdoctor", "tui/exportdoctor_tui")]
+FILES = sorted(file for root in ROOTS for file in root.rglob("*.py"))
+
+# Past participles that do not end in -ed, as far as somebody could use one as a function's name.
+IRREGULAR = frozenset(
+    [
+        "begun",
+        "born",
+        "bound",
+        "bought",
+        "brought",
+        "broken",
+        "built",
+        "caught",
+        "chosen",
+        "cut",
+        "done",
+        "drawn",
+        "driven",
+        "fallen",
+        "felt",
+        "forgotten",
+        "found",
+        "given",
+        "gone",
+        "grown",
+        "handed",
+        "heard",
+        "held",
+        "hidden",
+        "kept",
+        "known",
+        "laid",
+        "led",
+        "left",
+        "lent",
+        "lost",
+        "made",
+        "meant",
+        "met",
+        "overridden",
+        "put",
+        "read_out",
+        "said",
+        "seen",
+        "sent",
+        "set_aside",
+        "shown",
+        "shrunk",
+        "slept",
+        "sliced",
+        "sold",
+        "sought",
+        "spelt",
+        "spent",
+        "split_up",
+        "spoken",
+        "stolen",
+        "struck",
+        "sworn",
+        "taken",
+        "thrown",
+        "told",
+        "torn",
+        "understood",
+        "worn",
+        "written",
+    ]
+)
+# Words that end like a participle and are none, or are also a verb or an adjective of their own.
+NO_PARTICIPLES = frozenset(
+    ["embed", "exceed", "feed", "heading", "indeed", "need", "padding", "proceed", "red", "seed", "speed", "string"]
+)
+
+# Two files with one stem, where each is what its folder's name says it is.
+SHARED_STEMS = {
+    "__init__": "Python's own",
+    "__main__": "Python's own",
+}
+
+
+def _properties(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    names = {ast.unparse(one).rpartition(".")[2] for one in node.decorator_list}
+    return bool(names & {"property", "cached_property", "setter"})
+
+
+def _functions(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not _properties(node):
+            yield node
+
+
+def _is_bare_participle(name: str) -> bool:
+    word = name.strip("_")
+    if "_" in word or word in NO_PARTICIPLES:
+        return False
+    return word.endswith(("ed", "ing")) or word in IRREGULAR
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: "/".join(file.parts[-2:]))
+def test_no_function_is_named_by_a_bare_participle(file: Path) -> None:
+    names = [node.name for node in _functions(ast.parse(file.read_text()))]
+    assert [name for name in names if _is_bare_participle(name)] == []
+
+
+def test_no_two_public_classes_have_one_name() -> None:
+    places: defaultdict[str, list[str]] = defaultdict(list)
+    for file in FILES:
+        for node in ast.parse(file.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places[node.name].append("/".join(file.parts[-2:]))
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}
+
+
+def test_no_two_files_have_one_stem_but_those_with_a_reason() -> None:
+    places: defaultdict[str, list[str]] = defaultdict(list)
+    for file in FILES:
+        places[file.stem].append("/".join(file.parts[-2:]))
+    shared = {stem: found for stem, found in places.items() if len(found) > 1}
+    assert {stem: found for stem, found in shared.items() if stem not in SHARED_STEMS} == {}
+
+
+def test_every_reason_for_a_shared_stem_is_still_needed() -> None:
+    stems = [file.stem for file in FILES]
+    assert [stem for stem in SHARED_STEMS if stems.count(stem) < 2] == []

@@ -1,0 +1,443 @@
+"""What a user does with the terminal interface, key by key, on recorded runs."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import click
+import pytest
+from msgspec.structs import replace as replace_struct
+
+from exportdoctor.cli.main import exportdoctor
+from exportdoctor.cli.verbs import VERBS
+from exportdoctor.core.events import ScanOptions
+from exportdoctor.core.target import BuildOptions
+from exportdoctor.store.journal import NAME, read_events
+from exportdoctor_tui.actions import ACTIONS, Deed, deeds
+from exportdoctor_tui.fold_events import Folding
+from exportdoctor_tui.outline import failures
+from exportdoctor_tui.pages.copies import copies
+from exportdoctor_tui.pages.selection import Selection
+from exportdoctor_tui.screens.page import Page
+from exportdoctor_tui.screens.pick import Choice, Pick
+from exportdoctor_tui.screens.run import RunScreen
+from exportdoctor_tui.screens.runs import RunsScreen
+from exportdoctor_tui.view import RunView, finding_for
+from exportdoctor_tui.widgets.finding_pane import FindingPane
+from exportdoctor_tui.widgets.module_tree import ModuleTree
+from tui_recorded import HERE, app_on, interrupted, recorded, runs_of, settled, shows, text_of, view_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+QWEN = HERE / "qwen"
+
+
+async def press(pilot: Any, *keys: str) -> None:
+    for key in keys:
+        await pilot.press(key)
+        await pilot.pause(0.02)
+
+
+def cursor_of(app: Any) -> str:
+    line = app.screen.query_one(ModuleTree).line
+    assert line is not None
+    return str(line.row.fqns[0])
+
+
+async def test_the_culprit_is_on_the_first_screen() -> None:
+    app = app_on(QWEN)
+    async with app.run_test(size=(200, 50)) as pilot:
+        await settled(pilot)
+        assert cursor_of(app) == "model.visual"
+        await shows(
+            pilot,
+            "get_vision_window_index, transformers/vision_utils.py:162, called by model.visual",
+            "grid_t, grid_h, grid_w = int(grid_t), int(grid_h), int(grid_w)",
+            "28 equal",
+        )
+
+
+async def test_find_the_next_culprit_and_read_its_stack() -> None:
+    app = app_on(QWEN)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settled(pilot)
+        await press(pilot, "n", "2")
+        assert cursor_of(app) == "model.visual.blocks.0.attn"
+        await shows(pilot, "sdpa_attention_forward", absent=("ShapeEnv.evaluate_expr",))
+        await press(pilot, "t")
+        await shows(pilot, "ShapeEnv.evaluate_expr")
+        await press(pilot, "t", "enter", "up")
+        frame = app.screen.query_one(FindingPane).frame
+        assert frame is not None
+        assert frame.function.endswith("<listcomp>")
+
+
+async def test_filter_as_one_types_and_drop_it() -> None:
+    app = app_on(QWEN)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settled(pilot)
+        before = text_of(app)
+        await press(pilot, "slash", *"merger")
+        await shows(pilot, "merger", absent=("patch_embed",))
+        await press(pilot, "escape")
+        await shows(pilot, before)
+
+
+async def test_equal_blocks_unfold_and_fold() -> None:
+    app = app_on(QWEN)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settled(pilot)
+        await press(pilot, "slash", *"blocks", "enter", "escape", *["down"] * 3, "u")
+        assert cursor_of(app) == "model.visual.blocks.0"
+        await shows(pilot, "blocks.30")
+        await press(pilot, "u")
+        await shows(pilot, absent=("blocks.30",))
+
+
+async def test_parts_are_tabs() -> None:
+    app = app_on(QWEN)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settled(pilot)
+        await press(pilot, "right_square_bracket")
+        assert app.screen.browse.part == "text"
+        await shows(pilot, "text exports as it is")
+        await pilot.click("#parts", offset=(3, 0))
+        assert app.screen.browse.part == "vision"
+
+
+async def test_inputs_show_their_dynamic_dimensions() -> None:
+    app = app_on(QWEN)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settled(pilot)
+        await press(pilot, *["right_square_bracket"] * 3, "3")
+        await shows(pilot, "≈")
+
+
+@pytest.mark.parametrize("name", ["crash", "timeout"])
+async def test_a_crash_and_a_time_out_tell_their_story(name: str) -> None:
+    app = app_on(HERE / name)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settled(pilot)
+        await press(pilot, "n", "n")
+        await shows(pilot, {"crash": "SIGSEGV", "timeout": "time.sleep(0.1)"}[name])
+
+
+async def test_everything_that_is_copied_is_the_reports_text() -> None:
+    app = app_on(QWEN)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settled(pilot)
+        await press(pilot, "y", "enter")
+        assert app.clipboard.startswith("# Qwen2.5-VL-3B")
+        assert "get_vision_window_index" in app.clipboard
+
+
+async def test_the_editor_opens_at_the_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spy = tmp_path / "spy"
+    spy.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/said\n')
+    spy.chmod(0o755)
+    monkeypatch.delenv("VISUAL", raising=False)
+    monkeypatch.setenv("EDITOR", str(spy))
+    app = app_on(HERE / "crash")
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settled(pilot)
+        # the headless driver cannot suspend: what would run is what the editor is told
+        frame = app.screen.query_one(FindingPane).frame
+        assert frame is not None
+        await press(pilot, "e")
+    from exportdoctor_tui.editor import editor_command
+
+    source = app.sources.find(frame)
+    assert source is not None
+    assert editor_command(source, frame.line, os.environ) == (str(spy), "+18", str(source))
+
+
+async def test_the_palette_reaches_a_finding() -> None:
+    app = app_on(QWEN)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settled(pilot)
+        await press(pilot, "ctrl+p")
+        await pilot.pause(0.2)
+        await press(pilot, *"F2", "enter")
+        await pilot.pause(0.3)
+        await press(pilot, "enter") if not isinstance(app.screen, RunScreen) else None
+        await pilot.pause(0.3)
+        assert cursor_of(app) == "model.visual.blocks.0.attn"
+
+
+async def test_the_palette_has_everything_that_can_be_done_and_every_finding() -> None:
+    app = app_on(QWEN)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settled(pilot)
+        titles = [command.title for command in app.get_system_commands(app.screen)]
+        assert {deed.title for deed in app.screen.deeds()} <= set(titles)
+        assert {title[:2] for title in titles} >= {"F1", "F2", "F3", "F4", "F5"}
+
+
+async def test_help_names_every_key_of_the_screen() -> None:
+    app = app_on(QWEN)
+    async with app.run_test(size=(120, 90)) as pilot:
+        await settled(pilot)
+        await press(pilot, "question_mark")
+        assert isinstance(app.screen, Page)
+        await shows(pilot, "Open the source in $EDITOR at the line")
+        await press(pilot, "escape")
+        assert isinstance(app.screen, RunScreen)
+
+
+async def test_from_the_list_of_runs_into_one_and_back(tmp_path: Path) -> None:
+    app = app_on(None, root=runs_of(("crash", "timeout"), tmp_path))
+    async with app.run_test(size=(120, 30)) as pilot:
+        await settled(pilot)
+        await shows(pilot, "fixtures/segfault.py:build")
+        await press(pilot, "enter")
+        await settled(pilot)
+        assert isinstance(app.screen, RunScreen)
+        await press(pilot, "escape")
+        assert isinstance(app.screen, RunsScreen)
+
+
+async def test_no_run_yet_says_how_to_make_one(tmp_path: Path) -> None:
+    app = app_on(None, root=tmp_path)
+    async with app.run_test(size=(100, 30)) as pilot:
+        await settled(pilot)
+        await shows(pilot, "exportdoctor scan Qwen2.5-VL-3B")
+        await press(pilot, "c")
+        assert app.clipboard == "exportdoctor scan Qwen2.5-VL-3B"
+
+
+async def test_a_terminal_too_small_says_so_and_recovers() -> None:
+    app = app_on(QWEN)
+    async with app.run_test(size=(50, 12)) as pilot:
+        await settled(pilot)
+        await shows(pilot, "too small")
+        await pilot.resize_terminal(100, 30)
+        await pilot.pause(0.1)
+        await shows(pilot, "model")
+
+
+async def test_zoom_gives_one_pane_the_screen() -> None:
+    app = app_on(QWEN)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await settled(pilot)
+        await press(pilot, "enter", "z")
+        await shows(pilot, absent=("patch_embed",))
+        await press(pilot, "escape")
+        await shows(pilot, "patch_embed")
+
+
+async def test_a_screen_is_saved_as_svg(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EXPORTDOCTOR_HOME", str(tmp_path))
+    app = app_on(QWEN)
+    async with app.run_test(size=(100, 30)) as pilot:
+        await settled(pilot)
+        await press(pilot, "ctrl+s")
+        saved = list((tmp_path / "screens").glob("*.svg"))
+        assert len(saved) == 1
+        assert "get_vision_window_index" in saved[0].read_text()
+
+
+async def test_a_cut_off_run_offers_to_be_resumed(tmp_path: Path) -> None:
+    app = app_on(recorded("qwen", tmp_path, share=0.8))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settled(pilot)
+        await shows(pilot, "cut off")
+        offered = app.screen.deeds()
+        assert offered[0].command(())[-4:] == ("scan", "--resume", str(tmp_path / "qwen"), "--quiet")
+
+
+async def test_long_work_shows_itself_and_can_be_cancelled(tmp_path: Path) -> None:
+    app = app_on(QWEN)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settled(pilot)
+        assert app.start_job("Wait", (sys.executable, "-c", "import time; time.sleep(60)"))
+        app.screen.draw_job()
+        await pilot.pause(0.3)
+        await shows(pilot, "running  Wait")
+        await press(pilot, "n")
+        assert cursor_of(app) == "model.visual.blocks.0.attn"
+        await press(pilot, "x")
+        for _ in range(100):
+            await pilot.pause(0.05)
+            if app.job is not None and app.job.view().state == "cancelled":
+                break
+        await pilot.pause(0.6)
+        await shows(pilot, "cancelled  Wait")
+
+
+async def test_a_run_that_its_user_interrupted_tells_what_it_found(tmp_path: Path) -> None:
+    app = app_on(interrupted(tmp_path))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settled(pilot)
+        await shows(pilot, "cut off", "interrupted", "get_vision_window_index", "362/362")
+
+
+def test_every_action_offered_is_a_verb_that_exists_or_is_hidden() -> None:
+    view = view_of("qwen")
+    verbs = {verb.name for verb in VERBS}
+    offered = deeds(view, selected(view, "full"))
+    assert {"scan", "repro", "shims", "export"} <= {action.verb for action in ACTIONS} & verbs
+    assert any("changed since" in deed.title for deed in offered) == ("compare" in verbs)
+
+
+@pytest.mark.parametrize("part", ["vision", "full"])
+def test_every_command_that_is_offered_is_one_that_the_command_line_takes(part: str, tmp_path: Path) -> None:
+    cut = Folding(interrupted(tmp_path))
+    cut.take(read_events(cut.path / NAME))
+    picked = {"": (), "shims": ("no-grad", "strict"), "shim": ("no-grad",), "run": ("x",)}
+    for view in (view_of("qwen"), cut.view(held=False)):
+        for deed in deeds(view, selected(view, part)):
+            command = deed.command(picked[deed.needs])
+            assert command[:3] == (sys.executable, "-m", "exportdoctor")
+            taken(command[3:])
+
+
+def taken(words: tuple[str, ...]) -> None:
+    """Parse a command line, and run nothing. Raises click.UsageError where it is refused."""
+    command: click.Command = exportdoctor
+    context: click.Context | None = None
+    rest = list(words)
+    while isinstance(command, click.Group):
+        context = click.Context(command, parent=context, obj=words)
+        found = command.get_command(context, rest[0])
+        assert found is not None, words
+        command, rest = found, rest[1:]
+    command.make_context(words[0], rest, parent=context)
+
+
+def test_a_rescan_repeats_the_options_of_the_run() -> None:
+    view = view_of("qwen")
+    assert view.started is not None
+    started = replace_struct(
+        view.started,
+        target=replace_struct(view.started.target, options=BuildOptions(static=True, image_size=(476, 672))),
+        options=ScanOptions(exhaustive=True, cure=False, timeout=9.0, jobs=3, shim_files=("/x/mine.py",)),
+    )
+    deed = next(
+        deed for deed in deeds(replace(view, started=started), selected(view, "full")) if "Rescan full" in deed.title
+    )
+    assert deed.command(())[3:-1] == (
+        "scan", "Qwen2.5-VL-3B", "--part", "full", "--image-size", "476x672", "--static", "--timeout", "9",
+        "--jobs", "3", "--exhaustive", "--no-cure", "--shims", "/x/mine.py", "--no-cache", "--quiet", "--out",
+    )  # fmt: skip
+    assert deed.opens is not None
+
+
+def selected(view: RunView, part: str) -> Selection:
+    """The first failure of a part, as the cursor would be on it."""
+    shown = next(each for each in view.parts if each.record.name == part)
+    row = next(failures(shown.rows), (shown.rows[0],))[-1]
+    return Selection(view=view, part=shown, row=row, finding=finding_for(view, shown, row))
+
+
+async def test_the_cure_tells_before_and_after_with_its_proof_and_what_to_paste() -> None:
+    app = app_on(QWEN)
+    async with app.run_test(size=(200, 50)) as pilot:
+        await settled(pilot)
+        await shows(pilot, "vision is cured by 2 shims (signature)")
+        await press(pilot, "5")
+        await shows(
+            pilot,
+            "before  ✗ F1",
+            "after   ✓ exports, max |Δ|",
+            "1. precompute-grid (signature)",
+            "2. block-diagonal-attention (exact)",
+            "Proved on a small twin",
+            "exportdoctor export Qwen2.5-VL-3B --part vision --weights FOLDER --to pt2 -o vision.pt2",
+            "→ precompute-grid moves it on to F2",
+            "✓ precompute-grid+block-diagonal-attention cures it",
+            "○ check-as-assertion does not apply",
+        )
+        await press(pilot, "tab", "end")
+        await shows(pilot, "with applying(shims, call) as given:", 'find("block-diagonal-attention")')
+        await press(pilot, "y")
+        await shows(pilot, "The command that exports the part, cured", "The cure as Python")
+
+
+async def test_the_graph_tells_what_leads_to_the_failure() -> None:
+    app = app_on(QWEN)
+    async with app.run_test(size=(200, 50)) as pilot:
+        await settled(pilot)
+        await press(pilot, "n", "4")
+        await shows(pilot, "in the order of tracing", "lengths = aten.sub.Tensor(slice_5, slice_6)", "▶ item")
+
+
+async def test_a_finding_without_a_repro_says_how_to_make_one() -> None:
+    app = app_on(HERE / "crash")
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settled(pilot)
+        await press(pilot, "6")
+        await shows(pilot, "F1 has no repro script yet", "exportdoctor repro")
+
+
+async def test_a_repro_is_shown_and_copied_whole() -> None:
+    app = app_on(QWEN)
+    script = (QWEN / "repros/F2.py.txt").read_text()
+    async with app.run_test(size=(160, 60)) as pilot:
+        await settled(pilot)
+        await press(pilot, "n", "6")
+        await shows(pilot, "40 lines, torch only, verified: exportdoctor repro F2", "class Model(torch.nn.Module):")
+        number = [title for title, _ in copies(app.screen.selection)].index("The repro script")
+        await press(pilot, "y", *["down"] * number, "enter")
+        assert app.clipboard == script
+
+
+async def test_picking_filters_as_one_types_and_marks_several() -> None:
+    app = app_on(QWEN)
+    known, more = (Choice("b-two", "tried"), Choice("a-one")), (Choice("a-one", "exact"), Choice("c-three", "[red]x"))
+    chosen: list[tuple[str, ...] | None] = []
+    async with app.run_test(size=(80, 24)) as pilot:
+        await settled(pilot)
+        app.push_screen(Pick("Which?", known, lambda: more, many=True), chosen.append)
+        await shows(pilot, "b-two", "c-three", "[red]x", "exact", absent=("looking for more",))
+        await press(pilot, *"one", "space", *["backspace"] * 3, "down")
+        await shows(pilot, "● a-one")
+        await press(pilot, "space", "enter")
+        assert chosen == [("a-one", "c-three")]
+
+
+async def test_a_pick_whose_list_cannot_be_had_says_why_and_offers_what_is_known() -> None:
+    def none() -> tuple[Choice, ...]:
+        raise OSError("the list could not be had")
+
+    app = app_on(QWEN)
+    chosen: list[tuple[str, ...] | None] = []
+    async with app.run_test(size=(80, 24)) as pilot:
+        await settled(pilot)
+        app.push_screen(Pick("Which?", (Choice("a"), Choice("b")), none, many=False), chosen.append)
+        await shows(pilot, "the list could not be had")
+        await press(pilot, "down", "enter")
+        assert chosen == [("b",)]
+
+
+async def test_output_that_is_the_result_is_shown_when_it_is_there() -> None:
+    app = app_on(QWEN)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settled(pilot)
+        code = "print('--- a\\n+++ b\\n@@ -1 +1 @@\\n-old [b]\\n+new')"
+        app.screen.do(Deed(title="Show it", command=lambda _: (sys.executable, "-c", code), shows=True))
+        await shows(pilot, "Show it", "-old [b]", "+new")
+        assert isinstance(app.screen, Page)
+        await press(pilot, "escape")
+        await shows(pilot, "done  Show it")
+
+
+async def test_a_command_that_cannot_do_it_says_so_with_its_last_words() -> None:
+    app = app_on(QWEN)
+    async with app.run_test(size=(160, 40)) as pilot:
+        await settled(pilot)
+        command = (sys.executable, "-m", "exportdoctor", "runs", "--nonsense")
+        app.screen.do(Deed(title="Nonsense", command=lambda _: command))
+        await shows(pilot, "failed  Nonsense", "exit code 2", "--nonsense")
+
+
+async def test_a_click_on_the_last_line_is_its_key() -> None:
+    app = app_on(QWEN)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settled(pilot)
+        await pilot.click("KeyBar", offset=(14, 0))
+        await pilot.pause(0.1)
+        assert cursor_of(app) == "model.visual.blocks.0.attn"

@@ -1,0 +1,140 @@
+"""One forward tells every submodule's inputs as they were before the call, and leaves the model as it was."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch import nn
+
+from exportdoctor.worker.capture.dim_names import all_dynamic
+from exportdoctor.worker.capture.dynamic_dims import dynamic_shapes_of, leaves_of
+from exportdoctor.worker.capture.forward_hooks import add_dims, record
+from exportdoctor.worker.capture.snapshot import Budget, snapshot
+
+
+class Store:
+    """Stands for a cache: an object that calls write into."""
+
+    def __init__(self) -> None:
+        self.kept: list[torch.Tensor] = []
+
+
+class Writer(nn.Module):
+    """Writes into what it is given, as caches are written into."""
+
+    def forward(self, x: torch.Tensor, store: Store) -> torch.Tensor:
+        store.kept.append(x)
+        x.add_(1)
+        return x
+
+
+class Forgetful(nn.Module):
+    """Leaves traces on itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.writer = Writer()
+        self.norm = nn.BatchNorm1d(4)
+        self.unused = nn.Linear(1, 1)
+        self.seen = 0
+
+    def forward(self, x: torch.Tensor, store: Store) -> torch.Tensor:
+        self.seen += 1
+        self.last = x
+        torch.set_grad_enabled(False)
+        return self.norm(self.writer(x.clone(), store))
+
+
+def test_inputs_are_those_before_the_call() -> None:
+    model = Forgetful()
+    calls = record(model, (torch.zeros(3, 4), Store()), {}, budget=Budget())
+    call = calls[id(model.writer)].kept[0]
+    assert torch.equal(call.args[0], torch.zeros(3, 4))
+    assert call.args[1].kept == []
+
+
+def test_the_model_the_inputs_and_the_grad_mode_are_left_as_they_were() -> None:
+    model, x, store = Forgetful(), torch.zeros(3, 4), Store()
+    before = {name: dict(child.__dict__) for name, child in model.named_modules()}
+    mean = model.norm.running_mean.clone()  # type: ignore[union-attr, operator]
+    record(model, (x, store), {}, budget=Budget())
+    assert {name: dict(child.__dict__) for name, child in model.named_modules()} == before
+    assert torch.equal(model.norm.running_mean, mean)  # type: ignore[arg-type]
+    assert model.norm.num_batches_tracked == 0
+    assert torch.equal(x, torch.zeros(3, 4))
+    assert store.kept == []
+    assert torch.is_grad_enabled()
+    assert not model._forward_pre_hooks
+
+
+def test_a_forward_that_raises_leaves_no_hooks() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(3, 3))
+    with pytest.raises(RuntimeError):
+        record(model, (torch.zeros(2, 4),), {}, budget=Budget())
+    assert not any(child._forward_pre_hooks for child in model.modules())
+
+
+def test_modules_that_are_never_called_have_no_calls() -> None:
+    model = Forgetful()
+    assert id(model.unused) not in record(model, (torch.zeros(3, 4), Store()), {}, budget=Budget())
+
+
+class Pair(NamedTuple):
+    left: torch.Tensor
+    right: Any
+
+
+def test_a_snapshot_shares_no_storage_keeps_aliases_and_containers() -> None:
+    tensor = torch.arange(4)
+    value = {"a": [tensor, (tensor, None)], "b": Pair(tensor, {"x": 1.5})}
+    copied = snapshot(value, budget=Budget())
+    assert copied["a"][0] is copied["a"][1][0] is copied["b"].left
+    assert copied["a"][0].data_ptr() != tensor.data_ptr()
+    assert isinstance(copied["b"], Pair)
+    tensor.add_(1)
+    assert torch.equal(copied["a"][0], torch.arange(4))
+
+
+def test_beyond_the_budget_only_shapes_are_kept() -> None:
+    budget = Budget(left=1000)
+    kept = snapshot((torch.ones(4096), torch.arange(4096), torch.ones(4)), budget=budget)
+    assert [type(tensor).__name__ for tensor in kept] == ["FakeTensor", "Tensor", "Tensor"]
+    assert kept[0].shape == (4096,)
+    assert budget.faked == 1
+
+
+class Sized(nn.Module):
+    def forward(self, x: torch.Tensor, *, length: int, table: dict[str, torch.Tensor], **rest: Any) -> torch.Tensor:
+        return x[:, :length] + table["bias"] + rest["extra"][0]
+
+
+def _call(size: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    named = {"length": size - 1, "table": {"bias": torch.ones(1)}, "extra": (torch.ones(size - 1),)}
+    return (torch.ones(2, size),), named
+
+
+def test_what_differs_between_two_captures_is_dynamic() -> None:
+    module = Sized()
+    first = record(module, *_call(5), budget=Budget())
+    add_dims(first, record(module, *_call(8), budget=Budget()))
+    call = first[id(module)].kept[0]
+    assert [path for path, _ in leaves_of(call.args, call.kwargs)] == [
+        "args[0]", "kwargs['length']", "kwargs['table']['bias']", "kwargs['extra'][0]",
+    ]  # fmt: skip
+    shapes = dynamic_shapes_of(module, call.args, call.kwargs, all_dynamic(call))
+    dynamic = torch.export.Dim.DYNAMIC
+    assert shapes == {
+        "x": {1: dynamic},
+        "length": dynamic,
+        "table": {"bias": None},
+        "rest": {"extra": ({0: dynamic},)},
+    }
+
+
+def test_a_dynamic_size_of_one_is_taken_from_the_other_capture() -> None:
+    module = Sized()
+    first = record(module, *_call(2), budget=Budget())
+    add_dims(first, record(module, *_call(8), budget=Budget()))
+    assert first[id(module)].kept[0].args[0].shape == (2, 8)

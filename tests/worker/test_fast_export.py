@@ -1,0 +1,267 @@
+"""Savings change nothing that is told: the same graph, the same failure, or the answer is in doubt and asked again."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.export import Dim
+
+from exportdoctor.core.events import ProbeFinished, ProbeStarted
+from exportdoctor.core.probe import Probe
+from exportdoctor.targets.built import BuiltPart
+from exportdoctor.worker.attempt.export_attempt import attempt, attempt_thriftily
+from exportdoctor.worker.attempt.fast_export import Economy, finished
+from exportdoctor.worker.attempt.in_process import is_harmless
+from exportdoctor.worker.attempt_child import fork
+from exportdoctor.worker.capture.session import capture, root_alone
+from scanning import events_of
+
+Given = tuple[nn.Module, tuple[Any, ...], Any]
+
+
+class Attention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv = nn.Linear(8, 24)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = self.qkv(x).chunk(3, -1)
+        with torch.no_grad():
+            return nn.functional.scaled_dot_product_attention(q, k, v)
+
+
+class Chosen(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (x[x > 0] * 2).sum()
+
+
+class Branching(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        n = int(x.sum())
+        return torch.cond(x.mean() > 0, lambda t: t + 1, lambda t: t - 1, (x,)) if n > 3 else x
+
+
+class Looping(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for row in range(x.shape[0]):
+            x = x + row
+        return x
+
+
+def attention() -> Given:
+    return Attention(), (torch.randn(2, 5, 8),), ({0: Dim.DYNAMIC, 1: Dim.DYNAMIC},)
+
+
+def chosen() -> Given:
+    return Chosen(), (torch.randn(6),), None
+
+
+def branching() -> Given:
+    return Branching(), (torch.ones(6),), None
+
+
+def specialised() -> Given:
+    return Looping(), (torch.randn(4, 3),), ({0: Dim("rows")},)
+
+
+def part_of(given: Given) -> BuiltPart:
+    module, args, shapes = given
+    return BuiltPart(name="default", title="", prefix="", module=module, args=args, kwargs={}, dynamic_shapes=shapes)
+
+
+@pytest.mark.parametrize("given", [attention, chosen])
+def test_a_program_made_thriftily_has_the_same_graph_and_code(given: Callable[[], Given]) -> None:
+    module, args, shapes = given()
+    plain = torch.export.export(module, args, dynamic_shapes=shapes, strict=False)
+    with Economy().within():
+        thrifty = torch.export.export(module, args, dynamic_shapes=shapes, strict=False)
+        finished(thrifty)
+    assert thrifty.graph_module.code == plain.graph_module.code
+    assert [str(node.meta.get("val")) for node in thrifty.graph.nodes] == [
+        str(node.meta.get("val")) for node in plain.graph.nodes
+    ]
+    stacks = [[node.meta.get("stack_trace") for node in one.graph.nodes] for one in (plain, thrifty)]
+    assert stacks[0] == stacks[1]
+
+
+def test_nothing_of_torch_stays_replaced() -> None:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx import _lazy_graph_module
+    from torch.utils import _traceback
+
+    def held() -> tuple[Any, ...]:
+        lazy = _lazy_graph_module._use_lazy_graph_module_flag
+        return FakeTensorMode._make_cache_entry, _traceback._extract_symbolized_tb, lazy
+
+    before = held()
+    try:
+        with Economy().within():
+            assert all(one != other for one, other in zip(held(), before, strict=True))
+            raise KeyboardInterrupt
+    except KeyboardInterrupt:
+        assert held() == before
+
+
+def test_a_saving_that_this_torch_has_no_hook_for_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch.utils import _traceback
+
+    monkeypatch.delattr(_traceback, "_extract_symbolized_tb")
+    with Economy().within():
+        assert not hasattr(_traceback, "_extract_symbolized_tb")
+
+
+def test_code_is_compiled_less_often_and_none_is_left_when_the_program_is_finished(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from torch.fx import graph_module
+
+    compiled: list[str] = []
+    compiles = graph_module._forward_from_src
+
+    def counting(source: str, *rest: Any) -> Any:
+        compiled.append(source)
+        return compiles(source, *rest)
+
+    monkeypatch.setattr(graph_module, "_forward_from_src", counting)
+    module, args, shapes = attention()
+    torch.export.export(module, args, dynamic_shapes=shapes, strict=False)
+    plain = len(compiled)
+    with Economy().within():
+        program = torch.export.export(module, args, dynamic_shapes=shapes, strict=False)
+    finished(program)
+    assert len(compiled) - plain < plain
+    graphs = [one for one in program.graph_module.modules() if hasattr(one, "_needs_recompile")]
+    assert not any(graph._needs_recompile() for graph in graphs)
+
+
+@pytest.mark.parametrize(
+    ("given", "in_doubt"),
+    [
+        (attention, False),  # passes, and no check was left out
+        (branching, False),  # fails while the forward is traced
+        (chosen, True),  # passes, with a result of unbacked size
+        (specialised, True),  # fails after the forward was traced
+    ],
+)
+def test_an_answer_that_a_saving_may_have_changed_is_none(given: Callable[[], Given], *, in_doubt: bool) -> None:
+    probe = Probe(part="default", fqn="")
+    assert (attempt_thriftily(root_alone(part_of(given())), probe) is None) is in_doubt
+
+
+def test_an_answer_without_doubt_is_the_plain_one() -> None:
+    probe = Probe(part="default", fqn="")
+    thrifty = attempt_thriftily(root_alone(part_of(branching())), probe)
+    plain = attempt(root_alone(part_of(branching())), probe)
+    assert thrifty is not None
+    assert (thrifty.status, thrifty.failure) == (plain.status, plain.failure)
+
+
+def test_a_child_in_doubt_has_no_answer(tmp_path: Path) -> None:
+    part, log = root_alone(part_of(chosen())), str(tmp_path / "log")
+    child = fork(Probe(part="default", fqn=""), lambda probe: attempt_thriftily(part, probe), log=log, close=())
+    _, status, usage = os.wait4(child.pid, 0)
+    assert child.ended(status, usage.ru_maxrss).signal == "exit code 75"
+
+
+TARGET = """
+import torch
+
+class Chosen(torch.nn.Module):
+    def forward(self, x):
+        return (x[x > 0] * 2).sum()
+
+def passing():
+    return Chosen(), (torch.tensor([1.0, -1.0, 2.0]),)
+
+class Looping(torch.nn.Module):
+    def forward(self, x):
+        for row in range(x.shape[0]):
+            x = x + row
+        return x
+
+def failing():
+    return Looping(), (torch.randn(4, 3),), {}, ({0: torch.export.Dim("rows")},)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("factory", "status"), [("passing", "passed"), ("failing", "failed")])
+def test_what_is_in_doubt_is_attempted_again_in_a_fresh_process(tmp_path: Path, factory: str, status: str) -> None:
+    (tmp_path / "target.py").write_text(TARGET)
+    events = events_of(f"{tmp_path / 'target.py'}:{factory}")
+    root = Probe(part="default", fqn="").id
+    pids = [event.pid for event in events if isinstance(event, ProbeStarted) and event.probe.id == root]
+    answers = [event.outcome for event in events if isinstance(event, ProbeFinished) and event.probe.id == root]
+    assert len(set(pids)) == len(pids) == 2
+    assert [answer.status for answer in answers] == [status]
+
+
+class Layers(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.plain, self.hooked, self.odd = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4)
+        self.norm, self.own = nn.BatchNorm1d(4), Chosen()
+        self.hooked.register_forward_hook(lambda *_: None)
+        self.odd.forward = self.plain.forward  # type: ignore[method-assign]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.own(self.norm(self.odd(self.hooked(self.plain(x)))))
+
+
+def test_only_plain_layers_of_torch_need_no_process_of_their_own() -> None:
+    model = Layers().eval()
+    part = capture(part_of((model, (torch.randn(3, 4),), None)), exporter="export")
+    asked = {fqn: is_harmless(part, Probe(part="default", fqn=fqn)) for fqn in part.distinct}
+    assert asked == {"": False, "plain": True, "hooked": False, "odd": False, "norm": False, "own": False}
+    assert not is_harmless(part, Probe(part="default", fqn="plain", shims=("no-grad",)))
+    model.plain.train()
+    assert not is_harmless(part, Probe(part="default", fqn="plain"))
+
+
+LAYERS = """
+import torch
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.third = torch.nn.Linear(4, 5), torch.nn.Linear(5, 6), torch.nn.Linear(6, 7)
+        self.table = torch.nn.Embedding(7, 4, max_norm=1.0)
+
+    def forward(self, ids):
+        x = self.third(self.second(self.first(self.table(ids))))
+        return x * int(x.sum())
+
+def build():
+    return Model(), (torch.arange(6),)
+"""
+
+
+@pytest.mark.slow
+def test_plain_layers_share_a_process_and_one_that_fails_is_asked_again_in_its_own(tmp_path: Path) -> None:
+    (tmp_path / "target.py").write_text(LAYERS)
+    events = events_of(f"{tmp_path / 'target.py'}:build", exhaustive=True)
+    outcomes = {event.probe.fqn: event.outcome for event in events if isinstance(event, ProbeFinished)}
+    pids: dict[str, list[int]] = {}
+    for event in events:
+        if isinstance(event, ProbeStarted):
+            pids.setdefault(event.probe.fqn, []).append(event.pid)
+    plain = ("first", "second", "third")
+    assert all(outcomes[fqn].passed and len(pids[fqn]) == 1 for fqn in plain)
+    assert len({pids[fqn][0] for fqn in plain}) < 3  # the table's failure ends the child that they share
+    assert len(set(pids["table"])) == 2
+    assert not {pids["table"][1], *pids[""]} & {pids[fqn][0] for fqn in plain}
+    assert outcomes["table"].passed == exports(nn.Embedding(7, 4, max_norm=1.0), torch.arange(6)) is False
+
+
+def exports(module: nn.Module, *args: Any) -> bool:
+    try:
+        torch.export.export(module.eval(), args, strict=False)
+    except Exception:
+        return False
+    return True
