@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from exportdoctor.cli.errors import tell
+from exportdoctor.cli.error_output import tell
 from exportdoctor.cli.interruption import Interruption
-from exportdoctor.cli.live import Live
+from exportdoctor.cli.live_display import Live
 from exportdoctor.cli.main import run
 from exportdoctor.cli.progress import Lines
 from exportdoctor.cli.tui import find_interface

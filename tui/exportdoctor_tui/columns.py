@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from rich.cells import cell_len
 
 from exportdoctor.report import wording
-from exportdoctor.report.tree import Row, label
+from exportdoctor.report.folded_tree import Row, label
 from exportdoctor_tui.sanitize import fitted, line, right
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def pieces(each: Line, part: PartView, columns: Columns) -> tuple[Piece, ...]:
     lead = "  " * each.depth + arrow + " "
     found: list[Piece] = [(lead, "quiet"), (f"{symbol} ", status)]
     name = name_in(row, columns.name - len(lead) - 2)
-    found.append((name, status if row.telling else "name" if row.status == "pass" else "quiet"))
+    found.append((name, status if row.notable else "name" if row.status == "pass" else "quiet"))
     if columns.class_name:
         found.append((" " * _GAP + fitted(line(row.class_name), columns.class_name), "quiet"))
     if columns.remark:

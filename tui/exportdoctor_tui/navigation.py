@@ -10,7 +10,7 @@ from exportdoctor_tui.outline import Fold, Line, failures, key_of, lines_of, sho
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from exportdoctor.report.tree import Row
+    from exportdoctor.report.folded_tree import Row
     from exportdoctor_tui.view import PartView, RunView
 
 

@@ -7,7 +7,7 @@ import click
 from exportdoctor.core.errors import ExitCode, UsageError
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(context_settings=CONTEXT)
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> int:
     """Print the completion script for SHELL, e.g.: eval "$(exportdoctor completion bash)"."""

@@ -14,8 +14,8 @@ import click
 import msgspec
 
 from exportdoctor.cli.complete import complete_targets
-from exportdoctor.cli.errors import say
-from exportdoctor.cli.image_size import ImageSizeType
+from exportdoctor.cli.error_output import say
+from exportdoctor.cli.options import ImageSizeType
 from exportdoctor.cli.interruption import Interruption
 from exportdoctor.cli.terminal import style_of, write_out
 from exportdoctor.core.errors import ExitCode, UsageError
@@ -25,7 +25,7 @@ _SUFFIX = {"pt2": ".pt2", "onnx": ".onnx"}
 _NONE = "none"
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(context_settings=CONTEXT)
 @click.argument("target", shell_complete=complete_targets)
 @click.option("--to", type=click.Choice(["pt2", "onnx"]), required=True, help="The file's format.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="The file; default: PART.SUFFIX.")

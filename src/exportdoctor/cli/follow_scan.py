@@ -8,7 +8,7 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
 
-from exportdoctor.cli.errors import say, tell
+from exportdoctor.cli.error_output import say, tell
 from exportdoctor.cli.interruption import Interruption
 from exportdoctor.cli.progress import progress_for
 from exportdoctor.cli.terminal import style_of, write_out

@@ -17,7 +17,7 @@ from exportdoctor.report.canvas import Canvas
 _IN_FULL = 3
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(context_settings=CONTEXT)
 @click.argument("words", metavar="[SEARCH]...", nargs=-1)
 @click.option("--json", "as_json", is_flag=True, help="The issues as JSON.")
 def known(words: tuple[str, ...], as_json: bool) -> int:

@@ -10,7 +10,7 @@ from typing import NoReturn
 
 import click
 
-from exportdoctor.cli.errors import tell
+from exportdoctor.cli.error_output import tell
 from exportdoctor.cli.verbs import VERBS
 
 COMPLETION_VARIABLE = "_EXPORTDOCTOR_COMPLETE"
@@ -42,13 +42,13 @@ def _print_version(ctx: click.Context, _option: click.Parameter, wanted: bool) -
     """Say the version and leave; the metadata is read only if it is asked for."""
     if not wanted or ctx.resilient_parsing:
         return
-    from exportdoctor.cli.version import version_line
+    from exportdoctor.cli.packages import version_line
 
     click.echo(version_line())
     ctx.exit()
 
 
-@click.command(cls=VerbGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(cls=VerbGroup, context_settings=CONTEXT)
 @click.option(
     "--version",
     is_flag=True,

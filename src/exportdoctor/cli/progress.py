@@ -102,7 +102,7 @@ def progress_for(stream: TextIO, *, quiet: bool) -> Progress:
     if quiet:
         return Silence()
     if stream.isatty() and os.environ.get("TERM") != "dumb":
-        from exportdoctor.cli.live import Live
+        from exportdoctor.cli.live_display import Live
 
         return Live(stream)
     return Lines(stream)

@@ -16,7 +16,7 @@ from exportdoctor.store.disk import replace_file
 from exportdoctor.store.runs import find_run, read_run
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(context_settings=CONTEXT)
 @click.argument("run", required=False, shell_complete=complete_runs)
 @click.option(
     "--format",

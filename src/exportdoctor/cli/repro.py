@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from exportdoctor.cli.complete import complete_runs
-from exportdoctor.cli.errors import say
+from exportdoctor.cli.error_output import say
 from exportdoctor.cli.terminal import write_out
 from exportdoctor.core.errors import ExitCode, StoreError
 from exportdoctor.store.disk import replace_file
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _SECONDS, _AT_MOST = 33.0, 180.0
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(context_settings=CONTEXT)
 @click.argument("names", nargs=-1, required=True, metavar="[RUN] FINDING", shell_complete=complete_runs)
 @click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write it there.")
 @click.option("--bundle", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",

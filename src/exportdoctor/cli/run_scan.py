@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from exportdoctor.cli.follow_scan import Manner, follow, tell_result
-from exportdoctor.cli.version import version
+from exportdoctor.cli.packages import version
 from exportdoctor.core import events as ev
 from exportdoctor.core.errors import UsageError
 from exportdoctor.core.run_state import RunState, fold

@@ -18,7 +18,7 @@ _ENDLESS = 10_000
 _COLOURS = {"finished": "green", "running": "cyan", "cut off": "yellow", "unreadable": "red"}
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(context_settings=CONTEXT)
 @click.option("--json", "as_json", is_flag=True, help="The list as JSON.")
 def runs(as_json: bool) -> int:
     """List the runs, the newest first."""

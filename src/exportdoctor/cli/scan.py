@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from exportdoctor.cli.complete import complete_runs, complete_targets
-from exportdoctor.cli.image_size import ImageSizeType
+from exportdoctor.cli.options import ImageSizeType
 from exportdoctor.core.errors import UsageError
 from exportdoctor.core.events import ScanOptions
 from exportdoctor.core.target import BuildOptions, TargetRef
@@ -21,7 +21,7 @@ _MOST_JOBS = 4  # each attempt holds the target's graph: more of them cost memor
 _OF_A_RESUMED_RUN = frozenset({"resume", "timeout", "memory", "jobs", "as_json", "quiet", "tui", "no_cache"})
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(context_settings=CONTEXT)
 @click.argument("target", required=False, shell_complete=complete_targets)
 @click.option("--part", "parts", multiple=True, metavar="P", help="Scan this part only; may be given again.")
 @click.option(

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from exportdoctor.cli.complete import complete_runs, complete_targets
-from exportdoctor.cli.image_size import ImageSizeType
+from exportdoctor.cli.options import ImageSizeType
 from exportdoctor.cli.record_shim_try import note_tried
 from exportdoctor.cli.terminal import style_of, write_out
 from exportdoctor.core.codec import pretty
@@ -30,7 +30,7 @@ _FILES = click.option("--shims", "files", metavar="FILE", multiple=True, help="A
 _JSON = click.option("--json", "as_json", is_flag=True, help="As JSON.")
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(context_settings=CONTEXT)
 def shims() -> None:
     """List the known cures, show one, try some on a target."""
 

@@ -24,7 +24,7 @@ class Interface(Protocol):
     def __call__(self, run: Path | None, *, scan: tuple[str, ...] = (), web: bool = False, port: int = 8000) -> int: ...
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(context_settings=CONTEXT)
 @click.argument("run", required=False, shell_complete=complete_runs)
 @click.option("--web", is_flag=True, help="Serve it to a browser on this machine.")
 @click.option("--port", type=click.IntRange(1, 65535), default=8000, show_default=True, help="Where to serve it.")

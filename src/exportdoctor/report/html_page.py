@@ -13,7 +13,7 @@ from exportdoctor.core.outcome import Frame
 from exportdoctor.core.report import PartRecord, Report
 from exportdoctor.report import wording
 from exportdoctor.report.style import Style
-from exportdoctor.report.tree import Row, condensed, grouped, label, silent
+from exportdoctor.report.folded_tree import Row, condense, group_siblings, label, silent
 
 
 def render(report: Report, style: Style) -> str:
@@ -54,7 +54,7 @@ def _parts(report: Report) -> str:
 
 def _tree(part: PartRecord) -> str:
     lines = [f"<h2>{_text(part.name)}</h2>", f"<p>{_text(wording.coverage(part))}</p>"]
-    lines += _rows(condensed(grouped(part)))
+    lines += _rows(condense(group_siblings(part)))
     for status in ("not_called", "not_asked"):
         if names := silent(part, status):
             lines.append(

@@ -9,7 +9,7 @@ from exportdoctor.core.outcome import Frame
 from exportdoctor.core.report import PartRecord, Report
 from exportdoctor.report import wording
 from exportdoctor.report.style import Style
-from exportdoctor.report.tree import Row, condensed, grouped, label, silent
+from exportdoctor.report.folded_tree import Row, condense, group_siblings, label, silent
 
 _SPECIAL = re.compile(r"([\\`*{}\[\]<>#|~]|(?<!\w)_|_(?!\w))")
 
@@ -46,7 +46,7 @@ def _parts(report: Report) -> str:
 def _tree(part: PartRecord) -> str:
     """The folded tree as a nested list."""
     lines = [f"## {_text(part.name)}", "", _text(wording.coverage(part)), ""]
-    lines += _rows(condensed(grouped(part)), depth=0)
+    lines += _rows(condense(group_siblings(part)), depth=0)
     for status in ("not_called", "not_asked"):
         if names := silent(part, status):
             lines.append(f"- {wording.SYMBOLS[status]} {wording.STATUS_WORDS[status]}: {_code(label(names, most=6))}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib.metadata
 import os
 import platform
@@ -50,9 +49,8 @@ def sources(model: torch.nn.Module) -> dict[str, str]:
 
 @cache
 def file_digest(path: str) -> str:
-    """SHA-256 of a file's content when it was first asked for, in hexadecimal."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    """SHA-256 of a file's content at the first call, in hexadecimal."""
+    return file_sha256(path)
 
 
 _STDLIB = os.path.realpath(sysconfig.get_paths()["stdlib"]) + os.sep

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from exportdoctor.report.tree import Row, label
+from exportdoctor.report.folded_tree import Row, label
 from exportdoctor.report.wording.pieces import count, module_name
 
 SYMBOLS = {
@@ -49,7 +49,7 @@ def row_name(row: Row) -> str:
 def remark(row: Row) -> str:
     """What a row says beside its name: where the failure arises, or how much passes."""
     if row.status == "fails_child":
-        through = [label(child.names, most=3) for child in row.children if child.telling]
+        through = [label(child.names, most=3) for child in row.children if child.notable]
         return f"through {', '.join(through)}" if through else STATUS_WORDS["fails_child"]
     if row.status == "pass":
         return count(row.modules, "module") if row.modules > len(row.names) else ""
@@ -58,5 +58,5 @@ def remark(row: Row) -> str:
 
 def row_finding(row: Row) -> str:
     """The finding to name in a row; what is told by a row below it is not told twice."""
-    told_below = row.status == "fails_child" and any(child.telling for child in row.children)
+    told_below = row.status == "fails_child" and any(child.notable for child in row.children)
     return "" if told_below else row.finding or ""

@@ -7,7 +7,7 @@ from exportdoctor.core.report import PartRecord, Report
 from exportdoctor.report import wording
 from exportdoctor.report.canvas import Canvas, Span
 from exportdoctor.report.style import Style
-from exportdoctor.report.tree import Row, condensed, grouped, label, silent
+from exportdoctor.report.folded_tree import Row, condense, group_siblings, label, silent
 
 _COLOURS = {"pass": "green", "cured": "yellow", "not_called": "dim", "not_asked": "dim"}
 
@@ -53,7 +53,7 @@ def _part_cells(report: Report, part: PartRecord, style: Style) -> tuple[Span, .
 def _tree(part: PartRecord, canvas: Canvas) -> None:
     canvas.blank()
     canvas.paragraph(wording.plain(f"{part.name} · {wording.coverage(part)}"), hang=2, colour="bold")
-    rows = _flat(condensed(grouped(part)), depth=0)
+    rows = _flat(condense(group_siblings(part)), depth=0)
     cells = [_row_cells(row, canvas.style) for _, row in rows]
     lengths = [
         (2 * depth + len(own[0].text), *(len(cell.text) for cell in own[1:])) for (depth, _), own in zip(rows, cells)
