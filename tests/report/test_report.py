@@ -20,7 +20,7 @@ from exportdoctor.core.finding import ExceptionRecord, Finding
 from exportdoctor.core.report import ModuleRecord, PartRecord, Report
 from exportdoctor.core.run_state import fold
 from exportdoctor.report import FORMS, render, wording
-from exportdoctor.report.canvas import wrapped
+from exportdoctor.report.canvas import wrap_words
 from exportdoctor.report.causes import ADVICE, cause_of
 from exportdoctor.report.style import Style
 from exportdoctor.report.folded_tree import Row, condense, group_siblings, label, silent
@@ -363,7 +363,7 @@ def test_names_are_told_in_few_words(names: tuple[str, ...], expected: str) -> N
     [(0, "0.00 s"), (0.42, "0.42 s"), (8.34, "8.3 s"), (75.2, "75 s"), (725, "12 min 05 s"), (7380, "2 h 03 min")],
 )
 def test_durations(seconds: float, expected: str) -> None:
-    assert wording.elapsed(seconds) == expected
+    assert wording.duration(seconds) == expected
 
 
 def test_a_kind_of_a_later_version_has_words_too() -> None:
@@ -378,7 +378,7 @@ def test_every_kind_says_why_and_what_next() -> None:
 
 @given(text=st.text(), width=st.integers(min_value=10, max_value=60))
 def test_wrapping_keeps_every_word_and_the_width(text: str, width: int) -> None:
-    lines = wrapped(text, width=width, later="  ")
+    lines = wrap_words(text, width=width, later="  ")
     assert "".join("".join(lines).split()) == "".join(text.split())
     assert all(len(line) <= width for line in lines)
 

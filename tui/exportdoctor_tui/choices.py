@@ -35,7 +35,7 @@ def _known(selection: Selection) -> Iterator[Choice]:
         yield Choice(step.shim, f"prescribed · {step.title}")
     for tried in selection.finding.shims_tried if selection.finding else ():
         if "+" not in tried.shim:
-            yield Choice(tried.shim, wording.shim_result(tried).removeprefix(tried.shim).strip())
+            yield Choice(tried.shim, wording.shim_effect(tried))
 
 
 def all_shims(options: ScanOptions) -> tuple[Choice, ...]:

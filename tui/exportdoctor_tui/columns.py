@@ -102,7 +102,7 @@ def pieces(each: Line, part: PartView, columns: Columns) -> tuple[Piece, ...]:
             for stage, short in zip(part.stages, columns.stages)
         ]
     if columns.seconds:
-        seconds = wording.elapsed(record.seconds) if record and record.seconds else ""
+        seconds = wording.duration(record.seconds) if record and record.seconds else ""
         found.append((" " * _GAP + right(seconds, columns.seconds), "quiet"))
     found.append((right(line(wording.row_finding(row)) + " ", columns.finding), "finding"))
     return tuple(found)

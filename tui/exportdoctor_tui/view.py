@@ -81,7 +81,7 @@ def attempt_of(probe: Probe, pid: int, since: float) -> Attempt:
         fqn=probe.fqn,
         pid=pid,
         since=since,
-        how=wording.how_asked(probe),
+        how=wording.probe_note(probe),
         cures=bool(probe.shims),
     )
 

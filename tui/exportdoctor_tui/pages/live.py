@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 _BAR = 12
 _NAMED = 2  # parts that are named; of more the tabs tell
-_SHARE_FOR_A_GUESS = 0.05  # of the modules judged; an earlier guess is worth nothing
 
 
 def head(view: RunView) -> Content:
@@ -51,15 +50,15 @@ def _progress(view: RunView, now: float) -> Iterator[Content]:
     began = view.started.at if view.started else now
     elapsed = max(0.0, now - began)
     rate = view.stats.probes / elapsed if elapsed else 0.0
-    pieces = [wording.elapsed(elapsed), wording.count(view.stats.probes, "attempt"), f"{rate:.1f}/s"]
+    pieces = [wording.duration(elapsed), wording.count(view.stats.probes, "attempt"), f"{rate:.1f}/s"]
     if not view.parts:
         yield Content.assemble(("running  ", "bold $text-primary"), line(view.step or "starting"), f" · {pieces[0]}")
         return
     judged, called = (sum(numbers) for numbers in zip(*((part.judged, part.record.called) for part in view.parts)))
     share = judged / max(1, called)
-    left = remaining(share, elapsed)
+    left = wording.remaining_seconds(share, elapsed)
     if left is not None:
-        pieces.insert(1, f"~{wording.elapsed(left)} left")
+        pieces.insert(1, f"~{wording.duration(left)} left")
     full = round(share * _BAR)
     yield Content.assemble(
         ("running  ", "bold $text-primary"),
@@ -79,17 +78,12 @@ def _doing(view: RunView, share: float) -> str:
 
 
 def _attempt(attempt: Attempt, now: float) -> Content:
-    since = f"{wording.elapsed(max(0.0, now - attempt.since)):>7}" if attempt.since else "       "
+    since = f"{wording.duration(max(0.0, now - attempt.since)):>7}" if attempt.since else "       "
     return Content.assemble(
         (f"  {since}  ", "$foreground 60%"),
         fitted(f"{line(attempt.part)} ", 8) + line(wording.module_name(attempt.fqn)),
         (f"  {line(attempt.how)}", "$text-warning") if attempt.how else (f"  process {attempt.pid}", "$foreground 60%"),
     )
-
-
-def remaining(share: float, elapsed: float) -> float | None:
-    """Seconds that are left if modules go on being judged at the pace they were; None while that is no guess."""
-    return elapsed * (1 - share) / share if _SHARE_FOR_A_GUESS <= share < 1 else None
 
 
 def part_title(part: PartView, findings: int) -> tuple[str, str]:

@@ -10,7 +10,7 @@ from textual.app import SuspendNotSupported, SystemCommand
 from textual.content import Content
 from textual.screen import Screen
 
-from exportdoctor.report.wording import culprit_line, elapsed
+from exportdoctor.report.wording import culprit_line, duration
 from exportdoctor_tui.actions import Deed, deeds
 from exportdoctor_tui.choices import all_shims, known_shims, other_runs
 from exportdoctor_tui.editor import editor_command
@@ -166,7 +166,7 @@ class RunDeeds(Screen[None]):
         if job is None:
             return
         view = job.view()
-        since = f" · {elapsed(max(0.0, self.doctor.clock() - view.begun))}" if view.state == "running" else ""
+        since = f" · {duration(max(0.0, self.doctor.clock() - view.begun))}" if view.state == "running" else ""
         code = f" · exit code {view.code}" if view.state == "failed" else ""
         place.show(
             Content.assemble(
