@@ -13,7 +13,7 @@ import pytest
 from exportdoctor.cli.main import run
 from exportdoctor.core.errors import UsageError
 from exportdoctor.core.finding import ExceptionRecord, Finding
-from exportdoctor.core.outcome import Birth, ExceptionFact, Failure, Frame
+from exportdoctor.core.outcome import ExceptionFact, Failure, Frame, SymbolOrigin
 from exportdoctor.shims import (
     SOUNDNESS,
     Cure,
@@ -56,9 +56,9 @@ ROPE = Frame(file="modeling.py", line=5, function="Model.get_rope_index", source
 
 
 def failure(*frames: Frame, born: Frame | None = None, message: str = "Could not guard on u0 > 1") -> Failure:
-    births = (Birth(symbol="u0", frame=born),) if born else ()
+    births = (SymbolOrigin(symbol="u0", frame=born),) if born else ()
     fact = ExceptionFact(type="torch.fx.GuardOnDataDependentSymNode", message=message)
-    return Failure(stage="export", exceptions=(fact,), frames=frames, births=births)
+    return Failure(stage="export", exceptions=(fact,), frames=frames, origins=births)
 
 
 def names(seen: Seen) -> list[str]:
@@ -132,7 +132,7 @@ def test_a_finding_is_seen_as_its_failure_is() -> None:
         id="F1", part="vision", module="blocks.0.attn", module_class="Attention", own_code=True, function=SIZE.function,
         file=SIZE.file, line=SIZE.line, source=SIZE.source, kind="data_dependent_guard", op=None, expression=None,
         signature="0", exception=ExceptionRecord(type=found.exceptions[0].type, message=found.exceptions[0].message),
-        stack=found.frames, born=found.births,
+        stack=found.frames, origins=found.origins,
     )  # fmt: skip
     seen = seen_in_failure(found, kind="data_dependent_guard")
     assert names(seen_in_finding(finding)) == names(seen)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from exportdoctor.core.failure.kinds import Kind
 from exportdoctor.core.finding import Finding
-from exportdoctor.core.outcome import Birth, Failure, Frame
+from exportdoctor.core.outcome import Failure, Frame, SymbolOrigin
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +29,7 @@ def seen_in_failure(failure: Failure, *, kind: str, exporter: str = "export") ->
         exporter=exporter,
         messages=tuple(f"{fact.name}: {fact.message}" for fact in failure.exceptions),
         lines=_lines(failure.frames),
-        born=_born(failure.births),
+        born=_born(failure.origins),
     )
 
 
@@ -42,7 +42,7 @@ def seen_in_finding(finding: Finding, *, exporter: str = "export") -> Seen:
         exporter=exporter,
         messages=(own, *finding.exception.causes),
         lines=(*_lines(finding.stack), place),
-        born=_born(finding.born),
+        born=_born(finding.origins),
     )
 
 
@@ -76,5 +76,5 @@ def _lines(frames: Iterable[Frame]) -> tuple[str, ...]:
     return tuple(f"{frame.file}:{frame.function}: {frame.source.strip()}" for frame in frames)
 
 
-def _born(births: Iterable[Birth]) -> tuple[str, ...]:
+def _born(births: Iterable[SymbolOrigin]) -> tuple[str, ...]:
     return _lines(birth.frame for birth in births if birth.frame is not None)

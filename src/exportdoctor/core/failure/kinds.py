@@ -10,6 +10,7 @@ import re
 from collections.abc import Sequence
 from typing import Literal, get_args
 
+from exportdoctor.core.exporters import EXPORTERS
 from exportdoctor.core.failure.evidence import Evidence, ExceptionLike, FrameLike, evidence_of
 from exportdoctor.core.failure.kind_rules import LYING_KERNEL, MEMORY, RULES, TRANSLATION, Rule
 
@@ -74,7 +75,7 @@ def classify(
 
 
 def _of_the_export(evidence: Evidence, *, exporter: str, op: str | None, custom_ops: Sequence[str] | None) -> Kind:
-    legacy = exporter == "torchscript"
+    legacy = exporter in EXPORTERS and not EXPORTERS[exporter].makes_program
     rules: list[Rule] = [*MEMORY, *RULES]
     if legacy:
         rules.append(TRANSLATION)

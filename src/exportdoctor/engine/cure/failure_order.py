@@ -9,7 +9,7 @@ _AFTER_TRACING = frozenset({"dims_related", "dynamic_dim_specialised"})
 """Kinds that torch finds when the whole forward has been traced."""
 
 
-def deeper(before: Outcome, after: Outcome, *, exporter: str) -> bool:
+def is_later_failure(before: Outcome, after: Outcome, *, exporter: str) -> bool:
     """Whether the second failure comes later in the forward.
 
     A later line of the same function says so; else that more submodules had been entered, or as many and more nodes

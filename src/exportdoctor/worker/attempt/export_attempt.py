@@ -13,7 +13,8 @@ from typing import Any
 import msgspec
 import torch
 
-from exportdoctor.core.outcome import Agreement, Birth, Failure, Frame, Outcome
+from exportdoctor.core.exporters import EXPORTERS
+from exportdoctor.core.outcome import Agreement, Failure, Frame, Outcome, SymbolOrigin
 from exportdoctor.core.probe import Probe
 from exportdoctor.shims import ExportCall, NotApplicable, ShimTrouble
 from exportdoctor.worker.attempt.fast_export import Economy, Saving, finished
@@ -53,7 +54,7 @@ def _strict(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, An
         return torch.export.export(module, args, kwargs, dynamic_shapes=shapes, strict=True)
 
 
-EXPORTERS: Mapping[str, Callable[..., Any]] = {
+_FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "export": _non_strict,
     "export-strict": _strict,
     "torchscript": export_torchscript,
@@ -70,7 +71,7 @@ def attempt(part: PartCapture, probe: Probe, *, shim_files: Sequence[str] = ()) 
 
 def attempt_thriftily(part: PartCapture, probe: Probe, *, shim_files: Sequence[str] = ()) -> Outcome | None:
     """As `attempt`, and sooner. None where the answer is in doubt: `attempt` must then be asked, in a fresh process."""
-    if probe.exporter != "export":
+    if not EXPORTERS[probe.exporter].has_fast_path:
         return attempt(part, probe, shim_files=shim_files)
     economy = Economy()
     outcome = _attempt(part, probe, shim_files=shim_files, saving=economy.within)
@@ -103,8 +104,8 @@ def _attempt(part: PartCapture, probe: Probe, *, shim_files: Sequence[str], savi
                 numbers = cured_export(given, probe, files=shim_files, axes=part.built.axes, saving=saving)
             else:
                 with saving():
-                    program = EXPORTERS[probe.exporter](module, call.args, call.kwargs, shapes)
-                if probe.to in _LATER and probe.exporter != "torchscript":
+                    program = _FUNCTIONS[probe.exporter](module, call.args, call.kwargs, shapes)
+                if probe.to in _LATER and EXPORTERS[probe.exporter].makes_program:
                     stages |= go_on(program, module, call, to=probe.to, prefix=probe.fqn)
     except StageFailed as error:
         stages |= {**dict.fromkeys(error.passed, "pass"), error.stage: "fail"}
@@ -147,7 +148,7 @@ def _failure(
     part: PartCapture,
     probe: Probe,
     *,
-    births: tuple[Birth, ...],
+    births: tuple[SymbolOrigin, ...],
     guard: Frame | None,
 ) -> Failure:
     """What the error itself says, and what was noted while it came about."""
@@ -155,7 +156,7 @@ def _failure(
     leads, note = slice_of(chain, births, exporter=probe.exporter)
     traced, entered = progress(chain)
     return msgspec.structs.replace(
-        failure, births=births, guard=guard, slice=leads, slice_note=note, traced=traced, entered=entered
+        failure, origins=births, guard=guard, slice=leads, slice_note=note, traced=traced, entered=entered
     )
 
 

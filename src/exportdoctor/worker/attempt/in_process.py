@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 from torch.utils._pytree import tree_leaves
 
+from exportdoctor.core.exporters import EXPORTERS
 from exportdoctor.core.probe import Probe
 from exportdoctor.worker.capture.session import PartCapture
 
@@ -17,7 +18,13 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter, torch._subclasses.FakeTensor, int, f
 
 def is_harmless(part: PartCapture, probe: Probe) -> bool:
     """Whether the probe asks a plain export of a childless layer that torch brings, with tensors and numbers alone."""
-    if probe.exporter != "export" or probe.to != "export" or probe.shims or probe.watch or probe.fqn == part.prefix:
+    if (
+        not EXPORTERS[probe.exporter].has_fast_path
+        or probe.to != "export"
+        or probe.shims
+        or probe.watch
+        or probe.fqn == part.prefix
+    ):
         return False
     call = part.calls_of(probe.fqn)[probe.call]
     leaves = tree_leaves((call.args, call.kwargs))

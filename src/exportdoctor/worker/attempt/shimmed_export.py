@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 from torch.utils._pytree import tree_leaves
 
+from exportdoctor.core.exporters import EXPORTERS
 from exportdoctor.core.outcome import Agreement
 from exportdoctor.core.probe import Probe
 from exportdoctor.shims import ExportCall, applying, export_program, find, in_order
@@ -37,7 +38,7 @@ def cured_export(
     shims = in_order([find(name, files=files, axes=axes) for name in probe.shims])
     sets = tuple(cure_inputs(call)) if probe.to == "run" else ()
     with applying(shims, dataclasses.replace(call, options=_options(call, probe))) as given:
-        if probe.exporter == "torchscript":
+        if not EXPORTERS[probe.exporter].makes_program:
             export_torchscript(given.module, given.args, given.kwargs, None)
             return ()
         with nullcontext() if given.options.strict else saving():
@@ -48,7 +49,7 @@ def cured_export(
 
 
 def _options(call: ExportCall, probe: Probe) -> Any:
-    return dataclasses.replace(call.options, strict=probe.exporter == "export-strict")
+    return dataclasses.replace(call.options, strict=EXPORTERS[probe.exporter].traces_with_dynamo)
 
 
 def _compared(ready: Callable[[], Any], given: ExportCall, one: InputSet) -> Agreement:

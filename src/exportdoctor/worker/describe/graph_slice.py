@@ -14,8 +14,9 @@ from typing import Any
 import networkx as nx
 import torch
 
+from exportdoctor.core.exporters import EXPORTERS
 from exportdoctor.core.graph_slice import GraphSlice, SliceNode
-from exportdoctor.core.outcome import Birth, Frame
+from exportdoctor.core.outcome import Frame, SymbolOrigin
 from exportdoctor.worker.describe.frames import is_user_file, source_line
 from exportdoctor.worker.describe.leaked_constant import leaked_constant_user
 from exportdoctor.worker.describe.node_names import names_of, nodes_of
@@ -29,7 +30,7 @@ Chain = tuple[BaseException, ...]
 Answer = tuple[GraphSlice | None, str]
 
 
-def slice_of(chain: Chain, births: Iterable[Birth], *, exporter: str) -> Answer:
+def slice_of(chain: Chain, births: Iterable[SymbolOrigin], *, exporter: str) -> Answer:
     """The slice of at most 40 nodes, or None and why there is none. Never raises: it is an extra."""
     try:
         return _slice(chain, births, exporter)
@@ -37,8 +38,8 @@ def slice_of(chain: Chain, births: Iterable[Birth], *, exporter: str) -> Answer:
         return None, f"the traced graph cannot be read: {type(error).__name__}: {error}"[:300]
 
 
-def _slice(chain: Chain, births: Iterable[Birth], exporter: str) -> Answer:
-    if exporter == "torchscript":
+def _slice(chain: Chain, births: Iterable[SymbolOrigin], exporter: str) -> Answer:
+    if not EXPORTERS[exporter].has_partial_graph:
         return None, "the legacy tracer throws its graph away when it fails"
     graphs = list(dict.fromkeys((*graphs_of(chain), *dynamo_graphs_of(chain))))
     if not graphs:

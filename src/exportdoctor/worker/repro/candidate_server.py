@@ -141,7 +141,7 @@ def _executed(candidate: Candidate, writer: int) -> Outcome:
     except (Exception, SystemExit, GeneratorExit) as error:
         stage = "export" if entrance.entered else "capture"
         failure = describe(error, stage=stage, names={})  # type: ignore[arg-type]
-        failure = msgspec.structs.replace(failure, births=births.of(tuple(causes(error))))
+        failure = msgspec.structs.replace(failure, origins=births.of(tuple(causes(error))))
         status = "out_of_memory" if isinstance(error, MemoryError) else "failed"
         return _outcome(candidate, status, started, failure)
     if not entrance.entered:  # what exports nothing does not export well
