@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from exportdoctor.core import events as ev
 from exportdoctor.core.finding import ExceptionRecord, Finding, KnownIssueRecord, Repro, ShimTry
-from exportdoctor.core.outcome import Birth, ExceptionFact, Failure, Frame, Outcome
+from exportdoctor.core.outcome import Birth, ExceptionFact, Failure, Frame, Outcome, OutcomeStatus
 from exportdoctor.core.probe import Probe
 from exportdoctor.core.protocol.scan import CallFact, Captured, InputFact, ModuleFact, Opened
 from exportdoctor.core.report import Alternative, Prescription, Proof, Step
@@ -193,7 +193,7 @@ def answered(fqn: str, *, part: str = "full", message: str = "") -> Iterator[ev.
     failure = Failure(stage="export", exceptions=(ExceptionFact(type="RuntimeError", message=message),))
     outcome = Outcome(
         probe=probe.id,
-        status="failed" if message else "passed",
+        status=OutcomeStatus.FAILED if message else OutcomeStatus.PASSED,
         seconds=0.5,
         failure=failure if message else None,
         log=f"logs/{probe.id}.txt" if message else None,

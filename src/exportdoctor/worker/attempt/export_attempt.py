@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import torch
 
-from exportdoctor.core.outcome import Agreement, Birth, Failure, Frame, Outcome
+from exportdoctor.core.outcome import Agreement, Birth, Failure, Frame, Outcome, OutcomeStatus
 from exportdoctor.core.probe import Probe
 from exportdoctor.shims import ExportCall, NotApplicable, ShimTrouble
 from exportdoctor.worker.attempt.fast_export import Economy, Saving, finished
@@ -86,7 +86,7 @@ def _attempt(part: PartCapture, probe: Probe, *, shim_files: Sequence[str], savi
     guards = Guards()
     kept: tuple[str, ...] = ()
     numbers: tuple[Agreement, ...] = ()
-    status: Any
+    status: OutcomeStatus
     stages: dict[str, str] = {"export": "pass"}
     try:
         with (
@@ -110,22 +110,24 @@ def _attempt(part: PartCapture, probe: Probe, *, shim_files: Sequence[str], savi
         stages |= {**dict.fromkeys(error.passed, "pass"), error.stage: "fail"}
         _log(error.__cause__ or error, "")
         facts = {"failure": error.failure, "numbers": error.numbers, "stages": stages}
-        return _outcome(probe, "failed", started, reads=reads, kept=kept, **facts)
+        return _outcome(probe, OutcomeStatus.FAILED, started, reads=reads, kept=kept, **facts)
     except (NotApplicable, ShimTrouble) as error:
-        status = "not_applicable" if isinstance(error, NotApplicable) else "shim_trouble"
+        status = OutcomeStatus.NOT_APPLICABLE if isinstance(error, NotApplicable) else OutcomeStatus.SHIM_TROUBLE
         return _outcome(probe, status, started, reads=None, kept=(), note=str(error))
     except (Exception, SystemExit, GeneratorExit) as error:
         chain = tuple(causes(error))
         if probe.opaque and is_of_the_operator(chain):
             _log(error, "")
-            return _outcome(probe, "not_applicable", started, reads=None, kept=kept, note=_first_line(error))
+            return _outcome(
+                probe, OutcomeStatus.NOT_APPLICABLE, started, reads=None, kept=kept, note=_first_line(error)
+            )
         failure = _failure(error, chain, part, probe, births=births.of(chain), guard=guards.violated(chain))
         _log(error, partial_graph(chain))
-        status = "out_of_memory" if isinstance(error, MemoryError) else "failed"
+        status = OutcomeStatus.OUT_OF_MEMORY if isinstance(error, MemoryError) else OutcomeStatus.FAILED
         return _outcome(probe, status, started, failure=failure, stages={"export": "fail"}, reads=reads, kept=kept)
     if numbers:
         stages["numbers"] = "pass" if all(row.holds for row in numbers) else "fail"
-    status = "failed" if "fail" in stages.values() else "passed"
+    status = OutcomeStatus.FAILED if "fail" in stages.values() else OutcomeStatus.PASSED
     return _outcome(probe, status, started, stages=stages, reads=reads, kept=kept, numbers=numbers)
 
 
@@ -194,7 +196,7 @@ def _children(part: PartCapture, probe: Probe, call: Call) -> AbstractContextMan
 
 def _outcome(
     probe: Probe,
-    status: Any,
+    status: OutcomeStatus,
     started: float,
     *,
     reads: set[tuple[str, str]] | None,
