@@ -73,7 +73,7 @@ def crashed() -> Report:
         file=None,
         line=None,
         source=None,
-        kind="crash",
+        kind=FailureKind.CRASH,
         op=None,
         expression=None,
         signature="0123456789ab",
