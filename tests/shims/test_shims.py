@@ -132,7 +132,8 @@ def test_a_finding_is_seen_as_its_failure_is() -> None:
     finding = Finding(
         id="F1", part="vision", module="blocks.0.attn", module_class="Attention", own_code=True, function=SIZE.function,
         file=SIZE.file, line=SIZE.line, source=SIZE.source, kind=FailureKind.DATA_DEPENDENT_GUARD, op=None,
-        expression=None, signature="0", exception=ExceptionRecord(type=found.exceptions[0].type, message=found.exceptions[0].message),
+        expression=None, signature="0",
+        exception=ExceptionRecord(type=found.exceptions[0].type, message=found.exceptions[0].message),
         stack=found.frames, born=found.births,
     )  # fmt: skip
     seen = seen_in_failure(found, kind=FailureKind.DATA_DEPENDENT_GUARD)
