@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from exportdoctor.core.failure.kinds import NUMBERS_DIFFER
 from exportdoctor.core.protocol.export import Trouble
 from exportdoctor.shims import ExportCall, export_program
 from exportdoctor.worker.prove.compare_outputs import LARGEST, largest_difference
@@ -39,7 +40,7 @@ def first_difference(job: PartJob, call: ExportCall, one: InputSet) -> Trouble |
         for node, answer in zip(several, answers, strict=True):
             found = _differs(node, answer, recorder.seen[node])
             if found:
-                trouble = Trouble(stage="numbers", exception="AccuracyMismatch", message=found)
+                trouble = Trouble(stage="numbers", exception=NUMBERS_DIFFER, message=found)
                 return with_node(trouble, fx_fact(node), job.part.prefix)
     return None
 
