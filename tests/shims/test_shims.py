@@ -12,6 +12,7 @@ import pytest
 
 from exportdoctor.cli.main import run
 from exportdoctor.core.errors import UsageError
+from exportdoctor.core.failure.kinds import FailureKind
 from exportdoctor.core.outcome import Birth, ExceptionFact, Failure, Frame
 from exportdoctor.shims import (
     SOUNDNESS,
@@ -114,7 +115,7 @@ def test_a_diff_says_where_nothing_that_is_replaced_is_installed() -> None:
     ],
 )
 def test_the_cure_of_each_link_of_the_chain_is_a_candidate(frames: tuple[Frame, ...], born: Frame, first: str) -> None:
-    seen = seen_in_failure(failure(*frames, born=born), kind="data_dependent_guard")
+    seen = seen_in_failure(failure(*frames, born=born), kind=FailureKind.DATA_DEPENDENT_GUARD)
     found = names(seen)
     assert first in found
     specific = [name for name in found if name not in {"strict", "defer-asserts", "frozen-values", "static-dim"}]
@@ -122,14 +123,14 @@ def test_the_cure_of_each_link_of_the_chain_is_a_candidate(frames: tuple[Frame, 
 
 
 def test_candidates_come_soundest_first() -> None:
-    found = candidates(seen_in_failure(failure(SPLIT), kind="data_dependent_guard"), VERSIONS)
+    found = candidates(seen_in_failure(failure(SPLIT), kind=FailureKind.DATA_DEPENDENT_GUARD), VERSIONS)
     ranks = [SOUNDNESS.index(shim.soundness) for shim in found]
     assert ranks == sorted(ranks)
 
 
 def test_an_unsound_shim_is_a_candidate_only_where_it_is_allowed() -> None:
     silent = replace(OWN[0], id="silent", soundness="unsound", cures=(Cure(),))
-    seen = Seen(kind="data_dependent_guard")
+    seen = Seen(kind=FailureKind.DATA_DEPENDENT_GUARD)
     assert candidates(seen, VERSIONS, shims=(silent,)) == ()
     assert candidates(seen, VERSIONS, shims=(silent,), allow=("unsound",)) == (silent,)
 
@@ -137,7 +138,7 @@ def test_an_unsound_shim_is_a_candidate_only_where_it_is_allowed() -> None:
 @pytest.mark.parametrize("change", [{"kinds": ("vmap",)}, {"message": "nowhere"}, {"where": "nowhere"},
                                     {"exporters": ("torchscript",)}])  # fmt: skip
 def test_a_pattern_matches_only_with_everything_it_asks_for(change: dict[str, object]) -> None:
-    seen = seen_in_failure(failure(SPLIT), kind="data_dependent_guard")
+    seen = seen_in_failure(failure(SPLIT), kind=FailureKind.DATA_DEPENDENT_GUARD)
     whole = Cure(kinds=("data_dependent_guard",), message="u0 > 1", where="cu_seqlens|lengths", exporters=("export",))
     assert whole.matches(seen)
     assert not replace(whole, **change).matches(seen)  # type: ignore[arg-type]

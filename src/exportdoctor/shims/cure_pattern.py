@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from exportdoctor.core.failure.kinds import Kind
+from exportdoctor.core.failure.kinds import FailureKind
 from exportdoctor.core.outcome import Failure, Frame
 
 
@@ -20,14 +20,14 @@ class Seen:
     Lines are `file:function: source`; `born` are the lines that created unbacked symbols.
     """
 
-    kind: str
+    kind: FailureKind
     exporter: str = "export"
     messages: tuple[str, ...] = ()
     lines: tuple[str, ...] = ()
     born: tuple[str, ...] = ()
 
 
-def seen_in_failure(failure: Failure, *, kind: str, exporter: str = "export") -> Seen:
+def seen_in_failure(failure: Failure, *, kind: FailureKind, exporter: str = "export") -> Seen:
     """What an outcome's failure shows."""
     return Seen(
         kind=kind,
@@ -42,11 +42,12 @@ def seen_in_failure(failure: Failure, *, kind: str, exporter: str = "export") ->
 class Cure:
     """A pattern: everything that is given must match. Empty `kinds` or `exporters` match any.
 
+    `kinds` are values of `FailureKind`, written as strings.
     `message` and `where` are regular expressions, searched in the exceptions' messages and in the lines of the stack or
     of symbol origins.
     """
 
-    kinds: tuple[Kind, ...] = ()
+    kinds: tuple[str, ...] = ()
     message: str = ""
     where: str = ""
     exporters: tuple[str, ...] = ()
