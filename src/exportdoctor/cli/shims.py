@@ -17,10 +17,11 @@ from exportdoctor.cli.record_shim_try import note_tried
 from exportdoctor.cli.terminal import style_of, write_out
 from exportdoctor.core.codec import pretty
 from exportdoctor.core.errors import ExitCode
-from exportdoctor.core.events import ScanOptions
+from exportdoctor.core.exporters import EXPORTERS
+from exportdoctor.core.scan_options import ScanOptions
 from exportdoctor.report import wording
 from exportdoctor.report.canvas import Canvas, Span
-from exportdoctor.shims import SOUNDNESS_MEANS, Shim, difference, find, installed_versions, registry
+from exportdoctor.shims import SOUNDNESS_MEANS, Shim, find, installed_versions, registry
 from exportdoctor.store.runs import find_run
 from exportdoctor.targets import resolve
 
@@ -60,7 +61,7 @@ def show(name: str, files: tuple[str, ...], as_json: bool) -> int:
     """Tell all of one shim, with the diff of what it replaces."""
     shim, versions = find(name, files=files), installed_versions()
     if as_json:
-        write_out(pretty({**_record(shim, versions), "diff": difference(shim)}).decode())
+        write_out(pretty({**_record(shim, versions), "diff": shim.diff()}).decode())
     else:
         write_out(_sheet(shim, versions))
     return ExitCode.EXPORTS
@@ -70,9 +71,7 @@ def show(name: str, files: tuple[str, ...], as_json: bool) -> int:
 @click.argument("name", metavar="ID[+ID...]")
 @click.argument("target", shell_complete=complete_targets)
 @click.option("--part", "parts", multiple=True, metavar="P", help="Try it on this part only; may be given again.")
-@click.option(
-    "--exporter", type=click.Choice(["export", "export-strict", "torchscript"]), default="export", help="How to export."
-)
+@click.option("--exporter", type=click.Choice(list(EXPORTERS)), default="export", help="How to export.")
 @click.option("--weights", default="fake", metavar="fake|random|PATH", help="As in a scan.")
 @click.option("--image-size", type=ImageSizeType(), metavar="HxW", help="The example image, in pixels.")
 @click.option("--static", is_flag=True, help="Fix every size.")
@@ -192,5 +191,5 @@ def _sheet(shim: Shim, versions: Mapping[str, str]) -> str:
         canvas.blank()
         canvas.paragraph(shim.does)
     canvas.blank()
-    canvas.code(difference(shim), indent=0)
+    canvas.code(shim.diff(), indent=0)
     return canvas.text()

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from exportdoctor.core.events import ScanOptions
+from exportdoctor.core.scan_options import ScanOptions
 from exportdoctor.core.target import BuildOptions
 from exportdoctor.store.places import new_run_id, runs_root, slug
 
