@@ -24,6 +24,7 @@ from textual.screen import Screen
 
 from exportdoctor.core import events as ev
 from exportdoctor.core.codec import encode
+from exportdoctor.core.failure.kinds import FailureKind
 from exportdoctor.core.finding import ExceptionRecord, Finding
 from exportdoctor.core.outcome import Frame
 from exportdoctor.core.protocol.scan import CallFact, Captured, InputFact, ModuleFact
@@ -88,7 +89,8 @@ def findings() -> list[ev.AnyEvent]:
                 finding=Finding(
                     id=f"F{number}", part="full", module=f"layers.{number - 1}.part4", module_class="Part4",
                     own_code=True, function="f18", file="/x/model18.py", line=19, source="y = x.item()",
-                    kind="data_dependent_guard", op=None, expression=None, signature=str(number), exception=error,
+                    kind=FailureKind.DATA_DEPENDENT_GUARD, op=None, expression=None,
+                    signature=str(number), exception=error,
                     stack=frames, modules=(f"layers.{number - 1}.part4",),
                 )
             )

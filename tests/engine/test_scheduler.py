@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from exportdoctor.core import events as ev
+from exportdoctor.core.outcome import OutcomeStatus
 from exportdoctor.core.probe import Probe
 from exportdoctor.core.protocol.scan import Capture, Captured, Open, Opened, Prepare, Prepared
 from exportdoctor.core.run_state import fold
@@ -163,6 +164,6 @@ def test_an_urgent_probe_goes_first_while_a_processor_is_left_to_the_others(llam
         found = captured(pool)
         fqns = [module.fqn for module in found.modules if module.calls][:6]
         flights = [pool.submit(Probe(part="default", fqn=fqn, timeout=120), urgent=fqn in fqns[4:]) for fqn in fqns]
-        assert all(flight.result().status in ("passed", "failed") for flight in flights)
+        assert all(flight.result().status in (OutcomeStatus.PASSED, OutcomeStatus.FAILED) for flight in flights)
         order = [pool.started.get()[0].fqn for _ in fqns]
     assert order.index(fqns[4]) == 2  # two were under way when it came

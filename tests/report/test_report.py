@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from exportdoctor.core import events as ev
 from exportdoctor.core.codec import decode
 from exportdoctor.core.errors import UsageError
-from exportdoctor.core.failure.kinds import KINDS
+from exportdoctor.core.failure.explanations import next_step, summary
+from exportdoctor.core.failure.kinds import KINDS, FailureKind
 from exportdoctor.core.finding import ExceptionRecord, Finding
 from exportdoctor.core.report import ModuleRecord, PartRecord, Report
 from exportdoctor.core.run_state import fold
 from exportdoctor.report import FORMS, render, wording
 from exportdoctor.report.canvas import wrapped
-from exportdoctor.report.causes import ADVICE, cause_of
 from exportdoctor.report.style import Style
 from exportdoctor.report.tree import Row, condensed, grouped, label, silent
 from golden_files import assert_golden
@@ -73,7 +73,7 @@ def crashed() -> Report:
         file=None,
         line=None,
         source=None,
-        kind="crash",
+        kind=FailureKind.CRASH,
         op=None,
         expression=None,
         signature="0123456789ab",
@@ -367,13 +367,12 @@ def test_durations(seconds: float, expected: str) -> None:
 
 
 def test_a_kind_of_a_later_version_has_words_too() -> None:
-    assert wording.why(msgspec.structs.replace(ATTENTION, kind="curse"))
+    assert wording.why(msgspec.structs.replace(ATTENTION, kind=FailureKind("curse")))
 
 
 def test_every_kind_says_why_and_what_next() -> None:
-    assert set(ADVICE) == set(KINDS)
-    assert all(cause_of(kind).why and cause_of(kind).next for kind in KINDS)
-    assert len({cause_of(kind).why for kind in KINDS}) == len(KINDS)
+    assert all(summary(kind) and next_step(kind) for kind in KINDS)
+    assert len({summary(kind) for kind in KINDS}) == len(KINDS)
 
 
 @given(text=st.text(), width=st.integers(min_value=10, max_value=60))

@@ -20,7 +20,7 @@ import pytest
 from exportdoctor.cli.main import run as command_line
 from exportdoctor.core.codec import encode
 from exportdoctor.core.events import RunFinished
-from exportdoctor.core.outcome import Birth, ExceptionFact, Failure, Frame, Outcome
+from exportdoctor.core.outcome import Birth, ExceptionFact, Failure, Frame, Outcome, OutcomeStatus
 from exportdoctor.reduce import Verdict
 from exportdoctor.repro.backward_slice import sliced
 from exportdoctor.repro.bundle import difference, folded
@@ -49,7 +49,7 @@ def failing(message: str, *, expression: str = "int(x)", source: str = "x = n.to
         frames=(culprit,),
         births=(birth,),
     )
-    return Outcome(probe="1", status="failed", failure=failure)
+    return Outcome(probe="1", status=OutcomeStatus.FAILED, failure=failure)
 
 
 VALUE = "Could not extract specialized integer from data-dependent expression u0 (unhinted: u0)."
@@ -66,9 +66,9 @@ def test_the_same_failure_of_another_symbol_is_the_same_bug() -> None:
 
 
 def test_a_pass_is_no_and_another_failure_is_unknown() -> None:
-    assert judged(failing(VALUE), Outcome(probe="1", status="passed")) is Verdict.NO
+    assert judged(failing(VALUE), Outcome(probe="1", status=OutcomeStatus.PASSED)) is Verdict.NO
     assert judged(failing(VALUE), failing("name 'x' is not defined", kind="NameError")) is Verdict.UNKNOWN
-    assert judged(failing(VALUE), Outcome(probe="1", status="timed_out")) is Verdict.UNKNOWN
+    assert judged(failing(VALUE), Outcome(probe="1", status=OutcomeStatus.TIMED_OUT)) is Verdict.UNKNOWN
 
 
 def test_another_operation_on_the_symbol_or_another_birth_is_another_bug() -> None:
@@ -77,9 +77,9 @@ def test_another_operation_on_the_symbol_or_another_birth_is_another_bug() -> No
 
 
 def test_a_crash_is_the_same_by_its_signal() -> None:
-    segfault = Outcome(probe="1", status="crashed", signal="SIGSEGV")
+    segfault = Outcome(probe="1", status=OutcomeStatus.CRASHED, signal="SIGSEGV")
     assert judged(segfault, segfault) is Verdict.YES
-    assert judged(segfault, Outcome(probe="1", status="crashed", signal="SIGABRT")) is Verdict.UNKNOWN
+    assert judged(segfault, Outcome(probe="1", status=OutcomeStatus.CRASHED, signal="SIGABRT")) is Verdict.UNKNOWN
 
 
 def test_a_message_does_not_depend_on_how_the_user_names_things() -> None:
@@ -410,9 +410,9 @@ def test_what_is_the_same_bug_a_finding_of_the_run_or_no_export_is_not_another_f
     assert wanted is not None
     met = Met(wanted, "export", VerdictLog(None))
     met.note("a", failing(VALUE, expression="[x] * n"))
-    met.note("b", Outcome(probe="1", status="passed"))
-    met.note("c", Outcome(probe="1", status="timed_out"))
-    met.note("d", Outcome(probe="1", status="failed", failure=Failure(stage="capture", exceptions=())))
+    met.note("b", Outcome(probe="1", status=OutcomeStatus.PASSED))
+    met.note("c", Outcome(probe="1", status=OutcomeStatus.TIMED_OUT))
+    met.note("d", Outcome(probe="1", status=OutcomeStatus.FAILED, failure=Failure(stage="capture", exceptions=())))
     call = Frame(file="/repro/repro.py", line=9, function="<module>", source="torch.export.export(M())", user=True)
     broken = Failure(
         stage="export",
@@ -421,7 +421,7 @@ def test_what_is_the_same_bug_a_finding_of_the_run_or_no_export_is_not_another_f
         ),
         frames=(call,),
     )
-    met.note("f", Outcome(probe="1", status="failed", failure=broken))
+    met.note("f", Outcome(probe="1", status=OutcomeStatus.FAILED, failure=broken))
     assert met.scripts() == ()
     for source in ("eeeee", "ee", "eee"):
         met.note(source, failing("Could not guard on data-dependent expression u0 > 1"))

@@ -12,6 +12,7 @@ import pytest
 
 from exportdoctor.cli.main import run
 from exportdoctor.core.errors import UsageError
+from exportdoctor.core.failure.kinds import FailureKind
 from exportdoctor.core.finding import ExceptionRecord, Finding
 from exportdoctor.core.outcome import Birth, ExceptionFact, Failure, Frame
 from exportdoctor.shims import (
@@ -106,7 +107,7 @@ def test_its_diff_is_a_unified_diff(shim: Shim) -> None:
     ],
 )
 def test_the_cure_of_each_link_of_the_chain_is_a_candidate(frames: tuple[Frame, ...], born: Frame, first: str) -> None:
-    seen = seen_in_failure(failure(*frames, born=born), kind="data_dependent_guard")
+    seen = seen_in_failure(failure(*frames, born=born), kind=FailureKind.DATA_DEPENDENT_GUARD)
     found = names(seen)
     assert first in found
     specific = [name for name in found if name not in {"strict", "defer-asserts", "frozen-values", "static-dim"}]
@@ -114,14 +115,14 @@ def test_the_cure_of_each_link_of_the_chain_is_a_candidate(frames: tuple[Frame, 
 
 
 def test_candidates_come_soundest_first() -> None:
-    found = candidates(seen_in_failure(failure(SPLIT), kind="data_dependent_guard"), VERSIONS)
+    found = candidates(seen_in_failure(failure(SPLIT), kind=FailureKind.DATA_DEPENDENT_GUARD), VERSIONS)
     ranks = [SOUNDNESS.index(shim.soundness) for shim in found]
     assert ranks == sorted(ranks)
 
 
 def test_an_unsound_shim_is_a_candidate_only_where_it_is_allowed() -> None:
     silent = replace(OWN[0], id="silent", soundness="unsound", cures=(Cure(),))
-    seen = Seen(kind="data_dependent_guard")
+    seen = Seen(kind=FailureKind.DATA_DEPENDENT_GUARD)
     assert candidates(seen, VERSIONS, shims=(silent,)) == ()
     assert candidates(seen, VERSIONS, shims=(silent,), allow=("unsound",)) == (silent,)
 
@@ -130,18 +131,19 @@ def test_a_finding_is_seen_as_its_failure_is() -> None:
     found = failure(SPLIT, SIZE, born=SPLIT)
     finding = Finding(
         id="F1", part="vision", module="blocks.0.attn", module_class="Attention", own_code=True, function=SIZE.function,
-        file=SIZE.file, line=SIZE.line, source=SIZE.source, kind="data_dependent_guard", op=None, expression=None,
-        signature="0", exception=ExceptionRecord(type=found.exceptions[0].type, message=found.exceptions[0].message),
+        file=SIZE.file, line=SIZE.line, source=SIZE.source, kind=FailureKind.DATA_DEPENDENT_GUARD, op=None,
+        expression=None, signature="0",
+        exception=ExceptionRecord(type=found.exceptions[0].type, message=found.exceptions[0].message),
         stack=found.frames, born=found.births,
     )  # fmt: skip
-    seen = seen_in_failure(found, kind="data_dependent_guard")
+    seen = seen_in_failure(found, kind=FailureKind.DATA_DEPENDENT_GUARD)
     assert names(seen_in_finding(finding)) == names(seen)
 
 
 @pytest.mark.parametrize("change", [{"kinds": ("vmap",)}, {"message": "nowhere"}, {"where": "nowhere"},
                                     {"exporters": ("torchscript",)}])  # fmt: skip
 def test_a_pattern_matches_only_with_everything_it_asks_for(change: dict[str, object]) -> None:
-    seen = seen_in_failure(failure(SPLIT), kind="data_dependent_guard")
+    seen = seen_in_failure(failure(SPLIT), kind=FailureKind.DATA_DEPENDENT_GUARD)
     whole = Cure(kinds=("data_dependent_guard",), message="u0 > 1", where="cu_seqlens|lengths", exporters=("export",))
     assert whole.matches(seen)
     assert not replace(whole, **change).matches(seen)  # type: ignore[arg-type]

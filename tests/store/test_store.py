@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from exportdoctor.core import events as ev
 from exportdoctor.core.codec import encode
 from exportdoctor.core.errors import ExitCode, StoreError, UsageError
-from exportdoctor.core.outcome import Outcome
+from exportdoctor.core.failure.kinds import KIND_OF_STATUS
+from exportdoctor.core.outcome import Outcome, OutcomeStatus
 from exportdoctor.core.run_state import fold
 from exportdoctor.store import journal
 from exportdoctor.store.digest import changed_sources, file_digest, probe_digest, request_digest, shared_digest
@@ -347,9 +348,9 @@ def test_a_changed_source_or_a_vanished_run_is_a_miss(tmp_path: Path) -> None:
     assert cache.find("digest") is None
 
 
-@pytest.mark.parametrize("status", ["crashed", "timed_out", "out_of_memory"])
-def test_answers_that_a_limit_decided_are_not_kept(tmp_path: Path, status: str) -> None:
-    outcome = Outcome(probe="p", status=status)  # type: ignore[arg-type]
+@pytest.mark.parametrize("status", list(KIND_OF_STATUS))
+def test_answers_that_a_limit_decided_are_not_kept(tmp_path: Path, status: OutcomeStatus) -> None:
+    outcome = Outcome(probe="p", status=status)
     with OutcomeCache(tmp_path / "c.sqlite") as cache:
         cache.put("key", outcome)
         assert cache.get("key") is None
@@ -380,7 +381,7 @@ def test_a_run_told_again_gives_the_same_verdicts_and_says_that_they_are_old(tmp
 
 
 def test_answers_outlive_the_process_and_count_as_the_question_asked(tmp_path: Path) -> None:
-    outcome = Outcome(probe="p", status="passed", seconds=1.5)
+    outcome = Outcome(probe="p", status=OutcomeStatus.PASSED, seconds=1.5)
     with OutcomeCache(tmp_path / "c.sqlite") as cache:
         cache.put("key", outcome)
     with OutcomeCache(tmp_path / "c.sqlite") as cache:
@@ -392,7 +393,7 @@ def test_the_cache_keeps_what_was_used_last_within_its_bound(tmp_path: Path) -> 
     file = tmp_path / "c.sqlite"
     with OutcomeCache(file, limit_mb=1) as cache:
         for number in range(40):  # each about 0.1 MiB, and not compressible
-            cache.put(f"key{number}", Outcome(probe=os.urandom(50_000).hex(), status="passed"))
+            cache.put(f"key{number}", Outcome(probe=os.urandom(50_000).hex(), status=OutcomeStatus.PASSED))
     with OutcomeCache(file, limit_mb=1) as cache:
         kept = [number for number in range(40) if cache.get(f"key{number}") is not None]
     assert kept
@@ -405,13 +406,13 @@ def test_a_damaged_or_unusable_cache_is_a_miss(tmp_path: Path) -> None:
     file.write_bytes(b"not a database at all, but long enough to look like one" * 40)
     with OutcomeCache(file) as cache:
         assert cache.get("key") is None
-        cache.put("key", Outcome(probe="p", status="passed"))
+        cache.put("key", Outcome(probe="p", status=OutcomeStatus.PASSED))
     with OutcomeCache(file) as cache:  # begun anew
-        cache.put("key", Outcome(probe="p", status="passed"))
+        cache.put("key", Outcome(probe="p", status=OutcomeStatus.PASSED))
         assert cache.get("key") is not None
     (tmp_path / "file").write_text("")
     with OutcomeCache(tmp_path / "file" / "c.sqlite") as cache:
-        cache.put("key", Outcome(probe="p", status="passed"))
+        cache.put("key", Outcome(probe="p", status=OutcomeStatus.PASSED))
         assert cache.get("key") is None
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from exportdoctor.core import events as ev
+from exportdoctor.core.failure.kinds import FailureKind
 from exportdoctor.core.finding import ExceptionRecord, Finding, KnownIssueRecord, Repro, ShimTry
-from exportdoctor.core.outcome import Birth, ExceptionFact, Failure, Frame, Outcome
+from exportdoctor.core.outcome import Birth, ExceptionFact, Failure, Frame, Outcome, OutcomeStatus
 from exportdoctor.core.probe import Probe
 from exportdoctor.core.protocol.scan import CallFact, Captured, InputFact, ModuleFact, Opened
 from exportdoctor.core.report import Alternative, Prescription, Proof, Step
@@ -76,7 +77,7 @@ WINDOWS = Finding(
     file="/opt/venv/lib/python3.11/site-packages/transformers/vision_utils.py",
     line=162,
     source="            grid_t, grid_h, grid_w = int(grid_t), int(grid_h), int(grid_w)",
-    kind="data_dependent_value",
+    kind=FailureKind.DATA_DEPENDENT_VALUE,
     op=None,
     expression="int(grid_t)",
     signature="1f0c2b7d9a3e",
@@ -133,7 +134,7 @@ ATTENTION = Finding(
     file="/opt/venv/lib/python3.11/site-packages/transformers/integrations/sdpa_attention.py",
     line=159,
     source="    is_causal = query.shape[2] > 1 and attention_mask is None and is_causal",
-    kind="data_dependent_guard",
+    kind=FailureKind.DATA_DEPENDENT_GUARD,
     op=None,
     expression="query.shape[2] > 1",
     signature="77aa01c3e5d2",
@@ -193,7 +194,7 @@ def answered(fqn: str, *, part: str = "full", message: str = "") -> Iterator[ev.
     failure = Failure(stage="export", exceptions=(ExceptionFact(type="RuntimeError", message=message),))
     outcome = Outcome(
         probe=probe.id,
-        status="failed" if message else "passed",
+        status=OutcomeStatus.FAILED if message else OutcomeStatus.PASSED,
         seconds=0.5,
         failure=failure if message else None,
         log=f"logs/{probe.id}.txt" if message else None,

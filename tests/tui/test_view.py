@@ -10,7 +10,7 @@ from msgspec.structs import replace as replace_struct
 from rich.cells import cell_len
 
 from exportdoctor.core.events import ModuleJudged, PartFinished, ProbeFinished, ProbeStarted
-from exportdoctor.core.outcome import Frame, Outcome
+from exportdoctor.core.outcome import Frame, Outcome, OutcomeStatus
 from exportdoctor.core.probe import Probe
 from exportdoctor.core.protocol.scan import TWIN
 from exportdoctor.report import wording
@@ -180,7 +180,7 @@ def test_an_event_about_an_unknown_part_changes_no_picture() -> None:
     folding.take(
         (
             ProbeStarted(probe=probe, pid=1),
-            ProbeFinished(probe=probe, outcome=Outcome(probe=probe.id, status="failed")),
+            ProbeFinished(probe=probe, outcome=Outcome(probe=probe.id, status=OutcomeStatus.FAILED)),
             ModuleJudged(part="elsewhere", fqns=("x",), status="fails_own"),
             PartFinished(part="elsewhere", verdict="fails", exporter="export", seconds=1.0, asked=1),
         )

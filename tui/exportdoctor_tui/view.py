@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from exportdoctor.core.failure.kinds import FailureKind
 from exportdoctor.core.failure.signature import signature_of
 from exportdoctor.core.finding import ExceptionRecord, Finding
 from exportdoctor.core.outcome import Outcome
@@ -166,7 +167,7 @@ def provisional(part: str, row: Row, outcome: Outcome) -> Finding:
         file=culprit.file if culprit else None,
         line=culprit.line if culprit else None,
         source=culprit.source if culprit else None,
-        kind="python_error",
+        kind=FailureKind.PYTHON_ERROR,
         op=None,
         expression=culprit.expression if culprit else None,
         signature=signature.key if signature else "",

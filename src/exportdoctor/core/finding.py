@@ -6,6 +6,7 @@ from typing import Literal
 
 import msgspec
 
+from exportdoctor.core.failure.kinds import FailureKind
 from exportdoctor.core.graph_slice import GraphSlice
 from exportdoctor.core.outcome import Birth, Frame, OpFact
 
@@ -73,7 +74,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     file: str | None
     line: int | None
     source: str | None
-    kind: str
+    kind: FailureKind
     op: str | None
     expression: str | None
     signature: str

@@ -5,15 +5,37 @@ Frames run outermost first, as Python prints them; exceptions run outermost firs
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Literal
 
 import msgspec
 
 from exportdoctor.core.graph_slice import GraphSlice
 
-Stage = Literal["build", "capture", "export", "decompose", "translate", "load", "run", "numbers"]
+Stage = Literal["build", "capture", "export", "decompose", "translate", "load", "run", "numbers", "save"]
 Exporter = Literal["export", "export-strict", "torchscript"]
-OutcomeStatus = Literal["passed", "failed", "crashed", "timed_out", "out_of_memory", "not_applicable", "shim_trouble"]
+
+
+class OutcomeStatus(StrEnum):
+    """How an attempt ended. What kind of failure it shows is `FailureKind` in core/failure/kinds.py."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    CRASHED = "crashed"
+    TIMED_OUT = "timed_out"
+    OUT_OF_MEMORY = "out_of_memory"
+    NOT_APPLICABLE = "not_applicable"
+    SHIM_TROUBLE = "shim_trouble"
+
+    @property
+    def is_conclusive(self) -> bool:
+        """Whether another attempt would end in the same way: it passed, or an exception was raised."""
+        return self in {OutcomeStatus.PASSED, OutcomeStatus.FAILED}
+
+    @property
+    def ended_the_process(self) -> bool:
+        """Whether the attempt's process died or was killed: no exception, and the stack is not reliable."""
+        return self in {OutcomeStatus.CRASHED, OutcomeStatus.TIMED_OUT, OutcomeStatus.OUT_OF_MEMORY}
 
 
 class Frame(msgspec.Struct, frozen=True, kw_only=True):
@@ -135,4 +157,4 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def passed(self) -> bool:
         """Whether every stage asked for succeeded."""
-        return self.status == "passed"
+        return self.status == OutcomeStatus.PASSED

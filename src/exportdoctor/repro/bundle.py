@@ -14,11 +14,10 @@ import sys
 from pathlib import Path
 
 from exportdoctor.core.finding import Finding
-from exportdoctor.core.outcome import Frame
+from exportdoctor.core.outcome import Frame, OutcomeStatus
 from exportdoctor.report.graph_slice_svg import as_svg
 from exportdoctor.report.slice import as_dot, as_mermaid, as_text
 from exportdoctor.repro.pipeline import Made
-from exportdoctor.repro.repro_signature import DEAD
 from exportdoctor.repro.script import spaced, tail_of, versions_of
 from exportdoctor.store.disk import make_folder, replace_file
 from exportdoctor.store.runs import StoredRun
@@ -32,6 +31,8 @@ _WAYS = {
     "export-strict": "`torch.export.export(..., strict=True)`",
     "torchscript": "`torch.onnx.export(..., dynamo=False)`",
 }
+
+_DEATHS: dict[str, str] = {OutcomeStatus.TIMED_OUT: "never returning", OutcomeStatus.OUT_OF_MEMORY: "taking all memory"}
 
 
 def write_bundle(made: Made, run: StoredRun, folder: Path) -> None:
@@ -98,11 +99,11 @@ def _versions(made: Made, environment: str) -> str:
 
 
 def _died(how: str) -> str:
-    return {"timed_out": "never returning", "out_of_memory": "taking all memory"}.get(how, how or "nothing")
+    return _DEATHS.get(how, how or "nothing")
 
 
 def _expected(made: Made) -> str:
-    if made.trait.kind in DEAD:
+    if made.trait.kind.ends_the_process:
         return "The export ends, with a program or with an exception."
     eager = " The module runs in eager mode with these very inputs." if made.eager else ""
     return f"An exported program.{eager}"

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from exportdoctor.core.failure.kinds import Kind
+from exportdoctor.core.failure.kinds import FailureKind
 from exportdoctor.core.finding import Finding
 from exportdoctor.core.outcome import Birth, Failure, Frame
 
@@ -15,14 +15,14 @@ from exportdoctor.core.outcome import Birth, Failure, Frame
 class Seen:
     """A failure as patterns see it. Lines are `file:function: source`; `born` are those that made unbacked symbols."""
 
-    kind: str
+    kind: FailureKind
     exporter: str = "export"
     messages: tuple[str, ...] = ()
     lines: tuple[str, ...] = ()
     born: tuple[str, ...] = ()
 
 
-def seen_in_failure(failure: Failure, *, kind: str, exporter: str = "export") -> Seen:
+def seen_in_failure(failure: Failure, *, kind: FailureKind, exporter: str = "export") -> Seen:
     """What an outcome's failure shows."""
     return Seen(
         kind=kind,
@@ -49,11 +49,12 @@ def seen_in_finding(finding: Finding, *, exporter: str = "export") -> Seen:
 @dataclass(frozen=True, kw_only=True)
 class Cure:
     """A pattern: all that is given must be there. Empty `kinds` or `exporters` = any.
+    `kinds` are values of `FailureKind`, written as strings.
 
     `where` is a regular expression searched in the lines of the stack and in those where unbacked symbols were born.
     """
 
-    kinds: tuple[Kind, ...] = ()
+    kinds: tuple[str, ...] = ()
     message: str = ""
     where: str = ""
     exporters: tuple[str, ...] = ()

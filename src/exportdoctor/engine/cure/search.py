@@ -11,7 +11,7 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from exportdoctor.core.finding import ShimResult
-from exportdoctor.core.outcome import Outcome
+from exportdoctor.core.outcome import Outcome, OutcomeStatus
 from exportdoctor.core.probe import Probe
 from exportdoctor.core.report import Prescription
 from exportdoctor.engine.cure.alternatives import with_alternatives
@@ -181,14 +181,14 @@ class Prescriber:
         return trial
 
     def _result(self, before: Outcome, after: Outcome, shims: Ids) -> ShimResult:
-        if after.status == "not_applicable":
+        if after.status == OutcomeStatus.NOT_APPLICABLE:
             return "not_applicable"
         if after.passed:
             return "cured"
         if after.numbers:
             specialised = self._stock.soundness(shims) == "specialised"
             return "cured" if specialised and right_at_its_size(after) else "error"
-        if after.status != "failed" or after.failure is None:
+        if after.status != OutcomeStatus.FAILED or after.failure is None:
             return "error"
         if self._same(before, after):
             return "same"

@@ -11,7 +11,7 @@ import msgspec
 from exportdoctor.core.errors import WorkerLost
 from exportdoctor.core.events import ScanOptions
 from exportdoctor.core.finding import ShimResult
-from exportdoctor.core.outcome import Agreement, Frame, Outcome
+from exportdoctor.core.outcome import Agreement, Frame, Outcome, OutcomeStatus
 from exportdoctor.core.probe import Probe
 from exportdoctor.core.protocol.scan import TWIN, Capture, Captured, Open, Opened
 from exportdoctor.core.target import TargetRef
@@ -102,11 +102,11 @@ def _on_the_twin(pool: Pool, treated: Probe) -> Outcome | None:
 
 
 def _result(before: Outcome, after: Outcome, *, proved: bool) -> ShimResult:
-    if after.status == "not_applicable":
+    if after.status == OutcomeStatus.NOT_APPLICABLE:
         return "not_applicable"
     if after.stages.get("export") == "pass":
         return "cured" if proved else "error"
-    if after.status != "failed" or before.status != "failed":
+    if after.status != OutcomeStatus.FAILED or before.status != OutcomeStatus.FAILED:
         return "error"
     one, other = (outcome.failure.culprit if outcome.failure else None for outcome in (before, after))
     return "same" if one == other else "moved"

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from exportdoctor.core.finding import Finding
-from exportdoctor.core.outcome import Outcome
+from exportdoctor.core.outcome import Outcome, OutcomeStatus
 from exportdoctor.core.probe import Probe
 from exportdoctor.core.protocol.scan import CallFact
 from exportdoctor.engine.part.dimensions import Dimensions, smallest_dimensions
@@ -65,7 +65,11 @@ class Ladder:
     def climb(self, cases: Iterable[Case]) -> Iterator[Probe]:
         """Ask what is still unknown of each disease."""
         for case in cases:
-            if self.dynamic and case.leading().outcome.status == "failed" and self._begin(("dimensions", case.key)):
+            if (
+                self.dynamic
+                and case.leading().outcome.status == OutcomeStatus.FAILED
+                and self._begin(("dimensions", case.key))
+            ):
                 yield from self._advance(self._dimensions(case), None)
 
     def told(self, case: Case, finding: Finding, *, hidden_by: str | None) -> Finding:
@@ -103,7 +107,7 @@ class Ladder:
     def _own_code(self, verdict: Verdict) -> Rung:
         asked = verdict.deciding.asked
         outcome = yield self._probe(asked, opaque=True)
-        if outcome.status == "not_applicable":
+        if outcome.status == OutcomeStatus.NOT_APPLICABLE:
             self.notes[verdict.fqn] = (
                 f"its own code could not be asked: no opaque operator stands here ({outcome.note})"
             )

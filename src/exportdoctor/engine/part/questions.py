@@ -77,7 +77,7 @@ class Questions:
         if not watched:
             self._answers[fact.question] = Answer(place, outcome)
             family.outcome = outcome
-            if family.differing and self.kin_counts and outcome.status in ("passed", "failed"):
+            if family.differing and self.kin_counts and outcome.status.is_conclusive:
                 probe = self._probe(place, watch=family.differing)
                 self._probes[probe.id] = (family, True)
                 yield probe

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import re
 
+from exportdoctor.core.failure import explanations
 from exportdoctor.core.finding import Finding, ShimTry
 from exportdoctor.core.report import Report
-from exportdoctor.report.causes import cause_of
 from exportdoctor.report.wording.depends import depends
 from exportdoctor.report.wording.pieces import count, issue_name, module_name, short_path
 
 # torch repeats the expression without hints, and lists size-like symbols, of which there are mostly none
 _ASIDES = re.compile(r"\s*\((?:unhinted: (?:[^()]|\([^()]*\))*|Size-like symbols: none)\)")
-_WITHOUT_PLACE = {"crash": "", "timeout": "", "out_of_memory": ""}  # nobody could look at its stack
 
 
 def title(finding: Finding, report: Report) -> str:
@@ -36,9 +35,8 @@ def culprit_line(finding: Finding) -> str:
     module = module_name(finding.module)
     if finding.function is None:
         owner = f"{module} ({finding.module_class})"
-        return ", ".join(
-            filter(None, (owner, place(finding) or _WITHOUT_PLACE.get(finding.kind, "at the call itself")))
-        )
+        unplaced = "" if finding.kind.ends_the_process else "at the call itself"
+        return ", ".join(filter(None, (owner, place(finding) or unplaced)))
     relation = "of" if finding.function.rpartition(".")[2] in {"forward", "__call__"} else "called by"
     return f"{finding.function}, {place(finding)}, {relation} {module}"
 
@@ -102,7 +100,7 @@ def evaluated(finding: Finding) -> str:
 def why(finding: Finding) -> str:
     """Why it fails."""
     inside = f" It passes alone, and fails only inside {finding.only_inside}." if finding.only_inside else ""
-    return cause_of(finding.kind).why + inside
+    return explanations.summary(finding.kind) + inside
 
 
 def born(finding: Finding) -> tuple[str, ...]:
@@ -126,7 +124,7 @@ def others(finding: Finding) -> str:
 def next_step(finding: Finding) -> str:
     """What to do about it: the upstream workaround where there is one, else what helps with this kind."""
     around = next((issue.workaround for issue in finding.known_issues if issue.workaround), "")
-    return around.strip() or cause_of(finding.kind).next
+    return around.strip() or explanations.next_step(finding.kind)
 
 
 def known(finding: Finding) -> str:

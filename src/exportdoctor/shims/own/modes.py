@@ -6,12 +6,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from exportdoctor.core.failure.kinds import Kind
 from exportdoctor.shims.cure import Cure
 from exportdoctor.shims.export_call import ExportCall, shapes_by_name
 from exportdoctor.shims.record import Enter, NotApplicable, Replacement, Shim
 
-_GUARDS: tuple[Kind, ...] = ("data_dependent_guard", "dynamic_dim_specialised", "dims_related")
+_GUARDS = ("data_dependent_guard", "dynamic_dim_specialised", "dims_related")
 _LINK = "https://docs.pytorch.org/docs/stable/export.html"
 _EXPORT = "torch.export.export(module, args, kwargs, dynamic_shapes=shapes{more})\n"
 

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import torch
 
-from exportdoctor.core.outcome import Agreement, Birth, Failure, Frame, Outcome
+from exportdoctor.core.outcome import Agreement, Birth, Failure, Frame, Outcome, OutcomeStatus
 from exportdoctor.core.probe import Probe
 from exportdoctor.shims import ExportCall, NotApplicable, ShimTrouble
 from exportdoctor.worker.attempt.fast_export import ExportContext, FastExport, finish_graphs
@@ -85,7 +85,7 @@ def _attempt(part: PartCapture, probe: Probe, *, shim_files: Sequence[str], savi
     guards = GuardLog()
     kept: tuple[str, ...] = ()
     numbers: tuple[Agreement, ...] = ()
-    status: Any
+    status: OutcomeStatus
     stages: dict[str, str] = {"export": "pass"}
     try:
         with (
@@ -109,22 +109,24 @@ def _attempt(part: PartCapture, probe: Probe, *, shim_files: Sequence[str], savi
         stages |= {**dict.fromkeys(error.passed, "pass"), error.stage: "fail"}
         _log(error.__cause__ or error, "")
         facts = {"failure": error.failure, "numbers": error.numbers, "stages": stages}
-        return _outcome(probe, "failed", started, reads=reads, kept=kept, **facts)
+        return _outcome(probe, OutcomeStatus.FAILED, started, reads=reads, kept=kept, **facts)
     except (NotApplicable, ShimTrouble) as error:
-        status = "not_applicable" if isinstance(error, NotApplicable) else "shim_trouble"
+        status = OutcomeStatus.NOT_APPLICABLE if isinstance(error, NotApplicable) else OutcomeStatus.SHIM_TROUBLE
         return _outcome(probe, status, started, reads=None, kept=(), note=str(error))
     except (Exception, SystemExit, GeneratorExit) as error:
         chain = tuple(cause_chain(error))
         if probe.opaque and blames_opaque_op(chain):
             _log(error, "")
-            return _outcome(probe, "not_applicable", started, reads=None, kept=kept, note=_first_line(error))
+            return _outcome(
+                probe, OutcomeStatus.NOT_APPLICABLE, started, reads=None, kept=kept, note=_first_line(error)
+            )
         failure = _failure(error, chain, part, probe, births=births.of(chain), guard=guards.frame_of_violated(chain))
         _log(error, partial_graph(chain))
-        status = "out_of_memory" if isinstance(error, MemoryError) else "failed"
+        status = OutcomeStatus.OUT_OF_MEMORY if isinstance(error, MemoryError) else OutcomeStatus.FAILED
         return _outcome(probe, status, started, failure=failure, stages={"export": "fail"}, reads=reads, kept=kept)
     if numbers:
         stages["numbers"] = "pass" if all(row.holds for row in numbers) else "fail"
-    status = "failed" if "fail" in stages.values() else "passed"
+    status = OutcomeStatus.FAILED if "fail" in stages.values() else OutcomeStatus.PASSED
     return _outcome(probe, status, started, stages=stages, reads=reads, kept=kept, numbers=numbers)
 
 
@@ -195,7 +197,7 @@ def _opaque_children(part: PartCapture, probe: Probe, call: Call) -> AbstractCon
 
 def _outcome(
     probe: Probe,
-    status: Any,
+    status: OutcomeStatus,
     started: float,
     *,
     reads: set[tuple[str, str]] | None,

@@ -14,6 +14,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_leaves
 
+from exportdoctor.core.failure.kinds import NUMBERS_DIFFER
 from exportdoctor.core.outcome import Agreement, ExceptionFact, Failure, Frame, OpFact, Stage
 from exportdoctor.targets.eager import run_once
 from exportdoctor.worker.capture.forward_hooks import Call
@@ -62,7 +63,7 @@ def run_later_stages(program: Any, module: torch.nn.Module, call: Call, *, to: s
     row = compare_outputs("the captured call", answers, tensors_in(wanted))
     if not row.holds:
         said = row.trouble or f"an output differs from eager's by {row.max_abs:.1e}, {row.tolerance:.0e} is allowed"
-        fact = ExceptionFact(type="exportdoctor.NumbersDiffer", message=said)
+        fact = ExceptionFact(type=NUMBERS_DIFFER, message=said)
         raise StageFailed("numbers", Failure(stage="numbers", exceptions=(fact,)), passed, (row,))
     return dict.fromkeys((*passed, "numbers"), "pass")
 

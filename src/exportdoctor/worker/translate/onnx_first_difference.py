@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from exportdoctor.core.failure.kinds import NUMBERS_DIFFER
 from exportdoctor.core.protocol.export import Trouble
 from exportdoctor.shims import ExportCall, export_program
 from exportdoctor.worker.prove.compare_outputs import LARGEST, largest_difference
@@ -39,7 +40,7 @@ def first_difference(call: ExportCall, one: InputSet, *, opset: int, prefix: str
         for node, answer in zip(several, answers, strict=True):
             found = _differs(node, answer, recorder.seen[node])
             if found:
-                mismatch = Trouble(stage="numbers", exception="AccuracyMismatch", message=found)
+                mismatch = Trouble(stage="numbers", exception=NUMBERS_DIFFER, message=found)
                 return with_node(mismatch, fx_fact(node), prefix)
     return None
 
