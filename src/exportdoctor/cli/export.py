@@ -157,23 +157,18 @@ def _shims(given: dict[str, Any], ref: str, part: str) -> tuple[str, ...]:
     """Those asked for, else those prescribed; checked to exist, to fit and to go together."""
     asked, files = _names(given), _files(given)
     from exportdoctor.export.find_prescription import find_prescription
-    from exportdoctor.shims import find, installed_versions
-    from exportdoctor.shims.composing import conflict
+    from exportdoctor.shims import find, find_conflict, installed_versions
 
     names = find_prescription(ref, part) if asked is None else asked
     versions = installed_versions()
-    for place, name in enumerate(names):
-        if name.startswith("static-dim:"):
-            continue  # its axes are known when the part is built
-        shim = find(name, files=files)
+    # the axes of static-dim:AXIS are known when the part is built
+    shims = [find(name, files=files) for name in names if not name.startswith("static-dim:")]
+    for shim in shims:
         reason = shim.fits(versions)
         if reason is not None:
-            raise UsageError(f"The shim {name} does not fit what is installed: {reason}", hint="Leave it out")
-        other = next(
-            (one for at, one in enumerate(names) if at != place and (one == name or conflict(shim, one))), None
-        )
-        if other is not None:
-            raise UsageError(f"The shims {name} and {other} can't be applied together", hint="Leave one of them out")
+            raise UsageError(f"The shim {shim.id} does not fit what is installed: {reason}", hint="Leave it out")
+    if clash := find_conflict(shims, [name for name in names if name.startswith("static-dim:")]):
+        raise UsageError(f"The shims {' and '.join(clash)} can't be applied together", hint="Leave one of them out")
     return names
 
 

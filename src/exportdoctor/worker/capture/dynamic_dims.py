@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from exportdoctor.core.patch_attribute import patch_attribute
 from exportdoctor.core.protocol.scan import InputFact
-from exportdoctor.shims.exporting import bundled_keywords, spell_out
-from exportdoctor.shims.patching import replaced
+from exportdoctor.shims.torch_export import bundled_keywords, spell_out
 
 Dims = Mapping[int, tuple[int, ...]]
 """Leaf index -> its dynamic dimensions; a dynamic Python int has the empty tuple."""
@@ -131,7 +131,7 @@ def spell_out_kwargs(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dic
         return forward(*given, **named)
 
     spelled_out.__signature__ = spell_out(signature, names)  # type: ignore[attr-defined]
-    with replaced(module, "forward", spelled_out):
+    with patch_attribute(module, "forward", spelled_out):
         yield
 
 

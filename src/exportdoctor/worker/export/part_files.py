@@ -18,7 +18,7 @@ from torch.utils._pytree import BUILTIN_TYPES
 
 from exportdoctor.core.outcome import Agreement
 from exportdoctor.core.protocol.export import Loss, Order, Trouble, Written
-from exportdoctor.shims import ExportCall, Inputs, Shim, applying, call_of, export_program
+from exportdoctor.shims import ExportCall, Inputs, Shim, apply_shims, call_for_part, export_program
 from exportdoctor.targets import BuiltPart
 from exportdoctor.worker.describe.describe_failure import state_id
 from exportdoctor.worker.prove.compare_outputs import compare_outputs, failed_run, tensors_in
@@ -87,7 +87,7 @@ class StageStopped(Exception):
 def export_part_files(job: PartJob) -> PartExport:
     """Export, write, load, run and compare. Raises NotApplicable, ShimTrouble, and OSError where the disk is full."""
     made = PartExport()
-    with torch.no_grad(), job.part.prepare(), applying(job.shims, call_of(job.part)) as call:
+    with torch.no_grad(), job.part.prepare(), apply_shims(job.shims, call_for_part(job.part)) as call:
         try:
             job.doing(f"exporting {job.part.name}")
             made.convert = call.convert

@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 
 from exportdoctor.core.probe import Probe
 from exportdoctor.core.protocol.repro import Draft
-from exportdoctor.shims.exporting import bundled_keywords
+from exportdoctor.shims.torch_export import bundled_keywords
 from exportdoctor.worker.attempt.export_attempt import shapes_for
 from exportdoctor.worker.capture.forward_hooks import Call
 from exportdoctor.worker.capture.session import PartCapture

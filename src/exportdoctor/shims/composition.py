@@ -11,40 +11,42 @@ from exportdoctor.shims.record import NotApplicable, Shim, ShimTrouble
 
 
 @contextmanager
-def applying(shims: Sequence[Shim], call: ExportCall) -> Iterator[ExportCall]:
+def apply_shims(shims: Sequence[Shim], call: ExportCall) -> Iterator[ExportCall]:
     """Within it all of `shims` hold; yields the call to export.
 
     Raises NotApplicable where one finds nothing to change, and ShimTrouble, which names it, where two of them conflict,
     where one fails to enter or to leave, or where a user's shim leaves something behind.
     """
-    _refuse_conflicts(shims)
+    if clash := find_conflict(shims):
+        raise ShimTrouble(f"{' and '.join(clash)} can't be applied together", hint="Leave one of them out")
     with ExitStack() as stack:
         for shim in shims:
-            call = stack.enter_context(_named(shim, call))
+            call = stack.enter_context(_enter_named(shim, call))
         yield call
 
 
-def in_order(shims: Sequence[Shim]) -> tuple[Shim, ...]:
+def order_shims(shims: Sequence[Shim]) -> tuple[Shim, ...]:
     """The shims in the order in which they are applied: input changes first, so that patches see the final call."""
     return tuple(sorted(shims, key=lambda shim: (shim.soundness != "signature", shim.rank, shim.id)))
 
 
-def _refuse_conflicts(shims: Sequence[Shim]) -> None:
-    ids = [shim.id for shim in shims]
+def find_conflict(shims: Sequence[Shim], others: Sequence[str] = ()) -> tuple[str, str] | None:
+    """The ids of two shims that can't be applied together, of these and of `others` by id; `None` where all can."""
+    ids = [*(shim.id for shim in shims), *others]
     for place, shim in enumerate(shims):
-        others = ids[:place] + ids[place + 1 :]
-        other = next((other for other in others if other == shim.id or conflict(shim, other)), None)
-        if other is not None:
-            raise ShimTrouble(f"{shim.id} and {other} can't be applied together", hint="Leave one of them out")
+        for at, other in enumerate(ids):
+            if at != place and (other == shim.id or conflicts_with(shim, other)):
+                return shim.id, other
+    return None
 
 
-def conflict(shim: Shim, other: str) -> bool:
+def conflicts_with(shim: Shim, other: str) -> bool:
     """Whether a shim must not be applied with that other; one name stands for all entries of a family."""
     return any(other == name or other.startswith(f"{name}:") for name in shim.conflicts)
 
 
 @contextmanager
-def _named(shim: Shim, call: ExportCall) -> Iterator[ExportCall]:
+def _enter_named(shim: Shim, call: ExportCall) -> Iterator[ExportCall]:
     """The shim's own context; what goes wrong in it, and not in the body, is told with its name."""
     before = snapshot(call) if shim.provider == "user" else None
     try:
@@ -67,7 +69,7 @@ def _named(shim: Shim, call: ExportCall) -> Iterator[ExportCall]:
     finally:
         _leave(shim, context, failure)
         if before is not None and entered is not None:
-            _look_for_leaks(shim, left_behind(before, entered, snapshot(call)), failure)
+            _check_leaks(shim, left_behind(before, entered, snapshot(call)), failure)
 
 
 def _leave(shim: Shim, context: AbstractContextManager[ExportCall], failure: BaseException | None) -> None:
@@ -79,7 +81,7 @@ def _leave(shim: Shim, context: AbstractContextManager[ExportCall], failure: Bas
             raise _trouble(shim, "could not be left", error) from error
 
 
-def _look_for_leaks(shim: Shim, left: tuple[str, ...], failure: BaseException | None) -> None:
+def _check_leaks(shim: Shim, left: tuple[str, ...], failure: BaseException | None) -> None:
     if not left:
         return
     trouble = ShimTrouble(f"the shim {shim.id} did not restore {', '.join(left)}", hint="Undo it when the body ends")

@@ -1,4 +1,7 @@
-"""What a shim's patterns are matched against, and the match. Pure; a match is a hint, never a verdict."""
+"""Patterns of failures that a shim may cure, and what they are matched against.
+
+A match proposes a shim; only an attempt under the shim shows whether it cures the failure.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from exportdoctor.core.failure.kinds import FailureKind
-from exportdoctor.core.finding import Finding
-from exportdoctor.core.outcome import Birth, Failure, Frame
+from exportdoctor.core.outcome import Failure, Frame
 
 
 @dataclass(frozen=True, kw_only=True)
 class Seen:
-    """A failure as patterns see it. Lines are `file:function: source`; `born` are those that made unbacked symbols."""
+    """A failure as patterns see it.
+
+    Lines are `file:function: source`; `born` are the lines that created unbacked symbols.
+    """
 
     kind: FailureKind
     exporter: str = "export"
@@ -29,29 +34,17 @@ def seen_in_failure(failure: Failure, *, kind: FailureKind, exporter: str = "exp
         exporter=exporter,
         messages=tuple(f"{fact.name}: {fact.message}" for fact in failure.exceptions),
         lines=_lines(failure.frames),
-        born=_born(failure.births),
-    )
-
-
-def seen_in_finding(finding: Finding, *, exporter: str = "export") -> Seen:
-    """What a finding shows."""
-    own = f"{finding.exception.type.rpartition('.')[2]}: {finding.exception.message}"
-    place = f"{finding.file}:{finding.function}: {finding.source}"
-    return Seen(
-        kind=finding.kind,
-        exporter=exporter,
-        messages=(own, *finding.exception.causes),
-        lines=(*_lines(finding.stack), place),
-        born=_born(finding.born),
+        born=_lines(origin.frame for origin in failure.births if origin.frame is not None),
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cure:
-    """A pattern: all that is given must be there. Empty `kinds` or `exporters` = any.
-    `kinds` are values of `FailureKind`, written as strings.
+    """A pattern: everything that is given must match. Empty `kinds` or `exporters` match any.
 
-    `where` is a regular expression searched in the lines of the stack and in those where unbacked symbols were born.
+    `kinds` are values of `FailureKind`, written as strings.
+    `message` and `where` are regular expressions, searched in the exceptions' messages and in the lines of the stack or
+    of symbol origins.
     """
 
     kinds: tuple[str, ...] = ()
@@ -60,7 +53,7 @@ class Cure:
     exporters: tuple[str, ...] = ()
 
     def matches(self, seen: Seen) -> bool:
-        """Whether the failure has everything that the pattern asks for."""
+        """Whether the failure has everything that the pattern requires."""
         return (
             (not self.kinds or seen.kind in self.kinds)
             and (not self.exporters or seen.exporter in self.exporters)
@@ -75,7 +68,3 @@ def _any(pattern: str, texts: Sequence[str]) -> bool:
 
 def _lines(frames: Iterable[Frame]) -> tuple[str, ...]:
     return tuple(f"{frame.file}:{frame.function}: {frame.source.strip()}" for frame in frames)
-
-
-def _born(births: Iterable[Birth]) -> tuple[str, ...]:
-    return _lines(birth.frame for birth in births if birth.frame is not None)

@@ -8,8 +8,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 
+from exportdoctor.core.patch_attribute import patch_attribute
 from exportdoctor.shims.export_call import ExportCall, shapes_by_name
-from exportdoctor.shims.patching import replaced
 
 _ROUNDS = 4
 """One fix can bring the next to light; torch.onnx stops after one."""
@@ -23,7 +23,7 @@ def export_program(call: ExportCall) -> Any:
         try:
             return _export(call)
         except Exception as error:
-            refined = _refined(call, str(error))
+            refined = _refine_shapes(call, str(error))
             if refined is None:
                 raise
             call = refined
@@ -65,7 +65,7 @@ def flat_forward(call: ExportCall) -> Iterator[ExportCall]:
 
     forward.__signature__ = spell_out(signature, bundled_keywords(signature, call.args, call.kwargs))  # type: ignore[attr-defined]
     shapes = shapes_by_name(call)
-    with replaced(module, "forward", forward):
+    with patch_attribute(module, "forward", forward):
         yield replace(call, dynamic_shapes=shapes)
 
 
@@ -85,7 +85,7 @@ def spell_out(signature: inspect.Signature, names: tuple[str, ...]) -> inspect.S
     return signature.replace(parameters=[*plain, *named])
 
 
-def _refined(call: ExportCall, message: str) -> ExportCall | None:
+def _refine_shapes(call: ExportCall, message: str) -> ExportCall | None:
     """The call with the dynamic shapes that torch suggests, or `None` where it suggests none that may be taken."""
     from torch.export.dynamic_shapes import refine_dynamic_shapes_from_suggested_fixes
 
