@@ -10,7 +10,7 @@ import sys
 import time
 
 from exportdoctor.core.target import TargetRef
-from exportdoctor.shims import applying, call_of, export_program, find, in_order
+from exportdoctor.shims import apply_shims, call_for_part, export_program, find, order_shims
 from exportdoctor.targets import resolve
 
 SHIMS = {
@@ -29,7 +29,7 @@ def main() -> None:
     for name, shims in SHIMS.items():
         before = time.perf_counter()
         part = built.part(name)
-        with part.prepare(), applying(in_order([find(shim) for shim in shims]), call_of(part)) as given:
+        with part.prepare(), apply_shims(order_shims([find(shim) for shim in shims]), call_for_part(part)) as given:
             export_program(given)
         seconds[name] = time.perf_counter() - before
     print(json.dumps({name: round(value, 1) for name, value in seconds.items()}))

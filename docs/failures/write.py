@@ -20,7 +20,7 @@ from typing import Any
 
 from exportdoctor.core.failure.explanations import Rewrite, explain
 from exportdoctor.core.failure.kinds import KINDS
-from exportdoctor.core.outcome import Outcome
+from exportdoctor.core.outcome import Outcome, OutcomeStatus
 from exportdoctor.repro.bundle import stated
 from exportdoctor.repro.candidate_runner import CANDIDATE_FILE, Bench
 
@@ -122,10 +122,10 @@ def output_of(outcome: Outcome) -> str:
     failure = outcome.failure
     if failure is None or not failure.exceptions:
         return {
-            "crashed": f"the process dies of {outcome.signal}",
-            "timed_out": "nothing: it does not end",
-            "out_of_memory": "nothing: it takes all the memory that it can get",
-        }.get(outcome.status, outcome.status)
+            OutcomeStatus.CRASHED: f"the process dies of {outcome.signal}",
+            OutcomeStatus.TIMED_OUT: "nothing: it does not end",
+            OutcomeStatus.OUT_OF_MEMORY: "nothing: it takes all the memory that it can get",
+        }.get(outcome.status, str(outcome.status))
     fact = failure.exceptions[0]
     message = stated(fact.message).replace(CANDIDATE_FILE, "script.py")
     shown = message if len(message) <= _MOST else message[:_MOST].rpartition("\n")[0] + "\n…"

@@ -15,15 +15,15 @@ from hypothesis import strategies as st
 from exportdoctor.core import events as ev
 from exportdoctor.core.codec import decode
 from exportdoctor.core.errors import UsageError
-from exportdoctor.core.failure.kinds import KINDS
+from exportdoctor.core.failure.explanations import next_step, summary
+from exportdoctor.core.failure.kinds import KINDS, FailureKind
 from exportdoctor.core.finding import ExceptionRecord, Finding
 from exportdoctor.core.report import ModuleRecord, PartRecord, Report
 from exportdoctor.core.run_state import fold
 from exportdoctor.report import FORMS, render, wording
 from exportdoctor.report.canvas import wrap_words
-from exportdoctor.report.causes import ADVICE, cause_of
-from exportdoctor.report.style import Style
 from exportdoctor.report.folded_tree import Row, condense, group_siblings, label, silent
+from exportdoctor.report.style import Style
 from golden_files import assert_golden
 from synthetic import (
     AROUND,
@@ -73,7 +73,7 @@ def crashed() -> Report:
         file=None,
         line=None,
         source=None,
-        kind="crash",
+        kind=FailureKind.CRASH,
         op=None,
         expression=None,
         signature="0123456789ab",
@@ -148,7 +148,7 @@ def test_formats_with_a_row_for_each_module(case: str, form: str) -> None:
 def test_a_passing_target_is_one_line() -> None:
     text = render(fold(tuple(passing_scan())).report(), "text", Style(width=120))
     assert_golden(text, "passing.txt")
-    assert "exports as it is" in text.splitlines()[1]
+    assert "exports as is" in text.splitlines()[1]
 
 
 def test_an_unknown_format_is_told_with_those_that_exist() -> None:
@@ -328,8 +328,8 @@ def test_equal_modules_are_called_equal_only_by_evidence() -> None:
         )
         return condense(group_siblings(fold(events).report().parts[0]))[0]
 
-    assert wording.row_name(row("equal")) == "layers.0-1  2 equal"
-    assert wording.row_name(row("asked")) == "layers.0-1  2 alike"
+    assert wording.row_name(row("equal")) == "layers.0-1  2 identical"
+    assert wording.row_name(row("asked")) == "layers.0-1  2 similar"
 
 
 def test_modules_without_a_verdict_are_told_apart() -> None:
@@ -367,13 +367,12 @@ def test_durations(seconds: float, expected: str) -> None:
 
 
 def test_a_kind_of_a_later_version_has_words_too() -> None:
-    assert wording.why(msgspec.structs.replace(ATTENTION, kind="curse"))
+    assert wording.why(msgspec.structs.replace(ATTENTION, kind=FailureKind("curse")))
 
 
 def test_every_kind_says_why_and_what_next() -> None:
-    assert set(ADVICE) == set(KINDS)
-    assert all(cause_of(kind).why and cause_of(kind).next for kind in KINDS)
-    assert len({cause_of(kind).why for kind in KINDS}) == len(KINDS)
+    assert all(summary(kind) and next_step(kind) for kind in KINDS)
+    assert len({summary(kind) for kind in KINDS}) == len(KINDS)
 
 
 @given(text=st.text(), width=st.integers(min_value=10, max_value=60))

@@ -15,9 +15,11 @@ from hypothesis import strategies as st
 from exportdoctor.core import events as ev
 from exportdoctor.core.codec import decode, encode
 from exportdoctor.core.errors import ExitCode, StoreError, UsageError
-from exportdoctor.core.outcome import Outcome
+from exportdoctor.core.failure.kinds import KIND_OF_STATUS
+from exportdoctor.core.outcome import Outcome, OutcomeStatus
 from exportdoctor.core.report import Report
 from exportdoctor.core.run_state import fold
+from exportdoctor.core.scan_options import ScanOptions
 from exportdoctor.store import journal
 from exportdoctor.store.digest import changed_sources, file_digest, probe_digest, request_digest, shared_digest
 from exportdoctor.store.disk import replace_file
@@ -216,7 +218,7 @@ def test_when_the_disk_refuses_the_events_go_on_and_the_file_stays_whole(tmp_pat
     """A file size limit refuses a write in its middle, as a full disk does."""
     program = (
         "import resource, signal, sys; from pathlib import Path; from synthetic import qwen_scan;"
-        "folder = RunFolder.create(Path(sys.argv[1])); recorder = Recorder(folder);"
+        "from exportdoctor.store.run_folder import RunFolder; folder = RunFolder.create(Path(sys.argv[1]));"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000));"
         "print(sum(1 for _ in folder.record_all(qwen_scan())), folder.trouble)"
@@ -354,9 +356,9 @@ def test_a_changed_source_or_a_vanished_run_is_a_miss(tmp_path: Path) -> None:
     assert cache.find("digest") is None
 
 
-@pytest.mark.parametrize("status", ["crashed", "timed_out", "out_of_memory"])
-def test_answers_that_a_limit_decided_are_not_kept(tmp_path: Path, status: str) -> None:
-    outcome = Outcome(probe="p", status=status)  # type: ignore[arg-type]
+@pytest.mark.parametrize("status", list(KIND_OF_STATUS))
+def test_answers_that_a_limit_decided_are_not_kept(tmp_path: Path, status: OutcomeStatus) -> None:
+    outcome = Outcome(probe="p", status=status)
     with OutcomeCache(tmp_path / "c.sqlite") as cache:
         cache.add("key", outcome)
         assert cache.get("key") is None
@@ -387,7 +389,7 @@ def test_a_run_replay_gives_the_same_verdicts_and_says_that_they_are_old(tmp_pat
 
 
 def test_answers_outlive_the_process_and_count_as_the_question_asked(tmp_path: Path) -> None:
-    outcome = Outcome(probe="p", status="passed", seconds=1.5)
+    outcome = Outcome(probe="p", status=OutcomeStatus.PASSED, seconds=1.5)
     with OutcomeCache(tmp_path / "c.sqlite") as cache:
         cache.add("key", outcome)
     with OutcomeCache(tmp_path / "c.sqlite") as cache:
@@ -399,7 +401,7 @@ def test_the_cache_keeps_what_was_used_last_within_its_bound(tmp_path: Path) -> 
     file = tmp_path / "c.sqlite"
     with OutcomeCache(file, limit_mb=1) as cache:
         for number in range(40):  # each about 0.1 MiB, and not compressible
-            cache.add(f"key{number}", Outcome(probe=os.urandom(50_000).hex(), status="passed"))
+            cache.add(f"key{number}", Outcome(probe=os.urandom(50_000).hex(), status=OutcomeStatus.PASSED))
     with OutcomeCache(file, limit_mb=1) as cache:
         kept = [number for number in range(40) if cache.get(f"key{number}") is not None]
     assert kept
@@ -412,24 +414,24 @@ def test_a_damaged_or_unusable_cache_is_a_miss(tmp_path: Path) -> None:
     file.write_bytes(b"not a database at all, but long enough to look like one" * 40)
     with OutcomeCache(file) as cache:
         assert cache.get("key") is None
-        cache.add("key", Outcome(probe="p", status="passed"))
+        cache.add("key", Outcome(probe="p", status=OutcomeStatus.PASSED))
     with OutcomeCache(file) as cache:  # begun anew
-        cache.add("key", Outcome(probe="p", status="passed"))
+        cache.add("key", Outcome(probe="p", status=OutcomeStatus.PASSED))
         assert cache.get("key") is not None
     (tmp_path / "file").write_text("")
     with OutcomeCache(tmp_path / "file" / "c.sqlite") as cache:
-        cache.add("key", Outcome(probe="p", status="passed"))
+        cache.add("key", Outcome(probe="p", status=OutcomeStatus.PASSED))
         assert cache.get("key") is None
 
 
 def test_a_digest_changes_with_everything_that_an_answer_depends_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = ev.ScanOptions()
+    plain = ScanOptions()
     digests = [
         request_digest({"config": 1}, plain),
         request_digest({"config": 2}, plain),
-        request_digest({"config": 1}, ev.ScanOptions(exporter="export-strict")),
-        request_digest({"config": 1}, ev.ScanOptions(exhaustive=True)),
-        request_digest({"config": 1}, ev.ScanOptions(cure=False)),
+        request_digest({"config": 1}, ScanOptions(exporter="export-strict")),
+        request_digest({"config": 1}, ScanOptions(exhaustive=True)),
+        request_digest({"config": 1}, ScanOptions(cure=False)),
         shared_digest({"a.py": "1"}, plain),
         shared_digest({"a.py": "2"}, plain),
         probe_digest("q", exporter="export", to="export", shims=(), rest="r"),
@@ -443,8 +445,8 @@ def test_a_digest_changes_with_everything_that_an_answer_depends_on(monkeypatch:
 
 
 def test_a_digest_does_not_change_with_limits_and_speed() -> None:
-    patient = ev.ScanOptions(jobs=7, timeout=900.0, memory_mb=1.0, use_cache=False)
-    assert request_digest({}, ev.ScanOptions()) == request_digest({}, patient)
+    patient = ScanOptions(jobs=7, timeout=900.0, memory_mb=1.0, use_cache=False)
+    assert request_digest({}, ScanOptions()) == request_digest({}, patient)
 
 
 def _with_sources(events: tuple[ev.AnyEvent, ...], sources: dict[str, str]) -> tuple[ev.AnyEvent, ...]:

@@ -1,4 +1,4 @@
-"""`exportdoctor export`: writes a part as .pt2 or .onnx with the shims it needs, and verifies the file against eager."""
+"""`exportdoctor export`: writes a part as .pt2 or .onnx with the shims it needs, and compares it with eager."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from exportdoctor.cli.options import CONTEXT, DEVICE, DTYPE, IMAGE_SIZE, QUIET, 
 from exportdoctor.cli.packages import installed_version, require_packages
 from exportdoctor.cli.terminal import style_of, write_out
 from exportdoctor.core.errors import ExitCode, UsageError
-from exportdoctor.core.target import BuildOptions, TargetRef
+from exportdoctor.core.target import BuildOptions, Device, DType, TargetRef
 
 if TYPE_CHECKING:
     from exportdoctor.core.protocol.export import Order
@@ -37,7 +37,7 @@ class ExportArguments:
     part: str | None
     shims: tuple[str, ...]
     opset: int | None
-    dtype: str
+    dtype: DType
     split: int
     external_data: bool
     image_input: bool
@@ -45,7 +45,7 @@ class ExportArguments:
     weights: str
     image_size: tuple[int, int] | None
     static: bool
-    device: str
+    device: Device
     quiet: bool
 
     @property
@@ -89,7 +89,7 @@ class ExportArguments:
 )
 @click.option("--opset", type=click.IntRange(min=7, max=30), metavar="N", help="ONNX opset. Default: torch's choice.")
 @DTYPE
-@click.option("--split", type=click.IntRange(min=1), default=1, metavar="N", help="Also split the ONNX model into N files.")
+@click.option("--split", type=click.IntRange(min=1), default=1, metavar="N", help="Also split the ONNX file into N.")
 @click.option("--external-data", is_flag=True, help="Store weights in a separate file even below 2 GB.")
 @click.option("--image-input", is_flag=True, help="Let the image encoder take an image of shape N x 3 x H x W.")
 @click.option(

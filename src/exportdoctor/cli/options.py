@@ -6,6 +6,8 @@ from typing import Any
 
 import click
 
+from exportdoctor.core.exporters import EXPORTERS
+
 CONTEXT: dict[str, Any] = {"help_option_names": ["-h", "--help"]}
 
 
@@ -30,7 +32,7 @@ class ImageSizeType(click.ParamType[tuple[int, int]]):
 
 EXPORTER = click.option(
     "--exporter",
-    type=click.Choice(["export", "export-strict", "torchscript"]),
+    type=click.Choice(list(EXPORTERS)),
     default="export",
     show_default=True,
     help="Exporter to use.",

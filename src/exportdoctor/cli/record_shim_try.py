@@ -16,10 +16,10 @@ from exportdoctor.store.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from exportdoctor.core.outcome import Frame
-    from exportdoctor.engine.cure.try_shims import Tried
+    from exportdoctor.engine.cure.try_shims import PartTrial
 
 
-def record_tries(found: Sequence[Tried], run: Path) -> None:
+def record_tries(found: Sequence[PartTrial], run: Path) -> None:
     """Add each result to the run's finding at the line where the part failed. Raises StoreError."""
     with RunFolder.reopen(run) as folder:
         state = fold(folder.events)

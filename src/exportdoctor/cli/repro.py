@@ -28,7 +28,13 @@ _SECONDS, _AT_MOST = 33.0, 180.0
 
 @click.command(context_settings=CONTEXT)
 @click.argument("names", nargs=-1, required=True, metavar="[RUN] FINDING", shell_complete=complete_runs)
-@click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="File to write. Default: print it.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="File to write. Default: print it.",
+)
 @click.option("--bundle", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
               help="Write a folder for an upstream issue: script, issue.md, log.")  # fmt: skip
 @click.option("--seconds", type=click.FloatRange(min=1), default=None,

@@ -14,11 +14,11 @@ from exportdoctor.cli.complete import complete_runs, complete_targets
 from exportdoctor.cli.options import CONTEXT, DEVICE, DTYPE, EXPORTER, IMAGE_SIZE, JSON, QUIET, STATIC, TIMEOUT
 from exportdoctor.cli.packages import require_packages
 from exportdoctor.core.errors import UsageError
-from exportdoctor.core.events import ScanOptions
-from exportdoctor.core.target import BuildOptions, TargetRef
+from exportdoctor.core.scan_options import ScanOptions
+from exportdoctor.core.target import BuildOptions, Device, DType, TargetRef
 
 if TYPE_CHECKING:
-    from exportdoctor.core.outcome import Exporter
+    from exportdoctor.core.exporters import Exporter
 
 _MOST_JOBS = 4  # each attempt holds the target's graph: more of them cost memory and gain little
 _PACKAGES = {"export": (), "onnx": ("onnx", "onnxscript"), "ort": ("onnx", "onnxscript", "onnxruntime")}
@@ -34,8 +34,8 @@ class ScanArguments:
     parts: tuple[str, ...]
     exporter: Exporter
     to: Literal["export", "onnx", "ort"]
-    device: str
-    dtype: str
+    device: Device
+    dtype: DType
     weights: str
     image_size: tuple[int, int] | None
     static: bool

@@ -16,10 +16,10 @@ from exportdoctor.cli.record_shim_try import record_tries
 from exportdoctor.cli.terminal import style_of, table_style, write_out
 from exportdoctor.core.codec import pretty
 from exportdoctor.core.errors import ExitCode
-from exportdoctor.core.events import ScanOptions
+from exportdoctor.core.scan_options import ScanOptions
 from exportdoctor.report import wording
 from exportdoctor.report.canvas import Canvas, Span
-from exportdoctor.shims import SOUNDNESS_MEANS, Shim, difference, find, installed_versions, registry
+from exportdoctor.shims import SOUNDNESS_MEANS, Shim, find, installed_versions, registry
 from exportdoctor.store.runs import find_run
 from exportdoctor.targets import resolve
 
@@ -59,7 +59,7 @@ def show_shim(name: str, files: tuple[str, ...], as_json: bool) -> int:
     """Describe a shim, with the diff of what it replaces."""
     shim, versions = find(name, files=files), installed_versions()
     if as_json:
-        write_out(pretty({**_record(shim, versions), "diff": difference(shim)}).decode())
+        write_out(pretty({**_record(shim, versions), "diff": shim.diff()}).decode())
     else:
         write_out(_sheet(shim, versions))
     return ExitCode.EXPORTS
@@ -191,5 +191,5 @@ def _sheet(shim: Shim, versions: Mapping[str, str]) -> str:
         canvas.blank()
         canvas.paragraph(shim.does)
     canvas.blank()
-    canvas.code(difference(shim), indent=0)
+    canvas.code(shim.diff(), indent=0)
     return canvas.text()

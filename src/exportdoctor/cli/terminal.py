@@ -18,7 +18,11 @@ _UNLIMITED = 10_000
 def style_of(stream: TextIO) -> Style:
     """The style of text on `stream`; a file or pipe gets a fixed width and no colour."""
     terminal = stream.isatty()
-    columns = shutil.get_terminal_size((_WIDTH_OF_A_FILE, 24)).columns if terminal or "COLUMNS" in os.environ else _WIDTH_OF_A_FILE
+    columns = (
+        shutil.get_terminal_size((_WIDTH_OF_A_FILE, 24)).columns
+        if terminal or "COLUMNS" in os.environ
+        else _WIDTH_OF_A_FILE
+    )
     return Style(
         width=max(40, columns),
         colour=(terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"),

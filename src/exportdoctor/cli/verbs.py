@@ -17,12 +17,12 @@ class Verb(NamedTuple):
 
 VERBS = (
     Verb("scan", "Find which submodules of a model fail to export, and why."),
-    Verb("report", "Print the report of a run as text, Markdown, HTML, JSON, JUnit or SARIF."),
+    Verb("report", "Print a run as text, Markdown, HTML, JSON, JUnit or SARIF."),
     Verb("repro", "Make a minimal script that reproduces a finding."),
     Verb("runs", "List the runs."),
     Verb("known", "Search the known upstream issues."),
     Verb("shims", "List and show shims, or try some on a model."),
-    Verb("export", "Export a part to .pt2 or .onnx with the shims it needs, and verify the file."),
+    Verb("export", "Export a part to .pt2 or .onnx with shims, and verify the file."),
     Verb("compare", "Show what changed between two runs."),
     Verb("tui", "Browse a run in the terminal."),
     Verb("completion", "Print the completion script for a shell."),

@@ -14,7 +14,7 @@ from exportdoctor.export.install_files import check_output_path, draft_folder, i
 from exportdoctor.export.proof_file import as_json, as_markdown, proof_file
 from exportdoctor.export.shims_module import CACHES, ModuleHeader, file_name, shims_module
 from exportdoctor.report.wording import export_headline
-from exportdoctor.shims import Shim, find, in_order, installed_versions
+from exportdoctor.shims import Shim, find, installed_versions, order_shims
 
 _KEPT = ("proved", "specialised")
 
@@ -37,7 +37,7 @@ def export_part(order: Order, *, output: Path, command: str, doing: Callable[[st
         names = tuple(handed.shims)
         if handed.needs_caches and CACHES not in names:
             names = (*names, CACHES)
-        shims = in_order([_find_shim(name, order) for name in names])
+        shims = order_shims([_find_shim(name, order) for name in names])
         final = _install(order, handed, draft, output.parent) if handed.verdict in _KEPT else ()
         texts = _texts(order, handed, shims, command)
         for name, data in texts.items():

@@ -23,7 +23,10 @@ def render(report: Report) -> str:
     body += [_finding_section(finding, report) for finding in report.findings]
     for part in report.parts:
         if sentences := wording.prescription(part, report):
-            body += [f"<h2>{_text(wording.cure_title(part))}</h2>", *(f"<p>{_text(sentence)}</p>" for sentence in sentences)]
+            body += [
+                f"<h2>{_text(wording.cure_title(part))}</h2>",
+                *(f"<p>{_text(sentence)}</p>" for sentence in sentences),
+            ]
             body.append(f"<pre>{_text(wording.prescription_code(part))}</pre>")
     body += [
         f"<p>{_text(note)}</p>" for note in (*report.notes, wording.cost(report), wording.cut_off_note(report)) if note

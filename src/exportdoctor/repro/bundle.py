@@ -13,12 +13,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+from exportdoctor.core.exporters import EXPORTERS
 from exportdoctor.core.finding import Finding
-from exportdoctor.core.outcome import Frame
+from exportdoctor.core.outcome import Frame, OutcomeStatus
 from exportdoctor.report.graph_slice_svg import as_svg
 from exportdoctor.report.slice import as_dot, as_mermaid, as_text
 from exportdoctor.repro.pipeline import Made
-from exportdoctor.repro.repro_signature import DEAD
 from exportdoctor.repro.script import spaced, tail_of, versions_of
 from exportdoctor.store.disk import make_folder, replace_file
 from exportdoctor.store.runs import StoredRun
@@ -27,11 +27,8 @@ _AROUND = 2
 _COLLECT_TIMEOUT = 60.0
 _MOST_SHOWN = 3000
 _SLICE_LINES = 25
-_WAYS = {
-    "export": "`torch.export.export(..., strict=False)`",
-    "export-strict": "`torch.export.export(..., strict=True)`",
-    "torchscript": "`torch.onnx.export(..., dynamo=False)`",
-}
+
+_DEATHS: dict[str, str] = {OutcomeStatus.TIMED_OUT: "never returning", OutcomeStatus.OUT_OF_MEMORY: "taking all memory"}
 
 
 def write_bundle(made: Made, run: StoredRun, folder: Path) -> None:
@@ -77,7 +74,7 @@ def issue(made: Made, environment: str) -> str:
 
 def _happens(made: Made) -> str:
     """One or two sentences: what is called, what it raises, how the script was checked."""
-    way = _WAYS.get(made.exporter, "the export")
+    way = EXPORTERS[made.exporter].call
     needs = " and ".join(made.imports)
     sighting = made.sighting
     ends = f"raises `{sighting.exception}`" if sighting.exception else f"ends by {_died(sighting.died)}"
@@ -98,11 +95,11 @@ def _versions(made: Made, environment: str) -> str:
 
 
 def _died(how: str) -> str:
-    return {"timed_out": "never returning", "out_of_memory": "taking all memory"}.get(how, how or "nothing")
+    return _DEATHS.get(how, how or "nothing")
 
 
 def _expected(made: Made) -> str:
-    if made.trait.kind in DEAD:
+    if made.trait.kind.ends_the_process:
         return "The export ends, with a program or with an exception."
     eager = " The module runs in eager mode with these very inputs." if made.eager else ""
     return f"An exported program.{eager}"

@@ -13,13 +13,18 @@ from exportdoctor.core import events as ev
 from exportdoctor.core.errors import UsageError
 from exportdoctor.core.failure.signature import signature_of
 from exportdoctor.core.finding import Finding
+from exportdoctor.core.outcome import OutcomeStatus
 from exportdoctor.core.probe import Probe
 from exportdoctor.core.protocol.repro import Harvested
 from exportdoctor.repro.repro_signature import Trait, trait_of
 from exportdoctor.store.digest import changed_sources, sources_of
 from exportdoctor.store.runs import StoredRun
 
-_LIMITS = {"crashed": (60.0, None), "timed_out": (15.0, None), "out_of_memory": (60.0, 600.0)}
+_LIMITS = {
+    OutcomeStatus.CRASHED: (60.0, None),
+    OutcomeStatus.TIMED_OUT: (15.0, None),
+    OutcomeStatus.OUT_OF_MEMORY: (60.0, 600.0),
+}
 _MEMORY_MB = 4000.0
 _NAMED = 3
 
@@ -79,7 +84,7 @@ def same_failure(seen: Harvested, finding: Finding, notes: list[str]) -> Trait:
     trait = trait_of(seen.outcome, exporter=seen.exporter)
     assert trait is not None
     signature = signature_of(seen.outcome)
-    if seen.outcome.status == "failed" and signature is not None and signature.key != finding.signature:
+    if seen.outcome.status == OutcomeStatus.FAILED and signature is not None and signature.key != finding.signature:
         first = (signature.message.strip().splitlines() or [""])[0][:120]
         notes.append(
             f"the failure that is seen now is not quite that of the run: {trait.kind} in "

@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from exportdoctor.core.failure.kinds import FailureKind
 from exportdoctor.core.finding import Finding
 from exportdoctor.core.outcome import Outcome
 from exportdoctor.reduce import source_size
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 _KEPT = 2
 _LOOKED_AT = 5
 _AGAIN = 12  # scripts of an earlier, interrupted reduction that are run again
-_SLOW = ("timed_out", "out_of_memory")  # a busy machine makes them too
 _BESIDE = 2
 
 
@@ -35,7 +35,7 @@ _BESIDE = 2
 class Other:
     """A script that fails in another way. `culprit` is the line of it that does, `text` the script with its header."""
 
-    kind: str
+    kind: FailureKind
     exception: str
     message: str
     culprit: str
@@ -92,10 +92,10 @@ def identity(trait: Trait) -> tuple[str, ...]:
 def _is_of_export(outcome: Outcome, trait: Trait) -> bool:
     """Whether it is the export that failed, and not a script that calls it wrongly."""
     failure = outcome.failure
-    if outcome.status in _SLOW or (failure is not None and failure.stage != "export"):
+    if trait.kind.depends_on_load or (failure is not None and failure.stage != "export"):
         return False
     at_call = failure is not None and (failure.culprit is None or failure.culprit.function == "<module>")
-    return not (at_call and trait.kind == "python_error")
+    return not (at_call and trait.kind is FailureKind.PYTHON_ERROR)
 
 
 @dataclass(frozen=True, kw_only=True)

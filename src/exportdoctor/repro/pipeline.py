@@ -11,17 +11,18 @@ from pathlib import Path
 import msgspec
 
 from exportdoctor.core.errors import UsageError
+from exportdoctor.core.failure.kinds import FailureKind
 from exportdoctor.core.finding import Finding
 from exportdoctor.core.protocol.repro import Draft, Harvest, Harvested
 from exportdoctor.reduce import Verdict
+from exportdoctor.reduce.source.passes.script_sizes import shorten_embeddings, shorten_lists
 from exportdoctor.repro.candidate_runner import Bench
 from exportdoctor.repro.draft_client import Harvesting
 from exportdoctor.repro.find_probe import changes_since, finding_of, probe_of, same_failure
 from exportdoctor.repro.incidental_failures import Circumstances, Met, Other, others_of
 from exportdoctor.repro.reduction import Budget, Reducer, Reduction
-from exportdoctor.repro.repro_signature import DEAD, Trait
+from exportdoctor.repro.repro_signature import Trait
 from exportdoctor.repro.script import Header, code_lines, imports_of, origin_of, with_header
-from exportdoctor.repro.sizes import light, shorter_lists
 from exportdoctor.repro.verdict_log import VerdictLog
 from exportdoctor.repro.verify import Sighting, verify
 from exportdoctor.store.runs import StoredRun
@@ -101,9 +102,9 @@ def make(order: Order, tell: Told) -> Made:
 
 def _limit(bench: Bench, trait: Trait) -> None:
     """What a candidate may take. Two beside each other only where that cannot change a verdict."""
-    bench.timeout = 4.0 if trait.kind == "timed_out" else 30.0
-    bench.memory_mb = 400.0 if trait.kind == "out_of_memory" else 2500.0
-    bench.width = 1 if trait.kind == "out_of_memory" else min(_WIDTH, os.cpu_count() or 1)
+    bench.timeout = 4.0 if trait.kind is FailureKind.TIMEOUT else 30.0
+    bench.memory_mb = 400.0 if trait.kind is FailureKind.OUT_OF_MEMORY else 2500.0
+    bench.width = 1 if trait.kind is FailureKind.OUT_OF_MEMORY else min(_WIDTH, os.cpu_count() or 1)
 
 
 def _first(harvesting: Harvesting, reducer: Reducer, tell: Told) -> Draft:
@@ -113,11 +114,11 @@ def _first(harvesting: Harvesting, reducer: Reducer, tell: Told) -> Draft:
     process is nobody's bug. Other drafts end where the failure was, and cannot run in eager yet.
     """
     drafts: list[Draft] = []
-    for eager in (True, False) if reducer.wanted.kind in DEAD else (False,):
+    for eager in (True, False) if reducer.wanted.kind.ends_the_process else (False,):
         reducer.eager = eager
         for draft in drafts if drafts else _collected(harvesting.drafts(), drafts):
-            lighter = next(light(draft.source), draft.source)
-            for source in dict.fromkeys((*shorter_lists(lighter), lighter, draft.source)):
+            lighter = shorten_embeddings(draft.source)
+            for source in dict.fromkeys((*shorten_lists(lighter), lighter, draft.source)):
                 if _shows(reducer, source):
                     tell(f"{code_lines(source)} lines fail in the same way: {draft.what}")
                     return msgspec.structs.replace(draft, source=source)
@@ -192,9 +193,9 @@ def _finished(course: _Course) -> Made:
 
 def _verified(source: str, trait: Trait) -> Sighting:
     match trait.kind:
-        case "out_of_memory":
+        case FailureKind.OUT_OF_MEMORY:
             return verify(source, trait, memory_mb=900.0)
-        case "timed_out":
+        case FailureKind.TIMEOUT:
             return verify(source, trait, timeout=40.0)  # a repro that does not hang ends within a tenth of that
         case _:
             return verify(source, trait)
@@ -206,7 +207,7 @@ def _reduced(course: _Course) -> Reduction:
     reduction = reducer.reduce(course.draft.source)
     if not reduction.interrupted:
         reduction = reducer.tidied(reduction)
-        if course.trait.kind not in DEAD:
+        if not course.trait.kind.ends_the_process:
             reduction = reducer.tidied(reducer.polish(reduction))
         reducer.confirm(reduction)
     if reduction.flaky:

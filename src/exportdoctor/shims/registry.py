@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 
 from exportdoctor.core.errors import UsageError, did_you_mean
-from exportdoctor.shims.cure import Seen
+from exportdoctor.shims.cure_pattern import Seen
 from exportdoctor.shims.own import OWN
 from exportdoctor.shims.own.frozen import static_axis
 from exportdoctor.shims.providers import onnx_diagnostic, transformers_exporters, user
@@ -18,12 +18,12 @@ def registry(files: Sequence[str] = ()) -> tuple[Shim, ...]:
 
     Raises UsageError where a user's file can't be used.
     """
-    found = {shim.id: shim for shim in (*_installed(), *user.shims_of_files(files))}
+    found = {shim.id: shim for shim in (*_load_installed(), *user.shims_of_files(files))}
     return tuple(found.values())
 
 
 @cache
-def _installed() -> tuple[Shim, ...]:
+def _load_installed() -> tuple[Shim, ...]:
     others = (*transformers_exporters.shims(), *onnx_diagnostic.shims(), *user.shims_of_entry_points())
     return (*OWN, *others)
 

@@ -15,8 +15,9 @@ from pathlib import Path
 import msgspec
 
 from exportdoctor.core.codec import encode
+from exportdoctor.core.events import AnyEvent, PartCaptured, TargetOpened
 from exportdoctor.core.file_hash import file_sha256
-from exportdoctor.core.events import AnyEvent, PartCaptured, ScanOptions, TargetOpened
+from exportdoctor.core.scan_options import ScanOptions
 
 # these change how torch, transformers or the user's code behave
 _VARIABLES = ("TORCH", "PYTORCH", "TRANSFORMERS_", "HF_", "CUDA_VISIBLE", "PYTHONPATH", "PYTHONHASHSEED")

@@ -19,7 +19,6 @@ from exportdoctor.store.places import cache_home
 
 _MIB = 1024 * 1024
 _TABLE = "CREATE TABLE IF NOT EXISTS outcomes (key TEXT PRIMARY KEY, used REAL, size INTEGER, value BLOB) WITHOUT ROWID"
-_LASTING = frozenset({"passed", "failed"})
 
 
 class OutcomeCache:
@@ -49,7 +48,7 @@ class OutcomeCache:
 
     def add(self, key: str, outcome: Outcome) -> None:
         """Keep an outcome; crashes and exceeded limits are not kept, because they may not happen again."""
-        if outcome.status not in _LASTING:
+        if not outcome.status.is_conclusive:
             return
         value = zlib.compress(encode(outcome), 1)
         self._do("INSERT OR REPLACE INTO outcomes VALUES (?, ?, ?, ?)", key, time.time(), len(value), value)

@@ -121,7 +121,7 @@ class RunFolder:
             return ""
 
     def share_logs(self, earlier: Path) -> None:
-        """Link (or copy) the logs of the run that `earlier` holds, whose results this one reuses; failures are ignored."""
+        """Link or copy the logs of an earlier run whose results this one reuses; failures are ignored."""
         for log in sorted((earlier / LOGS).glob("*")):
             try:
                 os.link(log, self.logs / log.name)

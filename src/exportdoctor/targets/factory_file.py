@@ -11,6 +11,7 @@ from pathlib import Path
 from types import ModuleType
 
 from exportdoctor.core.errors import TargetError, UsageError, did_you_mean
+from exportdoctor.core.file_hash import file_sha256
 
 
 def check_factory(file: Path, *, name: str) -> None:

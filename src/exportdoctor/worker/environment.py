@@ -11,6 +11,8 @@ from functools import cache
 
 import torch
 
+from exportdoctor.core.file_hash import file_sha256
+
 _REPORTED = ("torch", "transformers", "onnx", "onnxscript", "onnxruntime", "onnxruntime-gpu", "onnx-diagnostic",
              "numpy", "sympy", "exportdoctor")  # fmt: skip
 

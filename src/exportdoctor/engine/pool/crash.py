@@ -8,7 +8,7 @@ import re
 import signal
 from pathlib import Path
 
-from exportdoctor.core.outcome import ExceptionFact, Failure, Frame, Outcome
+from exportdoctor.core.outcome import ExceptionFact, Failure, Frame, Outcome, OutcomeStatus
 
 _HEADER = re.compile(r"^(?:Current thread|Thread|Stack) .*\(most recent call first\):$")
 _LINE = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)$')
@@ -53,7 +53,7 @@ def _frame(file: str, line: int, function: str) -> Frame:
     return Frame(file=file, line=line, function=function, source=linecache.getline(file, line).strip(), user=user)
 
 
-def with_crash(outcome: Outcome, *, status: str, reason: str) -> Outcome:
+def with_crash(outcome: Outcome, *, status: OutcomeStatus, reason: str) -> Outcome:
     """`outcome` of a dead attempt, as the engine knows it: why it died and where it was."""
     message = reason or _MEANING.get(outcome.signal or "", f"The process died: {outcome.signal}")
     failure = Failure(
@@ -63,7 +63,7 @@ def with_crash(outcome: Outcome, *, status: str, reason: str) -> Outcome:
     )
     return Outcome(
         probe=outcome.probe,
-        status=status,  # type: ignore[arg-type]
+        status=status,
         seconds=outcome.seconds,
         peak_rss_mb=outcome.peak_rss_mb,
         stages={"export": "fail"},

@@ -19,7 +19,7 @@ from pathlib import Path
 import msgspec
 
 from exportdoctor.core.errors import WorkerLost
-from exportdoctor.core.outcome import Outcome
+from exportdoctor.core.outcome import Outcome, OutcomeStatus
 from exportdoctor.core.probe import Probe
 from exportdoctor.core.protocol.scan import (
     AnyReply,
@@ -117,7 +117,7 @@ class Pool:
                 return
         while not flight.future.done():
             if flight.pid is not None:
-                flight.fate = ("crashed", "SIGKILL", "abandoned")
+                flight.fate = (OutcomeStatus.CRASHED, "SIGKILL", "abandoned")
                 with contextlib.suppress(OSError):
                     os.killpg(flight.pid, signal.SIGKILL)
             wait((flight.future,), timeout=TICK)
@@ -272,7 +272,7 @@ class Pool:
                 alone = self.isolation != "fork"
                 if flight.fate is not None or alone or flight.losses >= _LOSSES_ALLOWED:
                     outcome = Outcome(
-                        probe=flight.probe.id, status="crashed", signal=death(status),
+                        probe=flight.probe.id, status=OutcomeStatus.CRASHED, signal=death(status),
                         seconds=time.monotonic() - flight.started, log=_log_of(self.opening, flight.probe),
                     )  # fmt: skip
                     failed.append((flight, outcome))

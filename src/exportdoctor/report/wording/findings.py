@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 
+from exportdoctor.core.failure import explanations
 from exportdoctor.core.finding import Finding, ShimTry
 from exportdoctor.core.report import Report
-from exportdoctor.report.causes import cause_of
 from exportdoctor.report.wording.pieces import count, issue_name, module_name, short_path
 
 # torch repeats the expression without hints, and lists size-like symbols, of which there are mostly none
 _ASIDES = re.compile(r"\s*\((?:unhinted: (?:[^()]|\([^()]*\))*|Size-like symbols: none)\)")
-_WITHOUT_PLACE = {"crash": "", "timeout": "", "out_of_memory": ""}  # their stack is not reliable
 
 
 def title(finding: Finding, report: Report) -> str:
@@ -34,7 +33,7 @@ def culprit_line(finding: Finding) -> str:
     """Function, place and submodule of a finding."""
     module = module_name(finding.module)
     if finding.function is None:
-        where = place(finding) or _WITHOUT_PLACE.get(finding.kind, "in the call itself")
+        where = place(finding) or ("" if finding.kind.ends_the_process else "in the call itself")
         return ", ".join(filter(None, (f"{module} ({finding.module_class})", where)))
     relation = "in" if finding.function.rpartition(".")[2] in {"forward", "__call__"} else "called by"
     return f"{finding.function} ({place(finding)}), {relation} {module}"
@@ -101,18 +100,18 @@ def expression(finding: Finding) -> str:
 def why(finding: Finding) -> str:
     """Why it fails."""
     inside = f" It exports on its own and fails only inside {finding.only_inside}." if finding.only_inside else ""
-    return cause_of(finding.kind).why + inside
+    return explanations.summary(finding.kind) + inside
 
 
 def symbol_origins(finding: Finding) -> tuple[str, ...]:
     """Where each unbacked symbol in the message was created, one sentence each."""
     lines = []
-    for birth in finding.born:
-        frame = birth.frame
-        by = f" by {birth.op}" if birth.op else ""
+    for origin in finding.origins:
+        frame = origin.frame
+        by = f" by {origin.op}" if origin.op else ""
         at = f" at {short_path(frame.file)}:{frame.line} in {frame.function}" if frame else ""
         source = f": {frame.source.strip()}" if frame and frame.source else ""
-        lines.append(f"{birth.symbol} was created{by}{at}{source}")
+        lines.append(f"{origin.symbol} was created{by}{at}{source}")
     return tuple(lines)
 
 
@@ -161,7 +160,7 @@ def next_step(finding: Finding) -> str:
     """What to do: the workaround of the upstream issue about this code, else what helps with this kind of failure."""
     issues = (issue for issue in finding.known_issues if not issue.elsewhere)
     workaround = next((issue.workaround for issue in issues if issue.workaround), "")
-    return workaround.strip() or cause_of(finding.kind).next
+    return workaround.strip() or explanations.next_step(finding.kind)
 
 
 def known_upstream(finding: Finding) -> str:

@@ -78,10 +78,10 @@ def prescription_code(part: PartRecord) -> str:
     root = part.modules[0].fqn if part.modules else ""
     names = "".join(f'    find("{shim}"),\n' for shim in part.prescription.shims)
     return (
-        "from exportdoctor.shims import ExportCall, applying, export_program, find\n\n"
+        "from exportdoctor.shims import ExportCall, apply_shims, export_program, find\n\n"
         f"call = ExportCall(module={f'model.{root}' if root else 'model'}, kwargs=inputs, dynamic_shapes=shapes)\n"
         f"shims = [\n{names}]\n"
-        "with applying(shims, call) as given:\n"
+        "with apply_shims(shims, call) as given:\n"
         "    program = export_program(given)\n"
         "outputs = program.module()(**given.convert(((), other_inputs))[1])"
     )

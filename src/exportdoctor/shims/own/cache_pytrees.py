@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from exportdoctor.shims.cure import Cure
+from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.export_call import ExportCall
 from exportdoctor.shims.pytrees import register, registries_restored
 from exportdoctor.shims.record import Replacement, Shim

@@ -18,7 +18,7 @@ from exportdoctor.core.errors import ExitCode, ExportdoctorError, TargetError, U
 from exportdoctor.core.outcome import Agreement
 from exportdoctor.core.protocol.export import AnyReply, Doing, ExportResult, ExportVerdict, Order, Precision, Refused
 from exportdoctor.core.target import TargetRef
-from exportdoctor.shims import NotApplicable, Shim, ShimTrouble, find, in_order
+from exportdoctor.shims import NotApplicable, Shim, ShimTrouble, find, order_shims
 from exportdoctor.targets import Built, BuiltPart, Plan, resolve
 from exportdoctor.worker import environment
 from exportdoctor.worker.export.image_input import with_image_input
@@ -83,7 +83,7 @@ def _part(order: Order, plan: Plan, built: Built) -> BuiltPart:
 
 
 def _pieces(order: Order, built: Built, part: BuiltPart) -> list[PartPiece]:
-    shims = in_order([find(name, files=order.shim_files, axes=part.axes) for name in order.shims])
+    shims = order_shims([find(name, files=order.shim_files, axes=part.axes) for name in order.shims])
     if order.image_input:  # they would hand in what is made inside of the graph
         shims = tuple(shim for shim in shims if shim.soundness != "signature")
     if not order.cache:
