@@ -177,7 +177,7 @@ def opened(**changed: object) -> ev.TargetOpened:
 def captured(names: dict[str, str], *, part: str = "full", never: tuple[str, ...] = ("ModuleList",)) -> ev.PartCaptured:
     """A part with these submodules; a class in `never` is not called."""
     call = CallFact(
-        question="q", kin="k", inputs=(InputFact(path="args[0]", kind="Tensor", shape=(1, 8), dynamic=(1,)),)
+        question="q", group="k", inputs=(InputFact(path="args[0]", kind="Tensor", shape=(1, 8), dynamic=(1,)),)
     )
     modules = tuple(
         ModuleFact(fqn=fqn, class_name=kind, calls=() if kind in never else (call,)) for fqn, kind in names.items()

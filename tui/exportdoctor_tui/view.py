@@ -11,7 +11,7 @@ from exportdoctor.core.failure.kinds import FailureKind
 from exportdoctor.core.failure.signature import signature_of
 from exportdoctor.core.finding import ExceptionRecord, Finding
 from exportdoctor.core.outcome import Outcome
-from exportdoctor.core.protocol.scan import TWIN
+from exportdoctor.core.protocol.scan import SMALL_MODEL
 from exportdoctor.core.report import FAILING, ModuleRecord, ModuleStatus, PartRecord, Report, Stats, TargetRecord
 from exportdoctor.report import tree, wording
 from exportdoctor_tui.outline import Place, places
@@ -78,7 +78,7 @@ class Attempt:
 def attempt_of(probe: Probe, pid: int, since: float) -> Attempt:
     """A probe in the words of the part that it is about: a small twin's is the part's own."""
     return Attempt(
-        part=probe.part.removesuffix(TWIN),
+        part=probe.part.removesuffix(SMALL_MODEL),
         fqn=probe.fqn,
         pid=pid,
         since=since,
@@ -89,7 +89,7 @@ def attempt_of(probe: Probe, pid: int, since: float) -> Attempt:
 
 def is_plain(probe: Probe) -> bool:
     """Whether it asks the module as it is: only such an answer tells of the module by itself."""
-    return not probe.shims and not probe.variant and not probe.part.endswith(TWIN)
+    return not probe.shims and not probe.variant and not probe.part.endswith(SMALL_MODEL)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -15,7 +15,7 @@ from exportdoctor.core.failure.signature import signature_of
 from exportdoctor.core.finding import Finding
 from exportdoctor.core.outcome import OutcomeStatus
 from exportdoctor.core.probe import Probe
-from exportdoctor.core.protocol.repro import Harvested
+from exportdoctor.core.protocol.repro import ReproducedFailure
 from exportdoctor.repro.repro_signature import Trait, trait_of
 from exportdoctor.store.digest import changed_sources, sources_of
 from exportdoctor.store.runs import StoredRun
@@ -79,7 +79,7 @@ def changes_since(run: StoredRun, environment: dict[str, str] | None = None) -> 
     return tuple(notes)
 
 
-def same_failure(seen: Harvested, finding: Finding, notes: list[str]) -> Trait:
+def same_failure(seen: ReproducedFailure, finding: Finding, notes: list[str]) -> Trait:
     """What is to be reproduced: the failure as it is seen now; a note says where that is not the run's."""
     trait = trait_of(seen.outcome, exporter=seen.exporter)
     assert trait is not None

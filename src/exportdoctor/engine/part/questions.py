@@ -1,7 +1,7 @@
 """Which probes must be asked so that every wanted question has its answer: equal modules are asked once.
 
-Questions with equal digests share one answer. Kin, equal but for some plain attributes, share one when a watched
-attempt gave the same answer and read none of the attributes in which they differ.
+Questions with equal digests share one answer. Those of one equivalence group, equal but for some plain attributes,
+share one when a watched attempt gave the same answer and read none of the attributes in which they differ.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Answer:
 
 @dataclass
 class _Family:
-    """One kin group: who waits, who represents it now, and what representatives have shown."""
+    """One equivalence group: who waits, who represents it now, and what representatives have shown."""
 
     differing: tuple[tuple[str, str], ...] = ()
     waiting: dict[str, tuple[Place, CallFact]] = field(default_factory=dict)
@@ -53,7 +53,7 @@ class Questions:
         self._facts = {
             Place(module.fqn, index): call for module in captured.modules for index, call in enumerate(module.calls)
         }
-        self._differing = {kin.id: kin.differing for kin in captured.kin}
+        self._differing = {group.id: group.differing for group in captured.groups}
         self._families: dict[str, _Family] = {}
         self._answers: dict[str, Answer] = {}
         self._probes: dict[str, tuple[_Family, bool]] = {}
@@ -97,8 +97,8 @@ class Questions:
         return self._facts[place]
 
     def _family(self, fact: CallFact) -> _Family:
-        differing = self._differing.get(fact.kin, ())
-        name = fact.kin if differing and self.kin_counts else fact.question
+        differing = self._differing.get(fact.group, ())
+        name = fact.group if differing and self.kin_counts else fact.question
         return self._families.setdefault(name, _Family(differing if self.kin_counts else ()))
 
     def _learn(self, family: _Family, watched: Outcome) -> None:

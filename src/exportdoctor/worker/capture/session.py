@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from exportdoctor.core.protocol.scan import CallFact, Captured, Kin, ModuleFact
+from exportdoctor.core.protocol.scan import CallFact, Captured, EquivalenceGroup, ModuleFact
 from exportdoctor.targets.built import BuiltPart
 from exportdoctor.worker.capture.dim_names import name_axes
 from exportdoctor.worker.capture.dynamic_dims import input_facts, leaves_of
@@ -153,7 +153,7 @@ def _question(part: PartCapture, fqn: str, module: torch.nn.Module, call: Call, 
 
 def captured_fact(part: PartCapture, *, seconds: float) -> Captured:
     """The part as the engine is told of it."""
-    kin, differing = _equivalence_groups(part)
+    groups, differing = _equivalence_groups(part)
     modules = []
     for fqn, module in part.fqns.items():
         first = part.names[state_id(module)]
@@ -175,35 +175,35 @@ def captured_fact(part: PartCapture, *, seconds: float) -> Captured:
         prefix=part.prefix,
         seconds=round(seconds, 3),
         modules=tuple(modules),
-        kin=kin,
+        groups=groups,
         axes=dict(part.built.axes),
         notes=tuple(part.notes),
         at_one_size=part.at_one_size is not None,
     )
 
 
-def _equivalence_groups(part: PartCapture) -> tuple[tuple[Kin, ...], dict[str, tuple[int, ...]]]:
-    """Groups of questions that are not equal but kin, each with the attributes whose values differ among them."""
+def _equivalence_groups(part: PartCapture) -> tuple[tuple[EquivalenceGroup, ...], dict[str, tuple[int, ...]]]:
+    """Groups of questions that differ only in plain attributes, and for each the positions of those attributes."""
     groups: dict[str, dict[str, Question]] = {}
     for questions in part.questions.values():
         for question in questions:
             groups.setdefault(question.kin, {})[question.full] = question
-    kin, positions = [], {}
+    found, positions = [], {}
     for name, members in groups.items():
         if len(members) < 2:
             continue
         columns = list(zip(*(question.scalars for question in members.values()), strict=True))
         places = tuple(i for i, column in enumerate(columns) if len({value for _, _, value in column}) > 1)
         positions[name] = places
-        kin.append(Kin(id=name, differing=tuple(columns[i][0][:2] for i in places)))
-    return tuple(kin), positions
+        found.append(EquivalenceGroup(id=name, differing=tuple(columns[i][0][:2] for i in places)))
+    return tuple(found), positions
 
 
 def _call_fact(part: PartCapture, fqn: str, index: int, differing: dict[str, tuple[int, ...]]) -> CallFact:
     call, question = part.distinct[fqn][index], part.questions[fqn][index]
     return CallFact(
         question=question.full,
-        kin=question.kin,
+        group=question.kin,
         times=call.times,
         inputs=input_facts(leaves_of(call.args, call.kwargs), call.axes),
         marks=tuple(question.scalars[i][2] for i in differing.get(question.kin, ())),

@@ -16,7 +16,7 @@ import msgspec
 import torch
 
 from exportdoctor.core.failure.signature import normalise
-from exportdoctor.core.protocol.export import Trouble
+from exportdoctor.core.protocol.export import StageFailure
 from exportdoctor.worker.describe.describe_failure import cause_chain, describe_failure, qualified_name
 from exportdoctor.worker.describe.frames import tracebacks
 
@@ -43,21 +43,23 @@ class NodeFact:
     stack: str = ""
 
 
-def describe_stage_failure(stage: str, error: BaseException, *, prefix: str = "", model: Path | None = None) -> Trouble:
+def describe_stage_failure(
+    stage: str, error: BaseException, *, prefix: str = "", model: Path | None = None
+) -> StageFailure:
     """What failed and where. `prefix` is the part's place in the whole model, `model` the file that was loaded."""
     chain = tuple(cause_chain(error))
     node = _fx_node(chain)
     fact = fx_fact(node) if node is not None else _onnx_fact(str(error), model)
     innermost = chain[-1]
     said = statement(innermost).replace(f"{model.parent}{os.sep}" if model else os.sep + os.sep, "")
-    return _with_node(Trouble(stage=stage, exception=qualified_name(type(innermost)), message=said), fact, prefix)
+    return _with_node(StageFailure(stage=stage, exception=qualified_name(type(innermost)), message=said), fact, prefix)
 
 
-def describe_export_failure(error: BaseException, names: dict[int, str]) -> Trouble:
+def describe_export_failure(error: BaseException, names: dict[int, str]) -> StageFailure:
     """As `describe_stage_failure`, for the export itself: its frames tell the line."""
     failure = describe_failure(error, stage="export", names=names)
     culprit, first = failure.culprit, failure.exceptions[0]
-    return Trouble(
+    return StageFailure(
         stage="export",
         exception=first.type,
         message=statement(error),
@@ -76,12 +78,12 @@ def statement(error: BaseException) -> str:
     return lines[0][:600] if lines else ""
 
 
-def same_trouble(one: Trouble, other: Trouble) -> bool:
+def same_trouble(one: StageFailure, other: StageFailure) -> bool:
     """Whether two failures are one: same stage, same exception, same op, same message but for names and numbers."""
     return _key(one) == _key(other)
 
 
-def _key(found: Trouble) -> tuple[str, str, str, str]:
+def _key(found: StageFailure) -> tuple[str, str, str, str]:
     message = re.sub(r"'[^']*'|\([\w.:/-]*\)", "<name>", re.sub(r"Load model from \S+ failed:", "", found.message))
     message = message.replace(found.node or "\0", "<name>")
     return found.stage, found.exception, found.op, normalise(message)
@@ -151,12 +153,12 @@ def _plain(name: str) -> str:
     return name.partition("@")[0].removeprefix("L['self'].")
 
 
-def with_node(found: Trouble, fact: NodeFact | None, prefix: str) -> Trouble:
+def with_node(found: StageFailure, fact: NodeFact | None, prefix: str) -> StageFailure:
     """The failure with a node's facts."""
     return _with_node(found, fact, prefix)
 
 
-def _with_node(found: Trouble, fact: NodeFact | None, prefix: str) -> Trouble:
+def _with_node(found: StageFailure, fact: NodeFact | None, prefix: str) -> StageFailure:
     if fact is None:
         return found
     frames = [one for one in _FRAME.findall(fact.stack) if "/torch/" not in one[0]]

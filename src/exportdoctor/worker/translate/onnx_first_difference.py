@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from exportdoctor.core.failure.kinds import NUMBERS_DIFFER
-from exportdoctor.core.protocol.export import Trouble
+from exportdoctor.core.protocol.export import StageFailure
 from exportdoctor.shims import ExportCall, export_program
 from exportdoctor.worker.prove.compare_outputs import LARGEST, largest_difference
 from exportdoctor.worker.prove.input_set import InputSet
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _AT_A_TIME = 200
 
 
-def first_difference(job: PartJob, call: ExportCall, one: InputSet) -> Trouble | None:
+def first_difference(job: PartJob, call: ExportCall, one: InputSet) -> StageFailure | None:
     """The node behind the first value that is not eager's, `None` where all values in between agree."""
     job.doing("looking for the first value that differs")
     program = export_program(call)
@@ -40,7 +40,7 @@ def first_difference(job: PartJob, call: ExportCall, one: InputSet) -> Trouble |
         for node, answer in zip(several, answers, strict=True):
             found = _differs(node, answer, recorder.seen[node])
             if found:
-                trouble = Trouble(stage="numbers", exception=NUMBERS_DIFFER, message=found)
+                trouble = StageFailure(stage="numbers", exception=NUMBERS_DIFFER, message=found)
                 return with_node(trouble, fx_fact(node), job.part.prefix)
     return None
 

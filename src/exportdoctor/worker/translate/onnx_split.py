@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from exportdoctor.core.errors import UsageError
-from exportdoctor.core.protocol.export import Input, Written
+from exportdoctor.core.protocol.export import ExportedFile, ValueInfo
 from exportdoctor.worker.translate.failed_node import onnx_fact
 from exportdoctor.worker.translate.onnx_program import check_model, flat_inputs
 from exportdoctor.worker.translate.onnx_session import OnnxSession
@@ -55,7 +55,7 @@ def run_chain(
     return [known[name] for name in outputs]
 
 
-def split(path: Path, count: int, *, external_data: bool = False) -> list[Written]:
+def split(path: Path, count: int, *, external_data: bool = False) -> list[ExportedFile]:
     """Write the pieces beside `path`. Raises UsageError where there are not as many blocks."""
     import onnx
 
@@ -151,7 +151,7 @@ def _value(known: dict[str, Any], name: str) -> Any:
     return value
 
 
-def _write(made: Any, path: Path, *, external_data: bool) -> Written:
+def _write(made: Any, path: Path, *, external_data: bool) -> ExportedFile:
     import onnx
 
     graph = made.graph
@@ -160,7 +160,7 @@ def _write(made: Any, path: Path, *, external_data: bool) -> Written:
     onnx.save(made, str(path), save_as_external_data=large, location=f"{path.name}.data", size_threshold=1024)
     check_model(path)
     data = (f"{path.name}.data",) if path.with_name(f"{path.name}.data").exists() else ()
-    return Written(
+    return ExportedFile(
         name=path.name,
         bytes=path.stat().st_size + sum((path.parent / one).stat().st_size for one in data),
         data=data,
@@ -170,12 +170,12 @@ def _write(made: Any, path: Path, *, external_data: bool) -> Written:
     )
 
 
-def _input(value: Any) -> Input:
+def _input(value: Any) -> ValueInfo:
     import onnx
 
     kind = value.type.tensor_type
     shape = tuple(size.dim_param or size.dim_value for size in kind.shape.dim)
-    return Input(name=value.name, dtype=onnx.TensorProto.DataType.Name(kind.elem_type).lower(), shape=shape)
+    return ValueInfo(name=value.name, dtype=onnx.TensorProto.DataType.Name(kind.elem_type).lower(), shape=shape)
 
 
 def merge(paths: Sequence[Path], outputs: Sequence[str]) -> Path:
