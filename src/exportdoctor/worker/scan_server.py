@@ -160,7 +160,7 @@ class Server:
         return (self.commands, self.replies, *self._wake, *pipes, *(self.aside.descriptors if self.aside else ()))
 
     def _attempt_in_child(self, probe: Probe, *, final: bool = False) -> None:
-        """Attempt it thriftily at first; where the answer to that is in doubt, without savings, which is final."""
+        """AttemptProbe it thriftily at first; where the answer to that is in doubt, without savings, which is final."""
         how: Callable[..., Outcome | None] = attempt if final else attempt_fast
         part, files = self.opening.parts[probe.part], self.opening.shim_files
         child = fork(

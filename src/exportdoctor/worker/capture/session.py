@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from exportdoctor.core.exporters import EXPORTERS
 from exportdoctor.core.protocol.scan import CallFact, Captured, EquivalenceGroup, ModuleFact
 from exportdoctor.targets.built import BuiltPart
 from exportdoctor.worker.capture.dim_names import name_axes
@@ -122,7 +123,7 @@ def _keep_calls(part: PartCapture, calls: dict[int, ModuleCalls], *, exporter: s
     seen = calls[id(part.built.module)].kept[0]
     part.root = Call(part.built.args, part.built.kwargs, inner=seen.inner, inner_there=seen.inner_there)
     name_axes(part.built, part.root, (call for one in calls.values() for call in one.kept))
-    _keep_distinct(part, calls, Fingerprints(values_matter=exporter == "torchscript"))
+    _keep_distinct(part, calls, Fingerprints(values_matter=EXPORTERS[exporter].bakes_values))
 
 
 def _keep_distinct(part: PartCapture, calls: dict[int, ModuleCalls], fingerprints: Fingerprints) -> None:
@@ -153,7 +154,7 @@ def _question(part: PartCapture, fqn: str, module: torch.nn.Module, call: Call, 
 
 def captured_fact(part: PartCapture, *, seconds: float) -> Captured:
     """The part as the engine is told of it."""
-    groups, differing = _equivalence_groups(part)
+    kin, differing = _equivalence_groups(part)
     modules = []
     for fqn, module in part.fqns.items():
         first = part.names[state_id(module)]
@@ -175,7 +176,7 @@ def captured_fact(part: PartCapture, *, seconds: float) -> Captured:
         prefix=part.prefix,
         seconds=round(seconds, 3),
         modules=tuple(modules),
-        groups=groups,
+        groups=kin,
         axes=dict(part.built.axes),
         notes=tuple(part.notes),
         at_one_size=part.at_one_size is not None,
@@ -183,20 +184,20 @@ def captured_fact(part: PartCapture, *, seconds: float) -> Captured:
 
 
 def _equivalence_groups(part: PartCapture) -> tuple[tuple[EquivalenceGroup, ...], dict[str, tuple[int, ...]]]:
-    """Groups of questions that differ only in plain attributes, and for each the positions of those attributes."""
+    """Groups of questions that are not equal but kin, each with the attributes whose values differ among them."""
     groups: dict[str, dict[str, Question]] = {}
     for questions in part.questions.values():
         for question in questions:
             groups.setdefault(question.kin, {})[question.full] = question
-    found, positions = [], {}
+    kin, positions = [], {}
     for name, members in groups.items():
         if len(members) < 2:
             continue
         columns = list(zip(*(question.scalars for question in members.values()), strict=True))
         places = tuple(i for i, column in enumerate(columns) if len({value for _, _, value in column}) > 1)
         positions[name] = places
-        found.append(EquivalenceGroup(id=name, differing=tuple(columns[i][0][:2] for i in places)))
-    return tuple(found), positions
+        kin.append(EquivalenceGroup(id=name, differing=tuple(columns[i][0][:2] for i in places)))
+    return tuple(kin), positions
 
 
 def _call_fact(part: PartCapture, fqn: str, index: int, differing: dict[str, tuple[int, ...]]) -> CallFact:
