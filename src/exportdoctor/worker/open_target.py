@@ -11,6 +11,7 @@ import msgspec
 import torch
 
 from exportdoctor.core.errors import ExportdoctorError, TargetError
+from exportdoctor.core.failure.messages import first_line
 from exportdoctor.core.protocol.scan import TWIN, Capture, Captured, Open, Opened, Prepare, Prepared, Refused
 from exportdoctor.core.target import TargetRef
 from exportdoctor.targets import Plan, resolve
@@ -188,8 +189,7 @@ def _eager_failure(error: Exception, part: str, entry: BuiltPart | None) -> Refu
 
 
 def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0][:300] if lines else "(no message)"
+    return first_line(error, 300) or "(no message)"
 
 
 def _isolation(asked: str) -> str:

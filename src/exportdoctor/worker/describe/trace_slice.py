@@ -14,9 +14,9 @@ from typing import Any
 import networkx as nx
 import torch
 
+from exportdoctor.core.failure.frames import is_user_file
 from exportdoctor.core.graph_slice import GraphSlice, SliceNode
 from exportdoctor.core.outcome import Birth, Frame
-from exportdoctor.worker.describe.frames import is_user_file, source_line
 from exportdoctor.worker.describe.node_names import nodes_of_tensors, user_names
 from exportdoctor.worker.describe.partial_graph import (
     dynamo_graphs,
@@ -26,6 +26,7 @@ from exportdoctor.worker.describe.partial_graph import (
     traced_graphs,
     value_of,
 )
+from exportdoctor.worker.describe.python_frames import source_line
 from exportdoctor.worker.describe.symbol_origins import undecided_symbols
 
 _NODES = 40

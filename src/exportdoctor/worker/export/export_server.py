@@ -15,6 +15,7 @@ import torch
 
 from exportdoctor.core.codec import decode, encode
 from exportdoctor.core.errors import ExitCode, ExportdoctorError, TargetError, UsageError
+from exportdoctor.core.failure.messages import first_line
 from exportdoctor.core.outcome import Agreement
 from exportdoctor.core.protocol.export import AnyReply, Doing, ExportResult, ExportVerdict, Order, Precision, Refused
 from exportdoctor.core.target import TargetRef
@@ -180,7 +181,7 @@ def _answer(order: Order, tell: Callable[[AnyReply], None]) -> AnyReply:
     except OSError as error:
         return _disk(error)
     except torch.cuda.OutOfMemoryError as error:
-        return Refused(message=f"The GPU's memory is full: {str(error).splitlines()[0]}", hint="Use --device cpu")
+        return Refused(message=f"The GPU's memory is full: {first_line(error)}", hint="Use --device cpu")
     except Exception as error:
         traceback.print_exc()
         stack = tuple(traceback.format_exc().splitlines()[-12:])
