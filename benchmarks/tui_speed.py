@@ -28,6 +28,7 @@ from exportdoctor.core.failure.kinds import FailureKind
 from exportdoctor.core.finding import ExceptionRecord, Finding
 from exportdoctor.core.outcome import Frame
 from exportdoctor.core.protocol.scan import CallFact, Captured, InputFact, ModuleFact
+from exportdoctor.core.scan_options import ScanOptions
 from exportdoctor.core.target import TargetRef
 from exportdoctor.store.journal import NAME, EventReader
 from exportdoctor.store.lock import FolderLock
@@ -49,7 +50,7 @@ def opening() -> list[ev.AnyEvent]:
         facts.append(ModuleFact(fqn=name, class_name="Layer", calls=(call,)))
         facts += [ModuleFact(fqn=f"{name}.part{n}", class_name=f"Part{n}", calls=(call,)) for n in range(9)]
     captured = Captured(part="full", title="", prefix="", seconds=1.0, modules=tuple(facts))
-    started = ev.RunStarted(run="benchmark", target=TargetRef(ref="benchmark"), options=ev.ScanOptions(), version="0")
+    started = ev.RunStarted(run="benchmark", target=TargetRef(ref="benchmark"), options=ScanOptions(), version="0")
     return [started, ev.PartCaptured(captured=captured)]
 
 

@@ -20,12 +20,12 @@ import pytest
 from exportdoctor.cli.main import run as command_line
 from exportdoctor.core.codec import encode
 from exportdoctor.core.events import RunFinished
-from exportdoctor.core.outcome import Birth, ExceptionFact, Failure, Frame, Outcome, OutcomeStatus
+from exportdoctor.core.outcome import ExceptionFact, Failure, Frame, Outcome, OutcomeStatus, SymbolOrigin
 from exportdoctor.reduce import Verdict
-from exportdoctor.repro.backward_slice import sliced
+from exportdoctor.reduce.source.passes.backward_slice import slice_backward
+from exportdoctor.reduce.source.passes.script_sizes import offer_eager_sizes
 from exportdoctor.repro.bundle import difference, folded
 from exportdoctor.repro.candidate_runner import Bench
-from exportdoctor.repro.fix_eager_sizes import mended
 from exportdoctor.repro.incidental_failures import Met
 from exportdoctor.repro.reduction import Budget, Reducer, Reduction
 from exportdoctor.repro.repro_signature import anonymous, operation, trait_of, verdict
@@ -42,12 +42,12 @@ GUARD = "torch.fx.experimental.symbolic_shapes.GuardOnDataDependentSymNode"
 def failing(message: str, *, expression: str = "int(x)", source: str = "x = n.tolist()", kind: str = GUARD) -> Outcome:
     culprit = Frame(file="/repro/repro.py", line=4, function="forward", source=expression, user=True,
                     expression=expression)  # fmt: skip
-    birth = Birth(symbol="u0", frame=Frame(file="/repro/repro.py", line=3, function="forward", source=source))
+    birth = SymbolOrigin(symbol="u0", frame=Frame(file="/repro/repro.py", line=3, function="forward", source=source))
     failure = Failure(
         stage="export",
         exceptions=(ExceptionFact(type=kind, message=message),),
         frames=(culprit,),
-        births=(birth,),
+        origins=(birth,),
     )
     return Outcome(probe="1", status=OutcomeStatus.FAILED, failure=failure)
 
@@ -128,11 +128,7 @@ M()
 
 
 def test_slicing_keeps_what_the_failing_line_depends_on_and_nothing_else() -> None:
-    def frame(line: int) -> Frame:
-        return Frame(file="/repro/repro.py", line=line, function="f", user=True)
-
-    failure = Failure(stage="export", exceptions=(), frames=(frame(25), frame(9)))
-    cut = sliced(SCRIPT, failure, file="/repro/repro.py")
+    cut = slice_backward(SCRIPT, {25, 9})
     assert "m = n + self.size" in cut
     assert "k = n.tolist()" in cut
     assert "int(i)" in cut
@@ -141,13 +137,13 @@ def test_slicing_keeps_what_the_failing_line_depends_on_and_nothing_else() -> No
     ast.parse(cut)
 
 
-def test_a_source_without_a_failure_keeps_its_statements() -> None:
-    assert "helper(m)" in sliced(SCRIPT, None, file="/repro/repro.py")
+def test_a_source_without_a_failing_line_keeps_its_statements() -> None:
+    assert "helper(m)" in slice_backward(SCRIPT, set())
 
 
-def test_mending_changes_the_last_statement_alone_and_offers_it_unchanged_first() -> None:
+def test_other_sizes_are_put_into_the_last_statement_alone_and_it_is_offered_unchanged_first() -> None:
     source = "x = 7\nf(torch.zeros(3), 5)"
-    offered = list(mended(source))
+    offered = list(offer_eager_sizes(source))
     assert all(one.startswith("x = 7\n") for one in offered)
     assert "x = 7\nf(torch.ones(3), 5)" in offered[:2]
 

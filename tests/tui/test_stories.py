@@ -13,7 +13,7 @@ from msgspec.structs import replace as replace_struct
 
 from exportdoctor.cli.main import exportdoctor
 from exportdoctor.cli.verbs import VERBS
-from exportdoctor.core.events import ScanOptions
+from exportdoctor.core.scan_options import ScanOptions
 from exportdoctor.core.target import BuildOptions
 from exportdoctor.store.journal import NAME, read_events
 from exportdoctor_tui.actions import ACTIONS, Deed, deeds

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from exportdoctor.core.events import ScanOptions
+    from exportdoctor.core.scan_options import ScanOptions
     from exportdoctor_tui.pages.selection import Selection
 
 _PATIENCE = 120.0  # seconds for the list of all shims, on a machine that is busy

@@ -7,7 +7,8 @@ import sys
 from functools import cache
 from typing import TYPE_CHECKING
 
-from exportdoctor.core.events import RunStarted, ScanOptions
+from exportdoctor.core.events import RunStarted
+from exportdoctor.core.scan_options import ScanOptions
 from exportdoctor.core.target import BuildOptions
 
 if TYPE_CHECKING:

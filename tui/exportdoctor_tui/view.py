@@ -176,7 +176,7 @@ def provisional(part: str, row: Row, outcome: Outcome) -> Finding:
         ),
         stack=failure.frames if failure else (),
         explanation="The diagnosis follows when the part is finished.",
-        born=failure.births if failure else (),
+        origins=failure.origins if failure else (),
         last_op=failure.op if failure else None,
         modules=row.fqns,
         log=outcome.log,

@@ -16,6 +16,7 @@ from exportdoctor.core.failure.messages import first_line
 from exportdoctor.core.finding import Finding
 from exportdoctor.core.protocol.repro import Draft, Harvest, Harvested
 from exportdoctor.reduce import Verdict
+from exportdoctor.reduce.source.passes.script_sizes import shorten_embeddings, shorten_lists
 from exportdoctor.repro.candidate_runner import Bench
 from exportdoctor.repro.draft_client import Harvesting
 from exportdoctor.repro.find_probe import changes_since, finding_of, probe_of, same_failure
@@ -23,7 +24,6 @@ from exportdoctor.repro.incidental_failures import Circumstances, Met, Other, ot
 from exportdoctor.repro.reduction import Budget, Reducer, Reduction
 from exportdoctor.repro.repro_signature import Trait
 from exportdoctor.repro.script import Header, code_lines, imports_of, origin_of, with_header
-from exportdoctor.repro.sizes import light, shorter_lists
 from exportdoctor.repro.verdict_log import VerdictLog
 from exportdoctor.repro.verify import Sighting, verify
 from exportdoctor.store.runs import StoredRun
@@ -118,8 +118,8 @@ def _first(harvesting: Harvesting, reducer: Reducer, tell: Told) -> Draft:
     for eager in (True, False) if reducer.wanted.kind.ends_the_process else (False,):
         reducer.eager = eager
         for draft in drafts if drafts else _collected(harvesting.drafts(), drafts):
-            lighter = next(light(draft.source), draft.source)
-            for source in dict.fromkeys((*shorter_lists(lighter), lighter, draft.source)):
+            lighter = shorten_embeddings(draft.source)
+            for source in dict.fromkeys((*shorten_lists(lighter), lighter, draft.source)):
                 if _shows(reducer, source):
                     tell(f"{code_lines(source)} lines fail in the same way: {draft.what}")
                     return msgspec.structs.replace(draft, source=source)

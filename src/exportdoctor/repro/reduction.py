@@ -5,7 +5,6 @@ Law: what is returned was seen to fail with the wanted trait, whenever and howev
 
 from __future__ import annotations
 
-import ast
 import itertools
 import threading
 import time
@@ -15,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from exportdoctor.reduce import (
     Ended,
-    InFlight,
+    ParallelOracle,
     Reduced,
     Search,
     Step,
@@ -27,15 +26,15 @@ from exportdoctor.reduce import (
     source_size,
     steps,
 )
-from exportdoctor.repro.backward_slice import sliced
+from exportdoctor.reduce.source.passes.backward_slice import slice_backward
+from exportdoctor.reduce.source.passes.inline_modules import inline_modules
+from exportdoctor.reduce.source.passes.replace_with_ones import replace_with_ones
+from exportdoctor.reduce.source.passes.script_sizes import offer_eager_sizes, shrink_sizes
+from exportdoctor.reduce.source.passes.tidy import drop_idle_statements, rename_exported_class
 from exportdoctor.repro.candidate_runner import CANDIDATE_FILE, Bench
-from exportdoctor.repro.fix_eager_sizes import mended
 from exportdoctor.repro.incidental_failures import Met
-from exportdoctor.repro.inline_modules import flattened, with_root_called
-from exportdoctor.repro.replace_with_ones import stand_ins
 from exportdoctor.repro.repro_signature import Trait, verdict
 from exportdoctor.repro.script import code_lines
-from exportdoctor.repro.sizes import shrink_sizes
 from exportdoctor.repro.verdict_log import VerdictLog
 
 Told = Callable[[str], None]
@@ -78,7 +77,7 @@ class Reduction:
     @property
     def flaky(self) -> bool:
         """Whether the same script was seen to fail so and not to."""
-        return self.same < self.runs or self.ended == Ended.FLAKY.value
+        return self.same < self.runs
 
     @property
     def interrupted(self) -> bool:
@@ -128,7 +127,9 @@ class Reducer:
     def slice(self, source: str) -> str:
         """`source` cut by data flow, as often as that helps."""
         while True:
-            cut = sliced(source, self.bench.run(source).failure, file=CANDIDATE_FILE)
+            failure = self.bench.run(source).failure
+            lines = {frame.line for frame in failure.frames if frame.file == CANDIDATE_FILE} if failure else set()
+            cut = slice_backward(source, lines)
             if len(cut) >= len(source) or self.judge(cut) is not Verdict.YES:
                 return source
             self.tell(f"{code_lines(cut)} lines by data flow")
@@ -136,7 +137,7 @@ class Reducer:
 
     def stand_in(self, source: str) -> str:
         """`source` with plain tensors for what a few questions show that they may stand for."""
-        found = drive(stand_ins(source), self.judge, start=source, terms=Terms(size=source_size))
+        found = drive(replace_with_ones(source), self.judge, start=source, terms=Terms(size=source_size))
         return found.answer or source
 
     def reduce(self, source: str) -> Reduction:
@@ -176,12 +177,8 @@ class Reducer:
 
     def tidy(self, source: str, *, like: Verdict = Verdict.YES) -> str:
         """`source` without statements that do nothing, which a search that was cut off leaves behind, as `Model`."""
-        tree = ast.parse(source)
-        for node in ast.walk(tree):
-            body = getattr(node, "body", None)
-            if isinstance(body, list) and not isinstance(node, ast.Module):
-                node.body = [one for one in body if not _is_idle(one)] or [ast.Pass()]  # type: ignore[attr-defined]
-        for text in (with_root_called("Model", ast.unparse(tree)), ast.unparse(tree)):
+        tidy = drop_idle_statements(source)
+        for text in (rename_exported_class(tidy, "Model"), tidy):
             if text != source and self.judge(text) is like:
                 return text
         return source
@@ -189,7 +186,7 @@ class Reducer:
     def mend(self, source: str) -> str:
         """`source` with sizes that run in eager too, where a few tries find some; `eager` then says so."""
         self.eager = True
-        for number, tried in enumerate(itertools.chain((source,), itertools.islice(mended(source), _TRIES))):
+        for number, tried in enumerate(itertools.chain((source,), itertools.islice(offer_eager_sizes(source), _TRIES))):
             if number > _TRIES_AT_LEAST and self._is_late(1.0):
                 break
             if self.judge(tried) is Verdict.YES:
@@ -212,7 +209,7 @@ class Reducer:
 
     def _driven(self, search: Callable[[str], Search[str, str]], source: str, *, share: float, asked: int) -> Reduction:
         with ThreadPoolExecutor(self.bench.width) as threads:
-            oracle: InFlight[str] = InFlight(
+            oracle: ParallelOracle[str] = ParallelOracle(
                 lambda one: threads.submit(self.judge, one), width=self.bench.width, key=str
             )
             terms = Terms[str](
@@ -251,17 +248,11 @@ class Reducer:
             return Reduction(best, closest, asked, seconds, "interrupted")
 
 
-def _is_idle(statement: ast.stmt) -> bool:
-    return isinstance(statement, ast.Pass) or (
-        isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant | ast.Name)
-    )
-
-
 def _all_passes(source: str) -> Search[str, str]:
     """Sizes first, then statements and expressions, then whole modules, with what that makes possible."""
     source = yield from shrink_sizes(source)
     source = yield from _statements(source)
-    return (yield from flattened(source, _statements))
+    return (yield from inline_modules(source, _statements))
 
 
 def _statements(source: str) -> Search[str, str]:

@@ -72,7 +72,7 @@ class Selection:
             "story": True,
             "stack": bool(finding and finding.stack),
             "inputs": bool(self.fact and self.fact.calls),
-            "graph": bool(finding and (finding.slice or finding.slice_note or finding.last_op or finding.born)),
+            "graph": bool(finding and (finding.slice or finding.slice_note or finding.last_op or finding.origins)),
             "cure": bool(finding and finding.id) or self.part.record.prescription is not None,
             "repro": bool(finding and finding.id),
             "log": bool(finding and finding.log),

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from exportdoctor.core.exporters import EXPORTERS
 from exportdoctor.core.probe import Probe
 from exportdoctor.core.protocol.repro import Draft
 from exportdoctor.worker.attempt.export_attempt import shapes_for
@@ -79,12 +80,13 @@ def _draft(
     ending = [f"{name} = {code}" for name, code in dims.items()]
     given = f"{instance}, {args}"
     named = f", {kwargs}" if keywords else ""
-    match probe.exporter:
-        case "torchscript":
+    facts = EXPORTERS[probe.exporter]
+    match facts.makes_program, facts.traces_with_dynamo:
+        case False, _:
             script._imports["io"] = None
             named = f", kwargs={kwargs}" if keywords else ""
             ending.append(f"torch.onnx.export({given}, io.BytesIO(){named}, dynamo=False)")
-        case "export-strict":
+        case _, True:
             ending.append(f"torch.export.export({given}{named}{told}, strict=True)")
         case _:
             default = inspect.signature(torch.export.export).parameters["strict"].default

@@ -1,27 +1,28 @@
 """Cuts a script to what its failure needs, by data flow: one candidate that saves the reducer most of its questions.
 
-The only place that reads a script's meaning, and roughly: whether the cut script still fails is for the bench to say.
+The analysis is rough: whether the cut script still fails is for the verdict to say.
 """
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
 
-from exportdoctor.core.outcome import Failure
+from exportdoctor.reduce.source.names import is_self
 
 
-def sliced(source: str, failure: Failure | None, *, file: str) -> str:
+def slice_backward(source: str, lines: AbstractSet[int]) -> str:
     """`source` with, in each function on the failing stack, only the failing statement and what it depends on.
 
-    The stack is that of the run of this very source; functions and classes that nothing names any more are dropped.
+    `lines` are those of the stack's frames in this very source; functions and classes that nothing names any more are
+    dropped.
     """
-    lines = {frame.line for frame in failure.frames if frame.file == file} if failure else set()
     tree = ast.parse(source)
     if lines:
         for node in ast.walk(tree):
             if isinstance(node, ast.FunctionDef) and _holds(node.body, lines):
-                node.body = _needed(node.body, lines, set())
+                node.body = _keep_needed(node.body, lines, set())
                 _drop_unread_parameters(node, tree)
     return ast.unparse(ast.fix_missing_locations(_without_unused(tree)))
 
@@ -54,15 +55,15 @@ def _drop_unread_parameters(function: ast.FunctionDef, tree: ast.Module) -> None
         call.keywords = [keyword for keyword in call.keywords if keyword.arg not in dropped]
 
 
-def _holds(body: Iterable[ast.stmt], lines: set[int]) -> bool:
+def _holds(body: Iterable[ast.stmt], lines: AbstractSet[int]) -> bool:
     return any(one.lineno <= line <= (one.end_lineno or one.lineno) for one in body for line in lines)
 
 
-def _needed(body: list[ast.stmt], lines: set[int], wanted: set[str]) -> list[ast.stmt]:
+def _keep_needed(body: list[ast.stmt], lines: AbstractSet[int], wanted: set[str]) -> list[ast.stmt]:
     """The statements up to the failing one that it or a kept one needs; `wanted` grows by the names they read."""
     place = next((i for i, one in enumerate(body) if _holds([one], lines)), len(body) - 1)
     failing = body[place]
-    kept = [_narrowed(failing, lines, wanted)]
+    kept = [_narrow(failing, lines, wanted)]
     for statement in reversed(body[:place]):
         if _writes(statement) & wanted:
             wanted |= _reads(statement)
@@ -70,25 +71,25 @@ def _needed(body: list[ast.stmt], lines: set[int], wanted: set[str]) -> list[ast
     return kept
 
 
-def _narrowed(statement: ast.stmt, lines: set[int], wanted: set[str]) -> ast.stmt:
+def _narrow(statement: ast.stmt, lines: AbstractSet[int], wanted: set[str]) -> ast.stmt:
     """A block that holds the failing statement, cut inside; its head keeps what it reads."""
     for name in ("body", "orelse", "finalbody"):
         inner = getattr(statement, name, None)
         if isinstance(inner, list) and inner and isinstance(inner[0], ast.stmt) and _holds(inner, lines):
-            setattr(statement, name, _needed(inner, lines, wanted))
+            setattr(statement, name, _keep_needed(inner, lines, wanted))
     wanted |= _reads(statement)
     return statement
 
 
 def _reads(statement: ast.AST) -> set[str]:
-    """Names and attributes of `self` that a statement reads."""
+    """NameUse and attributes of `self` that a statement reads."""
     return {node.id for node in ast.walk(statement) if isinstance(node, ast.Name)} - {"self"} | {
-        f".{node.attr}" for node in ast.walk(statement) if isinstance(node, ast.Attribute) and _is_self(node.value)
+        f".{node.attr}" for node in ast.walk(statement) if isinstance(node, ast.Attribute) and is_self(node.value)
     }
 
 
 def _writes(statement: ast.AST) -> set[str]:
-    """Names and attributes of `self` that it may change, by assignment or by a method call on them."""
+    """NameUse and attributes of `self` that it may change, by assignment or by a method call on them."""
     found: set[str] = set()
     for node in ast.walk(statement):
         match node:
@@ -96,7 +97,7 @@ def _writes(statement: ast.AST) -> set[str]:
                 found.add(name)
             case ast.FunctionDef(name=name):
                 found.add(name)
-            case ast.Attribute(value=value, attr=name, ctx=ast.Store()) if _is_self(value):
+            case ast.Attribute(value=value, attr=name, ctx=ast.Store()) if is_self(value):
                 found.add(f".{name}")
             case ast.Subscript(value=ast.Name(id=name), ctx=ast.Store()):
                 found.add(name)
@@ -105,10 +106,6 @@ def _writes(statement: ast.AST) -> set[str]:
             case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Name(id=name)))):
                 found.add(name)
     return found
-
-
-def _is_self(node: ast.AST) -> bool:
-    return isinstance(node, ast.Name) and node.id == "self"
 
 
 def _without_unused(tree: ast.Module) -> ast.Module:
@@ -152,7 +149,7 @@ def _is_set_for(statement: ast.stmt, attributes: set[str]) -> bool:
 
 def _set_attribute(statement: ast.stmt) -> str | None:
     match statement:
-        case ast.Assign(targets=[ast.Attribute(value=value, attr=name)]) if _is_self(value):
+        case ast.Assign(targets=[ast.Attribute(value=value, attr=name)]) if is_self(value):
             return name
     return None
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from exportdoctor.reduce.source.callees import Function, called_name, parameters
 from exportdoctor.reduce.source.names import reads_of
 from exportdoctor.reduce.source.sweep import one_sweep
-from exportdoctor.reduce.source.tree import Edit, removed, statement_lists, substituted
+from exportdoctor.reduce.source.tree import Edit, remove_nodes, statement_lists, substitute
 
 
 @one_sweep
@@ -24,7 +24,7 @@ def inline_assignments(tree: ast.Module) -> Iterator[Edit]:
                 case ast.Assign(targets=[ast.Name(id=name)], value=value):
                     reads = reads_of(name, statements[place + 1 :])
                     if reads:
-                        yield {**removed(statement), **dict.fromkeys(reads, (value,))}
+                        yield {**remove_nodes(statement), **dict.fromkeys(reads, (value,))}
 
 
 @one_sweep
@@ -37,10 +37,10 @@ def inline_imports(tree: ast.Module) -> Iterator[Edit]:
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module in modules and node.level == 0:
             owner = ast.parse(node.module, mode="eval").body
-            yield {**removed(node), **_qualified(tree, owner, node.names)}
+            yield {**remove_nodes(node), **_qualify(tree, owner, node.names)}
 
 
-def _qualified(tree: ast.Module, owner: ast.expr, aliases: list[ast.alias]) -> Edit:
+def _qualify(tree: ast.Module, owner: ast.expr, aliases: list[ast.alias]) -> Edit:
     full = {alias.asname or alias.name: ast.Attribute(owner, alias.name, ast.Load()) for alias in aliases}
     return {node: (full[node.id],) for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id in full}
 
@@ -92,7 +92,7 @@ def _inlined_expression(function: ast.FunctionDef, calls: list[ast.Call]) -> Edi
     """For a function that only returns an expression: each call becomes it, with arguments for parameters."""
     match function.body:
         case [ast.Return(value=ast.expr() as value)]:
-            bound = [(call, _bound(function, call)) for call in calls]
+            bound = [(call, _arguments_of(function, call)) for call in calls]
         case _:
             return {}
     edit: Edit = {call: (_with_arguments(value, given),) for call, given in bound if given is not None}
@@ -101,7 +101,7 @@ def _inlined_expression(function: ast.FunctionDef, calls: list[ast.Call]) -> Edi
 
 def _with_arguments(value: ast.expr, given: dict[str, ast.expr]) -> ast.AST:
     names = [node for node in ast.walk(value) if isinstance(node, ast.Name) and node.id in given]
-    return substituted(value, {name: (given[name.id],) for name in names})
+    return substitute(value, {name: (given[name.id],) for name in names})
 
 
 def _inlined_body(tree: ast.Module, function: ast.FunctionDef, calls: list[ast.Call]) -> Edit:
@@ -110,9 +110,9 @@ def _inlined_body(tree: ast.Module, function: ast.FunctionDef, calls: list[ast.C
     for statement in ast.walk(tree):
         match statement:
             case ast.Assign(value=ast.Call() as call) | ast.Return(value=ast.Call() as call):
-                replacement = _spliced(function, call, statement) if call in calls else None
+                replacement = _splice_body(function, call, statement) if call in calls else None
             case ast.Expr(value=ast.Call() as call):
-                replacement = _spliced(function, call, statement) if call in calls else None
+                replacement = _splice_body(function, call, statement) if call in calls else None
             case _:
                 replacement = None
         if replacement is not None:
@@ -120,8 +120,8 @@ def _inlined_body(tree: ast.Module, function: ast.FunctionDef, calls: list[ast.C
     return edit if len(edit) == len(calls) else {}
 
 
-def _spliced(function: ast.FunctionDef, call: ast.Call, statement: ast.AST) -> tuple[ast.AST, ...] | None:
-    given = _bound(function, call)
+def _splice_body(function: ast.FunctionDef, call: ast.Call, statement: ast.AST) -> tuple[ast.AST, ...] | None:
+    given = _arguments_of(function, call)
     if given is None:
         return None
     *body, last = function.body
@@ -132,13 +132,13 @@ def _spliced(function: ast.FunctionDef, call: ast.Call, statement: ast.AST) -> t
     ]
     match last:
         case ast.Return(value=ast.expr() as value):
-            return (*assigned, *body, substituted(statement, {call: (value,)}))
+            return (*assigned, *body, substitute(statement, {call: (value,)}))
         case ast.Return():
             return (*assigned, *body)
     return (*assigned, *body, last)
 
 
-def _bound(function: Function, call: ast.Call) -> dict[str, ast.expr] | None:
+def _arguments_of(function: Function, call: ast.Call) -> dict[str, ast.expr] | None:
     """The argument of each parameter, as the call gives it; None where that cannot be told."""
     wanted = [parameter.arg for parameter in parameters(function)]
     receiver = [call.func.value] if isinstance(call.func, ast.Attribute) and wanted[:1] == ["self"] else []

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from exportdoctor.reduce.source.sweep import one_sweep
-from exportdoctor.reduce.source.tree import Edit, replaced
+from exportdoctor.reduce.source.tree import Edit, replace_node
 
 
 @one_sweep
@@ -16,19 +16,19 @@ def simplify_expressions(tree: ast.Module) -> Iterator[Edit]:
     `y = self.norm(x + self.bias).reshape(-1, 4)[0]` before a line that fails on `y`: one question each tells
     that `y = x` will do, and the norm, the bias and everything that defines them can then be removed.
     """
-    imported = _imported(tree)
+    imported = _module_names(tree)
     for parent in ast.walk(tree):
         for expression in _replaceable(parent):
             literal = _literal(parent, expression)
             if literal is not None:
-                yield replaced(expression, literal)
+                yield replace_node(expression, literal)
             for part in _parts(expression):
                 if not (isinstance(part, ast.Name) and part.id in imported):
-                    yield replaced(expression, part)
+                    yield replace_node(expression, part)
 
 
-def _imported(tree: ast.Module) -> frozenset[str]:
-    """Names of modules, and `self`: no value worth computing with."""
+def _module_names(tree: ast.Module) -> frozenset[str]:
+    """NameUse of modules, and `self`: no value worth computing with."""
     aliases = [
         alias for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom) for alias in node.names
     ]
@@ -104,17 +104,17 @@ def _elements(expression: ast.expr) -> Iterator[ast.expr]:
         case ast.Call(func=func, args=args, keywords=keywords):
             if isinstance(func, ast.Attribute):
                 yield func.value
-            yield from map(_unstarred, args)
+            yield from map(_without_star, args)
             yield from (keyword.value for keyword in keywords)
         case ast.BoolOp(values=values) | ast.Dict(values=values):
             yield from values
         case ast.Tuple(elts=elements) | ast.List(elts=elements) | ast.Set(elts=elements):
-            yield from map(_unstarred, elements)
+            yield from map(_without_star, elements)
         case ast.ListComp() | ast.SetComp() | ast.GeneratorExp():
             yield from (expression.elt, expression.generators[0].iter)
         case ast.DictComp(value=value, generators=generators):
             yield from (value, generators[0].iter)
 
 
-def _unstarred(expression: ast.expr) -> ast.expr:
+def _without_star(expression: ast.expr) -> ast.expr:
     return expression.value if isinstance(expression, ast.Starred) else expression

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from exportdoctor.reduce.source.callees import Callee, called_name, callees, mentions, parameters
 from exportdoctor.reduce.source.sweep import one_sweep
-from exportdoctor.reduce.source.tree import Edit, removed
+from exportdoctor.reduce.source.tree import Edit, remove_nodes
 
 
 @one_sweep
@@ -38,7 +38,7 @@ def drop_fields(tree: ast.Module) -> Iterator[Edit]:
             fields = [part for part in node.body if isinstance(part, ast.AnnAssign)]
             for place, field in reversed(list(enumerate(fields))):
                 if isinstance(field.target, ast.Name):
-                    edit = removed(field)
+                    edit = remove_nodes(field)
                     for call in made:
                         edit = {**edit, **_call_without(call.args, call.keywords, place, field.target.id)}
                     yield edit
@@ -61,7 +61,7 @@ def _call_without(args: list[ast.expr], keywords: list[ast.keyword], position: i
     found: list[ast.AST] = [keyword for keyword in keywords if keyword.arg == name]
     if len(given) == position + 1 > 0 and not any(isinstance(value, ast.Starred) for value in given):
         found.append(given[-1])
-    return removed(*found)
+    return remove_nodes(*found)
 
 
 def _handed_without(call: ast.Call, position: int, name: str) -> Edit:
@@ -74,7 +74,7 @@ def _handed_without(call: ast.Call, position: int, name: str) -> Edit:
             case ast.Dict(keys=keys, values=values):
                 for key, part in zip(keys, values, strict=True):
                     if isinstance(key, ast.Constant) and key.value == name:
-                        edit |= removed(key, part)
+                        edit |= remove_nodes(key, part)
     return edit
 
 

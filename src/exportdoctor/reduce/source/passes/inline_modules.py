@@ -1,55 +1,35 @@
-"""Takes modules apart that only pass on what they are given: a child for its parent, a function for a child.
-
-The only place that changes which module is exported. None of it is known to be right: that is for the verdict.
-"""
+"""Replaces a module by its only child, or a stateless child by a function. Whether that is right is for the verdict."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterator
 
-from exportdoctor.reduce import Search
+from exportdoctor.reduce.search import Search
+from exportdoctor.reduce.source.passes.tidy import exported_class
 
 
-def flattened(source: str, reduce: Callable[[str], Search[str, str]]) -> Search[str, str]:
+def inline_modules(source: str, reduce: Callable[[str], Search[str, str]]) -> Search[str, str]:
     """`source` with one level less as long as that is possible, reduced again after each."""
     while True:
-        offered = tuple(one for one in dict.fromkeys(_flatter(source)) if one != source)
+        offered = tuple(one for one in dict.fromkeys(_with_one_level_less(source)) if one != source)
         index = (yield offered) if offered else None
         if index is None:
             return source
         source = yield from reduce(offered[index])
 
 
-def _flatter(source: str) -> Iterator[str]:
+def _with_one_level_less(source: str) -> Iterator[str]:
     tree = ast.parse(source)
     classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
-    root = next((name for name in classes if _is_exported(tree.body[-1], name)), None) if tree.body else None
+    exported = exported_class(tree)
+    root = exported.name if exported is not None else None
     for name in classes:
         if root is not None and name != root:
             yield _with_root(source, root, name)
     for name in classes:
         if name != root:
             yield from _as_function(source, name)
-
-
-def _is_exported(statement: ast.stmt, name: str) -> bool:
-    return any(isinstance(node, ast.Name) and node.id == name for node in ast.walk(statement))
-
-
-def with_root_called(name: str, source: str) -> str:
-    """`source` with that name for the class that is exported: its own says nothing to who does not know the model."""
-    tree = ast.parse(source)
-    names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
-    classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
-    root = next((one for one in classes if _is_exported(tree.body[-1], one.name)), None)
-    if root is None or name in names:
-        return source
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Name) and node.id == root.name:
-            node.id = name
-    root.name = name
-    return ast.unparse(tree)
 
 
 def _with_root(source: str, root: str, child: str) -> str:

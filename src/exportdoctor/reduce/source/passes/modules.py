@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from exportdoctor.reduce.source.names import is_self
 from exportdoctor.reduce.source.sweep import one_sweep
-from exportdoctor.reduce.source.tree import Edit, removed
+from exportdoctor.reduce.source.tree import Edit, remove_nodes
 
 
 @one_sweep
@@ -19,8 +19,8 @@ def bypass_children(tree: ast.Module) -> Iterator[Edit]:
     child.
     """
     for name in _called_children(tree):
-        yield {**_bypassed(tree, name), **_unmade(tree, name)}
-        yield _bypassed(tree, name)
+        yield {**_bypass(tree, name), **_drop_child(tree, name)}
+        yield _bypass(tree, name)
 
 
 def _called_children(tree: ast.Module) -> tuple[str, ...]:
@@ -35,13 +35,13 @@ def _child_called(node: ast.AST) -> str | None:
     return None
 
 
-def _bypassed(tree: ast.Module, name: str) -> dict[ast.AST, tuple[ast.AST, ...]]:
+def _bypass(tree: ast.Module, name: str) -> dict[ast.AST, tuple[ast.AST, ...]]:
     return {
         node: (node.args[0],) for node in ast.walk(tree) if isinstance(node, ast.Call) and _child_called(node) == name
     }
 
 
-def _unmade(tree: ast.Module, name: str) -> dict[ast.AST, tuple[ast.AST, ...]]:
+def _drop_child(tree: ast.Module, name: str) -> dict[ast.AST, tuple[ast.AST, ...]]:
     """The statements that give `self` the child, as an attribute or as a method."""
     made: dict[ast.AST, tuple[ast.AST, ...]] = {}
     for node in ast.walk(tree):
@@ -63,11 +63,11 @@ def drop_methods(tree: ast.Module) -> Iterator[Edit]:
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef):
             others = [part for part in node.body if getattr(part, "name", None) != "forward"]
-            yield removed(*others)
-            yield from (removed(part) for part in others if isinstance(part, ast.FunctionDef))
+            yield remove_nodes(*others)
+            yield from (remove_nodes(part) for part in others if isinstance(part, ast.FunctionDef))
             if node.bases:
                 named = [use for use in ast.walk(tree) if isinstance(use, ast.Name) and use.id == node.name]
-                yield {**removed(node), **dict.fromkeys(named, (node.bases[0],))}
+                yield {**remove_nodes(node), **dict.fromkeys(named, (node.bases[0],))}
 
 
 @one_sweep
@@ -82,7 +82,7 @@ def adopt_bases(tree: ast.Module) -> Iterator[Edit]:
         if module is not None and isinstance(node, ast.ClassDef):
             for base in node.bases:
                 if isinstance(base, ast.Name) and base.id in _imported_names(tree):
-                    yield {base: (module,), **_bare_super_calls(node), **_unimported(tree, base)}
+                    yield {base: (module,), **_bare_super_calls(node), **_drop_import(tree, base)}
 
 
 @one_sweep
@@ -97,7 +97,7 @@ def borrow_state(tree: ast.Module) -> Iterator[Edit]:
             for method in node.body:
                 match method:
                     case ast.FunctionDef(name="__init__", body=[ast.Expr(), ast.stmt() as made]):
-                        yield from _borrowed(tree, node, method, _lender(made))
+                        yield from _borrow(tree, node, method, _lender(made))
 
 
 _Lender = tuple[str, str, str, tuple[int, ...]] | None
@@ -125,7 +125,7 @@ def _integers(sizes: list[ast.expr]) -> tuple[int, ...]:
     return tuple(one.value for one in sizes if isinstance(one, ast.Constant) and type(one.value) is int)
 
 
-def _borrowed(tree: ast.Module, owner: ast.ClassDef, made_in: ast.stmt, lender: _Lender) -> Iterator[Edit]:
+def _borrow(tree: ast.Module, owner: ast.ClassDef, made_in: ast.stmt, lender: _Lender) -> Iterator[Edit]:
     if lender is None:
         return
     name, base, there, given = lender
@@ -162,7 +162,7 @@ def _bare_super_calls(owner: ast.ClassDef) -> Edit:
     }
 
 
-def _unimported(tree: ast.Module, name: ast.Name) -> Edit:
+def _drop_import(tree: ast.Module, name: ast.Name) -> Edit:
     """Without the import of a name that is used nowhere else."""
     uses = [node for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id == name.id]
     if len(uses) > 1:
@@ -171,5 +171,5 @@ def _unimported(tree: ast.Module, name: ast.Name) -> Edit:
         if isinstance(node, ast.Import | ast.ImportFrom):
             unused = [alias for alias in node.names if (alias.asname or alias.name) == name.id]
             if unused:
-                return removed(*unused) if len(node.names) > len(unused) else removed(node)
+                return remove_nodes(*unused) if len(node.names) > len(unused) else remove_nodes(node)
     return {}

@@ -1,7 +1,7 @@
-"""Puts plain tensors where a model computes some: whatever led up to them can then go at once.
+"""Puts tensors of ones where a model computes tensors: whatever led up to them can then go at once.
 
-Law: what it offers has the same statements, and differs in the values of assignments inside functions alone. Whether a
-tensor of ones does as well as a rotated query is for the verdict.
+A candidate has the same statements, and differs only in the values of assignments inside functions. Whether a tensor of
+ones does as well as a rotated query is for the verdict to say.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from exportdoctor.reduce import Search
+from exportdoctor.reduce.search import Search
 
 _SHAPES = ("2, 2, 2", "2, 2", "2, 2, 2, 2")
 _SYMBOLS = frozenset({"tolist", "item", "nonzero", "split", "cond", "int", "bool", "float"})
@@ -17,7 +17,7 @@ _SHORT = 25  # characters; what is shorter than a tensor of ones can stay
 _MOST = 8
 
 
-def stand_ins(source: str) -> Search[str, str]:
+def replace_with_ones(source: str) -> Search[str, str]:
     """The search: in each function, the last of the text first, as many of its first assignments as can go."""
     for owner in reversed(range(len(_functions(ast.parse(source))))):
         offered = tuple(_without_beginning(source, owner))[:_MOST]
@@ -29,7 +29,7 @@ def stand_ins(source: str) -> Search[str, str]:
 
 def _without_beginning(source: str, owner: int) -> Iterator[str]:
     """All assignments, all but the last one, and so on: the failing statement may be among the last."""
-    places = [number for number, node in enumerate(_functions(ast.parse(source))[owner].body) if _may_stand_in(node)]
+    places = [number for number, node in enumerate(_functions(ast.parse(source))[owner].body) if _can_be_replaced(node)]
     for count in range(len(places), 0, -1):
         for shape in _SHAPES:
             yield _with_ones(source, owner, places[:count], shape)
@@ -40,7 +40,7 @@ def _functions(tree: ast.Module) -> list[ast.FunctionDef]:
     return [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name != "__init__"]
 
 
-def _may_stand_in(node: ast.AST) -> bool:
+def _can_be_replaced(node: ast.AST) -> bool:
     """A long computation, and none of those that make symbols or ask for their values."""
     if not isinstance(node, ast.Assign) or len(node.targets) != 1 or len(ast.unparse(node.value)) < _SHORT:
         return False

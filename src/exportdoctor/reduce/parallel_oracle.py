@@ -1,8 +1,7 @@
-"""Runs a search with several candidates in flight, and finds exactly what the serial driver finds.
+"""Judges several candidates at a time, and finds exactly what one at a time finds.
 
-The only place that speculates: it asks ahead within a batch, on the bet that the next candidate is not
-interesting. A lost bet costs a question and never changes the result, because verdicts are taken in the
-batch's order.
+It asks ahead within a batch, on the assumption that the next candidate is not interesting. Where that is wrong, a
+question is wasted and the result is the same, because verdicts are taken in the batch's order.
 """
 
 from __future__ import annotations
@@ -11,16 +10,13 @@ from collections.abc import Callable, Hashable
 from concurrent.futures import Future
 from typing import Generic, TypeVar
 
-from exportdoctor.reduce.drive import Terms, exhaust, steps
-from exportdoctor.reduce.search import Search
-from exportdoctor.reduce.verdict import Reduced, Verdict
+from exportdoctor.reduce.verdict import Verdict
 
 C = TypeVar("C")
-R = TypeVar("R")
 
 
-class InFlight(Generic[C]):
-    """The oracle over `submit`, which is like an executor's: candidate in, future of its verdict out.
+class ParallelOracle(Generic[C]):
+    """An oracle over `submit`, which is like an executor's: candidate in, future of its verdict out.
 
     At most `width` futures are unfinished at a time. Those that are no longer wanted are cancelled; one that
     already runs is left to finish, and its verdict is used if the search comes back to that candidate.
@@ -57,20 +53,3 @@ class InFlight(Generic[C]):
         for key in self._futures.keys() - wanted:
             if self._futures[key].cancel():
                 del self._futures[key]
-
-
-def drive_parallel(
-    search: Search[C, R],
-    submit: Callable[[C], Future[Verdict]],
-    *,
-    width: int,
-    start: C,
-    terms: Terms[C] | None = None,
-) -> Reduced[C, R]:
-    """Drive `search` with up to `width` candidates in flight; see `steps`."""
-    agreed = terms or Terms()
-    oracle = InFlight(submit, width=width, key=agreed.key)
-    try:
-        return exhaust(steps(search, oracle, start=start, terms=agreed))
-    finally:
-        oracle.close()

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from exportdoctor.reduce.source.names import reads_of
 from exportdoctor.reduce.source.sweep import one_sweep
-from exportdoctor.reduce.source.tree import Edit, replaced
+from exportdoctor.reduce.source.tree import Edit, replace_node
 
 
 @one_sweep
@@ -19,7 +19,7 @@ def unwrap_blocks(tree: ast.Module) -> Iterator[Edit]:
     """
     for node in ast.walk(tree):
         for body in _bodies(node):
-            yield replaced(node, *body)
+            yield replace_node(node, *body)
 
 
 def _bodies(node: ast.AST) -> Iterator[Sequence[ast.stmt]]:
@@ -54,9 +54,9 @@ def narrow_zips(tree: ast.Module) -> Iterator[Edit]:
     for node in ast.walk(tree):
         match node:
             case ast.For(target=ast.Tuple() as target, iter=values, body=body):
-                edit = _narrowed(target, values, body)
+                edit = _narrow_zip(target, values, body)
             case ast.ListComp(elt=one, generators=[ast.comprehension(target=ast.Tuple() as target, iter=values)]):
-                edit = _narrowed(target, values, [ast.Expr(one)])
+                edit = _narrow_zip(target, values, [ast.Expr(one)])
             case _:
                 continue
         if edit:
@@ -77,7 +77,7 @@ def _first_row_alone(tree: ast.Module, values: ast.expr) -> Edit:
     return {}
 
 
-def _narrowed(target: ast.Tuple, values: ast.expr, body: list[ast.stmt]) -> Edit:
+def _narrow_zip(target: ast.Tuple, values: ast.expr, body: list[ast.stmt]) -> Edit:
     match values:
         case ast.Call(func=ast.Name("zip"), args=[ast.Starred(value=rows)]):
             edit: dict[ast.AST, tuple[ast.AST, ...]] = {values: (_item(rows, 0),)}
@@ -123,29 +123,29 @@ def _first_round(target: ast.expr, values: ast.expr) -> Iterator[tuple[str, ast.
     """What each name of a loop's target holds in the first round."""
     match values:
         case ast.Call(func=ast.Name("range")):
-            yield from _bound(target, ast.Constant(0))
+            yield from _bindings(target, ast.Constant(0))
         case ast.Call(func=ast.Name("zip"), args=[ast.Starred(value=rows)]):
             if isinstance(target, ast.Tuple):
                 items = [_item(_item(rows, place), 0) for place in range(len(target.elts))]
-                yield from _bound(target, ast.Tuple(items, ast.Load()))
+                yield from _bindings(target, ast.Tuple(items, ast.Load()))
         case ast.Call(func=ast.Name("zip"), args=parts):
-            yield from _bound(target, ast.Tuple([_item(part, 0) for part in parts], ast.Load()))
+            yield from _bindings(target, ast.Tuple([_item(part, 0) for part in parts], ast.Load()))
         case ast.Call(func=ast.Name("enumerate"), args=[part, *_]):
-            yield from _bound(target, ast.Tuple([ast.Constant(0), _item(part, 0)], ast.Load()))
+            yield from _bindings(target, ast.Tuple([ast.Constant(0), _item(part, 0)], ast.Load()))
         case _:
-            yield from _bound(target, _item(values, 0))
+            yield from _bindings(target, _item(values, 0))
 
 
-def _bound(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, ast.expr]]:
+def _bindings(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, ast.expr]]:
     match target, value:
         case ast.Name(id=name), _:
             yield name, value
         case ast.Tuple(elts=targets), ast.Tuple(elts=parts):
             for inner, part in zip(targets, parts, strict=False):
-                yield from _bound(inner, part)
+                yield from _bindings(inner, part)
         case ast.Tuple(elts=targets), _:
             for place, inner in enumerate(targets):
-                yield from _bound(inner, _item(value, place))
+                yield from _bindings(inner, _item(value, place))
 
 
 def _item(value: ast.expr, place: int) -> ast.expr:

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from exportdoctor.reduce.source.sweep import one_sweep
-from exportdoctor.reduce.source.tree import Edit, removed, replaced
+from exportdoctor.reduce.source.tree import Edit, remove_nodes, replace_node
 
 _OPTIONAL_FIELDS = {
     "annotation",
@@ -43,7 +43,7 @@ def drop_optional_parts(tree: ast.Module) -> Iterator[Edit]:
         for name, value in ast.iter_fields(node):
             if name in _OPTIONAL_FIELDS:
                 parts = reversed(value) if isinstance(value, list) else (value,)
-                yield from (removed(part) for part in parts if _is_droppable(part))
+                yield from (remove_nodes(part) for part in parts if _is_droppable(part))
 
 
 def _is_droppable(part: object) -> bool:
@@ -59,7 +59,7 @@ def drop_arguments(tree: ast.Module) -> Iterator[Edit]:
     """
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
-            yield from (removed(argument) for argument in reversed([*node.args, *node.keywords]))
+            yield from (remove_nodes(argument) for argument in reversed([*node.args, *node.keywords]))
 
 
 @one_sweep
@@ -74,15 +74,15 @@ def drop_elements(tree: ast.Module) -> Iterator[Edit]:
             case ast.Tuple(elts=[_], ctx=ast.Store()):
                 continue  # `for () in rows` runs, but who would write it
             case ast.Tuple(elts=parts) | ast.List(elts=parts) | ast.Set(elts=parts):
-                yield from (removed(part) for part in reversed(parts))
+                yield from (remove_nodes(part) for part in reversed(parts))
             case ast.BoolOp(values=parts) if len(parts) > 2:
-                yield from (removed(part) for part in reversed(parts))
+                yield from (remove_nodes(part) for part in reversed(parts))
             case ast.Dict(keys=keys, values=values):
                 pairs = list(zip(keys, values, strict=True))
-                yield from (removed(key, value) for key, value in reversed(pairs) if key is not None)
+                yield from (remove_nodes(key, value) for key, value in reversed(pairs) if key is not None)
             case ast.Compare(left, ops, comparators) if len(ops) > 1:
-                yield replaced(node, ast.Compare(left, ops[:-1], comparators[:-1]))
-                yield replaced(node, ast.Compare(comparators[0], ops[1:], comparators[1:]))
+                yield replace_node(node, ast.Compare(left, ops[:-1], comparators[:-1]))
+                yield replace_node(node, ast.Compare(comparators[0], ops[1:], comparators[1:]))
 
 
 @one_sweep
@@ -113,4 +113,4 @@ def _without_pair(target: ast.Tuple, names: list[ast.expr], value: ast.expr, par
             yield {target: (name,), value: (part,)}
         return
     for name, part in reversed(list(zip(names, parts, strict=True))):
-        yield removed(name, part)
+        yield remove_nodes(name, part)
