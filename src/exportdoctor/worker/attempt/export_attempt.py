@@ -24,8 +24,7 @@ from exportdoctor.worker.attempt.shimmed_export import shimmed_export
 from exportdoctor.worker.attempt.torchscript import export_torchscript
 from exportdoctor.worker.capture.attribute_reads import watch_reads
 from exportdoctor.worker.capture.dim_names import all_dynamic, declared_dims, select_dims
-from exportdoctor.worker.capture.dynamic_dims import dynamic_shapes_of
-from exportdoctor.worker.capture.flat_signature import flat_signature
+from exportdoctor.worker.capture.dynamic_dims import dynamic_shapes_of, spell_out_kwargs
 from exportdoctor.worker.capture.forward_hooks import Call
 from exportdoctor.worker.capture.session import PartCapture
 from exportdoctor.worker.describe.describe_failure import cause_chain, describe_failure
@@ -187,7 +186,7 @@ def shapes_for(part: PartCapture, probe: Probe, module: torch.nn.Module) -> Shap
 def _spelled_out(part: PartCapture, probe: Probe, module: torch.nn.Module, call: Call) -> AbstractContextManager[None]:
     if not call.dims and (probe.fqn != part.prefix or probe.dynamic is None):
         return nullcontext()
-    return flat_signature(module, call.args, call.kwargs)
+    return spell_out_kwargs(module, call.args, call.kwargs)
 
 
 def _opaque_children(part: PartCapture, probe: Probe, call: Call) -> AbstractContextManager[tuple[str, ...]]:

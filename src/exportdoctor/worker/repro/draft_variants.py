@@ -14,8 +14,8 @@ from torch.utils import _pytree as pytree
 from exportdoctor.core.exporters import EXPORTERS
 from exportdoctor.core.probe import Probe
 from exportdoctor.core.protocol.repro import Draft
+from exportdoctor.shims.torch_export import bundled_keywords
 from exportdoctor.worker.attempt.export_attempt import shapes_for
-from exportdoctor.worker.capture.flat_signature import _bundled
 from exportdoctor.worker.capture.forward_hooks import Call
 from exportdoctor.worker.capture.session import PartCapture
 from exportdoctor.worker.repro.literals import shapes_code
@@ -66,7 +66,7 @@ def _draft(
         script.stands = dict(_stands(script, call))
         script.notes.append("children return tensors of their captured shapes, because they fail themselves")
     shapes = shapes_for(part, probe, module)
-    spelled = _bundled(inspect.signature(module.forward), call.args, call.kwargs)
+    spelled = bundled_keywords(inspect.signature(module.forward), call.args, call.kwargs)
     instance = script.instance(module, spelled=spelled)
     if not module.training and any(_cares_for_mode(one) for one in module.modules()):
         instance += ".eval()"
