@@ -11,6 +11,7 @@ import msgspec
 
 from exportdoctor.core import events as ev
 from exportdoctor.core.errors import UsageError
+from exportdoctor.core.failure.messages import first_line
 from exportdoctor.core.failure.signature import signature_of
 from exportdoctor.core.finding import Finding
 from exportdoctor.core.outcome import OutcomeStatus
@@ -85,7 +86,7 @@ def same_failure(seen: ReproducedFailure, finding: Finding, notes: list[str]) ->
     assert trait is not None
     signature = signature_of(seen.outcome)
     if seen.outcome.status == OutcomeStatus.FAILED and signature is not None and signature.key != finding.signature:
-        first = (signature.message.strip().splitlines() or [""])[0][:120]
+        first = first_line(signature.message, 120)
         notes.append(
             f"the failure that is seen now is not quite that of the run: {trait.kind} in "
             f"{signature.function or 'the call'}: {first}"

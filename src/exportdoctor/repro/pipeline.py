@@ -12,6 +12,7 @@ import msgspec
 
 from exportdoctor.core.errors import UsageError
 from exportdoctor.core.failure.kinds import FailureKind
+from exportdoctor.core.failure.messages import first_line
 from exportdoctor.core.finding import Finding
 from exportdoctor.core.protocol.repro import DraftRequest, ReproducedFailure, ScriptDraft
 from exportdoctor.reduce import Verdict
@@ -149,7 +150,7 @@ def _seen(reducer: Reducer, source: str) -> str:
     if outcome.failure is None or not outcome.failure.exceptions:
         return outcome.status
     fact = outcome.failure.exceptions[0]
-    return f"{fact.name}: {(fact.message.splitlines() or [''])[0][:120]}"
+    return f"{fact.name}: {first_line(fact.message, 120)}"
 
 
 @dataclass(frozen=True)
@@ -238,8 +239,8 @@ def _expected(seen: ReproducedFailure, sighting: Sighting) -> str:
         return sighting.died.replace("_", " ")
     if sighting.exception:
         name = sighting.exception.rpartition(".")[2]
-        lines = sighting.message.strip().splitlines()
-        return f"{name}: {lines[0][:200]}" if lines else name
+        line = first_line(sighting.message, 200)
+        return f"{name}: {line}" if line else name
     failure = seen.outcome.failure
     return failure.exceptions[0].name if failure and failure.exceptions else seen.outcome.status
 

@@ -11,6 +11,7 @@ import msgspec
 import torch
 
 from exportdoctor.core.errors import ExportdoctorError, TargetError
+from exportdoctor.core.failure.messages import first_line
 from exportdoctor.core.protocol.scan import SMALL_MODEL, Capture, Captured, Open, Opened, Prepare, Prepared
 from exportdoctor.core.target import TargetRef
 from exportdoctor.targets import Plan, resolve
@@ -169,8 +170,7 @@ def _eager_failure(error: Exception, part: str, entry: BuiltPart | None) -> Targ
 
 
 def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0][:300] if lines else "(no message)"
+    return first_line(error, 300) or "(no message)"
 
 
 def _isolation(asked: str) -> str:

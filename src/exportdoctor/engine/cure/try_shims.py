@@ -9,6 +9,7 @@ from contextlib import closing
 import msgspec
 
 from exportdoctor.core.errors import WorkerLost
+from exportdoctor.core.failure.messages import first_line
 from exportdoctor.core.finding import ShimResult
 from exportdoctor.core.outcome import Agreement, Frame, Outcome, OutcomeStatus
 from exportdoctor.core.probe import Probe
@@ -126,5 +127,4 @@ def _said(outcome: Outcome) -> str:
         return outcome.status.replace("_", " ") + (f" ({outcome.signal})" if outcome.signal else "")
     first, culprit = failure.exceptions[0], failure.culprit
     where = f" at {culprit.file.rpartition('/')[2]}:{culprit.line} in {culprit.function}" if culprit else ""
-    message = next(iter(first.message.strip().splitlines()), "")
-    return f"fails{where}: {first.name}: {message[:200]}"
+    return f"fails{where}: {first.name}: {first_line(first.message, 200)}"

@@ -81,7 +81,7 @@ class Pool:
         return reply  # type: ignore[return-value]
 
     def attempt_early(self, command: Prepare, template: Probe) -> tuple[Prepared, Flight] | None:
-        """AttemptProbe a part's root, with `template`, while the part is captured. None where the part cannot be prepared.
+        """Attempt a part's root, with `template`, while the part is captured. None where the part cannot be prepared.
 
         The flight counts once it is `adopted`; else it is to be thrown away with `abandon`.
         """

@@ -15,6 +15,7 @@ import torch
 
 from exportdoctor.core.codec import decode, encode
 from exportdoctor.core.errors import ExportdoctorError, UsageError
+from exportdoctor.core.failure.messages import first_line
 from exportdoctor.core.outcome import Agreement
 from exportdoctor.core.protocol.export import (
     ExportProgress,
@@ -185,7 +186,7 @@ def _answer(order: ExportRequest, tell: Callable[[ExportReply], None]) -> Export
     except OSError as error:
         return _disk(error)
     except torch.cuda.OutOfMemoryError as error:
-        return Refused(message=f"The GPU's memory is full: {str(error).splitlines()[0]}", hint="Use --device cpu")
+        return Refused(message=f"The GPU's memory is full: {first_line(error)}", hint="Use --device cpu")
     except Exception as error:
         traceback.print_exc()
         return Refused.from_error(error)
