@@ -12,6 +12,7 @@ from pathlib import Path
 import click
 
 from exportdoctor.core.errors import ExitCode, ExportdoctorError, TargetError
+from exportdoctor.core.failure.messages import first_line
 from exportdoctor.store.places import data_home
 
 _STACK_LINES = 12
@@ -74,7 +75,7 @@ def _print_internal_error(error: BaseException) -> int:
     if os.environ.get("EXPORTDOCTOR_DEBUG"):
         traceback.print_exception(error)
     path = _write_crash_log(error)
-    first = (str(error).strip().splitlines() or ["no message"])[0]
+    first = first_line(error) or "no message"
     print_line(f"internal error, please report it: {type(error).__name__}: {first}. Traceback: {path}")
     return ExitCode.INTERNAL
 

@@ -22,7 +22,7 @@ from exportdoctor.core.errors import ExitCode, UsageError
 from exportdoctor.core.target import BuildOptions, Device, DType, TargetRef
 
 if TYPE_CHECKING:
-    from exportdoctor.core.protocol.export import Order
+    from exportdoctor.core.protocol.export import ExportRequest
 
 _NONE = "none"
 
@@ -138,9 +138,9 @@ def export(context: click.Context, /, **given: Any) -> int:
     return ExitCode.EXPORTS if made.handed.verdict == "proved" else ExitCode.FINDINGS
 
 
-def _order(arguments: ExportArguments) -> tuple[Order, Path]:
+def _order(arguments: ExportArguments) -> tuple[ExportRequest, Path]:
     """The request and the file. Whatever can be refused without torch is refused here."""
-    from exportdoctor.core.protocol.export import Order
+    from exportdoctor.core.protocol.export import ExportRequest
     from exportdoctor.targets import resolve
 
     _refuse_combinations(arguments)
@@ -153,7 +153,7 @@ def _order(arguments: ExportArguments) -> tuple[Order, Path]:
             hint="Give --weights random, or the folder with its *.safetensors files",
         )
     output = _output(arguments, part)
-    order = Order(
+    order = ExportRequest(
         target=msgspec.structs.replace(target, parts=(part,)),
         part=part,
         to=arguments.to,

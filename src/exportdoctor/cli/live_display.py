@@ -13,7 +13,7 @@ from rich.text import Text
 
 from exportdoctor.cli.progress import SeenFindings
 from exportdoctor.core import events as ev
-from exportdoctor.core.protocol.scan import TWIN
+from exportdoctor.core.protocol.scan import SMALL_MODEL
 from exportdoctor.core.run_state import RunState
 from exportdoctor.report.wording import (
     duration,
@@ -73,5 +73,5 @@ class _Picture:
             line = Text("  ", no_wrap=True, overflow="ellipsis")
             if since:
                 line.append(f"{duration(time.time() - since):>7}  ", "dim")
-            line.append(f"{probe.part.removesuffix(TWIN)}  {plain(module_name(probe.fqn))}", "cyan")
+            line.append(f"{probe.part.removesuffix(SMALL_MODEL)}  {plain(module_name(probe.fqn))}", "cyan")
             yield line.append(f"  {plain(probe_note(probe))}", "dim")

@@ -6,7 +6,15 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from exportdoctor.core.outcome import Agreement
-from exportdoctor.core.protocol.export import ExportResult, Input, Loss, Order, Precision, Trouble, Written
+from exportdoctor.core.protocol.export import (
+    ExportedFile,
+    ExportRequest,
+    ExportResult,
+    Precision,
+    PrecisionLoss,
+    StageFailure,
+    ValueInfo,
+)
 from exportdoctor.report.wording.pieces import count, file_size
 
 _VERDICTS = {
@@ -38,7 +46,7 @@ class ShimFacts(Protocol):
     def precondition(self) -> str: ...
 
 
-def export_headline(order: Order, handed: ExportResult) -> str:
+def export_headline(order: ExportRequest, handed: ExportResult) -> str:
     """Target, part, and what they were built with."""
     facts = [order.target.ref, order.part, _weights(handed.weights), handed.dtype, handed.device]
     packages = ("torch", "transformers", *(("onnxruntime",) if order.to == "onnx" else ()))
@@ -50,7 +58,7 @@ def _weights(name: str) -> str:
     return f"{name} weights" if name in ("random", "checkpoint") else f"weights {name}"
 
 
-def export_lines(order: Order, handed: ExportResult, shims: Sequence[ShimFacts]) -> list[str]:
+def export_lines(order: ExportRequest, handed: ExportResult, shims: Sequence[ShimFacts]) -> list[str]:
     """Everything but the headline."""
     used = [shim for shim in shims if shim.id in handed.shims]
     lines = [f"  {'shims':<8}{', '.join(f'{shim.id} ({shim.soundness})' for shim in used) or 'none needed'}"]
@@ -71,7 +79,7 @@ def export_lines(order: Order, handed: ExportResult, shims: Sequence[ShimFacts])
     return [*lines, f"  {_verdict(handed)}"]
 
 
-def _file(one: Written, handed: ExportResult, *, titled: bool) -> Iterator[str]:
+def _file(one: ExportedFile, handed: ExportResult, *, titled: bool) -> Iterator[str]:
     opset = f", opset {handed.opset}" if handed.opset else ""
     data = f", weights in {', '.join(one.data)}" if one.data else ""
     yield f"  {'file':<8}{one.name}, {file_size(one.bytes)}, {one.nodes} nodes{opset}{data}"
@@ -81,7 +89,7 @@ def _file(one: Written, handed: ExportResult, *, titled: bool) -> Iterator[str]:
             yield f"  {word:<8}{', '.join(map(_value, values[:_MOST_VALUES]))}{more}"
 
 
-def _value(value: Input) -> str:
+def _value(value: ValueInfo) -> str:
     return f"{value.name} {value.dtype}[{', '.join(map(str, value.shape))}]"
 
 
@@ -116,11 +124,11 @@ def _precision(found: Precision) -> Iterator[str]:
         yield f"  largest loss at {_at(loss)}: error {loss.before:.1e} before, {loss.after:.1e} after"
 
 
-def _at(loss: Loss) -> str:
+def _at(loss: PrecisionLoss) -> str:
     return f"{loss.node} ({loss.op}) in {loss.module or 'the part itself'}"
 
 
-def _trouble(found: Trouble) -> Iterator[str]:
+def _trouble(found: StageFailure) -> Iterator[str]:
     yield f"✗ {_STAGES.get(found.stage, found.stage)}: {found.exception.rpartition('.')[2]}: {found.message}"
     if found.node:
         yield f"  at {found.node} ({found.op}), from {_owner(found)}"
@@ -137,7 +145,7 @@ def _trouble(found: Trouble) -> Iterator[str]:
         yield f"  {count(found.asked, 'submodule')} exported separately; none of them fails in the same way"
 
 
-def _owner(found: Trouble) -> str:
+def _owner(found: StageFailure) -> str:
     kind = f" ({found.module_class})" if found.module_class else ""
     return f"{found.module or 'the part itself'}{kind}"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from exportdoctor.core import events as ev
 from exportdoctor.core.probe import Probe
-from exportdoctor.core.protocol.scan import TWIN
+from exportdoctor.core.protocol.scan import SMALL_MODEL
 from exportdoctor.core.report import FAILING, PartRecord, Report
 from exportdoctor.core.run_state import RunState
 from exportdoctor.report.wording.findings import culprit_line
@@ -81,7 +81,7 @@ def probe_note(probe: Probe) -> str:
     how = []
     if probe.shims:
         how.append(f"with {' + '.join(probe.shims)}")
-    if probe.part.endswith(TWIN):
+    if probe.part.endswith(SMALL_MODEL):
         how.append("on a small model")
     if probe.opaque:
         how.append("with its children replaced")
