@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from exportdoctor.core.failure.kinds import FailureKind
+from exportdoctor.core.failure.messages import first_line
 from exportdoctor.core.finding import Finding
 from exportdoctor.core.outcome import Outcome
 from exportdoctor.reduce import source_size
@@ -45,7 +46,7 @@ class Other:
     def told(self) -> str:
         """It in one line."""
         at = f" at {self.culprit}" if self.culprit else ""
-        first = (self.message.splitlines() or [""])[0][:120]
+        first = first_line(self.message, 120)
         return f"{self.kind}{at}: {': '.join(filter(None, (self.exception, first)))}, {code_lines(self.source)} lines"
 
 
@@ -148,7 +149,7 @@ def _is_known(trait: Trait, findings: Collection[Finding]) -> bool:
 def _proved(other: Other, trait: Trait, told: Circumstances) -> Other | None:
     if not verify(other.source, trait).verified:
         return None
-    first = (other.message.strip().splitlines() or [""])[0][:200]
+    first = first_line(other.message, 200)
     header = Header(
         origin=f"met while {told.finding.id} was reduced: another failure, which the model itself may never show",
         expected=": ".join(filter(None, (other.exception, first))),

@@ -12,8 +12,9 @@ import msgspec
 
 from exportdoctor.core.errors import UsageError
 from exportdoctor.core.failure.kinds import FailureKind
+from exportdoctor.core.failure.messages import first_line
 from exportdoctor.core.finding import Finding
-from exportdoctor.core.protocol.repro import Draft, Harvest, Harvested
+from exportdoctor.core.protocol.repro import DraftRequest, ReproducedFailure, ScriptDraft
 from exportdoctor.reduce import Verdict
 from exportdoctor.reduce.source.passes.script_sizes import shorten_embeddings, shorten_lists
 from exportdoctor.repro.candidate_runner import Bench
@@ -83,7 +84,7 @@ def make(order: Order, tell: Told) -> Made:
     for note in changes_since(run):
         tell(note)
     talk = _writable(run.path / "logs" / f"repro-{finding.id}.log")
-    command = Harvest(target=state.started.target, probe=probe, signature=finding.signature,
+    command = DraftRequest(target=state.started.target, probe=probe, signature=finding.signature,
                       shim_files=state.started.options.shim_files)  # fmt: skip
     tell(f"seeing {finding.id} fail again")
     with Bench(talk=talk) as bench, Harvesting(command, talk=talk) as harvesting:  # each warms up on a core of its own
@@ -107,13 +108,13 @@ def _limit(bench: Bench, trait: Trait) -> None:
     bench.width = 1 if trait.kind is FailureKind.OUT_OF_MEMORY else min(_WIDTH, os.cpu_count() or 1)
 
 
-def _first(harvesting: Harvesting, reducer: Reducer, tell: Told) -> Draft:
+def _first(harvesting: Harvesting, reducer: Reducer, tell: Told) -> ScriptDraft:
     """The first draft that shows the same bug. Raises UsageError with the reasons where none does.
 
     One that kills or hangs its process must do so only when it is exported, as the user's model does: what kills any
     process is nobody's bug. Other drafts end where the failure was, and cannot run in eager yet.
     """
-    drafts: list[Draft] = []
+    drafts: list[ScriptDraft] = []
     for eager in (True, False) if reducer.wanted.kind.ends_the_process else (False,):
         reducer.eager = eager
         for draft in drafts if drafts else _collected(harvesting.drafts(), drafts):
@@ -127,7 +128,7 @@ def _first(harvesting: Harvesting, reducer: Reducer, tell: Told) -> Draft:
     raise UsageError(f"no script without the model shows this failure ({why})", hint="The report's stack stands")
 
 
-def _collected(drafts: Iterator[Draft], into: list[Draft]) -> Iterator[Draft]:
+def _collected(drafts: Iterator[ScriptDraft], into: list[ScriptDraft]) -> Iterator[ScriptDraft]:
     for draft in drafts:
         into.append(draft)
         yield draft
@@ -149,7 +150,7 @@ def _seen(reducer: Reducer, source: str) -> str:
     if outcome.failure is None or not outcome.failure.exceptions:
         return outcome.status
     fact = outcome.failure.exceptions[0]
-    return f"{fact.name}: {(fact.message.splitlines() or [''])[0][:120]}"
+    return f"{fact.name}: {first_line(fact.message, 120)}"
 
 
 @dataclass(frozen=True)
@@ -158,9 +159,9 @@ class _Course:
 
     order: Order
     finding: Finding
-    seen: Harvested
+    seen: ReproducedFailure
     trait: Trait
-    draft: Draft
+    draft: ScriptDraft
     reducer: Reducer
     notes: list[str]
 
@@ -232,14 +233,14 @@ def _others(course: _Course, reduction: Reduction) -> tuple[Other, ...]:
     return others_of(course.reducer, met, told)
 
 
-def _expected(seen: Harvested, sighting: Sighting) -> str:
+def _expected(seen: ReproducedFailure, sighting: Sighting) -> str:
     """What a user of the script will see, in one line."""
     if sighting.died:
         return sighting.died.replace("_", " ")
     if sighting.exception:
         name = sighting.exception.rpartition(".")[2]
-        lines = sighting.message.strip().splitlines()
-        return f"{name}: {lines[0][:200]}" if lines else name
+        line = first_line(sighting.message, 200)
+        return f"{name}: {line}" if line else name
     failure = seen.outcome.failure
     return failure.exceptions[0].name if failure and failure.exceptions else seen.outcome.status
 
