@@ -2,8 +2,8 @@
 
     python tools/write_failures.py [--keep] [kind ...]      with --keep, what a scan said stays as it is
 
-The pages are never edited by hand. What torch says is the real output of the minimal script beside the kind's fixture; the
-rewrites are those of `exportdoctor.core.failure.explanations`, each of which tests/core/test_explain.py runs.
+The pages are not edited by hand. What torch says is the real output of the minimal script beside the kind's fixture;
+the rewrites are those of `exportdoctor.core.failure.explanations`, each of which tests/core/test_explain.py runs.
 """
 
 from __future__ import annotations
