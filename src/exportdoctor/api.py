@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from exportdoctor.core.errors import UsageError
-from exportdoctor.core.events import RunStarted, ScanOptions
-from exportdoctor.core.outcome import Exporter
+from exportdoctor.core.events import RunStarted
+from exportdoctor.core.exporters import Exporter
 from exportdoctor.core.report import Report
 from exportdoctor.core.run_state import RunState
+from exportdoctor.core.scan_options import ScanOptions
 from exportdoctor.core.target import BuildOptions, TargetRef
 from exportdoctor.engine.pool.launch import Fork
 from exportdoctor.engine.scan import scan as scan_events

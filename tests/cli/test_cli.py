@@ -26,6 +26,7 @@ from exportdoctor.core.codec import decode
 from exportdoctor.core.errors import ExitCode, TargetError, UsageError
 from exportdoctor.core.report import Report
 from exportdoctor.core.run_state import RunState, fold
+from exportdoctor.core.scan_options import ScanOptions
 from exportdoctor.core.target import TargetRef
 from exportdoctor.report import FORMS
 from exportdoctor.store.digest import request_digest
@@ -62,7 +63,7 @@ def known_target(tmp_path: Path) -> str:
     file = tmp_path / "model.py"
     file.write_text(FACTORY)
     events = tuple(qwen_scan())
-    options = ev.ScanOptions(exhaustive=True)
+    options = ScanOptions(exhaustive=True)
     digest = request_digest(resolve(TargetRef(ref=f"{file}:build")).identity(), options)
     RunCache().remember(digest, run=QWEN, path=stored(events), state=fold(events))
     return f"{file}:build"

@@ -17,8 +17,8 @@ from exportdoctor.core.errors import UsageError
 from exportdoctor.core.outcome import Agreement, ExceptionFact, Failure, Frame, Outcome, OutcomeStatus
 from exportdoctor.core.probe import Probe
 from exportdoctor.core.report import FAILING
-from exportdoctor.engine.cure.driver import CureSearch
-from exportdoctor.engine.cure.search import Prescriber
+from exportdoctor.engine.cure.driver import CureDriver
+from exportdoctor.engine.cure.search import CureSearch
 from exportdoctor.shims import SOUNDNESS, Cure, Shim
 from exportdoctor.store.runs import read_run
 from scanning import scan_file
@@ -62,13 +62,13 @@ def patient(diseases: int, cures: Cures, numbers: Callable[[frozenset[str]], Any
     return answer
 
 
-def treated(answer: Patient, shims: tuple[Shim, ...], *, twin: bool = False, values: bool = True) -> Prescriber:
+def treated(answer: Patient, shims: tuple[Shim, ...], *, twin: bool = False, values: bool = True) -> CureSearch:
     """The prescriber at the end of its search."""
     first = answer(ROOT)
-    doctor = Prescriber(
+    doctor = CureSearch(
         root=ROOT, first=first, twin=TWIN if twin else None, values=values, shims=shims, versions={"torch": "2.13.0"}
     )
-    search = CureSearch(doctor, None)
+    search = CureDriver(doctor, None)
     waiting = list(search.begin())
     while waiting:  # the newest first: what was asked ahead may be answered late
         probe = waiting.pop()

@@ -17,7 +17,7 @@ from exportdoctor.report.slice import as_dot, as_mermaid, as_text
 
 NAMES = ("batch", "sequence", "patches", "windows", "heads")
 PROBE = Probe(part="default", fqn="")
-ROOT = CallFact(question="q", kin="k", inputs=tuple(InputFact(path=n, kind="int64", axes=(n,)) for n in NAMES))
+ROOT = CallFact(question="q", group="k", inputs=tuple(InputFact(path=n, kind="int64", axes=(n,)) for n in NAMES))
 
 
 def failing(line: int = 7) -> Outcome:

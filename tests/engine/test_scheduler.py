@@ -156,7 +156,7 @@ def test_what_a_second_forward_tells_later_is_what_it_tells_at_once(llama: str, 
     assert isinstance(alone, Captured)
     assert (alone.at_one_size, later.at_one_size, at_once.at_one_size) == (True, False, False)
     assert alone.modules[0].calls[0].question == later.modules[0].calls[0].question
-    assert (later.modules, later.kin, later.axes) == (at_once.modules, at_once.kin, at_once.axes)
+    assert (later.modules, later.groups, later.axes) == (at_once.modules, at_once.groups, at_once.axes)
 
 
 def test_an_urgent_probe_goes_first_while_a_processor_is_left_to_the_others(llama: str, tmp_path: Path) -> None:

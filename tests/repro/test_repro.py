@@ -20,7 +20,7 @@ import pytest
 from exportdoctor.cli.main import run as command_line
 from exportdoctor.core.codec import encode
 from exportdoctor.core.events import RunFinished
-from exportdoctor.core.outcome import Birth, ExceptionFact, Failure, Frame, Outcome, OutcomeStatus
+from exportdoctor.core.outcome import ExceptionFact, Failure, Frame, Outcome, OutcomeStatus, SymbolOrigin
 from exportdoctor.reduce import Verdict
 from exportdoctor.reduce.source.passes.backward_slice import slice_backward
 from exportdoctor.reduce.source.passes.script_sizes import offer_eager_sizes
@@ -44,12 +44,12 @@ GUARD = "torch.fx.experimental.symbolic_shapes.GuardOnDataDependentSymNode"
 def failing(message: str, *, expression: str = "int(x)", source: str = "x = n.tolist()", kind: str = GUARD) -> Outcome:
     culprit = Frame(file="/repro/repro.py", line=4, function="forward", source=expression, user=True,
                     expression=expression)  # fmt: skip
-    birth = Birth(symbol="u0", frame=Frame(file="/repro/repro.py", line=3, function="forward", source=source))
+    birth = SymbolOrigin(symbol="u0", frame=Frame(file="/repro/repro.py", line=3, function="forward", source=source))
     failure = Failure(
         stage="export",
         exceptions=(ExceptionFact(type=kind, message=message),),
         frames=(culprit,),
-        births=(birth,),
+        origins=(birth,),
     )
     return Outcome(probe="1", status=OutcomeStatus.FAILED, failure=failure)
 

@@ -13,7 +13,7 @@ import pytest
 from exportdoctor.cli.main import run
 from exportdoctor.core.errors import UsageError
 from exportdoctor.core.failure.kinds import FailureKind
-from exportdoctor.core.outcome import Birth, ExceptionFact, Failure, Frame
+from exportdoctor.core.outcome import ExceptionFact, Failure, Frame, SymbolOrigin
 from exportdoctor.shims import (
     SOUNDNESS,
     Cure,
@@ -58,9 +58,9 @@ ROPE = Frame(file="modeling.py", line=5, function="Model.get_rope_index", source
 
 
 def failure(*frames: Frame, born: Frame | None = None, message: str = "Could not guard on u0 > 1") -> Failure:
-    births = (Birth(symbol="u0", frame=born),) if born else ()
+    births = (SymbolOrigin(symbol="u0", frame=born),) if born else ()
     fact = ExceptionFact(type="torch.fx.GuardOnDataDependentSymNode", message=message)
-    return Failure(stage="export", exceptions=(fact,), frames=frames, births=births)
+    return Failure(stage="export", exceptions=(fact,), frames=frames, origins=births)
 
 
 def names(seen: Seen) -> list[str]:

@@ -18,6 +18,7 @@ from exportdoctor.core.errors import ExitCode, StoreError, UsageError
 from exportdoctor.core.failure.kinds import KIND_OF_STATUS
 from exportdoctor.core.outcome import Outcome, OutcomeStatus
 from exportdoctor.core.run_state import fold
+from exportdoctor.core.scan_options import ScanOptions
 from exportdoctor.store import journal
 from exportdoctor.store.digest import changed_sources, file_digest, probe_digest, request_digest, shared_digest
 from exportdoctor.store.disk import replace_file
@@ -417,13 +418,13 @@ def test_a_damaged_or_unusable_cache_is_a_miss(tmp_path: Path) -> None:
 
 
 def test_a_digest_changes_with_everything_that_an_answer_depends_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = ev.ScanOptions()
+    plain = ScanOptions()
     digests = [
         request_digest({"config": 1}, plain),
         request_digest({"config": 2}, plain),
-        request_digest({"config": 1}, ev.ScanOptions(exporter="export-strict")),
-        request_digest({"config": 1}, ev.ScanOptions(exhaustive=True)),
-        request_digest({"config": 1}, ev.ScanOptions(cure=False)),
+        request_digest({"config": 1}, ScanOptions(exporter="export-strict")),
+        request_digest({"config": 1}, ScanOptions(exhaustive=True)),
+        request_digest({"config": 1}, ScanOptions(cure=False)),
         shared_digest({"a.py": "1"}, plain),
         shared_digest({"a.py": "2"}, plain),
         probe_digest("q", exporter="export", to="export", shims=(), rest="r"),
@@ -437,8 +438,8 @@ def test_a_digest_changes_with_everything_that_an_answer_depends_on(monkeypatch:
 
 
 def test_a_digest_does_not_change_with_limits_and_speed() -> None:
-    patient = ev.ScanOptions(jobs=7, timeout=900.0, memory_mb=1.0, use_cache=False)
-    assert request_digest({}, ev.ScanOptions()) == request_digest({}, patient)
+    patient = ScanOptions(jobs=7, timeout=900.0, memory_mb=1.0, use_cache=False)
+    assert request_digest({}, ScanOptions()) == request_digest({}, patient)
 
 
 def _with_sources(events: tuple[ev.AnyEvent, ...], sources: dict[str, str]) -> tuple[ev.AnyEvent, ...]:

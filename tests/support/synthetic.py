@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from exportdoctor.core import events as ev
 from exportdoctor.core.failure.kinds import FailureKind
 from exportdoctor.core.finding import ExceptionRecord, Finding, KnownIssueRecord, Repro, ShimTry
-from exportdoctor.core.outcome import Birth, ExceptionFact, Failure, Frame, Outcome, OutcomeStatus
+from exportdoctor.core.outcome import ExceptionFact, Failure, Frame, Outcome, OutcomeStatus, SymbolOrigin
 from exportdoctor.core.probe import Probe
 from exportdoctor.core.protocol.scan import CallFact, Captured, InputFact, ModuleFact, Opened
 from exportdoctor.core.report import Alternative, Prescription, Proof, Step
+from exportdoctor.core.scan_options import ScanOptions
 from exportdoctor.core.target import TargetRef
 
 START = 1_700_000_000.0
@@ -109,8 +110,8 @@ WINDOWS = Finding(
     ),
     repro=Repro(path="repro-F1.py", lines=9, imports=("torch",), verified=True),
     shims_tried=(ShimTry(shim="vision-geometry-outside", result="moved", next="F2"),),
-    born=(
-        Birth(
+    origins=(
+        SymbolOrigin(
             symbol="u0",
             op="aten._local_scalar_dense",
             frame=Frame(
@@ -152,7 +153,7 @@ def started(*, run: str = "20231114-221320-qwen2.5-vl-3b-x7", ref: str = "Qwen2.
         at=START,
         run=run,
         target=TargetRef(ref=ref, parts=("full",)),
-        options=ev.ScanOptions(exhaustive=True),
+        options=ScanOptions(exhaustive=True),
         version="0.1.0",
         command=("exportdoctor", "scan", ref),
         title=ref,
@@ -177,7 +178,7 @@ def opened(**changed: object) -> ev.TargetOpened:
 def captured(names: dict[str, str], *, part: str = "full", never: tuple[str, ...] = ("ModuleList",)) -> ev.PartCaptured:
     """A part with these submodules; a class in `never` is not called."""
     call = CallFact(
-        question="q", kin="k", inputs=(InputFact(path="args[0]", kind="Tensor", shape=(1, 8), dynamic=(1,)),)
+        question="q", group="k", inputs=(InputFact(path="args[0]", kind="Tensor", shape=(1, 8), dynamic=(1,)),)
     )
     modules = tuple(
         ModuleFact(fqn=fqn, class_name=kind, calls=() if kind in never else (call,)) for fqn, kind in names.items()

@@ -16,10 +16,10 @@ from exportdoctor.store.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from exportdoctor.core.outcome import Frame
-    from exportdoctor.engine.cure.try_shims import Tried
+    from exportdoctor.engine.cure.try_shims import PartTrial
 
 
-def note_tried(found: Sequence[Tried], run: Path) -> None:
+def note_tried(found: Sequence[PartTrial], run: Path) -> None:
     """Add each result to the run's finding of the failure that it was tried on. Raises StoreError."""
     with RunFolder.reopen(run) as folder:
         state = fold(folder.events)

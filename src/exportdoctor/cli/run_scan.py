@@ -14,6 +14,7 @@ from exportdoctor.cli.version import version
 from exportdoctor.core import events as ev
 from exportdoctor.core.errors import UsageError
 from exportdoctor.core.run_state import RunState, fold
+from exportdoctor.core.scan_options import ScanOptions
 from exportdoctor.core.target import TargetRef
 from exportdoctor.store.digest import changed_sources, request_digest, sources_of
 from exportdoctor.store.places import new_run_id, runs_root
@@ -25,7 +26,7 @@ Events = Generator[ev.AnyEvent]
 
 
 def start(
-    target: TargetRef, options: ev.ScanOptions, *, manner: Manner, out: Path | None, command: tuple[str, ...]
+    target: TargetRef, options: ScanOptions, *, manner: Manner, out: Path | None, command: tuple[str, ...]
 ) -> int:
     """Scan `target` into `out` (None = among the other runs); returns the exit code.
 

@@ -12,7 +12,8 @@ import click
 from exportdoctor.cli.complete import complete_runs, complete_targets
 from exportdoctor.cli.image_size import ImageSizeType
 from exportdoctor.core.errors import UsageError
-from exportdoctor.core.events import ScanOptions
+from exportdoctor.core.exporters import EXPORTERS
+from exportdoctor.core.scan_options import ScanOptions
 from exportdoctor.core.target import BuildOptions, TargetRef
 
 _POSITIVE = click.FloatRange(min=0, min_open=True)
@@ -26,7 +27,7 @@ _OF_A_RESUMED_RUN = frozenset({"resume", "timeout", "memory", "jobs", "as_json",
 @click.option("--part", "parts", multiple=True, metavar="P", help="Scan this part only; may be given again.")
 @click.option(
     "--exporter",
-    type=click.Choice(["export", "export-strict", "torchscript"]),
+    type=click.Choice(list(EXPORTERS)),
     default="export",
     show_default=True,
     help="How to export.",

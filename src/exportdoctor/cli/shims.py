@@ -17,7 +17,8 @@ from exportdoctor.cli.record_shim_try import note_tried
 from exportdoctor.cli.terminal import style_of, write_out
 from exportdoctor.core.codec import pretty
 from exportdoctor.core.errors import ExitCode
-from exportdoctor.core.events import ScanOptions
+from exportdoctor.core.exporters import EXPORTERS
+from exportdoctor.core.scan_options import ScanOptions
 from exportdoctor.report import wording
 from exportdoctor.report.canvas import Canvas, Span
 from exportdoctor.shims import SOUNDNESS_MEANS, Shim, find, installed_versions, registry
@@ -70,9 +71,7 @@ def show(name: str, files: tuple[str, ...], as_json: bool) -> int:
 @click.argument("name", metavar="ID[+ID...]")
 @click.argument("target", shell_complete=complete_targets)
 @click.option("--part", "parts", multiple=True, metavar="P", help="Try it on this part only; may be given again.")
-@click.option(
-    "--exporter", type=click.Choice(["export", "export-strict", "torchscript"]), default="export", help="How to export."
-)
+@click.option("--exporter", type=click.Choice(list(EXPORTERS)), default="export", help="How to export.")
 @click.option("--weights", default="fake", metavar="fake|random|PATH", help="As in a scan.")
 @click.option("--image-size", type=ImageSizeType(), metavar="HxW", help="The example image, in pixels.")
 @click.option("--static", is_flag=True, help="Fix every size.")

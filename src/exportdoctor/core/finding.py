@@ -8,7 +8,7 @@ import msgspec
 
 from exportdoctor.core.failure.kinds import FailureKind
 from exportdoctor.core.graph_slice import GraphSlice
-from exportdoctor.core.outcome import Birth, Frame, OpFact
+from exportdoctor.core.outcome import Frame, OpFact, SymbolOrigin
 
 Culprit = Literal["op", "python", "higher_order_op", "pytree", "dynamo", "call"]
 ShimResult = Literal["cured", "moved", "same", "error", "not_applicable"]
@@ -84,7 +84,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     known_issues: tuple[KnownIssueRecord, ...] = ()
     shims_tried: tuple[ShimTry, ...] = ()
     repro: Repro | None = None
-    born: tuple[Birth, ...] = ()
+    origins: tuple[SymbolOrigin, ...] = msgspec.field(default=(), name="born")
     last_op: OpFact | None = None
     modules: tuple[str, ...] = ()
     only_inside: str | None = None

@@ -13,7 +13,6 @@ import msgspec
 from exportdoctor.core.graph_slice import GraphSlice
 
 Stage = Literal["build", "capture", "export", "decompose", "translate", "load", "run", "numbers", "save"]
-Exporter = Literal["export", "export-strict", "torchscript"]
 
 
 class OutcomeStatus(StrEnum):
@@ -65,7 +64,7 @@ class ExceptionFact(msgspec.Struct, frozen=True, kw_only=True):
         return self.type.rpartition(".")[2]
 
 
-class Birth(msgspec.Struct, frozen=True, kw_only=True):
+class SymbolOrigin(msgspec.Struct, frozen=True, kw_only=True):
     """Where an unbacked symbol was made: the op that made it and the user's frame that asked for it."""
 
     symbol: str
@@ -91,7 +90,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     stage: Stage
     exceptions: tuple[ExceptionFact, ...]
     frames: tuple[Frame, ...] = ()
-    births: tuple[Birth, ...] = ()
+    origins: tuple[SymbolOrigin, ...] = msgspec.field(default=(), name="births")
     op: OpFact | None = None
     custom_ops: tuple[str, ...] | None = None
     guard: Frame | None = None

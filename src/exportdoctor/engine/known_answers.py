@@ -17,7 +17,7 @@ from exportdoctor.store.outcome_cache import OutcomeCache
 
 
 @dataclass
-class Answers:
+class KnownAnswers:
     """`question` tells the captured question that a probe is about; `sources` are what every answer rests on."""
 
     request: ScanRequest

@@ -15,10 +15,11 @@ import msgspec
 
 from exportdoctor.core import events as ev
 from exportdoctor.core.errors import WorkerLost
+from exportdoctor.core.exporters import EXPORTERS
 from exportdoctor.core.outcome import Outcome
 from exportdoctor.core.probe import Probe
 from exportdoctor.core.protocol.scan import TWIN, Capture, Captured, Opened, Prepare, Refused
-from exportdoctor.engine.known_answers import Answers
+from exportdoctor.engine.known_answers import KnownAnswers
 from exportdoctor.engine.part.part_scan import PartScan
 from exportdoctor.engine.pool.limits import Limits
 from exportdoctor.engine.pool.replies import captured
@@ -32,7 +33,7 @@ _EARLY = 600.0
 
 
 @dataclass
-class Asking:
+class ProbeScheduler:
     """All parts of one scan share it, so that two parts' attempts run side by side."""
 
     pool: Pool
@@ -49,7 +50,7 @@ class Asking:
     _early: dict[str, tuple[str, Flight]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._answers = Answers(self.request, self.opened.sources, self._question)
+        self._answers = KnownAnswers(self.request, self.opened.sources, self._question)
 
     def add(self, part: PartScan, *, forward_seconds: float) -> Iterator[ev.AnyEvent]:
         """Begin a part whose eager forward took so long."""
@@ -65,7 +66,7 @@ class Asking:
         """
         options = self.request.options
         alone = options.jobs > 1 and self.opened.isolation == "fork" and self.opened.weights == "fake"
-        if not alone or options.modules or options.exporter == "torchscript" or self.request.answers:
+        if not alone or options.modules or EXPORTERS[options.exporter].bakes_values or self.request.answers:
             return
         limit = max(self.limits.timeout, _EARLY) if self.limits.fixed is None else self.limits.fixed
         template = Probe(

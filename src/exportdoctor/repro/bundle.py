@@ -13,6 +13,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from exportdoctor.core.exporters import EXPORTERS
 from exportdoctor.core.finding import Finding
 from exportdoctor.core.outcome import Frame, OutcomeStatus
 from exportdoctor.report.graph_slice_svg import as_svg
@@ -26,11 +27,6 @@ _AROUND = 2
 _COLLECT_TIMEOUT = 60.0
 _MOST_SHOWN = 3000
 _SLICE_LINES = 25
-_WAYS = {
-    "export": "`torch.export.export(..., strict=False)`",
-    "export-strict": "`torch.export.export(..., strict=True)`",
-    "torchscript": "`torch.onnx.export(..., dynamo=False)`",
-}
 
 _DEATHS: dict[str, str] = {OutcomeStatus.TIMED_OUT: "never returning", OutcomeStatus.OUT_OF_MEMORY: "taking all memory"}
 
@@ -78,7 +74,7 @@ def issue(made: ReproResult, environment: str) -> str:
 
 def _happens(made: ReproResult) -> str:
     """One or two sentences: what is called, what it raises, how the script was checked."""
-    way = _WAYS.get(made.exporter, "the export")
+    way = EXPORTERS[made.exporter].call
     needs = " and ".join(made.imports)
     sighting = made.sighting
     ends = f"raises `{sighting.exception}`" if sighting.exception else f"ends by {_how_it_died(sighting.died)}"

@@ -72,7 +72,7 @@ def _of_symbols(kind: FailureKind, failure: Failure) -> tuple[str, tuple[str, ..
     if not kind.is_data_dependent:
         return "", ()
     culprit = failure.culprit
-    born = {word for birth in failure.births if birth.frame for word in _MAKERS.findall(birth.frame.source)}
+    born = {word for birth in failure.origins if birth.frame for word in _MAKERS.findall(birth.frame.source)}
     return operation(culprit.expression) if culprit else "", tuple(sorted(born))
 
 

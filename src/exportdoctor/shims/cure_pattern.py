@@ -34,7 +34,7 @@ def seen_in_failure(failure: Failure, *, kind: FailureKind, exporter: str = "exp
         exporter=exporter,
         messages=tuple(f"{fact.name}: {fact.message}" for fact in failure.exceptions),
         lines=_lines(failure.frames),
-        born=_lines(origin.frame for origin in failure.births if origin.frame is not None),
+        born=_lines(origin.frame for origin in failure.origins if origin.frame is not None),
     )
 
 

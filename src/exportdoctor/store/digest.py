@@ -15,7 +15,8 @@ from pathlib import Path
 import msgspec
 
 from exportdoctor.core.codec import encode
-from exportdoctor.core.events import AnyEvent, PartCaptured, ScanOptions, TargetOpened
+from exportdoctor.core.events import AnyEvent, PartCaptured, TargetOpened
+from exportdoctor.core.scan_options import ScanOptions
 
 # these change how torch, transformers or the user's code behave, and no file tells
 _VARIABLES = ("TORCH", "PYTORCH", "TRANSFORMERS_", "HF_", "CUDA_VISIBLE", "PYTHONPATH", "PYTHONHASHSEED")

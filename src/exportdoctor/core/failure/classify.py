@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from exportdoctor.core.exporters import EXPORTERS
 from exportdoctor.core.failure.evidence import Evidence, ExceptionLike, FrameLike, evidence_of
 from exportdoctor.core.failure.kinds import (
     KIND_OF_STAGE,
@@ -56,7 +57,7 @@ def classify(
 def _of_the_export(
     evidence: Evidence, *, exporter: str, op: str | None, custom_ops: Sequence[str] | None
 ) -> FailureKind:
-    legacy = exporter == "torchscript"
+    legacy = exporter in EXPORTERS and not EXPORTERS[exporter].makes_program
     rules: list[Rule] = [*MEMORY, *RULES]
     if legacy:
         rules.append(TRANSLATION)

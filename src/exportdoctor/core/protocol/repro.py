@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from exportdoctor.core.outcome import Exporter, Outcome
+from exportdoctor.core.exporters import Exporter
+from exportdoctor.core.outcome import Outcome
 from exportdoctor.core.probe import Probe
 from exportdoctor.core.target import TargetRef
 

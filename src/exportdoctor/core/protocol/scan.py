@@ -71,10 +71,10 @@ class InputFact(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CallFact(msgspec.Struct, frozen=True, kw_only=True):
-    """One distinct call of a module. Equal `question` = equal answer for certain; see Kin for the rest."""
+    """One distinct call of a module. Equal `question` = equal answer for certain; see EquivalenceGroup for the rest."""
 
     question: str
-    kin: str
+    group: str = msgspec.field(name="kin")
     times: int = 1
     inputs: tuple[InputFact, ...] = ()
     marks: tuple[str, ...] = ()
@@ -91,7 +91,7 @@ class ModuleFact(msgspec.Struct, frozen=True, kw_only=True):
     calls_left_out: int = 0
 
 
-class Kin(msgspec.Struct, frozen=True, kw_only=True):
+class EquivalenceGroup(msgspec.Struct, frozen=True, kw_only=True):
     """Questions that are equal but for the plain attributes in `differing`, each a (submodule path, name).
 
     The members' values of them are in CallFact.marks, in the same order.
@@ -140,7 +140,7 @@ class Captured(Reply, frozen=True, kw_only=True, tag="captured"):
     prefix: str
     seconds: float
     modules: tuple[ModuleFact, ...]
-    kin: tuple[Kin, ...] = ()
+    groups: tuple[EquivalenceGroup, ...] = msgspec.field(default=(), name="kin")
     axes: dict[str, tuple[str, ...]] = {}
     notes: tuple[str, ...] = ()
     sources: dict[str, str] = {}

@@ -16,7 +16,7 @@ Ids = tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stock:
+class ShimCatalogue:
     """`axes` are the part's dynamic axes by name, each with its places; `allow` may hold `unsound`."""
 
     shims: Sequence[Shim]

@@ -6,7 +6,7 @@ from exportdoctor.core.outcome import Failure, Frame, Outcome
 from exportdoctor.engine.verdicts.diagnosis import kind_of
 
 
-def deeper(before: Outcome, after: Outcome, *, exporter: str) -> bool:
+def is_later_failure(before: Outcome, after: Outcome, *, exporter: str) -> bool:
     """Whether the second failure comes later in the forward.
 
     A later line of the same function says so; else that more submodules had been entered, or as many and more nodes

@@ -14,13 +14,13 @@ from exportdoctor.engine.cure.catalogue import Ids
 
 
 @dataclass(frozen=True)
-class Ahead:
+class Prefetch:
     """Probes that will be asked presently, or may be: whoever carries them can begin at once. It has no answer."""
 
     probes: tuple[Probe, ...]
 
 
-Asked = Generator[Probe | Ahead, Outcome, None]
+Asked = Generator[Probe | Prefetch, Outcome, None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +35,7 @@ class Trial:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ground:
+class SearchTarget:
     """Where a search asks. `values`: its tensors have some, so a program's numbers can be compared with eager's."""
 
     probe: Probe

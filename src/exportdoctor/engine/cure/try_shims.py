@@ -9,11 +9,11 @@ from contextlib import closing
 import msgspec
 
 from exportdoctor.core.errors import WorkerLost
-from exportdoctor.core.events import ScanOptions
 from exportdoctor.core.finding import ShimResult
 from exportdoctor.core.outcome import Agreement, Frame, Outcome, OutcomeStatus
 from exportdoctor.core.probe import Probe
 from exportdoctor.core.protocol.scan import TWIN, Capture, Captured, Open, Opened
+from exportdoctor.core.scan_options import ScanOptions
 from exportdoctor.core.target import TargetRef
 from exportdoctor.engine.cure.trial import right_at_its_size
 from exportdoctor.engine.pool.launch import Launcher, Spawn
@@ -25,7 +25,7 @@ _PATIENCE = 600.0
 """Seconds for one attempt unless the user says otherwise; it ends sooner where it makes no progress."""
 
 
-class Tried(msgspec.Struct, frozen=True, kw_only=True):
+class PartTrial(msgspec.Struct, frozen=True, kw_only=True):
     """One part. `before` and `after` are sentences; `numbers` are the part's own or its small twin's.
 
     `at` is the line that fails without the shims, `next_at` the one that fails with them.
@@ -45,7 +45,7 @@ class Tried(msgspec.Struct, frozen=True, kw_only=True):
 
 def try_shims(
     target: TargetRef, options: ScanOptions, shims: tuple[str, ...], launcher: Launcher | None = None
-) -> Iterator[Tried]:
+) -> Iterator[PartTrial]:
     """What each part of `target` does under `shims`. Raises TargetError and UsageError."""
     opening = Open(target=target, shim_files=options.shim_files)
     patient = options.timeout is None
@@ -57,7 +57,7 @@ def try_shims(
             yield _tried(pool, opened, part, options, shims)
 
 
-def _tried(pool: Pool, opened: Opened, captured: Captured, options: ScanOptions, shims: tuple[str, ...]) -> Tried:
+def _tried(pool: Pool, opened: Opened, captured: Captured, options: ScanOptions, shims: tuple[str, ...]) -> PartTrial:
     values = opened.weights != "fake"
     plain = Probe(
         part=captured.part, fqn=captured.prefix, exporter=options.exporter, timeout=options.timeout or _PATIENCE
@@ -71,7 +71,7 @@ def _tried(pool: Pool, opened: Opened, captured: Captured, options: ScanOptions,
     specialised = _are_specialised(shims, options.shim_files, captured)
     proved = shown is not None and (shown.passed or (specialised and right_at_its_size(shown)))
     numbers = shown.numbers if shown is not None else ()
-    return Tried(
+    return PartTrial(
         part=captured.part,
         shims=shims,
         exports=before.passed,

@@ -9,7 +9,7 @@ from exportdoctor.core.failure.signature import signature_of
 from exportdoctor.core.outcome import Frame, Outcome, OutcomeStatus
 from exportdoctor.core.report import FAILING, ModuleStatus, PartVerdict
 from exportdoctor.engine.part.call_tree import moved
-from exportdoctor.engine.part.questions import Answer, Place
+from exportdoctor.engine.part.questions import Answer, CallSite
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Verdict:
         return moved(deepest, asked=self.deciding.asked.fqn, member=self.fqn)
 
 
-def judge(fqn: str, answers: tuple[tuple[Place, Answer], ...]) -> Verdict:
+def judge(fqn: str, answers: tuple[tuple[CallSite, Answer], ...]) -> Verdict:
     """The verdict for a module from the answers to all its distinct calls: it passes only where every call does."""
     deciding_place, deciding = next((pair for pair in answers if not pair[1].outcome.passed), answers[0])
     return Verdict(

@@ -103,7 +103,7 @@ def finding_of(
         stack=_told(failure.frames),
         explanation=explain(kind).paragraph,
         known_issues=known_of(outcome, exporter=exporter, dynamic=dynamic, versions=versions),
-        born=failure.births,
+        origins=failure.origins,
         last_op=failure.op,
         modules=case.modules() or (module,),
         only_inside=verdict.fqn if module != verdict.fqn and module in passing else None,

@@ -106,7 +106,7 @@ def why(finding: Finding) -> str:
 def born(finding: Finding) -> tuple[str, ...]:
     """Where each unbacked symbol of the message was made, one sentence each."""
     lines = []
-    for birth in finding.born:
+    for birth in finding.origins:
         frame = birth.frame
         by = f" by {birth.op}" if birth.op else ""
         at = f" at {short_path(frame.file)}:{frame.line} in {frame.function}" if frame else ""

@@ -13,7 +13,8 @@ from typing import Any
 import msgspec
 import torch
 
-from exportdoctor.core.outcome import Agreement, Birth, Failure, Frame, Outcome, OutcomeStatus
+from exportdoctor.core.exporters import EXPORTERS
+from exportdoctor.core.outcome import Agreement, Failure, Frame, Outcome, OutcomeStatus, SymbolOrigin
 from exportdoctor.core.probe import Probe
 from exportdoctor.shims import ExportCall, NotApplicable, ShimTrouble
 from exportdoctor.worker.attempt.fast_export import ExportContext, FastExport, finish_graphs
@@ -22,8 +23,7 @@ from exportdoctor.worker.attempt.shimmed_export import shimmed_export
 from exportdoctor.worker.attempt.torchscript import export_torchscript
 from exportdoctor.worker.capture.attribute_reads import watch_reads
 from exportdoctor.worker.capture.dim_names import all_dynamic, declared_dims, select_dims
-from exportdoctor.worker.capture.dynamic_dims import dynamic_shapes_of
-from exportdoctor.worker.capture.flat_signature import flat_signature
+from exportdoctor.worker.capture.dynamic_dims import dynamic_shapes_of, spell_out_kwargs
 from exportdoctor.worker.capture.forward_hooks import Call
 from exportdoctor.worker.capture.session import PartCapture
 from exportdoctor.worker.describe.describe_failure import cause_chain, describe_failure
@@ -53,7 +53,7 @@ def _strict(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, An
         return torch.export.export(module, args, kwargs, dynamic_shapes=shapes, strict=True)
 
 
-EXPORTERS: Mapping[str, Callable[..., Any]] = {
+_FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "export": _non_strict,
     "export-strict": _strict,
     "torchscript": export_torchscript,
@@ -70,7 +70,7 @@ def attempt(part: PartCapture, probe: Probe, *, shim_files: Sequence[str] = ()) 
 
 def attempt_fast(part: PartCapture, probe: Probe, *, shim_files: Sequence[str] = ()) -> Outcome | None:
     """As `attempt`, and sooner. None where the answer is in doubt: `attempt` must then be asked, in a fresh process."""
-    if probe.exporter != "export":
+    if not EXPORTERS[probe.exporter].has_fast_path:
         return attempt(part, probe, shim_files=shim_files)
     fast = FastExport()
     outcome = _attempt(part, probe, shim_files=shim_files, saving=fast.within)
@@ -103,8 +103,8 @@ def _attempt(part: PartCapture, probe: Probe, *, shim_files: Sequence[str], savi
                 numbers = shimmed_export(given, probe, files=shim_files, axes=part.built.axes, saving=saving)
             else:
                 with saving():
-                    program = EXPORTERS[probe.exporter](module, call.args, call.kwargs, shapes)
-                if probe.to in _LATER and probe.exporter != "torchscript":
+                    program = _FUNCTIONS[probe.exporter](module, call.args, call.kwargs, shapes)
+                if probe.to in _LATER and EXPORTERS[probe.exporter].makes_program:
                     stages |= run_later_stages(program, module, call, to=probe.to, prefix=probe.fqn)
     except StageFailed as error:
         stages |= {**dict.fromkeys(error.passed, "pass"), error.stage: "fail"}
@@ -149,7 +149,7 @@ def _failure(
     part: PartCapture,
     probe: Probe,
     *,
-    births: tuple[Birth, ...],
+    births: tuple[SymbolOrigin, ...],
     guard: Frame | None,
 ) -> Failure:
     """What the error itself says, and what was noted while it came about."""
@@ -157,7 +157,7 @@ def _failure(
     leads, note = slice_trace(chain, births, exporter=probe.exporter)
     traced, entered = trace_progress(chain)
     return msgspec.structs.replace(
-        failure, births=births, guard=guard, slice=leads, slice_note=note, traced=traced, entered=entered
+        failure, origins=births, guard=guard, slice=leads, slice_note=note, traced=traced, entered=entered
     )
 
 
@@ -187,7 +187,7 @@ def shapes_for(part: PartCapture, probe: Probe, module: torch.nn.Module) -> Shap
 def _spelled_out(part: PartCapture, probe: Probe, module: torch.nn.Module, call: Call) -> AbstractContextManager[None]:
     if not call.dims and (probe.fqn != part.prefix or probe.dynamic is None):
         return nullcontext()
-    return flat_signature(module, call.args, call.kwargs)
+    return spell_out_kwargs(module, call.args, call.kwargs)
 
 
 def _opaque_children(part: PartCapture, probe: Probe, call: Call) -> AbstractContextManager[tuple[str, ...]]:

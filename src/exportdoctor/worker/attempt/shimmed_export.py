@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 from torch.utils._pytree import tree_leaves
 
+from exportdoctor.core.exporters import EXPORTERS
 from exportdoctor.core.outcome import Agreement
 from exportdoctor.core.probe import Probe
 from exportdoctor.shims import ExportCall, apply_shims, export_program, find, order_shims
@@ -48,7 +49,7 @@ def shimmed_export(
 
 
 def _options(call: ExportCall, probe: Probe) -> Any:
-    return dataclasses.replace(call.options, strict=probe.exporter == "export-strict")
+    return dataclasses.replace(call.options, strict=EXPORTERS[probe.exporter].traces_with_dynamo)
 
 
 def _compare_set(ready: Callable[[], Any], given: ExportCall, one: InputSet) -> Agreement:

@@ -23,10 +23,9 @@ from exportdoctor.targets import BuiltPart
 from exportdoctor.worker.describe.describe_failure import state_id
 from exportdoctor.worker.prove.compare_outputs import compare_outputs, failed_run, tensors_in
 from exportdoctor.worker.prove.input_set import InputSet
-from exportdoctor.worker.translate import onnx_first_difference as onnx_numbers
-from exportdoctor.worker.translate import onnx_split
 from exportdoctor.worker.translate.failed_node import describe_export_failure, describe_stage_failure
 from exportdoctor.worker.translate.onnx_bisect import find_smallest_submodule
+from exportdoctor.worker.translate.onnx_first_difference import first_difference
 from exportdoctor.worker.translate.onnx_program import (
     check_model,
     flat_inputs,
@@ -36,6 +35,7 @@ from exportdoctor.worker.translate.onnx_program import (
     translate,
 )
 from exportdoctor.worker.translate.onnx_session import OnnxSession
+from exportdoctor.worker.translate.onnx_split import split_and_merge
 from exportdoctor.worker.translate.precision import losses_of
 
 RunProgram = Callable[[tuple[Any, ...], dict[str, Any]], list[torch.Tensor]]
@@ -185,7 +185,17 @@ def _as_onnx(job: PartJob, made: PartExport, call: ExportCall, program: Any) -> 
     _tell_dropped(made, translated.dropped)
     made.runs["ONNX Runtime"] = lambda args, kwargs: session.run(flat_inputs(reader, args, kwargs))
     if order.split > 1:
-        onnx_split.split_and_merge(job, made, path, reader)
+        _add_split(job, made, path, reader)
+
+
+def _add_split(job: PartJob, made: PartExport, path: Path, program: Any) -> None:
+    """Cut the file, and note the pieces and how they run one after the other and merged again."""
+    count = job.order.split
+    job.doing(f"cutting it into {count} files")
+    found = split_and_merge(path, count, device=job.device, external_data=job.order.external_data)
+    made.files += found.files
+    made.runs[f"{len(found.files)} files"] = lambda *inputs: found.run_pieces(flat_inputs(program, *inputs))
+    made.runs["merged again"] = lambda *inputs: found.run_merged(flat_inputs(program, *inputs))
 
 
 def _plainer(at: str, error: Exception, path: Path, program: Any, example: Any, job: PartJob) -> Trouble:
@@ -211,8 +221,9 @@ def _compare(job: PartJob, made: PartExport, call: ExportCall) -> None:
             made.numbers.append(_row(title, run, call, one))
     wrong = next((place for place, row in enumerate(made.numbers) if not row.holds and not row.trouble), None)
     if wrong is not None and job.order.to == "onnx":
-        found = onnx_numbers.first_difference(job, call, job.sets[wrong % len(job.sets)])
-        made.trouble = found
+        job.doing("looking for the first value that differs")
+        one = job.sets[wrong % len(job.sets)]
+        made.trouble = first_difference(call, one, opset=job.order.opset, prefix=job.part.prefix)
 
 
 def _row(title: str, run: RunProgram, call: ExportCall, one: InputSet) -> Agreement:

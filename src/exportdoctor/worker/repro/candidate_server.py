@@ -143,7 +143,7 @@ def _executed(candidate: Candidate, writer: int) -> Outcome:
     except (Exception, SystemExit, GeneratorExit) as error:
         stage = "export" if entrance.entered else "capture"
         failure = describe_failure(error, stage=stage, names={})  # type: ignore[arg-type]
-        failure = msgspec.structs.replace(failure, births=births.of(tuple(cause_chain(error))))
+        failure = msgspec.structs.replace(failure, origins=births.of(tuple(cause_chain(error))))
         status = OutcomeStatus.OUT_OF_MEMORY if isinstance(error, MemoryError) else OutcomeStatus.FAILED
         return _outcome(candidate, status, started, failure)
     if not entrance.entered:  # what exports nothing does not export well

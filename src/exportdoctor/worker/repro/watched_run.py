@@ -14,6 +14,7 @@ import torch
 
 from exportdoctor.core.codec import decode, encode
 from exportdoctor.core.errors import StoreError
+from exportdoctor.core.exporters import EXPORTERS
 from exportdoctor.core.outcome import Outcome, OutcomeStatus
 from exportdoctor.core.probe import Probe
 from exportdoctor.worker.attempt.export_attempt import attempt
@@ -52,7 +53,7 @@ def _child(part: PartCapture, probe: Probe, out: int, writer: int, *, exporting:
         recorder = Recorder(out, part.names)
         if not exporting:
             outcome = _eager(part, probe, recorder)
-        elif probe.exporter == "export-strict":
+        elif EXPORTERS[probe.exporter].traces_with_dynamo:
             outcome = attempt(part, probe)  # dynamo runs no user code that could be watched
         else:
             outcome = recorder.run(lambda: attempt(part, probe))

@@ -50,7 +50,7 @@ def describe_stage_failure(stage: str, error: BaseException, *, prefix: str = ""
     fact = fx_fact(node) if node is not None else _onnx_fact(str(error), model)
     innermost = chain[-1]
     said = statement(innermost).replace(f"{model.parent}{os.sep}" if model else os.sep + os.sep, "")
-    return _with_node(Trouble(stage=stage, exception=qualified_name(type(innermost)), message=said), fact, prefix)
+    return with_node(Trouble(stage=stage, exception=qualified_name(type(innermost)), message=said), fact, prefix)
 
 
 def describe_export_failure(error: BaseException, names: dict[int, str]) -> Trouble:
@@ -152,11 +152,7 @@ def _plain(name: str) -> str:
 
 
 def with_node(found: Trouble, fact: NodeFact | None, prefix: str) -> Trouble:
-    """The failure with a node's facts."""
-    return _with_node(found, fact, prefix)
-
-
-def _with_node(found: Trouble, fact: NodeFact | None, prefix: str) -> Trouble:
+    """The failure with a node's name, op, submodule and line; as it is without a node."""
     if fact is None:
         return found
     frames = [one for one in _FRAME.findall(fact.stack) if "/torch/" not in one[0]]

@@ -18,8 +18,7 @@ import torch
 from exportdoctor.core.protocol.export import Trouble
 from exportdoctor.shims import ExportCall
 from exportdoctor.worker.capture.dim_names import all_dynamic
-from exportdoctor.worker.capture.dynamic_dims import dynamic_shapes_of
-from exportdoctor.worker.capture.flat_signature import flat_signature
+from exportdoctor.worker.capture.dynamic_dims import dynamic_shapes_of, spell_out_kwargs
 from exportdoctor.worker.capture.forward_hooks import Call, ModuleCalls, add_dims, record_calls
 from exportdoctor.worker.capture.snapshot import CopyBudget
 from exportdoctor.worker.translate.failed_node import describe_stage_failure, same_trouble
@@ -98,7 +97,7 @@ def _fails(module: torch.nn.Module, seen: Call, *, opset: int, stage: str) -> Tr
 
 
 def _export(module: torch.nn.Module, seen: Call) -> Any:
-    context: AbstractContextManager[None] = flat_signature(module, seen.args, seen.kwargs)
+    context: AbstractContextManager[None] = spell_out_kwargs(module, seen.args, seen.kwargs)
     with torch.no_grad(), context:
         shapes = dynamic_shapes_of(module, seen.args, seen.kwargs, all_dynamic(seen))
         return torch.export.export(module, seen.args, seen.kwargs, dynamic_shapes=shapes, strict=False)

@@ -1,6 +1,6 @@
-"""Makes an ONNX file of an exported program, and turns inputs of the program into inputs of the file.
+"""Translates an exported program into an ONNX file, and turns inputs of the program into inputs of the file.
 
-What an ONNX file cannot say is left out here and counted: the assertions of the program.
+ONNX has no assertions: those of the program are dropped and counted.
 """
 
 from __future__ import annotations
@@ -34,11 +34,14 @@ class Translated:
     dropped: int
 
 
-def translate(program: Any, *, opset: int = 0) -> Translated:
-    """Translate an exported program, whose graph is changed by it. Raises what torch.onnx raises."""
+def translate(program: Any, *, opset: int = 0, optimise: bool = True) -> Translated:
+    """Translate an exported program, whose graph is changed by it. Raises what torch.onnx raises.
+
+    `opset` 0 is torch's default; `optimise` runs onnxscript's optimizer over the result.
+    """
     dropped = drop_assertions(program)
     with quiet():
-        made = torch.onnx.export(program, dynamo=True, verbose=False, opset_version=opset or None)
+        made = torch.onnx.export(program, dynamo=True, verbose=False, opset_version=opset or None, optimize=optimise)
     return Translated(made=made, dropped=dropped)
 
 
