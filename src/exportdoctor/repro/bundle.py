@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 
 from exportdoctor.core.exporters import EXPORTERS
+from exportdoctor.core.failure.messages import first_line, without_advice
 from exportdoctor.core.finding import Finding
 from exportdoctor.core.outcome import Frame, OutcomeStatus
 from exportdoctor.report.graph_slice_svg import as_svg
@@ -135,9 +136,8 @@ def _graph(finding: Finding) -> list[str]:
 
 def quote_message(message: str) -> str:
     """A message up to where torch begins to advise, without empty lines and the folders of one machine."""
-    text = re.split(r"\n\s*(?:For more information, run|The error above occurred|For C\+\+ stack)", message)[0]
     folders = r"[^\s()\"']*(?:exportdoctor-\w+|site-packages|dist-packages)/"
-    lines = (re.sub(folders, "", line).rstrip() for line in text.splitlines())
+    lines = (re.sub(folders, "", line).rstrip() for line in without_advice(message).splitlines())
     return "\n".join(filter(None, lines)).strip()
 
 
@@ -153,7 +153,7 @@ def _title(made: ReproResult) -> str:
     if not sighting.exception:
         return f"torch.export: {_how_it_died(sighting.died)} in {made.finding.function or 'the export'}"
     name = sighting.exception.rpartition(".")[2]
-    first = (sighting.message.strip().splitlines() or [""])[0].partition(" (unhinted")[0]
+    first = first_line(sighting.message).partition(" (unhinted")[0]
     return f"torch.export: {name}: {_shorten(first)}".rstrip(": ")
 
 

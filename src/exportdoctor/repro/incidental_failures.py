@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 from exportdoctor.core.failure.kinds import FailureKind
+from exportdoctor.core.failure.messages import first_line
 from exportdoctor.core.finding import Finding
 from exportdoctor.core.outcome import Outcome
 from exportdoctor.reduce import source_size
@@ -43,7 +44,7 @@ class IncidentalFailure:
     def summary(self) -> str:
         """It in one line."""
         at = f" at {self.culprit}" if self.culprit else ""
-        first = (self.message.splitlines() or [""])[0][:120]
+        first = first_line(self.message, 120)
         return f"{self.kind}{at}: {': '.join(filter(None, (self.exception, first)))}, {code_lines(self.source)} lines"
 
 
@@ -152,7 +153,7 @@ def _is_known(trait: Trait, findings: Collection[Finding]) -> bool:
 def _verify(failure: IncidentalFailure, trait: Trait, context: ReproContext) -> IncidentalFailure | None:
     if not verify(failure.source, trait).verified:
         return None
-    first = (failure.message.strip().splitlines() or [""])[0][:200]
+    first = first_line(failure.message, 200)
     header = Header(
         origin=f"met while {context.finding.id} was reduced: another failure, which the model itself may never show",
         expected=": ".join(filter(None, (failure.exception, first))),

@@ -12,8 +12,9 @@ import msgspec
 
 from exportdoctor.core.errors import UsageError
 from exportdoctor.core.failure.kinds import FailureKind
+from exportdoctor.core.failure.messages import first_line
 from exportdoctor.core.finding import Finding
-from exportdoctor.core.protocol.repro import Draft, Harvest, Harvested
+from exportdoctor.core.protocol.repro import DraftRequest, ReproducedFailure, ScriptDraft
 from exportdoctor.reduce import Verdict
 from exportdoctor.reduce.source.passes.script_sizes import shorten_embeddings, shorten_lists
 from exportdoctor.repro.budget import BudgetClock, ReductionBudget
@@ -134,10 +135,10 @@ def make_repro(request: ReproRequest, tell: Tell) -> ReproResult:
     )  # fmt: skip
 
 
-def _draft_request(run: StoredRun, finding: Finding) -> Harvest:
+def _draft_request(run: StoredRun, finding: Finding) -> DraftRequest:
     started = run.state.started
     assert started is not None  # read_run refuses others
-    return Harvest(
+    return DraftRequest(
         target=started.target,
         probe=probe_of(run.events, finding),
         signature=finding.signature,
@@ -152,14 +153,16 @@ def _limit(bench: Bench, trait: Trait) -> None:
     bench.width = 1 if trait.kind is FailureKind.OUT_OF_MEMORY else min(_WIDTH, os.cpu_count() or 1)
 
 
-def _first_failing_draft(harvesting: Harvesting, judge: CandidateJudge, tell: Tell) -> tuple[Draft, CandidateJudge]:
+def _first_failing_draft(
+    harvesting: Harvesting, judge: CandidateJudge, tell: Tell
+) -> tuple[ScriptDraft, CandidateJudge]:
     """The first draft that shows the same bug, and the judge that its reduction needs. Raises UsageError without one.
 
     One that kills or hangs its process must do so only when it is exported, as the user's model does, where there is
     such a draft: what kills any process is nobody's bug. Other drafts end where the failure was, and cannot run in
     eager mode yet.
     """
-    drafts: list[Draft] = []
+    drafts: list[ScriptDraft] = []
     for eager in (True, False) if judge.wanted.kind.ends_the_process else (False,):
         judge = judge.with_eager(eager)
         for draft in drafts if drafts else _remember(harvesting.drafts(), drafts):
@@ -173,7 +176,7 @@ def _first_failing_draft(harvesting: Harvesting, judge: CandidateJudge, tell: Te
     raise UsageError(f"no script without the model shows this failure ({why})", hint="The report's stack stands")
 
 
-def _remember(drafts: Iterator[Draft], into: list[Draft]) -> Iterator[Draft]:
+def _remember(drafts: Iterator[ScriptDraft], into: list[ScriptDraft]) -> Iterator[ScriptDraft]:
     for draft in drafts:
         into.append(draft)
         yield draft
@@ -194,7 +197,7 @@ def _how_it_ends(judge: CandidateJudge, source: str) -> str:
     if outcome.failure is None or not outcome.failure.exceptions:
         return outcome.status
     fact = outcome.failure.exceptions[0]
-    return f"{fact.name}: {(fact.message.splitlines() or [''])[0][:120]}"
+    return f"{fact.name}: {first_line(fact.message, 120)}"
 
 
 def _reduce(reducer: Reducer, source: str) -> Reduction:
@@ -230,20 +233,20 @@ def _verify(source: str, trait: Trait) -> Sighting:
             return verify(source, trait)
 
 
-def _needed_notes(draft: Draft, source: str) -> list[str]:
+def _needed_notes(draft: ScriptDraft, source: str) -> list[str]:
     """What the draft notes, without imports that the reduced source no longer has."""
     used = {*imports_of(source)}
     return [note for note in draft.notes if "imported from" not in note or used & set(note.split())]
 
 
-def _expected(seen: Harvested, sighting: Sighting) -> str:
+def _expected(seen: ReproducedFailure, sighting: Sighting) -> str:
     """What a user of the script will see, in one line."""
     if sighting.died:
         return sighting.died.replace("_", " ")
     if sighting.exception:
         name = sighting.exception.rpartition(".")[2]
-        lines = sighting.message.strip().splitlines()
-        return f"{name}: {lines[0][:200]}" if lines else name
+        line = first_line(sighting.message, 200)
+        return f"{name}: {line}" if line else name
     failure = seen.outcome.failure
     return failure.exceptions[0].name if failure and failure.exceptions else seen.outcome.status
 

@@ -11,7 +11,7 @@ from exportdoctor.core.failure.kinds import FailureKind
 from exportdoctor.core.failure.signature import signature_of
 from exportdoctor.core.finding import ExceptionRecord, Finding
 from exportdoctor.core.outcome import Outcome
-from exportdoctor.core.protocol.scan import TWIN
+from exportdoctor.core.protocol.scan import SMALL_MODEL
 from exportdoctor.core.report import FAILING, ModuleRecord, ModuleStatus, PartRecord, Report, Stats, TargetRecord
 from exportdoctor.report import tree, wording
 from exportdoctor_tui.state.outline import RowPath, row_paths
@@ -78,7 +78,7 @@ class RunningAttempt:
 def running_attempt(probe: Probe, pid: int, since: float) -> RunningAttempt:
     """The attempt at a probe; one on a part's small model is shown as one on the part."""
     return RunningAttempt(
-        part=probe.part.removesuffix(TWIN),
+        part=probe.part.removesuffix(SMALL_MODEL),
         fqn=probe.fqn,
         pid=pid,
         since=since,
@@ -89,7 +89,7 @@ def running_attempt(probe: Probe, pid: int, since: float) -> RunningAttempt:
 
 def is_plain(probe: Probe) -> bool:
     """Whether the probe exports the unchanged module, so that its outcome is the module's own."""
-    return not probe.shims and not probe.variant and not probe.part.endswith(TWIN)
+    return not probe.shims and not probe.variant and not probe.part.endswith(SMALL_MODEL)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
