@@ -1,4 +1,4 @@
-"""The story of a row in the reports' own sentences: what, where, why, what next; or why there is nothing to tell."""
+"""The tab Story, in the reports' sentences: what failed, where, why, what next; or the evidence for another status."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _BLANK = Content("")
 
 
 def story(selection: Selection) -> Content:
-    """Everything the first tab says."""
+    """The whole tab."""
     paragraphs = [_module(selection)]
     if selection.finding is not None:
         paragraphs += _finding_lines(selection, selection.finding)
@@ -77,7 +77,7 @@ def _finding_lines(selection: Selection, finding: Finding) -> Iterator[Content]:
 
 
 def _sentence(text: str) -> Content:
-    """A sentence; its label, where it has one, in bold."""
+    """A sentence, with its label in bold."""
     label = _LABELLED.match(text)
     if label is None:
         return Content(text)
@@ -102,7 +102,7 @@ def _status_lines(selection: Selection) -> Iterator[Content]:
 
 
 def _evidence(selection: Selection) -> str:
-    """How the verdict came about."""
+    """The evidence for the verdict."""
     record = selection.record
     if selection.row.status == "not_called":
         return "the forward never called it with these inputs."
