@@ -18,7 +18,7 @@ from exportdoctor.core.failure.messages import first_line
 from exportdoctor.core.finding import Finding
 from exportdoctor.core.outcome import Outcome
 from exportdoctor.reduce import source_size
-from exportdoctor.repro.repro_signature import Trait, anonymous, trait_of
+from exportdoctor.repro.repro_signature import Trait, trait_of
 from exportdoctor.repro.script import Header, code_lines, with_header
 from exportdoctor.repro.verdict_log import VerdictLog
 from exportdoctor.repro.verify import verify
@@ -87,7 +87,7 @@ class Met:
 
 def identity(trait: Trait) -> tuple[str, ...]:
     """What tells two failures apart here: what asked for a symbol's value, and what made it, does not."""
-    return (trait.kind, *trait.exceptions, trait.message)
+    return trait.raised
 
 
 def _is_of_export(outcome: Outcome, trait: Trait) -> bool:
@@ -143,7 +143,7 @@ def _looked_at(reducer: Reducer, source: str) -> tuple[Other, Trait] | None:
 
 
 def _is_known(trait: Trait, findings: Collection[Finding]) -> bool:
-    return any(one.kind == trait.kind and anonymous(one.exception.message) == trait.message for one in findings)
+    return any(trait.is_of_finding(finding) for finding in findings)
 
 
 def _proved(other: Other, trait: Trait, told: Circumstances) -> Other | None:
