@@ -43,7 +43,7 @@ LIMITS = {"first_screen_cpu_s": 0.5, "key_p95_ms": 50.0, "fold_20000_s": 1.0, "g
 
 def opening() -> list[ev.AnyEvent]:
     """The first events: 2,001 modules in 200 layers of ten."""
-    call = CallFact(question="q", kin="k", inputs=(InputFact(path="args[0]", kind="float32", shape=(1, 594, 2048)),))
+    call = CallFact(question="q", group="k", inputs=(InputFact(path="args[0]", kind="float32", shape=(1, 594, 2048)),))
     facts = [ModuleFact(fqn="", class_name="Model", calls=(call,))]
     for layer in range(LAYERS):
         name = f"layers.{layer}"

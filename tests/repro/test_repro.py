@@ -20,15 +20,20 @@ import pytest
 from exportdoctor.cli.main import run as command_line
 from exportdoctor.core.codec import encode
 from exportdoctor.core.events import RunFinished
+from exportdoctor.core.failure.identity import name_free_signature, outermost_operation
+from exportdoctor.core.failure.kinds import KIND_OF_STATUS, KINDS
+from exportdoctor.core.failure.messages import without_names
 from exportdoctor.core.outcome import ExceptionFact, Failure, Frame, Outcome, OutcomeStatus, SymbolOrigin
 from exportdoctor.reduce import Verdict
 from exportdoctor.reduce.source.passes.backward_slice import slice_backward
 from exportdoctor.reduce.source.passes.script_sizes import offer_eager_sizes
-from exportdoctor.repro.bundle import difference, folded
+from exportdoctor.repro.budget import BudgetClock, ReductionBudget
+from exportdoctor.repro.bundle import difference, fold_stack
+from exportdoctor.repro.candidate_judge import CandidateJudge, judge_outcome
 from exportdoctor.repro.candidate_runner import Bench
-from exportdoctor.repro.incidental_failures import Met
-from exportdoctor.repro.reduction import Budget, Reducer, Reduction
-from exportdoctor.repro.repro_signature import anonymous, operation, trait_of, verdict
+from exportdoctor.repro.incidental_failures import FailureCollector
+from exportdoctor.repro.pipeline import script_limits
+from exportdoctor.repro.reduction import Reducer, Reduction
 from exportdoctor.repro.script import code_lines, imports_of
 from exportdoctor.repro.verdict_log import VerdictLog
 from exportdoctor.repro.verify import raised, verify
@@ -56,9 +61,9 @@ VALUE = "Could not extract specialized integer from data-dependent expression u0
 
 
 def judged(wanted: Outcome, seen: Outcome) -> Verdict:
-    trait = trait_of(wanted, exporter="export")
-    assert trait is not None
-    return verdict(trait, seen, exporter="export")
+    signature = name_free_signature(wanted, exporter="export")
+    assert signature is not None
+    return judge_outcome(signature, seen, exporter="export")
 
 
 def test_the_same_failure_of_another_symbol_is_the_same_bug() -> None:
@@ -84,8 +89,8 @@ def test_a_crash_is_the_same_by_its_signal() -> None:
 
 def test_a_message_does_not_depend_on_how_the_user_names_things() -> None:
     one = "Found <class 'fixtures.batch.Batch'> in output, needed by mine::smooth"
-    assert anonymous(one) == anonymous("Found <class '__main__.B'> in output, needed by other::op")
-    assert anonymous("aten::add failed") != anonymous("mine::add failed")
+    assert without_names(one) == without_names("Found <class '__main__.B'> in output, needed by other::op")
+    assert without_names("aten::add failed") != without_names("mine::add failed")
 
 
 @pytest.mark.parametrize(
@@ -93,7 +98,7 @@ def test_a_message_does_not_depend_on_how_the_user_names_things() -> None:
     [("int(x)", "int"), ("a.tolist()", "tolist"), ("n > 1 and m", "condition"), ("[x] * n", "BinOp"), ("n >", "")],
 )
 def test_an_expression_is_known_by_its_outermost_operation(expression: str, name: str) -> None:
-    assert operation(expression) == name
+    assert outermost_operation(expression) == name
 
 
 SCRIPT = """\
@@ -153,8 +158,8 @@ def test_verdicts_are_remembered_for_the_same_bug_and_forgotten_for_another(tmp_
     VerdictLog(path, holds_for="a").note("x = 1", Verdict.YES)
     with open(path, "a") as file:
         file.write('{"torn')
-    assert VerdictLog(path, holds_for="a").known("x = 1") is Verdict.YES
-    assert VerdictLog(path, holds_for="b").known("x = 1") is None
+    assert VerdictLog(path, holds_for="a").verdict_of("x = 1") is Verdict.YES
+    assert VerdictLog(path, holds_for="b").verdict_of("x = 1") is None
 
 
 def test_the_last_exception_of_a_printed_traceback_is_read_with_all_its_lines() -> None:
@@ -181,7 +186,7 @@ def test_the_difference_to_the_passing_variant_names_both_lines() -> None:
 def test_a_folded_stack_counts_the_frames_of_torch() -> None:
     inner = Frame(file="/x/site-packages/torch/fx/a.py", line=1, function="g")
     user = Frame(file="/home/me/model.py", line=3, function="forward", source="int(x)", user=True)
-    assert folded((inner, inner, user, inner, inner)) == [
+    assert fold_stack((inner, inner, user, inner, inner)) == [
         "  … 2 frames of torch",
         '  File "model.py", line 3, in forward',
         "    int(x)",
@@ -190,12 +195,24 @@ def test_a_folded_stack_counts_the_frames_of_torch() -> None:
     ]
 
 
+@pytest.mark.parametrize("status", KIND_OF_STATUS)
+def test_the_script_of_a_dead_process_has_the_limits_of_its_kind(status: OutcomeStatus) -> None:
+    signature = name_free_signature(Outcome(probe="1", status=status), exporter="export")
+    assert signature is not None
+    limits = script_limits(signature.kind)
+    assert limits == {"timed_out": {"timeout": 40.0}, "out_of_memory": {"memory_mb": 900.0}}.get(status, {})
+
+
+def test_a_failure_that_is_raised_needs_no_limits_of_its_own() -> None:
+    assert all(not script_limits(kind) for kind in KINDS if not kind.ends_the_process)
+
+
 @pytest.mark.slow
 def test_a_script_that_no_longer_fails_so_is_not_verified() -> None:
-    trait = trait_of(failing(VALUE), exporter="export")
-    assert trait is not None
-    assert not verify("raise KeyError('x')", trait).verified
-    assert not verify("pass", trait).verified
+    signature = name_free_signature(failing(VALUE), exporter="export")
+    assert signature is not None
+    assert not verify("raise KeyError('x')", signature).verified
+    assert not verify("pass", signature).verified
 
 
 @pytest.fixture(scope="module")
@@ -205,10 +222,11 @@ def bench() -> Iterator[Bench]:
 
 
 def reducer_of(bench: Bench, source: str, *, questions: int) -> Reducer:
-    trait = trait_of(bench.run(source), exporter="export")
-    assert trait is not None
-    budget = Budget(seconds=math.inf, questions=questions)
-    return Reducer(bench, trait, "export", budget, lambda text: None, VerdictLog(None))
+    signature = name_free_signature(bench.run(source), exporter="export")
+    assert signature is not None
+    judge = CandidateJudge(bench=bench, wanted=signature, exporter="export", log=VerdictLog(None))
+    clock = BudgetClock(ReductionBudget(seconds=math.inf, questions=questions), bench)
+    return Reducer(judge, clock, lambda text: None)
 
 
 def minimum_of(path: Path) -> str:
@@ -225,7 +243,7 @@ def test_a_whole_network_is_reduced_to_about_the_length_of_a_minimum_by_hand(nam
     reducer = reducer_of(bench, source, questions=400)
     reduction = reducer.reduce(source)
     assert reduction.ended == "finished"
-    assert reducer.seen(reduction.source) is Verdict.YES
+    assert reducer.judge.rerun(reduction.source) is Verdict.YES
     assert code_lines(reduction.source) <= 1.5 * code_lines(minimum_of(path))
 
 
@@ -255,8 +273,7 @@ def test_a_failure_that_comes_and_goes_is_noticed(bench: Bench, tmp_path: Path) 
         "torch.export.export(M(), (torch.ones(2),))\n"
     )
     reducer = reducer_of(bench, source, questions=10)
-    found = Reduction(source)
-    reducer.confirm(found)
+    found = reducer.confirm(Reduction(source))
     assert found.flaky
     assert (found.same, found.runs) == (1, 2)
 
@@ -388,7 +405,7 @@ def test_another_failure_that_is_met_on_the_way_is_a_verified_script_of_its_own_
     run, bundle = recorded(target, tmp_path / "run"), tmp_path / "bundle"
     assert command_line(["repro", str(run), "F1", "-q", "--probes", "25", "--bundle", str(bundle)]) == 0
     told = capsys.readouterr().err
-    assert "met on the way" in told
+    assert "also found while reducing" in told
     other = run / "repros" / "F1-other-1.py"
     assert str(other) in told
     assert other.read_text() == (bundle / "other-1.py").read_text()
@@ -402,13 +419,13 @@ def test_another_failure_that_is_met_on_the_way_is_a_verified_script_of_its_own_
 
 
 def test_what_is_the_same_bug_a_finding_of_the_run_or_no_export_is_not_another_failure() -> None:
-    wanted = trait_of(failing(VALUE), exporter="export")
+    wanted = name_free_signature(failing(VALUE), exporter="export")
     assert wanted is not None
-    met = Met(wanted, "export", VerdictLog(None))
-    met.note("a", failing(VALUE, expression="[x] * n"))
-    met.note("b", Outcome(probe="1", status=OutcomeStatus.PASSED))
-    met.note("c", Outcome(probe="1", status=OutcomeStatus.TIMED_OUT))
-    met.note("d", Outcome(probe="1", status=OutcomeStatus.FAILED, failure=Failure(stage="capture", exceptions=())))
+    collector = FailureCollector(wanted, "export", VerdictLog(None))
+    collector.add("a", failing(VALUE, expression="[x] * n"))
+    collector.add("b", Outcome(probe="1", status=OutcomeStatus.PASSED))
+    collector.add("c", Outcome(probe="1", status=OutcomeStatus.TIMED_OUT))
+    collector.add("d", Outcome(probe="1", status=OutcomeStatus.FAILED, failure=Failure(stage="capture", exceptions=())))
     call = Frame(file="/repro/repro.py", line=9, function="<module>", source="torch.export.export(M())", user=True)
     broken = Failure(
         stage="export",
@@ -417,11 +434,11 @@ def test_what_is_the_same_bug_a_finding_of_the_run_or_no_export_is_not_another_f
         ),
         frames=(call,),
     )
-    met.note("f", Outcome(probe="1", status=OutcomeStatus.FAILED, failure=broken))
-    assert met.scripts() == ()
+    collector.add("f", Outcome(probe="1", status=OutcomeStatus.FAILED, failure=broken))
+    assert collector.scripts() == ()
     for source in ("eeeee", "ee", "eee"):
-        met.note(source, failing("Could not guard on data-dependent expression u0 > 1"))
-    assert met.scripts() == (("ee", "eeeee"),)
+        collector.add(source, failing("Could not guard on data-dependent expression u0 > 1"))
+    assert collector.scripts() == (("ee", "eeeee"),)
 
 
 @pytest.mark.slow

@@ -19,7 +19,7 @@ from exportdoctor.core.failure.messages import normalise, without_names
 from exportdoctor.core.failure.signature import signature_of
 from exportdoctor.core.finding import Finding
 from exportdoctor.core.outcome import Failure, Outcome, OutcomeStatus
-from exportdoctor.core.protocol.export import Trouble
+from exportdoctor.core.protocol.export import StageFailure
 
 # What a line may call to make symbols; others, such as int(), are what asks for the value at once
 _MAKES_SYMBOLS = re.compile(r"\.(tolist|item|nonzero|argwhere|unique\w*|masked_select|bincount|repeat_interleave)\b")
@@ -158,12 +158,12 @@ def outermost_operation(expression: str | None) -> str:
     return ""
 
 
-def same_stage_failure(one: Trouble, other: Trouble) -> bool:
+def same_stage_failure(one: StageFailure, other: StageFailure) -> bool:
     """Whether two failures of a stage after the export are the same, though their nodes have other names."""
     return _raised_by_stage(one) == _raised_by_stage(other)
 
 
-def _raised_by_stage(found: Trouble) -> tuple[str, str, str, str]:
+def _raised_by_stage(found: StageFailure) -> tuple[str, str, str, str]:
     message = re.sub(r"'[^']*'|\([\w.:/-]*\)", "<name>", re.sub(r"Load model from \S+ failed:", "", found.message))
     message = message.replace(found.node or "\0", "<name>")
     return found.stage, found.exception, found.op, normalise(message)

@@ -13,7 +13,7 @@ from exportdoctor.core.failure.messages import first_line
 from exportdoctor.core.finding import ShimResult
 from exportdoctor.core.outcome import Agreement, Frame, Outcome, OutcomeStatus
 from exportdoctor.core.probe import Probe
-from exportdoctor.core.protocol.scan import TWIN, Capture, Captured, Open, Opened
+from exportdoctor.core.protocol.scan import SMALL_MODEL, Capture, Captured, Open, Opened
 from exportdoctor.core.scan_options import ScanOptions
 from exportdoctor.core.target import TargetRef
 from exportdoctor.engine.cure.trial import right_at_its_size
@@ -67,7 +67,7 @@ def _tried(pool: Pool, opened: Opened, captured: Captured, options: ScanOptions,
     flights = [pool.submit(plain), pool.submit(treated)]
     before, after = (flight.result() for flight in flights)
     shown: Outcome | None = after
-    if after.passed and not values and opened.twins:
+    if after.passed and not values and opened.has_small_model:
         shown = _on_the_twin(pool, treated)
     specialised = _are_specialised(shims, options.shim_files, captured)
     proved = shown is not None and (shown.passed or (specialised and right_at_its_size(shown)))
@@ -94,7 +94,7 @@ def _are_specialised(shims: tuple[str, ...], files: tuple[str, ...], captured: C
 
 def _on_the_twin(pool: Pool, treated: Probe) -> Outcome | None:
     try:
-        found = pool.capture(Capture(part=treated.part + TWIN, exporter=treated.exporter))
+        found = pool.capture(Capture(part=treated.part + SMALL_MODEL, exporter=treated.exporter))
     except WorkerLost:
         return None
     if not isinstance(found, Captured):

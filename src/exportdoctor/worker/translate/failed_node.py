@@ -17,7 +17,7 @@ import torch
 
 from exportdoctor.core.failure.frames import frames_in_text, is_user_file
 from exportdoctor.core.failure.messages import first_line
-from exportdoctor.core.protocol.export import Trouble
+from exportdoctor.core.protocol.export import StageFailure
 from exportdoctor.worker.describe.describe_failure import cause_chain, describe_failure, qualified_name
 from exportdoctor.worker.describe.python_frames import tracebacks
 
@@ -44,21 +44,23 @@ class NodeFact:
     stack: str = ""
 
 
-def describe_stage_failure(stage: str, error: BaseException, *, prefix: str = "", model: Path | None = None) -> Trouble:
+def describe_stage_failure(
+    stage: str, error: BaseException, *, prefix: str = "", model: Path | None = None
+) -> StageFailure:
     """What failed and where. `prefix` is the part's place in the whole model, `model` the file that was loaded."""
     chain = tuple(cause_chain(error))
     node = _fx_node(chain)
     fact = fx_fact(node) if node is not None else _onnx_fact(str(error), model)
     innermost = chain[-1]
     said = first_line(innermost, _LONGEST).replace(f"{model.parent}{os.sep}" if model else os.sep + os.sep, "")
-    return with_node(Trouble(stage=stage, exception=qualified_name(type(innermost)), message=said), fact, prefix)
+    return with_node(StageFailure(stage=stage, exception=qualified_name(type(innermost)), message=said), fact, prefix)
 
 
-def describe_export_failure(error: BaseException, names: dict[int, str]) -> Trouble:
+def describe_export_failure(error: BaseException, names: dict[int, str]) -> StageFailure:
     """As `describe_stage_failure`, for the export itself: its frames tell the line."""
     failure = describe_failure(error, stage="export", names=names)
     culprit, first = failure.culprit, failure.exceptions[0]
-    return Trouble(
+    return StageFailure(
         stage="export",
         exception=first.type,
         message=first_line(error, _LONGEST),
@@ -135,7 +137,7 @@ def _plain(name: str) -> str:
     return name.partition("@")[0].removeprefix("L['self'].")
 
 
-def with_node(found: Trouble, fact: NodeFact | None, prefix: str) -> Trouble:
+def with_node(found: StageFailure, fact: NodeFact | None, prefix: str) -> StageFailure:
     """The failure with a node's name, op, submodule and line; as it is without a node."""
     if fact is None:
         return found

@@ -1,9 +1,9 @@
-"""Writes this folder's pages: for each kind of failure what torch says, why, what exportdoctor says, what works.
+"""Writes docs/failures: for each kind of failure what torch says, why, what exportdoctor says, and what works.
 
-    python docs/failures/write.py [--keep] [kind ...]      with --keep, what a scan said stays as it is
+    python tools/write_failures.py [--keep] [kind ...]      with --keep, what a scan said stays as it is
 
-The only source of the pages. What torch says is the real output of the minimal script beside the kind's fixture; the
-rewrites are those of `exportdoctor.core.failure.explanations`, each of which tests/core/test_explain.py runs.
+The pages are not edited by hand. What torch says is the real output of the minimal script beside the kind's fixture;
+the rewrites are those of `exportdoctor.core.failure.explanations`, each of which tests/core/test_explain.py runs.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from typing import Any
 from exportdoctor.core.failure.explanations import Rewrite, explain
 from exportdoctor.core.failure.kinds import KINDS
 from exportdoctor.core.outcome import Outcome, OutcomeStatus
-from exportdoctor.repro.bundle import stated
+from exportdoctor.repro.bundle import quote_message
 from exportdoctor.repro.candidate_runner import CANDIDATE_FILE, Bench
 
-HERE = Path(__file__).parent
-ROOT = HERE.parents[1]
+ROOT = Path(__file__).parents[1]
+PAGES = ROOT / "docs" / "failures"
 FIXTURES = {
     "data_dependent_value": "data_dependent_int",
     "data_dependent_guard": "if_tensor",
@@ -61,11 +61,11 @@ def main() -> None:
     chosen = [kind for kind in sys.argv[1:] if kind != "--keep"] or list(KINDS)
     with Bench(memory_mb=400) as bench:
         for kind in chosen:
-            path = HERE / f"{kind}.md"
+            path = PAGES / f"{kind}.md"
             said = said_in(path.read_text(encoding="utf-8")) if kept else scanned(kind)
             path.write_text(page(kind, bench, said=said), encoding="utf-8")
             print(kind, flush=True)
-    (HERE / "README.md").write_text(listing(), encoding="utf-8")
+    (PAGES / "README.md").write_text(listing(), encoding="utf-8")
 
 
 def literal(path: Path, name: str) -> Any:
@@ -127,7 +127,7 @@ def output_of(outcome: Outcome) -> str:
             OutcomeStatus.OUT_OF_MEMORY: "nothing: it takes all the memory that it can get",
         }.get(outcome.status, str(outcome.status))
     fact = failure.exceptions[0]
-    message = stated(fact.message).replace(CANDIDATE_FILE, "script.py")
+    message = quote_message(fact.message).replace(CANDIDATE_FILE, "script.py")
     shown = message if len(message) <= _MOST else message[:_MOST].rpartition("\n")[0] + "\n…"
     lines = _COLOURS.sub("", f"{fact.type.removeprefix('builtins.')}: {shown}").splitlines()
     return "\n".join(line.rstrip() for line in lines)

@@ -1,6 +1,6 @@
-"""Draws the pictures of docs/tui.md, and its key map, from the recorded scan of the full Qwen2.5-VL-3B.
+"""Draws the pictures of docs/tui.md and writes its key map, from a recorded scan of the full Qwen2.5-VL-3B.
 
-PYTHONPATH=src:tui:tests python docs/tui/draw.py
+PYTHONPATH=src:tui:tests/support python tools/draw_tui.py
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from exportdoctor_tui.screens.run import RunScreen
 from exportdoctor_tui.themes import LIGHT
 from tui_recorded import HERE, NOW, recorded, settled
 
-DOCS = Path(__file__).parent
+DOCS = Path(__file__).parents[1] / "docs"
 QWEN = HERE / "qwen"
 Picture = tuple[Path | None, tuple[int, int], tuple[str, ...], str]
 """Run, size, keys to press, theme."""
@@ -57,7 +57,7 @@ async def draw(name: str, picture: Picture, root: Path) -> None:
         for key in keys:
             await pilot.press(key)
         await pilot.pause(0.3)
-        (DOCS / f"{name}.svg").write_text(app.export_screenshot(title="exportdoctor"), encoding="utf-8")
+        (DOCS / "tui" / f"{name}.svg").write_text(app.export_screenshot(title="exportdoctor"), encoding="utf-8")
 
 
 def key_map() -> str:
@@ -78,7 +78,7 @@ def with_key_map(page: str) -> str:
 
 def main() -> None:
     """All of them."""
-    page = DOCS.parent / "tui.md"
+    page = DOCS / "tui.md"
     page.write_text(with_key_map(page.read_text(encoding="utf-8")), encoding="utf-8")
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder, "runs")
