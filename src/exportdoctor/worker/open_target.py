@@ -13,7 +13,7 @@ import torch
 from exportdoctor.core.errors import ExportdoctorError, TargetError
 from exportdoctor.core.protocol.scan import TWIN, Capture, Captured, Open, Opened, Prepare, Prepared, Refused
 from exportdoctor.core.target import TargetRef
-from exportdoctor.targets import Plan, resolve
+from exportdoctor.targets import Plan, build, has_small_model, plan_small_model, resolve
 from exportdoctor.targets.built import Built, BuiltPart
 from exportdoctor.targets.eager import run_once
 from exportdoctor.worker import environment
@@ -71,12 +71,12 @@ class Opening:
             seconds=round(time.perf_counter() - started, 3),
             parts=tuple(self.plan.parts),
             sources=environment.sources(self.built.model),
-            twins=self.built.weights == "fake" and self.plan.has_twin,
+            twins=self.built.weights == "fake" and has_small_model(self.plan),
         )
 
     def _build(self, plan: Plan) -> Built:
         try:
-            return plan.build()
+            return build(plan)
         except TargetError as error:
             message, hint = error.message, error.hint
             stack = "\n".join(error.stack)
@@ -127,9 +127,7 @@ class Opening:
         assert self.plan is not None
         try:
             if self.twin is None:
-                plan = self.plan.twin()
-                assert plan is not None
-                self.twin = plan.build()
+                self.twin = build(plan_small_model(self.plan))
             entry = self.twin.part(name)
             run_once(entry.module, (entry.args, entry.kwargs))
         except Exception as error:
