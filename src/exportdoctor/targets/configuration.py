@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from exportdoctor.core.errors import TargetError, UsageError
+from exportdoctor.core.failure.messages import first_line
 from exportdoctor.targets.image_sizes import ImageSize, check_image_size, image_unit
 from exportdoctor.targets.model.checkpoint import checkpoint_identity, find_checkpoint
 from exportdoctor.targets.recipes import Recipe, choose_parts, choose_recipe
@@ -162,9 +163,9 @@ def _hub_config(hub_id: str) -> Path:
     try:
         return _download(hub_id)
     except Exception as error:
-        lines = str(error).strip().splitlines() or [type(error).__name__]
+        line = first_line(error) or type(error).__name__
         raise UsageError(
-            f"{hub_id!r} is no folder here, is not in the local hub cache, and the hub did not give it: {lines[0]}",
+            f"{hub_id!r} is no folder here, is not in the local hub cache, and the hub did not give it: {line}",
             hint=f"Download it first (hf download {hub_id} config.json), or give a folder with config.json",
         ) from error
 

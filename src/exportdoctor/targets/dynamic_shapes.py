@@ -3,7 +3,8 @@
 A preset names each dynamic axis of each input once; dynamic shapes, title and the report's list of axes follow from it.
 Shapes given by users are matched with the inputs as in `torch.export`: by parameter name or in parameter order, with
 `**kwargs` bundled under its own name and a registered pytree node as the list of its children. What does not fit is
-skipped: torch reports it. `torch.export.ShapesCollection` does not replace this: it is keyed by tensor and has no names for axes.
+skipped: torch reports it. `torch.export.ShapesCollection` does not replace this: it is keyed by tensor and has no names
+for axes.
 """
 
 from __future__ import annotations

@@ -8,18 +8,17 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from exportdoctor.core.errors import ExportdoctorError, TargetError
+from exportdoctor.core.failure.frames import is_our_file
+from exportdoctor.core.failure.messages import first_line
 from exportdoctor.core.patch_attribute import patch_attribute
 
 if TYPE_CHECKING:
     from torch import nn
 
     from exportdoctor.targets.built import Inputs
-
-_OUR_FOLDER = str(Path(__file__).resolve().parent)
 
 
 def run_once(module: nn.Module, inputs: Inputs) -> Any:
@@ -118,17 +117,14 @@ def blame_target(what: str, *, hint: str = "") -> Iterator[None]:
     except ExportdoctorError:
         raise
     except (Exception, SystemExit) as error:
-        first_line = str(error).strip().splitlines()[:1]
-        message = ": ".join([what, type(error).__name__, *first_line])
+        message = ": ".join(filter(None, (what, type(error).__name__, first_line(error))))
         raise TargetError(message, hint=hint, stack=own_stack(error)) from error
 
 
 def own_stack(error: BaseException) -> tuple[str, ...]:
     """One line for each frame that is not ours, outermost first, then the exception itself."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not _is_ours(frame)]
+    stack = traceback.extract_tb(error.__traceback__)
+    frames = [frame for frame in stack if not (is_our_file(frame.filename) or frame.filename.startswith("<frozen"))]
     lines = [f"{frame.filename}:{frame.lineno} in {frame.name}: {frame.line or ''}" for frame in frames]
-    return (*(line.rstrip(": ") for line in lines), *(line.rstrip() for line in traceback.format_exception_only(error)))
-
-
-def _is_ours(frame: traceback.FrameSummary) -> bool:
-    return frame.filename.startswith((_OUR_FOLDER, "<frozen importlib"))
+    exception = (line.rstrip() for line in traceback.format_exception_only(error))
+    return (*(line.rstrip(": ") for line in lines), *exception)
