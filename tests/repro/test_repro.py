@@ -390,7 +390,7 @@ def test_another_failure_that_is_met_on_the_way_is_a_verified_script_of_its_own_
     run, bundle = recorded(target, tmp_path / "run"), tmp_path / "bundle"
     assert command_line(["repro", str(run), "F1", "-q", "--probes", "25", "--bundle", str(bundle)]) == 0
     told = capsys.readouterr().err
-    assert "met on the way" in told
+    assert "also found while reducing" in told
     other = run / "repros" / "F1-other-1.py"
     assert str(other) in told
     assert other.read_text() == (bundle / "other-1.py").read_text()

@@ -13,7 +13,7 @@ from exportdoctor.export.client import asked
 from exportdoctor.export.install_files import check_output_path, draft_folder, install, write_draft
 from exportdoctor.export.proof_file import as_json, as_markdown, proof_file
 from exportdoctor.export.shims_module import CACHES, ModuleHeader, file_name, shims_module
-from exportdoctor.export.summary import headline
+from exportdoctor.report.wording import export_headline
 from exportdoctor.shims import Shim, find, installed_versions, order_shims
 
 _KEPT = ("proved", "specialised")
@@ -72,7 +72,7 @@ def _texts(order: ExportRequest, handed: ExportResult, shims: Sequence[Shim], co
             made_by=command,
             versions={name: value for name, value in known.items() if name in kept},
             program=handed.files[0].name if handed.files else "",
-            proved=headline(order, handed),
+            proved=export_headline(order, handed),
             imports=handed.imports,
             image_input=order.image_input,
         )

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Any
 
-from exportdoctor.core.errors import UsageError
+from exportdoctor.core.errors import UsageError, did_you_mean
 from exportdoctor.targets.image_sizes import vision_settings
 
 VISION_LANGUAGE = "vision-language"
@@ -70,7 +69,6 @@ def choose_parts(asked: tuple[str, ...], *, available: tuple[str, ...], default:
     """The parts to scan: those of `asked` in the target's own order, else the default ones. Raises `UsageError`."""
     for name in asked:
         if name not in available:
-            near = get_close_matches(name, available, n=1)
-            meant = f"Did you mean {near[0]!r}? " if near else ""
-            raise UsageError(f"There is no part {name!r}", hint=f"{meant}Parts: {', '.join(available)}")
+            hint = f"{did_you_mean(name, available)}Parts: {', '.join(available)}"
+            raise UsageError(f"There is no part {name!r}", hint=hint)
     return tuple(name for name in available if name in asked) if asked else default

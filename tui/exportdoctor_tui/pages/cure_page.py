@@ -39,7 +39,7 @@ def _part(selection: Selection) -> Iterator[Content]:
     part = selection.part.record
     name = line(part.name)
     if part.prescription is not None:
-        yield Content.styled(f"◐ {name} is {wording.cure(part)}", "bold $text-warning")
+        yield Content.styled(f"◐ {name} {wording.cure(part)}", "bold $text-warning")
         yield _BLANK
         yield from _before_and_after(selection, part.prescription)
         yield from _what_to_do(selection)
@@ -77,11 +77,11 @@ def _short(text: str) -> str:
 def _what_to_do(selection: Selection) -> Iterator[Content]:
     """The prescription in the reports' sentences, and the command that applies it."""
     for sentence in wording.prescription(selection.part.record, _report(selection)):
-        label, mark, command = sentence.partition("Make it: ")
+        label, mark, command = sentence.partition(wording.EXPORT_LABEL)
         yield _BLANK
         if not label and mark:
-            yield Content.assemble(("Make it  ", "bold"), (line(command), "$text-accent"))
-            yield Content.styled("         here: a, then Export", "$foreground 60%")
+            yield Content.assemble(("Export it  ", "bold"), (line(command), "$text-accent"))
+            yield Content.styled("           here: a, then Export", "$foreground 60%")
         else:
             yield Content(line(sentence))
 
@@ -121,7 +121,7 @@ def _tries(selection: Selection) -> Iterator[Content]:
 
 def _try_line(tried: ShimTry) -> Content:
     sign, colour = _SIGNS[tried.result]
-    said = wording.shim_result(tried)[len(tried.shim) :]
+    said = f"  {wording.shim_effect(tried)}"
     remark = line(tried.note).removeprefix(f"{tried.shim}: ")
     note = f": {remark}" if remark else ""
     return Content.assemble((f"{sign} ", colour), (line(tried.shim), "bold"), (said, colour), (note, "$foreground 60%"))

@@ -84,7 +84,7 @@ def graph(selection: Selection) -> Content:
             Content.assemble((f"{verb}: ", "$foreground 60%"), (line(finding.last_op.name), "bold $text-accent"))
         )
         found += [Content(f"  {line(argument)}") for argument in finding.last_op.arguments]
-    for sentence in wording.born(finding):
+    for sentence in wording.symbol_origins(finding):
         found += [Content(""), Content(line(sentence))]
     return Content("\n").join(found)
 

@@ -24,7 +24,6 @@ _JOB_COLOURS = {
     "cancelled": "$text-warning",
 }
 _NAMED = 2  # parts that are named; of more the tabs tell
-_SHARE_FOR_A_GUESS = 0.05  # of the modules judged; an earlier guess is worth nothing
 
 
 def head(view: RunView) -> Content:
@@ -58,15 +57,15 @@ def _progress(view: RunView, now: float) -> Iterator[Content]:
     began = view.started.at if view.started else now
     elapsed = max(0.0, now - began)
     rate = view.stats.probes / elapsed if elapsed else 0.0
-    pieces = [wording.elapsed(elapsed), wording.count(view.stats.probes, "attempt"), f"{rate:.1f}/s"]
+    pieces = [wording.duration(elapsed), wording.count(view.stats.probes, "attempt"), f"{rate:.1f}/s"]
     if not view.parts:
         yield Content.assemble(("running  ", "bold $text-primary"), line(view.step or "starting"), f" · {pieces[0]}")
         return
     judged, called = (sum(numbers) for numbers in zip(*((part.judged, part.record.called) for part in view.parts)))
     share = judged / max(1, called)
-    left = remaining(share, elapsed)
+    left = wording.remaining_seconds(share, elapsed)
     if left is not None:
-        pieces.insert(1, f"~{wording.elapsed(left)} left")
+        pieces.insert(1, f"~{wording.duration(left)} left")
     full = round(share * _BAR)
     yield Content.assemble(
         ("running  ", "bold $text-primary"),
@@ -86,17 +85,12 @@ def _activity(view: RunView, share: float) -> str:
 
 
 def _attempt(attempt: RunningAttempt, now: float) -> Content:
-    since = f"{wording.elapsed(max(0.0, now - attempt.since)):>7}" if attempt.since else "       "
+    since = f"{wording.duration(max(0.0, now - attempt.since)):>7}" if attempt.since else "       "
     return Content.assemble(
         (f"  {since}  ", "$foreground 60%"),
         fit(f"{line(attempt.part)} ", 8) + line(wording.module_name(attempt.fqn)),
         (f"  {line(attempt.how)}", "$text-warning") if attempt.how else (f"  process {attempt.pid}", "$foreground 60%"),
     )
-
-
-def remaining(share: float, elapsed: float) -> float | None:
-    """Seconds that are left if modules go on being judged at the pace they were; None while that is no guess."""
-    return elapsed * (1 - share) / share if _SHARE_FOR_A_GUESS <= share < 1 else None
 
 
 def part_title(part: PartView, findings: int) -> tuple[str, str]:
@@ -112,7 +106,7 @@ def part_title(part: PartView, findings: int) -> tuple[str, str]:
 def job_line(job: BackgroundJob, now: float) -> Content:
     """The state of a job, and the last line that it printed."""
     state = job.state
-    since = f" · {wording.elapsed(max(0.0, now - job.begun))}" if state == "running" else ""
+    since = f" · {wording.duration(max(0.0, now - job.begun))}" if state == "running" else ""
     code = f" · exit code {job.code}" if state == "failed" else ""
     return Content.assemble(
         (f"{state}  ", f"bold {_JOB_COLOURS[state]}"),

@@ -60,7 +60,7 @@ def _finding_lines(selection: Selection, finding: Finding) -> Iterator[Content]:
     yield Content.assemble((f"{finding.id or '…'} · {kind} · {finding.stage}", "$foreground 60%"))
     if selection.part.cured:
         record = selection.part.record
-        yield Content.assemble((f"◐ {line(record.name)} is {wording.cure(record)}", "$text-warning"), ": 5 tells how")
+        yield Content.assemble((f"◐ {line(record.name)} {wording.cure(record)}", "$text-warning"), ": press 5 for how")
     yield _BLANK
     yield Content.styled(line(wording.culprit_line(finding)), "bold $text-accent")
     culprit = selection.culprit
@@ -112,4 +112,4 @@ def _evidence(selection: Selection) -> str:
         return f"equal to {line(wording.module_name(record.same_as))}, which was asked."
     if record.evidence == "parent":
         return "it lies inside a module that passes."
-    return f"asked, in {wording.elapsed(record.seconds)}."
+    return f"asked, in {wording.duration(record.seconds)}."

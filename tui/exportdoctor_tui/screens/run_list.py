@@ -151,7 +151,7 @@ def _cells(run: RunSummary) -> tuple[Content, ...]:
         Content.styled(line(run.ref) or "?", "bold"),
         Content.styled(run.status, _COLOURS[run.status]),
         Content(align_right(str(run.findings) if run.findings else "", 5)),
-        Content.styled(align_right(wording.elapsed(run.seconds) if run.seconds else "", 12), "$foreground 60%"),
+        Content.styled(align_right(wording.duration(run.seconds) if run.seconds else "", 12), "$foreground 60%"),
         problem or Content("  ").join(_verdict(part, verdict) for part, verdict in run.parts.items()),
         Content.styled(run.run, "$foreground 60%"),
     )

@@ -6,8 +6,8 @@ from exportdoctor.core.finding import Finding
 from exportdoctor.core.report import PartRecord, Report
 from exportdoctor.report import wording
 from exportdoctor.report.canvas import Canvas, Span
+from exportdoctor.report.folded_tree import Row, condense, group_siblings, label, silent
 from exportdoctor.report.style import Style
-from exportdoctor.report.tree import Row, condensed, grouped, label, silent
 
 _COLOURS = {"pass": "green", "cured": "yellow", "not_called": "dim", "not_asked": "dim"}
 
@@ -22,7 +22,7 @@ def render(report: Report, style: Style) -> str:
             _tree(part, canvas)
     for finding in report.findings:
         canvas.blank()
-        _finding(finding, report, canvas)
+        _finding_section(finding, report, canvas)
     for part in report.parts:
         _cure(part, report, canvas)
     _end(report, canvas)
@@ -31,10 +31,7 @@ def render(report: Report, style: Style) -> str:
 
 def _part_lines(report: Report, canvas: Canvas) -> None:
     """One line for each part, in columns where there is room."""
-    rows = [_part_cells(report, part, canvas.style) for part in report.parts]
-    widths = [max((len(row[column].text) for row in rows), default=0) for column in range(5)]
-    for row in rows:
-        canvas.columns(row, widths=widths, indent=2, hang=4)
+    canvas.table([_part_cells(report, part, canvas.style) for part in report.parts], indent=2, hang=4)
 
 
 def _part_cells(report: Report, part: PartRecord, style: Style) -> tuple[Span, ...]:
@@ -53,7 +50,7 @@ def _part_cells(report: Report, part: PartRecord, style: Style) -> tuple[Span, .
 def _tree(part: PartRecord, canvas: Canvas) -> None:
     canvas.blank()
     canvas.paragraph(wording.plain(f"{part.name} · {wording.coverage(part)}"), hang=2, colour="bold")
-    rows = _flat(condensed(grouped(part)), depth=0)
+    rows = _flat(condense(group_siblings(part)), depth=0)
     cells = [_row_cells(row, canvas.style) for _, row in rows]
     lengths = [
         (2 * depth + len(own[0].text), *(len(cell.text) for cell in own[1:])) for (depth, _), own in zip(rows, cells)
@@ -83,10 +80,10 @@ def _row_cells(row: Row, style: Style) -> tuple[Span, ...]:
     )
 
 
-def _finding(finding: Finding, report: Report, canvas: Canvas) -> None:
+def _finding_section(finding: Finding, report: Report, canvas: Canvas) -> None:
     """What, where, why, what next."""
     canvas.paragraph(wording.plain(wording.title(finding, report)), hang=4, colour="title")
-    if finding.source and not wording.told_before(finding, report):
+    if finding.source and not wording.same_as_earlier(finding, report):
         canvas.code(wording.plain(finding.source.strip()), indent=6)
     for sentence in wording.chapter(finding, report):
         canvas.paragraph(wording.plain(sentence), indent=4, hang=2)
@@ -97,7 +94,7 @@ def _cure(part: PartRecord, report: Report, canvas: Canvas) -> None:
     sentences = wording.prescription(part, report)
     if sentences:
         canvas.blank()
-        canvas.paragraph(wording.plain(f"Cure of {part.name}"), hang=4, colour="title")
+        canvas.paragraph(wording.plain(wording.cure_title(part)), hang=4, colour="title")
     for sentence in sentences:
         canvas.paragraph(wording.plain(sentence), indent=4, hang=2)
     if sentences:
@@ -110,7 +107,7 @@ def _end(report: Report, canvas: Canvas) -> None:
     for note in report.notes:
         canvas.paragraph(wording.plain(note), hang=2)
     canvas.paragraph(wording.cost(report), hang=2, colour="dim")
-    if text := wording.unfinished(report):
+    if text := wording.cut_off_note(report):
         canvas.paragraph(text, hang=2, colour="yellow")
 
 

@@ -1,8 +1,9 @@
-"""What an export says on the screen and in its Markdown: a few lines, the numbers first."""
+"""Sentences about an export: what was written, how it compares with eager, and what failed."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Protocol
 
 from exportdoctor.core.outcome import Agreement
 from exportdoctor.core.protocol.export import (
@@ -14,38 +15,42 @@ from exportdoctor.core.protocol.export import (
     StageFailure,
     ValueInfo,
 )
-from exportdoctor.shims import Shim
+from exportdoctor.report.wording.pieces import count, file_size
 
 _VERDICTS = {
-    "proved": "Proved: {count} in {engine} beside eager, without shims.",
-    "specialised": "Right only at the traced sizes: it agrees with eager there, and not at {wrong}.",
-    "differs": "Rejected: it runs, and computes other numbers than eager. No file was written.",
+    "proved": "Verified: {comparisons} with unpatched eager in {engine}.",
+    "specialised": "Correct only at the traced sizes: matches eager there, but not at {wrong}.",
+    "differs": "Rejected: it runs, but its outputs differ from eager. No file was written.",
     "fails": "No file was written.",
 }
 _STAGES = {
     "export": "torch.export fails",
-    "load": "it was made, and cannot be loaded",
+    "load": "the file was written, but cannot be loaded",
     "translate": "torch.onnx cannot translate the program",
-    "check": "onnx's checker refuses the file",
-    "run": "it was loaded, and fails when it runs",
-    "numbers": "it computes other numbers",
+    "check": "the ONNX checker rejects the file",
+    "run": "the file was loaded, but fails when it runs",
+    "numbers": "its outputs differ from eager",
 }
-_ASCII = str.maketrans({"✓": "+", "✗": "x", "Δ": "d", "·": "-", "…": "~"})
 _FINITE = 1e300
-_UNITS = ("bytes", "KB", "MB", "GB")
+_MOST_VALUES = 6  # inputs or outputs in a line
 
 
-def plain(text: str) -> str:
-    """The text for a terminal that shows ASCII alone."""
-    return text.translate(_ASCII)
+class ShimFacts(Protocol):
+    """What is said of a shim."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def soundness(self) -> str: ...
+    @property
+    def precondition(self) -> str: ...
 
 
-def headline(order: ExportRequest, handed: ExportResult) -> str:
-    """Target, part and what they were made with."""
+def export_headline(order: ExportRequest, handed: ExportResult) -> str:
+    """Target, part, and what they were built with."""
     facts = [order.target.ref, order.part, _weights(handed.weights), handed.dtype, handed.device]
-    facts += [f"{name} {handed.environment[name]}" for name in ("torch", "transformers") if name in handed.environment]
-    if order.to == "onnx":
-        facts += [f"{name} {handed.environment[name]}" for name in ("onnxruntime",) if name in handed.environment]
+    packages = ("torch", "transformers", *(("onnxruntime",) if order.to == "onnx" else ()))
+    facts += [f"{name} {handed.environment[name]}" for name in packages if name in handed.environment]
     return " · ".join(fact for fact in facts if fact)
 
 
@@ -53,11 +58,11 @@ def _weights(name: str) -> str:
     return f"{name} weights" if name in ("random", "checkpoint") else f"weights {name}"
 
 
-def lines_of(order: ExportRequest, handed: ExportResult, shims: Sequence[Shim]) -> list[str]:
+def export_lines(order: ExportRequest, handed: ExportResult, shims: Sequence[ShimFacts]) -> list[str]:
     """Everything but the headline."""
     used = [shim for shim in shims if shim.id in handed.shims]
     lines = [f"  {'shims':<8}{', '.join(f'{shim.id} ({shim.soundness})' for shim in used) or 'none needed'}"]
-    lines += [f"  {'given':<8}{shim.id} holds if {shim.precondition}" for shim in used if shim.precondition]
+    lines += [f"  {'':<8}{shim.id} is valid only if {shim.precondition}" for shim in used if shim.precondition]
     for one in handed.files:
         lines += _file(one, handed, titled=len(handed.files) < 3)
     width = max((len(row.inputs) for row in handed.numbers), default=0)
@@ -70,56 +75,53 @@ def lines_of(order: ExportRequest, handed: ExportResult, shims: Sequence[Shim]) 
     if handed.trouble is not None:
         lines += [f"  {line}" for line in _trouble(handed.trouble)]
         if handed.trouble.stage == "export":
-            lines.append(
-                f"  shims that cure it are sought by: exportdoctor scan {order.target.ref} --part {order.part}"
-            )
+            lines.append(f"  To search for shims: exportdoctor scan {order.target.ref} --part {order.part}")
     return [*lines, f"  {_verdict(handed)}"]
 
 
 def _file(one: ExportedFile, handed: ExportResult, *, titled: bool) -> Iterator[str]:
     opset = f", opset {handed.opset}" if handed.opset else ""
     data = f", weights in {', '.join(one.data)}" if one.data else ""
-    yield f"  {'file':<8}{one.name}, {size(one.bytes)}, {one.nodes} nodes{opset}{data}"
+    yield f"  {'file':<8}{one.name}, {file_size(one.bytes)}, {one.nodes} nodes{opset}{data}"
     for word, values in (("in", one.inputs), ("out", one.outputs)):
         if titled and values:
-            more = f" and {len(values) - 6} more" if len(values) > 6 else ""
-            yield f"  {word:<8}{', '.join(map(_input, values[:6]))}{more}"
+            more = f" and {len(values) - _MOST_VALUES} more" if len(values) > _MOST_VALUES else ""
+            yield f"  {word:<8}{', '.join(map(_value, values[:_MOST_VALUES]))}{more}"
 
 
-def _input(value: ValueInfo) -> str:
+def _value(value: ValueInfo) -> str:
     return f"{value.name} {value.dtype}[{', '.join(map(str, value.shape))}]"
 
 
-def size(count: int) -> str:
-    """A number of bytes, in the unit that suits it."""
-    amount, unit = float(count), 0
-    while amount >= 1000 and unit < len(_UNITS) - 1:
-        amount, unit = amount / 1000, unit + 1
-    return f"{amount:.3g} {_UNITS[unit]}" if unit else f"{count} bytes"
-
-
 def _number(value: float) -> str:
-    """A difference; beyond all numbers where one side is not finite."""
+    """A difference; it is huge where one side is not finite."""
     return "not finite" if value > _FINITE else f"{value:.1e}"
 
 
 def _row(row: Agreement, width: int) -> str:
-    mark = "✓" if row.holds else "✗"
+    lead = f"  {'✓' if row.holds else '✗'} {row.inputs:<{width}}  "
     if row.trouble:
-        return f"  {mark} {row.inputs:<{width}}  {row.trouble}"
-    if row.tolerance == 0:  # whole numbers
-        return f"  {mark} {row.inputs:<{width}}  " + ("the same as eager" if row.holds else f"{row.max_abs:.0f} differ")
-    told = f"max |Δ| {_number(row.max_abs)}, relative {_number(row.max_rel)}, allowed |Δ| {row.tolerance:.1e}"
-    return f"  {mark} {row.inputs:<{width}}  {told}"
+        return lead + row.trouble
+    if row.tolerance == 0:  # integers
+        return lead + ("same as eager" if row.holds else f"{row.max_abs:.0f} differ")
+    tolerance = f"tolerance {row.tolerance:.1e}"
+    return f"{lead}max |Δ| {_number(row.max_abs)}, relative {_number(row.max_rel)}, {tolerance}"
+
+
+def agreement_cell(row: Agreement) -> str:
+    """A comparison with eager, in a cell of a Markdown table."""
+    if row.trouble:
+        return row.trouble.replace("|", "\\|")
+    return f"largest difference {row.max_abs:.2g}, relative {row.max_rel:.2g}, tolerance {row.tolerance:.2g}"
 
 
 def _precision(found: Precision) -> Iterator[str]:
-    left = f", {found.share:.1e} of the largest value: about {found.digits:g} digits are left" if found.digits else ""
-    yield f"{found.dtype} beside float32, both in eager: max |Δ| {_number(found.max_abs)}{left}"
+    left = f", {found.share:.1e} of the largest value: about {found.digits:g} digits remain" if found.digits else ""
+    yield f"{found.dtype} compared with float32, both in eager: max |Δ| {_number(found.max_abs)}{left}"
     if found.overflow is not None:
         yield f"  not finite from {_at(found.overflow)} on"
     for loss in found.losses:
-        yield f"  most is lost at {_at(loss)}: error {loss.before:.1e} before, {loss.after:.1e} after"
+        yield f"  largest loss at {_at(loss)}: error {loss.before:.1e} before, {loss.after:.1e} after"
 
 
 def _at(loss: PrecisionLoss) -> str:
@@ -129,7 +131,7 @@ def _at(loss: PrecisionLoss) -> str:
 def _trouble(found: StageFailure) -> Iterator[str]:
     yield f"✗ {_STAGES.get(found.stage, found.stage)}: {found.exception.rpartition('.')[2]}: {found.message}"
     if found.node:
-        yield f"  at {found.node} ({found.op}), made by {_owner(found)}"
+        yield f"  at {found.node} ({found.op}), from {_owner(found)}"
     elif found.module:
         yield f"  in {_owner(found)}"
     if found.file:
@@ -138,9 +140,9 @@ def _trouble(found: StageFailure) -> Iterator[str]:
     if found.source:
         yield f"      {found.source}"
     if found.alone is not None:
-        yield f"  the smallest submodule that fails so by itself: {found.alone}"
+        yield f"  smallest submodule that fails in the same way on its own: {found.alone}"
     elif found.asked:
-        yield f"  {found.asked} of its submodules were asked alone, and none of them fails so by itself"
+        yield f"  {count(found.asked, 'submodule')} exported separately; none of them fails in the same way"
 
 
 def _owner(found: StageFailure) -> str:
@@ -150,9 +152,8 @@ def _owner(found: StageFailure) -> str:
 
 def _verdict(handed: ExportResult) -> str:
     wrong = [row.inputs for row in handed.numbers if not row.holds]
-    count = len(handed.numbers)
     return _VERDICTS[handed.verdict].format(
-        count=f"{count} comparisons" if count != 1 else "one comparison",
+        comparisons=count(len(handed.numbers), "comparison"),
         engine=handed.ran_in,
         wrong="; ".join(wrong[:3]),
     )

@@ -1,7 +1,7 @@
-"""Folds a part's module tree to what matters: rows of plain data that the text report and the terminal both draw.
+"""Folds a part's module tree into rows of plain data, which the reports and the terminal interface draw.
 
-`grouped` keeps the hierarchy and puts equal siblings in one row; `condensed` also drops what says nothing.
-Law: every called module is counted in exactly one row of each level that covers it.
+`group_siblings` keeps the hierarchy and puts equal siblings in one row; `condense` also drops subtrees that pass.
+Every called module is counted in exactly one row of each level.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from exportdoctor.core.report import FAILING, ModuleRecord, ModuleStatus, PartRecord
 
-TELLING = FAILING | {"cured"}
+NOTABLE = FAILING | {"cured"}
 _SILENT = ("not_called", "not_asked")
 
 
@@ -34,9 +34,9 @@ class Row:
     children: tuple[Row, ...] = ()
 
     @property
-    def telling(self) -> bool:
+    def notable(self) -> bool:
         """Whether it or something below it is more than a pass."""
-        return self.status in TELLING or any(child.telling for child in self.children)
+        return self.status in NOTABLE or any(child.notable for child in self.children)
 
 
 @dataclass(frozen=True)
@@ -47,19 +47,19 @@ class _Node:
     children: list[_Node]
 
 
-def grouped(part: PartRecord) -> tuple[Row, ...]:
+def group_siblings(part: PartRecord) -> tuple[Row, ...]:
     """The part's whole tree, equal siblings in one row."""
     return _group([_row(node, above="") for node in _roots(part.modules)])
 
 
-def condensed(rows: tuple[Row, ...]) -> tuple[Row, ...]:
+def condense(rows: tuple[Row, ...]) -> tuple[Row, ...]:
     """What a reader needs of `rows`: chains that lead to one failing row are joined, passing siblings share a row.
 
     Below a row whose children all pass nothing is shown; modules that have no verdict are left to `silent`.
     """
-    shown = [part for row in rows for part in _joined(row) if part.telling or part.status not in _SILENT]
-    failing = {(_container(row.names[0]), row.class_name) for row in shown if row.telling}
-    kept = [row for row in shown if row.telling or (_container(row.names[0]), row.class_name) in failing]
+    shown = [part for row in rows for part in _join_chain(row) if part.notable or part.status not in _SILENT]
+    failing = {(_container(row.names[0]), row.class_name) for row in shown if row.notable}
+    kept = [row for row in shown if row.notable or (_container(row.names[0]), row.class_name) in failing]
     rest = [row for row in shown if row not in kept]
     return (*kept, _as_one(rest)) if rest else tuple(kept)
 
@@ -83,10 +83,10 @@ def label(names: Iterable[str], *, most: int = 8) -> str:
     return ", ".join(pieces[: most - 1]) + f", … {len(pieces) - most + 1} more"
 
 
-def _joined(row: Row) -> list[Row]:
-    """The row condensed; in its place what is below it, where it only leads on to that."""
-    children = condensed(row.children)
-    telling = [child for child in children if child.telling]
+def _join_chain(row: Row) -> list[Row]:
+    """The condensed row; the rows below it instead where it only leads to them."""
+    children = condense(row.children)
+    telling = [child for child in children if child.notable]
     leads_on = row.status in _SILENT or (row.status == "fails_child" and len(telling) == 1)
     if leads_on and len(row.names) == 1:
         return [replace(child, names=tuple(_join(row.names[0], name) for name in child.names)) for child in children]
@@ -167,7 +167,7 @@ def _group(rows: list[Row]) -> tuple[Row, ...]:
 def _look(row: Row) -> object:
     """What two siblings must share to be one row; a sibling with a name of its own joins only others that fail."""
     container = _container(row.names[0])
-    own_name = None if container is not None or row.telling else row.names[0]
+    own_name = None if container is not None or row.notable else row.names[0]
     return (container, own_name, *_verdict(row))
 
 
