@@ -20,9 +20,10 @@ from pathlib import Path
 
 import psutil
 
+from exportdoctor.core.failure.identity import NameFreeSignature
 from exportdoctor.core.failure.kinds import KIND_OF_STATUS, FailureKind
+from exportdoctor.core.failure.messages import without_names
 from exportdoctor.core.outcome import OutcomeStatus
-from exportdoctor.repro.repro_signature import Trait, anonymous
 
 _TRACEBACK = "Traceback (most recent call last):\n"
 _CAUSED = "The above exception was the direct cause of the following exception:"
@@ -43,7 +44,7 @@ class Sighting:
     output: str = ""
 
 
-def verify(script: str, wanted: Trait, *, timeout: float = 120.0, memory_mb: float = 1500.0) -> Sighting:
+def verify(script: str, wanted: NameFreeSignature, *, timeout: float = 120.0, memory_mb: float = 1500.0) -> Sighting:
     """Run `script` by `python -I` in a folder of its own and compare what it shows with `wanted`."""
     with tempfile.TemporaryDirectory(prefix="exportdoctor-") as folder:
         path = Path(folder) / "repro.py"
@@ -96,7 +97,7 @@ def _watched(process: subprocess.Popen[bytes], *, timeout: float, memory_mb: flo
     return fate
 
 
-def _sighting(wanted: Trait, code: int | None, fate: OutcomeStatus | None, output: str) -> Sighting:
+def _sighting(wanted: NameFreeSignature, code: int | None, fate: OutcomeStatus | None, output: str) -> Sighting:
     if fate is not None:
         return Sighting(wanted.kind == KIND_OF_STATUS[fate], died=fate, output=output)
     if code is not None and code < 0:
@@ -111,7 +112,7 @@ def _sighting(wanted: Trait, code: int | None, fate: OutcomeStatus | None, outpu
     same = (
         bool(wanted.exceptions)
         and _printed(wanted.exceptions[0]) == name
-        and anonymous(message) == wanted.message
+        and without_names(message) == wanted.message
         and links >= len(wanted.exceptions) - 1
     )
     return Sighting(same, exception=name, message=message, output=output)
