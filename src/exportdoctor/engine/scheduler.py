@@ -121,7 +121,7 @@ class ProbeScheduler:
         try:
             return self.pool.capture(Capture(part=part.name + SMALL_MODEL, exporter=self.request.options.exporter))
         except WorkerLost as error:
-            return Refused(message=f"There is no small twin: {error.message}")
+            return Refused(message=f"There is no small model: {error.message}")
 
     def close(self) -> None:
         """Put the cache in order, however the scan ends."""

@@ -35,7 +35,7 @@ def asked(order: ExportRequest, doing: Callable[[str], None]) -> ExportResult:
                     return reply
                 case Refused():
                     raise reply.to_error()
-        raise WorkerLost(f"The process that makes the files has ended{_how(process)}", hint=_told(process))
+        raise WorkerLost(f"The export process has ended{_how(process)}", hint=_told(process))
     finally:
         _end(process)
 

@@ -66,7 +66,7 @@ class Harvesting:
         answer = self._process.stdout.readline()
         if not answer:
             raise WorkerLost(
-                "The process that harvests has ended", hint=f"Its output: {self.talk}" if self.talk else ""
+                "The process that writes draft scripts has ended", hint=f"Its output: {self.talk}" if self.talk else ""
             )
         reply: DraftReply = decode(answer, DraftReply)
         return reply

@@ -106,7 +106,7 @@ class CureSearch:
         outcome = yield self.twin
         if not self._same(outcome, self.first):
             return None
-        return SearchTarget(probe=self.twin, first=outcome, values=True, said="a small twin with random weights")
+        return SearchTarget(probe=self.twin, first=outcome, values=True, said="a small model with random weights")
 
     def _confirmed(
         self, large: SearchTarget, small: SearchTarget, cures: tuple[Cured, ...]

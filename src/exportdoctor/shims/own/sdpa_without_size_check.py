@@ -48,7 +48,7 @@ def _enter(call: ExportCall) -> Iterator[ExportCall]:
 
     made = rewrite_function(sdpa_attention.sdpa_attention_forward, SizesLast())
     if made is None:
-        raise NotApplicable("transformers' SDPA does not begin with a comparison of sizes")
+        raise NotApplicable("transformers' SDPA has no size check to replace")
     with ExitStack() as stack:
         stack.enter_context(patch_attribute(sdpa_attention, "sdpa_attention_forward", made))
         stack.enter_context(patch_item(type(ALL_ATTENTION_FUNCTIONS)._global_mapping, "sdpa", made))
