@@ -17,6 +17,7 @@ import torch
 
 from exportdoctor.core.failure.signature import normalise
 from exportdoctor.core.protocol.export import Trouble
+from exportdoctor.torch_internals.tracer_frames import node_at_work
 from exportdoctor.worker.describe.describe_failure import cause_chain, describe_failure, qualified_name
 from exportdoctor.worker.describe.frames import tracebacks
 
@@ -92,10 +93,7 @@ def _fx_node(chain: tuple[BaseException, ...]) -> torch.fx.Node | None:
     found: torch.fx.Node | None = None
     for error in chain:
         for link in tracebacks(error):
-            for name in ("node", "n"):
-                value = link.tb_frame.f_locals.get(name)
-                if isinstance(value, torch.fx.Node) and value.op == "call_function":
-                    found = value
+            found = node_at_work(link.tb_frame) or found
     return found
 
 
