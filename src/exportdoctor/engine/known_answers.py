@@ -53,7 +53,7 @@ class KnownAnswers:
         """For later runs."""
         key = self._key(probe) if self._cache is not None else None
         if self._cache is not None and key is not None:
-            self._cache.put(key, outcome)
+            self._cache.add(key, outcome)
 
     def close(self) -> None:
         """Put the cache in order."""

@@ -18,7 +18,8 @@ from exportdoctor.core.errors import WorkerLost
 from exportdoctor.core.exporters import EXPORTERS
 from exportdoctor.core.outcome import Outcome
 from exportdoctor.core.probe import Probe
-from exportdoctor.core.protocol.scan import TWIN, Capture, Captured, Opened, Prepare, Refused
+from exportdoctor.core.protocol.reply import Refused
+from exportdoctor.core.protocol.scan import SMALL_MODEL, Capture, Captured, Opened, Prepare
 from exportdoctor.engine.known_answers import KnownAnswers
 from exportdoctor.engine.part.part_scan import PartScan
 from exportdoctor.engine.pool.limits import Limits
@@ -109,7 +110,7 @@ class ProbeScheduler:
             if not part.has_root_failed() or part.name in self._sought:
                 continue
             self._sought.add(part.name)
-            twin = self._twin_of(part) if self.opened.twins else None
+            twin = self._twin_of(part) if self.opened.has_small_model else None
             if isinstance(twin, Refused):
                 yield ev.Noted(text=f"{part.name}: {twin.message}")
             found = twin if isinstance(twin, Captured) else None
@@ -118,9 +119,9 @@ class ProbeScheduler:
     def _twin_of(self, part: PartScan) -> Captured | Refused:
         """The part of the small twin, captured, or why there is none."""
         try:
-            return self.pool.capture(Capture(part=part.name + TWIN, exporter=self.request.options.exporter))
+            return self.pool.capture(Capture(part=part.name + SMALL_MODEL, exporter=self.request.options.exporter))
         except WorkerLost as error:
-            return Refused(stage="build", part=part.name, message=f"There is no small twin: {error.message}")
+            return Refused(message=f"There is no small twin: {error.message}")
 
     def close(self) -> None:
         """Put the cache in order, however the scan ends."""
@@ -202,9 +203,9 @@ class ProbeScheduler:
         return self._part_of(probe).call_fact(probe).question
 
     def _part_of(self, probe: Probe) -> PartScan:
-        return self.parts[probe.part.removesuffix(TWIN)]
+        return self.parts[probe.part.removesuffix(SMALL_MODEL)]
 
 
 def _is_of_a_search(probe: Probe) -> bool:
     """Whether a search for a cure waits for it: such a search asks one thing after the other, and takes longest."""
-    return bool(probe.shims) or probe.part.endswith(TWIN)
+    return bool(probe.shims) or probe.part.endswith(SMALL_MODEL)

@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 
+from exportdoctor.core.failure.messages import suggested_fixes
 from exportdoctor.core.patch_attribute import patch_attribute
 from exportdoctor.shims.export_call import ExportCall, shapes_by_name
 
@@ -89,8 +90,7 @@ def _refine_shapes(call: ExportCall, message: str) -> ExportCall | None:
     """The call with the dynamic shapes that torch suggests, or `None` where it suggests none that may be taken."""
     from torch.export.dynamic_shapes import refine_dynamic_shapes_from_suggested_fixes
 
-    fixes = message.partition("Suggested fixes:")[2].strip().split("\n\n")[0]
-    lines = [line.strip() for line in fixes.splitlines() if " = " in line]
+    lines = suggested_fixes(message)
     if call.options.suggested_fixes == "relations":
         lines = [line for line in lines if not line.partition(" = ")[2].strip().isdigit()]
     given = call.dynamic_shapes

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from exportdoctor.core.failure.messages import first_line
 from exportdoctor.core.finding import ShimResult
 from exportdoctor.core.outcome import Outcome, OutcomeStatus
 from exportdoctor.core.probe import Probe
@@ -84,5 +85,4 @@ def note_of(outcome: Outcome) -> str:
 def raised_note(outcome: Outcome) -> str:
     """What a try raised that leads nowhere, in a line."""
     facts = outcome.failure.exceptions if outcome.failure is not None else ()
-    lines = facts[0].message.strip().splitlines() if facts else []
-    return f"raises {facts[0].name}: {lines[0][:120] if lines else ''}".rstrip(": ") if facts else ""
+    return f"raises {facts[0].name}: {first_line(facts[0].message, 120)}".rstrip(": ") if facts else ""

@@ -9,10 +9,11 @@ from contextlib import closing
 import msgspec
 
 from exportdoctor.core.errors import WorkerLost
+from exportdoctor.core.failure.messages import first_line
 from exportdoctor.core.finding import ShimResult
 from exportdoctor.core.outcome import Agreement, Frame, Outcome, OutcomeStatus
 from exportdoctor.core.probe import Probe
-from exportdoctor.core.protocol.scan import TWIN, Capture, Captured, Open, Opened
+from exportdoctor.core.protocol.scan import SMALL_MODEL, Capture, Captured, Open, Opened
 from exportdoctor.core.scan_options import ScanOptions
 from exportdoctor.core.target import TargetRef
 from exportdoctor.engine.cure.trial import right_at_its_size
@@ -66,7 +67,7 @@ def _tried(pool: Pool, opened: Opened, captured: Captured, options: ScanOptions,
     flights = [pool.submit(plain), pool.submit(treated)]
     before, after = (flight.result() for flight in flights)
     shown: Outcome | None = after
-    if after.passed and not values and opened.twins:
+    if after.passed and not values and opened.has_small_model:
         shown = _on_the_twin(pool, treated)
     specialised = _are_specialised(shims, options.shim_files, captured)
     proved = shown is not None and (shown.passed or (specialised and right_at_its_size(shown)))
@@ -93,7 +94,7 @@ def _are_specialised(shims: tuple[str, ...], files: tuple[str, ...], captured: C
 
 def _on_the_twin(pool: Pool, treated: Probe) -> Outcome | None:
     try:
-        found = pool.capture(Capture(part=treated.part + TWIN, exporter=treated.exporter))
+        found = pool.capture(Capture(part=treated.part + SMALL_MODEL, exporter=treated.exporter))
     except WorkerLost:
         return None
     if not isinstance(found, Captured):
@@ -126,5 +127,4 @@ def _said(outcome: Outcome) -> str:
         return outcome.status.replace("_", " ") + (f" ({outcome.signal})" if outcome.signal else "")
     first, culprit = failure.exceptions[0], failure.culprit
     where = f" at {culprit.file.rpartition('/')[2]}:{culprit.line} in {culprit.function}" if culprit else ""
-    message = next(iter(first.message.strip().splitlines()), "")
-    return f"fails{where}: {first.name}: {message[:200]}"
+    return f"fails{where}: {first.name}: {first_line(first.message, 200)}"

@@ -36,7 +36,7 @@ class Answer:
 
 @dataclass
 class _Family:
-    """One kin group: who waits, who represents it now, and what representatives have shown."""
+    """One equivalence group: who waits, who represents it now, and what representatives have shown."""
 
     differing: tuple[tuple[str, str], ...] = ()
     waiting: dict[str, tuple[CallSite, CallFact]] = field(default_factory=dict)

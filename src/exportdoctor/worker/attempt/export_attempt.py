@@ -14,6 +14,7 @@ import msgspec
 import torch
 
 from exportdoctor.core.exporters import EXPORTERS
+from exportdoctor.core.failure.messages import first_line
 from exportdoctor.core.outcome import Agreement, Failure, Frame, Outcome, OutcomeStatus, SymbolOrigin
 from exportdoctor.core.probe import Probe
 from exportdoctor.shims import ExportCall, NotApplicable, ShimTrouble
@@ -117,9 +118,7 @@ def _attempt(part: PartCapture, probe: Probe, *, shim_files: Sequence[str], savi
         chain = tuple(cause_chain(error))
         if probe.opaque and blames_opaque_op(chain):
             _log(error, "")
-            return _outcome(
-                probe, OutcomeStatus.NOT_APPLICABLE, started, reads=None, kept=kept, note=_first_line(error)
-            )
+            return _outcome(probe, OutcomeStatus.NOT_APPLICABLE, started, reads=None, kept=kept, note=_note(error))
         failure = _failure(error, chain, part, probe, births=births.of(chain), guard=guards.frame_of_violated(chain))
         _log(error, partial_graph(chain))
         status = OutcomeStatus.OUT_OF_MEMORY if isinstance(error, MemoryError) else OutcomeStatus.FAILED
@@ -160,8 +159,8 @@ def _failure(
     )
 
 
-def _first_line(error: BaseException) -> str:
-    return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0][:200]}"
+def _note(error: BaseException) -> str:
+    return f"{type(error).__name__}: {first_line(error, 200)}"
 
 
 def _log(error: BaseException, graph: str) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from exportdoctor.torch_internals.tracer_frames import is_tracer_of, node_of
-from exportdoctor.worker.describe.frames import is_user_frame, tracebacks
+from exportdoctor.worker.describe.python_frames import is_user_frame, tracebacks
 
 
 def user_names(chain: tuple[BaseException, ...], graph: torch.fx.Graph) -> dict[torch.fx.Node, str]:

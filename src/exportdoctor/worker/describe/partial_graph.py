@@ -10,7 +10,7 @@ import torch
 from exportdoctor.core.outcome import OpFact
 from exportdoctor.torch_internals.dynamo_frames import interpreted_graph, partial_code
 from exportdoctor.torch_internals.tracer_frames import dispatched_op, is_operator, leaked_constant, traced_graph
-from exportdoctor.worker.describe.frames import tracebacks
+from exportdoctor.worker.describe.python_frames import tracebacks
 
 _GRAPH_LIMIT = 200_000
 

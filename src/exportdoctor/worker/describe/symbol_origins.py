@@ -12,14 +12,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import FrameType
 
+from exportdoctor.core.failure.frames import OUR_FOLDER, is_user_file
 from exportdoctor.core.outcome import Frame, SymbolOrigin
 from exportdoctor.torch_internals.dynamo_frames import current_stack
 from exportdoctor.torch_internals.shape_env import after_each_new_symbol, symbols_of_condition
 from exportdoctor.torch_internals.tracer_frames import dispatched_op
-from exportdoctor.worker.describe.frames import OURS, is_user_file, is_user_frame, source_line
+from exportdoctor.worker.describe.python_frames import is_user_frame, source_line
 
 _KEPT = 10_000
-_ATTEMPT = OURS + os.path.join("worker", "attempt", "export_attempt.py")
+_ATTEMPT = OUR_FOLDER + os.path.join("worker", "attempt", "export_attempt.py")
 
 
 @dataclass

@@ -15,11 +15,11 @@ import networkx as nx
 import torch
 
 from exportdoctor.core.exporters import EXPORTERS
+from exportdoctor.core.failure.frames import is_user_file
 from exportdoctor.core.graph_slice import GraphSlice, SliceNode
 from exportdoctor.core.outcome import Frame, SymbolOrigin
 from exportdoctor.torch_internals.shape_env import symbols_in
 from exportdoctor.torch_internals.tracer_frames import is_operator
-from exportdoctor.worker.describe.frames import is_user_file, source_line
 from exportdoctor.worker.describe.node_names import nodes_of_tensors, user_names
 from exportdoctor.worker.describe.partial_graph import (
     dynamo_graphs,
@@ -29,6 +29,7 @@ from exportdoctor.worker.describe.partial_graph import (
     traced_graphs,
     value_of,
 )
+from exportdoctor.worker.describe.python_frames import source_line
 from exportdoctor.worker.describe.symbol_origins import undecided_symbols
 
 _NODES = 40

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from exportdoctor.core.outcome import Agreement
-from exportdoctor.core.protocol.export import Loss, Order, Trouble, Written
+from exportdoctor.core.protocol.export import ExportedFile, ExportRequest, PrecisionLoss, StageFailure
 from exportdoctor.shims import ExportCall, Inputs, Shim, apply_shims, call_for_part, export_program
 from exportdoctor.targets import BuiltPart
 from exportdoctor.torch_internals.pytree_registry import inputs_in_traced_order, is_builtin_class
@@ -45,13 +45,13 @@ RunProgram = Callable[[tuple[Any, ...], dict[str, Any]], list[torch.Tensor]]
 class PartExport:
     """What came of one part. `runs` are the loaded programs by what they are; none where a stage failed."""
 
-    files: list[Written] = field(default_factory=list)
+    files: list[ExportedFile] = field(default_factory=list)
     numbers: list[Agreement] = field(default_factory=list)
-    trouble: Trouble | None = None
+    trouble: StageFailure | None = None
     notes: list[str] = field(default_factory=list)
     runs: dict[str, RunProgram] = field(default_factory=dict)
     opset: int = 0
-    losses: tuple[Loss, ...] = ()
+    losses: tuple[PrecisionLoss, ...] = ()
     imports: tuple[str, ...] = ()
     convert: Callable[[Inputs], Inputs] = field(default=lambda inputs: inputs)
 
@@ -60,7 +60,7 @@ class PartExport:
 class PartJob:
     """What to make of which part, and where. `stem` is the file's name without its suffix."""
 
-    order: Order
+    order: ExportRequest
     part: BuiltPart
     shims: Sequence[Shim]
     sets: Sequence[InputSet]
@@ -78,7 +78,7 @@ class PartJob:
 class StageStopped(Exception):
     """A stage failed; `found` says which and where."""
 
-    def __init__(self, found: Trouble) -> None:
+    def __init__(self, found: StageFailure) -> None:
         super().__init__(found.message)
         self.found = found
 
@@ -128,7 +128,7 @@ def _as_program(job: PartJob, made: PartExport, program: Any) -> None:
             raise OSError(errno.ENOSPC, "the disk is full, or the file larger than allowed") from error
         raise StageStopped(describe_stage_failure("load", error, prefix=job.part.prefix)) from error
     made.files.append(
-        Written(name=path.name, bytes=path.stat().st_size, nodes=len(program.graph.nodes), what=job.part.name)
+        ExportedFile(name=path.name, bytes=path.stat().st_size, nodes=len(program.graph.nodes), what=job.part.name)
     )
     made.runs["torch"] = lambda args, kwargs: tensors_in(loaded(*args, **kwargs))
 
@@ -197,7 +197,7 @@ def _add_split(job: PartJob, made: PartExport, path: Path, program: Any) -> None
     made.runs["merged again"] = lambda *inputs: found.run_merged(flat_inputs(program, *inputs))
 
 
-def _plainer(at: str, error: Exception, path: Path, program: Any, example: Any, job: PartJob) -> Trouble:
+def _plainer(at: str, error: Exception, path: Path, program: Any, example: Any, job: PartJob) -> StageFailure:
     """The failure as it is without ONNX Runtime's optimisations: they fuse nodes, whose names say little."""
     if at not in ("load", "run"):
         return describe_stage_failure(at, error, prefix=job.part.prefix, model=path)

@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 
 from exportdoctor.core.exporters import EXPORTERS
 from exportdoctor.core.probe import Probe
-from exportdoctor.core.protocol.repro import Draft
+from exportdoctor.core.protocol.repro import ScriptDraft
 from exportdoctor.shims.torch_export import bundled_keywords
 from exportdoctor.worker.attempt.export_attempt import shapes_for
 from exportdoctor.worker.capture.forward_hooks import Call
@@ -40,7 +40,7 @@ def _ways(part: PartCapture, probe: Probe, record: Record) -> Iterator[_Way]:
     yield "everything", None, False, True
 
 
-def drafts(part: PartCapture, probe: Probe, record: Record, notes: list[str]) -> Iterator[Draft]:
+def drafts(part: PartCapture, probe: Probe, record: Record, notes: list[str]) -> Iterator[ScriptDraft]:
     """Drafts from the barest to the fullest; one that cannot be written leaves a note."""
     seen: set[str] = set()
     for what, run, substitute, decorators in _ways(part, probe, record):
@@ -57,7 +57,7 @@ def drafts(part: PartCapture, probe: Probe, record: Record, notes: list[str]) ->
 
 def _draft(
     part: PartCapture, probe: Probe, what: str, record: Record | None, *, substitute: bool, decorators: bool
-) -> Draft:
+) -> ScriptDraft:
     module, call = part.module_at(probe.fqn), part.calls_of(probe.fqn)[probe.call]
     script = Script(part.names, record, substitute, decorators)
     if record is not None:
@@ -91,7 +91,7 @@ def _draft(
         case _:
             default = inspect.signature(torch.export.export).parameters["strict"].default
             ending.append(f"torch.export.export({given}{named}{told}{', strict=False' if default else ''})")
-    return Draft(what=what, source=script.text(ending), notes=tuple(dict.fromkeys(script.notes)))
+    return ScriptDraft(what=what, source=script.text(ending), notes=tuple(dict.fromkeys(script.notes)))
 
 
 def _stands(script: Script, call: Call) -> Iterator[tuple[int, str]]:

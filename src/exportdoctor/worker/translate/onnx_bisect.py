@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import torch
 
-from exportdoctor.core.protocol.export import Trouble
+from exportdoctor.core.protocol.export import StageFailure
 from exportdoctor.shims import ExportCall
 from exportdoctor.worker.capture.dim_names import all_dynamic
 from exportdoctor.worker.capture.dynamic_dims import dynamic_shapes_of, spell_out_kwargs
@@ -29,8 +29,8 @@ _MOST_ASKED = 6
 
 
 def find_smallest_submodule(
-    found: Trouble, call: ExportCall, *, prefix: str, opset: int, doing: Callable[[str], None]
-) -> Trouble:
+    found: StageFailure, call: ExportCall, *, prefix: str, opset: int, doing: Callable[[str], None]
+) -> StageFailure:
     """The failure with the smallest submodule that shows it alone. To be asked while the shims of `call` hold."""
     own = found.module.removeprefix(prefix).lstrip(".") if prefix else found.module
     chain = _ancestors(own)
@@ -73,7 +73,7 @@ def _call_of(call: ExportCall, calls: dict[int, ModuleCalls], path: str) -> Call
     return kept[0] if kept else None
 
 
-def _fails(module: torch.nn.Module, seen: Call, *, opset: int, stage: str) -> Trouble | None:
+def _fails(module: torch.nn.Module, seen: Call, *, opset: int, stage: str) -> StageFailure | None:
     """How a submodule fails alone, `None` where it does not."""
     at, path = "export", None
     with tempfile.TemporaryDirectory() as folder:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from exportdoctor.core.failure.kinds import NUMBERS_DIFFER
-from exportdoctor.core.protocol.export import Trouble
+from exportdoctor.core.protocol.export import StageFailure
 from exportdoctor.shims import ExportCall, export_program
 from exportdoctor.torch_internals.pytree_registry import inputs_in_traced_order
 from exportdoctor.worker.prove.compare_outputs import LARGEST, largest_difference
@@ -23,7 +23,7 @@ from exportdoctor.worker.translate.onnx_program import flat_inputs, quiet, runna
 _AT_A_TIME = 200
 
 
-def first_difference(call: ExportCall, one: InputSet, *, opset: int, prefix: str) -> Trouble | None:
+def first_difference(call: ExportCall, one: InputSet, *, opset: int, prefix: str) -> StageFailure | None:
     """The node behind the first value that is not eager's, `None` where all values in between agree."""
     program = export_program(call)
     reader = copy.copy(program)
@@ -41,7 +41,7 @@ def first_difference(call: ExportCall, one: InputSet, *, opset: int, prefix: str
         for node, answer in zip(several, answers, strict=True):
             found = _differs(node, answer, recorder.seen[node])
             if found:
-                mismatch = Trouble(stage="numbers", exception=NUMBERS_DIFFER, message=found)
+                mismatch = StageFailure(stage="numbers", exception=NUMBERS_DIFFER, message=found)
                 return with_node(mismatch, fx_fact(node), prefix)
     return None
 

@@ -18,7 +18,7 @@ import torch
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, TensorArgument
 from torch.utils._pytree import keystr, tree_flatten_with_path, tree_unflatten
 
-from exportdoctor.core.protocol.export import Input, Written
+from exportdoctor.core.protocol.export import ExportedFile, ValueInfo
 from exportdoctor.torch_internals.pytree_registry import inputs_in_traced_order
 
 _CHECKS = ("_assert_", "sym_constrain_range", "_check")
@@ -118,17 +118,17 @@ def quiet() -> Iterator[None]:
             logger.setLevel(level)
 
 
-def save_model(made: Any, path: Path, *, external_data: bool) -> Written:
+def save_model(made: Any, path: Path, *, external_data: bool) -> ExportedFile:
     """Write the file; weights go beside it where they are more than a protobuf message may hold, or on request."""
     sizes = [value.const_value.nbytes for value in made.model.graph.initializers.values() if value.const_value]
     made.save(str(path), external_data=external_data or sum(sizes) > _INLINE_LIMIT)
     return describe_file(path, made.model)
 
 
-def describe_file(path: Path, model: Any) -> Written:
+def describe_file(path: Path, model: Any) -> ExportedFile:
     """The record of a file of this model. A data file bears the name of the ONNX file."""
     beside = tuple(sorted(one.name for one in path.parent.glob(f"{path.name}.*") if one.is_file()))
-    return Written(
+    return ExportedFile(
         name=path.name,
         bytes=path.stat().st_size + sum((path.parent / one).stat().st_size for one in beside),
         data=beside,
@@ -138,9 +138,9 @@ def describe_file(path: Path, model: Any) -> Written:
     )
 
 
-def _input(value: Any) -> Input:
+def _input(value: Any) -> ValueInfo:
     shape = tuple(size if isinstance(size, int) else str(size) for size in value.shape or ())
-    return Input(name=value.name, dtype=value.dtype.name.lower() if value.dtype else "", shape=shape)
+    return ValueInfo(name=value.name, dtype=value.dtype.name.lower() if value.dtype else "", shape=shape)
 
 
 def check_model(path: Path) -> None:

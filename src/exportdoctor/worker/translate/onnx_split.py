@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from exportdoctor.core.errors import UsageError
-from exportdoctor.core.protocol.export import Input, Written
+from exportdoctor.core.protocol.export import ExportedFile, ValueInfo
 from exportdoctor.worker.translate.failed_node import onnx_fact
 from exportdoctor.worker.translate.onnx_program import check_model
 from exportdoctor.worker.translate.onnx_session import OnnxSession
@@ -32,7 +32,7 @@ _INLINE_LIMIT = 2**31 - 2**20
 class SplitModel:
     """The files that a model was cut into. Both functions take the whole model's inputs and give its outputs."""
 
-    files: list[Written]
+    files: list[ExportedFile]
     run_pieces: Callable[[list[torch.Tensor]], list[torch.Tensor]]
     run_merged: Callable[[list[torch.Tensor]], list[torch.Tensor]]
 
@@ -62,7 +62,7 @@ def run_chain(
     return [known[name] for name in outputs]
 
 
-def split(path: Path, count: int, *, external_data: bool = False) -> list[Written]:
+def split(path: Path, count: int, *, external_data: bool = False) -> list[ExportedFile]:
     """Write the pieces beside `path`. Raises UsageError where there are not as many blocks."""
     import onnx
 
@@ -158,7 +158,7 @@ def _value(known: dict[str, Any], name: str) -> Any:
     return value
 
 
-def _write(made: Any, path: Path, *, external_data: bool) -> Written:
+def _write(made: Any, path: Path, *, external_data: bool) -> ExportedFile:
     import onnx
 
     graph = made.graph
@@ -167,7 +167,7 @@ def _write(made: Any, path: Path, *, external_data: bool) -> Written:
     onnx.save(made, str(path), save_as_external_data=large, location=f"{path.name}.data", size_threshold=1024)
     check_model(path)
     data = (f"{path.name}.data",) if path.with_name(f"{path.name}.data").exists() else ()
-    return Written(
+    return ExportedFile(
         name=path.name,
         bytes=path.stat().st_size + sum((path.parent / one).stat().st_size for one in data),
         data=data,
@@ -177,12 +177,12 @@ def _write(made: Any, path: Path, *, external_data: bool) -> Written:
     )
 
 
-def _input(value: Any) -> Input:
+def _input(value: Any) -> ValueInfo:
     import onnx
 
     kind = value.type.tensor_type
     shape = tuple(size.dim_param or size.dim_value for size in kind.shape.dim)
-    return Input(name=value.name, dtype=onnx.TensorProto.DataType.Name(kind.elem_type).lower(), shape=shape)
+    return ValueInfo(name=value.name, dtype=onnx.TensorProto.DataType.Name(kind.elem_type).lower(), shape=shape)
 
 
 def merge(paths: Sequence[Path], outputs: Sequence[str]) -> Path:
