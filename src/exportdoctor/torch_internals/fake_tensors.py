@@ -53,7 +53,7 @@ def skip_cache_entries(skip: Callable[[Sequence[Any]], bool]) -> AbstractContext
 
     To make an entry, torch (2.13) computes a result whose size is an unbacked symbol a second time.
     """
-    if not RESULT_CACHE.supported():
+    if not RESULT_CACHE.is_supported():
         return nullcontext()
     from torch._subclasses.fake_tensor import FakeTensorMode, _BypassDispatchCache
 

@@ -12,7 +12,7 @@ from exportdoctor.torch_internals.hook import Hook
 
 def compile_graphs_once() -> AbstractContextManager[None]:
     """Within it, a graph's Python code is compiled by `finish_graphs` and not after each of a dozen passes."""
-    if not LAZY_GRAPHS.supported():
+    if not LAZY_GRAPHS.is_supported():
         return nullcontext()
     from torch.fx._lazy_graph_module import _use_lazy_graph_module
 
@@ -48,7 +48,7 @@ def keep_source_lines_unread() -> AbstractContextManager[None]:
 
     A node's stack has about 60 frames, of which torch keeps the few of a forward.
     """
-    if not SYMBOLIZER.supported():
+    if not SYMBOLIZER.is_supported():
         return nullcontext()
     from torch.utils import _traceback
 

@@ -14,7 +14,8 @@ class Hook:
 
     `api` is what is private, `used_for` the feature, `lost` what a scan does without it. `seen_on` are the torch
     versions on which it was found to work. `is_there` looks for it and may raise what a missing name raises.
-    `essential`: without it there are no results at all, not only poorer ones.
+    `essential`: without it there are no results at all, not only poorer ones. `imports_onnx`: looking for it imports
+    torch's ONNX exporter, which takes half a second, so that a scan does not.
     """
 
     id: str
@@ -24,8 +25,9 @@ class Hook:
     seen_on: tuple[str, ...]
     is_there: Callable[[], bool]
     essential: bool = False
+    imports_onnx: bool = False
 
-    def supported(self) -> bool:
+    def is_supported(self) -> bool:
         """Whether the installed torch has it."""
         try:
             return self.is_there()

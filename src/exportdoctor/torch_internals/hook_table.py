@@ -23,7 +23,7 @@ def hook_records() -> list[dict[str, object]]:
     return [
         {
             "id": hook.id,
-            "supported": hook.supported(),
+            "supported": hook.is_supported(),
             "api": hook.api,
             "used_for": hook.used_for,
             "lost": hook.lost,
@@ -35,8 +35,8 @@ def hook_records() -> list[dict[str, object]]:
 
 
 def note_on_missing() -> str:
-    """What the installed torch lacks, as one line; empty where it lacks nothing."""
-    missing = [hook for hook in HOOKS if not hook.supported()]
+    """What a scan lacks with the installed torch, as one line; empty where it lacks nothing."""
+    missing = [hook for hook in HOOKS if not hook.imports_onnx and not hook.is_supported()]
     if not missing:
         return ""
     lost = "; ".join(dict.fromkeys(hook.lost for hook in missing))

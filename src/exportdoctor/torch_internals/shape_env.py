@@ -18,7 +18,7 @@ def after_each_new_symbol(note: Callable[[str], None]) -> Iterator[None]:
     """Within it, `note` is called with the name of each unbacked symbol while torch's maker of it is on the stack."""
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-    def noting(make: Callable[..., Any]) -> Callable[..., Any]:
+    def wrap(make: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(make)
         def make_and_note(env: Any, *args: Any, **kwargs: Any) -> Any:
             made = make(env, *args, **kwargs)
@@ -31,7 +31,7 @@ def after_each_new_symbol(note: Callable[[str], None]) -> Iterator[None]:
     with ExitStack() as stack:
         for name in _MAKERS:
             if hasattr(ShapeEnv, name):
-                stack.enter_context(patch_attribute(ShapeEnv, name, noting(getattr(ShapeEnv, name))))
+                stack.enter_context(patch_attribute(ShapeEnv, name, wrap(getattr(ShapeEnv, name))))
         yield
 
 

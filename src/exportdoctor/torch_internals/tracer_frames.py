@@ -58,7 +58,7 @@ def node_of(tensor: Any, tracer: Any) -> Any:
 
     A tensor that a transform of functorch wraps is looked up by what is wrapped.
     """
-    if tracer is None or not PROXIES.supported():
+    if tracer is None or not PROXIES.is_supported():
         return None
     from torch import _C, fx
     from torch.fx.experimental.proxy_tensor import get_proxy_slot
@@ -142,6 +142,7 @@ NODE_AT_WORK = Hook(
     lost="failures after the export name no node",
     seen_on=("2.13.0",),
     is_there=_has_node_at_work,
+    imports_onnx=True,
 )
 
 FORWARD_RUNS_IN = "dispatch_trace"
