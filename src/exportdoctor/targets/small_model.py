@@ -1,7 +1,7 @@
-"""A model's small twin: the same configuration with few layers, narrow ones and a short vocabulary.
+"""A small model of the same kind: the target's configuration with few layers, narrow ones and a short vocabulary.
 
-It fails where the large one fails and is small enough for real values, so cures are sought and proved on it. Whether it
-does fail in the same way is for the asker to see; nothing here promises it.
+It is small enough for real values, so cures are searched and proved on it. It usually fails where the large one fails;
+the caller has to check that it does.
 """
 
 from __future__ import annotations
@@ -13,8 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from exportdoctor.targets.configuration import ConfigurationPlan
+from exportdoctor.targets.image_sizes import image_unit, vision_settings
+from exportdoctor.targets.model.model_class import load_config
+
 if TYPE_CHECKING:
-    from exportdoctor.targets.configuration_plan import ConfigurationPlan
+    from exportdoctor.targets.build import Plan
 
 _LAYERS = re.compile(r"(?:^|_)(?:n|num)_(?:\w+_)?layers?$|^(?:en|de)coder_layers$|^depth$|^n_layer$|^num_layers$")
 _INDICES = re.compile(r"ind(?:ex(?:es)?|ices)$|_layers$")
@@ -32,11 +36,15 @@ _WINDOWS = (1.5, 2.0)
 """Height and width of the image, in windows: some are full and some are not."""
 
 
-def twin_of(plan: ConfigurationPlan) -> ConfigurationPlan:
-    """The twin's plan, with random weights in float32 on the processor."""
-    from exportdoctor.targets.model_class import load_config
+def has_small_model(plan: Plan) -> bool:
+    """Whether `plan_small_model` takes it: a configuration can be made small, a user's module cannot."""
+    return isinstance(plan, ConfigurationPlan)
 
-    config = folded({**load_config(plan.config).to_dict(), **_architectures(plan.config)})
+
+def plan_small_model(plan: Plan) -> ConfigurationPlan:
+    """The plan of the small model, with random weights in float32 on the CPU. Imports transformers."""
+    assert isinstance(plan, ConfigurationPlan), "has_small_model(plan) is False"
+    config = shrink_config({**load_config(plan.config).to_dict(), **_architectures(plan.config)})
     size = _image_size(config) if plan.recipe.chooses_image_size else plan.options.image_size
     options = msgspec.structs.replace(
         plan.options, weights="random", dtype="float32", device="cpu", image_size=size or plan.options.image_size
@@ -48,21 +56,21 @@ def _architectures(config: Mapping[str, Any]) -> dict[str, Any]:
     return {key: config[key] for key in ("architectures",) if key in config}
 
 
-def folded(config: Mapping[str, Any]) -> dict[str, Any]:
+def shrink_config(config: Mapping[str, Any]) -> dict[str, Any]:
     """The configuration with fewer layers, heads, widths and tokens; one layer of each kind stays."""
-    widths = {width: _narrow(nested, width) for nested in _nested(config) for width in _widths(nested)}
+    widths = {width: _narrow(nested, width) for nested in _nested_settings(config) for width in _widths(nested)}
     tokens = _tokens(config)
-    return _folded(config, widths, tokens)
+    return _shrink(config, widths, tokens)
 
 
-def _folded(config: Mapping[str, Any], widths: Mapping[int, int], tokens: Mapping[int, int]) -> dict[str, Any]:
+def _shrink(config: Mapping[str, Any], widths: Mapping[int, int], tokens: Mapping[int, int]) -> dict[str, Any]:
     depths = {key: value for key, value in config.items() if _LAYERS.search(key) and _is_count(value)}
     kept = max((_layers_kept(config, depth) for depth in depths.values()), default=_FEW)
     result: dict[str, Any] = {}
     for key, value in config.items():
         match value:
             case Mapping() if _is_settings(value):
-                result[key] = _folded(value, widths, tokens)
+                result[key] = _shrink(value, widths, tokens)
             case list() if depths and len(value) in depths.values():
                 result[key] = value[:kept]
             case list() if depths and value and _INDICES.search(key) and _are_layers(value, depths):
@@ -120,11 +128,11 @@ def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
-def _nested(config: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+def _nested_settings(config: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     yield config
     for value in config.values():
         if isinstance(value, Mapping) and _is_settings(value):
-            yield from _nested(value)
+            yield from _nested_settings(value)
 
 
 def _is_settings(value: Mapping[Any, Any]) -> bool:
@@ -151,12 +159,12 @@ def _key_value_heads(config: Mapping[str, Any], value: int) -> int:
 def _tokens(config: Mapping[str, Any]) -> dict[int, int]:
     """Special tokens by their new, low numbers, in the old order."""
     found: set[int] = set()
-    for nested in _nested(config):
+    for nested in _nested_settings(config):
         for key, value in nested.items():
             if _TOKEN.search(key):
                 items = value if isinstance(value, list) else [value]
                 found.update(item for item in items if isinstance(item, int) and item >= 0)
-    sizes = [nested["vocab_size"] for nested in _nested(config) if _is_count(nested.get("vocab_size"))]
+    sizes = [nested["vocab_size"] for nested in _nested_settings(config) if _is_count(nested.get("vocab_size"))]
     if not sizes or max(sizes) <= _VOCABULARY:
         return {}
     return {token: number for number, token in enumerate(sorted(found))}
@@ -164,8 +172,6 @@ def _tokens(config: Mapping[str, Any]) -> dict[int, int]:
 
 def _image_size(config: Mapping[str, Any]) -> tuple[int, int] | None:
     """A small image with windows that are full and windows that are not."""
-    from exportdoctor.targets.image_size import image_unit, vision_settings
-
     unit = image_unit(config)
     window = vision_settings(config).get("window_size")
     across = max(1, window // unit) if isinstance(window, int) and window else 4

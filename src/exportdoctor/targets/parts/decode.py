@@ -1,15 +1,13 @@
-"""The only place that makes the part `decode`: one new token for each sequence, and a filled cache."""
+"""The part `decode`: one new token for each sequence, and a filled cache."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from exportdoctor.core.errors import TargetError
-from exportdoctor.targets.assemble import assemble
-from exportdoctor.targets.cache_pytree import cache_from, registered_cache, tensors_of
-from exportdoctor.targets.eager import run_once, runs_in_eager
-from exportdoctor.targets.own_stack import blame_target
-from exportdoctor.targets.subject import Subject, forward_names
+from exportdoctor.targets.eager import blame_target, run_once, runs_in_eager
+from exportdoctor.targets.parts.subject import Subject, assemble, forward_names
+from exportdoctor.targets.pytrees import cache_from, registered_cache, tensors_of
 
 if TYPE_CHECKING:
     import torch

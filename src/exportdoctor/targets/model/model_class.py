@@ -1,4 +1,4 @@
-"""The only place that finds the transformers class of a configuration, and imports transformers quietly."""
+"""Finds the transformers class of a configuration, and imports transformers without its messages on stderr."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from types import ModuleType
 from typing import Any
 
 from exportdoctor.core.errors import TargetError
-from exportdoctor.targets.own_stack import blame_target
+from exportdoctor.targets.eager import blame_target
 
 _SAYS_DTYPE = (4, 56)
 

@@ -1,4 +1,4 @@
-"""The only place that knows which image sizes a configuration can take: multiples of patch times merge."""
+"""The image sizes that a configuration can take: multiples of patch size times merge size."""
 
 from __future__ import annotations
 

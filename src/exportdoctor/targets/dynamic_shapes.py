@@ -1,12 +1,16 @@
-"""The only place that lays `dynamic_shapes`, as users give them, beside the inputs that they speak of.
+"""Dynamic shapes: named axes to what `torch.export` takes, and what users give back to named axes.
 
-It follows `torch.export`: shapes by parameter name or in parameter order, `**kwargs` bundled under its own name,
-a registered pytree node as the list of its children. What does not fit is skipped: torch will say so.
+A preset names each dynamic axis of each input once; dynamic shapes, title and the report's list of axes follow from it.
+Shapes given by users are matched with the inputs as in `torch.export`: by parameter name or in parameter order, with
+`**kwargs` bundled under its own name and a registered pytree node as the list of its children. What does not fit is
+skipped: torch reports it. `torch.export.ShapesCollection` does not replace this: it is keyed by tensor and has no names
+for axes.
 """
 
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +19,41 @@ if TYPE_CHECKING:
 
     from exportdoctor.targets.built import Inputs
 
+_DERIVED = re.compile(r"\*| [+-] ")
+
+Axes = Mapping[str, Any]
+"""Input name -> {dimension: axis name}, or a list of those for an input with several tensors in it."""
+
+
 Visit = Callable[[str, Any, Any], Any]
 """(path, leaf, its shapes) -> the leaf that takes its place."""
+
+
+def dynamic_shapes(axes: Axes, *, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The `dynamic_shapes` of these keyword arguments: `Dim.DYNAMIC` at each named axis, else `None`.
+
+    `Dim.DYNAMIC` and not a named `Dim`: torch may then infer relations such as a multiple of four, and still
+    refuses to freeze the dimension.
+    """
+    return {name: _shape(axes.get(name)) for name in inputs}
+
+
+def axes_by_name(axes: Axes) -> dict[str, tuple[str, ...]]:
+    """Axis name -> the dimensions that have it, as `input_ids[1]`, in the order of the inputs."""
+    found: dict[str, list[str]] = {}
+    for name, spec in axes.items():
+        children = [(name, spec)] if isinstance(spec, Mapping) else _number_children(name, spec)
+        for path, dimensions in children:
+            for dimension, axis in dimensions.items():
+                found.setdefault(axis, []).append(f"{path}[{dimension}]")
+    return {axis: tuple(paths) for axis, paths in found.items()}
+
+
+def dynamic_title(axes: Mapping[str, Any]) -> str:
+    """`batch, sequence dynamic`, or `static`. An axis derived from another (`cache length + 1`, `2*b`) goes
+    unnamed."""
+    names = [name for name in axes if not _DERIVED.search(name)]
+    return f"{', '.join(names)} dynamic" if names else "static"
 
 
 def map_inputs(visit: Visit, module: nn.Module, inputs: Inputs, shapes: Any) -> Inputs:
@@ -31,17 +68,17 @@ def map_inputs(visit: Visit, module: nn.Module, inputs: Inputs, shapes: Any) -> 
 
 
 def axes_of(module: nn.Module, inputs: Inputs, shapes: Any) -> dict[str, tuple[str, ...]]:
-    """Axis name -> the dimensions that have it. An axis without a name of its own is called by its place."""
+    """Axis name -> the dimensions that have it. An axis without a name is called by its dimension."""
     found: dict[str, list[str]] = {}
 
-    def note(path: str, leaf: Any, spec: Any) -> Any:
+    def collect(path: str, leaf: Any, spec: Any) -> Any:
         for dimension, dim in dynamic_dims(leaf, spec).items():
             place = path if dimension is None else f"{path}[{dimension}]"
             found.setdefault(getattr(dim, "__name__", place), []).append(place)
         return leaf
 
     if shapes:
-        map_inputs(note, module, inputs, shapes)
+        map_inputs(collect, module, inputs, shapes)
     return {axis: tuple(places) for axis, places in found.items()}
 
 
@@ -67,6 +104,22 @@ def is_dynamic(dim: Any) -> bool:
     """A named or derived `Dim`, `Dim.DYNAMIC` or `Dim.AUTO`; not an int, `None` or `Dim.STATIC`."""
     hint = getattr(dim, "type", None)
     return hasattr(dim, "__name__") or getattr(hint, "name", None) in ("DYNAMIC", "AUTO")
+
+
+def _shape(spec: Any) -> Any:
+    from torch.export import Dim
+
+    match spec:
+        case Mapping():
+            return dict.fromkeys(spec, Dim.DYNAMIC)
+        case list():
+            return [_shape(child) for child in spec]
+        case _:
+            return None
+
+
+def _number_children(name: str, specs: list[dict[int, str]]) -> list[tuple[str, dict[int, str]]]:
+    return [(f"{name}[{index}]", spec) for index, spec in enumerate(specs)]
 
 
 def _walk(visit: Visit, path: str, value: Any, spec: Any) -> Any:
@@ -98,7 +151,7 @@ def _children(visit: Visit, path: str, values: Any, spec: Any) -> list[Any]:
     return [_walk(visit, f"{path}[{index}]", value, shape) for index, (value, shape) in enumerate(pairs)]
 
 
-def _given(module: nn.Module, inputs: Inputs, shapes: Any) -> Mapping[str, Any]:
+def _shapes_by_parameter(module: nn.Module, inputs: Inputs, shapes: Any) -> Mapping[str, Any]:
     """The shapes by parameter name, whichever way they were given."""
     if isinstance(shapes, Mapping):
         return shapes
@@ -109,7 +162,7 @@ def _given(module: nn.Module, inputs: Inputs, shapes: Any) -> Mapping[str, Any]:
 
 def _positional(module: nn.Module, inputs: Inputs, shapes: Any) -> tuple[list[str], list[Any]]:
     """A name and the shapes for each positional argument."""
-    given = _given(module, inputs, shapes)
+    given = _shapes_by_parameter(module, inputs, shapes)
     names: list[str] = []
     specs: list[Any] = []
     rest = len(inputs[0])
@@ -128,7 +181,7 @@ def _positional(module: nn.Module, inputs: Inputs, shapes: Any) -> tuple[list[st
 
 def _by_name(module: nn.Module, inputs: Inputs, shapes: Any) -> Mapping[str, Any]:
     """The shapes of each keyword argument, those in the bundle of `**kwargs` included."""
-    given = _given(module, inputs, shapes)
+    given = _shapes_by_parameter(module, inputs, shapes)
     for parameter in inspect.signature(module.forward).parameters.values():
         bundle = given.get(parameter.name)
         if parameter.kind is parameter.VAR_KEYWORD and isinstance(bundle, Mapping):

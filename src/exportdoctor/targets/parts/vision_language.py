@@ -1,4 +1,4 @@
-"""The only place that makes the parts of a vision-language model whose images come as patches with a grid.
+"""The parts of a vision-language model whose images come as patches with a grid.
 
 Read from the signatures of the installed transformers: 4.53 to 5.23 differ in what their forwards take.
 """
@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from exportdoctor.core.errors import TargetError
-from exportdoctor.targets.assemble import assemble
-from exportdoctor.targets.subject import Subject, forward_names
+from exportdoctor.targets.parts.subject import Subject, assemble, forward_names
 
 if TYPE_CHECKING:
     from torch import nn

@@ -1,4 +1,4 @@
-"""The only place that decides which device and dtype a target is built with, and moves things there."""
+"""The device and dtype that a target is built with, and moving values there."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 
 def choose_device(options: BuildOptions) -> torch.device:
-    """The device asked for. `auto` is the GPU where there is one, but the CPU for fake weights: they hold no
-    values, and a process without a CUDA context can fork."""
+    """The device of the options. `auto` is the GPU where there is one, but the CPU for fake weights: they hold no
+    values, and a process without a CUDA context can fork. Raises `UsageError` for a GPU that is not there."""
     import torch
 
     if options.device == "cuda" and not torch.cuda.is_available():
@@ -25,7 +25,7 @@ def choose_device(options: BuildOptions) -> torch.device:
 
 
 def choose_dtype(options: BuildOptions) -> torch.dtype | None:
-    """The dtype asked for; `None` for `auto`."""
+    """The dtype of the options; `None` for `auto`."""
     import torch
 
     if options.dtype == "auto":
@@ -40,10 +40,10 @@ def move(value: Any, *, device: torch.device | None, dtype: torch.dtype | None) 
     import torch
     from torch.utils._pytree import tree_map_only
 
-    def moved(tensor: torch.Tensor) -> torch.Tensor:
+    def move_tensor(tensor: torch.Tensor) -> torch.Tensor:
         return tensor.to(device=device, dtype=dtype if tensor.is_floating_point() else None)
 
-    return tree_map_only(torch.Tensor, moved, value)
+    return tree_map_only(torch.Tensor, move_tensor, value)
 
 
 def count_parameters(model: torch.nn.Module) -> int:

@@ -1,13 +1,16 @@
-"""The only place for what a part is made from: a built model, its configuration and the options."""
+"""What a part is made from: a built model, its configuration and the options; and putting a part together."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from exportdoctor.targets.image_size import ImageSize, pair
+from exportdoctor.targets.built import BuiltPart
+from exportdoctor.targets.dynamic_shapes import Axes, axes_by_name, dynamic_shapes, dynamic_title
+from exportdoctor.targets.image_sizes import ImageSize, pair
 
 if TYPE_CHECKING:
     import torch
@@ -113,6 +116,34 @@ class Subject:
                 if name.endswith(("token_id", "token_index", "token_ids")):
                     found.update(item for item in _flat(value) if isinstance(item, int))
         return found
+
+
+def assemble(
+    name: str,
+    subject: Subject,
+    *,
+    inputs: Mapping[str, Any],
+    other_inputs: Mapping[str, Any],
+    axes: Axes,
+    module: nn.Module | None = None,
+    prefix: str = "",
+    prepare: Callable[[], AbstractContextManager[Any]] = nullcontext,
+) -> BuiltPart:
+    """The part with these axes dynamic, or with one input set of fixed sizes where the options are static."""
+    axes = {} if subject.options.static else {key: axes[key] for key in axes if key in inputs}
+    names = axes_by_name(axes)
+    return BuiltPart(
+        name=name,
+        title=dynamic_title(names),
+        module=subject.model if module is None else module,
+        prefix=prefix,
+        args=(),
+        kwargs=dict(inputs),
+        dynamic_shapes=dynamic_shapes(axes, inputs=inputs) if axes else None,
+        more_inputs=(((), dict(other_inputs)),) if axes else (),
+        prepare=prepare,
+        axes=names,
+    )
 
 
 def forward_names(module: nn.Module) -> tuple[str, ...]:

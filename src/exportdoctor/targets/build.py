@@ -1,34 +1,36 @@
-"""The only place that builds a model from a configuration, with the weights asked for, and its parts."""
+"""Builds a plan: a factory is called, a configuration becomes a model with weights and parts. Imports torch."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, assert_never
 
 import msgspec
 
 from exportdoctor.targets.built import Built
-from exportdoctor.targets.checkpoint import load_checkpoint
-from exportdoctor.targets.checkpoint_files import find_checkpoint
-from exportdoctor.targets.decode import decode_part
-from exportdoctor.targets.default_part import can_be_made, default_part
-from exportdoctor.targets.device import choose_device, choose_dtype, count_parameters, dtype_name
-from exportdoctor.targets.fake_weights import build_without_weights, fake_parameters
-from exportdoctor.targets.model_class import dtype_argument, find_model_class, load_config
-from exportdoctor.targets.own_stack import blame_target
-from exportdoctor.targets.random_weights import random_parameters
-from exportdoctor.targets.subject import Subject, forward_names
-from exportdoctor.targets.vision_language import full_part, text_part, video_part, vision_part
+from exportdoctor.targets.configuration import ConfigurationPlan
+from exportdoctor.targets.eager import blame_target
+from exportdoctor.targets.factory import FactoryPlan, build_factory
+from exportdoctor.targets.model.checkpoint import find_checkpoint, load_checkpoint
+from exportdoctor.targets.model.device import choose_device, choose_dtype, count_parameters, dtype_name
+from exportdoctor.targets.model.model_class import dtype_argument, find_model_class, load_config
+from exportdoctor.targets.model.weights import build_without_weights, fake_parameters, random_parameters
+from exportdoctor.targets.parts.decode import decode_part
+from exportdoctor.targets.parts.default_part import can_be_made, default_part
+from exportdoctor.targets.parts.subject import Subject, forward_names
+from exportdoctor.targets.parts.vision_language import full_part, text_part, video_part, vision_part
 
 if TYPE_CHECKING:
     from torch import nn
 
     from exportdoctor.core.target import BuildOptions
     from exportdoctor.targets.built import BuiltPart
-    from exportdoctor.targets.configuration_plan import ConfigurationPlan
 
-MAKERS: dict[str, Callable[[Subject], BuiltPart]] = {
+Plan = ConfigurationPlan | FactoryPlan
+"""A target that was found and checked, not yet built. Plans are torch-free and cheap."""
+
+_MAKERS: dict[str, Callable[[Subject], BuiltPart]] = {
     "vision": vision_part,
     "text": text_part,
     "decode": decode_part,
@@ -38,11 +40,22 @@ MAKERS: dict[str, Callable[[Subject], BuiltPart]] = {
 }
 
 _FILLED_UNASKED = 300_000_000
-"""Parameters up to which fake weights give way to random ones where the model does not run without values."""
+"""Up to so many parameters, random weights replace fake ones where the model does not run without values."""
 
 
-def build_configuration(plan: ConfigurationPlan) -> Built:
-    """The model in eval mode on its device, and how to make each of its parts."""
+def build(plan: Plan) -> Built:
+    """Import torch and build. Raises `TargetError`, with the target's own stack where its code failed."""
+    match plan:
+        case ConfigurationPlan():
+            return _build_configuration(plan)
+        case FactoryPlan():
+            return build_factory(plan)
+        case _:
+            assert_never(plan)
+
+
+def _build_configuration(plan: ConfigurationPlan) -> Built:
+    """The model at its real size, in eval mode on its device, and how to make each of its parts."""
     subject = _subject(plan, plan.options)
     if subject.is_fake and "default" in plan.available_parts:
         subject = _with_values_if_needed(plan, subject)
@@ -53,7 +66,7 @@ def build_configuration(plan: ConfigurationPlan) -> Built:
         device=subject.device.type,
         dtype=dtype_name(subject.model),
         weights=weights if find_checkpoint(weights) is None else "checkpoint",
-        makers={name: partial(MAKERS[name], subject) for name in plan.available_parts},
+        makers={name: partial(_MAKERS[name], subject) for name in plan.available_parts},
     )
 
 

@@ -1,4 +1,8 @@
-"""The only place that plans a target given by a configuration: a preset, a folder or a hub id."""
+"""Targets given by a configuration: a preset, a folder with a config.json or a hub id.
+
+Of a hub id only the configuration is read, from the local cache first, so that a model that was downloaded once can be
+scanned offline. Weights come from folders.
+"""
 
 from __future__ import annotations
 
@@ -10,17 +14,17 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from exportdoctor.core.errors import TargetError, UsageError
-from exportdoctor.targets.checkpoint_files import checkpoint_identity, find_checkpoint
-from exportdoctor.targets.image_size import ImageSize, check_image_size, image_unit
-from exportdoctor.targets.named_parts import choose_parts
-from exportdoctor.targets.recipes import Recipe, choose_recipe
+from exportdoctor.core.failure.messages import first_line
+from exportdoctor.targets.image_sizes import ImageSize, check_image_size, image_unit
+from exportdoctor.targets.model.checkpoint import checkpoint_identity, find_checkpoint
+from exportdoctor.targets.recipes import Recipe, choose_parts, choose_recipe
 
 if TYPE_CHECKING:
     from exportdoctor.core.target import BuildOptions, TargetRef
-    from exportdoctor.targets.built import Built
     from exportdoctor.targets.preset_files import Preset
 
 _USUAL_IMAGE_SIZE = 672
+_SECONDS_TO_ANSWER = 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,26 +54,9 @@ class ConfigurationPlan:
             "checkpoint": checkpoint_identity(self.options.weights),
         }
 
-    @property
-    def has_twin(self) -> bool:
-        """A configuration can be made small."""
-        return True
-
-    def twin(self) -> ConfigurationPlan:
-        """The same architecture, small and with random weights. Imports transformers."""
-        from exportdoctor.targets.twin import twin_of
-
-        return twin_of(self)
-
-    def build(self) -> Built:
-        """Build the architecture at its real size, with the weights asked for."""
-        from exportdoctor.targets.build_configuration import build_configuration
-
-        return build_configuration(self)
-
 
 def preset_plan(target: TargetRef, *, preset: Preset) -> ConfigurationPlan:
-    """Plan a preset. Its own weights and image size hold where the user did not say otherwise."""
+    """Plan a preset. Its own weights and image size hold where the options have none."""
     weights = preset.weights if target.options.weights in ("auto", "fake") else target.options.weights
     options = msgspec.structs.replace(target.options, weights=weights)
     return _plan(
@@ -91,9 +78,7 @@ def folder_plan(target: TargetRef, *, folder: Path) -> ConfigurationPlan:
 
 def hub_plan(target: TargetRef) -> ConfigurationPlan:
     """Plan a hub id: its configuration from the local cache, else from the hub."""
-    from exportdoctor.targets.hub import hub_config
-
-    return _plan_from_file(target, path=hub_config(target.ref), title=target.ref)
+    return _plan_from_file(target, path=_hub_config(target.ref), title=target.ref)
 
 
 def _plan_from_file(target: TargetRef, *, path: Path, title: str) -> ConfigurationPlan:
@@ -164,3 +149,44 @@ def read_config(path: Path) -> dict[str, Any]:
             hint="Give a model's own configuration",
         )
     return config
+
+
+def _hub_config(hub_id: str) -> Path:
+    """The path of the model's config.json in the local cache, after a download where needed and possible."""
+    try:
+        from huggingface_hub import try_to_load_from_cache
+    except ImportError as error:
+        raise UsageError(f"A hub id ({hub_id}) needs huggingface_hub", hint="Install transformers") from error
+    cached = try_to_load_from_cache(hub_id, "config.json")
+    if isinstance(cached, str):
+        return Path(cached)
+    try:
+        return _download(hub_id)
+    except Exception as error:
+        line = first_line(error) or type(error).__name__
+        raise UsageError(
+            f"{hub_id!r} is no folder here, is not in the local hub cache, and the hub did not give it: {line}",
+            hint=f"Download it first (hf download {hub_id} config.json), or give a folder with config.json",
+        ) from error
+
+
+def _download(hub_id: str) -> Path:
+    from huggingface_hub import constants, hf_hub_download
+
+    _check_reachable(constants.ENDPOINT)
+    return Path(hf_hub_download(hub_id, "config.json", etag_timeout=_SECONDS_TO_ANSWER))
+
+
+def _check_reachable(address: str) -> None:
+    """Raise `OSError` at once where the hub cannot be reached: its own client retries for half a minute."""
+    import socket
+    from urllib.parse import urlsplit
+    from urllib.request import getproxies
+
+    if getproxies():
+        return
+    endpoint = urlsplit(address)
+    try:
+        socket.create_connection((endpoint.hostname or "", endpoint.port or 443), timeout=_SECONDS_TO_ANSWER).close()
+    except OSError as error:
+        raise OSError(f"{endpoint.hostname} cannot be reached from here") from error

@@ -1,22 +1,23 @@
-"""The only place that reads weights from a checkpoint folder, through transformers' own loader.
+"""Checkpoint folders: finds their files without reading them, and loads the weights with transformers' own loader.
 
-Every name must fit: a parameter without a value would give numbers that mean nothing.
+Every name and shape must match: a parameter without a value would give meaningless numbers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from exportdoctor.core.errors import TargetError
-from exportdoctor.targets.model_class import dtype_argument
-from exportdoctor.targets.own_stack import blame_target
+from exportdoctor.core.errors import TargetError, UsageError
+from exportdoctor.targets.eager import blame_target
+from exportdoctor.targets.model.model_class import dtype_argument
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import torch
     from torch import nn
+
+NO_CHECKPOINT = ("auto", "fake", "random")
 
 _COMPLAINTS = (
     ("missing_keys", "has no values for"),
@@ -24,6 +25,33 @@ _COMPLAINTS = (
     ("unexpected_keys", "has values that the model has no place for"),
     ("error_msgs", "was refused"),
 )
+
+
+def find_checkpoint(weights: str) -> Path | None:
+    """The folder with *.safetensors that `weights` names; `None` for `fake` and `random`."""
+    if weights in NO_CHECKPOINT:
+        return None
+    folder = Path(weights).expanduser()
+    if not folder.is_dir():
+        raise UsageError(
+            f"Weights {weights!r} are neither `fake` nor `random` nor a folder that exists",
+            hint="Give the folder that has the *.safetensors files",
+        )
+    if not any(folder.glob("*.safetensors")):
+        found = ", ".join(sorted(path.name for path in folder.iterdir())[:5]) or "nothing"
+        hint = "Give a folder with *.safetensors; other formats must be converted first"
+        raise UsageError(f"No *.safetensors in {weights!r} (found: {found})", hint=hint)
+    return folder
+
+
+def checkpoint_identity(weights: str) -> list[list[object]]:
+    """Name, size and modification time of each of the checkpoint's files: they are too large to hash."""
+    folder = find_checkpoint(weights)
+    if folder is None:
+        return []
+    files = sorted([*folder.glob("*.safetensors"), *folder.glob("*.json")])
+    stats = [(file.name, file.stat()) for file in files]
+    return [[name, stat.st_size, stat.st_mtime_ns] for name, stat in stats]
 
 
 def load_checkpoint(model_class: Any, config: Any, *, folder: Path, dtype: torch.dtype | None) -> nn.Module:

@@ -1,4 +1,4 @@
-"""The only place that knows the shapes of inputs, by the names that transformers gives them, never by model.
+"""The shapes of inputs, by the names that transformers gives them, never by model.
 
 Where one name stands for several layouts, each is listed, and the caller keeps the first that eager accepts.
 """
@@ -9,12 +9,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from exportdoctor.targets.image_size import pair
+from exportdoctor.targets.image_sizes import pair
 
 if TYPE_CHECKING:
     import torch
 
-    from exportdoctor.targets.subject import Subject
+    from exportdoctor.targets.parts.subject import Subject
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +56,7 @@ def _boxes(subject: Subject, sizes: Sizes) -> torch.Tensor:
     return subject.integers([[[0, 0, 1, 1]] * sizes.sequence] * sizes.batch)
 
 
-def _hidden(subject: Subject, sizes: Sizes) -> torch.Tensor:
+def _hidden_states(subject: Subject, sizes: Sizes) -> torch.Tensor:
     return subject.floats(sizes.batch, sizes.sequence, subject.text_config.hidden_size)
 
 
@@ -122,8 +122,8 @@ LAYOUTS: Mapping[str, tuple[Layout, ...]] = {
     "attention_mask": (Layout(make=_mask, axes=_BATCH_SEQUENCE),),
     "decoder_input_ids": (Layout(make=_decoder_ids, axes={0: "batch", 1: "decoder sequence"}),),
     "bbox": (Layout(make=_boxes, axes=_BATCH_SEQUENCE),),
-    "inputs_embeds": (Layout(make=_hidden, axes=_BATCH_SEQUENCE),),
-    "hidden_states": (Layout(make=_hidden, axes=_BATCH_SEQUENCE),),
+    "inputs_embeds": (Layout(make=_hidden_states, axes=_BATCH_SEQUENCE),),
+    "hidden_states": (Layout(make=_hidden_states, axes=_BATCH_SEQUENCE),),
     "pixel_values": (Layout(make=_image, axes=_BATCH), Layout(make=_video, axes=_BATCH)),
     "pixel_values_videos": (Layout(make=_video, axes=_BATCH),),
     "flattened_patches": (Layout(make=_flattened_patches, axes=_BATCH_SEQUENCE),),
