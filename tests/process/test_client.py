@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import subprocess
@@ -97,6 +98,6 @@ def test_a_client_of_a_forked_process_knows_how_it_ended() -> None:
         os.read(reader, 1)
         os.kill(os.getpid(), signal.SIGKILL)
     os.close(reader)
-    client = LineClient(pid, os.fdopen(writer, "wb"), open(os.devnull, "rb"))
+    client = LineClient(pid, os.fdopen(writer, "wb"), io.BytesIO())
     assert name_exit(client.wait()) == "SIGKILL"
     assert name_exit(client.wait()) == "SIGKILL"
