@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from exportdoctor.core.events import AnyEvent, ProbeFinished
+from exportdoctor.core.failure.identity import name_free_signature
 from exportdoctor.core.outcome import Outcome
 from exportdoctor.core.report import Report
 from exportdoctor.core.run_state import fold
 from exportdoctor.repro.candidate_runner import CandidateRunner
-from exportdoctor.repro.repro_signature import trait_of
 from scanning import events_of
 
 pytestmark = pytest.mark.slow
@@ -68,8 +68,8 @@ def minima_of(path: Path) -> list[str]:
 
 def shown(outcome: Outcome, *, exporter: str) -> tuple[object, ...]:
     """Kind, exceptions and message of a failure, names left out."""
-    trait = trait_of(outcome, exporter=exporter)
-    return () if trait is None else (trait.kind, trait.exceptions, trait.message)
+    signature = name_free_signature(outcome, exporter=exporter)
+    return () if signature is None else (signature.kind, signature.exceptions, signature.message)
 
 
 def failures(events: list[AnyEvent]) -> list[tuple[object, ...]]:

@@ -8,13 +8,13 @@ import msgspec
 
 from exportdoctor.core import events as ev
 from exportdoctor.core.errors import UsageError
+from exportdoctor.core.failure.identity import NameFreeSignature, name_free_signature
 from exportdoctor.core.failure.messages import first_line
 from exportdoctor.core.failure.signature import signature_of
 from exportdoctor.core.finding import Finding
 from exportdoctor.core.outcome import OutcomeStatus
 from exportdoctor.core.probe import Probe
 from exportdoctor.core.protocol.repro import ReproducedFailure
-from exportdoctor.repro.repro_signature import Trait, trait_of
 from exportdoctor.store.digest import changed_sources, sources_of
 from exportdoctor.store.runs import StoredRun
 
@@ -77,9 +77,9 @@ def changes_since(run: StoredRun, environment: dict[str, str] | None = None) -> 
     return tuple(notes)
 
 
-def identify_failure(seen: ReproducedFailure, finding: Finding, notes: list[str]) -> Trait:
+def identify_failure(seen: ReproducedFailure, finding: Finding, notes: list[str]) -> NameFreeSignature:
     """What is to be reproduced: the failure as it is seen now; a note says where that is not the run's."""
-    trait = trait_of(seen.outcome, exporter=seen.exporter)
+    trait = name_free_signature(seen.outcome, exporter=seen.exporter)
     assert trait is not None
     signature = signature_of(seen.outcome)
     if seen.outcome.status == OutcomeStatus.FAILED and signature is not None and signature.key != finding.signature:

@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from exportdoctor.core.errors import UsageError
+from exportdoctor.core.failure.identity import NameFreeSignature
 from exportdoctor.core.failure.kinds import FailureKind
 from exportdoctor.core.failure.messages import first_line
 from exportdoctor.core.finding import Finding
@@ -29,7 +30,6 @@ from exportdoctor.repro.incidental_failures import (
     find_incidental_failures,
 )
 from exportdoctor.repro.reduction import Reducer, Reduction, Tell
-from exportdoctor.repro.repro_signature import Trait
 from exportdoctor.repro.script import Header, code_lines, imports_of, origin_of, with_header
 from exportdoctor.repro.verdict_log import VerdictLog
 from exportdoctor.repro.verify import Sighting, verify
@@ -57,7 +57,7 @@ class ReproResult:
     """
 
     finding: Finding
-    trait: Trait
+    trait: NameFreeSignature
     text: str
     source: str
     draft: str
@@ -146,7 +146,7 @@ def _draft_request(run: StoredRun, finding: Finding) -> DraftRequest:
     )
 
 
-def _limit(bench: CandidateRunner, trait: Trait) -> None:
+def _limit(bench: CandidateRunner, trait: NameFreeSignature) -> None:
     """What a candidate may take. Two beside each other only where that cannot change a verdict."""
     bench.timeout = 4.0 if trait.kind is FailureKind.TIMEOUT else 30.0
     bench.memory_mb = 400.0 if trait.kind is FailureKind.OUT_OF_MEMORY else 2500.0
@@ -212,25 +212,27 @@ def _reduce(reducer: Reducer, source: str) -> Reduction:
     return reduction
 
 
-def _verify_either(reduced: str, draft: str, trait: Trait, notes: list[str]) -> tuple[str, Sighting]:
+def _verify_either(reduced: str, draft: str, trait: NameFreeSignature, notes: list[str]) -> tuple[str, Sighting]:
     """The reduced script and what it shows; the unreduced one where only that is verified."""
-    sighting = _verify(reduced, trait)
+    limits = script_limits(trait.kind)
+    sighting = verify(reduced, trait, **limits)
     if not sighting.verified and reduced != draft:
-        again = _verify(draft, trait)
+        again = verify(draft, trait, **limits)
         if again.verified:
             notes.append("the reduced script does not fail so in a fresh process; this is the unreduced one")
             return draft, again
     return reduced, sighting
 
 
-def _verify(source: str, trait: Trait) -> Sighting:
-    match trait.kind:
+def script_limits(kind: FailureKind) -> dict[str, float]:
+    """The limits of `verify` for a finished script, in seconds and MiB, where they are not its defaults."""
+    match kind:
         case FailureKind.OUT_OF_MEMORY:
-            return verify(source, trait, memory_mb=900.0)
+            return {"memory_mb": 900.0}
         case FailureKind.TIMEOUT:
-            return verify(source, trait, timeout=40.0)  # a repro that does not hang ends within a tenth of that
+            return {"timeout": 40.0}  # a repro that does not hang ends within a tenth of that
         case _:
-            return verify(source, trait)
+            return {}
 
 
 def _needed_notes(draft: ScriptDraft, source: str) -> list[str]:

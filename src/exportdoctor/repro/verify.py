@@ -13,12 +13,13 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from exportdoctor.core.failure.identity import NameFreeSignature
 from exportdoctor.core.failure.kinds import KIND_OF_STATUS, FailureKind
+from exportdoctor.core.failure.messages import without_names
 from exportdoctor.core.limits import IDLE_ATTEMPT, SCRIPT, SCRIPT_MB
 from exportdoctor.core.outcome import OutcomeStatus
 from exportdoctor.process.group import die_with_parent, name_exit
 from exportdoctor.process.supervise import Limits, supervise
-from exportdoctor.repro.repro_signature import Trait, anonymous
 
 _TRACEBACK = "Traceback (most recent call last):\n"
 _CAUSED = "The above exception was the direct cause of the following exception:"
@@ -35,7 +36,9 @@ class Sighting:
     output: str = ""
 
 
-def verify(script: str, wanted: Trait, *, timeout: float = SCRIPT, memory_mb: float = SCRIPT_MB) -> Sighting:
+def verify(
+    script: str, wanted: NameFreeSignature, *, timeout: float = SCRIPT, memory_mb: float = SCRIPT_MB
+) -> Sighting:
     """Run `script` by `python -I` in a folder of its own and compare what it shows with `wanted`."""
     with tempfile.TemporaryDirectory(prefix="exportdoctor-") as folder:
         path = Path(folder) / "repro.py"
@@ -57,7 +60,7 @@ def verify(script: str, wanted: Trait, *, timeout: float = SCRIPT, memory_mb: fl
         return _sighting(wanted, process.returncode, status, errors.read_text(errors="replace"))
 
 
-def _sighting(wanted: Trait, code: int, killed: OutcomeStatus | None, output: str) -> Sighting:
+def _sighting(wanted: NameFreeSignature, code: int, killed: OutcomeStatus | None, output: str) -> Sighting:
     if killed is not None:
         return Sighting(wanted.kind == KIND_OF_STATUS[killed], died=killed, output=output)
     if code <= 0 or _TRACEBACK not in output:
@@ -70,7 +73,7 @@ def _sighting(wanted: Trait, code: int, killed: OutcomeStatus | None, output: st
     same = (
         bool(wanted.exceptions)
         and _printed(wanted.exceptions[0]) == name
-        and anonymous(message) == wanted.message
+        and without_names(message) == wanted.message
         and links >= len(wanted.exceptions) - 1
     )
     return Sighting(same, exception=name, message=message, output=output)
