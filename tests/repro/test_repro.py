@@ -380,7 +380,7 @@ def test_a_repro_that_was_interrupted_is_kept_and_goes_on_where_it_was(target: P
     issue = (bundle / "issue.md").read_text()
     assert "<summary>python -m torch.utils.collect_env</summary>" in issue
     assert "PyTorch version: " in issue
-    for heading in ("What happens", "What was expected", "Closest variant", "Where it was met", "Versions"):
+    for heading in ("What happens", "What was expected", "Closest variant", "Where it occurs in the model", "Versions"):
         assert f"## {heading}" in issue
 
 

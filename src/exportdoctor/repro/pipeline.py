@@ -91,7 +91,7 @@ def make_repro(request: ReproRequest, tell: Tell) -> ReproResult:
     for note in changes_since(run):
         tell(note)
     talk = _if_writable(run.path / "logs" / f"repro-{finding.id}.log")
-    tell(f"seeing {finding.id} fail again")
+    tell(f"reproducing {finding.id} in the model")
     # each of the two processes warms up on a core of its own
     with CandidateRunner(log=talk) as bench, DraftClient(command, log=talk) as harvesting:
         seen = harvesting.reproduce()
@@ -108,8 +108,7 @@ def make_repro(request: ReproRequest, tell: Tell) -> ReproResult:
         reduction = _reduce(Reducer(judge, BudgetClock(request.budget, bench), tell), draft.source)
         if reduction.flaky:
             notes.append(
-                f"this failure is flaky: the same script showed it in {reduction.same} "
-                f"of its last {reduction.runs} runs"
+                f"this failure is flaky: the same script failed in {reduction.same} of its last {reduction.runs} runs"
             )
         source, sighting = _verify_either(reduction.source, draft.source, trait, notes)
         notes += _needed_notes(draft, source)
@@ -173,7 +172,7 @@ def _first_failing_draft(
                     return msgspec.structs.replace(draft, source=source), judge
     reasons = [f"{draft.what}: {_how_it_ends(judge, draft.source)}" for draft in drafts]
     why = "; ".join((*reasons, *harvesting.notes)) or "no draft could be written"
-    raise UsageError(f"no script without the model shows this failure ({why})", hint="The report's stack stands")
+    raise UsageError(f"no standalone script reproduces this failure ({why})", hint="See the stack in the report")
 
 
 def _remember(drafts: Iterator[ScriptDraft], into: list[ScriptDraft]) -> Iterator[ScriptDraft]:
@@ -219,7 +218,7 @@ def _verify_either(reduced: str, draft: str, trait: NameFreeSignature, notes: li
     if not sighting.verified and reduced != draft:
         again = verify(draft, trait, **limits)
         if again.verified:
-            notes.append("the reduced script does not fail so in a fresh process; this is the unreduced one")
+            notes.append("not reduced: the reduced script does not fail in the same way in a fresh process")
             return draft, again
     return reduced, sighting
 
