@@ -99,10 +99,10 @@ def test_a_program_and_its_shims_work_where_exportdoctor_is_not(tmp_path: Path) 
 
 
 def _write_case(folder: Path) -> None:
-    from exportdoctor.targets import resolve
+    from exportdoctor.targets import build, resolve
 
     plan = resolve(TargetRef(ref=TINY, parts=("vision",), options=BuildOptions(device="cpu")))
-    built = plan.build()
+    built = build(plan)
     grids = ((12, 16), (10, 18), (4, 6))
     inputs = [(torch.randn(h * w, 1176), torch.tensor([[1, h, w]])) for h, w in grids]
     weights = built.part("vision").module.state_dict()

@@ -1,4 +1,4 @@
-"""The only place that reads a user's factory file: first as text, to check it, then as a module, to call it."""
+"""Reads a user's factory file: first as text, to check and hash it without running it, then as a module."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def import_factory_file(file: Path) -> ModuleType:
     if spec is None or spec.loader is None:
         raise TargetError(f"Python cannot import {str(file)!r}")
     module = importlib.util.module_from_spec(spec)
-    with _registered(module):
+    with _register_module(module):
         spec.loader.exec_module(module)
     return module
 
@@ -70,7 +70,7 @@ def source_hashes(file: Path) -> dict[str, str]:
 
 
 @contextmanager
-def _registered(module: ModuleType) -> Iterator[None]:
+def _register_module(module: ModuleType) -> Iterator[None]:
     """Register the module for good, unless its import fails."""
     before = sys.modules.get(module.__name__)
     sys.modules[module.__name__] = module

@@ -1,4 +1,4 @@
-"""The only place that reads the presets in the package: configurations by name, one JSON file each.
+"""The presets of the package: configurations by name, one JSON file each.
 
 A preset file states its recipe, its image size and its default weights; nothing here knows a model by name.
 """
@@ -29,7 +29,7 @@ class Preset(msgspec.Struct, frozen=True, kw_only=True):
 
 @cache
 def preset_names() -> tuple[str, ...]:
-    """Every preset's name, smaller models first, tiny twins last."""
+    """Every preset's name, smaller models first, tiny ones last."""
     entries = files(__package__).joinpath("presets").iterdir()
     names = [entry.name.removesuffix(".json") for entry in entries if entry.name.endswith(".json")]
     return tuple(sorted(names, key=_tiny_last_then_by_size))
@@ -46,7 +46,7 @@ def find_preset(name: str) -> Preset | None:
 
 
 def unknown_preset(name: str) -> UsageError:
-    """What to tell somebody who asked for a preset that does not exist."""
+    """The error for a name that is no preset, with names that come near."""
     known = preset_names()
     return UsageError(
         f"{name!r} is no preset, and no folder or file of that name exists",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from exportdoctor.core.failure.classify import kind_of
 from exportdoctor.core.outcome import Failure, Frame, Outcome
-from exportdoctor.engine.verdicts.diagnosis import kind_of
 
 
 def is_later_failure(before: Outcome, after: Outcome, *, exporter: str) -> bool:

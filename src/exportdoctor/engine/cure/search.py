@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from exportdoctor.core.failure.identity import same_failure
 from exportdoctor.core.finding import ShimResult
 from exportdoctor.core.outcome import Outcome, OutcomeStatus
 from exportdoctor.core.probe import Probe
@@ -29,7 +30,6 @@ from exportdoctor.engine.cure.trial import (
     raised_note,
     right_at_its_size,
 )
-from exportdoctor.engine.verdicts.same_failure import same_disease
 from exportdoctor.reduce import ddmin
 from exportdoctor.shims import Shim
 
@@ -206,4 +206,4 @@ class CureSearch:
         return "moved" if is_later_failure(before, after, exporter=self.root.exporter) else "error"
 
     def _same(self, one: Outcome, other: Outcome) -> bool:
-        return same_disease(one, other, exporter=self.root.exporter)
+        return same_failure(one, other, exporter=self.root.exporter)

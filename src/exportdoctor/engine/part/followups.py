@@ -18,8 +18,8 @@ from exportdoctor.core.probe import Probe
 from exportdoctor.core.protocol.scan import CallFact
 from exportdoctor.engine.part.dimensions import Dimensions, smallest_dimensions
 from exportdoctor.engine.part.questions import Answer, CallSite
+from exportdoctor.engine.verdicts.failure_groups import FailureGroup
 from exportdoctor.engine.verdicts.judge import Verdict, judge
-from exportdoctor.engine.verdicts.localise import Case
 
 Rung = Generator[Probe, Outcome, None]
 
@@ -63,7 +63,7 @@ class FollowUps:
             else:
                 yield from self._advance(self._own_code(verdict), None)
 
-    def climb(self, cases: Iterable[Case]) -> Iterator[Probe]:
+    def climb(self, cases: Iterable[FailureGroup]) -> Iterator[Probe]:
         """Ask what is still unknown of each disease."""
         for case in cases:
             if (
@@ -73,14 +73,14 @@ class FollowUps:
             ):
                 yield from self._advance(self._dimensions(case), None)
 
-    def told(self, case: Case, finding: Finding, *, hidden_by: str | None) -> Finding:
+    def told(self, case: FailureGroup, finding: Finding, *, hidden_by: str | None) -> Finding:
         """`finding` with what has been learnt here. `hidden_by` is the finding that the module fails with as it is."""
         found = self.dimensions.get(case.key)
         if found is not None:
             finding = msgspec.structs.replace(finding, dimensions=found.failing, dimensions_passing=found.passing)
         return msgspec.structs.replace(finding, behind=hidden_by) if self.opaque(case.leading()) else finding
 
-    def telling(self, case: Case) -> list[Verdict]:
+    def telling(self, case: FailureGroup) -> list[Verdict]:
         """The case's verdicts that stand: a module whose own code turned out to fail is told with that."""
         return [verdict for verdict in case.verdicts if self.own.get(verdict.fqn, verdict) is verdict]
 
@@ -119,7 +119,7 @@ class FollowUps:
         if found.failing and found.blamed() == verdict.fqn:
             self.own[verdict.fqn] = found
 
-    def _dimensions(self, case: Case) -> Rung:
+    def _dimensions(self, case: FailureGroup) -> Rung:
         leading = case.leading()
         asked = leading.deciding.asked
         probe = self._probe(asked, opaque=self.opaque(leading))

@@ -12,12 +12,13 @@ from dataclasses import dataclass, field
 import msgspec
 
 from exportdoctor.core import events as ev
+from exportdoctor.core.failure.identity import same_failure
 from exportdoctor.core.finding import Finding, ShimTry
 from exportdoctor.core.outcome import Outcome
 from exportdoctor.engine.part.state import Chart
+from exportdoctor.engine.verdicts.diagnose import make_finding
+from exportdoctor.engine.verdicts.failure_groups import FailureGroup
 from exportdoctor.engine.verdicts.judge import Verdict, verdict_of_part
-from exportdoctor.engine.verdicts.localise import Case, finding_of
-from exportdoctor.engine.verdicts.same_failure import same_disease
 
 
 @dataclass
@@ -59,17 +60,17 @@ class Telling:
                     self._verdicts[verdict.fqn] = judged
                     yield judged
 
-    def _of_modules_as_they_are(self, case: Case) -> list[Verdict]:
+    def _of_modules_as_they_are(self, case: FailureGroup) -> list[Verdict]:
         """The case's verdicts that are of modules as they are."""
         return [] if self._met_behind(case) else self.chart.ladder.telling(case)
 
-    def _met_behind(self, case: Case) -> bool:
+    def _met_behind(self, case: FailureGroup) -> bool:
         """Whether only the search for a cure met it."""
         met = self.chart.cure.prescriber.hidden() if self.chart.cure is not None else []
         return any(case.leading().outcome is outcome for outcome in met)
 
-    def _finding(self, case: Case, name: str) -> Finding:
-        finding = finding_of(
+    def _finding(self, case: FailureGroup, name: str) -> Finding:
+        finding = make_finding(
             case,
             name=name,
             part=self.chart.captured.part,
@@ -84,7 +85,7 @@ class Telling:
         finding = self.chart.ladder.told(case, finding, hidden_by=self._id_of(case.leading().fqn))
         return msgspec.structs.replace(finding, shims_tried=self._tried(case))
 
-    def _tried(self, case: Case) -> tuple[ShimTry, ...]:
+    def _tried(self, case: FailureGroup) -> tuple[ShimTry, ...]:
         """What each shim did that was tried where this was the failure."""
         if self.chart.cure is None:
             return ()
@@ -97,14 +98,14 @@ class Telling:
                 note=trial.note,
             )
             for trial in self.chart.cure.prescriber.trials
-            if same_disease(trial.before, shown, exporter=exporter)
+            if same_failure(trial.before, shown, exporter=exporter)
         )
         return tuple({(one.shim, one.result): one for one in tries}.values())
 
     def _id_of_failure(self, outcome: Outcome) -> str | None:
         exporter = self.chart.options.exporter
         found = (
-            case for case in self.chart.diseases() if same_disease(outcome, case.leading().outcome, exporter=exporter)
+            case for case in self.chart.diseases() if same_failure(outcome, case.leading().outcome, exporter=exporter)
         )
         return next((self._ids.get(case.key) for case in found), None)
 

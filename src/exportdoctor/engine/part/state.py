@@ -6,15 +6,15 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from exportdoctor.core.failure.identity import same_failure
 from exportdoctor.core.protocol.scan import Captured
 from exportdoctor.core.scan_options import ScanOptions
 from exportdoctor.engine.cure.driver import CureDriver
 from exportdoctor.engine.part.call_tree import call_tree, facts
 from exportdoctor.engine.part.followups import FollowUps, with_own
 from exportdoctor.engine.part.questions import Answer, CallSite
-from exportdoctor.engine.verdicts.judge import Verdict, blaming, judge, same_bug
-from exportdoctor.engine.verdicts.localise import Case, cases
-from exportdoctor.engine.verdicts.same_failure import same_disease
+from exportdoctor.engine.verdicts.failure_groups import FailureGroup, group_failures
+from exportdoctor.engine.verdicts.judge import Verdict, blame_child, judge, shows_same_failure
 
 
 @dataclass
@@ -48,19 +48,19 @@ class Chart:
             return any(verdict.failing for verdict in self.verdicts.values())
         return self.root is None or self.root.failing
 
-    def diseases(self) -> list[Case]:
+    def diseases(self) -> list[FailureGroup]:
         """Every disease that is known: what modules show, and what lay hidden behind."""
         shown = self.shown()
         hidden = self._hidden(shown)
         if not hidden:
             return shown
-        return cases([verdict for case in shown for verdict in case.verdicts] + hidden, self.classes)
+        return group_failures([verdict for case in shown for verdict in case.verdicts] + hidden, self.classes)
 
-    def shown(self) -> list[Case]:
+    def shown(self) -> list[FailureGroup]:
         """The diseases among the failing modules of which enough is known to say whose they are."""
-        return cases(with_own(self.placed_verdicts(), self.ladder.own), self.classes)
+        return group_failures(with_own(self.placed_verdicts(), self.ladder.own), self.classes)
 
-    def _hidden(self, known: list[Case]) -> list[Verdict]:
+    def _hidden(self, known: list[FailureGroup]) -> list[Verdict]:
         """Failures that the search for a cure met behind the first, and that no module showed."""
         if self.cure is None or self.open:
             return []  # a module may yet show it
@@ -68,7 +68,7 @@ class Chart:
         fresh = [
             outcome
             for outcome in self.cure.prescriber.hidden()
-            if not any(same_disease(outcome, case.leading().outcome, exporter=exporter) for case in known)
+            if not any(same_failure(outcome, case.leading().outcome, exporter=exporter) for case in known)
         ]
         place = CallSite(self.captured.prefix, 0)
         return [judge(place.fqn, ((place, Answer(place, outcome)),)) for outcome in fresh]
@@ -89,8 +89,8 @@ class Chart:
             return verdict
         if not all(child in self.verdicts for child in children):
             return None
-        guilty = next((child for child in children if same_bug(verdict, self.verdicts[child])), None)
+        guilty = next((child for child in children if shows_same_failure(verdict, self.verdicts[child])), None)
         if guilty is None:
             return verdict
         deeper = self._placed(guilty)
-        return blaming(verdict, deeper) if deeper is not None else None
+        return blame_child(verdict, deeper) if deeper is not None else None
