@@ -22,8 +22,9 @@ from typing import Any
 from exportdoctor.core.failure.explanations import Rewrite, explain
 from exportdoctor.core.failure.kinds import KINDS
 from exportdoctor.core.outcome import Outcome, OutcomeStatus
+from exportdoctor.core.protocol.repro import CANDIDATE_FILE
 from exportdoctor.repro.bundle import quote_message
-from exportdoctor.repro.candidate_runner import CANDIDATE_FILE, Bench
+from exportdoctor.repro.candidate_runner import CandidateRunner
 
 ROOT = Path(__file__).parents[1]
 PAGES = ROOT / "docs" / "failures"
@@ -43,7 +44,7 @@ def main() -> None:
     """Write the pages of the kinds named on the command line, or all, and the list of them."""
     kept = "--keep" in sys.argv
     chosen = [kind for kind in sys.argv[1:] if kind != "--keep"] or list(KINDS)
-    with Bench(memory_mb=400) as bench:
+    with CandidateRunner(memory_mb=400) as bench:
         for kind in chosen:
             path = PAGES / f"{kind}.md"
             said = said_in(path.read_text(encoding="utf-8")) if kept else scanned(kind)
@@ -70,7 +71,7 @@ def script_of(kind: str) -> str:
     return (LATER / f"{kind}.py").read_text(encoding="utf-8").strip()
 
 
-def page(kind: str, bench: Bench, *, said: str) -> str:
+def page(kind: str, bench: CandidateRunner, *, said: str) -> str:
     """The page of a kind; `said` is what a scan of its fixture tells, empty where there is none."""
     told, script = explain(kind), script_of(kind)
     bench.timeout = LIMITS.get(kind, 60.0)

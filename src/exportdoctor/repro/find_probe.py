@@ -47,7 +47,7 @@ def probe_of(events: tuple[ev.AnyEvent, ...], finding: Finding) -> Probe:
         and signature.key == finding.signature
     ]  # fmt: skip
     if not found:
-        raise UsageError(f"the run does not say which attempt showed {finding.id}", hint="Scan again with --no-cache")
+        raise UsageError(f"the run does not record which export showed {finding.id}", hint="Scan again with --no-cache")
 
     def rank(event: ev.ProbeFinished) -> tuple[bool, bool, bool, int]:
         asked = event.probe
@@ -65,7 +65,7 @@ def changes_since(run: StoredRun, environment: dict[str, str] | None = None) -> 
     changed = changed_sources(sources_of(run.events))
     if changed:
         names = ", ".join(Path(path).name for path in changed[:_NAMED]) + (", …" if len(changed) > _NAMED else "")
-        notes.append(f"{names} changed since this run, so the failure is looked at anew")
+        notes.append(f"{names} changed since this run; reproducing the failure as it is now")
     then = next((event.opened.environment for event in run.events if isinstance(event, ev.TargetOpened)), {})
     others = [
         f"{name} {then.get(name, 'missing')} then, {now} now"
@@ -85,7 +85,6 @@ def identify_failure(seen: ReproducedFailure, finding: Finding, notes: list[str]
     if seen.outcome.status == OutcomeStatus.FAILED and signature is not None and signature.key != finding.signature:
         first = first_line(signature.message, 120)
         notes.append(
-            f"the failure that is seen now is not quite that of the run: {trait.kind} in "
-            f"{signature.function or 'the call'}: {first}"
+            f"the failure now differs from that of the run: {trait.kind} in {signature.function or 'the call'}: {first}"
         )
     return trait
