@@ -21,7 +21,7 @@ from typing import Any
 from exportdoctor.core.failure.explanations import Rewrite, explain
 from exportdoctor.core.failure.kinds import KINDS
 from exportdoctor.core.outcome import Outcome, OutcomeStatus
-from exportdoctor.repro.bundle import stated
+from exportdoctor.repro.bundle import quote_message
 from exportdoctor.repro.candidate_runner import CANDIDATE_FILE, Bench
 
 HERE = Path(__file__).parent
@@ -127,7 +127,7 @@ def output_of(outcome: Outcome) -> str:
             OutcomeStatus.OUT_OF_MEMORY: "nothing: it takes all the memory that it can get",
         }.get(outcome.status, str(outcome.status))
     fact = failure.exceptions[0]
-    message = stated(fact.message).replace(CANDIDATE_FILE, "script.py")
+    message = quote_message(fact.message).replace(CANDIDATE_FILE, "script.py")
     shown = message if len(message) <= _MOST else message[:_MOST].rpartition("\n")[0] + "\n…"
     lines = _COLOURS.sub("", f"{fact.type.removeprefix('builtins.')}: {shown}").splitlines()
     return "\n".join(line.rstrip() for line in lines)

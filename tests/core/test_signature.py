@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exportdoctor.core.failure.signature import normalise, signature_of, signature_of_failure
+from exportdoctor.core.failure.messages import normalise
+from exportdoctor.core.failure.signature import signature_of, signature_of_failure
 from exportdoctor.core.outcome import ExceptionFact, Failure, Frame, Outcome, OutcomeStatus
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from exportdoctor.core.protocol.export import ExportResult, Order
+from exportdoctor.core.protocol.export import ExportRequest, ExportResult
 from exportdoctor.core.target import BuildOptions, TargetRef
 from exportdoctor.worker.export.export_server import export_target
 from exportdoctor.worker.translate.onnx_session import OnnxSession
@@ -29,7 +29,9 @@ def made(folder: Path, ref: str, part: str, **order: Any) -> ExportResult:
     """The answer of the worker, asked in this process: torch's exporters take long to import."""
     options = {name: order.pop(name) for name in ("dtype", "weights") if name in order}
     target = TargetRef(ref=ref, parts=(part,), options=BuildOptions(device="cpu", **options))
-    return export_target(Order(target=target, part=part, folder=str(folder), stem=part, **order), lambda what: None)
+    return export_target(
+        ExportRequest(target=target, part=part, folder=str(folder), stem=part, **order), lambda what: None
+    )
 
 
 def factory(folder: Path, name: str, **order: Any) -> ExportResult:

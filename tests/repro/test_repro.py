@@ -24,10 +24,12 @@ from exportdoctor.core.outcome import ExceptionFact, Failure, Frame, Outcome, Ou
 from exportdoctor.reduce import Verdict
 from exportdoctor.reduce.source.passes.backward_slice import slice_backward
 from exportdoctor.reduce.source.passes.script_sizes import offer_eager_sizes
-from exportdoctor.repro.bundle import difference, folded
+from exportdoctor.repro.budget import BudgetClock, ReductionBudget
+from exportdoctor.repro.bundle import difference, fold_stack
+from exportdoctor.repro.candidate_judge import CandidateJudge
 from exportdoctor.repro.candidate_runner import Bench
-from exportdoctor.repro.incidental_failures import Met
-from exportdoctor.repro.reduction import Budget, Reducer, Reduction
+from exportdoctor.repro.incidental_failures import FailureCollector
+from exportdoctor.repro.reduction import Reducer, Reduction
 from exportdoctor.repro.repro_signature import anonymous, operation, trait_of, verdict
 from exportdoctor.repro.script import code_lines, imports_of
 from exportdoctor.repro.verdict_log import VerdictLog
@@ -153,8 +155,8 @@ def test_verdicts_are_remembered_for_the_same_bug_and_forgotten_for_another(tmp_
     VerdictLog(path, holds_for="a").note("x = 1", Verdict.YES)
     with open(path, "a") as file:
         file.write('{"torn')
-    assert VerdictLog(path, holds_for="a").known("x = 1") is Verdict.YES
-    assert VerdictLog(path, holds_for="b").known("x = 1") is None
+    assert VerdictLog(path, holds_for="a").verdict_of("x = 1") is Verdict.YES
+    assert VerdictLog(path, holds_for="b").verdict_of("x = 1") is None
 
 
 def test_the_last_exception_of_a_printed_traceback_is_read_with_all_its_lines() -> None:
@@ -181,7 +183,7 @@ def test_the_difference_to_the_passing_variant_names_both_lines() -> None:
 def test_a_folded_stack_counts_the_frames_of_torch() -> None:
     inner = Frame(file="/x/site-packages/torch/fx/a.py", line=1, function="g")
     user = Frame(file="/home/me/model.py", line=3, function="forward", source="int(x)", user=True)
-    assert folded((inner, inner, user, inner, inner)) == [
+    assert fold_stack((inner, inner, user, inner, inner)) == [
         "  … 2 frames of torch",
         '  File "model.py", line 3, in forward',
         "    int(x)",
@@ -207,8 +209,9 @@ def bench() -> Iterator[Bench]:
 def reducer_of(bench: Bench, source: str, *, questions: int) -> Reducer:
     trait = trait_of(bench.run(source), exporter="export")
     assert trait is not None
-    budget = Budget(seconds=math.inf, questions=questions)
-    return Reducer(bench, trait, "export", budget, lambda text: None, VerdictLog(None))
+    judge = CandidateJudge(bench=bench, wanted=trait, exporter="export", log=VerdictLog(None))
+    clock = BudgetClock(ReductionBudget(seconds=math.inf, questions=questions), bench)
+    return Reducer(judge, clock, lambda text: None)
 
 
 def minimum_of(path: Path) -> str:
@@ -225,7 +228,7 @@ def test_a_whole_network_is_reduced_to_about_the_length_of_a_minimum_by_hand(nam
     reducer = reducer_of(bench, source, questions=400)
     reduction = reducer.reduce(source)
     assert reduction.ended == "finished"
-    assert reducer.seen(reduction.source) is Verdict.YES
+    assert reducer.judge.rerun(reduction.source) is Verdict.YES
     assert code_lines(reduction.source) <= 1.5 * code_lines(minimum_of(path))
 
 
@@ -255,8 +258,7 @@ def test_a_failure_that_comes_and_goes_is_noticed(bench: Bench, tmp_path: Path) 
         "torch.export.export(M(), (torch.ones(2),))\n"
     )
     reducer = reducer_of(bench, source, questions=10)
-    found = Reduction(source)
-    reducer.confirm(found)
+    found = reducer.confirm(Reduction(source))
     assert found.flaky
     assert (found.same, found.runs) == (1, 2)
 
@@ -404,11 +406,11 @@ def test_another_failure_that_is_met_on_the_way_is_a_verified_script_of_its_own_
 def test_what_is_the_same_bug_a_finding_of_the_run_or_no_export_is_not_another_failure() -> None:
     wanted = trait_of(failing(VALUE), exporter="export")
     assert wanted is not None
-    met = Met(wanted, "export", VerdictLog(None))
-    met.note("a", failing(VALUE, expression="[x] * n"))
-    met.note("b", Outcome(probe="1", status=OutcomeStatus.PASSED))
-    met.note("c", Outcome(probe="1", status=OutcomeStatus.TIMED_OUT))
-    met.note("d", Outcome(probe="1", status=OutcomeStatus.FAILED, failure=Failure(stage="capture", exceptions=())))
+    collector = FailureCollector(wanted, "export", VerdictLog(None))
+    collector.add("a", failing(VALUE, expression="[x] * n"))
+    collector.add("b", Outcome(probe="1", status=OutcomeStatus.PASSED))
+    collector.add("c", Outcome(probe="1", status=OutcomeStatus.TIMED_OUT))
+    collector.add("d", Outcome(probe="1", status=OutcomeStatus.FAILED, failure=Failure(stage="capture", exceptions=())))
     call = Frame(file="/repro/repro.py", line=9, function="<module>", source="torch.export.export(M())", user=True)
     broken = Failure(
         stage="export",
@@ -417,11 +419,11 @@ def test_what_is_the_same_bug_a_finding_of_the_run_or_no_export_is_not_another_f
         ),
         frames=(call,),
     )
-    met.note("f", Outcome(probe="1", status=OutcomeStatus.FAILED, failure=broken))
-    assert met.scripts() == ()
+    collector.add("f", Outcome(probe="1", status=OutcomeStatus.FAILED, failure=broken))
+    assert collector.scripts() == ()
     for source in ("eeeee", "ee", "eee"):
-        met.note(source, failing("Could not guard on data-dependent expression u0 > 1"))
-    assert met.scripts() == (("ee", "eeeee"),)
+        collector.add(source, failing("Could not guard on data-dependent expression u0 > 1"))
+    assert collector.scripts() == (("ee", "eeeee"),)
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ from pathlib import Path
 import click
 
 from exportdoctor.core.errors import ExitCode, ExportdoctorError, TargetError
+from exportdoctor.core.failure.messages import first_line
 from exportdoctor.store.places import data_home
 
 _STACK_LINES = 12
@@ -74,12 +75,9 @@ def _tell_own_fault(error: BaseException) -> int:
     if os.environ.get("EXPORTDOCTOR_DEBUG"):
         traceback.print_exception(error)
     path = _write_crash_log(error)
-    say(f"this is a fault of exportdoctor itself: {type(error).__name__}: {_first_line(error)}. Traceback: {path}")
+    line = first_line(error) or "no message"
+    say(f"this is a fault of exportdoctor itself: {type(error).__name__}: {line}. Traceback: {path}")
     return ExitCode.INTERNAL
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or ["no message"])[0]
 
 
 def _write_crash_log(error: BaseException) -> str:

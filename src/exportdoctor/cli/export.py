@@ -100,7 +100,7 @@ def export(context: click.Context, /, **given: Any) -> int:
 
 def _order(given: dict[str, Any]) -> tuple[Any, Path]:
     """The order and the file. Everything that can be refused without torch is refused here."""
-    from exportdoctor.core.protocol.export import Order
+    from exportdoctor.core.protocol.export import ExportRequest
     from exportdoctor.targets import resolve
 
     _refuse_combinations(given)
@@ -114,7 +114,7 @@ def _order(given: dict[str, Any]) -> tuple[Any, Path]:
         )
     output = _output(given, part)
     target = msgspec.structs.replace(target, parts=(part,))
-    order = Order(
+    order = ExportRequest(
         target=target,
         part=part,
         to=given["to"],

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from exportdoctor.cli.progress import is_old, news
 from exportdoctor.core import events as ev
-from exportdoctor.core.protocol.scan import TWIN
+from exportdoctor.core.protocol.scan import SMALL_MODEL
 from exportdoctor.core.run_state import RunState
 from exportdoctor.report.wording import elapsed, how_asked, module_name, plain, progress_counts
 
@@ -65,5 +65,5 @@ class _Picture:
             line = Text("  ", no_wrap=True, overflow="ellipsis")
             if since:
                 line.append(f"{elapsed(time.time() - since):>7}  ", "dim")
-            line.append(f"{probe.part.removesuffix(TWIN)}  {plain(module_name(probe.fqn))}", "cyan")
+            line.append(f"{probe.part.removesuffix(SMALL_MODEL)}  {plain(module_name(probe.fqn))}", "cyan")
             yield line.append(f"  {plain(how_asked(probe))}", "dim")

@@ -18,8 +18,8 @@ from exportdoctor.store.disk import replace_file
 from exportdoctor.store.runs import find_run, read_run
 
 if TYPE_CHECKING:
-    from exportdoctor.repro.pipeline import Made
-    from exportdoctor.repro.reduction import Budget
+    from exportdoctor.repro.budget import ReductionBudget
+    from exportdoctor.repro.pipeline import ReproResult
 
 _SECONDS, _AT_MOST = 33.0, 180.0
 
@@ -51,8 +51,8 @@ def repro(
     if len(names) > 2:
         raise click.UsageError("Give a RUN and a FINDING, or a FINDING alone", ctx=context)
     from exportdoctor.repro.bundle import write_bundle
-    from exportdoctor.repro.pipeline import Order, make
-    from exportdoctor.repro.save import keep, other_name
+    from exportdoctor.repro.pipeline import ReproRequest, make_repro
+    from exportdoctor.repro.save import other_name, save_repro
 
     run = read_run(find_run(names[0] if len(names) == 2 else None))
     begun = time.monotonic()
@@ -62,9 +62,9 @@ def repro(
             print(f"{time.monotonic() - begun:6.0f}s  {text}", file=sys.stderr, flush=True)
 
     made_by = f"exportdoctor repro {run.run} {names[-1]}"
-    made = make(Order(run=run, finding=names[-1], budget=_budget(seconds, probes), made_by=made_by), tell)
+    made = make_repro(ReproRequest(run=run, finding=names[-1], budget=_budget(seconds, probes), made_by=made_by), tell)
     try:
-        kept = keep(made, run.path)
+        kept = save_repro(made, run.path)
         tell(f"saved in {kept}")
         others = [kept.parent / other_name(made, number) for number in range(1, len(made.others) + 1)]
     except StoreError as error:
@@ -73,7 +73,7 @@ def repro(
     for note in made.notes:
         say(note)
     for other, path in zip(made.others, others, strict=False):
-        say(f"met on the way, not a finding of this model: {other.told()} -> {path}")
+        say(f"met on the way, not a finding of this model: {other.summary()} -> {path}")
     if bundle is not None:
         write_bundle(made, run, bundle)
         tell(f"bundle in {bundle}")
@@ -84,16 +84,16 @@ def repro(
     return _verdict(made)
 
 
-def _budget(seconds: float | None, probes: int | None) -> Budget:
+def _budget(seconds: float | None, probes: int | None) -> ReductionBudget:
     """Where candidates are counted, time is not, unless both are asked for."""
-    from exportdoctor.repro.reduction import Budget
+    from exportdoctor.repro.budget import ReductionBudget
 
     if probes is None:
-        return Budget(seconds=seconds) if seconds else Budget(seconds=_SECONDS, at_most=_AT_MOST)
-    return Budget(seconds=seconds or math.inf, questions=probes)
+        return ReductionBudget(seconds=seconds) if seconds else ReductionBudget(seconds=_SECONDS, at_most=_AT_MOST)
+    return ReductionBudget(seconds=seconds or math.inf, questions=probes)
 
 
-def _verdict(made: Made) -> int:
+def _verdict(made: ReproResult) -> int:
     if made.reduction.interrupted:
         say("interrupted: this is the best so far; the same command goes on from here")
         return ExitCode.INTERRUPTED

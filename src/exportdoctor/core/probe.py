@@ -33,8 +33,9 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def variant(self) -> str:
         """What is asked beyond the plain question; empty for a plain one."""
-        further = (name for name in self.__struct_fields__ if name not in _PLAIN)
-        return "".join(_spell(name, getattr(self, name)) for name in further if getattr(self, name) != _PLAIN_PROBE[name])
+        fields = msgspec.structs.asdict(self).items()
+        further = [(name, value) for name, value in fields if name not in _PLAIN and value != _PLAIN_PROBE[name]]
+        return "".join(_spell(name, value) for name, value in further)
 
     @property
     def id(self) -> str:

@@ -67,9 +67,7 @@ class ProbeScheduler:
         if not alone or options.modules or EXPORTERS[options.exporter].bakes_values or self._resumed:
             return
         timeout = max(limits.timeout, _EARLY) if limits.fixed is None else limits.fixed
-        template = msgspec.structs.replace(
-            probe_template(part, options), timeout=timeout, memory_mb=limits.memory_mb
-        )
+        template = msgspec.structs.replace(probe_template(part, options), timeout=timeout, memory_mb=limits.memory_mb)
         begun = self.pool.attempt_early(Prepare(part=part), template)
         if begun is not None:
             prepared, flight = begun

@@ -8,7 +8,7 @@ import msgspec
 
 from exportdoctor.core.codec import pretty
 from exportdoctor.core.outcome import Agreement
-from exportdoctor.core.protocol.export import ExportResult, Order, Precision, Trouble, Written
+from exportdoctor.core.protocol.export import ExportedFile, ExportRequest, ExportResult, Precision, StageFailure
 from exportdoctor.export.summary import headline, lines_of
 from exportdoctor.shims import Shim
 
@@ -34,11 +34,11 @@ class ProofFile(msgspec.Struct, frozen=True, kw_only=True):
     command: str
     image_input: bool
     shims: tuple[ShimRecord, ...]
-    files: tuple[Written, ...]
+    files: tuple[ExportedFile, ...]
     numbers: tuple[Agreement, ...]
     ran_in: str
     imports: tuple[str, ...] = ()
-    trouble: Trouble | None = None
+    trouble: StageFailure | None = None
     precision: Precision | None = None
     notes: tuple[str, ...] = ()
     weights: str = ""
@@ -49,7 +49,7 @@ class ProofFile(msgspec.Struct, frozen=True, kw_only=True):
     environment: dict[str, str] = {}
 
 
-def proof_file(order: Order, handed: ExportResult, shims: Sequence[Shim], command: str) -> ProofFile:
+def proof_file(order: ExportRequest, handed: ExportResult, shims: Sequence[Shim], command: str) -> ProofFile:
     """The record of what was made and what it computed."""
     return ProofFile(
         target=order.target.ref,
@@ -84,7 +84,7 @@ def as_json(proof: ProofFile) -> bytes:
     return pretty(proof)
 
 
-def as_markdown(order: Order, handed: ExportResult, shims: Sequence[Shim], command: str) -> str:
+def as_markdown(order: ExportRequest, handed: ExportResult, shims: Sequence[Shim], command: str) -> str:
     """The same for a reader."""
     used = [shim for shim in shims if shim.id in handed.shims]
     rows = [f"| {row.inputs} | {_format_row(row)} |" for row in handed.numbers]

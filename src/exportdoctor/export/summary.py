@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from exportdoctor.core.outcome import Agreement
-from exportdoctor.core.protocol.export import ExportResult, Input, Loss, Order, Precision, Trouble, Written
+from exportdoctor.core.protocol.export import (
+    ExportedFile,
+    ExportRequest,
+    ExportResult,
+    Precision,
+    PrecisionLoss,
+    StageFailure,
+    ValueInfo,
+)
 from exportdoctor.shims import Shim
 
 _VERDICTS = {
@@ -32,7 +40,7 @@ def plain(text: str) -> str:
     return text.translate(_ASCII)
 
 
-def headline(order: Order, handed: ExportResult) -> str:
+def headline(order: ExportRequest, handed: ExportResult) -> str:
     """Target, part and what they were made with."""
     facts = [order.target.ref, order.part, _weights(handed.weights), handed.dtype, handed.device]
     facts += [f"{name} {handed.environment[name]}" for name in ("torch", "transformers") if name in handed.environment]
@@ -45,7 +53,7 @@ def _weights(name: str) -> str:
     return f"{name} weights" if name in ("random", "checkpoint") else f"weights {name}"
 
 
-def lines_of(order: Order, handed: ExportResult, shims: Sequence[Shim]) -> list[str]:
+def lines_of(order: ExportRequest, handed: ExportResult, shims: Sequence[Shim]) -> list[str]:
     """Everything but the headline."""
     used = [shim for shim in shims if shim.id in handed.shims]
     lines = [f"  {'shims':<8}{', '.join(f'{shim.id} ({shim.soundness})' for shim in used) or 'none needed'}"]
@@ -68,7 +76,7 @@ def lines_of(order: Order, handed: ExportResult, shims: Sequence[Shim]) -> list[
     return [*lines, f"  {_verdict(handed)}"]
 
 
-def _file(one: Written, handed: ExportResult, *, titled: bool) -> Iterator[str]:
+def _file(one: ExportedFile, handed: ExportResult, *, titled: bool) -> Iterator[str]:
     opset = f", opset {handed.opset}" if handed.opset else ""
     data = f", weights in {', '.join(one.data)}" if one.data else ""
     yield f"  {'file':<8}{one.name}, {size(one.bytes)}, {one.nodes} nodes{opset}{data}"
@@ -78,7 +86,7 @@ def _file(one: Written, handed: ExportResult, *, titled: bool) -> Iterator[str]:
             yield f"  {word:<8}{', '.join(map(_input, values[:6]))}{more}"
 
 
-def _input(value: Input) -> str:
+def _input(value: ValueInfo) -> str:
     return f"{value.name} {value.dtype}[{', '.join(map(str, value.shape))}]"
 
 
@@ -114,11 +122,11 @@ def _precision(found: Precision) -> Iterator[str]:
         yield f"  most is lost at {_at(loss)}: error {loss.before:.1e} before, {loss.after:.1e} after"
 
 
-def _at(loss: Loss) -> str:
+def _at(loss: PrecisionLoss) -> str:
     return f"{loss.node} ({loss.op}) in {loss.module or 'the part itself'}"
 
 
-def _trouble(found: Trouble) -> Iterator[str]:
+def _trouble(found: StageFailure) -> Iterator[str]:
     yield f"✗ {_STAGES.get(found.stage, found.stage)}: {found.exception.rpartition('.')[2]}: {found.message}"
     if found.node:
         yield f"  at {found.node} ({found.op}), made by {_owner(found)}"
@@ -135,7 +143,7 @@ def _trouble(found: Trouble) -> Iterator[str]:
         yield f"  {found.asked} of its submodules were asked alone, and none of them fails so by itself"
 
 
-def _owner(found: Trouble) -> str:
+def _owner(found: StageFailure) -> str:
     kind = f" ({found.module_class})" if found.module_class else ""
     return f"{found.module or 'the part itself'}{kind}"
 

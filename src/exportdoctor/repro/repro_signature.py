@@ -12,7 +12,7 @@ import msgspec
 
 from exportdoctor.core.failure.classify import classify
 from exportdoctor.core.failure.kinds import KIND_OF_STATUS, FailureKind
-from exportdoctor.core.failure.signature import normalise
+from exportdoctor.core.failure.messages import normalise
 from exportdoctor.core.outcome import Failure, Outcome, OutcomeStatus
 from exportdoctor.reduce import Verdict
 

@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 
+from exportdoctor.core.failure.messages import suggested_fixes
 from exportdoctor.core.patch_attribute import patch_attribute
 from exportdoctor.shims.export_call import ExportCall, shapes_by_name
 
@@ -56,29 +57,40 @@ def flat_forward(call: ExportCall) -> Iterator[ExportCall]:
     """
     module = call.module
     own, signature = vars(module).get("forward"), inspect.signature(module.forward)
-    bundle = next((p.name for p in signature.parameters.values() if p.kind is p.VAR_KEYWORD), None)
-    if bundle is None:
+    if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in signature.parameters.values()):
         yield call
         return
-    extra = [name for name in call.named if name not in signature.parameters]
 
     def forward(*args: Any, **kwargs: Any) -> Any:
         return type(module).forward(module, *args, **kwargs) if own is None else own(*args, **kwargs)
 
-    plain = [parameter for parameter in signature.parameters.values() if parameter.name != bundle]
-    spelled = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in extra]
-    forward.__signature__ = signature.replace(parameters=[*plain, *spelled])  # type: ignore[attr-defined]
+    forward.__signature__ = spell_out(signature, bundled_keywords(signature, call.args, call.kwargs))  # type: ignore[attr-defined]
     shapes = shapes_by_name(call)
     with patch_attribute(module, "forward", forward):
         yield replace(call, dynamic_shapes=shapes)
+
+
+def bundled_keywords(signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, ...]:
+    """The names of the arguments that this call passes in `**kwargs`; none where the call does not fit."""
+    bundle = next((p.name for p in signature.parameters.values() if p.kind is p.VAR_KEYWORD), None)
+    try:
+        return tuple(signature.bind(*args, **kwargs).arguments.get(bundle, {})) if bundle is not None else ()
+    except TypeError:
+        return ()
+
+
+def spell_out(signature: inspect.Signature, names: tuple[str, ...]) -> inspect.Signature:
+    """The signature with keyword-only parameters of these names in place of `**kwargs`."""
+    plain = [parameter for parameter in signature.parameters.values() if parameter.kind is not parameter.VAR_KEYWORD]
+    named = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in names]
+    return signature.replace(parameters=[*plain, *named])
 
 
 def _refine_shapes(call: ExportCall, message: str) -> ExportCall | None:
     """The call with the dynamic shapes that torch suggests, or `None` where it suggests none that may be taken."""
     from torch.export.dynamic_shapes import refine_dynamic_shapes_from_suggested_fixes
 
-    fixes = message.partition("Suggested fixes:")[2].strip().split("\n\n")[0]
-    lines = [line.strip() for line in fixes.splitlines() if " = " in line]
+    lines = suggested_fixes(message)
     if call.options.suggested_fixes == "relations":
         lines = [line for line in lines if not line.partition(" = ")[2].strip().isdigit()]
     given = call.dynamic_shapes

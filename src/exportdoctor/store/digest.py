@@ -39,7 +39,8 @@ def probe_digest(question: str, probe: Probe, *, rest: str) -> str:
 
     `rest` digests what all attempts of a run share.
     """
-    return _digest([question, msgspec.structs.replace(probe, part="", fqn="", call=0, timeout=0.0, memory_mb=None), rest])
+    asked = msgspec.structs.replace(probe, part="", fqn="", call=0, timeout=0.0, memory_mb=None)
+    return _digest([question, asked, rest])
 
 
 def shared_digest(sources: Mapping[str, str], options: ScanOptions) -> str:

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from exportdoctor.core.errors import TargetError
+from exportdoctor.core.failure.messages import first_line
 from exportdoctor.targets.assemble import assemble
 from exportdoctor.targets.dummy_inputs import Choice, choices, within_limits
 from exportdoctor.targets.eager import run_once
@@ -92,11 +93,10 @@ def _no_inputs(subject: Subject, failures: list[Exception]) -> TargetError:
     if not failures:
         return TargetError(f"No inputs are known for {what}", hint="Write a factory: file.py:factory")
     first = failures[0]
-    lines = str(first).strip().splitlines() or [""]
     random = "Try --weights random (not every operator takes fake weights). " if subject.is_fake else ""
     hint = f"{random}Write a factory with its inputs: file.py:factory"
     return TargetError(
-        f"The eager forward of {what} fails on the inputs made for it: {type(first).__name__}: {lines[0]}",
+        f"The eager forward of {what} fails on the inputs made for it: {type(first).__name__}: {first_line(first)}",
         hint=hint,
         stack=own_stack(first),
     )

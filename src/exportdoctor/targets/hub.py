@@ -11,6 +11,7 @@ from urllib.parse import SplitResult, urlsplit
 from urllib.request import getproxies
 
 from exportdoctor.core.errors import UsageError
+from exportdoctor.core.failure.messages import first_line
 
 _SECONDS_TO_ANSWER = 5
 
@@ -27,9 +28,9 @@ def hub_config(hub_id: str) -> Path:
     try:
         return _download(hub_id)
     except Exception as error:
-        lines = str(error).strip().splitlines() or [type(error).__name__]
+        line = first_line(error) or type(error).__name__
         raise UsageError(
-            f"{hub_id!r} is no folder here, is not in the local hub cache, and the hub did not give it: {lines[0]}",
+            f"{hub_id!r} is no folder here, is not in the local hub cache, and the hub did not give it: {line}",
             hint=f"Download it first (hf download {hub_id} config.json), or give a folder with config.json",
         ) from error
 

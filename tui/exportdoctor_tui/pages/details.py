@@ -9,16 +9,16 @@ from textual.content import Content
 
 from exportdoctor.report import wording
 from exportdoctor_tui.pages.code import script
-from exportdoctor_tui.pages.cure import cure
+from exportdoctor_tui.pages.cure_page import cure
 from exportdoctor_tui.pages.story import story
-from exportdoctor_tui.sanitize import block, fitted, line
+from exportdoctor_tui.sanitize import block, fit, line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from exportdoctor.core.graph_slice import GraphSlice
     from exportdoctor.core.protocol.scan import InputFact
-    from exportdoctor_tui.pages.selection import Selection
+    from exportdoctor_tui.state.selection import Selection
 
 _TAIL = 64_000  # bytes of a log that are shown
 
@@ -37,8 +37,8 @@ def _inputs(selection: Selection) -> Iterator[Content]:
         yield Content.styled(f"call {number} of {len(calls)}{times}", "bold $text-accent")
         for leaf in call.inputs:
             yield Content.assemble(
-                f"  {fitted(line(leaf.path), min(width, 36))}  ",
-                (f"{fitted(line(leaf.kind), 9)} ", "$foreground 60%"),
+                f"  {fit(line(leaf.path), min(width, 36))}  ",
+                (f"{fit(line(leaf.kind), 9)} ", "$foreground 60%"),
                 *_shape(leaf),
             )
         if not call.inputs:

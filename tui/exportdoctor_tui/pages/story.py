@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 from textual.content import Content
 
 from exportdoctor.report import wording
-from exportdoctor_tui.outline import failures
 from exportdoctor_tui.pages.code import code
 from exportdoctor_tui.sanitize import line
+from exportdoctor_tui.state.outline import failures
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from exportdoctor.core.finding import Finding
-    from exportdoctor_tui.pages.selection import Selection
+    from exportdoctor_tui.state.selection import Selection
 
 COLOURS = {
     "pass": "$text-success",
@@ -35,9 +35,9 @@ def story(selection: Selection) -> Content:
     """Everything the first tab says."""
     paragraphs = [_module(selection)]
     if selection.finding is not None:
-        paragraphs += _finding(selection, selection.finding)
+        paragraphs += _finding_lines(selection, selection.finding)
     else:
-        paragraphs += _no_finding(selection)
+        paragraphs += _status_lines(selection)
     return Content("\n").join(paragraphs)
 
 
@@ -55,7 +55,7 @@ def _module(selection: Selection) -> Content:
     )
 
 
-def _finding(selection: Selection, finding: Finding) -> Iterator[Content]:
+def _finding_lines(selection: Selection, finding: Finding) -> Iterator[Content]:
     kind = finding.kind.replace("_", " ") if finding.id else "being diagnosed"
     yield Content.assemble((f"{finding.id or '…'} · {kind} · {finding.stage}", "$foreground 60%"))
     if selection.part.cured:
@@ -84,7 +84,7 @@ def _sentence(text: str) -> Content:
     return Content.assemble((label[0], "bold"), text[label.end() :])
 
 
-def _no_finding(selection: Selection) -> Iterator[Content]:
+def _status_lines(selection: Selection) -> Iterator[Content]:
     row, record = selection.row, selection.record
     yield _BLANK
     yield Content(f"{wording.STATUS_WORDS[row.status].capitalize()}: {_evidence(selection)}")

@@ -73,5 +73,5 @@ def fits(rule: Rule, evidence: Evidence, *, op: str | None = None) -> bool:
         (not rule.frames or any(re.search(rule.frames, line) for line in evidence.inner or evidence.lines))
         and (not rule.culprit or re.search(rule.culprit, evidence.culprit) is not None)
         and (not rule.op or (op is not None and re.search(rule.op, op) is not None))
-        and evidence.says(names=rule.types, pattern=rule.message)
+        and evidence.has_message(names=rule.types, pattern=rule.message)
     )

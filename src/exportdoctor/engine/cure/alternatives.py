@@ -72,9 +72,7 @@ def _contains_one(shims: Ids, found: list[CuringSet]) -> bool:
     return any(set(cured.shims) <= set(shims) for cured in found)
 
 
-def _drop_unneeded(
-    cured: CuringSet, new: Shim, catalogue: ShimCatalogue, try_set: TryShims
-) -> ProbeSteps[CuringSet]:
+def _drop_unneeded(cured: CuringSet, new: Shim, catalogue: ShimCatalogue, try_set: TryShims) -> ProbeSteps[CuringSet]:
     """Without those of its shims whose failures the new one may cure, too, where it does."""
     for name, failure in cured.chain:
         if name == new.id or new.id not in {shim.id for shim in catalogue.find_fitting(failure)}:

@@ -73,8 +73,6 @@ class ShimCatalogue:
         return {shim.id: shim for shim in (*self.shims, *self._frozen_axes)}
 
 
-
-
 @dataclass(frozen=True, order=True)
 class ShimSet:
     """A set to try. The cheapest comes first: the soundest, then the deepest, then by the newest shim's own rank."""

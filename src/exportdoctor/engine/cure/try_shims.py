@@ -12,7 +12,7 @@ from exportdoctor.core.errors import WorkerLost
 from exportdoctor.core.finding import ShimResult
 from exportdoctor.core.outcome import Agreement, Frame, Outcome, OutcomeStatus
 from exportdoctor.core.probe import Probe
-from exportdoctor.core.protocol.scan import TWIN, Capture, Captured, Open, Opened
+from exportdoctor.core.protocol.scan import SMALL_MODEL, Capture, Captured, Open, Opened
 from exportdoctor.core.scan_options import ScanOptions
 from exportdoctor.core.target import TargetRef
 from exportdoctor.engine.pool.launch import Launcher, Spawn
@@ -57,7 +57,9 @@ def try_shims(
             yield _try_on_part(pool, opened, part, options, shims)
 
 
-def _try_on_part(pool: Pool, opened: Opened, captured: Captured, options: ScanOptions, shims: tuple[str, ...]) -> PartTrial:
+def _try_on_part(
+    pool: Pool, opened: Opened, captured: Captured, options: ScanOptions, shims: tuple[str, ...]
+) -> PartTrial:
     values = opened.weights != "fake"
     plain = Probe(
         part=captured.part, fqn=captured.prefix, exporter=options.exporter, timeout=options.timeout or _PATIENCE
@@ -66,7 +68,7 @@ def _try_on_part(pool: Pool, opened: Opened, captured: Captured, options: ScanOp
     flights = [pool.submit(plain), pool.submit(treated)]
     before, after = (flight.result() for flight in flights)
     shown: Outcome | None = after
-    if after.passed and not values and opened.twins:
+    if after.passed and not values and opened.has_small_model:
         shown = _try_on_small_model(pool, treated)
     specialised = _are_specialised(shims, options.shim_files, captured)
     proved = shown is not None and (shown.passed or (specialised and shown.agrees_at_its_size))
@@ -93,7 +95,7 @@ def _are_specialised(shims: tuple[str, ...], files: tuple[str, ...], captured: C
 
 def _try_on_small_model(pool: Pool, treated: Probe) -> Outcome | None:
     try:
-        found = pool.capture(Capture(part=treated.part + TWIN, exporter=treated.exporter))
+        found = pool.capture(Capture(part=treated.part + SMALL_MODEL, exporter=treated.exporter))
     except WorkerLost:
         return None
     if not isinstance(found, Captured):

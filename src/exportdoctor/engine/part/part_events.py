@@ -1,5 +1,4 @@
-"""A part's diagnosis as events: verdicts, findings with whose failure each is, and the part's verdict in the end. Pure.
-"""
+"""A part's diagnosis as events: verdicts, findings with whose failure each is, and in the end the part's verdict."""
 
 from __future__ import annotations
 
@@ -83,7 +82,8 @@ def _finding(part: PartDiagnosis, case: Case, known: Cases) -> Finding:
     found = part.dimensions.get(case.key)
     if found is not None:
         finding = msgspec.structs.replace(finding, dimensions=found.failing, dimensions_passing=found.passing)
-    return msgspec.structs.replace(finding, behind=_behind(part, case, known), shims_tried=_shims_tried(part, case, known))
+    behind, tried = _behind(part, case, known), _shims_tried(part, case, known)
+    return msgspec.structs.replace(finding, behind=behind, shims_tried=tried)
 
 
 def _behind(part: PartDiagnosis, case: Case, known: Cases) -> str | None:

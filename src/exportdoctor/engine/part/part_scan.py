@@ -12,7 +12,7 @@ import msgspec
 
 from exportdoctor.core import events as ev
 from exportdoctor.core.outcome import Outcome
-from exportdoctor.core.probe import Probe
+from exportdoctor.core.probe import Probe, probe_template
 from exportdoctor.core.protocol.scan import CallFact, Captured
 from exportdoctor.core.scan_options import ScanOptions
 from exportdoctor.engine.cure.search import CureSearch
@@ -31,7 +31,7 @@ class PartScan:
 
     def __init__(self, captured: Captured, *, options: ScanOptions, versions: Mapping[str, str]) -> None:
         self.diagnosis = PartDiagnosis(captured, options, versions)
-        self.questions = Questions(captured, Probe(part=captured.part, fqn="", exporter=options.exporter, to=options.to))
+        self.questions = Questions(captured, probe_template(captured.part, options))
         self._driver = ProbeDriver()
         self._follow_ups: FollowUps | None = None
         self._small: Captured | None = None

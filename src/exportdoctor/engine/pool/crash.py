@@ -8,6 +8,7 @@ import re
 import signal
 from pathlib import Path
 
+from exportdoctor.core.failure.frames import is_user_file
 from exportdoctor.core.outcome import ExceptionFact, Failure, Frame, Outcome, OutcomeStatus
 
 _HEADER = re.compile(r"^(?:Current thread|Thread|Stack) .*\(most recent call first\):$")
@@ -47,10 +48,8 @@ def frames_in(log: str | None) -> tuple[Frame, ...]:
 
 
 def _frame(file: str, line: int, function: str) -> Frame:
-    installed = any(f"/{package}/" in file for package in ("torch", "sympy", "numpy"))
-    user = not installed and not re.search(r"/lib/python3\.\d+/(?!site-packages|dist-packages)", file)
-    user = user and not file.startswith("<") and "/exportdoctor/worker/" not in file
-    return Frame(file=file, line=line, function=function, source=linecache.getline(file, line).strip(), user=user)
+    source = linecache.getline(file, line).strip()
+    return Frame(file=file, line=line, function=function, source=source, user=is_user_file(file))
 
 
 def with_crash(outcome: Outcome, *, status: OutcomeStatus, reason: str) -> Outcome:

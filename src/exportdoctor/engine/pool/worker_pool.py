@@ -21,8 +21,8 @@ import msgspec
 from exportdoctor.core.errors import WorkerLost
 from exportdoctor.core.outcome import Outcome, OutcomeStatus
 from exportdoctor.core.probe import Probe
+from exportdoctor.core.protocol.reply import Refused
 from exportdoctor.core.protocol.scan import (
-    AnyReply,
     Capture,
     Captured,
     Command,
@@ -30,7 +30,7 @@ from exportdoctor.core.protocol.scan import (
     Opened,
     Prepare,
     Prepared,
-    Refused,
+    ScanReply,
 )
 from exportdoctor.engine.pool.crash import death
 from exportdoctor.engine.pool.launch import Launcher
@@ -157,7 +157,7 @@ class Pool:
         threading.Thread(target=self._read, args=(worker,), name="replies", daemon=True).start()
         return worker
 
-    def _ask(self, worker: Worker, command: Command) -> AnyReply:
+    def _ask(self, worker: Worker, command: Command) -> ScanReply:
         return worker.ask(command, log=self.log)
 
     # --- attempts

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import re
-
 from exportdoctor.core.failure import explanations
+from exportdoctor.core.failure.messages import first_line, without_hints
 from exportdoctor.core.finding import Finding, ShimTry
 from exportdoctor.core.report import Report
 from exportdoctor.report.wording.depends import depends
 from exportdoctor.report.wording.pieces import count, issue_name, module_name, short_path
-
-# torch repeats the expression without hints, and lists size-like symbols, of which there are mostly none
-_ASIDES = re.compile(r"\s*\((?:unhinted: (?:[^()]|\([^()]*\))*|Size-like symbols: none)\)")
 
 
 def title(finding: Finding, report: Report) -> str:
@@ -81,7 +77,7 @@ def _told(*facts: tuple[str, str]) -> list[str]:
 
 def exception_line(finding: Finding) -> str:
     """Type and first line of the exception, as one would search for it."""
-    first = _ASIDES.sub("", (finding.exception.message.strip().splitlines() or [""])[0]).strip()
+    first = without_hints(first_line(finding.exception.message))
     return f"{finding.exception.type.rpartition('.')[2]}: {first}" if first else finding.exception.type
 
 

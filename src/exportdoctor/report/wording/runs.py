@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from exportdoctor.core.probe import Probe
-from exportdoctor.core.protocol.scan import TWIN
+from exportdoctor.core.protocol.scan import SMALL_MODEL
 from exportdoctor.core.report import FAILING, Alternative, PartRecord, Prescription, Proof, Report
 from exportdoctor.core.run_state import RunState
 from exportdoctor.report.wording.pieces import count, elapsed, finding_count, parameters
@@ -158,7 +158,7 @@ def how_asked(probe: Probe) -> str:
     how = []
     if probe.shims:
         how.append(f"with {' + '.join(probe.shims)}")
-    if probe.part.endswith(TWIN):
+    if probe.part.endswith(SMALL_MODEL):
         how.append("on its small twin")
     if probe.opaque:
         how.append("with its children replaced")

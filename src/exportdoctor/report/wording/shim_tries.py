@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from exportdoctor.core.failure.messages import first_line
 from exportdoctor.core.outcome import Outcome, OutcomeStatus
 
 PART_ITSELF = "the part itself"
@@ -39,8 +40,7 @@ def try_note(outcome: Outcome) -> str:
 def raised_note(outcome: Outcome) -> str:
     """What a try raised that leads nowhere, in a line."""
     facts = outcome.failure.exceptions if outcome.failure is not None else ()
-    lines = facts[0].message.strip().splitlines() if facts else []
-    return f"raises {facts[0].name}: {lines[0][:120] if lines else ''}".rstrip(": ") if facts else ""
+    return f"raises {facts[0].name}: {first_line(facts[0].message, 120)}".rstrip(": ") if facts else ""
 
 
 def outcome_line(outcome: Outcome) -> str:
@@ -49,7 +49,7 @@ def outcome_line(outcome: Outcome) -> str:
         if outcome.passed:
             return "exports"
         refuses = outcome.agrees_at_its_size
-        return f"exports, but {'refuses other sizes or values' if refuses else "its numbers differ from eager's"}"
+        return "exports, but " + ("refuses other sizes or values" if refuses else "its numbers differ from eager's")
     if outcome.note:
         return f"{outcome.status.replace('_', ' ')}: {outcome.note}"
     failure = outcome.failure
@@ -57,8 +57,7 @@ def outcome_line(outcome: Outcome) -> str:
         return outcome.status.replace("_", " ") + (f" ({outcome.signal})" if outcome.signal else "")
     first, culprit = failure.exceptions[0], failure.culprit
     where = f" at {culprit.file.rpartition('/')[2]}:{culprit.line} in {culprit.function}" if culprit else ""
-    message = next(iter(first.message.strip().splitlines()), "")
-    return f"fails{where}: {first.name}: {message[:200]}"
+    return f"fails{where}: {first.name}: {first_line(first.message, 200)}"
 
 
 def not_chosen_note(soundness: str, shims: Sequence[str], best: Sequence[str], *, less_sound: bool) -> str:

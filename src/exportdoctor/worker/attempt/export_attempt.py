@@ -14,6 +14,7 @@ import msgspec
 import torch
 
 from exportdoctor.core.exporters import EXPORTERS
+from exportdoctor.core.failure.messages import first_line
 from exportdoctor.core.outcome import Agreement, Failure, Frame, Outcome, OutcomeStatus, SymbolOrigin
 from exportdoctor.core.probe import Probe
 from exportdoctor.shims import ExportCall, NotApplicable, ShimTrouble
@@ -23,8 +24,7 @@ from exportdoctor.worker.attempt.shimmed_export import shimmed_export
 from exportdoctor.worker.attempt.torchscript import export_torchscript
 from exportdoctor.worker.capture.attribute_reads import watch_reads
 from exportdoctor.worker.capture.dim_names import all_dynamic, declared_dims, select_dims
-from exportdoctor.worker.capture.dynamic_dims import dynamic_shapes_of
-from exportdoctor.worker.capture.flat_signature import flat_signature
+from exportdoctor.worker.capture.dynamic_dims import dynamic_shapes_of, spell_out_kwargs
 from exportdoctor.worker.capture.forward_hooks import Call
 from exportdoctor.worker.capture.session import PartCapture
 from exportdoctor.worker.describe.describe_failure import cause_chain, describe_failure
@@ -119,9 +119,7 @@ def _attempt(part: PartCapture, probe: Probe, *, shim_files: Sequence[str], savi
         chain = tuple(cause_chain(error))
         if probe.opaque and blames_opaque_op(chain):
             _log(error, "")
-            return _outcome(
-                probe, OutcomeStatus.NOT_APPLICABLE, started, reads=None, kept=kept, note=_first_line(error)
-            )
+            return _outcome(probe, OutcomeStatus.NOT_APPLICABLE, started, reads=None, kept=kept, note=_note(error))
         failure = _failure(error, chain, part, probe, births=births.of(chain), guard=guards.frame_of_violated(chain))
         _log(error, partial_graph(chain))
         status = OutcomeStatus.OUT_OF_MEMORY if isinstance(error, MemoryError) else OutcomeStatus.FAILED
@@ -162,8 +160,8 @@ def _failure(
     )
 
 
-def _first_line(error: BaseException) -> str:
-    return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0][:200]}"
+def _note(error: BaseException) -> str:
+    return f"{type(error).__name__}: {first_line(error, 200)}"
 
 
 def _log(error: BaseException, graph: str) -> None:
@@ -188,7 +186,7 @@ def shapes_for(part: PartCapture, probe: Probe, module: torch.nn.Module) -> Shap
 def _spelled_out(part: PartCapture, probe: Probe, module: torch.nn.Module, call: Call) -> AbstractContextManager[None]:
     if not call.dims and (probe.fqn != part.prefix or probe.dynamic is None):
         return nullcontext()
-    return flat_signature(module, call.args, call.kwargs)
+    return spell_out_kwargs(module, call.args, call.kwargs)
 
 
 def _opaque_children(part: PartCapture, probe: Probe, call: Call) -> AbstractContextManager[tuple[str, ...]]:

@@ -17,12 +17,13 @@ from typing import Any
 import torch
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
+from exportdoctor.core.failure.frames import OUR_FOLDER, is_user_file
 from exportdoctor.core.outcome import Frame, SymbolOrigin
-from exportdoctor.worker.describe.frames import OURS, is_user_file, is_user_frame, source_line
+from exportdoctor.worker.describe.python_frames import is_user_frame, source_line
 
 _MAKERS = ("create_unbacked_symint", "create_unbacked_symfloat", "create_unbacked_symbool")
 _KEPT = 10_000
-_ATTEMPT = OURS + os.path.join("worker", "attempt", "export_attempt.py")
+_ATTEMPT = OUR_FOLDER + os.path.join("worker", "attempt", "export_attempt.py")
 
 
 @dataclass

@@ -15,9 +15,9 @@ import networkx as nx
 import torch
 
 from exportdoctor.core.exporters import EXPORTERS
+from exportdoctor.core.failure.frames import is_user_file
 from exportdoctor.core.graph_slice import GraphSlice, SliceNode
 from exportdoctor.core.outcome import Frame, SymbolOrigin
-from exportdoctor.worker.describe.frames import is_user_file, source_line
 from exportdoctor.worker.describe.node_names import nodes_of_tensors, user_names
 from exportdoctor.worker.describe.partial_graph import (
     dynamo_graphs,
@@ -27,6 +27,7 @@ from exportdoctor.worker.describe.partial_graph import (
     traced_graphs,
     value_of,
 )
+from exportdoctor.worker.describe.python_frames import source_line
 from exportdoctor.worker.describe.symbol_origins import undecided_symbols
 
 _NODES = 40

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
+from exportdoctor.core.failure.messages import first_line
 from exportdoctor.core.outcome import Agreement
 
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
@@ -90,8 +91,7 @@ def largest_difference(one: torch.Tensor, other: torch.Tensor) -> tuple[float, f
 
 def failed_run(title: str, error: BaseException) -> Agreement:
     """The row of a program that raised."""
-    lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
-    return Agreement(inputs=title, trouble=f"{type(error).__name__}: {lines[0][:300] if lines else ''}")
+    return Agreement(inputs=title, trouble=f"{type(error).__name__}: {first_line(error, 300)}")
 
 
 def _kind(value: Any) -> str:

@@ -21,7 +21,7 @@ from exportdoctor.worker.capture.forward_hooks import Call
 from exportdoctor.worker.describe.describe_failure import cause_chain
 from exportdoctor.worker.prove.compare_outputs import compare_outputs, tensors_in
 from exportdoctor.worker.translate.failed_node import describe_stage_failure
-from exportdoctor.worker.translate.onnx_program import check_model, drop_assertions, flat_inputs, quiet, save_model
+from exportdoctor.worker.translate.onnx_program import check_model, flat_inputs, save_model, translate
 from exportdoctor.worker.translate.onnx_session import OnnxSession
 
 
@@ -41,13 +41,13 @@ def run_later_stages(program: Any, module: torch.nn.Module, call: Call, *, to: s
     Raises StageFailed. Without values only the translation is asked: an ONNX file of fake weights cannot be run.
     """
     if to != "ort" or _fake(module, call):
-        _stage("translate", lambda: _translate(program), (), prefix)
+        _stage("translate", lambda: translate(program, optimise=False), (), prefix)
         return {"translate": "pass"}
     passed: tuple[Stage, ...] = ()
     wanted = run_once(module, (call.args, call.kwargs))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"
-        made = _stage("translate", lambda: _translate(program, optimise=True), passed, prefix)
+        made = _stage("translate", lambda: translate(program).made, passed, prefix)
         passed = ("translate",)
 
         def load() -> OnnxSession:
@@ -71,12 +71,6 @@ def run_later_stages(program: Any, module: torch.nn.Module, call: Call, *, to: s
 def _fake(module: torch.nn.Module, call: Call) -> bool:
     values = (*module.parameters(), *module.buffers(), *tree_leaves((call.args, call.kwargs)))
     return any(isinstance(value, FakeTensor) for value in values)
-
-
-def _translate(program: Any, *, optimise: bool = False) -> Any:
-    drop_assertions(program)
-    with quiet():
-        return torch.onnx.export(program, dynamo=True, verbose=False, optimize=optimise)
 
 
 def _stage(stage: Stage, work: Any, passed: tuple[Stage, ...], prefix: str, model: Path | None = None) -> Any:

@@ -1,7 +1,8 @@
-"""The first screen: the runs that there are, the newest first."""
+"""The first screen: a table of all runs, the newest first."""
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -13,11 +14,12 @@ from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 from textual.worker import get_current_worker
 
+from exportdoctor.report import wording
 from exportdoctor.store.runs import RunSummary, list_runs
+from exportdoctor_tui.doctor import doctor_of
 from exportdoctor_tui.keymap import RUN_LIST, RUNS, bindings
-from exportdoctor_tui.pages.run_list import HEADING, cells, row, widths_of
-from exportdoctor_tui.sanitize import TOO_SMALL, line
-from exportdoctor_tui.widgets.key_bar import KeyBar
+from exportdoctor_tui.sanitize import TOO_SMALL, align_right, line
+from exportdoctor_tui.widgets.bars import KeyBar
 
 if TYPE_CHECKING:
     from textual.app import ComposeResult
@@ -29,22 +31,30 @@ _NONE = Content.assemble(
     "Make one in another terminal:\n\n    ", (_FIRST_COMMAND, "bold $text-accent"),
     ("\n\nc copies the command · it appears here by itself", "$foreground 60%"),
 )  # fmt: skip
+_HEADING = tuple(map(Content, ("when", "target", "state", "found", "time", "parts", "run")))
+_WIDEST = (11, 28, 10, 5, 12, 44, 60)
+_COLOURS = {
+    "finished": "$text-success",
+    "running": "$text-primary",
+    "cut off": "$text-warning",
+    "unreadable": "$text-error",
+}
 
 
 class RunList(OptionList):
-    """The list, with its key in the footer."""
+    """The rows; the table of keys gives `enter` its word in the footer."""
 
     BINDINGS: ClassVar[list[BindingType]] = bindings(RUN_LIST)
 
 
-class RunsScreen(Screen[None]):
-    """A table; enter opens a run."""
+class RunListScreen(Screen[None]):
+    """Enter opens the run under the cursor. `root`: where runs are, None = the usual folder."""
 
     BINDINGS: ClassVar[list[BindingType]] = bindings(RUNS)
     HELP_TABLES = ("List of runs", "Runs", "Everywhere")
 
     class Listed(Message):
-        """The runs on disk."""
+        """The runs on disk were listed."""
 
         def __init__(self, runs: tuple[RunSummary, ...]) -> None:
             super().__init__()
@@ -57,7 +67,7 @@ class RunsScreen(Screen[None]):
         self.listed = False
 
     def compose(self) -> ComposeResult:
-        """Title, table, keys."""
+        """Title, table, and the keys."""
         yield Static(Content.assemble(("exportdoctor", "bold $text-accent"), ("  runs", "$foreground 60%")), id="head")
         yield Static(Content(""), id="heading", markup=False)
         yield RunList(id="runs", markup=False)
@@ -66,12 +76,12 @@ class RunsScreen(Screen[None]):
         yield KeyBar(("List of runs", "Runs", "Everywhere"))
 
     def on_mount(self) -> None:
-        """Look for runs, now and then."""
+        """Look for new runs every three seconds."""
         self.query_one("#none").display = False
         self.set_interval(3.0, self._look)
 
     def on_screen_resume(self) -> None:
-        """A run may have been made meanwhile."""
+        """Look at once: a run may have been made while another screen was shown."""
         self._look()
 
     @work(thread=True, exclusive=True, group="runs")
@@ -80,7 +90,7 @@ class RunsScreen(Screen[None]):
         if not get_current_worker().is_cancelled:
             self.post_message(self.Listed(runs))
 
-    def on_runs_screen_listed(self, message: RunsScreen.Listed) -> None:
+    def on_run_list_screen_listed(self, message: RunListScreen.Listed) -> None:
         """Draw the list; the cursor stays on its run."""
         table = self.query_one(OptionList)
         self.query_one("#none").display = not message.runs
@@ -88,41 +98,69 @@ class RunsScreen(Screen[None]):
         self.listed = True
         if message.runs == self._runs:
             return
-        chosen = self._chosen()
+        current = self._current()
         self._runs = message.runs
-        widths = widths_of(self._runs)
-        self.query_one("#heading", Static).update(row(HEADING, widths))
-        table.set_options([Option(row(cells(run), widths)) for run in self._runs])
+        heading, *lines = _table(self._runs)
+        self.query_one("#heading", Static).update(heading)
+        table.set_options(map(Option, lines))
         names = [run.run for run in self._runs]
-        table.highlighted = names.index(chosen.run) if chosen and chosen.run in names else 0
+        table.highlighted = names.index(current.run) if current and current.run in names else 0
         table.focus()
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
-        """Enter or a click on a row."""
+        """Open the run, on enter or a click."""
         event.stop()
         self.action_open_run()
 
     def action_open_run(self) -> None:
-        """Open the run under the cursor; one that cannot be read says why."""
-        run = self._chosen()
+        """Open the run under the cursor; of an unreadable one, show why."""
+        run = self._current()
         if run is None:
             return
         if run.status == "unreadable":
             self.notify(line(run.problem), title=run.run, severity="error", markup=False)
             return
-        from exportdoctor_tui.screens.run import RunScreen
-
-        self.app.push_screen(RunScreen(Path(run.path)))
+        doctor_of(self).open_run(Path(run.path))
 
     def action_refresh(self) -> None:
-        """Look again."""
+        """Look for new runs now."""
         self._look()
 
     def action_copy_command(self) -> None:
-        """For the other terminal."""
+        """Copy the command that makes a first run."""
         self.app.copy_to_clipboard(_FIRST_COMMAND)
         self.notify("Copied", markup=False)
 
-    def _chosen(self) -> RunSummary | None:
+    def _current(self) -> RunSummary | None:
         number = self.query_one(OptionList).highlighted
         return self._runs[number] if number is not None and number < len(self._runs) else None
+
+
+def _table(runs: tuple[RunSummary, ...]) -> list[Content]:
+    """The heading and a line for each run, in columns as wide as their cells, up to _WIDEST."""
+    rows = [_HEADING, *map(_cells, runs)]
+    widths = [min(most, max(row[column].cell_length for row in rows)) for column, most in enumerate(_WIDEST)]
+    return [Content("  ").join(map(_fit, row, widths)) for row in rows]
+
+
+def _fit(cell: Content, width: int) -> Content:
+    return cell.truncate(width, ellipsis=True, pad=True)
+
+
+def _cells(run: RunSummary) -> tuple[Content, ...]:
+    """One run, a cell for each of _HEADING."""
+    problem = run.problem and Content.styled(line(run.problem), "$text-error")
+    return (
+        Content.styled(time.strftime("%m-%d %H:%M", time.localtime(run.at)), "$foreground 60%"),
+        Content.styled(line(run.ref) or "?", "bold"),
+        Content.styled(run.status, _COLOURS[run.status]),
+        Content(align_right(str(run.findings) if run.findings else "", 5)),
+        Content.styled(align_right(wording.elapsed(run.seconds) if run.seconds else "", 12), "$foreground 60%"),
+        problem or Content("  ").join(_verdict(part, verdict) for part, verdict in run.parts.items()),
+        Content.styled(run.run, "$foreground 60%"),
+    )
+
+
+def _verdict(part: str, verdict: str) -> Content:
+    colour = {"passes": "$text-success", "cured": "$text-warning"}.get(verdict, "$text-error")
+    return Content.styled(f"{wording.SYMBOLS[wording.VERDICT_STATUS[verdict]]} {line(part)}", colour)

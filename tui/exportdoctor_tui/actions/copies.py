@@ -1,4 +1,4 @@
-"""What can be copied from a selection, each with its title. The texts are the reports' own."""
+"""What can be copied to the clipboard from a selection; the texts are those of the reports."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from typing import TYPE_CHECKING
 
 from exportdoctor.core.report import Report
 from exportdoctor.report import render, wording
-from exportdoctor_tui.pages.cure import make_it
+from exportdoctor_tui.pages.cure_page import make_it
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from exportdoctor_tui.pages.selection import Selection
+    from exportdoctor_tui.state.selection import Selection
 
 
 def copies(selection: Selection) -> tuple[tuple[str, str], ...]:
-    """Title and text of everything there is to copy."""
+    """Title and text of everything that can be copied."""
     return tuple((title, text) for title, text in _copies(selection) if text)
 
 
 def _copies(selection: Selection) -> Iterator[tuple[str, str]]:
     view, finding = selection.view, selection.finding
     if finding is not None and finding.id:
-        told = Report(run=view.run, target=view.target, environment=dict(view.environment), findings=(finding,))
-        yield f"{finding.id} as Markdown, for an issue", render(told, "md")
+        report = Report(run=view.run, target=view.target, environment=dict(view.environment), findings=(finding,))
+        yield f"{finding.id} as Markdown, for an issue", render(report, "md")
     if finding is not None:
         yield "The exception", f"{finding.exception.type}: {finding.exception.message}"
         yield "file:line of the culprit", wording.place(finding)

@@ -1,4 +1,4 @@
-"""What is selected: a row of a part of a run, and the finding that tells of its failure."""
+"""The selected row of a part of a run, with the finding on its failure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from exportdoctor_tui.sources import Sources
+from exportdoctor_tui.state.source_lines import Sources
 
 if TYPE_CHECKING:
     from exportdoctor.core.finding import Finding
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from exportdoctor.core.protocol.scan import ModuleFact
     from exportdoctor.core.report import ModuleRecord
     from exportdoctor.report.tree import Row
-    from exportdoctor_tui.view import PartView, RunView
+    from exportdoctor_tui.state.run_view import PartView, RunView
 
 TABS = ("story", "stack", "inputs", "graph", "cure", "repro", "log")
 TITLES = dict(zip(TABS, ("Story", "Stack", "Inputs", "Graph", "Cure", "Repro", "Log"), strict=True))
@@ -43,30 +43,30 @@ class Selection:
 
     @property
     def frames(self) -> tuple[Frame, ...]:
-        """The stack as it is folded now; a stack without any frame of the user's is shown whole."""
+        """The user's frames of the stack; all of them with `torch_frames`, or where none is the user's."""
         stack = self.finding.stack if self.finding else ()
         users = tuple(frame for frame in stack if frame.user)
         return stack if self.torch_frames or not users else users
 
     @property
     def culprit(self) -> Frame | None:
-        """The frame to blame: the innermost of the user's."""
+        """The innermost frame of the user's, else the innermost of all."""
         return next((frame for frame in reversed(self.frames) if frame.user), self.frames[-1] if self.frames else None)
 
     @property
     def mark(self) -> tuple[object, ...]:
-        """What a page depends on, cheap to compare: equal marks draw equal pages."""
+        """All that a page depends on, cheap to compare: equal marks draw equal pages."""
         part = self.part.record
         return (self.row.fqns, self.finding, self.record, self.torch_frames, part.complete, part.prescription,
                 len(self.view.findings))  # fmt: skip
 
     def file(self, name: str) -> Path:
-        """A file that a finding names, as it stands or in the run's folder."""
+        """A file that a finding names: its absolute path where it exists, else in the run's folder."""
         path = Path(name)
         return path if path.is_absolute() and path.exists() else Path(self.view.path) / path.parent.name / path.name
 
     def tabs(self) -> tuple[str, ...]:
-        """The tabs that have something to say."""
+        """The tabs that have content."""
         finding = self.finding
         has = {
             "story": True,

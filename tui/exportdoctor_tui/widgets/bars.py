@@ -1,4 +1,8 @@
-"""A line of tabs: draws their titles, says which was clicked. Keys belong to the screen."""
+"""One line of tabs, and one line of keys. A click on a title or key is found by its column.
+
+Textual's Tabs and Footer mount a widget for each tab or key; the footer alone took a fifth of the time that a screen
+needs to open.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +14,12 @@ from textual.content import Content
 from textual.message import Message
 from textual.widget import Widget
 
+from exportdoctor_tui.keymap import TABLES
+
 if TYPE_CHECKING:
     from textual import events
 
-_GAP = "  "
+_KEY_GAP = 2
 
 
 @dataclass(frozen=True)
@@ -26,7 +32,7 @@ class Tab:
 
 
 class TabBar(Widget):
-    """Tabs side by side."""
+    """Tabs side by side, without keys of its own: the screen has them."""
 
     class Chosen(Message):
         """A tab was clicked."""
@@ -47,25 +53,25 @@ class TabBar(Widget):
         self._active = ""
 
     def show(self, tabs: tuple[Tab, ...], active: str) -> None:
-        """Draw other tabs."""
+        """Draw these tabs."""
         if (tabs, active) != (self._tabs, self._active):
             self._tabs, self._active = tabs, active
             self.refresh()
 
     def render(self) -> Content:
-        """All titles; the active one on a ground of its own."""
-        found = []
+        """All titles, the active one on another background."""
+        titles = []
         for tab in self._tabs:
             active = tab.id == self._active
-            found.append(
+            titles.append(
                 Content.styled(
                     f" {tab.title} ", f"bold {tab.style} on $primary 30%" if active else tab.style or "$foreground 60%"
                 )
             )
-        return Content(_GAP[:1]).join(found)
+        return Content(" ").join(titles)
 
     def on_click(self, event: events.Click) -> None:
-        """Which title lies under the pointer."""
+        """Find the title under the pointer."""
         column = 0
         for tab in self._tabs:
             width = cell_len(tab.title) + 3
@@ -73,3 +79,27 @@ class TabBar(Widget):
                 self.post_message(self.Chosen(self, tab.id))
                 return
             column += width
+
+
+class KeyBar(Widget):
+    """The keys of these tables that have a word for the footer. A click does what the key does."""
+
+    def __init__(self, tables: tuple[str, ...]) -> None:
+        super().__init__()
+        self._keys = tuple(key for table in tables for key in TABLES[table] if key.footer)
+
+    def render(self) -> Content:
+        """As many keys as there is room for."""
+        return Content(" " * _KEY_GAP).join(
+            Content.assemble((key.shown, "bold $text-accent"), f" {key.footer}") for key in self._keys
+        )
+
+    async def on_click(self, event: events.Click) -> None:
+        """Press the key under the pointer."""
+        column = self.gutter.left
+        for key in self._keys:
+            width = cell_len(f"{key.shown} {key.footer}")
+            if column <= event.x < column + width:
+                self.app.simulate_key(key.keys.partition(",")[0])
+                return
+            column += width + _KEY_GAP

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from exportdoctor.core.finding import ShimTry
     from exportdoctor.core.report import Prescription
-    from exportdoctor_tui.pages.selection import Selection
+    from exportdoctor_tui.state.selection import Selection
 
 _SIGNS = {
     "cured": ("✓", "$text-success"),
@@ -116,10 +116,10 @@ def _tries(selection: Selection) -> Iterator[Content]:
         return
     yield _BLANK
     yield Content.styled(f"Tried on {finding.id or 'it'}", "bold $text-accent")
-    yield from map(_tried, finding.shims_tried)
+    yield from map(_try_line, finding.shims_tried)
 
 
-def _tried(tried: ShimTry) -> Content:
+def _try_line(tried: ShimTry) -> Content:
     sign, colour = _SIGNS[tried.result]
     said = wording.shim_result(tried)[len(tried.shim) :]
     told = line(tried.note).removeprefix(f"{tried.shim}: ")

@@ -1,11 +1,8 @@
-"""Pick one or several of many things by name: typing filters, space marks, enter takes; gives back ids, or None.
-
-What is known at once is listed first; `more` is asked in a thread, for it may take seconds.
-"""
+"""A dialog to pick one or several items of a long list by name: typing filters, space marks, enter takes."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar
 
 from textual import on, work
 from textual.binding import Binding
@@ -16,7 +13,8 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
-from exportdoctor_tui.sanitize import fitted, line
+from exportdoctor_tui.actions.choices import PickerItem
+from exportdoctor_tui.sanitize import fit, line
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,23 +25,20 @@ if TYPE_CHECKING:
 _NAME = 34  # cells of an id, where there are longer ones
 
 
-class Choice(NamedTuple):
-    """`id` is given back; `remark` is what there is to say of it."""
-
-    id: str
-    remark: str = ""
-
-
-class Typed(Input):
-    """What is typed; a space is none of it."""
+class FilterInput(Input):
+    """The filter. A space is not part of it: it marks an item."""
 
     def check_consume_key(self, key: str, character: str | None) -> bool:
         """Whether a key is for the text."""
         return key != "space" and super().check_consume_key(key, character)
 
 
-class Pick(ModalScreen[tuple[str, ...] | None]):
-    """With `many` several can be marked; enter without a mark takes the one under the cursor."""
+class Picker(ModalScreen[tuple[str, ...] | None]):
+    """Returns the ids that were picked, or None.
+
+    `known` items are listed at once; `more` is called in a thread, because it may take seconds, and may raise. With
+    `many` several can be marked; enter without a mark takes the item under the cursor.
+    """
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "dismiss(None)", "Back", priority=True),
@@ -54,36 +49,36 @@ class Pick(ModalScreen[tuple[str, ...] | None]):
     ]
 
     class Found(Message):
-        """What `more` gave; `problem` where it gave nothing."""
+        """`more` has returned these items, or has raised `problem`."""
 
-        def __init__(self, choices: tuple[Choice, ...], problem: str = "") -> None:
+        def __init__(self, items: tuple[PickerItem, ...], problem: str = "") -> None:
             super().__init__()
-            self.choices = choices
+            self.items = items
             self.problem = problem
 
     def __init__(
-        self, title: str, known: tuple[Choice, ...], more: Callable[[], tuple[Choice, ...]], *, many: bool
+        self, title: str, known: tuple[PickerItem, ...], more: Callable[[], tuple[PickerItem, ...]], *, many: bool
     ) -> None:
         super().__init__()
         self._title = title
-        self._choices = known
+        self._items = known
         self._more = more
         self._many = many
         self._marked: tuple[str, ...] = ()
-        self._shown: tuple[Choice, ...] = ()
+        self._shown: tuple[PickerItem, ...] = ()
 
     def compose(self) -> ComposeResult:
-        """What is typed, the list, and what is still awaited."""
+        """The filter, the list, and whether `more` is still running."""
         with Vertical(id="pick") as box:
             box.border_title = Content(line(self._title))
             mark = "space: mark · " if self._many else ""
             box.border_subtitle = Content(f"type: filter · {mark}enter: take · esc: back")
-            yield Typed(placeholder="part of a name", id="typed")
+            yield FilterInput(placeholder="part of a name", id="typed")
             yield OptionList(id="offered", markup=False)
             yield Static(Content.styled("looking for more …", "$foreground 60%"), id="awaited", markup=False)
 
     def on_mount(self) -> None:
-        """Show what is known, and ask for the rest."""
+        """Show what is known, and start `more`."""
         self.query_one(OptionList).can_focus = False
         self._draw()
         self._look()
@@ -95,41 +90,38 @@ class Pick(ModalScreen[tuple[str, ...] | None]):
         except Exception as error:
             self.post_message(self.Found((), str(error)))
 
-    def on_pick_found(self, message: Pick.Found) -> None:
-        """The rest, below what was there."""
-        old = {choice.id: choice for choice in self._choices}
-        remarks = {choice.id: choice.remark for choice in message.choices}
-        kept = [Choice(choice.id, choice.remark or remarks.get(choice.id, "")) for choice in self._choices]
-        self._choices = (*kept, *(choice for choice in message.choices if choice.id not in old))
+    def on_picker_found(self, message: Picker.Found) -> None:
+        """Add the new items below the known ones, and missing remarks to these."""
+        known = {item.id for item in self._items}
+        remarks = {item.id: item.remark for item in message.items}
+        kept = [PickerItem(item.id, item.remark or remarks.get(item.id, "")) for item in self._items]
+        self._items = (*kept, *(item for item in message.items if item.id not in known))
         awaited = self.query_one("#awaited", Static)
         awaited.display = bool(message.problem)
         awaited.update(Content.styled(line(message.problem), "$text-error"))
         self._draw()
 
     @on(Input.Changed)
-    def _typed(self) -> None:
-        self._draw()
-
     def _draw(self) -> None:
         words = self.query_one(Input).value.lower().split()
         offered = self.query_one(OptionList)
         at = self._under_cursor()
         self._shown = tuple(
-            choice for choice in self._choices if all(word in f"{choice.id} {choice.remark}".lower() for word in words)
+            item for item in self._items if all(word in f"{item.id} {item.remark}".lower() for word in words)
         )
-        width = min(_NAME, max((len(choice.id) for choice in self._shown), default=0))
-        offered.set_options([Option(self._row(choice, width)) for choice in self._shown])
-        names = [choice.id for choice in self._shown]
+        width = min(_NAME, max((len(item.id) for item in self._shown), default=0))
+        offered.set_options([Option(self._row(item, width)) for item in self._shown])
+        names = [item.id for item in self._shown]
         offered.highlighted = names.index(at) if at in names else 0 if names else None
 
-    def _row(self, choice: Choice, width: int) -> Content:
-        marked = choice.id in self._marked
+    def _row(self, item: PickerItem, width: int) -> Content:
+        marked = item.id in self._marked
         sign = ("● " if marked else "○ ") if self._many else ""
-        name = line(choice.id)
+        name = line(item.id)
         return Content.assemble(
             (sign, "$text-accent"),
-            (fitted(name, max(width, min(len(name), 60))), "bold" if marked else ""),
-            (f"  {line(choice.remark)}", "$foreground 60%"),
+            (fit(name, max(width, min(len(name), 60))), "bold" if marked else ""),
+            (f"  {line(item.remark)}", "$foreground 60%"),
         )
 
     def _under_cursor(self) -> str | None:
@@ -137,12 +129,12 @@ class Pick(ModalScreen[tuple[str, ...] | None]):
         return self._shown[number].id if number is not None and number < len(self._shown) else None
 
     def action_move(self, step: int) -> None:
-        """Up or down."""
+        """Move the cursor up or down."""
         offered = self.query_one(OptionList)
         (offered.action_cursor_down if step > 0 else offered.action_cursor_up)()
 
     def action_mark(self) -> None:
-        """Mark what is under the cursor, or take the mark away."""
+        """Mark or unmark the item under the cursor."""
         at = self._under_cursor()
         if at is None or not self._many:
             return
@@ -150,15 +142,15 @@ class Pick(ModalScreen[tuple[str, ...] | None]):
         self._draw()
 
     def action_take(self) -> None:
-        """What is marked, else what is under the cursor."""
+        """Return the marked items, else the one under the cursor."""
         at = self._under_cursor()
         chosen = self._marked or ((at,) if at is not None else ())
         if chosen:
             self.dismiss(chosen)
 
     @on(OptionList.OptionSelected)
-    def _clicked(self, event: OptionList.OptionSelected) -> None:
-        """A click marks where several can be, else takes."""
+    def _take_click(self, event: OptionList.OptionSelected) -> None:
+        """A click marks where several items can be picked, else it takes one."""
         event.stop()
         if self._many:
             self.action_mark()

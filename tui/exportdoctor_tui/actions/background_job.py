@@ -1,6 +1,6 @@
-"""Commands that were started from the interface: processes in sessions of their own, output in a file.
+"""Commands that were started from the interface: processes in sessions of their own, with their output in a file.
 
-Law: a job outlives the interface unless it is cancelled, and cancelling reaches its whole process group.
+A job outlives the interface unless it is cancelled; cancelling it signals its whole process group.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from exportdoctor_tui.commands import Command
+    from exportdoctor_tui.actions.commands import Argv
 
 JobState = Literal["running", "done", "failed", "cancelled"]
-_PATIENCE = 8.0  # seconds from the polite signal to the one that cannot be refused
+_PATIENCE = 8.0  # seconds from SIGINT to SIGKILL
 _TAIL = 200_000
 _LINE = 2_000
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobView:
-    """A job at one moment; `begun` is in seconds since the epoch."""
+    """A job at one moment. `begun`: seconds since the epoch; `code`: its exit code, None while it runs."""
 
     title: str
     state: JobState
@@ -34,38 +34,45 @@ class JobView:
     code: int | None = None
 
 
-class Job:
-    """One process, which prints `width` columns. Exit codes 0 and 1 are results: nothing found, and findings."""
+class BackgroundJob:
+    """One process, which prints `width` columns. Exit codes 0 (no finding) and 1 (findings) are results.
 
-    def __init__(self, title: str, command: Command, *, begun: float, shows: bool = False, width: int = 80) -> None:
+    `shows`: its output is its result. Raises OSError where the process cannot be started.
+    """
+
+    def __init__(self, title: str, argv: Argv, *, begun: float, shows: bool = False, width: int = 80) -> None:
         self.title = title
         self.begun = begun
-        self.shows = shows  # its output is its result
-        self.told = False
+        self.shows = shows
         handle, name = tempfile.mkstemp(prefix="exportdoctor-", suffix=".log")
         self._output = Path(name)
         self._cancelled_at: float | None = None
         with os.fdopen(handle, "wb") as output:
             self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
+                argv, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
                 env={**os.environ, "COLUMNS": str(width)},
             )  # fmt: skip
 
     def view(self) -> JobView:
-        """How it stands; a cancelled job that does not go is killed here."""
+        """The job now; one that ignored its cancellation for too long is killed here."""
         code = self._process.poll()
         if code is None and self._cancelled_at and time.monotonic() - self._cancelled_at > _PATIENCE:
             self._signal(signal.SIGKILL)
         return JobView(title=self.title, state=self._state(code), begun=self.begun, code=code)
 
+    @property
+    def running(self) -> bool:
+        """Whether it has not ended yet."""
+        return self.view().state == "running"
+
     def cancel(self) -> None:
-        """Ask it to stop; what it has found is saved by itself."""
+        """Interrupt it; what it has found so far is saved."""
         if self._process.poll() is None and self._cancelled_at is None:
             self._cancelled_at = time.monotonic()
             self._signal(signal.SIGINT)
 
     def wait(self, seconds: float) -> None:
-        """Give it so long to end, then end it."""
+        """Wait for its end; kill it after `seconds`."""
         try:
             self._process.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -80,7 +87,7 @@ class Job:
             return ""
 
     def last_line(self) -> str:
-        """The last line that says something."""
+        """The last printed line that is not blank."""
         try:
             with self._output.open("rb") as file:
                 file.seek(max(0, self._output.stat().st_size - _LINE))
@@ -90,7 +97,7 @@ class Job:
         return next((each.strip() for each in reversed(lines) if each.strip()), "")
 
     def forget(self) -> None:
-        """Delete its output, unless it still writes it."""
+        """Delete its output, unless it still runs."""
         if self._process.poll() is not None:
             self._output.unlink(missing_ok=True)
 

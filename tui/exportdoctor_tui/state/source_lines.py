@@ -1,4 +1,4 @@
-"""The source around a frame's line, read from disk. Law: lines are shown only if they are the ones that ran.
+"""The source around a frame's line, read from disk, and shown only if it still has the line that ran.
 
 A run may come from another machine or environment: an installed file is then looked for in this one.
 """
@@ -31,7 +31,7 @@ class Excerpt:
 
 @dataclass(frozen=True)
 class Sources:
-    """Where sources may be: at their own path, or below one of `roots`."""
+    """Finds sources below one of `roots`, or with `own_paths` also at their own path."""
 
     roots: tuple[Path, ...] = ()
     own_paths: bool = True
@@ -50,7 +50,7 @@ class Sources:
         return Excerpt(first=first, lines=lines[first - 1 : frame.line + around], culprit=frame.line, path=path)
 
     def find(self, frame: Frame) -> Path | None:
-        """The file that holds `frame`'s line as it was; None where there is none."""
+        """The file that holds `frame`'s line unchanged, or None."""
         for path in self._candidates(frame.file):
             try:
                 lines = _lines(path, path.stat().st_mtime)
@@ -76,6 +76,6 @@ def _lines(path: Path, _changed: float) -> tuple[str, ...]:
 
 
 def _same(line: str, source: str) -> bool:
-    """Whether `line` is the first of the recorded `source`; a frame without source is believed."""
+    """Whether `line` is the first one of the recorded `source`, or nothing was recorded."""
     recorded = (source.strip().splitlines() or [""])[0].strip()
     return not recorded or line.strip().startswith(recorded) or recorded.startswith(line.strip() or "\0")

@@ -1,6 +1,6 @@
-"""A page of text that scrolls: wraps it to its width, and draws the lines that are visible.
+"""Text that changes without a layout of the whole screen.
 
-Law: other text is painted without a new layout of the screen, which would cost more than all else that a key does.
+Textual's Static asks for a layout at every update, which costs more than everything else that a key press does.
 """
 
 from __future__ import annotations
@@ -12,13 +12,34 @@ from textual.geometry import Size
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 from textual.visual import Visual
+from textual.widgets import Static
 
 if TYPE_CHECKING:
     from textual import events
 
 
-class Leaf(ScrollView, can_focus=True):
-    """Shows one Content."""
+class TextBlock(Static):
+    """A few lines; the screen is laid out again only where their number may have changed."""
+
+    def __init__(self, *, id: str) -> None:
+        super().__init__(id=id, markup=False)
+        self._shown = Content("")
+
+    def show(self, content: Content) -> None:
+        """Draw `content`, if it differs from what is drawn."""
+        if content.is_same(self._shown):
+            return
+        before, self._shown = self._shown, content
+        self.update(content, layout=self._lines(before) != self._lines(content))
+
+    def _lines(self, content: Content) -> int:
+        """About how many lines `content` takes up: wrapping at words may add one."""
+        width = max(1, self.content_size.width)
+        return sum(max(1, -(-each.cell_length // width)) for each in content.split("\n", allow_blank=True))
+
+
+class TextPage(ScrollView, can_focus=True):
+    """A page that scrolls: wraps its text to its width, and draws only the visible lines."""
 
     def __init__(self, *, id: str) -> None:
         super().__init__(id=id)
@@ -27,23 +48,23 @@ class Leaf(ScrollView, can_focus=True):
         self._blank = Strip([])
 
     def show(self, content: Content) -> None:
-        """Draw other text, if it is other."""
+        """Draw `content`, if it differs from what is drawn."""
         if not content.is_same(self.content):
             self.content = content
             self._fit()
 
     def render_line(self, y: int) -> Strip:
-        """A line as it is scrolled."""
+        """A visible line."""
         strips = self._strips()
         number = y + self.scroll_offset.y
         return strips[number] if number < len(strips) else self._blank
 
     def on_resize(self, _event: events.Resize) -> None:
-        """Another width, other lines."""
+        """Wrap to the new width."""
         self._fit()
 
     def notify_style_update(self) -> None:
-        """Another theme, other colours."""
+        """Draw again in the colours of another theme."""
         self._wrapped = None
         super().notify_style_update()
 
@@ -58,7 +79,7 @@ class Leaf(ScrollView, can_focus=True):
         self._wrapped = None
         size = Size(self.scrollable_content_region.width, len(self._strips()))
         if size != self.virtual_size:
-            # by its own setter it would lay out the whole screen; only the bar depends on it
+            # the property's setter would lay out the whole screen; only the scroll bar depends on it
             self.set_reactive(ScrollView.virtual_size, size)
             self._scroll_update(size)
         self.refresh()

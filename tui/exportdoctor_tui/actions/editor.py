@@ -1,11 +1,14 @@
-"""How each editor is told to open a file at a line."""
+"""Opens a file at a line in the user's editor."""
 
 from __future__ import annotations
 
 import os
 import shlex
+import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from textual.app import App, SuspendNotSupported
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,3 +26,15 @@ def editor_command(path: Path, number: int, environment: Mapping[str, str] = os.
     if name in _COLON:
         return (*words, f"{path}:{number}")
     return (*words, f"+{number}", str(path))
+
+
+def open_editor(app: App[object], path: Path, number: int) -> None:
+    """Suspend the interface until the editor ends; the user is notified where it cannot be started."""
+    command = editor_command(path, number)
+    try:
+        with app.suspend():
+            subprocess.run(command, check=False)
+    except SuspendNotSupported:
+        app.notify("An editor needs a terminal; this is a browser", severity="warning", markup=False)
+    except OSError as error:
+        app.notify(f"{command[0]}: {error.strerror}. Set EDITOR to your editor", severity="error", markup=False)

@@ -1,4 +1,4 @@
-"""What the screens draw: a frozen picture of a run, made from the one fold of its events. Nothing here draws."""
+"""A run at one moment, as frozen values that the screens draw."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from exportdoctor.core.failure.kinds import FailureKind
 from exportdoctor.core.failure.signature import signature_of
 from exportdoctor.core.finding import ExceptionRecord, Finding
 from exportdoctor.core.outcome import Outcome
-from exportdoctor.core.protocol.scan import TWIN
+from exportdoctor.core.protocol.scan import SMALL_MODEL
 from exportdoctor.core.report import FAILING, ModuleRecord, ModuleStatus, PartRecord, Report, Stats, TargetRecord
 from exportdoctor.report import tree, wording
-from exportdoctor_tui.outline import Place, places
+from exportdoctor_tui.state.outline import RowPath, row_paths
 
 if TYPE_CHECKING:
     from exportdoctor.core import events as ev
@@ -31,7 +31,7 @@ Answers = Mapping[tuple[str, str], Outcome]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PartView:
-    """A part: its tree with equal siblings in one row, and what is known of each submodule, by FQN."""
+    """A part: its tree with equal siblings in one row; facts, records and failed attempts by FQN."""
 
     record: PartRecord
     rows: tuple[Row, ...] = ()
@@ -42,17 +42,17 @@ class PartView:
     axes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @cached_property
-    def places(self) -> tuple[Place, ...]:
-        """Every row of the tree; worked out once, when somebody goes from failure to failure."""
-        return tuple(places(self.rows))
+    def row_paths(self) -> tuple[RowPath, ...]:
+        """Every row of the tree; computed at the first move from failure to failure."""
+        return tuple(row_paths(self.rows))
 
     @property
     def cured(self) -> bool:
-        """Whether a prescription makes it export."""
+        """Whether the part exports under its prescription."""
         return self.record.complete and self.record.verdict == "cured"
 
     def look(self, row: Row) -> ModuleStatus:
-        """The status to draw for a row: what fails in a part that is cured is cured by its prescription."""
+        """The status to draw for a row: in a cured part, rows that fail are drawn as cured."""
         return "cured" if self.cured and row.status in FAILING else row.status
 
     @property
@@ -62,8 +62,8 @@ class PartView:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Attempt:
-    """What a worker does now; `since` in seconds since the epoch. `how`: what is special about it, in
+class RunningAttempt:
+    """An attempt in a worker process. `since`: seconds since the epoch; `how`: what differs from a plain attempt, in
     words; `cures`: it tries shims.
     """
 
@@ -75,10 +75,10 @@ class Attempt:
     cures: bool = False
 
 
-def attempt_of(probe: Probe, pid: int, since: float) -> Attempt:
-    """A probe in the words of the part that it is about: a small twin's is the part's own."""
-    return Attempt(
-        part=probe.part.removesuffix(TWIN),
+def running_attempt(probe: Probe, pid: int, since: float) -> RunningAttempt:
+    """The attempt at a probe; one on a part's small model is shown as one on the part."""
+    return RunningAttempt(
+        part=probe.part.removesuffix(SMALL_MODEL),
         fqn=probe.fqn,
         pid=pid,
         since=since,
@@ -88,13 +88,13 @@ def attempt_of(probe: Probe, pid: int, since: float) -> Attempt:
 
 
 def is_plain(probe: Probe) -> bool:
-    """Whether it asks the module as it is: only such an answer tells of the module by itself."""
-    return not probe.shims and not probe.variant and not probe.part.endswith(TWIN)
+    """Whether the probe exports the unchanged module, so that its outcome is the module's own."""
+    return not probe.shims and not probe.variant and not probe.part.endswith(SMALL_MODEL)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RunView:
-    """A run at one moment. `problem` tells why there is no more of it, in one line."""
+    """A run at one moment. `problem`: why it could not be read further, in one line."""
 
     run: str = ""
     path: str = ""
@@ -106,23 +106,23 @@ class RunView:
     target: TargetRecord = _NOTHING
     environment: Mapping[str, str] = field(default_factory=dict)
     stats: Stats = _FREE
-    attempts: tuple[Attempt, ...] = ()
+    attempts: tuple[RunningAttempt, ...] = ()
     step: str = ""
     notes: tuple[str, ...] = ()
     problem: str = ""
 
     @property
     def headline(self) -> tuple[str, ...]:
-        """The pieces of the first line, as in the reports."""
+        """The pieces of the first line of a report."""
         return wording.headline(Report(run=self.run, target=self.target, environment=dict(self.environment)))
 
     def part(self, name: str) -> PartView | None:
-        """The part of that name, else the first one."""
+        """The part of that name, else the first part; None before any part is captured."""
         return next((part for part in self.parts if part.record.name == name), self.parts[0] if self.parts else None)
 
 
 def part_view(state: PartState, failed: Answers) -> PartView:
-    """The picture of one part."""
+    """The view of one part. `failed`: the failed plain attempts of all parts, by part and FQN."""
     record = state.record()
     name = record.name
     asked = {stage for module in record.modules for stage in module.stages}
@@ -138,7 +138,7 @@ def part_view(state: PartState, failed: Answers) -> PartView:
 
 
 def finding_for(view: RunView, part: PartView, row: Row) -> Finding | None:
-    """What is known of a row's failure; while its part is being scanned, what its attempt raised."""
+    """The finding of a row; while its part is being scanned, a provisional one from its failed attempt."""
     known = view.findings.get(row.finding) if row.finding else None
     if known is not None:
         return known
@@ -152,7 +152,7 @@ def finding_for(view: RunView, part: PartView, row: Row) -> Finding | None:
 
 
 def provisional(part: str, row: Row, outcome: Outcome) -> Finding:
-    """A finding with no number yet: facts of one attempt, before the part's diagnosis."""
+    """A finding without an id, from one attempt; its explanation says that the diagnosis follows."""
     failure = outcome.failure
     culprit = failure.culprit if failure else None
     first = failure.exceptions[0] if failure and failure.exceptions else None

@@ -1,40 +1,14 @@
-"""What a frame of a stack shows: whose code it is, its line, and the expression that was being evaluated."""
+"""Reads Python's frames and tracebacks: whose code a frame runs, its line, and the expression being evaluated."""
 
 from __future__ import annotations
 
 import linecache
-import os
-import sysconfig
 from collections.abc import Iterator
-from functools import lru_cache
 from types import CodeType, FrameType, TracebackType
 from typing import Any
 
-import torch
-
-import exportdoctor
+from exportdoctor.core.failure.frames import TRACER_PACKAGES, is_user_file
 from exportdoctor.core.outcome import Frame
-
-OURS = os.path.dirname(os.path.realpath(exportdoctor.__file__)) + os.sep
-_STDLIB = os.path.realpath(sysconfig.get_paths()["stdlib"]) + os.sep
-_TORCH = os.path.dirname(os.path.realpath(torch.__file__)) + os.sep
-# Packages that torch's tracer calls into: a frame of theirs is not the user's, wherever they are installed
-_TRACER_PACKAGES = frozenset({"torch", "functorch", "torchgen", "sympy", "mpmath", "numpy", "networkx", "optree"})
-
-
-@lru_cache(maxsize=4096)
-def is_user_file(path: str) -> bool:
-    """Whether code of this file is the user's: not torch's, not Python's own, not exportdoctor's, not generated."""
-    if path.startswith("<"):
-        return False
-    real = os.path.realpath(path)
-    if real.startswith((OURS, _TORCH)):
-        return False
-    for folder in ("site-packages", "dist-packages"):
-        _, found, rest = real.partition(f"{os.sep}{folder}{os.sep}")
-        if found:
-            return rest.split(os.sep)[0].removesuffix(".py") not in _TRACER_PACKAGES
-    return not real.startswith(_STDLIB)
 
 
 def is_user_frame(frame: FrameType) -> bool:
@@ -47,7 +21,7 @@ def is_user_frame(frame: FrameType) -> bool:
     adapter = frame.f_code.co_name == "<lambda>" and set(frame.f_globals) <= {"fn", "__builtins__"}
     if path.startswith(("<eval_with_key>", "<frozen")) or adapter:
         return False
-    return is_user_file(file) if isinstance(file, str) else str(owner).partition(".")[0] not in _TRACER_PACKAGES
+    return is_user_file(file) if isinstance(file, str) else str(owner).partition(".")[0] not in TRACER_PACKAGES
 
 
 def tracebacks(error: BaseException) -> Iterator[TracebackType]:

@@ -1,4 +1,4 @@
-"""The same interface in a browser, by textual-serve. Bound to the loopback address unless told otherwise."""
+"""The same interface in a browser, by textual-serve. Bound to the loopback address by default."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import shlex
 from typing import TYPE_CHECKING
 
 from exportdoctor.core.errors import ExitCode, UsageError
-from exportdoctor_tui.commands import watch
+from exportdoctor_tui.actions.commands import EXPORTDOCTOR
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,6 +18,6 @@ def serve(run: Path | None, *, port: int, host: str = "127.0.0.1") -> int:
         from textual_serve.server import Server
     except ImportError as error:
         raise UsageError("textual-serve is not installed", hint="pip install 'exportdoctor[tui]'") from error
-    command = shlex.join(watch(str(run) if run else ""))
+    command = shlex.join((*EXPORTDOCTOR, "tui", *((str(run),) if run else ())))
     Server(command, host=host, port=port, title="exportdoctor").serve()
     return ExitCode.EXPORTS

@@ -1,4 +1,4 @@
-"""What the top of a run's screen says: what was scanned, how far it is, what each worker does now."""
+"""The lines around a run's tree: what was scanned, how far it is, the attempts in progress, the background job."""
 
 from __future__ import annotations
 
@@ -8,14 +8,21 @@ from textual.content import Content
 
 from exportdoctor.core.report import Report
 from exportdoctor.report import wording
-from exportdoctor_tui.sanitize import fitted, line
+from exportdoctor_tui.sanitize import fit, line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from exportdoctor_tui.view import Attempt, PartView, RunView
+    from exportdoctor_tui.actions.background_job import JobView
+    from exportdoctor_tui.state.run_view import PartView, RunningAttempt, RunView
 
 _BAR = 12
+_JOB_COLOURS = {
+    "running": "$text-primary",
+    "done": "$text-success",
+    "failed": "$text-error",
+    "cancelled": "$text-warning",
+}
 _NAMED = 2  # parts that are named; of more the tabs tell
 _SHARE_FOR_A_GUESS = 0.05  # of the modules judged; an earlier guess is worth nothing
 
@@ -64,12 +71,12 @@ def _progress(view: RunView, now: float) -> Iterator[Content]:
     yield Content.assemble(
         ("running  ", "bold $text-primary"),
         ("━" * full, "$text-success"), ("━" * (_BAR - full), "$foreground 25%"),
-        f"  {_doing(view, share)} {judged}/{called} · " + " · ".join(pieces),
+        f"  {_activity(view, share)} {judged}/{called} · " + " · ".join(pieces),
     )  # fmt: skip
     yield from (_attempt(attempt, now) for attempt in view.attempts[:4])
 
 
-def _doing(view: RunView, share: float) -> str:
+def _activity(view: RunView, share: float) -> str:
     """The parts that are at work, and what it is about once every module has its verdict."""
     cures = [attempt.part for attempt in view.attempts if attempt.cures]
     if share >= 1 and cures:
@@ -78,11 +85,11 @@ def _doing(view: RunView, share: float) -> str:
     return wording.count(len(left), "part") if len(left) > _NAMED else line(", ".join(left)) or "finishing"
 
 
-def _attempt(attempt: Attempt, now: float) -> Content:
+def _attempt(attempt: RunningAttempt, now: float) -> Content:
     since = f"{wording.elapsed(max(0.0, now - attempt.since)):>7}" if attempt.since else "       "
     return Content.assemble(
         (f"  {since}  ", "$foreground 60%"),
-        fitted(f"{line(attempt.part)} ", 8) + line(wording.module_name(attempt.fqn)),
+        fit(f"{line(attempt.part)} ", 8) + line(wording.module_name(attempt.fqn)),
         (f"  {line(attempt.how)}", "$text-warning") if attempt.how else (f"  process {attempt.pid}", "$foreground 60%"),
     )
 
@@ -100,3 +107,15 @@ def part_title(part: PartView, findings: int) -> tuple[str, str]:
     status = wording.VERDICT_STATUS[record.verdict]
     colour = {"pass": "$text-success", "cured": "$text-warning"}.get(status, "$text-error")
     return f"{line(record.name)} {wording.SYMBOLS[status]}{f' {findings}' if findings else ''}", colour
+
+
+def job_line(job: JobView, last_line: str, now: float) -> Content:
+    """The state of a job, and the last line that it printed."""
+    since = f" · {wording.elapsed(max(0.0, now - job.begun))}" if job.state == "running" else ""
+    code = f" · exit code {job.code}" if job.state == "failed" else ""
+    return Content.assemble(
+        (f"{job.state}  ", f"bold {_JOB_COLOURS[job.state]}"),
+        line(job.title) + since + code,
+        (f"  {line(last_line)}", "$foreground 60%"),
+        ("  x cancels · o output" if job.state == "running" else "  o output", "$foreground 60%"),
+    )
