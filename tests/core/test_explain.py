@@ -14,7 +14,7 @@ from exportdoctor.core.errors import ExportdoctorError
 from exportdoctor.core.failure.classify import classify
 from exportdoctor.core.failure.explanations import Rewrite, explain, summary
 from exportdoctor.core.failure.kinds import KINDS
-from exportdoctor.repro.candidate_runner import Bench
+from exportdoctor.repro.candidate_runner import CandidateRunner
 
 PAGES_OF = "2.13.0"
 REWRITES = [(kind, rewrite) for kind in KINDS for rewrite in explain(kind).rewrites]
@@ -59,17 +59,17 @@ def test_the_pages_on_failures_are_as_they_are_generated() -> None:
     torch, pages = pytest.importorskip("torch"), _writer()
     if not torch.__version__.startswith(PAGES_OF):
         pytest.skip(f"the pages show what torch {PAGES_OF} says")
-    with Bench(memory_mb=400) as bench:
+    with CandidateRunner(memory_mb=400) as bench:
         for kind in KINDS:
-            kept = (pages.HERE / f"{kind}.md").read_text()
+            kept = (pages.PAGES / f"{kind}.md").read_text()
             made = pages.page(kind, bench, said=pages.said_in(kept))
-            assert made == kept, f"{kind}.md is not as docs/failures/write.py makes it: run it again"
+            assert made == kept, f"{kind}.md is not as tools/write_failures.py makes it: run it again"
             _names_the_culprit(pages, kind, pages.said_in(kept))
-    assert (pages.HERE / "README.md").read_text() == pages.listing()
+    assert (pages.PAGES / "README.md").read_text() == pages.listing()
 
 
 def _writer() -> Any:
-    path = Path(__file__).parents[2] / "docs" / "failures" / "write.py"
+    path = Path(__file__).parents[2] / "tools" / "write_failures.py"
     spec = importlib.util.spec_from_file_location("write_failures", path)
     assert spec is not None
     assert spec.loader is not None

@@ -47,7 +47,7 @@ class KnownAnswers:
     def keep(self, probe: Probe, question: str, outcome: Outcome) -> None:
         """Keep an outcome for later runs."""
         if self._cache is not None and _means_something_later(question):
-            self._cache.put(probe_digest(question, probe, rest=self._shared), outcome)
+            self._cache.add(probe_digest(question, probe, rest=self._shared), outcome)
 
     def close(self) -> None:
         """Put the cache in order."""

@@ -9,13 +9,12 @@ import sys
 import time
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack, closing
-from difflib import get_close_matches
 
 import msgspec
 import psutil
 
 from exportdoctor.core import events as ev
-from exportdoctor.core.errors import ExitCode, UsageError
+from exportdoctor.core.errors import ExitCode, UsageError, did_you_mean
 from exportdoctor.core.protocol.scan import Capture, Captured, Open, Opened
 from exportdoctor.core.scan_options import ScanOptions
 from exportdoctor.engine.pool.launch import Launcher, Spawn
@@ -101,6 +100,5 @@ def _refuse_unknown(modules: tuple[str, ...], scheduler: ProbeScheduler) -> None
     called = {fqn for part in scheduler.parts.values() for fqn in part.diagnosis.facts}
     unknown = next((fqn for fqn in modules if fqn not in called), None)
     if unknown is not None:
-        near = get_close_matches(unknown, called, n=3, cutoff=0.5)
-        hint = f"Did you mean {' or '.join(near)}?" if near else "Leave --module out to see them all"
+        hint = did_you_mean(unknown, called) or "Scan without --module to see them all"
         raise UsageError(f"No part calls a submodule {unknown!r}", hint=hint)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib.metadata
 import os
 import platform
@@ -12,6 +11,7 @@ from functools import cache
 import torch
 
 from exportdoctor.core.failure.frames import is_local_file
+from exportdoctor.core.file_hash import file_sha256
 
 _REPORTED = ("torch", "transformers", "onnx", "onnxscript", "onnxruntime", "onnxruntime-gpu", "onnx-diagnostic",
              "numpy", "sympy", "exportdoctor")  # fmt: skip
@@ -51,9 +51,8 @@ def sources(model: torch.nn.Module) -> dict[str, str]:
 
 @cache
 def file_digest(path: str) -> str:
-    """SHA-256 of a file's content when it was first asked for, in hexadecimal."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    """SHA-256 of a file's content at the first call, in hexadecimal."""
+    return file_sha256(path)
 
 
 def available_bytes() -> int:

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from exportdoctor.core.failure.classify import kind_of
 from exportdoctor.core.outcome import Failure, Outcome
 from exportdoctor.core.report import Step
-from exportdoctor.engine.verdicts.diagnosis import kind_of
 from exportdoctor.shims import SOUNDNESS, Shim, candidates, conflicts_with, order_shims, seen_in_failure
 from exportdoctor.shims.own.frozen import static_axis
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from exportdoctor.core.failure.identity import same_failure
 from exportdoctor.core.finding import ShimResult
 from exportdoctor.core.outcome import Outcome, OutcomeStatus
 from exportdoctor.core.probe import Probe
@@ -20,7 +21,6 @@ from exportdoctor.engine.cure.catalogue import Chain, Frontier, Ids, ShimCatalog
 from exportdoctor.engine.cure.prescription import prescription_of
 from exportdoctor.engine.cure.trial import CuringSet, SearchTarget, Trial, is_later_failure
 from exportdoctor.engine.probe_driver import Prefetch, ProbeSteps
-from exportdoctor.engine.verdicts.same_failure import same_disease
 from exportdoctor.reduce import ddmin
 from exportdoctor.report.wording import shim_tries as wording
 from exportdoctor.shims import Shim
@@ -194,4 +194,4 @@ class CureSearch:
         return "moved" if is_later_failure(before, after, exporter=self.root.exporter) else "error"
 
     def _same(self, one: Outcome, other: Outcome) -> bool:
-        return same_disease(one, other, exporter=self.root.exporter)
+        return same_failure(one, other, exporter=self.root.exporter)

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import msgspec
 
+from exportdoctor.core.failure.classify import kind_of
 from exportdoctor.core.finding import ShimResult
 from exportdoctor.core.outcome import Failure, Frame, Outcome
 from exportdoctor.core.probe import Probe
 from exportdoctor.engine.cure.catalogue import Chain, Ids
-from exportdoctor.engine.verdicts.diagnosis import kind_of
 
 
 @dataclass(frozen=True, kw_only=True)

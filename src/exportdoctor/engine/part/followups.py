@@ -18,8 +18,8 @@ from exportdoctor.engine.part.dimensions import smallest_dimensions
 from exportdoctor.engine.part.part_diagnosis import PartDiagnosis
 from exportdoctor.engine.part.questions import Answer, CallSite
 from exportdoctor.engine.probe_driver import ProbeSteps
+from exportdoctor.engine.verdicts.failure_groups import FailureGroup
 from exportdoctor.engine.verdicts.judge import Verdict, judge
-from exportdoctor.engine.verdicts.localise import Case
 from exportdoctor.report.wording.shim_tries import NO_OPAQUE_OPERATOR, kept_children_note, no_opaque_note
 
 
@@ -48,10 +48,10 @@ class FollowUps:
 
     def dimension_steps(self) -> Iterator[ProbeSteps[None]]:
         """For each failure that is new since the last call: which dimensions must be dynamic?"""
-        for case in self.diagnosis.shown_failures() if self.diagnosis.dynamic else ():
-            if case.leading().outcome.status == OutcomeStatus.FAILED and case.key not in self._searched:
-                self._searched.add(case.key)
-                yield self._dimensions(case)
+        for group in self.diagnosis.shown_failures() if self.diagnosis.dynamic else ():
+            if group.leading().outcome.status == OutcomeStatus.FAILED and group.key not in self._searched:
+                self._searched.add(group.key)
+                yield self._dimensions(group)
 
     def _own_code(self, verdict: Verdict) -> ProbeSteps[None]:
         site, notes = verdict.deciding.asked, self.diagnosis.notes
@@ -65,11 +65,11 @@ class FollowUps:
         if found.failing and found.blamed() == verdict.fqn:
             self.diagnosis.own_code[verdict.fqn] = found
 
-    def _dimensions(self, case: Case) -> ProbeSteps[None]:
-        leading = case.leading()
+    def _dimensions(self, group: FailureGroup) -> ProbeSteps[None]:
+        leading = group.leading()
         site = leading.deciding.asked
         probe = self._probe(site, opaque=self.diagnosis.is_of_own_code(leading))
-        self.diagnosis.dimensions[case.key] = yield from smallest_dimensions(probe, self.fact(site), leading.outcome)
+        self.diagnosis.dimensions[group.key] = yield from smallest_dimensions(probe, self.fact(site), leading.outcome)
 
     def _probe(self, site: CallSite, *, opaque: bool) -> Probe:
         # an opaque operator can be exported and not translated

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from exportdoctor.core.failure.identity import same_failure
 from exportdoctor.core.outcome import Outcome
 from exportdoctor.core.protocol.scan import Captured
 from exportdoctor.core.scan_options import ScanOptions
@@ -13,9 +14,8 @@ from exportdoctor.engine.cure.search import CureSearch
 from exportdoctor.engine.part.call_tree import below, call_tree, facts
 from exportdoctor.engine.part.dimensions import Dimensions
 from exportdoctor.engine.part.questions import Answer, CallSite
-from exportdoctor.engine.verdicts.judge import Verdict, blaming, judge, same_bug
-from exportdoctor.engine.verdicts.localise import Case, cases
-from exportdoctor.engine.verdicts.same_failure import same_disease
+from exportdoctor.engine.verdicts.failure_groups import FailureGroup, group_failures
+from exportdoctor.engine.verdicts.judge import Verdict, blame_child, judge, shows_same_failure
 
 
 @dataclass
@@ -96,38 +96,38 @@ class PartDiagnosis:
 
     # --- failures
 
-    def failures(self) -> list[Case]:
+    def failures(self) -> list[FailureGroup]:
         """Every failure that is known: those that modules show, and those that a cure brought to light."""
         shown = self.shown_failures()
         hidden = self._hidden_verdicts(shown)
         if not hidden:
             return shown
-        return cases([verdict for case in shown for verdict in case.verdicts] + hidden, self.classes)
+        return group_failures([verdict for group in shown for verdict in group.verdicts] + hidden, self.classes)
 
-    def shown_failures(self) -> list[Case]:
+    def shown_failures(self) -> list[FailureGroup]:
         """The failures of modules, as far as it is known which module each belongs to."""
         both = [(verdict, self.own_code.get(verdict.fqn)) for verdict in self.placed_verdicts()]
-        return cases([one for pair in both for one in pair if one is not None], self.classes)
+        return group_failures([one for pair in both for one in pair if one is not None], self.classes)
 
     def placed_verdicts(self) -> list[Verdict]:
         """The failing modules' verdicts, as far as it is known whose failure each is."""
         failing = [fqn for fqn in self.facts if fqn in self.verdicts and self.verdicts[fqn].failing]
         return [verdict for fqn in failing if (verdict := self._placed_verdict(fqn)) is not None]
 
-    def standing_verdicts(self, case: Case) -> list[Verdict]:
-        """The case's verdicts that stand: a module whose own code turned out to fail is shown with that failure."""
-        return [verdict for verdict in case.verdicts if self.own_code.get(verdict.fqn, verdict) is verdict]
+    def standing_verdicts(self, group: FailureGroup) -> list[Verdict]:
+        """The group's verdicts that stand: a module whose own code turned out to fail is shown with that failure."""
+        return [verdict for verdict in group.verdicts if self.own_code.get(verdict.fqn, verdict) is verdict]
 
     def is_of_own_code(self, verdict: Verdict) -> bool:
         """Whether the verdict was found with the module's children replaced."""
         return self.own_code.get(verdict.fqn) is verdict
 
-    def is_hidden(self, case: Case) -> bool:
+    def is_hidden(self, group: FailureGroup) -> bool:
         """Whether only the search for a cure met it, behind another failure."""
         met = self.cure.hidden() if self.cure is not None else []
-        return any(case.leading().outcome is outcome for outcome in met)
+        return any(group.leading().outcome is outcome for outcome in met)
 
-    def _hidden_verdicts(self, known: list[Case]) -> list[Verdict]:
+    def _hidden_verdicts(self, known: list[FailureGroup]) -> list[Verdict]:
         """Failures that the search for a cure met behind the first, and that no module showed."""
         if self.cure is None or self.open:
             return []  # a module may yet show it
@@ -135,12 +135,12 @@ class PartDiagnosis:
         return [
             judge(site.fqn, ((site, Answer(site, outcome)),))
             for outcome in self.cure.hidden()
-            if not any(self.same_failure(outcome, case.leading().outcome) for case in known)
+            if not any(self.same_failure(outcome, group.leading().outcome) for group in known)
         ]
 
     def same_failure(self, one: Outcome, other: Outcome) -> bool:
         """Whether two attempts at this part failed in the same way."""
-        return same_disease(one, other, exporter=self.options.exporter)
+        return same_failure(one, other, exporter=self.options.exporter)
 
     def _placed_verdict(self, fqn: str) -> Verdict | None:
         """A failing module's verdict with whom to blame; None while that may still turn out to be a child.
@@ -153,8 +153,8 @@ class PartDiagnosis:
             return verdict
         if not all(child in self.verdicts for child in children):
             return None
-        guilty = next((child for child in children if same_bug(verdict, self.verdicts[child])), None)
+        guilty = next((child for child in children if shows_same_failure(verdict, self.verdicts[child])), None)
         if guilty is None:
             return verdict
         deeper = self._placed_verdict(guilty)
-        return blaming(verdict, deeper) if deeper is not None else None
+        return blame_child(verdict, deeper) if deeper is not None else None

@@ -11,10 +11,11 @@ from exportdoctor.core import events as ev
 from exportdoctor.core.finding import Finding, ShimTry
 from exportdoctor.core.outcome import Outcome
 from exportdoctor.engine.part.part_diagnosis import PartDiagnosis
+from exportdoctor.engine.verdicts.diagnose import make_finding
+from exportdoctor.engine.verdicts.failure_groups import FailureGroup
 from exportdoctor.engine.verdicts.judge import Verdict, verdict_of_part
-from exportdoctor.engine.verdicts.localise import Case, finding_of
 
-Cases = list[Case]
+Groups = list[FailureGroup]
 
 
 def module_judged(part: PartDiagnosis, verdict: Verdict) -> ev.ModuleJudged:
@@ -38,12 +39,12 @@ def passing_inside(part: PartDiagnosis, verdict: Verdict, fqns: tuple[str, ...])
     )
 
 
-def findings_and_verdicts(part: PartDiagnosis, known: Cases) -> Iterator[ev.FindingMade | ev.ModuleJudged]:
+def findings_and_verdicts(part: PartDiagnosis, known: Groups) -> Iterator[ev.FindingMade | ev.ModuleJudged]:
     """The finding of each of the `known` failures, which all have their ids, and the verdicts of its modules."""
-    for case in known:
-        finding = _finding(part, case, known)
+    for group in known:
+        finding = _finding(part, group, known)
         yield ev.FindingMade(finding=finding)
-        for verdict in () if part.is_hidden(case) else part.standing_verdicts(case):
+        for verdict in () if part.is_hidden(group) else part.standing_verdicts(group):
             yield msgspec.structs.replace(module_judged(part, verdict), finding=finding.id)
 
 
@@ -68,10 +69,10 @@ def part_finished(part: PartDiagnosis) -> Iterator[ev.AnyEvent]:
     )
 
 
-def _finding(part: PartDiagnosis, case: Case, known: Cases) -> Finding:
-    finding = finding_of(
-        case,
-        name=part.ids[case.key],
+def _finding(part: PartDiagnosis, group: FailureGroup, known: Groups) -> Finding:
+    finding = make_finding(
+        group,
+        name=part.ids[group.key],
         part=part.name,
         exporter=part.options.exporter,
         classes=part.classes,
@@ -79,21 +80,21 @@ def _finding(part: PartDiagnosis, case: Case, known: Cases) -> Finding:
         dynamic=part.dynamic,
         versions=part.versions,
     )
-    found = part.dimensions.get(case.key)
+    found = part.dimensions.get(group.key)
     if found is not None:
         finding = msgspec.structs.replace(finding, dimensions=found.failing, dimensions_passing=found.passing)
-    behind, tried = _behind(part, case, known), _shims_tried(part, case, known)
+    behind, tried = _behind(part, group, known), _shims_tried(part, group, known)
     return msgspec.structs.replace(finding, behind=behind, shims_tried=tried)
 
 
-def _behind(part: PartDiagnosis, case: Case, known: Cases) -> str | None:
+def _behind(part: PartDiagnosis, group: FailureGroup, known: Groups) -> str | None:
     """The finding that hides this one: its module's own, exported as it is, or the root's."""
-    if part.is_of_own_code(case.leading()):
-        return _finding_of_module(part, case.leading().fqn, known)
-    return _finding_of_module(part, part.captured.prefix, known) if part.is_hidden(case) else None
+    if part.is_of_own_code(group.leading()):
+        return _finding_of_module(part, group.leading().fqn, known)
+    return _finding_of_module(part, part.captured.prefix, known) if part.is_hidden(group) else None
 
 
-def _shims_tried(part: PartDiagnosis, case: Case, known: Cases) -> tuple[ShimTry, ...]:
+def _shims_tried(part: PartDiagnosis, group: FailureGroup, known: Groups) -> tuple[ShimTry, ...]:
     """What each shim did that was tried where this was the failure."""
     tries = (
         ShimTry(
@@ -103,18 +104,18 @@ def _shims_tried(part: PartDiagnosis, case: Case, known: Cases) -> tuple[ShimTry
             note=trial.note,
         )
         for trial in (part.cure.trials if part.cure is not None else ())
-        if part.same_failure(trial.before, case.leading().outcome)
+        if part.same_failure(trial.before, group.leading().outcome)
     )
     return tuple({(one.shim, one.result): one for one in tries}.values())
 
 
-def _finding_of_failure(part: PartDiagnosis, outcome: Outcome, known: Cases) -> str | None:
-    found = (case for case in known if part.same_failure(outcome, case.leading().outcome))
-    return next((part.ids.get(case.key) for case in found), None)
+def _finding_of_failure(part: PartDiagnosis, outcome: Outcome, known: Groups) -> str | None:
+    found = (group for group in known if part.same_failure(outcome, group.leading().outcome))
+    return next((part.ids.get(group.key) for group in found), None)
 
 
-def _finding_of_module(part: PartDiagnosis, fqn: str, known: Cases) -> str | None:
+def _finding_of_module(part: PartDiagnosis, fqn: str, known: Groups) -> str | None:
     """The finding that a module fails with, exported as it is."""
     answer = part.verdicts[fqn].deciding
-    found = (case for case in known if any(verdict.deciding is answer for verdict in case.verdicts))
-    return next((part.ids.get(case.key) for case in found), None)
+    found = (group for group in known if any(verdict.deciding is answer for verdict in group.verdicts))
+    return next((part.ids.get(group.key) for group in found), None)

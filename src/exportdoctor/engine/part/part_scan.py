@@ -102,9 +102,9 @@ class PartScan:
     def new_findings(self, numbers: Iterator[int]) -> Iterator[ev.AnyEvent]:
         """The findings that are new or have changed, numbered as they are met, and whose failure each is."""
         known = self.diagnosis.failures()
-        for case in known:  # all of them have a number before one is sent, for it may name another
-            if case.key not in self.diagnosis.ids:
-                self.diagnosis.ids[case.key] = f"F{next(numbers)}"
+        for group in known:  # all of them have a number before one is sent, for it may name another
+            if group.key not in self.diagnosis.ids:
+                self.diagnosis.ids[group.key] = f"F{next(numbers)}"
         for event in findings_and_verdicts(self.diagnosis, known):
             key = event.finding.id if isinstance(event, ev.FindingMade) else event.fqns
             if self._sent.get(key) != event:

@@ -18,9 +18,9 @@ from typing import Any
 from exportdoctor.core.patch_attribute import patch_attribute
 from exportdoctor.shims.export_call import ExportCall
 from exportdoctor.shims.installed_sources import folder_of
-from exportdoctor.shims.pytrees import registries_restored
 from exportdoctor.shims.record import Enter, NotApplicable
 from exportdoctor.shims.rewriting import rebind_globals
+from exportdoctor.targets.pytrees import temporary_registrations
 
 ROOT = "onnx_diagnostic.torch_export_patches"
 
@@ -143,8 +143,8 @@ def _wrap(made: Any, original: Any) -> Any:
 @contextmanager
 def register_caches(call: ExportCall) -> Iterator[ExportCall]:
     """transformers' caches as pytree nodes; unlike in the package, nothing stays registered."""
-    with registries_restored():
-        load(f"{ROOT}.onnx_export_serialization").register_cache_serialization(patch_transformers=True)
+    serialization = load(f"{ROOT}.onnx_export_serialization")
+    with temporary_registrations(lambda: serialization.register_cache_serialization(patch_transformers=True)):
         yield call
 
 

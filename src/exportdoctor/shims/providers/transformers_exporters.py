@@ -16,8 +16,8 @@ from exportdoctor.core.patch_attribute import patch_attribute
 from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.export_call import ExportCall, Named
 from exportdoctor.shims.installed_sources import folder_of, tree_of_file
-from exportdoctor.shims.pytrees import registries_restored
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim, Soundness
+from exportdoctor.targets.pytrees import temporary_registrations
 
 PROVIDER = "transformers.exporters"
 _PACKAGE = "transformers.exporters"
@@ -266,9 +266,9 @@ def _graph_fix(entry: TransformersEntry) -> Any:
 
 @contextmanager
 def _caches(call: ExportCall) -> Iterator[ExportCall]:
-    with registries_restored():
-        importlib.import_module(f"{_PACKAGE}.utils")
-        importlib.import_module(f"{_PACKAGE}.exporter_dynamo").register_cache_pytrees_for_model(call.module)
+    importlib.import_module(f"{_PACKAGE}.utils")
+    exporter = importlib.import_module(f"{_PACKAGE}.exporter_dynamo")
+    with temporary_registrations(lambda: exporter.register_cache_pytrees_for_model(call.module)):
         yield call
 
 

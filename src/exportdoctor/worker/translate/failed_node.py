@@ -16,7 +16,7 @@ import msgspec
 import torch
 
 from exportdoctor.core.failure.frames import frames_in_text, is_user_file
-from exportdoctor.core.failure.messages import first_line, normalise
+from exportdoctor.core.failure.messages import first_line
 from exportdoctor.core.protocol.export import StageFailure
 from exportdoctor.worker.describe.describe_failure import cause_chain, describe_failure, qualified_name
 from exportdoctor.worker.describe.python_frames import tracebacks
@@ -71,17 +71,6 @@ def describe_export_failure(error: BaseException, names: dict[int, str]) -> Stag
         source=culprit.source if culprit else "",
         where=culprit.function if culprit else "",
     )
-
-
-def same_trouble(one: StageFailure, other: StageFailure) -> bool:
-    """Whether two failures are one: same stage, same exception, same op, same message but for names and numbers."""
-    return _key(one) == _key(other)
-
-
-def _key(found: StageFailure) -> tuple[str, str, str, str]:
-    message = re.sub(r"'[^']*'|\([\w.:/-]*\)", "<name>", re.sub(r"Load model from \S+ failed:", "", found.message))
-    message = message.replace(found.node or "\0", "<name>")
-    return found.stage, found.exception, found.op, normalise(message)
 
 
 def _fx_node(chain: tuple[BaseException, ...]) -> torch.fx.Node | None:
