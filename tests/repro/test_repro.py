@@ -30,7 +30,7 @@ from exportdoctor.reduce.source.passes.script_sizes import offer_eager_sizes
 from exportdoctor.repro.budget import BudgetClock, ReductionBudget
 from exportdoctor.repro.bundle import difference, fold_stack
 from exportdoctor.repro.candidate_judge import CandidateJudge, judge_outcome
-from exportdoctor.repro.candidate_runner import Bench
+from exportdoctor.repro.candidate_runner import CandidateRunner
 from exportdoctor.repro.incidental_failures import FailureCollector
 from exportdoctor.repro.pipeline import script_limits
 from exportdoctor.repro.reduction import Reducer, Reduction
@@ -216,12 +216,12 @@ def test_a_script_that_no_longer_fails_so_is_not_verified() -> None:
 
 
 @pytest.fixture(scope="module")
-def bench() -> Iterator[Bench]:
-    with Bench(width=2) as process:
+def bench() -> Iterator[CandidateRunner]:
+    with CandidateRunner(width=2) as process:
         yield process
 
 
-def reducer_of(bench: Bench, source: str, *, questions: int) -> Reducer:
+def reducer_of(bench: CandidateRunner, source: str, *, questions: int) -> Reducer:
     signature = name_free_signature(bench.run(source), exporter="export")
     assert signature is not None
     judge = CandidateJudge(bench=bench, wanted=signature, exporter="export", log=VerdictLog(None))
@@ -237,7 +237,7 @@ def minimum_of(path: Path) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["unregistered_pytree_out"])
-def test_a_whole_network_is_reduced_to_about_the_length_of_a_minimum_by_hand(name: str, bench: Bench) -> None:
+def test_a_whole_network_is_reduced_to_about_the_length_of_a_minimum_by_hand(name: str, bench: CandidateRunner) -> None:
     path = FIXTURES / f"{name}.py"
     source = path.read_text().partition("\nEXPECTED")[0] + "\ntorch.export.export(*build())\n"
     reducer = reducer_of(bench, source, questions=400)
@@ -248,7 +248,7 @@ def test_a_whole_network_is_reduced_to_about_the_length_of_a_minimum_by_hand(nam
 
 
 @pytest.mark.slow
-def test_candidates_beside_each_other_get_each_its_own_outcome(bench: Bench) -> None:
+def test_candidates_beside_each_other_get_each_its_own_outcome(bench: CandidateRunner) -> None:
     with ThreadPoolExecutor(4) as threads:
         sources = [f"raise ValueError('{number}')" for number in range(12)]
         outcomes = list(threads.map(bench.run, sources))
@@ -257,14 +257,14 @@ def test_candidates_beside_each_other_get_each_its_own_outcome(bench: Bench) -> 
 
 
 @pytest.mark.slow
-def test_a_script_that_exports_nothing_does_not_pass(bench: Bench) -> None:
+def test_a_script_that_exports_nothing_does_not_pass(bench: CandidateRunner) -> None:
     outcome = bench.run("import torch\n\ntorch.nn.Linear(2, 2)")
     assert outcome.failure is not None
     assert (outcome.status, outcome.failure.stage) == ("failed", "capture")
 
 
 @pytest.mark.slow
-def test_a_failure_that_comes_and_goes_is_noticed(bench: Bench, tmp_path: Path) -> None:
+def test_a_failure_that_comes_and_goes_is_noticed(bench: CandidateRunner, tmp_path: Path) -> None:
     diary = tmp_path / "diary"
     diary.touch()
     source = (

@@ -221,4 +221,4 @@ def test_one_shim_is_shown_with_its_diff(capsys: pytest.CaptureFixture[str]) -> 
 
 def test_an_unknown_shim_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["shims", "show", "block-diagonal"]) == 2
-    assert "Did you mean block-diagonal-attention" in capsys.readouterr().err
+    assert "Did you mean 'block-diagonal-attention'" in capsys.readouterr().err

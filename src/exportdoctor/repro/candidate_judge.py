@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from exportdoctor.core.failure.identity import NameFreeSignature, name_free_signature
 from exportdoctor.core.outcome import Outcome
 from exportdoctor.reduce import Verdict
-from exportdoctor.repro.candidate_runner import Bench
+from exportdoctor.repro.candidate_runner import CandidateRunner
 from exportdoctor.repro.verdict_log import VerdictLog
 
 
@@ -24,7 +24,7 @@ class CandidateJudge:
     each candidate that fails in another way, and how it ended.
     """
 
-    bench: Bench
+    bench: CandidateRunner
     wanted: NameFreeSignature
     exporter: str
     log: VerdictLog

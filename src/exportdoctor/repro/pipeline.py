@@ -20,8 +20,8 @@ from exportdoctor.reduce import Verdict
 from exportdoctor.reduce.source.passes.script_sizes import shorten_embeddings, shorten_lists
 from exportdoctor.repro.budget import BudgetClock, ReductionBudget
 from exportdoctor.repro.candidate_judge import CandidateJudge
-from exportdoctor.repro.candidate_runner import Bench
-from exportdoctor.repro.draft_client import Harvesting
+from exportdoctor.repro.candidate_runner import CandidateRunner
+from exportdoctor.repro.draft_client import DraftClient
 from exportdoctor.repro.find_probe import changes_since, finding_of, identify_failure, probe_of
 from exportdoctor.repro.incidental_failures import (
     FailureCollector,
@@ -93,8 +93,8 @@ def make_repro(request: ReproRequest, tell: Tell) -> ReproResult:
     talk = _if_writable(run.path / "logs" / f"repro-{finding.id}.log")
     tell(f"reproducing {finding.id} in the model")
     # each of the two processes warms up on a core of its own
-    with Bench(talk=talk) as bench, Harvesting(command, talk=talk) as harvesting:
-        seen = harvesting.again()
+    with CandidateRunner(log=talk) as bench, DraftClient(command, log=talk) as harvesting:
+        seen = harvesting.reproduce()
         notes = list(changes_since(run, seen.environment))
         trait = identify_failure(seen, finding, notes)
         _limit(bench, trait)
@@ -145,7 +145,7 @@ def _draft_request(run: StoredRun, finding: Finding) -> DraftRequest:
     )
 
 
-def _limit(bench: Bench, trait: NameFreeSignature) -> None:
+def _limit(bench: CandidateRunner, trait: NameFreeSignature) -> None:
     """What a candidate may take. Two beside each other only where that cannot change a verdict."""
     bench.timeout = 4.0 if trait.kind is FailureKind.TIMEOUT else 30.0
     bench.memory_mb = 400.0 if trait.kind is FailureKind.OUT_OF_MEMORY else 2500.0
@@ -153,7 +153,7 @@ def _limit(bench: Bench, trait: NameFreeSignature) -> None:
 
 
 def _first_failing_draft(
-    harvesting: Harvesting, judge: CandidateJudge, tell: Tell
+    harvesting: DraftClient, judge: CandidateJudge, tell: Tell
 ) -> tuple[ScriptDraft, CandidateJudge]:
     """The first draft that shows the same bug, and the judge that its reduction needs. Raises UsageError without one.
 
