@@ -68,6 +68,11 @@ def test_the_pages_on_failures_are_as_they_are_generated() -> None:
     assert (pages.PAGES / "README.md").read_text() == pages.listing()
 
 
+def test_the_fixtures_are_listed_as_they_are() -> None:
+    readme = (Path(__file__).parents[2] / "fixtures" / "README.md").read_text()
+    assert _writer().with_fixtures_listed(readme) == readme, "run tools/write_failures.py again"
+
+
 def _writer() -> Any:
     path = Path(__file__).parents[2] / "tools" / "write_failures.py"
     spec = importlib.util.spec_from_file_location("write_failures", path)
@@ -79,8 +84,9 @@ def _writer() -> Any:
 
 
 def _names_the_culprit(pages: Any, kind: str, said: str) -> None:
-    if kind in pages.FIXTURES:
-        (finding, *_) = pages.literal(pages.ROOT / "fixtures" / f"{pages.FIXTURES[kind]}.py", "EXPECTED")["findings"]
+    fixture = explain(kind).fixture
+    if fixture:
+        (finding, *_) = pages.literal(pages.FIXTURES / f"{fixture}.py", "EXPECTED")["findings"]
         assert finding["kind"] == kind
         assert finding["source"] is None or finding["source"] in said
         assert finding["module"] in said

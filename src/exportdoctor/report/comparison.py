@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
+from exportdoctor.core.failure.identity import across_runs
 from exportdoctor.core.finding import Finding
 from exportdoctor.core.report import PartRecord, Report
 from exportdoctor.report import wording
@@ -80,8 +81,8 @@ def _modules(old: PartRecord, new: PartRecord) -> tuple[Change, ...]:
     )
 
 
-def _findings(report: Report, parts: list[str]) -> dict[tuple[str, str, str], Finding]:
-    return {(f.part, f.module, f.signature): f for f in report.findings if f.part in parts}
+def _findings(report: Report, parts: list[str]) -> dict[tuple[str, ...], Finding]:
+    return {across_runs(f): f for f in report.findings if f.part in parts}
 
 
 def _told(finding: Finding) -> str:

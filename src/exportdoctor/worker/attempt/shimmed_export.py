@@ -38,7 +38,7 @@ def shimmed_export(
     shims = order_shims([find(name, files=files, axes=axes) for name in probe.shims])
     sets = tuple(cure_inputs(call)) if probe.to == "run" else ()
     with apply_shims(shims, dataclasses.replace(call, options=_options(call, probe))) as given:
-        if probe.exporter == "torchscript":
+        if not EXPORTERS[probe.exporter].makes_program:
             export_torchscript(given.module, given.args, given.kwargs, None)
             return ()
         with nullcontext() if given.options.strict else saving():
