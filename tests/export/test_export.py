@@ -34,7 +34,7 @@ def told(*arguments: str, blocked: str = "", path: str = "") -> tuple[int, list[
     ("arguments", "words"),
     [
         (("Qwen2.5-VL-3B", "--to", "pt2"), "--weights random"),
-        ((TINY, "--to", "pt2", "--shims", "precompute-gird"), "Did you mean precompute-grid"),
+        ((TINY, "--to", "pt2", "--shims", "precompute-gird"), "Did you mean 'precompute-grid'"),
         ((TINY, "--to", "pt2", "--shims", "strict+non-strict"), "can't be applied together"),
         ((TINY, "--to", "pt2", "--shims", "no-grad+no-grad"), "can't be applied together"),
         ((TINY, "--to", "pt2", "--shims", "none", "-o", "x.onnx"), "does not end in .pt2"),

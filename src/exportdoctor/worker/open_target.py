@@ -17,6 +17,7 @@ from exportdoctor.core.target import TargetRef
 from exportdoctor.targets import Plan, build, has_small_model, plan_small_model, resolve
 from exportdoctor.targets.built import Built, BuiltPart
 from exportdoctor.targets.eager import run_once
+from exportdoctor.torch_internals.hook_table import note_on_missing
 from exportdoctor.worker import environment
 from exportdoctor.worker.capture.session import (
     PartCapture,
@@ -64,6 +65,7 @@ class Opening:
             seconds=round(time.perf_counter() - started, 3),
             parts=tuple(self.plan.parts),
             sources=environment.sources(self.built.model),
+            notes=tuple(filter(None, [note_on_missing()])),
             has_small_model=self.built.weights == "fake" and has_small_model(self.plan),
         )
 

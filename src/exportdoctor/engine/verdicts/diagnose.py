@@ -31,10 +31,10 @@ def make_finding(
     versions: Mapping[str, str],
 ) -> Finding:
     """The finding that a group of failures is reported as. `passing` are the modules that export alone."""
-    verdict = group.leading()
+    verdict = group.leading_verdict
     outcome = verdict.outcome
     failure = outcome.failure or Failure(stage="export", exceptions=())
-    module = verdict.blamed()
+    module = verdict.blamed_module
     culprit = failure.culprit
     signature = signature_of(outcome)
     kind = kind_of(outcome, exporter=exporter)
@@ -63,7 +63,7 @@ def make_finding(
         known_issues=find_known_issues(outcome, exporter=exporter, dynamic=dynamic, versions=versions),
         origins=failure.origins,
         last_op=failure.op,
-        modules=group.modules() or (module,),
+        modules=group.modules or (module,),
         only_inside=verdict.fqn if module != verdict.fqn and module in passing else None,
         log=outcome.log,
         stage=failure.stage,

@@ -21,7 +21,8 @@ from exportdoctor.core.outcome import Agreement
 from exportdoctor.core.probe import Probe
 from exportdoctor.shims import ExportCall, apply_shims, export_program, find, order_shims
 from exportdoctor.targets.eager import run_in_a_row
-from exportdoctor.worker.attempt.fast_export import ExportContext, finish_graphs
+from exportdoctor.torch_internals.graph_modules import finish_graphs
+from exportdoctor.worker.attempt.fast_export import ExportContext
 from exportdoctor.worker.attempt.torchscript import export_torchscript
 from exportdoctor.worker.prove.compare_outputs import compare_outputs, failed_run
 from exportdoctor.worker.prove.cure_inputs import cure_inputs

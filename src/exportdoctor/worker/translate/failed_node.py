@@ -18,6 +18,7 @@ import torch
 from exportdoctor.core.failure.frames import frames_in_text, is_user_file
 from exportdoctor.core.failure.messages import first_line
 from exportdoctor.core.protocol.export import StageFailure
+from exportdoctor.torch_internals.tracer_frames import node_at_work
 from exportdoctor.worker.describe.describe_failure import cause_chain, describe_failure, qualified_name
 from exportdoctor.worker.describe.python_frames import tracebacks
 
@@ -78,10 +79,7 @@ def _fx_node(chain: tuple[BaseException, ...]) -> torch.fx.Node | None:
     found: torch.fx.Node | None = None
     for error in chain:
         for link in tracebacks(error):
-            for name in ("node", "n"):
-                value = link.tb_frame.f_locals.get(name)
-                if isinstance(value, torch.fx.Node) and value.op == "call_function":
-                    found = value
+            found = node_at_work(link.tb_frame) or found
     return found
 
 
