@@ -22,7 +22,7 @@ from exportdoctor.core.version_range import is_in_range, is_range
 
 # How well a clause fits: 0 = not at all
 _BY_MESSAGE_BUT_ELSEWHERE, _BY_MESSAGE, _BY_PLACE = 1, 2, 3
-# What torch says of any data-dependent value: no issue may be told from these words alone
+# torch's messages for any data-dependent value: they never suffice to recognise an issue
 _ANY_GUARD = tuple(
     f"Could not {asked} data-dependent expression {expression}"
     for asked in ("guard on", "extract specialized integer from")
@@ -106,7 +106,7 @@ def match(
     dynamic: bool,
     versions: Mapping[str, str],
 ) -> tuple[KnownMatch, ...]:
-    """The issues that tell of this failure, the likeliest first. Never raises, whatever the texts hold.
+    """The issues about this failure, the likeliest first. Never raises, whatever the texts hold.
 
     `exceptions` and `frames` run outermost first; `dynamic` = the attempt had dynamic shapes; `versions` by package.
     """

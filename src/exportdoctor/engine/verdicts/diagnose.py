@@ -84,7 +84,7 @@ def find_culprit(failure: Failure, *, kind: FailureKind, status: OutcomeStatus) 
     """What a failure is about. None where the process died: its stack is not reliable.
 
     - `op`: an operator raised, or an operator's own kernel lies
-    - `python`: the user's code asked a symbolic value for what nobody knows, or did what tracing cannot follow
+    - `python`: the user's code needed the number behind a symbol, or did what tracing cannot follow
     - `higher_order_op`: the body of `torch.cond` and the like was refused
     - `pytree`: a type that no pytree is registered for
     - `dynamo`: a construct that dynamo does not trace
