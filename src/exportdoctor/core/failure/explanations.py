@@ -73,5 +73,7 @@ def _explanations() -> Mapping[str, Explanation]:
 
 
 def _on_one_line(explanation: Explanation) -> Explanation:
-    joined = {name: " ".join(getattr(explanation, name).split()) for name in ("title", "summary", "next_step", "paragraph")}
+    joined = {
+        name: " ".join(getattr(explanation, name).split()) for name in ("title", "summary", "next_step", "paragraph")
+    }
     return msgspec.structs.replace(explanation, **joined)
