@@ -74,6 +74,13 @@ def definition(tree: ast.AST, names: list[str]) -> ast.AST | None:
     return node
 
 
+def as_target(path: str) -> str:
+    """A dotted path as `package.module:qualified.name`; what begins with a capital letter is a class."""
+    holder, _, name = path.rpartition(".")
+    module, _, owner = holder.rpartition(".")
+    return f"{module}:{owner}.{name}" if owner[:1].isupper() else f"{holder}:{name}"
+
+
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
