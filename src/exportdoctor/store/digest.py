@@ -17,6 +17,7 @@ import msgspec
 from exportdoctor.core.codec import encode
 from exportdoctor.core.events import AnyEvent, PartCaptured, TargetOpened
 from exportdoctor.core.file_hash import file_sha256
+from exportdoctor.core.probe import Probe
 from exportdoctor.core.scan_options import ScanOptions
 
 # these change how torch, transformers or the user's code behave
@@ -34,9 +35,13 @@ def request_digest(identity: Mapping[str, object], options: ScanOptions) -> str:
     return _digest([identity, asked, shims, surroundings()])
 
 
-def probe_digest(question: str, *, exporter: str, to: str, shims: tuple[str, ...], rest: str) -> str:
-    """The key of one attempt. `question` is CallFact.question; `rest` digests what all attempts of a run share."""
-    return _digest([question, exporter, to, shims, rest])
+def probe_digest(question: str, probe: Probe, *, rest: str) -> str:
+    """The key of one attempt. `question` is CallFact.question, which stands for the probe's part, module and call.
+
+    `rest` digests what all attempts of a run share.
+    """
+    asked = msgspec.structs.replace(probe, part="", fqn="", call=0, timeout=0.0, memory_mb=None)
+    return _digest([question, asked, rest])
 
 
 def shared_digest(sources: Mapping[str, str], options: ScanOptions) -> str:

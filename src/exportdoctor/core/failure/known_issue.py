@@ -122,6 +122,6 @@ def _troubles_of(clause: Clause) -> Iterator[str]:
 
 def _broken(name: str, why: str) -> ExportdoctorError:
     return ExportdoctorError(
-        f"The catalogue of known issues is broken: entry {name}: {why}",
-        hint="Mend data/known_issues.yaml in the installed package, or install exportdoctor again",
+        f"The catalogue of known issues is invalid: entry {name}: {why}",
+        hint="Reinstall exportdoctor",
     )

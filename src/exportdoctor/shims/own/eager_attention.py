@@ -18,7 +18,7 @@ def _enter(call: ExportCall) -> Iterator[ExportCall]:
     configs = {id(config): config for module in call.module.modules() if (config := getattr(module, "config", None))}
     others = [one for one in configs.values() if getattr(one, _SETTING, None) not in (None, "eager")]
     if not others:
-        raise NotApplicable("no submodule has a configuration with another attention than eager")
+        raise NotApplicable("no submodule uses an attention other than eager")
     with patch_attributes((config, _SETTING, "eager") for config in others):
         yield call
 

@@ -145,7 +145,7 @@ def _enter(call: ExportCall) -> Iterator[ExportCall]:
     prefixes = {"": _GRID} if encoder is call.module else {f"{kind}_": f"{kind}_{_GRID}" for kind in _MEDIA}
     grids = {prefix: grid for prefix, grid in prefixes.items() if named.get(grid) is not None}
     if encoder is None or not grids:
-        raise NotApplicable(f"nothing here is called with a {_GRID} and makes tensors of it by methods")
+        raise NotApplicable(f"no submodule is called with {_GRID} and computes tensors from it in methods")
     given: list[tuple[Any, dict[str, Any]]] = []
     names = tuple(name for made in grid_method_calls(type(encoder)) for name in made.names)
 

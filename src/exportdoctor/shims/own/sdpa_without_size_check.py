@@ -48,7 +48,7 @@ def _enter(call: ExportCall) -> Iterator[ExportCall]:
 
     made = rewrite_function(sdpa_attention.sdpa_attention_forward, SizesLast())
     if made is None:
-        raise NotApplicable("transformers' SDPA does not begin with a comparison of sizes")
+        raise NotApplicable("transformers' SDPA has no size check to replace")
     table = type(ALL_ATTENTION_FUNCTIONS)._global_mapping
     with patch_attribute(sdpa_attention, "sdpa_attention_forward", made), patch_item(table, "sdpa", made):
         yield call
