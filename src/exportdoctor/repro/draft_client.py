@@ -43,26 +43,11 @@ class DraftClient:
                     self.notes = (text,)
                     return
 
-<<<<<<< HEAD
-    def _ask(self, line: bytes) -> DraftReply:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        with contextlib.suppress(OSError):
-            self._process.stdin.write(line + b"\n")
-            self._process.stdin.flush()
-        answer = self._process.stdout.readline()
-        if not answer:
-            raise WorkerLost(
-                "The process that writes draft scripts has ended", hint=f"Its output: {self.talk}" if self.talk else ""
-            )
-        reply: DraftReply = decode(answer, DraftReply)
-=======
     def _ask(self, message: object) -> DraftReply:
         reply: DraftReply | None = self._client.ask(message, DraftReply)
         if reply is None:
             hint = f"Its output: {self._log}" if self._log else ""
-            raise WorkerLost("The process that harvests has ended", hint=hint)
->>>>>>> main
+            raise WorkerLost("The process that writes draft scripts has ended", hint=hint)
         return reply
 
     def close(self) -> None:

@@ -102,11 +102,7 @@ class CureSearch:
         outcome = yield self.small
         if not self._same(outcome, self.first):
             return None
-<<<<<<< HEAD
-        return SearchTarget(probe=self.twin, first=outcome, values=True, said="a small model with random weights")
-=======
         return SearchTarget(probe=self.small, first=outcome, values=True, name=wording.SMALL_MODEL)
->>>>>>> main
 
     def _confirm(
         self, large: SearchTarget, small: SearchTarget, cures: tuple[CuringSet, ...]
