@@ -125,7 +125,7 @@ class ProbeScheduler:
         try:
             return self.pool.capture(Capture(part=part + SMALL_MODEL, exporter=self._options.exporter))
         except WorkerLost as error:
-            return Refused(message=f"There is no small twin: {error.message}")
+            return Refused(message=f"There is no small model: {error.message}")
 
     def _capture_at_other_sizes(self, part: PartScan) -> Generator[ev.AnyEvent, None, PartScan]:
         """Its root fails, so its submodules will be asked: now it counts what is dynamic in them."""

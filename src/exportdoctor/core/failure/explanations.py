@@ -47,7 +47,7 @@ def explain(kind: str) -> Explanation:
     """All that is said of `kind`; an ExportdoctorError where there is no such kind."""
     found = _explanations().get(kind)
     if found is None:
-        raise ExportdoctorError(f"There is no kind of failure called {kind!r}", hint=f"Kinds: {', '.join(KINDS)}")
+        raise ExportdoctorError(f"Unknown kind of failure {kind!r}", hint=f"Kinds: {', '.join(KINDS)}")
     return found
 
 

@@ -212,6 +212,6 @@ def _find_faults_of_clause(clause: Clause) -> Iterator[str]:
 
 def _broken_catalogue(name: str, why: str) -> ExportdoctorError:
     return ExportdoctorError(
-        f"The catalogue of known issues is broken: entry {name}: {why}",
-        hint="Mend data/known_issues.yaml in the installed package, or install exportdoctor again",
+        f"The catalogue of known issues is invalid: entry {name}: {why}",
+        hint="Reinstall exportdoctor",
     )
