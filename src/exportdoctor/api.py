@@ -104,6 +104,6 @@ def _refuse_unforkable() -> None:
     torch: Any = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
         raise UsageError(
-            "This process has used CUDA and cannot be forked",
-            hint="Write a factory that builds the module and run: exportdoctor scan FILE.py:FACTORY --device cuda",
+            "This process has initialized CUDA and cannot be forked",
+            hint="Write a factory that builds the module, and run: exportdoctor scan FILE.py:FACTORY --device cuda",
         )

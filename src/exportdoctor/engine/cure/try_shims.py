@@ -8,6 +8,7 @@ from contextlib import closing
 import msgspec
 
 from exportdoctor.core.errors import ExportdoctorError
+from exportdoctor.core.failure.identity import same_failure
 from exportdoctor.core.finding import ShimResult
 from exportdoctor.core.limits import UNMEASURED_ATTEMPT
 from exportdoctor.core.outcome import Agreement, Frame, Outcome, OutcomeStatus
@@ -78,7 +79,7 @@ def _try_on_part(
         cured=proved and not before.passed,
         before=outcome_line(before),
         after=outcome_line(after) + (OF_SMALL_MODEL if numbers and not values else ""),
-        result=_result(before, after, proved=proved),
+        result=_result(before, after, exporter=options.exporter, proved=proved),
         at=before.failure.culprit if before.failure else None,
         next_at=after.failure.culprit if after.failure else None,
         numbers=numbers,
@@ -99,12 +100,11 @@ def _try_on_small_model(pool: Pool, treated: Probe) -> Outcome | None:
     return pool.submit(msgspec.structs.replace(treated, part=found.part, fqn=found.prefix, to="run")).result()
 
 
-def _result(before: Outcome, after: Outcome, *, proved: bool) -> ShimResult:
+def _result(before: Outcome, after: Outcome, *, exporter: str, proved: bool) -> ShimResult:
     if after.status == OutcomeStatus.NOT_APPLICABLE:
         return "not_applicable"
     if after.stages.get("export") == "pass":
         return "cured" if proved else "error"
     if after.status != OutcomeStatus.FAILED or before.status != OutcomeStatus.FAILED:
         return "error"
-    one, other = (outcome.failure.culprit if outcome.failure else None for outcome in (before, after))
-    return "same" if one == other else "moved"
+    return "same" if same_failure(before, after, exporter=exporter) else "moved"

@@ -35,7 +35,7 @@ class WorkerClient:
         if reply is None:
             what = type(command).__name__.lower()
             raise WorkerLost(
-                f"The worker ended while it was told to {what} the target ({name_exit(self.client.wait())})",
+                f"The worker ended during the command {what!r} ({name_exit(self.client.wait())})",
                 hint=f"What it printed is in {log}" if log else "",
             )
         self.opened = self.opened or isinstance(reply, Opened)

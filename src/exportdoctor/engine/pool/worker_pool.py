@@ -82,7 +82,7 @@ class Pool:
             except WorkerLost:
                 reply = self._ask(self._opened_worker(), command)
         except WorkerLost as error:
-            raise TargetError(f"The eager forward of part {command.part} kills its process: {error.message}") from error
+            raise TargetError(f"The eager forward of part {command.part} crashes: {error.message}") from error
         captured = _accept(reply)
         assert isinstance(captured, Captured)
         self.captures[command.part] = command
@@ -115,7 +115,7 @@ class Pool:
         for command in (self.opening, *self.captures.values()):
             reply = self._ask(worker, command)
             if isinstance(reply, Refused):
-                raise WorkerLost(f"A new worker could not open the target again: {reply.message}")
+                raise WorkerLost(f"A new worker could not open the model again: {reply.message}")
 
     def _ask(self, worker: WorkerClient, command: Command) -> ScanReply:
         return worker.ask(command, log=self.log)
