@@ -1,4 +1,4 @@
-"""Several shims at once: entered in order, left in reverse, each named where it makes trouble."""
+"""Several shims at once: entered in order and exited in reverse, with errors that name the shim."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ def find_conflict(shims: Sequence[Shim], others: Sequence[str] = ()) -> tuple[st
 
 
 def conflicts_with(shim: Shim, other: str) -> bool:
-    """Whether a shim must not be applied with that other; one name stands for all entries of a family."""
+    """Whether a shim must not be applied with the other, given by id; a family's name covers all its members."""
     return any(other == name or other.startswith(f"{name}:") for name in shim.conflicts)
 
 
 @contextmanager
 def _enter_named(shim: Shim, call: ExportCall) -> Iterator[ExportCall]:
-    """The shim's own context; what goes wrong in it, and not in the body, is told with its name."""
+    """The shim's own context; its errors, but not those of the body, are raised with its name."""
     before = snapshot(call) if shim.provider == "user" else None
     try:
         context = shim.apply(call)
@@ -73,7 +73,7 @@ def _enter_named(shim: Shim, call: ExportCall) -> Iterator[ExportCall]:
 
 
 def _leave(shim: Shim, context: AbstractContextManager[ExportCall], failure: BaseException | None) -> None:
-    """Leave as `with` would; a shim that swallows the body's failure has no say in it."""
+    """Exit as `with` does, except that a shim cannot suppress the body's failure."""
     try:
         context.__exit__(type(failure) if failure else None, failure, failure.__traceback__ if failure else None)
     except Exception as error:
