@@ -17,6 +17,7 @@ from exportdoctor.core.codec import decode, encode
 from exportdoctor.core.errors import ExitCode, StoreError, UsageError
 from exportdoctor.core.failure.kinds import KIND_OF_STATUS
 from exportdoctor.core.outcome import Outcome, OutcomeStatus
+from exportdoctor.core.probe import Probe
 from exportdoctor.core.report import Report
 from exportdoctor.core.run_state import fold
 from exportdoctor.core.scan_options import ScanOptions
@@ -425,7 +426,7 @@ def test_a_damaged_or_unusable_cache_is_a_miss(tmp_path: Path) -> None:
 
 
 def test_a_digest_changes_with_everything_that_an_answer_depends_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = ScanOptions()
+    plain, probe = ScanOptions(), Probe(part="p", fqn="m")
     digests = [
         request_digest({"config": 1}, plain),
         request_digest({"config": 2}, plain),
@@ -434,10 +435,10 @@ def test_a_digest_changes_with_everything_that_an_answer_depends_on(monkeypatch:
         request_digest({"config": 1}, ScanOptions(cure=False)),
         shared_digest({"a.py": "1"}, plain),
         shared_digest({"a.py": "2"}, plain),
-        probe_digest("q", exporter="export", to="export", shims=(), rest="r"),
-        probe_digest("q", exporter="export", to="onnx", shims=(), rest="r"),
-        probe_digest("q", exporter="export", to="export", shims=("s",), rest="r"),
-        probe_digest("q", exporter="export", to="export", shims=(), rest="other"),
+        probe_digest("q", probe, rest="r"),
+        probe_digest("q", msgspec.structs.replace(probe, to="onnx"), rest="r"),
+        probe_digest("q", msgspec.structs.replace(probe, shims=("s",)), rest="r"),
+        probe_digest("q", probe, rest="other"),
     ]
     monkeypatch.setenv("TORCH_SOMETHING", "1")
     digests.append(request_digest({"config": 1}, plain))
