@@ -18,9 +18,9 @@ from exportdoctor.core.report import Report
 from exportdoctor.core.run_state import RunState
 from exportdoctor.core.scan_options import ScanKeywords, ScanOptions
 from exportdoctor.core.target import BuildOptions, TargetRef
-from exportdoctor.engine.pool.launch import Fork
 from exportdoctor.engine.scan import scan as scan_events
 from exportdoctor.engine.scan_request import ScanRequest
+from exportdoctor.process.launcher import Fork
 from exportdoctor.shims import registry
 from exportdoctor.store.places import new_run_id, runs_root
 from exportdoctor.store.run_folder import RunFolder
@@ -112,6 +112,6 @@ def _refuse_unforkable() -> None:
     torch: Any = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
         raise UsageError(
-            "This process has used CUDA and cannot be forked",
-            hint="Write a factory that builds the module and run: exportdoctor scan FILE.py:FACTORY --device cuda",
+            "This process has initialized CUDA and cannot be forked",
+            hint="Write a factory that builds the module, and run: exportdoctor scan FILE.py:FACTORY --device cuda",
         )

@@ -328,7 +328,7 @@ async def test_the_cure_tells_before_and_after_with_its_proof_and_what_to_paste(
     app = app_on(QWEN)
     async with app.run_test(size=(200, 50)) as pilot:
         await settled(pilot)
-        await shows(pilot, "vision is cured by 2 shims (signature)")
+        await shows(pilot, "vision exports with 2 shims (changes the inputs)")
         await press(pilot, "5")
         await shows(
             pilot,
@@ -336,7 +336,7 @@ async def test_the_cure_tells_before_and_after_with_its_proof_and_what_to_paste(
             "after   ✓ exports, max |Δ|",
             "1. precompute-grid (signature)",
             "2. block-diagonal-attention (exact)",
-            "Proved on a small twin",
+            "Verified on a small model",
             "exportdoctor export Qwen2.5-VL-3B --part vision --weights FOLDER --to pt2 -o vision.pt2",
             "→ precompute-grid moves it on to F2",
             "✓ precompute-grid+block-diagonal-attention cures it",
