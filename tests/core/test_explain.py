@@ -9,12 +9,14 @@ import re
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from exportdoctor.core.errors import ExportdoctorError
-from exportdoctor.core.failure.classify import classify
+from exportdoctor.core.failure.classify import kind_of
 from exportdoctor.core.failure.explanations import Rewrite, explain, summary
 from exportdoctor.core.failure.kinds import KINDS
+from exportdoctor.core.outcome import OpFact, Outcome, OutcomeStatus
 from exportdoctor.repro.candidate_runner import CandidateRunner
 
 PAGES_OF = "2.13.0"
@@ -162,9 +164,11 @@ class Snippet:
         from exportdoctor.worker.describe.describe_failure import describe_failure
 
         failure = describe_failure(error, stage=stage, names={})  # type: ignore[arg-type]
-        op = self.example.get("op") or (failure.op.name if failure.op else None)
-        exporter = self.example.get("exporter", "export")
-        return classify(stage=stage, exporter=exporter, exceptions=failure.exceptions, frames=failure.frames, op=op)
+        failure = msgspec.structs.replace(failure, custom_ops=None)
+        if "op" in self.example:
+            failure = msgspec.structs.replace(failure, op=OpFact(name=self.example["op"]))
+        outcome = Outcome(probe="p", status=OutcomeStatus.FAILED, failure=failure)
+        return kind_of(outcome, exporter=self.example.get("exporter", "export"))
 
     def computes_the_same(self, before: Snippet) -> None:
         if "calls" in self.example:
