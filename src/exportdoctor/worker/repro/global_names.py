@@ -104,7 +104,7 @@ class Naming(Sheet):
         self._imports[f"from {module} import {name}"] = None
         self._taken[name] = (module, name)
         reason = f" ({why})" if why else ""
-        self.notes.append(f"{name} has no source that a script can carry{reason}, so it is imported from {module}")
+        self.notes.append(f"{name} has no source that can be copied into a script{reason}, so it is imported from {module}")
         return name
 
     def from_source(self, name: str, space: Mapping[str, Any]) -> str | None:
