@@ -277,13 +277,14 @@ class Model(torch.nn.Module):
 def test_a_function_without_source_is_imported_from_its_module_and_the_script_says_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from exportdoctor.worker.repro.script_builder import Script
+    from exportdoctor.worker.repro.prune import Selection
+    from exportdoctor.worker.repro.script_builder import ScriptBuilder
 
     (tmp_path / "sourceless.py").write_text(NO_SOURCE)
     monkeypatch.syspath_prepend(tmp_path)
     module = importlib.import_module("sourceless")
-    script = Script({}, None, substitute=False, decorators=False)
-    text = script.text([f"model = {script.instance(module.Model())}"])
+    script = ScriptBuilder(Selection.of(None, substitute=False, decorators=False), {})
+    text = script.render([f"model = {script.module_code(module.Model())}"])
     assert f"sys.path.insert(0, {str(tmp_path)!r})\nfrom sourceless import crop" in text
     assert "= lambda hidden: hidden / 2" in text  # a lambda has its line, and a C function its name
     assert "torch.special.expit" in text
