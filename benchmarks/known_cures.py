@@ -11,7 +11,7 @@ import time
 
 from exportdoctor.core.target import TargetRef
 from exportdoctor.shims import apply_shims, call_for_part, export_program, find, order_shims
-from exportdoctor.targets import resolve
+from exportdoctor.targets import build, resolve
 
 SHIMS = {
     "vision": ("precompute-grid", "block-diagonal-attention"),
@@ -24,7 +24,7 @@ SHIMS = {
 def main() -> None:
     """Build, then export each part, in one process and one thread, as a script would."""
     began = time.perf_counter()
-    built = resolve(TargetRef(ref=sys.argv[1])).build()
+    built = build(resolve(TargetRef(ref=sys.argv[1])))
     seconds = {"build": time.perf_counter() - began}
     for name, shims in SHIMS.items():
         before = time.perf_counter()

@@ -83,7 +83,21 @@ IRREGULAR = frozenset(
 )
 # Words that end like a participle and are none, or are also a verb or an adjective of their own.
 NO_PARTICIPLES = frozenset(
-    ["embed", "exceed", "feed", "heading", "indeed", "need", "padding", "proceed", "red", "seed", "speed", "string"]
+    [
+        "embed",
+        "exceed",
+        "feed",
+        "heading",
+        "indeed",
+        "missing",
+        "need",
+        "padding",
+        "proceed",
+        "red",
+        "seed",
+        "speed",
+        "string",
+    ]
 )
 
 # Two files with one stem, where each is what its folder's name says it is.

@@ -23,7 +23,6 @@ from exportdoctor.engine.scan import scan as scan_events
 from exportdoctor.engine.scan_request import ScanRequest
 from exportdoctor.shims import registry
 from exportdoctor.store.places import new_run_id, runs_root
-from exportdoctor.store.recording import Recorder
 from exportdoctor.store.run_folder import RunFolder
 from exportdoctor.store.runs import register
 from exportdoctor.targets import plan_for_module
@@ -87,17 +86,16 @@ def scan(
         started = RunStarted(
             at=time.time(), run=run, target=target, options=options, version=version("exportdoctor"), title=plan.title
         )
-        recorder = Recorder(folder)
-        recorder.record(started)
+        folder.record(started)
         state = RunState().apply(started)
         request = ScanRequest(run=run, target=target, options=options, logs=folder.logs)
         with contextlib.closing(scan_events(request, Fork(plan))) as events:
-            for event in recorder.recorded(events):
+            for event in folder.record_all(events):
                 state.apply(event)
         report = state.report()
-        recorder.write_report(report)
-    if recorder.trouble is not None:
-        warnings.warn(f"The run could not be kept: {recorder.trouble.line()}", stacklevel=2)
+        folder.record_report(report)
+    if folder.trouble is not None:
+        warnings.warn(f"The run could not be kept: {folder.trouble.line()}", stacklevel=2)
     return report
 
 
@@ -106,6 +104,6 @@ def _refuse_unforkable() -> None:
     torch: Any = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
         raise UsageError(
-            "This process has used CUDA and cannot be forked",
-            hint="Write a factory that builds the module and run: exportdoctor scan FILE.py:FACTORY --device cuda",
+            "This process has initialized CUDA and cannot be forked",
+            hint="Write a factory that builds the module, and run: exportdoctor scan FILE.py:FACTORY --device cuda",
         )

@@ -14,7 +14,7 @@ from exportdoctor.core.errors import ExportdoctorError
 from exportdoctor.core.failure.classify import classify
 from exportdoctor.core.failure.explanations import Rewrite, explain, summary
 from exportdoctor.core.failure.kinds import KINDS
-from exportdoctor.repro.candidate_runner import Bench
+from exportdoctor.repro.candidate_runner import CandidateRunner
 
 PAGES_OF = "2.13.0"
 REWRITES = [(kind, rewrite) for kind in KINDS for rewrite in explain(kind).rewrites]
@@ -33,7 +33,7 @@ def test_every_kind_is_explained(kind: str) -> None:
 
 
 def test_an_unknown_kind_is_told_with_those_that_exist() -> None:
-    with pytest.raises(ExportdoctorError, match="no kind") as raised:
+    with pytest.raises(ExportdoctorError, match="Unknown kind") as raised:
         explain("nonsense")
     assert "data_dependent_guard" in raised.value.hint
     assert summary("a_kind_of_tomorrow") == "Tracing raises an exception that eager does not."
@@ -59,17 +59,22 @@ def test_the_pages_on_failures_are_as_they_are_generated() -> None:
     torch, pages = pytest.importorskip("torch"), _writer()
     if not torch.__version__.startswith(PAGES_OF):
         pytest.skip(f"the pages show what torch {PAGES_OF} says")
-    with Bench(memory_mb=400) as bench:
+    with CandidateRunner(memory_mb=400) as bench:
         for kind in KINDS:
-            kept = (pages.HERE / f"{kind}.md").read_text()
+            kept = (pages.PAGES / f"{kind}.md").read_text()
             made = pages.page(kind, bench, said=pages.said_in(kept))
-            assert made == kept, f"{kind}.md is not as docs/failures/write.py makes it: run it again"
+            assert made == kept, f"{kind}.md is not as tools/write_failures.py makes it: run it again"
             _names_the_culprit(pages, kind, pages.said_in(kept))
-    assert (pages.HERE / "README.md").read_text() == pages.listing()
+    assert (pages.PAGES / "README.md").read_text() == pages.listing()
+
+
+def test_the_fixtures_are_listed_as_they_are() -> None:
+    readme = (Path(__file__).parents[2] / "fixtures" / "README.md").read_text()
+    assert _writer().with_fixtures_listed(readme) == readme, "run tools/write_failures.py again"
 
 
 def _writer() -> Any:
-    path = Path(__file__).parents[2] / "docs" / "failures" / "write.py"
+    path = Path(__file__).parents[2] / "tools" / "write_failures.py"
     spec = importlib.util.spec_from_file_location("write_failures", path)
     assert spec is not None
     assert spec.loader is not None
@@ -79,8 +84,9 @@ def _writer() -> Any:
 
 
 def _names_the_culprit(pages: Any, kind: str, said: str) -> None:
-    if kind in pages.FIXTURES:
-        (finding, *_) = pages.literal(pages.ROOT / "fixtures" / f"{pages.FIXTURES[kind]}.py", "EXPECTED")["findings"]
+    fixture = explain(kind).fixture
+    if fixture:
+        (finding, *_) = pages.literal(pages.FIXTURES / f"{fixture}.py", "EXPECTED")["findings"]
         assert finding["kind"] == kind
         assert finding["source"] is None or finding["source"] in said
         assert finding["module"] in said

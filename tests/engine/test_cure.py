@@ -17,8 +17,8 @@ from exportdoctor.core.errors import UsageError
 from exportdoctor.core.outcome import Agreement, ExceptionFact, Failure, Frame, Outcome, OutcomeStatus
 from exportdoctor.core.probe import Probe
 from exportdoctor.core.report import FAILING
-from exportdoctor.engine.cure.driver import CureDriver
 from exportdoctor.engine.cure.search import CureSearch
+from exportdoctor.engine.probe_driver import ProbeDriver
 from exportdoctor.shims import SOUNDNESS, Cure, Shim
 from exportdoctor.store.runs import read_run
 from scanning import scan_file
@@ -66,15 +66,15 @@ def treated(answer: Patient, shims: tuple[Shim, ...], *, twin: bool = False, val
     """The prescriber at the end of its search."""
     first = answer(ROOT)
     doctor = CureSearch(
-        root=ROOT, first=first, twin=TWIN if twin else None, values=values, shims=shims, versions={"torch": "2.13.0"}
+        root=ROOT, first=first, small=TWIN if twin else None, values=values, shims=shims, versions={"torch": "2.13.0"}
     )
-    search = CureDriver(doctor, None)
-    waiting = list(search.begin())
+    search = ProbeDriver()
+    waiting = list(search.start(doctor.steps()))
     while waiting:  # the newest first: what was asked ahead may be answered late
         probe = waiting.pop()
         outcome = msgspec.structs.replace(answer(probe), probe=probe.id)
         assert search.awaits(outcome)
-        waiting += search.answered(outcome)
+        waiting += search.take(outcome)
     assert doctor.done
     return doctor
 

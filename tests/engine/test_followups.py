@@ -9,7 +9,7 @@ import pytest
 from exportdoctor.core.events import ProbeFinished
 from exportdoctor.core.finding import Finding
 from exportdoctor.core.report import Report
-from exportdoctor.report.wording.depends import dimensions
+from exportdoctor.report.wording.findings import dimensions
 from scanning import events_of, scan_file
 
 pytestmark = pytest.mark.slow

@@ -236,9 +236,9 @@ async def ended(pilot: Any, title: str) -> None:
     for _ in range(2400):
         await pilot.pause(0.1)
         job = pilot.app.job
-        if job is not None and job.title.startswith(title) and job.view().state != "running":
+        if job is not None and job.title.startswith(title) and job.state != "running":
             break
-    assert pilot.app.job.view().state == "done", pilot.app.job.output()
+    assert pilot.app.job.state == "done", pilot.app.job.output()
     await pilot.pause(0.6)
 
 

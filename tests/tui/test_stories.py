@@ -16,7 +16,7 @@ from exportdoctor.core.scan_options import ScanOptions
 from exportdoctor.core.target import BuildOptions
 from exportdoctor.store.journal import NAME, read_events
 from exportdoctor_tui.actions.choices import PickerItem
-from exportdoctor_tui.actions.commands import Command, available_commands
+from exportdoctor_tui.actions.commands import CommandLine, available_commands
 from exportdoctor_tui.actions.copies import copies
 from exportdoctor_tui.screens.dialogs import Page
 from exportdoctor_tui.screens.picker import Picker
@@ -262,7 +262,7 @@ async def test_long_work_shows_itself_and_can_be_cancelled(tmp_path: Path) -> No
         await press(pilot, "x")
         for _ in range(100):
             await pilot.pause(0.05)
-            if app.job is not None and app.job.view().state == "cancelled":
+            if app.job is not None and app.job.state == "cancelled":
                 break
         await pilot.pause(0.6)
         await shows(pilot, "cancelled  Wait")
@@ -328,7 +328,7 @@ async def test_the_cure_tells_before_and_after_with_its_proof_and_what_to_paste(
     app = app_on(QWEN)
     async with app.run_test(size=(200, 50)) as pilot:
         await settled(pilot)
-        await shows(pilot, "vision is cured by 2 shims (signature)")
+        await shows(pilot, "vision exports with 2 shims (changes the inputs)")
         await press(pilot, "5")
         await shows(
             pilot,
@@ -336,7 +336,7 @@ async def test_the_cure_tells_before_and_after_with_its_proof_and_what_to_paste(
             "after   ✓ exports, max |Δ|",
             "1. precompute-grid (signature)",
             "2. block-diagonal-attention (exact)",
-            "Proved on a small twin",
+            "Verified on a small model",
             "exportdoctor export Qwen2.5-VL-3B --part vision --weights FOLDER --to pt2 -o vision.pt2",
             "→ precompute-grid moves it on to F2",
             "✓ precompute-grid+block-diagonal-attention cures it",
@@ -412,7 +412,7 @@ async def test_output_that_is_the_result_is_shown_when_it_is_there() -> None:
     async with app.run_test(size=(120, 40)) as pilot:
         await settled(pilot)
         code = "print('--- a\\n+++ b\\n@@ -1 +1 @@\\n-old [b]\\n+new')"
-        app.screen.start(Command(title="Show it", argv=(sys.executable, "-c", code), shows=True))
+        app.screen.start(CommandLine(title="Show it", argv=(sys.executable, "-c", code), shows=True))
         await shows(pilot, "Show it", "-old [b]", "+new")
         assert isinstance(app.screen, Page)
         await press(pilot, "escape")
@@ -424,7 +424,7 @@ async def test_a_command_that_cannot_do_it_says_so_with_its_last_words() -> None
     async with app.run_test(size=(160, 40)) as pilot:
         await settled(pilot)
         argv = (sys.executable, "-m", "exportdoctor", "runs", "--nonsense")
-        app.screen.start(Command(title="Nonsense", argv=argv))
+        app.screen.start(CommandLine(title="Nonsense", argv=argv))
         await shows(pilot, "failed  Nonsense", "exit code 2", "--nonsense")
 
 

@@ -15,8 +15,9 @@ from torch.export import Dim
 from exportdoctor.core.events import ProbeFinished, ProbeStarted
 from exportdoctor.core.probe import Probe
 from exportdoctor.targets.built import BuiltPart
+from exportdoctor.torch_internals.graph_modules import finish_graphs
 from exportdoctor.worker.attempt.export_attempt import attempt, attempt_fast
-from exportdoctor.worker.attempt.fast_export import FastExport, finish_graphs, has_no_side_effects
+from exportdoctor.worker.attempt.fast_export import FastExport, has_no_side_effects
 from exportdoctor.worker.attempt_child import fork
 from exportdoctor.worker.capture.session import capture_part, capture_root_only
 from scanning import events_of

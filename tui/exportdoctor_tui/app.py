@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import shlex
 import sys
 import time
 from functools import partial
@@ -10,9 +11,10 @@ from typing import TYPE_CHECKING, ClassVar
 
 from textual.app import App, SystemCommand
 
-from exportdoctor.core.errors import ExitCode
+from exportdoctor.core.errors import ExitCode, UsageError
 from exportdoctor.store.places import data_home
 from exportdoctor_tui.actions.background_job import BackgroundJob
+from exportdoctor_tui.actions.commands import EXPORTDOCTOR
 from exportdoctor_tui.keymap import APP, TABLES, bindings
 from exportdoctor_tui.sanitize import line
 from exportdoctor_tui.screens.dialogs import Menu, Page, help_text
@@ -20,7 +22,6 @@ from exportdoctor_tui.screens.run import RunScreen
 from exportdoctor_tui.screens.run_list import RunListScreen
 from exportdoctor_tui.state.source_lines import Sources
 from exportdoctor_tui.themes import DARK, LIGHT, THEMES
-from exportdoctor_tui.web import serve
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -97,7 +98,7 @@ class DoctorApp(App[int]):
 
         `shows`: its output is its result.
         """
-        if self._job_runs():
+        if self.job is not None and self.job.state == "running":
             self.notify("One thing at a time: x cancels what is running", severity="warning", markup=False)
             return False
         if self.job is not None:
@@ -110,21 +111,15 @@ class DoctorApp(App[int]):
             return False
         return True
 
-    def _job_runs(self) -> bool:
-        return self.job is not None and self.job.running
-
     def action_help(self) -> None:
-        """Show the keys of the current screen."""
         tables = getattr(self.screen, "HELP_TABLES", None)
         if tables:
             self.push_screen(Page("Help", help_text(tables)))
 
     def action_switch_theme(self) -> None:
-        """Switch between light and dark."""
         self.theme = LIGHT.name if self.theme == DARK.name else DARK.name
 
     def action_save_svg(self) -> None:
-        """Save the screen as it is."""
         folder = data_home() / "screens"
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -137,7 +132,7 @@ class DoctorApp(App[int]):
 
     def action_leave(self) -> None:
         """Quit; ask first what to do with a running job."""
-        if self.job is None or not self.job.running:
+        if self.job is None or self.job.state != "running":
             self._leave()
             return
         self.push_screen(Menu(f"Still running: {self.job.title}", _LEAVING), self._leave_as_chosen)
@@ -175,13 +170,23 @@ class DoctorApp(App[int]):
         await self.run_action(action, default_namespace=screen if own else self)
 
 
+def _serve(run: Path | None, port: int) -> int:
+    try:
+        from textual_serve.server import Server
+    except ImportError as error:
+        raise UsageError("textual-serve is not installed", hint="pip install 'exportdoctor[tui]'") from error
+    command = shlex.join((*EXPORTDOCTOR, "tui", *((str(run),) if run else ())))
+    Server(command, host="127.0.0.1", port=port, title="exportdoctor").serve()
+    return ExitCode.EXPORTS
+
+
 def main(run: Path | None = None, *, scan: Argv = (), web: bool = False, port: int = 8000) -> int:
     """Show the run in folder `run` (None = the list of runs) until the user leaves; returns an exit code.
 
-    `scan` is a command line that makes that run, started by the interface. `web` serves the interface to a browser on
-    this machine instead.
+    `scan` is a command line that makes that run, started by the interface. `web` serves the interface to browsers on
+    this machine until interrupted; raises UsageError where textual-serve is not installed.
     """
     if web:
-        return serve(run, port=port)
+        return _serve(run, port)
     code = DoctorApp(run, scan=scan).run()
     return ExitCode.INTERNAL if code is None else code

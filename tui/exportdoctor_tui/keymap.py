@@ -1,4 +1,7 @@
-"""All keys: bindings, footer, help screen and the key map of docs/tui.md are made from these tables."""
+"""All keys and what each does. Bindings, footer, help and the key map of docs/tui.md are made from these tables.
+
+A row's `action` is Textual's: `zoom` calls the method `action_zoom` of the screen, widget or application it belongs to.
+"""
 
 from __future__ import annotations
 

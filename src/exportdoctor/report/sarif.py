@@ -11,13 +11,12 @@ from exportdoctor.core.failure.kinds import FailureKind
 from exportdoctor.core.finding import Finding
 from exportdoctor.core.report import Report
 from exportdoctor.report import wording
-from exportdoctor.report.style import Style
 
 _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 
 
-def render(report: Report, style: Style) -> str:
-    """The whole report; `style` says nothing here."""
+def render(report: Report) -> str:
+    """The whole report."""
     kinds = sorted({finding.kind for finding in report.findings})
     driver = {"name": "exportdoctor", "rules": [_rule(kind) for kind in kinds]}
     run = {

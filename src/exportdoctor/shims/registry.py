@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import cache
 
-from exportdoctor.core.errors import UsageError
+from exportdoctor.core import package_versions
+from exportdoctor.core.errors import UsageError, did_you_mean
 from exportdoctor.shims.cure_pattern import Seen
 from exportdoctor.shims.own import OWN
 from exportdoctor.shims.own.frozen import static_axis
 from exportdoctor.shims.providers import onnx_diagnostic, transformers_exporters, user
 from exportdoctor.shims.record import SOUNDNESS, Shim
+
+_VERSIONED = ("torch", "transformers", "onnx", "onnxscript", "onnxruntime", "onnx-diagnostic", "scipy", "optree")
 
 
 def registry(files: Sequence[str] = ()) -> tuple[Shim, ...]:
@@ -28,6 +31,11 @@ def _load_installed() -> tuple[Shim, ...]:
     return (*OWN, *others)
 
 
+def installed_versions() -> dict[str, str]:
+    """The versions of the packages that shims are made for."""
+    return package_versions.installed_versions(_VERSIONED)
+
+
 def find(name: str, *, files: Sequence[str] = (), axes: Mapping[str, tuple[str, ...]] | None = None) -> Shim:
     """The shim of that id; `static-dim:AXIS` freezes one of `axes`. Raises UsageError with ids that come near."""
     shims = registry(files)
@@ -36,10 +44,7 @@ def find(name: str, *, files: Sequence[str] = (), axes: Mapping[str, tuple[str, 
     if found is None and kind == "static-dim" and axes is not None and axis in axes:
         found = static_axis(axis, axes[axis])
     if found is None:
-        import difflib
-
-        near = difflib.get_close_matches(name, [shim.id for shim in shims], n=3, cutoff=0.4)
-        hint = f"Did you mean {' or '.join(near)}?" if near else "All of them: exportdoctor shims list"
+        hint = did_you_mean(name, [shim.id for shim in shims]) or "See: exportdoctor shims list"
         raise UsageError(f"There is no shim {name!r}", hint=hint)
     return found
 

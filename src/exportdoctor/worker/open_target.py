@@ -14,9 +14,10 @@ from exportdoctor.core.errors import ExportdoctorError, TargetError
 from exportdoctor.core.failure.messages import first_line
 from exportdoctor.core.protocol.scan import SMALL_MODEL, Capture, Captured, Open, Opened, Prepare, Prepared
 from exportdoctor.core.target import TargetRef
-from exportdoctor.targets import Plan, resolve
+from exportdoctor.targets import Plan, build, has_small_model, plan_small_model, resolve
 from exportdoctor.targets.built import Built, BuiltPart
 from exportdoctor.targets.eager import run_once
+from exportdoctor.torch_internals.hook_table import note_on_missing
 from exportdoctor.worker import environment
 from exportdoctor.worker.capture.session import (
     PartCapture,
@@ -52,7 +53,7 @@ class Opening:
         target, self.shim_files = command.target, command.shim_files
         self.plan = self.given if self.given is not None or target is None else resolve(target)
         assert self.plan is not None
-        self.built = self.plan.build()
+        self.built = build(self.plan)
         _warm_up()
         return Opened(
             environment=environment.versions(),
@@ -64,7 +65,8 @@ class Opening:
             seconds=round(time.perf_counter() - started, 3),
             parts=tuple(self.plan.parts),
             sources=environment.sources(self.built.model),
-            has_small_model=self.built.weights == "fake" and self.plan.has_twin,
+            notes=tuple(filter(None, [note_on_missing()])),
+            has_small_model=self.built.weights == "fake" and has_small_model(self.plan),
         )
 
     def prepare(self, command: Prepare) -> Prepared:
@@ -112,14 +114,12 @@ class Opening:
         assert self.plan is not None
         try:
             if self.twin is None:
-                plan = self.plan.twin()
-                assert plan is not None
-                self.twin = plan.build()
+                self.twin = build(plan_small_model(self.plan))
             entry = self.twin.part(name)
             run_once(entry.module, (entry.args, entry.kwargs))
         except Exception as error:
             said = f"{type(error).__name__}: {_first_line(error)}"
-            raise TargetError(f"There is no small twin: {said}") from error
+            raise TargetError(f"There is no small model: {said}") from error
         return capture_root_only(entry)
 
     def _with_values(self, error: Exception) -> Built | None:
@@ -133,7 +133,7 @@ class Opening:
             return None
         options = msgspec.structs.replace(plan.options, weights="random")
         self.plan = resolve(TargetRef(ref=plan.ref, parts=tuple(plan.parts), options=options))
-        self.built = self.plan.build()
+        self.built = build(self.plan)
         return self.built
 
 
@@ -164,7 +164,7 @@ def _eager_failure(error: Exception, part: str, entry: BuiltPart | None) -> Targ
     where = f" at {culprit.file}:{culprit.line} in {culprit.function}" if culprit else ""
     return TargetError(
         f"The eager forward of part {part} fails{where}: {type(error).__name__}: {_first_line(error)}",
-        hint="This is the model's own failure, before any export; mend it or its inputs first",
+        hint="The model fails before any export; fix the model or its inputs first",
         stack=tuple("".join(traceback.format_exception(error)).splitlines()),
     )
 

@@ -11,7 +11,6 @@ import signal
 import subprocess
 import tempfile
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -24,20 +23,10 @@ _TAIL = 200_000
 _LINE = 2_000
 
 
-@dataclass(frozen=True, kw_only=True)
-class JobView:
-    """A job at one moment. `begun`: seconds since the epoch; `code`: its exit code, None while it runs."""
-
-    title: str
-    state: JobState
-    begun: float
-    code: int | None = None
-
-
 class BackgroundJob:
     """One process, which prints `width` columns. Exit codes 0 (no finding) and 1 (findings) are results.
 
-    `shows`: its output is its result. Raises OSError where the process cannot be started.
+    `begun`: seconds since the epoch; `shows`: its output is its result. Raises OSError where it cannot be started.
     """
 
     def __init__(self, title: str, argv: Argv, *, begun: float, shows: bool = False, width: int = 80) -> None:
@@ -53,17 +42,23 @@ class BackgroundJob:
                 env={**os.environ, "COLUMNS": str(width)},
             )  # fmt: skip
 
-    def view(self) -> JobView:
-        """The job now; one that ignored its cancellation for too long is killed here."""
+    @property
+    def code(self) -> int | None:
+        """The exit code; None while it runs. A job that ignores its cancellation for too long is killed here."""
         code = self._process.poll()
         if code is None and self._cancelled_at and time.monotonic() - self._cancelled_at > _PATIENCE:
             self._signal(signal.SIGKILL)
-        return JobView(title=self.title, state=self._state(code), begun=self.begun, code=code)
+        return code
 
     @property
-    def running(self) -> bool:
-        """Whether it has not ended yet."""
-        return self.view().state == "running"
+    def state(self) -> JobState:
+        """A cancelled job runs until its process has ended."""
+        code = self.code
+        if code is None:
+            return "running"
+        if self._cancelled_at is not None:
+            return "cancelled"
+        return "done" if code in (0, 1) else "failed"
 
     def cancel(self) -> None:
         """Interrupt it; what it has found so far is saved."""
@@ -100,13 +95,6 @@ class BackgroundJob:
         """Delete its output, unless it still runs."""
         if self._process.poll() is not None:
             self._output.unlink(missing_ok=True)
-
-    def _state(self, code: int | None) -> JobState:
-        if code is None:
-            return "running"
-        if self._cancelled_at is not None:
-            return "cancelled"
-        return "done" if code in (0, 1) else "failed"
 
     def _signal(self, number: signal.Signals) -> None:
         with contextlib.suppress(OSError):

@@ -42,7 +42,7 @@ def _known_shims(selection: Selection) -> Iterator[PickerItem]:
         yield PickerItem(step.shim, f"prescribed · {step.title}")
     for tried in selection.finding.shims_tried if selection.finding else ():
         if "+" not in tried.shim:
-            yield PickerItem(tried.shim, wording.shim_result(tried).removeprefix(tried.shim).strip())
+            yield PickerItem(tried.shim, wording.shim_effect(tried))
 
 
 def all_shims(options: ScanOptions) -> tuple[PickerItem, ...]:

@@ -27,7 +27,7 @@ PICKED = "{picked}"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Command:
+class CommandLine:
     """A process to start once what it `needs` is picked: some shims, one, another run, or nothing.
 
     `opens`: the folder of the run that it creates, None = it adds to this one. `shows`: its output is its result.
@@ -44,7 +44,7 @@ class Command:
         return tuple("+".join(picked) if word == PICKED else word for word in self.argv)
 
 
-def available_commands(view: RunView, selection: Selection | None) -> tuple[Command, ...]:
+def available_commands(view: RunView, selection: Selection | None) -> tuple[CommandLine, ...]:
     """What can be started now, in the order of the menu."""
     groups = (_resume, _repro, _shims, _export, _rescan, _compare)
     return tuple(command for group in groups for command in group(view, selection))
@@ -55,30 +55,30 @@ def fitting_shims(options: ScanOptions) -> Argv:
     return (*EXPORTDOCTOR, "shims", "list", "--fitting", "--json", *_shim_files(options))
 
 
-def _resume(view: RunView, _selection: Selection | None) -> Iterator[Command]:
+def _resume(view: RunView, _selection: Selection | None) -> Iterator[CommandLine]:
     if view.status == "cut off" and view.started is not None:
-        yield Command(title=f"Resume {view.run}", argv=(*EXPORTDOCTOR, "scan", "--resume", view.path, "--quiet"))
+        yield CommandLine(title=f"Resume {view.run}", argv=(*EXPORTDOCTOR, "scan", "--resume", view.path, "--quiet"))
 
 
-def _repro(view: RunView, selection: Selection | None) -> Iterator[Command]:
+def _repro(view: RunView, selection: Selection | None) -> Iterator[CommandLine]:
     finding = selection.finding if selection else None
     if finding is None or not finding.id or view.status == "running":
         return
     run, repro = Path(view.path), (*EXPORTDOCTOR, "repro", view.path, finding.id)
     again = "Make and verify the repro of" if finding.repro is None else "Verify and go on reducing the repro of"
-    yield Command(title=f"{again} {finding.id}", argv=(*repro, "-o", str(run / "repros" / f"{finding.id}.py")))
-    yield Command(
+    yield CommandLine(title=f"{again} {finding.id}", argv=(*repro, "-o", str(run / "repros" / f"{finding.id}.py")))
+    yield CommandLine(
         title=f"Write {finding.id} as an issue: script, text, log",
         argv=(*repro, "--bundle", str(run / "bundles" / finding.id)),
     )
 
 
-def _shims(view: RunView, selection: Selection | None) -> Iterator[Command]:
+def _shims(view: RunView, selection: Selection | None) -> Iterator[CommandLine]:
     started = view.started
     if selection is None or started is None:
         return
     part, files = selection.part.record.name, _shim_files(started.options)
-    yield Command(
+    yield CommandLine(
         title=f"Try shims on {part} …",
         argv=(*EXPORTDOCTOR, "shims", "try", PICKED, started.target.ref, "--part", part,
               *_unless_default("--exporter", started.options.exporter, ScanOptions().exporter),
@@ -86,7 +86,7 @@ def _shims(view: RunView, selection: Selection | None) -> Iterator[Command]:
         shows=True,
         needs="shims",
     )  # fmt: skip
-    yield Command(
+    yield CommandLine(
         title="Show what a shim changes …",
         argv=(*EXPORTDOCTOR, "shims", "show", PICKED, *files),
         shows=True,
@@ -94,7 +94,7 @@ def _shims(view: RunView, selection: Selection | None) -> Iterator[Command]:
     )
 
 
-def _export(view: RunView, selection: Selection | None) -> Iterator[Command]:
+def _export(view: RunView, selection: Selection | None) -> Iterator[CommandLine]:
     started = view.started
     if selection is None or started is None:
         return
@@ -103,7 +103,7 @@ def _export(view: RunView, selection: Selection | None) -> Iterator[Command]:
         return
     for to in ("pt2", "onnx"):
         out = f"{slug(view.target.ref)}-{part.name}.{to}"
-        yield Command(
+        yield CommandLine(
             title=f"Export {part.name} to ./{out}",
             argv=(*EXPORTDOCTOR, "export", started.target.ref, "--part", part.name, "--to", to, "-o", out,
                   *_build_options(started.target.options)),
@@ -111,7 +111,7 @@ def _export(view: RunView, selection: Selection | None) -> Iterator[Command]:
         )  # fmt: skip
 
 
-def _rescan(view: RunView, selection: Selection | None) -> Iterator[Command]:
+def _rescan(view: RunView, selection: Selection | None) -> Iterator[CommandLine]:
     """The scan that made the run again, of one submodule, of one part or of all its parts, without cached answers."""
     started = view.started
     if started is None:
@@ -128,16 +128,16 @@ def _rescan(view: RunView, selection: Selection | None) -> Iterator[Command]:
             chosen.append((part, ("--part", part)))
     chosen.append(("everything", tuple(word for part in started.target.parts for word in ("--part", part))))
     for name, words in chosen:
-        yield Command(
+        yield CommandLine(
             title=f"Rescan {name}, as a new run",
             argv=(*EXPORTDOCTOR, "scan", started.target.ref, *words, *options),
             opens=out,
         )
 
 
-def _compare(view: RunView, _selection: Selection | None) -> Iterator[Command]:
+def _compare(view: RunView, _selection: Selection | None) -> Iterator[CommandLine]:
     if view.started is not None:
-        yield Command(
+        yield CommandLine(
             title="Tell what changed since another run …",
             argv=(*EXPORTDOCTOR, "compare", PICKED, view.path),
             shows=True,

@@ -1,4 +1,4 @@
-"""Source on the screen: highlighted, with line numbers, the culprit marked by a sign as well as by colour."""
+"""Source as Content: highlighted and numbered; the culprit has a marker, so that it is seen without colour."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class _Theme(HighlightTheme):
 
 
 def code(excerpt: Excerpt, *, expression: str | None = None, widest: int = 400) -> Content:
-    """The excerpt, one screen line for each of its lines; lines around the culprit are cut at `widest` cells."""
+    """The excerpt with its line numbers; lines around the culprit are cut at `widest` cells."""
     text = textwrap.dedent(block("\n".join(excerpt.lines)))
     lines = highlight(text, language="python", tab_size=4, theme=_Theme).split("\n", allow_blank=True)
     width = len(str(excerpt.first + len(excerpt.lines)))
@@ -49,12 +49,12 @@ def code(excerpt: Excerpt, *, expression: str | None = None, widest: int = 400) 
 
 
 def script(text: str) -> Content:
-    """A whole script."""
+    """A whole Python script."""
     return highlight(block(text), language="python", tab_size=4, theme=_Theme)
 
 
 def _underline(content: Content, expression: str | None) -> Content:
-    """The part that was being evaluated, underlined where it stands on this line."""
+    """Underline the evaluated `expression`, if it is on this line."""
     wanted = line(expression or "")
     start = content.plain.find(wanted) if wanted else -1
     return content.stylize("bold underline", start, start + len(wanted)) if start >= 0 else content

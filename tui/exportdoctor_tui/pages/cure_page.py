@@ -1,4 +1,4 @@
-"""The tab on cures: the part before and after, the prescription with its proof, what to paste, what each shim did."""
+"""The tab Cure: the part before and after, the prescription with its proof, code to paste, and every shim tried."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ _MESSAGE = 130
 
 
 def cure(selection: Selection) -> Content:
-    """Everything that is known of how the part may be cured."""
+    """The whole tab."""
     return Content("\n").join([*_part(selection), *_tries(selection), *_code(selection)])
 
 
 def _part(selection: Selection) -> Iterator[Content]:
-    """The part before and after; or how the search stands."""
+    """The part before and after its cure, or why there is none."""
     part = selection.part.record
     name = line(part.name)
     if part.prescription is not None:
-        yield Content.styled(f"◐ {name} is {wording.cure(part)}", "bold $text-warning")
+        yield Content.styled(f"◐ {name} {wording.cure(part)}", "bold $text-warning")
         yield _BLANK
         yield from _before_and_after(selection, part.prescription)
         yield from _what_to_do(selection)
@@ -70,18 +70,18 @@ def _before_and_after(selection: Selection, found: Prescription) -> Iterator[Con
 
 
 def _short(text: str) -> str:
-    """Two lines of a message tell which one it is; the story has all of it."""
+    """The start of a message; the tab Story has all of it."""
     return text if len(text) <= _MESSAGE else f"{text[:_MESSAGE].rstrip()}…"
 
 
 def _what_to_do(selection: Selection) -> Iterator[Content]:
-    """The prescription in the reports' sentences, the command that makes it, and the Python to paste."""
+    """The prescription in the reports' sentences, and the command that applies it."""
     for sentence in wording.prescription(selection.part.record, _report(selection)):
-        label, mark, command = sentence.partition("Make it: ")
+        label, mark, command = sentence.partition(wording.EXPORT_LABEL)
         yield _BLANK
         if not label and mark:
-            yield Content.assemble(("Make it  ", "bold"), (line(command), "$text-accent"))
-            yield Content.styled("         here: a, then Export", "$foreground 60%")
+            yield Content.assemble(("Export it  ", "bold"), (line(command), "$text-accent"))
+            yield Content.styled("           here: a, then Export", "$foreground 60%")
         else:
             yield Content(line(sentence))
 
@@ -110,7 +110,7 @@ def _files(selection: Selection, found: Prescription) -> Iterator[Content]:
 
 
 def _tries(selection: Selection) -> Iterator[Content]:
-    """What each set did to the selected finding, in the order of asking."""
+    """The result of each set of shims on the selected finding, in the order in which they were tried."""
     finding = selection.finding
     if finding is None or not finding.shims_tried:
         return
@@ -121,9 +121,9 @@ def _tries(selection: Selection) -> Iterator[Content]:
 
 def _try_line(tried: ShimTry) -> Content:
     sign, colour = _SIGNS[tried.result]
-    said = wording.shim_result(tried)[len(tried.shim) :]
-    told = line(tried.note).removeprefix(f"{tried.shim}: ")
-    note = f": {told}" if told else ""
+    said = f"  {wording.shim_effect(tried)}"
+    remark = line(tried.note).removeprefix(f"{tried.shim}: ")
+    note = f": {remark}" if remark else ""
     return Content.assemble((f"{sign} ", colour), (line(tried.shim), "bold"), (said, colour), (note, "$foreground 60%"))
 
 

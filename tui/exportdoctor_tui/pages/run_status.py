@@ -13,7 +13,7 @@ from exportdoctor_tui.sanitize import fit, line
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from exportdoctor_tui.actions.background_job import JobView
+    from exportdoctor_tui.actions.background_job import BackgroundJob
     from exportdoctor_tui.state.run_view import PartView, RunningAttempt, RunView
 
 _BAR = 12
@@ -24,17 +24,16 @@ _JOB_COLOURS = {
     "cancelled": "$text-warning",
 }
 _NAMED = 2  # parts that are named; of more the tabs tell
-_SHARE_FOR_A_GUESS = 0.05  # of the modules judged; an earlier guess is worth nothing
 
 
 def head(view: RunView) -> Content:
-    """What was scanned, and with what."""
+    """The target, and the versions it was scanned with."""
     first, *rest = view.headline
     return Content.assemble((line(first), "bold $text-accent"), ("  " + line(" · ".join(rest)), "$foreground 60%"))
 
 
 def status(view: RunView, now: float) -> Content:
-    """How it stands; several lines while it runs."""
+    """How far the scan is, and its notes; several lines while it runs. `now`: seconds since the epoch."""
     return Content("\n").join(_status(view, now))
 
 
@@ -58,15 +57,15 @@ def _progress(view: RunView, now: float) -> Iterator[Content]:
     began = view.started.at if view.started else now
     elapsed = max(0.0, now - began)
     rate = view.stats.probes / elapsed if elapsed else 0.0
-    pieces = [wording.elapsed(elapsed), wording.count(view.stats.probes, "attempt"), f"{rate:.1f}/s"]
+    pieces = [wording.duration(elapsed), wording.count(view.stats.probes, "attempt"), f"{rate:.1f}/s"]
     if not view.parts:
         yield Content.assemble(("running  ", "bold $text-primary"), line(view.step or "starting"), f" · {pieces[0]}")
         return
     judged, called = (sum(numbers) for numbers in zip(*((part.judged, part.record.called) for part in view.parts)))
     share = judged / max(1, called)
-    left = remaining(share, elapsed)
+    left = wording.remaining_seconds(share, elapsed)
     if left is not None:
-        pieces.insert(1, f"~{wording.elapsed(left)} left")
+        pieces.insert(1, f"~{wording.duration(left)} left")
     full = round(share * _BAR)
     yield Content.assemble(
         ("running  ", "bold $text-primary"),
@@ -77,7 +76,7 @@ def _progress(view: RunView, now: float) -> Iterator[Content]:
 
 
 def _activity(view: RunView, share: float) -> str:
-    """The parts that are at work, and what it is about once every module has its verdict."""
+    """The parts being scanned; once every module has its verdict, those for which a cure is searched."""
     cures = [attempt.part for attempt in view.attempts if attempt.cures]
     if share >= 1 and cures:
         return f"seeking a cure for {line(', '.join(dict.fromkeys(cures)))} ·"
@@ -86,7 +85,7 @@ def _activity(view: RunView, share: float) -> str:
 
 
 def _attempt(attempt: RunningAttempt, now: float) -> Content:
-    since = f"{wording.elapsed(max(0.0, now - attempt.since)):>7}" if attempt.since else "       "
+    since = f"{wording.duration(max(0.0, now - attempt.since)):>7}" if attempt.since else "       "
     return Content.assemble(
         (f"  {since}  ", "$foreground 60%"),
         fit(f"{line(attempt.part)} ", 8) + line(wording.module_name(attempt.fqn)),
@@ -94,13 +93,8 @@ def _attempt(attempt: RunningAttempt, now: float) -> Content:
     )
 
 
-def remaining(share: float, elapsed: float) -> float | None:
-    """Seconds that are left if modules go on being judged at the pace they were; None while that is no guess."""
-    return elapsed * (1 - share) / share if _SHARE_FOR_A_GUESS <= share < 1 else None
-
-
 def part_title(part: PartView, findings: int) -> tuple[str, str]:
-    """A part's tab, and its colour."""
+    """A part's title in the line of tabs, and its colour."""
     record = part.record
     if not record.complete:
         return f"{line(record.name)} {wording.SYMBOLS['not_asked']} {part.judged}/{record.called}", "$text-primary"
@@ -109,13 +103,14 @@ def part_title(part: PartView, findings: int) -> tuple[str, str]:
     return f"{line(record.name)} {wording.SYMBOLS[status]}{f' {findings}' if findings else ''}", colour
 
 
-def job_line(job: JobView, last_line: str, now: float) -> Content:
+def job_line(job: BackgroundJob, now: float) -> Content:
     """The state of a job, and the last line that it printed."""
-    since = f" · {wording.elapsed(max(0.0, now - job.begun))}" if job.state == "running" else ""
-    code = f" · exit code {job.code}" if job.state == "failed" else ""
+    state = job.state
+    since = f" · {wording.duration(max(0.0, now - job.begun))}" if state == "running" else ""
+    code = f" · exit code {job.code}" if state == "failed" else ""
     return Content.assemble(
-        (f"{job.state}  ", f"bold {_JOB_COLOURS[job.state]}"),
+        (f"{state}  ", f"bold {_JOB_COLOURS[state]}"),
         line(job.title) + since + code,
-        (f"  {line(last_line)}", "$foreground 60%"),
-        ("  x cancels · o output" if job.state == "running" else "  o output", "$foreground 60%"),
+        (f"  {line(job.last_line())}", "$foreground 60%"),
+        ("  x cancels · o output" if state == "running" else "  o output", "$foreground 60%"),
     )

@@ -1,4 +1,4 @@
-"""The story of a row in the reports' own sentences: what, where, why, what next; or why there is nothing to tell."""
+"""The tab Story, in the reports' sentences: what failed, where, why, what next; or the evidence for another status."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _BLANK = Content("")
 
 
 def story(selection: Selection) -> Content:
-    """Everything the first tab says."""
+    """The whole tab."""
     paragraphs = [_module(selection)]
     if selection.finding is not None:
         paragraphs += _finding_lines(selection, selection.finding)
@@ -60,7 +60,7 @@ def _finding_lines(selection: Selection, finding: Finding) -> Iterator[Content]:
     yield Content.assemble((f"{finding.id or '…'} · {kind} · {finding.stage}", "$foreground 60%"))
     if selection.part.cured:
         record = selection.part.record
-        yield Content.assemble((f"◐ {line(record.name)} is {wording.cure(record)}", "$text-warning"), ": 5 tells how")
+        yield Content.assemble((f"◐ {line(record.name)} {wording.cure(record)}", "$text-warning"), ": press 5 for how")
     yield _BLANK
     yield Content.styled(line(wording.culprit_line(finding)), "bold $text-accent")
     culprit = selection.culprit
@@ -77,7 +77,7 @@ def _finding_lines(selection: Selection, finding: Finding) -> Iterator[Content]:
 
 
 def _sentence(text: str) -> Content:
-    """A sentence; its label, where it has one, in bold."""
+    """A sentence, with its label in bold."""
     label = _LABELLED.match(text)
     if label is None:
         return Content(text)
@@ -102,7 +102,7 @@ def _status_lines(selection: Selection) -> Iterator[Content]:
 
 
 def _evidence(selection: Selection) -> str:
-    """How the verdict came about."""
+    """The evidence for the verdict."""
     record = selection.record
     if selection.row.status == "not_called":
         return "the forward never called it with these inputs."
@@ -112,4 +112,4 @@ def _evidence(selection: Selection) -> str:
         return f"equal to {line(wording.module_name(record.same_as))}, which was asked."
     if record.evidence == "parent":
         return "it lies inside a module that passes."
-    return f"asked, in {wording.elapsed(record.seconds)}."
+    return f"asked, in {wording.duration(record.seconds)}."

@@ -31,14 +31,12 @@ class Menu(ModalScreen[int | None]):
         self._choices = choices
 
     def compose(self) -> ComposeResult:
-        """The list."""
         options = OptionList(*(Option(Content(line(choice))) for choice in self._choices), id="choices", markup=False)
         options.border_title = Content(line(self._title))
         options.border_subtitle = Content("enter: this one · esc: back")
         yield options
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
-        """Return the chosen number."""
         self.dismiss(event.option_index)
 
 
@@ -53,7 +51,6 @@ class Page(ModalScreen[None]):
         self._text = text
 
     def compose(self) -> ComposeResult:
-        """The text in a frame."""
         with VerticalScroll(id="leaf") as leaf:
             leaf.border_title = Content(self._title)
             leaf.border_subtitle = Content("esc: back")

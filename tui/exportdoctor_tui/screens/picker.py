@@ -29,7 +29,6 @@ class FilterInput(Input):
     """The filter. A space is not part of it: it marks an item."""
 
     def check_consume_key(self, key: str, character: str | None) -> bool:
-        """Whether a key is for the text."""
         return key != "space" and super().check_consume_key(key, character)
 
 
@@ -68,7 +67,6 @@ class Picker(ModalScreen[tuple[str, ...] | None]):
         self._shown: tuple[PickerItem, ...] = ()
 
     def compose(self) -> ComposeResult:
-        """The filter, the list, and whether `more` is still running."""
         with Vertical(id="pick") as box:
             box.border_title = Content(line(self._title))
             mark = "space: mark · " if self._many else ""
@@ -129,7 +127,6 @@ class Picker(ModalScreen[tuple[str, ...] | None]):
         return self._shown[number].id if number is not None and number < len(self._shown) else None
 
     def action_move(self, step: int) -> None:
-        """Move the cursor up or down."""
         offered = self.query_one(OptionList)
         (offered.action_cursor_down if step > 0 else offered.action_cursor_up)()
 

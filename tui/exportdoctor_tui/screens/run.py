@@ -16,7 +16,7 @@ from textual.widgets import Input, Static
 from textual.worker import get_current_worker
 
 from exportdoctor.report.wording import culprit_line
-from exportdoctor_tui.actions.commands import Command, available_commands
+from exportdoctor_tui.actions.commands import CommandLine, available_commands
 from exportdoctor_tui.doctor import doctor_of
 from exportdoctor_tui.keymap import RUN, bindings
 from exportdoctor_tui.pages import run_status
@@ -77,7 +77,6 @@ class RunScreen(Screen[None]):
         self._later: Timer | None = None
 
     def compose(self) -> ComposeResult:
-        """From top to bottom."""
         yield TextBlock(id="head")
         yield TextBlock(id="status")
         yield TabBar(id="parts")
@@ -130,7 +129,7 @@ class RunScreen(Screen[None]):
             torch_frames=self.position.torch_frames,
         )
 
-    def commands(self) -> tuple[Command, ...]:
+    def commands(self) -> tuple[CommandLine, ...]:
         """What can be started now."""
         return available_commands(self.view, self.selection) if self._read else ()
 
@@ -142,7 +141,7 @@ class RunScreen(Screen[None]):
             title = line(f"{finding.id}  {culprit_line(finding)}")
             yield SystemCommand(title, "Go to this finding", partial(self.go_to, finding.id))
 
-    def start(self, command: Command) -> None:
+    def start(self, command: CommandLine) -> None:
         """Start a command for the current selection."""
         self._commands.start(command, self.view, self.selection)
 
@@ -211,37 +210,29 @@ class RunScreen(Screen[None]):
         self.move_to(navigation.finding_position(self.view, self.position, finding))
 
     def action_failure(self, step: int) -> None:
-        """Go to the next or previous failure."""
         self.move_to(navigation.next_failure(self.view, self.position, step=step))
 
     def action_part(self, step: int) -> None:
-        """Go to the next or previous part."""
         self.move_to(navigation.adjacent_part(self.view, self.position, step=step))
 
     def action_open_all(self) -> None:
-        """Open every row."""
         self.move_to(navigation.expand_all(self.view, self.position))
 
     def action_open_failing(self) -> None:
-        """Open failing paths only."""
         self.move_to(navigation.expand_failing(self.position))
 
     def action_tab(self, tab: str) -> None:
-        """Show another tab on the selected row."""
         self.position = replace(self.position, tab=tab)
         self._draw_finding()
 
     def action_torch_frames(self) -> None:
-        """Show all frames, or the user's only, in the tab of the stack."""
         self.position = replace(self.position, torch_frames=not self.position.torch_frames, tab="stack")
         self._draw_finding()
 
     def action_zoom(self) -> None:
-        """Give one pane the whole screen, or show both."""
         self.set_class(not self.has_class("zoomed"), "zoomed")
 
     def action_filter(self) -> None:
-        """Type a filter; enter keeps it, escape drops it."""
         self.query_one("#filter").display = True
         self.query_one("#filter").focus()
 
@@ -301,22 +292,17 @@ class RunScreen(Screen[None]):
     # What the user does
 
     def action_actions(self) -> None:
-        """Choose a command to start."""
         self._commands.choose(self.commands(), self.view, self.selection)
 
     def action_cancel(self) -> None:
-        """Interrupt the running job."""
         self._commands.cancel()
 
     def action_job_log(self) -> None:
-        """Show what the job printed."""
         self._commands.show_output()
 
     def action_copy(self) -> None:
-        """Choose something to copy."""
         if self.selection is not None:
             self._commands.copy(self.selection)
 
     def action_edit(self) -> None:
-        """Open the frame's source in the editor."""
         self._commands.edit(self.query_one(FindingPane).frame)

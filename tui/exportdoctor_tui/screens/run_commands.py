@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from exportdoctor.core.outcome import Frame
     from exportdoctor_tui.actions.background_job import BackgroundJob
-    from exportdoctor_tui.actions.commands import Command
+    from exportdoctor_tui.actions.commands import CommandLine
     from exportdoctor_tui.state.run_view import RunView
     from exportdoctor_tui.state.selection import Selection
 
@@ -31,7 +31,7 @@ class RunCommands:
         self._screen = screen
         self._shown: BackgroundJob | None = None
 
-    def choose(self, commands: tuple[Command, ...], view: RunView, selection: Selection | None) -> None:
+    def choose(self, commands: tuple[CommandLine, ...], view: RunView, selection: Selection | None) -> None:
         """Let the user choose one of `commands`, and start it."""
         if not commands:
             self._screen.notify("Nothing can be done here yet", markup=False)
@@ -41,7 +41,7 @@ class RunCommands:
             lambda number: self.start(commands[number], view, selection) if number is not None else None,
         )
 
-    def start(self, command: Command, view: RunView, selection: Selection | None) -> None:
+    def start(self, command: CommandLine, view: RunView, selection: Selection | None) -> None:
         """Start a command, once the user has picked what it needs."""
         if not command.needs:
             self._start(command, ())
@@ -51,7 +51,7 @@ class RunCommands:
             lambda picked: self._start(command, picked) if picked is not None else None,
         )
 
-    def _picker(self, command: Command, view: RunView, selection: Selection | None) -> Picker:
+    def _picker(self, command: CommandLine, view: RunView, selection: Selection | None) -> Picker:
         if command.needs == "run":
             root = doctor_of(self._screen).root
             return Picker(command.title, (), lambda: other_runs(view.path, root), many=False)
@@ -60,7 +60,7 @@ class RunCommands:
         known = known_shims(selection) if selection else ()
         return Picker(command.title, known, lambda: all_shims(options), many=command.needs == "shims")
 
-    def _start(self, command: Command, picked: tuple[str, ...]) -> None:
+    def _start(self, command: CommandLine, picked: tuple[str, ...]) -> None:
         """Start the process; the run that it creates is opened at once."""
         doctor = doctor_of(self._screen)
         title = command.title.replace(" …", f": {' + '.join(map(line, picked))}")
@@ -96,7 +96,7 @@ class RunCommands:
     def cancel(self) -> None:
         """Interrupt the running job."""
         job = doctor_of(self._screen).job
-        if job is not None and job.running:
+        if job is not None and job.state == "running":
             job.cancel()
         else:
             self._screen.notify("Nothing that was started here is running", markup=False)
@@ -116,9 +116,9 @@ class RunCommands:
         block.display = job is not None
         if job is None:
             return
-        view = job.view()
-        block.show(job_line(view, job.last_line(), doctor.clock()))
-        if view.state != "running" and job.shows and job is not self._shown:
+        block.show(job_line(job, doctor.clock()))
+        state = job.state
+        if state != "running" and job.shows and job is not self._shown:
             self._shown = job
-            if view.state != "cancelled" and self._screen.app.screen is self._screen:
+            if state != "cancelled" and self._screen.app.screen is self._screen:
                 self.show_output()

@@ -67,7 +67,6 @@ class RunListScreen(Screen[None]):
         self.listed = False
 
     def compose(self) -> ComposeResult:
-        """Title, table, and the keys."""
         yield Static(Content.assemble(("exportdoctor", "bold $text-accent"), ("  runs", "$foreground 60%")), id="head")
         yield Static(Content(""), id="heading", markup=False)
         yield RunList(id="runs", markup=False)
@@ -108,7 +107,6 @@ class RunListScreen(Screen[None]):
         table.focus()
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
-        """Open the run, on enter or a click."""
         event.stop()
         self.action_open_run()
 
@@ -123,11 +121,9 @@ class RunListScreen(Screen[None]):
         doctor_of(self).open_run(Path(run.path))
 
     def action_refresh(self) -> None:
-        """Look for new runs now."""
         self._look()
 
     def action_copy_command(self) -> None:
-        """Copy the command that makes a first run."""
         self.app.copy_to_clipboard(_FIRST_COMMAND)
         self.notify("Copied", markup=False)
 
@@ -155,7 +151,7 @@ def _cells(run: RunSummary) -> tuple[Content, ...]:
         Content.styled(line(run.ref) or "?", "bold"),
         Content.styled(run.status, _COLOURS[run.status]),
         Content(align_right(str(run.findings) if run.findings else "", 5)),
-        Content.styled(align_right(wording.elapsed(run.seconds) if run.seconds else "", 12), "$foreground 60%"),
+        Content.styled(align_right(wording.duration(run.seconds) if run.seconds else "", 12), "$foreground 60%"),
         problem or Content("  ").join(_verdict(part, verdict) for part, verdict in run.parts.items()),
         Content.styled(run.run, "$foreground 60%"),
     )

@@ -10,7 +10,7 @@ from exportdoctor_tui.state.outline import Expansion, Line, failures, key_of, li
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from exportdoctor.report.tree import Row
+    from exportdoctor.report.folded_tree import Row
     from exportdoctor_tui.state.run_view import PartView, RunView
 
 

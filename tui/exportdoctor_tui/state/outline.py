@@ -14,7 +14,7 @@ from exportdoctor.report.wording import STATUS_WORDS
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from exportdoctor.report.tree import Row
+    from exportdoctor.report.folded_tree import Row
 
 _OWN = frozenset({"fails_own", "crashed", "timed_out"})
 
@@ -30,7 +30,7 @@ class Expansion:
     def is_open(self, row: Row, *, alone: bool = False) -> bool:
         """Whether the children of `row` are shown. A group's member listed `alone` starts closed."""
         key = key_of(row)
-        by_itself = not alone and (not row.fqns[0] or any(child.telling for child in row.children))
+        by_itself = not alone and (not row.fqns[0] or any(child.notable for child in row.children))
         return bool(row.children) and (key in self.opened or (by_itself and key not in self.closed))
 
 

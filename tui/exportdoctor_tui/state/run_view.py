@@ -13,7 +13,7 @@ from exportdoctor.core.finding import ExceptionRecord, Finding
 from exportdoctor.core.outcome import Outcome
 from exportdoctor.core.protocol.scan import SMALL_MODEL
 from exportdoctor.core.report import FAILING, ModuleRecord, ModuleStatus, PartRecord, Report, Stats, TargetRecord
-from exportdoctor.report import tree, wording
+from exportdoctor.report import folded_tree, wording
 from exportdoctor_tui.state.outline import RowPath, row_paths
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from exportdoctor.core.probe import Probe
     from exportdoctor.core.protocol.scan import ModuleFact
     from exportdoctor.core.run_state import PartState
-    from exportdoctor.report.tree import Row
+    from exportdoctor.report.folded_tree import Row
     from exportdoctor.store.runs import RunStatus
 
 STAGES = ("export", "decompose", "translate", "load", "run")
@@ -82,7 +82,7 @@ def running_attempt(probe: Probe, pid: int, since: float) -> RunningAttempt:
         fqn=probe.fqn,
         pid=pid,
         since=since,
-        how=wording.how_asked(probe),
+        how=wording.probe_note(probe),
         cures=bool(probe.shims),
     )
 
@@ -128,7 +128,7 @@ def part_view(state: PartState, failed: Answers) -> PartView:
     asked = {stage for module in record.modules for stage in module.stages}
     return PartView(
         record=record,
-        rows=tree.grouped(record),
+        rows=folded_tree.group_siblings(record),
         facts={fact.fqn: fact for fact in state.captured.modules},
         records={module.fqn: module for module in record.modules},
         stages=tuple(stage for stage in STAGES if stage in asked) or STAGES[:1],
@@ -146,7 +146,7 @@ def finding_for(view: RunView, part: PartView, row: Row) -> Finding | None:
         record = part.records.get(fqn)
         for name in (fqn, record.same_as if record else None):
             outcome = part.failed.get(name) if name is not None else None
-            if outcome is not None and row.telling:
+            if outcome is not None and row.notable:
                 return provisional(part.record.name, row, outcome)
     return None
 

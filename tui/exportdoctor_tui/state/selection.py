@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from exportdoctor.core.outcome import Frame
     from exportdoctor.core.protocol.scan import ModuleFact
     from exportdoctor.core.report import ModuleRecord
-    from exportdoctor.report.tree import Row
+    from exportdoctor.report.folded_tree import Row
     from exportdoctor_tui.state.run_view import PartView, RunView
 
 TABS = ("story", "stack", "inputs", "graph", "cure", "repro", "log")

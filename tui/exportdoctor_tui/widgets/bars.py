@@ -44,7 +44,6 @@ class TabBar(Widget):
 
         @property
         def control(self) -> TabBar:
-            """The bar that was clicked."""
             return self.bar
 
     def __init__(self, *, id: str) -> None:

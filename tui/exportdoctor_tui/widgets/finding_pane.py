@@ -28,7 +28,6 @@ class FindingPane(Vertical):
         self._drawn: tuple[Selection, str] | None = None
 
     def compose(self) -> ComposeResult:
-        """The line of tabs and the two kinds of page."""
         yield TabBar(id="tabs")
         with ContentSwitcher(initial="page"):
             yield TextPage(id="page")

@@ -107,12 +107,10 @@ class ModuleTree(ScrollView, can_focus=True):
         return Strip(segments).adjust_cell_length(width, self.rich_style)
 
     def notify_style_update(self) -> None:
-        """Draw again in the colours of another theme or focus."""
         self._strips.clear()
         super().notify_style_update()
 
     def validate_cursor(self, cursor: int) -> int:
-        """Keep the cursor on a line."""
         return max(0, min(cursor, len(self._lines) - 1))
 
     def watch_cursor(self, old: int, new: int) -> None:
@@ -124,7 +122,6 @@ class ModuleTree(ScrollView, can_focus=True):
             self.post_message(self.CursorMoved(self.line.key))
 
     def on_resize(self, _event: events.Resize) -> None:
-        """Fit the columns into the new width."""
         self._fit()
 
     def on_click(self, event: events.Click) -> None:
@@ -139,15 +136,12 @@ class ModuleTree(ScrollView, can_focus=True):
             self.post_message(self.ActionRequested("toggle", line))
 
     def action_move(self, distance: int) -> None:
-        """Move the cursor by lines."""
         self.cursor += distance
 
     def action_page(self, pages: int) -> None:
-        """Move the cursor by screens."""
         self.cursor += pages * max(1, self.size.height - 2)
 
     def action_edge(self, last: bool) -> None:
-        """Move the cursor to the first or last line."""
         self.cursor = len(self._lines) - 1 if last else 0
 
     def action_request(self, action: TreeAction) -> None:

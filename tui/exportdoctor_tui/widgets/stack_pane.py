@@ -40,7 +40,6 @@ class StackPane(Vertical):
         self._drawn: tuple[Frame, ...] | None = None
 
     def compose(self) -> ComposeResult:
-        """The list of frames, and the source."""
         yield Frames(id="frames", markup=False)
         with VerticalScroll(id="source"):
             yield Static(id="code", markup=False)
@@ -72,7 +71,6 @@ class StackPane(Vertical):
         return frames[number] if number is not None and number < len(frames) else None
 
     def on_option_list_option_highlighted(self, event: OptionList.OptionHighlighted) -> None:
-        """Show the source of the chosen frame."""
         event.stop()
         self._show_source()
 

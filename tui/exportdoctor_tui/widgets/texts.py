@@ -54,17 +54,14 @@ class TextPage(ScrollView, can_focus=True):
             self._fit()
 
     def render_line(self, y: int) -> Strip:
-        """A visible line."""
         strips = self._strips()
         number = y + self.scroll_offset.y
         return strips[number] if number < len(strips) else self._blank
 
     def on_resize(self, _event: events.Resize) -> None:
-        """Wrap to the new width."""
         self._fit()
 
     def notify_style_update(self) -> None:
-        """Draw again in the colours of another theme."""
         self._wrapped = None
         super().notify_style_update()
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from rich.cells import cell_len
 
 from exportdoctor.report import wording
-from exportdoctor.report.tree import Row, label
+from exportdoctor.report.folded_tree import Row, label
 from exportdoctor_tui.sanitize import align_right, fit, line
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def pieces(each: Line, part: PartView, columns: Columns) -> tuple[Piece, ...]:
     lead = "  " * each.depth + arrow + " "
     cells: list[Piece] = [(lead, "quiet"), (f"{symbol} ", status)]
     name = name_in(row, columns.name - len(lead) - 2)
-    cells.append((name, status if row.telling else "name" if row.status == "pass" else "quiet"))
+    cells.append((name, status if row.notable else "name" if row.status == "pass" else "quiet"))
     if columns.class_name:
         cells.append((" " * _GAP + fit(line(row.class_name), columns.class_name), "quiet"))
     if columns.remark:
@@ -105,7 +105,7 @@ def pieces(each: Line, part: PartView, columns: Columns) -> tuple[Piece, ...]:
             for stage, short in zip(part.stages, columns.stages)
         ]
     if columns.seconds:
-        seconds = wording.elapsed(record.seconds) if record and record.seconds else ""
+        seconds = wording.duration(record.seconds) if record and record.seconds else ""
         cells.append((" " * _GAP + align_right(seconds, columns.seconds), "quiet"))
     cells.append((align_right(line(wording.row_finding(row)) + " ", columns.finding), "finding"))
     return tuple(cells)
@@ -115,7 +115,7 @@ def name_in(row: Row, width: int) -> str:
     """A row's name in exactly `width` cells; a group shows its count, and as many names as fit."""
     if len(row.names) == 1:
         return fit(line(wording.row_name(row)), width)
-    count = f"  {len(row.names)} {'equal' if row.equal else 'alike'}"
+    count = f"  {len(row.names)} {'identical' if row.equal else 'similar'}"
     room = width - len(count)
     names = [line(label(row.names, most=most)) for most in range(8, 1, -1)]
     names.append(names[-1].partition(", ")[0] + ", …")

@@ -18,7 +18,7 @@ from exportdoctor.core.failure.kinds import (
     FailureKind,
     Rule,
 )
-from exportdoctor.core.outcome import OutcomeStatus
+from exportdoctor.core.outcome import Failure, Outcome, OutcomeStatus
 
 # torch.onnx wraps a failure of the export that it starts with
 _WRAPPERS = frozenset({"TorchExportError"})
@@ -52,6 +52,20 @@ def classify(
     if not exported:
         return KIND_OF_STAGE[stage]
     return _of_the_export(evidence_of(exceptions, frames), exporter=exporter, op=op, custom_ops=custom_ops)
+
+
+def kind_of(outcome: Outcome, *, exporter: str) -> FailureKind:
+    """The kind of the failure that `outcome` shows."""
+    failure = outcome.failure or Failure(stage="export", exceptions=())
+    return classify(
+        stage=failure.stage,
+        exporter=exporter,
+        exceptions=failure.exceptions,
+        frames=failure.frames,
+        status=outcome.status,
+        op=failure.op.name if failure.op else None,
+        custom_ops=failure.custom_ops,
+    )
 
 
 def _of_the_export(

@@ -22,6 +22,6 @@ def captured(pool: Pool, command: Capture) -> Captured:
     try:
         found = accepted(pool.capture(command))
     except WorkerLost as error:
-        raise TargetError(f"The eager forward of part {command.part} kills its process: {error.message}") from error
+        raise TargetError(f"The eager forward of part {command.part} crashes: {error.message}") from error
     assert isinstance(found, Captured)
     return found

@@ -45,7 +45,7 @@ class Worker:
         if reply is None:
             what = type(command).__name__.lower()
             raise WorkerLost(
-                f"The worker ended while it was told to {what} the target ({death(self.channel.reap())})",
+                f"The worker ended during the command {what!r} ({death(self.channel.reap())})",
                 hint=f"What it printed is in {log}" if log else "",
             )
         self.opened = self.opened or isinstance(reply, Opened)

@@ -148,7 +148,7 @@ class Pool:
         for told in (self.opening, *self.captures.values()):
             reply = self._ask(worker, told)
             if isinstance(reply, Refused):
-                raise WorkerLost(f"A new worker could not open the target again: {reply.message}")
+                raise WorkerLost(f"A new worker could not open the model again: {reply.message}")
         return worker
 
     def _start(self) -> Worker:
@@ -203,7 +203,7 @@ class Pool:
                 replies = [self._ask(worker, c) for c in (self.opening, *self.captures.values())]
                 refused = next((reply for reply in replies if isinstance(reply, Refused)), None)
                 if refused is not None:
-                    raise WorkerLost(f"A new worker could not open the target again: {refused.message}")
+                    raise WorkerLost(f"A new worker could not open the model again: {refused.message}")
             except WorkerLost as error:
                 self._give_up(error)
                 return

@@ -10,18 +10,21 @@ from typing import Any
 
 from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.export_call import ExportCall
-from exportdoctor.shims.pytrees import is_registered, register, registries_restored
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim
+from exportdoctor.targets.pytrees import is_registered, register, temporary_registrations
 
 
 @contextmanager
 def _enter(call: ExportCall) -> Iterator[ExportCall]:
     found = _unregistered_classes((call.args, call.kwargs)) | _unregistered_classes(_outputs(call))
     if not found:
-        raise NotApplicable("no dataclass and no object with tensors goes in or out without a registration")
-    with registries_restored():
+        raise NotApplicable("all inputs and outputs have registered types")
+
+    def register_found() -> None:
         for kind, names in found.items():
             register_fields(kind, names)
+
+    with temporary_registrations(register_found):
         yield call
 
 

@@ -18,7 +18,9 @@ from exportdoctor.core.failure.messages import first_line
 from exportdoctor.core.outcome import Agreement, Failure, Frame, Outcome, OutcomeStatus, SymbolOrigin
 from exportdoctor.core.probe import Probe
 from exportdoctor.shims import ExportCall, NotApplicable, ShimTrouble
-from exportdoctor.worker.attempt.fast_export import ExportContext, FastExport, finish_graphs
+from exportdoctor.torch_internals.dynamo_frames import keep_interpreter_frames
+from exportdoctor.torch_internals.graph_modules import finish_graphs
+from exportdoctor.worker.attempt.fast_export import ExportContext, FastExport
 from exportdoctor.worker.attempt.opaque_children import blames_opaque_op, replace_children
 from exportdoctor.worker.attempt.shimmed_export import shimmed_export
 from exportdoctor.worker.attempt.torchscript import export_torchscript
@@ -47,10 +49,7 @@ def _non_strict(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str
 
 
 def _strict(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], shapes: Shapes) -> Any:
-    import torch._dynamo.config as dynamo
-
-    # keeps the frames of dynamo's interpreter on the traceback, from which the user's are read
-    with dynamo.patch(verbose=True):
+    with keep_interpreter_frames():
         return torch.export.export(module, args, kwargs, dynamic_shapes=shapes, strict=True)
 
 

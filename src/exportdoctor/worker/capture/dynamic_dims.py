@@ -18,6 +18,7 @@ from torch.utils import _pytree as pytree
 from exportdoctor.core.patch_attribute import patch_attribute
 from exportdoctor.core.protocol.scan import InputFact
 from exportdoctor.shims.torch_export import bundled_keywords, spell_out
+from exportdoctor.torch_internals.pytree_registry import flatten_once, node_kind
 
 Dims = Mapping[int, tuple[int, ...]]
 """Leaf index -> its dynamic dimensions; a dynamic Python int has the empty tuple."""
@@ -94,12 +95,12 @@ def dynamic_shapes_of(
 
 
 def _skeleton(value: Any, counter: Any) -> Any:
-    kind = pytree._get_node_type(value)
-    if kind in pytree.BUILTIN_TYPES:
-        children, context = pytree.SUPPORTED_NODES[kind].flatten_fn(value)
-        return pytree.SUPPORTED_NODES[kind].unflatten_fn([_skeleton(c, counter) for c in children], context)
-    if kind in pytree.SUPPORTED_NODES:
-        return [_skeleton(child, counter) for child in pytree.SUPPORTED_NODES[kind].flatten_fn(value)[0]]
+    match node_kind(value):
+        case "builtin":
+            children, rebuild = flatten_once(value)
+            return rebuild([_skeleton(child, counter) for child in children])
+        case "registered":
+            return [_skeleton(child, counter) for child in flatten_once(value)[0]]
     return _LeafIndex(next(counter))
 
 

@@ -12,7 +12,8 @@ from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+from exportdoctor.torch_internals.fake_tensors import is_fake, new_fake_mode
 
 # Shared, never copied: copying them would be wrong (modules, code) or pointless (immutable)
 _BY_REFERENCE = (
@@ -27,12 +28,12 @@ class CopyBudget:
     """How many bytes of real values one part's capture may keep."""
 
     left: int = 512 * 2**20
-    mode: FakeTensorMode = field(default_factory=lambda: FakeTensorMode(allow_non_fake_inputs=True))
+    mode: Any = field(default_factory=new_fake_mode)
     faked: int = 0
 
     def keep(self, tensor: torch.Tensor) -> torch.Tensor:
         """A copy of `tensor` that shares nothing with it."""
-        if isinstance(tensor, FakeTensor):
+        if is_fake(tensor):
             # another tensor object over the same storage, which holds no values that a call could change
             return _with_grad_of(tensor.detach(), tensor)
         size = tensor.numel() * tensor.element_size()

@@ -12,7 +12,8 @@ from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, Modul
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
+
+from exportdoctor.torch_internals.fake_tensors import is_fake
 
 LOCAL = "~"
 _EXACT_ELEMENTS = 65_536
@@ -63,7 +64,7 @@ class StructuralHash:
         self.write_class(type(tensor))
         self.write(tuple(tensor.shape), layout, tensor.dtype, tensor.device)
         self.write(tensor.requires_grad, tensor.is_conj(), tensor.is_neg())
-        if exact and not isinstance(tensor, FakeTensor) and tensor.device.type != "meta":
+        if exact and not is_fake(tensor) and tensor.device.type != "meta":
             content = _content(tensor)
             self.write_identity(tensor) if content is None else self.write(content)
 

@@ -18,6 +18,8 @@ from exportdoctor.core.exporters import EXPORTERS
 from exportdoctor.core.failure.frames import is_user_file
 from exportdoctor.core.graph_slice import GraphSlice, SliceNode
 from exportdoctor.core.outcome import Frame, SymbolOrigin
+from exportdoctor.torch_internals.shape_env import symbols_in
+from exportdoctor.torch_internals.tracer_frames import is_operator
 from exportdoctor.worker.describe.node_names import nodes_of_tensors, user_names
 from exportdoctor.worker.describe.partial_graph import (
     dynamo_graphs,
@@ -104,8 +106,7 @@ def _symbols(node: torch.fx.Node) -> frozenset[str]:
     for leaf in torch.utils._pytree.tree_leaves(value_of(node)):
         sizes = leaf.shape if isinstance(leaf, torch.Tensor) else (leaf,)
         for size in sizes:
-            expression = getattr(getattr(size, "node", None), "expr", None)
-            found.update(map(str, getattr(expression, "free_symbols", ())))
+            found.update(symbols_in(size))
     return frozenset(found)
 
 
@@ -144,7 +145,7 @@ def _node(node: torch.fx.Node, label: str, born: Mapping[str, Frame | None]) -> 
 
 
 def _target_name(target: Any) -> str:
-    if isinstance(target, (str, torch._ops.OpOverload)):
+    if isinstance(target, str) or is_operator(target):
         return str(target)
     return getattr(target, "__name__", None) or str(target)
 

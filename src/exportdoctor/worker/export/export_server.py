@@ -28,7 +28,7 @@ from exportdoctor.core.protocol.export import (
 from exportdoctor.core.protocol.reply import Refused
 from exportdoctor.core.target import TargetRef
 from exportdoctor.shims import NotApplicable, Shim, ShimTrouble, find, order_shims
-from exportdoctor.targets import Built, BuiltPart, Plan, resolve
+from exportdoctor.targets import Built, BuiltPart, Plan, build, resolve
 from exportdoctor.worker import environment
 from exportdoctor.worker.export.image_input import with_image_input
 from exportdoctor.worker.export.part_files import PartExport, PartJob, export_part_files
@@ -56,7 +56,7 @@ def export_target(order: ExportRequest, doing: Progress) -> ExportResult:
     plan = resolve(_choose_device(order))
     doing(f"building {plan.title}")
     reference = reference_for(plan)
-    built = plan.build()
+    built = build(plan)
     if reference is not None:
         reference.share_with(built)
     if order.to == "onnx":
@@ -186,7 +186,7 @@ def _answer(order: ExportRequest, tell: Callable[[ExportReply], None]) -> Export
     except OSError as error:
         return _disk(error)
     except torch.cuda.OutOfMemoryError as error:
-        return Refused(message=f"The GPU's memory is full: {first_line(error)}", hint="Use --device cpu")
+        return Refused(message=f"GPU out of memory: {first_line(error)}", hint="Use --device cpu")
     except Exception as error:
         traceback.print_exc()
         return Refused.from_error(error)

@@ -16,8 +16,9 @@ import msgspec
 import torch
 
 from exportdoctor.core.failure.frames import frames_in_text, is_user_file
-from exportdoctor.core.failure.messages import first_line, normalise
+from exportdoctor.core.failure.messages import first_line
 from exportdoctor.core.protocol.export import StageFailure
+from exportdoctor.torch_internals.tracer_frames import node_at_work
 from exportdoctor.worker.describe.describe_failure import cause_chain, describe_failure, qualified_name
 from exportdoctor.worker.describe.python_frames import tracebacks
 
@@ -73,26 +74,12 @@ def describe_export_failure(error: BaseException, names: dict[int, str]) -> Stag
     )
 
 
-def same_trouble(one: StageFailure, other: StageFailure) -> bool:
-    """Whether two failures are one: same stage, same exception, same op, same message but for names and numbers."""
-    return _key(one) == _key(other)
-
-
-def _key(found: StageFailure) -> tuple[str, str, str, str]:
-    message = re.sub(r"'[^']*'|\([\w.:/-]*\)", "<name>", re.sub(r"Load model from \S+ failed:", "", found.message))
-    message = message.replace(found.node or "\0", "<name>")
-    return found.stage, found.exception, found.op, normalise(message)
-
-
 def _fx_node(chain: tuple[BaseException, ...]) -> torch.fx.Node | None:
     """The node that was being translated or run: the innermost on any of the tracebacks."""
     found: torch.fx.Node | None = None
     for error in chain:
         for link in tracebacks(error):
-            for name in ("node", "n"):
-                value = link.tb_frame.f_locals.get(name)
-                if isinstance(value, torch.fx.Node) and value.op == "call_function":
-                    found = value
+            found = node_at_work(link.tb_frame) or found
     return found
 
 

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_leaves
 
 from exportdoctor.core.failure.kinds import NUMBERS_DIFFER
 from exportdoctor.core.outcome import Agreement, ExceptionFact, Failure, Frame, OpFact, Stage
 from exportdoctor.targets.eager import run_once
+from exportdoctor.torch_internals.fake_tensors import is_fake
 from exportdoctor.worker.capture.forward_hooks import Call
 from exportdoctor.worker.describe.describe_failure import cause_chain
 from exportdoctor.worker.prove.compare_outputs import compare_outputs, tensors_in
@@ -70,7 +70,7 @@ def run_later_stages(program: Any, module: torch.nn.Module, call: Call, *, to: s
 
 def _fake(module: torch.nn.Module, call: Call) -> bool:
     values = (*module.parameters(), *module.buffers(), *tree_leaves((call.args, call.kwargs)))
-    return any(isinstance(value, FakeTensor) for value in values)
+    return any(is_fake(value) for value in values)
 
 
 def _stage(stage: Stage, work: Any, passed: tuple[Stage, ...], prefix: str, model: Path | None = None) -> Any:

@@ -13,7 +13,7 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
 from exportdoctor.core.protocol.export import Precision, PrecisionLoss
-from exportdoctor.targets import Built, BuiltPart, Plan
+from exportdoctor.targets import Built, BuiltPart, Plan, build
 from exportdoctor.targets.eager import run_once
 from exportdoctor.worker import environment
 from exportdoctor.worker.prove.compare_outputs import LARGEST, largest_difference, tensors_in
@@ -47,7 +47,7 @@ def reference_for(plan: Plan) -> Reference | None:
     if plan.options.dtype not in LOW:
         return None
     options = msgspec.structs.replace(plan.options, dtype="float32")
-    built = dataclasses.replace(plan, options=options).build()  # type: ignore[type-var]
+    built = build(dataclasses.replace(plan, options=options))
     return Reference(built=built) if built.parameters * 4 < environment.available_bytes() // 2 else None
 
 
