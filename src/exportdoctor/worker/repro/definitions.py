@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from exportdoctor.worker.repro.global_names import NameResolver
-from exportdoctor.worker.repro.prune import Selection
+from exportdoctor.worker.repro.prune import CodeSelection
 from exportdoctor.worker.repro.script_text import ScriptText
 from exportdoctor.worker.repro.source_lookup import class_source, definition_at, scope_of, tree_of
 
@@ -20,7 +20,7 @@ _MOST = 150
 class DefinitionWriter:
     """Writes definitions, each after what it refers to. `names` has the code for what a definition mentions."""
 
-    def __init__(self, text: ScriptText, selection: Selection) -> None:
+    def __init__(self, text: ScriptText, selection: CodeSelection) -> None:
         self.names = NameResolver(text, self)
         self._text = text
         self._selection = selection

@@ -19,7 +19,7 @@ from exportdoctor.worker.attempt.export_attempt import shapes_for
 from exportdoctor.worker.capture.forward_hooks import Call
 from exportdoctor.worker.capture.session import PartCapture
 from exportdoctor.worker.repro.literals import shapes_code
-from exportdoctor.worker.repro.prune import Selection
+from exportdoctor.worker.repro.prune import CodeSelection
 from exportdoctor.worker.repro.recorder import Record
 from exportdoctor.worker.repro.script_builder import ScriptBuilder
 from exportdoctor.worker.repro.watched_run import watched
@@ -32,7 +32,7 @@ def write_drafts(part: PartCapture, probe: Probe, record: Record, notes: list[st
     seen: set[str] = set()
     for what, run, substitute, decorators in _ways(part, probe, record):
         try:
-            selection = Selection.of(run, substitute=substitute, decorators=decorators)
+            selection = CodeSelection.of(run, substitute=substitute, decorators=decorators)
             draft = _write_draft(part, probe, what, selection)
         except Exception as error:  # another way may do
             notes.append(f"no script of {what}: {type(error).__name__}: {error}")
@@ -56,7 +56,7 @@ def _ways(part: PartCapture, probe: Probe, record: Record) -> Iterator[_Way]:
     yield "everything", None, False, True
 
 
-def _write_draft(part: PartCapture, probe: Probe, what: str, selection: Selection) -> ScriptDraft:
+def _write_draft(part: PartCapture, probe: Probe, what: str, selection: CodeSelection) -> ScriptDraft:
     module, call = part.module_at(probe.fqn), part.calls_of(probe.fqn)[probe.call]
     script = ScriptBuilder(selection, part.names)
     if probe.opaque:

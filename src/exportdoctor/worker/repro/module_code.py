@@ -12,7 +12,7 @@ import torch
 from exportdoctor.worker.describe.describe_failure import state_id
 from exportdoctor.worker.repro.definitions import DefinitionWriter
 from exportdoctor.worker.repro.literals import expression, plain_code, torch_module_code, torch_name
-from exportdoctor.worker.repro.prune import Selection
+from exportdoctor.worker.repro.prune import CodeSelection
 from exportdoctor.worker.repro.script_text import ScriptText
 from exportdoctor.worker.repro.source_lookup import class_source
 from exportdoctor.worker.repro.value_code import ValueWriter
@@ -26,7 +26,7 @@ class ModuleWriter:
     `outputs` maps the id of a module to the code of what it returns, for those that are not to run themselves.
     """
 
-    def __init__(self, text: ScriptText, selection: Selection, fqns: Mapping[int, str]) -> None:
+    def __init__(self, text: ScriptText, selection: CodeSelection, fqns: Mapping[int, str]) -> None:
         definitions = DefinitionWriter(text, selection)
         self.values = ValueWriter(text, selection, definitions, self.code_of)
         self.outputs: dict[int, str] = {}
@@ -50,7 +50,7 @@ class ModuleWriter:
             case torch.nn.Sequential():
                 return f"torch.nn.Sequential({', '.join(map(self.code_of, module))})"
             case torch.nn.ModuleList():
-                return f"torch.nn.ModuleList([{', '.join(map(self.code_of, self._needed(module)))}])"
+                return f"torch.nn.ModuleList([{', '.join(map(self.code_of, self._needed_entries(module)))}])"
             case torch.nn.ModuleDict():
                 inner = ", ".join(f"{key!r}: {self.code_of(one)}" for key, one in module.items())
                 return "torch.nn.ModuleDict({" + inner + "})"
@@ -58,7 +58,7 @@ class ModuleWriter:
                 return f"torch.nn.ParameterList([{', '.join(map(self.values.code_of, module))}])"
         return None if module._modules and any(module._modules.values()) else torch_module_code(module)
 
-    def _needed(self, modules: torch.nn.ModuleList) -> list[torch.nn.Module]:
+    def _needed_entries(self, modules: torch.nn.ModuleList) -> list[torch.nn.Module]:
         """The entries up to the last one whose code ran; all where that is not known."""
         children, record = list(modules), self._selection.record
         if record is None or not children or _is_torch(type(children[0])):
@@ -134,7 +134,7 @@ class ModuleWriter:
         tables: tuple[dict[str, Any], ...] = (module._parameters, module._buffers, module._modules)
         for table in tables:
             own |= table
-        for name in (self._selection.mentioned or set()) - own.keys():
+        for name in sorted((self._selection.mentioned or set()) - own.keys()):
             value = inspect.getattr_static(type(module), name, None)
             if value is not None and plain_code(value) is not None and not hasattr(torch.nn.Module, name):
                 own[name] = value

@@ -14,7 +14,7 @@ _KEPT_DECORATORS = ("staticmethod", "classmethod", "property", "torch", "functoo
 
 
 @dataclass(frozen=True, kw_only=True)
-class Selection:
+class CodeSelection:
     """Which of the user's code goes into a script.
 
     Without a `record` of what ran, all of it. With `substitute`, calls of user functions that always returned the same
@@ -28,7 +28,7 @@ class Selection:
     """The attribute names that the code reads; None for all."""
 
     @classmethod
-    def of(cls, record: Record | None, *, substitute: bool, decorators: bool) -> Selection:
+    def of(cls, record: Record | None, *, substitute: bool, decorators: bool) -> CodeSelection:
         """The selection for what `record` says, with the attribute names that its functions mention."""
         mentioned = None if record is None else _mentioned_names(record, substitute=substitute)
         return cls(record=record, substitute=substitute, decorators=decorators, mentioned=mentioned)

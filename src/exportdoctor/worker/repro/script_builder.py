@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from exportdoctor.worker.repro.module_code import ModuleWriter
-from exportdoctor.worker.repro.prune import Selection
+from exportdoctor.worker.repro.prune import CodeSelection
 from exportdoctor.worker.repro.script_text import ScriptText
 
 
@@ -21,7 +21,7 @@ class ScriptBuilder:
     `fqns` maps the state_id of each module to its FQN.
     """
 
-    def __init__(self, selection: Selection, fqns: Mapping[int, str]) -> None:
+    def __init__(self, selection: CodeSelection, fqns: Mapping[int, str]) -> None:
         self._text = ScriptText()
         self._modules = ModuleWriter(self._text, selection, fqns)
 

@@ -13,7 +13,7 @@ import torch
 
 from exportdoctor.worker.repro.definitions import DefinitionWriter
 from exportdoctor.worker.repro.literals import plain_code, tensor_code
-from exportdoctor.worker.repro.prune import Selection
+from exportdoctor.worker.repro.prune import CodeSelection
 from exportdoctor.worker.repro.script_text import ScriptText
 from exportdoctor.worker.repro.source_lookup import class_source
 
@@ -27,7 +27,7 @@ class ValueWriter:
     def __init__(
         self,
         text: ScriptText,
-        selection: Selection,
+        selection: CodeSelection,
         definitions: DefinitionWriter,
         write_module: Callable[[torch.nn.Module], str],
     ) -> None:
