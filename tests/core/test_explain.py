@@ -33,7 +33,7 @@ def test_every_kind_is_explained(kind: str) -> None:
 
 
 def test_an_unknown_kind_is_told_with_those_that_exist() -> None:
-    with pytest.raises(ExportdoctorError, match="no kind") as raised:
+    with pytest.raises(ExportdoctorError, match="Unknown kind") as raised:
         explain("nonsense")
     assert "data_dependent_guard" in raised.value.hint
     assert summary("a_kind_of_tomorrow") == "Tracing raises an exception that eager does not."

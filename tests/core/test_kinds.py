@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,6 +25,7 @@ from exportdoctor.core.failure.kinds import (
 )
 from exportdoctor.core.outcome import ExceptionFact, Frame, OutcomeStatus
 
+SOURCES = sorted(p for room in ("src", "tui") for p in (Path(__file__).parents[2] / room).rglob("*.py"))
 GUARD = "torch.fx.experimental.symbolic_shapes.GuardOnDataDependentSymNode"
 LEAK = "RuntimeError: We found a fake tensor in the exported program constant's list. This typically means"
 
@@ -155,3 +157,17 @@ def test_any_text_has_a_kind(
         op=op,
     )
     assert kind in KINDS
+
+
+STAGES = {"translate", "load", "run", "numbers"}
+WORDS = {*KINDS, *OutcomeStatus} - STAGES - {"passed", "failed", "not_applicable"}  # words of other types, too
+
+
+@pytest.mark.parametrize("file", SOURCES, ids=lambda file: "/".join(file.parts[-2:]))
+def test_kinds_and_statuses_are_compared_as_members_of_their_enums(file: Path) -> None:
+    """As texts they compare with everything, so the type checker could not tell `timeout` from `timed_out`."""
+    compared: set[str] = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Compare | ast.MatchValue):
+            compared |= {one.value for one in ast.walk(node) if isinstance(one, ast.Constant) and one.value in WORDS}
+    assert compared == set()

@@ -463,4 +463,4 @@ def test_a_finding_is_looked_at_anew_before_its_repro_is_offered(
 
     target.write_text(target.read_text().replace("lengths.tolist()", "[3, 5]"))
     assert command_line(["repro", str(run), "F1", "-q"]) == 2
-    assert "The failure is gone" in capsys.readouterr().err
+    assert "The failure no longer occurs" in capsys.readouterr().err

@@ -11,8 +11,9 @@ from typing import Any
 import click
 
 from exportdoctor.cli.complete import complete_runs, complete_targets
-from exportdoctor.cli.options import CONTEXT, EXPORTER, IMAGE_SIZE, JSON, STATIC
+from exportdoctor.cli.options import CONTEXT, IMAGE_SIZE, JSON, STATIC
 from exportdoctor.cli.record_shim_try import record_tries
+from exportdoctor.cli.scan_flags import scan_option
 from exportdoctor.cli.terminal import style_of, table_style, write_out
 from exportdoctor.core.codec import pretty
 from exportdoctor.core.errors import ExitCode
@@ -69,7 +70,7 @@ def show_shim(name: str, files: tuple[str, ...], as_json: bool) -> int:
 @click.argument("name", metavar="ID[+ID...]")
 @click.argument("target", shell_complete=complete_targets)
 @click.option("--part", "parts", multiple=True, metavar="P", help="Try it only on this part. Can be repeated.")
-@EXPORTER
+@scan_option("exporter")
 @click.option(
     "--weights",
     default="fake",

@@ -25,7 +25,7 @@ def request_export(request: ExportRequest, doing: Callable[[str], None]) -> Expo
                 case Refused():
                     raise reply.to_error()
         hint = "" if os.environ.get("EXPORTDOCTOR_DEBUG") else "EXPORTDOCTOR_DEBUG=1 shows what it printed"
-        raise WorkerLost(f"The process that makes the files has ended{_describe_end(client)}", hint=hint)
+        raise WorkerLost(f"The export process has ended{_describe_end(client)}", hint=hint)
 
 
 def _describe_end(client: LineClient) -> str:

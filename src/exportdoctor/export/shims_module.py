@@ -157,8 +157,8 @@ def _expression(bundler: SourceBundler, shim: Shim) -> str:
         return _of_function(bundler, shim.enter, _identifier(shim.id))
     except (OSError, TypeError, SyntaxError, LookupError) as error:
         raise UsageError(
-            f"The source of the shim {shim.id} cannot be carried into a file of its own: {error}",
-            hint="The program is written; its shims can be applied with exportdoctor.shims.apply_shims",
+            f"The source of the shim {shim.id} cannot be copied into a separate file: {error}",
+            hint="Apply the shims with exportdoctor.shims.apply_shims",
         ) from error
 
 

@@ -143,7 +143,7 @@ class SourceBundler:
     def _add_import(self, module: str, name: str) -> str:
         origin = self._source(module).imported[name]
         if self.imports.get(name, origin) != origin:
-            raise UsageError(f"Two shims mean different things by {name}", hint="Export with one of them")
+            raise UsageError(f"Two shims define {name} differently", hint="Leave one of them out")
         self.imports[name] = origin
         return name
 

@@ -47,7 +47,7 @@ class DraftClient:
         reply: DraftReply | None = self._client.ask(message, DraftReply)
         if reply is None:
             hint = f"Its output: {self._log}" if self._log else ""
-            raise WorkerLost("The process that harvests has ended", hint=hint)
+            raise WorkerLost("The process that writes draft scripts has ended", hint=hint)
         return reply
 
     def close(self) -> None:

@@ -119,7 +119,7 @@ class Opening:
             run_once(entry.module, (entry.args, entry.kwargs))
         except Exception as error:
             said = f"{type(error).__name__}: {_first_line(error)}"
-            raise TargetError(f"There is no small twin: {said}") from error
+            raise TargetError(f"There is no small model: {said}") from error
         return capture_root_only(entry)
 
     def _with_values(self, error: Exception) -> Built | None:
@@ -164,7 +164,7 @@ def _eager_failure(error: Exception, part: str, entry: BuiltPart | None) -> Targ
     where = f" at {culprit.file}:{culprit.line} in {culprit.function}" if culprit else ""
     return TargetError(
         f"The eager forward of part {part} fails{where}: {type(error).__name__}: {_first_line(error)}",
-        hint="This is the model's own failure, before any export; mend it or its inputs first",
+        hint="The model fails before any export; fix the model or its inputs first",
         stack=tuple("".join(traceback.format_exception(error)).splitlines()),
     )
 

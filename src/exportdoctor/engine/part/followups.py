@@ -19,7 +19,7 @@ from exportdoctor.engine.part.part_diagnosis import PartDiagnosis
 from exportdoctor.engine.part.questions import Answer, CallSite
 from exportdoctor.engine.probe_driver import ProbeSteps
 from exportdoctor.engine.verdicts.failure_groups import FailureGroup
-from exportdoctor.engine.verdicts.judge import Verdict, judge
+from exportdoctor.engine.verdicts.judge import ModuleVerdict, judge
 from exportdoctor.report.wording.shim_tries import NO_OPAQUE_OPERATOR, kept_children_note, no_opaque_note
 
 
@@ -39,7 +39,7 @@ class FollowUps:
         """For each module that fails through a child: does its own code fail too?"""
         for verdict in self.diagnosis.placed_verdicts():
             failure = verdict.outcome.failure
-            if verdict.blamed() == verdict.fqn or (failure is not None and failure.stage != "export"):
+            if verdict.blamed_module == verdict.fqn or (failure is not None and failure.stage != "export"):
                 continue
             if EXPORTERS[self.template.exporter].takes_opaque_children:
                 yield self._own_code(verdict)
@@ -49,11 +49,11 @@ class FollowUps:
     def dimension_steps(self) -> Iterator[ProbeSteps[None]]:
         """For each failure that is new since the last call: which dimensions must be dynamic?"""
         for group in self.diagnosis.shown_failures() if self.diagnosis.dynamic else ():
-            if group.leading().outcome.status == OutcomeStatus.FAILED and group.key not in self._searched:
+            if group.leading_verdict.outcome.status == OutcomeStatus.FAILED and group.key not in self._searched:
                 self._searched.add(group.key)
                 yield self._dimensions(group)
 
-    def _own_code(self, verdict: Verdict) -> ProbeSteps[None]:
+    def _own_code(self, verdict: ModuleVerdict) -> ProbeSteps[None]:
         site, notes = verdict.deciding.asked, self.diagnosis.notes
         outcome = yield self._probe(site, opaque=True)
         if outcome.status == OutcomeStatus.NOT_APPLICABLE:
@@ -62,11 +62,11 @@ class FollowUps:
         found = judge(verdict.fqn, ((site, Answer(site, outcome)),))
         if outcome.kept_children:
             notes[verdict.fqn] = kept_children_note(outcome)
-        if found.failing and found.blamed() == verdict.fqn:
+        if found.failing and found.blamed_module == verdict.fqn:
             self.diagnosis.own_code[verdict.fqn] = found
 
     def _dimensions(self, group: FailureGroup) -> ProbeSteps[None]:
-        leading = group.leading()
+        leading = group.leading_verdict
         site = leading.deciding.asked
         probe = self._probe(site, opaque=self.diagnosis.is_of_own_code(leading))
         self.diagnosis.dimensions[group.key] = yield from smallest_dimensions(probe, self.fact(site), leading.outcome)

@@ -15,7 +15,7 @@ from exportdoctor.engine.part.call_tree import below, call_tree, facts
 from exportdoctor.engine.part.dimensions import Dimensions
 from exportdoctor.engine.part.questions import Answer, CallSite
 from exportdoctor.engine.verdicts.failure_groups import FailureGroup, group_failures
-from exportdoctor.engine.verdicts.judge import Verdict, blame_child, judge, shows_same_failure
+from exportdoctor.engine.verdicts.judge import ModuleVerdict, blame_child, judge, shows_same_failure
 
 
 @dataclass
@@ -35,8 +35,8 @@ class PartDiagnosis:
     versions: Mapping[str, str]
     cure: CureSearch | None = None
     open: dict[str, tuple[CallSite, ...]] = field(default_factory=dict)
-    verdicts: dict[str, Verdict] = field(default_factory=dict)
-    own_code: dict[str, Verdict] = field(default_factory=dict)
+    verdicts: dict[str, ModuleVerdict] = field(default_factory=dict)
+    own_code: dict[str, ModuleVerdict] = field(default_factory=dict)
     dimensions: dict[tuple[str, ...], Dimensions] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
     ids: dict[tuple[str, ...], str] = field(default_factory=dict)
@@ -52,7 +52,7 @@ class PartDiagnosis:
     # --- modules
 
     @property
-    def root(self) -> Verdict | None:
+    def root(self) -> ModuleVerdict | None:
         """The verdict of the part's root, once it was asked."""
         return self.verdicts.get(self.captured.prefix)
 
@@ -83,7 +83,7 @@ class PartDiagnosis:
         self.open[fqn] = tuple(CallSite(fqn, index) for index in range(len(self.facts[fqn].calls)))
         return self.open[fqn]
 
-    def judge_open(self, fqns: Iterable[str], answer: Callable[[CallSite], Answer | None]) -> list[Verdict]:
+    def judge_open(self, fqns: Iterable[str], answer: Callable[[CallSite], Answer | None]) -> list[ModuleVerdict]:
         """Judge those of the open modules whose calls all have their `answer`; returns the new verdicts."""
         fresh = []
         for fqn in fqns:
@@ -109,25 +109,25 @@ class PartDiagnosis:
         both = [(verdict, self.own_code.get(verdict.fqn)) for verdict in self.placed_verdicts()]
         return group_failures([one for pair in both for one in pair if one is not None], self.classes)
 
-    def placed_verdicts(self) -> list[Verdict]:
+    def placed_verdicts(self) -> list[ModuleVerdict]:
         """The failing modules' verdicts, as far as it is known whose failure each is."""
         failing = [fqn for fqn in self.facts if fqn in self.verdicts and self.verdicts[fqn].failing]
         return [verdict for fqn in failing if (verdict := self._placed_verdict(fqn)) is not None]
 
-    def standing_verdicts(self, group: FailureGroup) -> list[Verdict]:
+    def standing_verdicts(self, group: FailureGroup) -> list[ModuleVerdict]:
         """The group's verdicts that stand: a module whose own code turned out to fail is shown with that failure."""
         return [verdict for verdict in group.verdicts if self.own_code.get(verdict.fqn, verdict) is verdict]
 
-    def is_of_own_code(self, verdict: Verdict) -> bool:
+    def is_of_own_code(self, verdict: ModuleVerdict) -> bool:
         """Whether the verdict was found with the module's children replaced."""
         return self.own_code.get(verdict.fqn) is verdict
 
     def is_hidden(self, group: FailureGroup) -> bool:
         """Whether only the search for a cure met it, behind another failure."""
         met = self.cure.hidden() if self.cure is not None else []
-        return any(group.leading().outcome is outcome for outcome in met)
+        return any(group.leading_verdict.outcome is outcome for outcome in met)
 
-    def _hidden_verdicts(self, known: list[FailureGroup]) -> list[Verdict]:
+    def _hidden_verdicts(self, known: list[FailureGroup]) -> list[ModuleVerdict]:
         """Failures that the search for a cure met behind the first, and that no module showed."""
         if self.cure is None or self.open:
             return []  # a module may yet show it
@@ -135,14 +135,14 @@ class PartDiagnosis:
         return [
             judge(site.fqn, ((site, Answer(site, outcome)),))
             for outcome in self.cure.hidden()
-            if not any(self.same_failure(outcome, group.leading().outcome) for group in known)
+            if not any(self.same_failure(outcome, group.leading_verdict.outcome) for group in known)
         ]
 
     def same_failure(self, one: Outcome, other: Outcome) -> bool:
         """Whether two attempts at this part failed in the same way."""
         return same_failure(one, other, exporter=self.options.exporter)
 
-    def _placed_verdict(self, fqn: str) -> Verdict | None:
+    def _placed_verdict(self, fqn: str) -> ModuleVerdict | None:
         """A failing module's verdict with whom to blame; None while that may still turn out to be a child.
 
         Where no frame says whose code failed, a child that alone fails in the same way is to blame, and so on down.

@@ -13,12 +13,12 @@ from exportdoctor.core.outcome import Outcome
 from exportdoctor.engine.part.part_diagnosis import PartDiagnosis
 from exportdoctor.engine.verdicts.diagnose import make_finding
 from exportdoctor.engine.verdicts.failure_groups import FailureGroup
-from exportdoctor.engine.verdicts.judge import Verdict, verdict_of_part
+from exportdoctor.engine.verdicts.judge import ModuleVerdict, verdict_of_part
 
 Groups = list[FailureGroup]
 
 
-def module_judged(part: PartDiagnosis, verdict: Verdict) -> ev.ModuleJudged:
+def module_judged(part: PartDiagnosis, verdict: ModuleVerdict) -> ev.ModuleJudged:
     """A module's verdict."""
     return ev.ModuleJudged(
         part=part.name,
@@ -32,7 +32,7 @@ def module_judged(part: PartDiagnosis, verdict: Verdict) -> ev.ModuleJudged:
     )
 
 
-def passing_inside(part: PartDiagnosis, verdict: Verdict, fqns: tuple[str, ...]) -> ev.ModuleJudged:
+def passing_inside(part: PartDiagnosis, verdict: ModuleVerdict, fqns: tuple[str, ...]) -> ev.ModuleJudged:
     """Modules that pass because one that they are inside of passes."""
     return ev.ModuleJudged(
         part=part.name, fqns=fqns, status="pass", evidence="parent", same_as=None, stages=verdict.outcome.stages
@@ -89,8 +89,8 @@ def _finding(part: PartDiagnosis, group: FailureGroup, known: Groups) -> Finding
 
 def _behind(part: PartDiagnosis, group: FailureGroup, known: Groups) -> str | None:
     """The finding that hides this one: its module's own, exported as it is, or the root's."""
-    if part.is_of_own_code(group.leading()):
-        return _finding_of_module(part, group.leading().fqn, known)
+    if part.is_of_own_code(group.leading_verdict):
+        return _finding_of_module(part, group.leading_verdict.fqn, known)
     return _finding_of_module(part, part.captured.prefix, known) if part.is_hidden(group) else None
 
 
@@ -104,13 +104,13 @@ def _shims_tried(part: PartDiagnosis, group: FailureGroup, known: Groups) -> tup
             note=trial.note,
         )
         for trial in (part.cure.trials if part.cure is not None else ())
-        if part.same_failure(trial.before, group.leading().outcome)
+        if part.same_failure(trial.before, group.leading_verdict.outcome)
     )
     return tuple({(one.shim, one.result): one for one in tries}.values())
 
 
 def _finding_of_failure(part: PartDiagnosis, outcome: Outcome, known: Groups) -> str | None:
-    found = (group for group in known if part.same_failure(outcome, group.leading().outcome))
+    found = (group for group in known if part.same_failure(outcome, group.leading_verdict.outcome))
     return next((part.ids.get(group.key) for group in found), None)
 
 

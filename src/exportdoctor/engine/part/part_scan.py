@@ -22,7 +22,7 @@ from exportdoctor.engine.part.part_diagnosis import PartDiagnosis
 from exportdoctor.engine.part.part_events import findings_and_verdicts, module_judged, part_finished, passing_inside
 from exportdoctor.engine.part.questions import CallSite, Questions
 from exportdoctor.engine.probe_driver import ProbeDriver
-from exportdoctor.engine.verdicts.judge import Verdict
+from exportdoctor.engine.verdicts.judge import ModuleVerdict
 from exportdoctor.shims import installed_versions, registry
 
 
@@ -138,7 +138,7 @@ class PartScan:
             yield module_judged(self.diagnosis, verdict)
             yield from self._follow(verdict)
 
-    def _follow(self, verdict: Verdict) -> Iterator[Probe | ev.AnyEvent]:
+    def _follow(self, verdict: ModuleVerdict) -> Iterator[Probe | ev.AnyEvent]:
         """Below a module that fails, ask its submodules; below one that passes, all pass within it."""
         tree = self.diagnosis.tree
         if self.diagnosis.options.exhaustive:

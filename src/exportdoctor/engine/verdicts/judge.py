@@ -13,7 +13,7 @@ from exportdoctor.engine.part.questions import Answer, CallSite
 
 
 @dataclass(frozen=True)
-class Verdict:
+class ModuleVerdict:
     """A module's status and the answer that decided. `through` is a child to blame that no frame shows."""
 
     fqn: str
@@ -47,7 +47,8 @@ class Verdict:
             return False
         return failure.deepest_module is not None or failure.culprit is not None
 
-    def blamed(self) -> str:
+    @property
+    def blamed_module(self) -> str:
         """The FQN of the submodule whose code failed, as it lies below this module; itself if unknown."""
         if self.through is not None:
             return self.through
@@ -58,10 +59,10 @@ class Verdict:
         return moved(deepest, asked=self.deciding.asked.fqn, member=self.fqn)
 
 
-def judge(fqn: str, answers: tuple[tuple[CallSite, Answer], ...]) -> Verdict:
+def judge(fqn: str, answers: tuple[tuple[CallSite, Answer], ...]) -> ModuleVerdict:
     """The verdict for a module from the answers to all its distinct calls: it passes only where every call does."""
     deciding_place, deciding = next((pair for pair in answers if not pair[1].outcome.passed), answers[0])
-    return Verdict(
+    return ModuleVerdict(
         fqn=fqn,
         status=_status(fqn, deciding),
         deciding=deciding,
@@ -86,17 +87,17 @@ def _status(fqn: str, answer: Answer) -> ModuleStatus:
             return "fails_own" if own else "fails_child"
 
 
-def shows_same_failure(one: Verdict, other: Verdict) -> bool:
+def shows_same_failure(one: ModuleVerdict, other: ModuleVerdict) -> bool:
     """Whether both fail, and in the same way; `other` must be a failure that no frame places in a submodule."""
     return one.failing and not other.located and same_line(one.outcome, other.outcome)
 
 
-def blame_child(verdict: Verdict, child: Verdict) -> Verdict:
+def blame_child(verdict: ModuleVerdict, child: ModuleVerdict) -> ModuleVerdict:
     """`verdict` with the child to blame for it."""
     status = "fails_child" if verdict.status == "fails_own" else verdict.status
-    return dataclasses.replace(verdict, status=status, through=child.blamed())
+    return dataclasses.replace(verdict, status=status, through=child.blamed_module)
 
 
-def verdict_of_part(root: Verdict | None) -> PartVerdict:
+def verdict_of_part(root: ModuleVerdict | None) -> PartVerdict:
     """A part exports when its root does."""
     return "passes" if root is not None and not root.failing else "fails"

@@ -5,6 +5,16 @@ Layout, colour and escaping belong to each format.
 
 from __future__ import annotations
 
+from exportdoctor.report.wording.cures import (
+    EXPORT_LABEL,
+    cure,
+    cure_title,
+    export_command,
+    prescription,
+    prescription_code,
+    proof,
+    soundness,
+)
 from exportdoctor.report.wording.export import agreement_cell, export_headline, export_lines
 from exportdoctor.report.wording.findings import (
     chapter,
@@ -38,16 +48,6 @@ from exportdoctor.report.wording.pieces import (
     short_path,
     to_ascii,
 )
-from exportdoctor.report.wording.prescription import (
-    EXPORT_LABEL,
-    cure,
-    cure_title,
-    export_command,
-    prescription,
-    prescription_code,
-    proof,
-    soundness,
-)
 from exportdoctor.report.wording.repro import (
     death,
     incidental_failure,
@@ -75,7 +75,7 @@ from exportdoctor.report.wording.scan import (
     time_left,
     verdict,
 )
-from exportdoctor.report.wording.shims import agreement_line
+from exportdoctor.report.wording.shim_tries import agreement_line
 from exportdoctor.report.wording.statuses import (
     ASCII_SYMBOLS,
     STATUS_WORDS,

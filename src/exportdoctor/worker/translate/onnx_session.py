@@ -81,7 +81,7 @@ def providers(device: str) -> list[str]:
     wanted = _PROVIDERS.get(device, _PROVIDERS["cpu"])
     if wanted not in ort.get_available_providers():
         raise UsageError(
-            f"Device {device} was asked for and this ONNX Runtime has no {wanted}",
+            f"Device {device} needs {wanted}, which this ONNX Runtime does not have",
             hint='Install its GPU build: pip uninstall onnxruntime; pip install "exportdoctor[gpu]"',
         )
     return [wanted] if device == "cpu" else [wanted, _PROVIDERS["cpu"]]
