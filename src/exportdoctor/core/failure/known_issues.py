@@ -16,8 +16,8 @@ import msgspec
 
 from exportdoctor.core.errors import ExportdoctorError
 from exportdoctor.core.exporters import Exporter
-from exportdoctor.core.failure.evidence import Evidence, ExceptionLike, FrameLike, evidence_of
-from exportdoctor.core.outcome import Stage
+from exportdoctor.core.failure.evidence import Evidence, evidence_of
+from exportdoctor.core.outcome import ExceptionFact, Frame, Stage
 from exportdoctor.core.version_range import is_in_range, is_range
 
 # How well a clause fits: 0 = not at all
@@ -84,8 +84,8 @@ def load() -> tuple[KnownIssue, ...]:
 
 def match(
     *,
-    exceptions: Sequence[ExceptionLike],
-    frames: Sequence[FrameLike],
+    exceptions: Sequence[ExceptionFact],
+    frames: Sequence[Frame],
     stage: str,
     exporter: str,
     dynamic: bool,
@@ -96,7 +96,7 @@ def match(
     `exceptions` and `frames` run outermost first; `dynamic` = the attempt had dynamic shapes; `versions` by package.
     """
     evidence = evidence_of(exceptions, frames)
-    stages = {stage, "export"} if any(one.name == "TorchExportError" for one in evidence.messages) else {stage}
+    stages = {stage, "export"} if any(one.name == "TorchExportError" for one in evidence.exceptions) else {stage}
     found = [
         (strength, issue)
         for issue in load()
@@ -126,7 +126,7 @@ def _strength(clause: Clause, evidence: Evidence, stages: set[str], exporter: st
         return 0
     if clause.dynamic not in (None, dynamic):
         return 0
-    if not evidence.has_message(names=clause.exceptions, pattern=clause.message):
+    if not evidence.has_exception(names=clause.exceptions, pattern=clause.message):
         return 0
     if clause.unless and any(re.search(clause.unless, line) for line in evidence.lines):
         return 0
