@@ -113,14 +113,14 @@ def test_an_export_that_torch_onnx_wrapped_is_recognised_by_its_cause() -> None:
     assert seen({**told, "stage": "translate"}).matches() == []
 
 
-def test_another_version_than_the_one_it_was_seen_with_is_noted() -> None:
+def test_another_version_than_the_one_it_was_seen_with_does_not_hide_an_issue() -> None:
     told = seen(next(case["fits"] for case in CASES if case["id"] == "sdpa-unbacked-batch-cpu"))
-    (match,) = known.match(
+    (issue,) = known.match(
         exceptions=told.exceptions, frames=told.frames, stage="export", exporter="export", dynamic=False,
         versions=MAIN_LANE,
     )  # fmt: skip
-    assert match.note == "seen with torch <2.13; this is 2.13.0+cpu"
-    assert match.link == "pytorch/pytorch#180202"
+    assert issue.seen_with == {"torch": "<2.13"}
+    assert issue.links[0] == "pytorch/pytorch#180202"
 
 
 def test_the_text_tower_of_the_older_lanes_leads_to_both_upstream_issues() -> None:

@@ -5,7 +5,6 @@ Each event is complete in itself: a reader that stops early has lost nothing.
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack, closing
@@ -17,12 +16,11 @@ from exportdoctor.core import events as ev
 from exportdoctor.core.errors import ExitCode, UsageError, did_you_mean
 from exportdoctor.core.protocol.scan import Capture, Captured, Open, Opened
 from exportdoctor.core.scan_options import ScanOptions
-from exportdoctor.engine.pool.launch import Launcher, Spawn
-from exportdoctor.engine.pool.limits import Limits
-from exportdoctor.engine.pool.replies import accepted, captured
+from exportdoctor.engine.pool.attempt_limits import AttemptLimits
 from exportdoctor.engine.pool.worker_pool import Pool
 from exportdoctor.engine.scan_request import ScanRequest
 from exportdoctor.engine.scheduler import ProbeScheduler
+from exportdoctor.process.launcher import Launcher, Spawn
 
 _SHARE_OF_MEMORY = 0.8
 
@@ -33,7 +31,7 @@ def scan(request: ScanRequest, launcher: Launcher | None = None) -> Generator[ev
     Raises TargetError or UsageError where the target cannot be diagnosed, after the events that came before.
     Closing the iterator kills every process of the scan.
     """
-    for event in _events(request, launcher or Spawn(request.python or sys.executable)):
+    for event in _events(request, launcher or Spawn()):
         yield msgspec.structs.replace(event, at=time.time())
 
 
@@ -42,8 +40,7 @@ def _events(request: ScanRequest, launcher: Launcher) -> Iterator[ev.AnyEvent]:
     with ExitStack() as stack:
         pool = stack.enter_context(closing(_open_pool(request, launcher)))
         yield ev.Stepped(text=f"importing torch and building {request.target.ref}")
-        opened = accepted(pool.open())
-        assert isinstance(opened, Opened)
+        opened = pool.open()
         yield ev.TargetOpened(opened=opened)
         yield from (ev.Noted(text=text) for text in opened.notes)
         scheduler = stack.enter_context(closing(ProbeScheduler(pool, request, opened, _limits(request.options))))
@@ -71,9 +68,9 @@ def _open_pool(request: ScanRequest, launcher: Launcher) -> Pool:
     return Pool(launcher, opening, jobs=options.jobs, log=log, patient=options.timeout is None)
 
 
-def _limits(options: ScanOptions) -> Limits:
+def _limits(options: ScanOptions) -> AttemptLimits:
     fair_share = _SHARE_OF_MEMORY * psutil.virtual_memory().available / 2**20 / options.jobs
-    return Limits(fixed=options.timeout, memory_mb=options.memory_mb or fair_share)
+    return AttemptLimits(fixed=options.timeout, memory_mb=options.memory_mb or fair_share)
 
 
 def _capture_parts(scheduler: ProbeScheduler, options: ScanOptions, opened: Opened) -> Iterator[ev.AnyEvent]:
@@ -84,7 +81,7 @@ def _capture_parts(scheduler: ProbeScheduler, options: ScanOptions, opened: Open
     for name in opened.parts:
         yield ev.Stepped(text=f"capturing {name}")
         scheduler.attempt_root_early(name)
-        found = captured(scheduler.pool, Capture(part=name, exporter=options.exporter, at_one_size=root_first))
+        found = scheduler.pool.capture_part(Capture(part=name, exporter=options.exporter, at_one_size=root_first))
         yield ev.PartCaptured(captured=found)
         yield from (ev.Noted(text=text) for text in found.notes)
         if forking:

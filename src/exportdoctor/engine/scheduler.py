@@ -13,29 +13,25 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 import msgspec
 
 from exportdoctor.core import events as ev
-from exportdoctor.core.errors import WorkerLost
+from exportdoctor.core.errors import ExportdoctorError
 from exportdoctor.core.exporters import EXPORTERS
 from exportdoctor.core.outcome import Outcome
 from exportdoctor.core.probe import Probe, probe_template
-from exportdoctor.core.protocol.reply import Refused
 from exportdoctor.core.protocol.scan import SMALL_MODEL, Capture, Captured, Opened, Prepare
 from exportdoctor.engine.known_answers import KnownAnswers
 from exportdoctor.engine.part.part_scan import PartScan
-from exportdoctor.engine.pool.limits import Limits
-from exportdoctor.engine.pool.replies import captured
-from exportdoctor.engine.pool.running_probe import Flight
+from exportdoctor.engine.pool.attempt_limits import AttemptLimits
+from exportdoctor.engine.pool.running_probe import RunningProbe
 from exportdoctor.engine.pool.worker_pool import Pool
 from exportdoctor.engine.scan_request import ScanRequest
 
 _POLL = 0.1
-_EARLY = 600.0
-"""Seconds of an attempt whose proper limit is found while it runs."""
 
 
 class ProbeScheduler:
     """All parts of one scan share it, so that two parts' attempts run side by side."""
 
-    def __init__(self, pool: Pool, request: ScanRequest, opened: Opened, limits: Limits) -> None:
+    def __init__(self, pool: Pool, request: ScanRequest, opened: Opened, limits: AttemptLimits) -> None:
         self.pool = pool
         self.opened = opened
         self.limits = limits
@@ -46,7 +42,7 @@ class ProbeScheduler:
         self._known = KnownAnswers(request, opened.sources)
         self._running: dict[Future[Outcome], list[Probe]] = {}
         self._ready: deque[tuple[Probe, Outcome, bool]] = deque()
-        self._early: dict[str, tuple[str, Flight]] = {}
+        self._early: dict[str, tuple[str, RunningProbe]] = {}
         self._finding_numbers = itertools.count(1)
         self._searched: set[str] = set()
         self._follows_up = False
@@ -66,8 +62,9 @@ class ProbeScheduler:
         alone = options.jobs > 1 and self.opened.isolation == "fork" and self.opened.weights == "fake"
         if not alone or options.modules or EXPORTERS[options.exporter].bakes_values or self._resumed:
             return
-        timeout = max(limits.timeout, _EARLY) if limits.fixed is None else limits.fixed
-        template = msgspec.structs.replace(probe_template(part, options), timeout=timeout, memory_mb=limits.memory_mb)
+        template = msgspec.structs.replace(
+            probe_template(part, options), timeout=limits.early_timeout, memory_mb=limits.memory_mb
+        )
         begun = self.pool.attempt_early(Prepare(part=part), template)
         if begun is not None:
             prepared, flight = begun
@@ -115,22 +112,22 @@ class ProbeScheduler:
                 continue
             self._searched.add(name)
             small = self._capture_small_model(name) if self.opened.has_small_model else None
-            if isinstance(small, Refused):
+            if isinstance(small, ExportdoctorError):
                 yield ev.Noted(text=f"{name}: {small.message}")
                 small = None
             yield from self._take(part.start_cure_search(small, values=self.opened.weights != "fake"))
 
-    def _capture_small_model(self, part: str) -> Captured | Refused:
+    def _capture_small_model(self, part: str) -> Captured | ExportdoctorError:
         """The part of the small model, captured, or why there is none."""
         try:
-            return self.pool.capture(Capture(part=part + SMALL_MODEL, exporter=self._options.exporter))
-        except WorkerLost as error:
-            return Refused(message=f"There is no small model: {error.message}")
+            return self.pool.capture_part(Capture(part=part + SMALL_MODEL, exporter=self._options.exporter))
+        except ExportdoctorError as error:
+            return error
 
     def _capture_at_other_sizes(self, part: PartScan) -> Generator[ev.AnyEvent, None, PartScan]:
         """Its root fails, so its submodules will be asked: now it counts what is dynamic in them."""
         before = part.diagnosis.captured
-        found = captured(self.pool, Capture(part=before.part, exporter=self._options.exporter))
+        found = self.pool.capture_part(Capture(part=before.part, exporter=self._options.exporter))
         yield ev.PartCaptured(captured=found)
         yield from (ev.Noted(text=text) for text in found.notes[len(before.notes) :])
         self.parts[before.part] = part.at_other_sizes(found)

@@ -44,7 +44,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def compare_reports(before: Report, after: Report) -> Comparison:
-    """The differences. Parts that only one of them asked are told as such, their modules are not."""
+    """The differences. A part that only one of them has is listed without its modules."""
     old, new = {p.name: p for p in before.parts}, {p.name: p for p in after.parts}
     both = [name for name in old if name in new]
     one, other = _findings(before, both), _findings(after, both)

@@ -68,10 +68,12 @@ def _explanations() -> Mapping[str, Explanation]:
 
     text = files("exportdoctor").joinpath("data/explanations.yaml").read_text(encoding="utf-8")
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    told = msgspec.convert(yaml.load(text, loader), tuple[Explanation, ...])
-    return {one.kind: _on_one_line(one) for one in told}
+    explanations = msgspec.convert(yaml.load(text, loader), tuple[Explanation, ...])
+    return {explanation.kind: _on_one_line(explanation) for explanation in explanations}
 
 
-def _on_one_line(told: Explanation) -> Explanation:
-    joined = {name: " ".join(getattr(told, name).split()) for name in ("title", "summary", "next_step", "paragraph")}
-    return msgspec.structs.replace(told, **joined)
+def _on_one_line(explanation: Explanation) -> Explanation:
+    joined = {
+        name: " ".join(getattr(explanation, name).split()) for name in ("title", "summary", "next_step", "paragraph")
+    }
+    return msgspec.structs.replace(explanation, **joined)

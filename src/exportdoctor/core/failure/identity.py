@@ -1,6 +1,6 @@
 """Whether two failures are the same, in three granularities. Pure.
 
-- exact: equal signatures (signature.py). Names a failure in reports, and tells whether a later run shows it again.
+- exact: equal signatures (signature.py). Names a failure in reports and finds it again in a later run.
 - same line: the same line of the user's code is to blame. Groups the failures of one scan: in a parent, or with fewer
   dynamic dimensions, the same comparison is about other symbols, so messages are not compared.
 - independent of names: what stays when a script is reduced, which changes files, lines and names.
@@ -96,7 +96,7 @@ class NameFreeSignature(msgspec.Struct, frozen=True):
         return self.kind, *self.exceptions, self.message
 
     def is_of_finding(self, finding: Finding) -> bool:
-        """Whether the finding shows the same failure, as far as it tells."""
+        """Whether the finding shows the same failure, as far as its record goes."""
         if finding.kind is not self.kind:
             return False
         match self.kind:

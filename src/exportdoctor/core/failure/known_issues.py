@@ -16,13 +16,13 @@ import msgspec
 
 from exportdoctor.core.errors import ExportdoctorError
 from exportdoctor.core.exporters import Exporter
-from exportdoctor.core.failure.evidence import Evidence, ExceptionLike, FrameLike, evidence_of
-from exportdoctor.core.outcome import Stage
+from exportdoctor.core.failure.evidence import Evidence, evidence_of
+from exportdoctor.core.outcome import ExceptionFact, Frame, Stage
 from exportdoctor.core.version_range import is_in_range, is_range
 
 # How well a clause fits: 0 = not at all
 _BY_MESSAGE_BUT_ELSEWHERE, _BY_MESSAGE, _BY_PLACE = 1, 2, 3
-# What torch says of any data-dependent value: no issue may be told from these words alone
+# torch's messages for any data-dependent value: they never suffice to recognise an issue
 _ANY_GUARD = tuple(
     f"Could not {asked} data-dependent expression {expression}"
     for asked in ("guard on", "extract specialized integer from")
@@ -71,21 +71,6 @@ class KnownIssue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     source_checked: bool = False
 
 
-class KnownMatch(msgspec.Struct, frozen=True, kw_only=True):
-    """An upstream issue with the same failure. `note` says what speaks against it, such as another version."""
-
-    id: str
-    title: str
-    cause: str
-    workaround: str
-    link: str
-    links: tuple[str, ...]
-    affected: str
-    fixed_in: str | None
-    shim_hint: str
-    note: str = ""
-
-
 @cache
 def load() -> tuple[KnownIssue, ...]:
     """The catalogue, checked, in its own order. A broken entry raises an ExportdoctorError that names it."""
@@ -99,27 +84,27 @@ def load() -> tuple[KnownIssue, ...]:
 
 def match(
     *,
-    exceptions: Sequence[ExceptionLike],
-    frames: Sequence[FrameLike],
+    exceptions: Sequence[ExceptionFact],
+    frames: Sequence[Frame],
     stage: str,
     exporter: str,
     dynamic: bool,
     versions: Mapping[str, str],
-) -> tuple[KnownMatch, ...]:
-    """The issues that tell of this failure, the likeliest first. Never raises, whatever the texts hold.
+) -> tuple[KnownIssue, ...]:
+    """The issues about this failure, the likeliest first. Never raises, whatever the texts hold.
 
     `exceptions` and `frames` run outermost first; `dynamic` = the attempt had dynamic shapes; `versions` by package.
     """
     evidence = evidence_of(exceptions, frames)
-    stages = {stage, "export"} if any(one.name == "TorchExportError" for one in evidence.messages) else {stage}
+    stages = {stage, "export"} if any(one.name == "TorchExportError" for one in evidence.exceptions) else {stage}
     found = [
         (strength, issue)
         for issue in load()
-        if not _outside(issue.only_with, versions)
+        if not _is_outside(issue.only_with, versions)
         and (strength := max(_strength(clause, evidence, stages, exporter, dynamic) for clause in issue.match))
     ]
-    ranked = sorted(_select_best(found), key=lambda pair: (-pair[0], bool(_outside(pair[1].seen_with, versions))))
-    return tuple(_match_of(issue, versions) for _, issue in ranked)
+    ranked = sorted(_select_best(found), key=lambda pair: (-pair[0], _is_outside(pair[1].seen_with, versions)))
+    return tuple(issue for _, issue in ranked)
 
 
 def search(text: str) -> tuple[KnownIssue, ...]:
@@ -141,7 +126,7 @@ def _strength(clause: Clause, evidence: Evidence, stages: set[str], exporter: st
         return 0
     if clause.dynamic not in (None, dynamic):
         return 0
-    if not evidence.has_message(names=clause.exceptions, pattern=clause.message):
+    if not evidence.has_exception(names=clause.exceptions, pattern=clause.message):
         return 0
     if clause.unless and any(re.search(clause.unless, line) for line in evidence.lines):
         return 0
@@ -161,25 +146,9 @@ def _fits_place(clause: Clause, evidence: Evidence) -> bool:
     )
 
 
-def _outside(ranges: Mapping[str, str], versions: Mapping[str, str]) -> str:
-    """The first package whose version is known to lie outside of its range; empty where none is."""
-    return next((name for name, text in ranges.items() if is_in_range(versions.get(name), text) is False), "")
-
-
-def _match_of(issue: KnownIssue, versions: Mapping[str, str]) -> KnownMatch:
-    other = _outside(issue.seen_with, versions)
-    return KnownMatch(
-        id=issue.id,
-        title=issue.title,
-        cause=issue.cause,
-        workaround=issue.workaround,
-        link=issue.links[0],
-        links=issue.links,
-        affected=issue.affected,
-        fixed_in=issue.fixed_in,
-        shim_hint=issue.shim_hint,
-        note=f"seen with {other} {issue.seen_with[other]}; this is {versions[other]}" if other else "",
-    )
+def _is_outside(ranges: Mapping[str, str], versions: Mapping[str, str]) -> bool:
+    """Whether the version of some package is known to lie outside of its range."""
+    return any(is_in_range(versions.get(name), text) is False for name, text in ranges.items())
 
 
 def _all_of(issue: KnownIssue) -> str:

@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import closing
 
 import msgspec
 
-from exportdoctor.core.errors import WorkerLost
+from exportdoctor.core.errors import ExportdoctorError
+from exportdoctor.core.failure.identity import same_failure
 from exportdoctor.core.finding import ShimResult
+from exportdoctor.core.limits import UNMEASURED_ATTEMPT
 from exportdoctor.core.outcome import Agreement, Frame, Outcome, OutcomeStatus
 from exportdoctor.core.probe import Probe
 from exportdoctor.core.protocol.scan import SMALL_MODEL, Capture, Captured, Open, Opened
 from exportdoctor.core.scan_options import ScanOptions
 from exportdoctor.core.target import TargetRef
-from exportdoctor.engine.pool.launch import Launcher, Spawn
-from exportdoctor.engine.pool.replies import accepted, captured
 from exportdoctor.engine.pool.worker_pool import Pool
+from exportdoctor.process.launcher import Launcher, Spawn
 from exportdoctor.report.wording.shim_tries import OF_SMALL_MODEL, outcome_line
 from exportdoctor.shims import SOUNDNESS, find
-
-_PATIENCE = 600.0
-"""Seconds for one attempt unless the user says otherwise; it ends sooner where it makes no progress."""
 
 
 class PartTrial(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,11 +46,10 @@ def try_shims(
     """What each part of `target` does under `shims`. Raises TargetError and UsageError."""
     opening = Open(target=target, shim_files=options.shim_files)
     patient = options.timeout is None
-    with closing(Pool(launcher or Spawn(sys.executable), opening, jobs=2, log=None, patient=patient)) as pool:
-        opened = accepted(pool.open())
-        assert isinstance(opened, Opened)
+    with closing(Pool(launcher or Spawn(), opening, jobs=2, log=None, patient=patient)) as pool:
+        opened = pool.open()
         for name in opened.parts:
-            part = captured(pool, Capture(part=name, exporter=options.exporter))
+            part = pool.capture_part(Capture(part=name, exporter=options.exporter))
             yield _try_on_part(pool, opened, part, options, shims)
 
 
@@ -62,7 +58,10 @@ def _try_on_part(
 ) -> PartTrial:
     values = opened.weights != "fake"
     plain = Probe(
-        part=captured.part, fqn=captured.prefix, exporter=options.exporter, timeout=options.timeout or _PATIENCE
+        part=captured.part,
+        fqn=captured.prefix,
+        exporter=options.exporter,
+        timeout=options.timeout or UNMEASURED_ATTEMPT,
     )
     treated = msgspec.structs.replace(plain, shims=shims, to="run" if values else "export")
     flights = [pool.submit(plain), pool.submit(treated)]
@@ -80,7 +79,7 @@ def _try_on_part(
         cured=proved and not before.passed,
         before=outcome_line(before),
         after=outcome_line(after) + (OF_SMALL_MODEL if numbers and not values else ""),
-        result=_result(before, after, proved=proved),
+        result=_result(before, after, exporter=options.exporter, proved=proved),
         at=before.failure.culprit if before.failure else None,
         next_at=after.failure.culprit if after.failure else None,
         numbers=numbers,
@@ -95,20 +94,17 @@ def _are_specialised(shims: tuple[str, ...], files: tuple[str, ...], captured: C
 
 def _try_on_small_model(pool: Pool, treated: Probe) -> Outcome | None:
     try:
-        found = pool.capture(Capture(part=treated.part + SMALL_MODEL, exporter=treated.exporter))
-    except WorkerLost:
-        return None
-    if not isinstance(found, Captured):
+        found = pool.capture_part(Capture(part=treated.part + SMALL_MODEL, exporter=treated.exporter))
+    except ExportdoctorError:
         return None
     return pool.submit(msgspec.structs.replace(treated, part=found.part, fqn=found.prefix, to="run")).result()
 
 
-def _result(before: Outcome, after: Outcome, *, proved: bool) -> ShimResult:
+def _result(before: Outcome, after: Outcome, *, exporter: str, proved: bool) -> ShimResult:
     if after.status == OutcomeStatus.NOT_APPLICABLE:
         return "not_applicable"
     if after.stages.get("export") == "pass":
         return "cured" if proved else "error"
     if after.status != OutcomeStatus.FAILED or before.status != OutcomeStatus.FAILED:
         return "error"
-    one, other = (outcome.failure.culprit if outcome.failure else None for outcome in (before, after))
-    return "same" if one == other else "moved"
+    return "same" if same_failure(before, after, exporter=exporter) else "moved"

@@ -9,7 +9,7 @@ from exportdoctor.core.failure import known_issues
 from exportdoctor.core.failure.classify import kind_of
 from exportdoctor.core.failure.explanations import explain
 from exportdoctor.core.failure.kinds import FailureKind
-from exportdoctor.core.failure.known_issues import KnownMatch
+from exportdoctor.core.failure.known_issues import KnownIssue
 from exportdoctor.core.failure.signature import signature_of
 from exportdoctor.core.finding import Culprit, ExceptionRecord, Finding, KnownIssueRecord
 from exportdoctor.core.outcome import ExceptionFact, Failure, Frame, Outcome, OutcomeStatus
@@ -84,7 +84,7 @@ def find_culprit(failure: Failure, *, kind: FailureKind, status: OutcomeStatus) 
     """What a failure is about. None where the process died: its stack is not reliable.
 
     - `op`: an operator raised, or an operator's own kernel lies
-    - `python`: the user's code asked a symbolic value for what nobody knows, or did what tracing cannot follow
+    - `python`: the user's code needed the number behind a symbol, or did what tracing cannot follow
     - `higher_order_op`: the body of `torch.cond` and the like was refused
     - `pytree`: a type that no pytree is registered for
     - `dynamo`: a construct that dynamo does not trace
@@ -117,21 +117,21 @@ def find_known_issues(
     failure = outcome.failure
     if failure is None:
         return ()
-    matches = _match(
+    issues = _match(
         failure.exceptions, failure.frames, failure.stage, exporter, dynamic=dynamic, versions=tuple(versions.items())
     )
     through_models = any("/transformers/" in frame.file for frame in failure.frames)
     return tuple(
         KnownIssueRecord(
-            id=match.id,
-            link=match.link,
-            fixed_in=match.fixed_in,
-            title=match.title,
-            cause=match.cause,
-            workaround=match.workaround,
-            elsewhere=_is_of_models(match.link) and not through_models,
+            id=issue.id,
+            link=issue.links[0],
+            fixed_in=issue.fixed_in,
+            title=issue.title,
+            cause=issue.cause,
+            workaround=issue.workaround,
+            elsewhere=_is_of_models(issue.links[0]) and not through_models,
         )
-        for match in matches
+        for issue in issues
     )
 
 
@@ -144,7 +144,7 @@ def _match(
     *,
     dynamic: bool,
     versions: tuple[tuple[str, str], ...],
-) -> tuple[KnownMatch, ...]:
+) -> tuple[KnownIssue, ...]:
     return known_issues.match(
         exceptions=exceptions, frames=frames, stage=stage, exporter=exporter, dynamic=dynamic, versions=dict(versions)
     )
