@@ -46,8 +46,8 @@ class ShimTrouble(ExportdoctorError):
 class Replacement:
     """What a shim puts in the place of what. `target` and `by` are `package.module:qualified.name`.
 
-    Instead of `by`, `rewrite` makes the new source from the old one; where no function is replaced, `before` and `after`
-    show the change as code. `optional`: not every release has it.
+    Instead of `by`, `rewrite` makes the new source from the old one; where no function is replaced, `before` and
+    `after` show the change as code. `optional`: not every release has it.
     """
 
     target: str
