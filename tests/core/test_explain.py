@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import io
 import logging
+import re
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,11 @@ def test_every_kind_is_explained(kind: str) -> None:
     told = explain(kind)
     assert told.kind == kind
     assert told.rewrites
-    assert len(told.paragraph) > 200
+    sentences = re.split(r"(?<=[.!?]) ", told.paragraph)
+    assert len(sentences) >= 3, "what the tracer knows, what the code needs, why that fails"
+    assert max(len(sentence.split()) for sentence in sentences) <= 45, "a sentence that must be read twice"
+    assert told.next_step.endswith(".") or "exportdoctor " in told.next_step
+    assert told.next_step not in told.summary
     assert summary(kind) == told.summary
     assert told.summary.endswith(".")
     assert told.summary.count(". ") == 0
