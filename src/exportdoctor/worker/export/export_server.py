@@ -44,7 +44,7 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True, kw_only=True)
 class PartPiece:
-    """One part that becomes one file. `suffix` tells the files of a pair apart."""
+    """One part that becomes one file. `suffix` distinguishes the files of a pair."""
 
     part: BuiltPart
     suffix: str = ""

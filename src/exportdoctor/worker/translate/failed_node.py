@@ -58,7 +58,7 @@ def describe_stage_failure(
 
 
 def describe_export_failure(error: BaseException, names: dict[int, str]) -> StageFailure:
-    """As `describe_stage_failure`, for the export itself: its frames tell the line."""
+    """As `describe_stage_failure`, for the export itself: the line comes from its frames."""
     failure = describe_failure(error, stage="export", names=names)
     culprit, first = failure.culprit, failure.exceptions[0]
     return StageFailure(
