@@ -1,4 +1,4 @@
-"""Packed attention in one piece: sequences in one row, with boundaries in `cu_seqlens`, never split.
+"""Packed attention without a loop: sequences in one row, with boundaries in `cu_seqlens`.
 
 A module that cuts queries, keys and values at those boundaries loops over lengths read out of a tensor. One attention
 over the whole row with a mask that is true within a segment has the same values for any number and any lengths of
@@ -76,7 +76,7 @@ class Interfaces:
         return self[name] if name in self.below else default
 
     def get_interface(self, name: str, default: Any) -> Any:
-        """As transformers 5 asks; the default is the module's own eager attention, wrapped already."""
+        """As transformers 5 calls it; the default is the module's own eager attention, wrapped already."""
         return self[name] if name in self.below else default
 
 

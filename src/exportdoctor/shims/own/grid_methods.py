@@ -1,7 +1,7 @@
 """Geometry of an image grid computed before the call, where an encoder makes it by methods alone.
 
-transformers before 5 has `self.rot_pos_emb(grid_thw)` and `self.get_window_index(grid_thw)`. Forward's own statements
-tell which methods take the grid alone; their results become inputs, by the names that forward gives them.
+transformers before 5 has `self.rot_pos_emb(grid_thw)` and `self.get_window_index(grid_thw)`. The methods are found in
+forward's statements: those that take the grid alone. Their results become inputs, under the names that forward uses.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Attention that is not causal never asks whether its row is longer than one.
+"""SDPA that is not causal does not compare the length of its row with one.
 
 transformers' SDPA begins a chain of conditions with a comparison of sizes, `q_length > 1 and mask is None and
 is_causal`. The order has no effect on the answer; with the comparison last, it is made only where it matters.

@@ -40,7 +40,7 @@ class OnnxDiagnosticPatch:
 
 
 def shims() -> tuple[Shim, ...]:
-    """Every patch as a shim; one that tells that the package is missing where it is."""
+    """Every patch as a shim; if the package is not installed, a single shim with that problem."""
     folder = folder_of("onnx_diagnostic")
     if folder is None:
         return (_missing_package(),)
