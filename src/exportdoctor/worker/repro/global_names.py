@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from exportdoctor.core.failure.frames import TRACER_PACKAGES, is_user_file
+from exportdoctor.torch_internals.tracer_frames import is_operator, is_operator_family
 from exportdoctor.worker.repro.literals import plain_code, torch_name
 from exportdoctor.worker.repro.prune import (
     top_level,
@@ -61,7 +62,7 @@ class Naming(Sheet):
         if isinstance(value, logging.Logger):
             self._imports["logging"] = None
             return "logging.getLogger()"
-        if isinstance(value, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
+        if is_operator(value) or is_operator_family(value):
             return f"torch.ops.{value}".replace("::", ".")
         module = getattr(value, "__module__", None)
         if isinstance(value, type | types.FunctionType | types.BuiltinFunctionType | functools._lru_cache_wrapper):
