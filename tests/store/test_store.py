@@ -278,6 +278,17 @@ def test_a_run_in_progress_is_listed_as_running(tmp_path: Path) -> None:
     assert list_runs(tmp_path)[0].status == "cut off"
 
 
+def test_a_finished_run_stays_finished_when_a_repro_is_added_to_it(tmp_path: Path) -> None:
+    with RunFolder.create(tmp_path / "run") as folder:
+        for event in qwen_scan():
+            folder.append(event)
+        folder.append(next(event for event in qwen_scan() if isinstance(event, ev.FindingMade)))
+    assert (list_runs(tmp_path)[0].status, list_runs(tmp_path)[0].exit_code) == ("finished", 1)
+    with RunFolder.reopen(tmp_path / "run") as folder:
+        folder.append(ev.RunResumed(version="0"))
+    assert list_runs(tmp_path)[0].status == "cut off"
+
+
 def test_an_unreadable_run_is_listed_with_its_problem(tmp_path: Path) -> None:
     file_of(tmp_path / "foreign", b"hello\n")
     file_of(tmp_path / "empty", b"")

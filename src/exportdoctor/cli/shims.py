@@ -35,7 +35,7 @@ def shims() -> None:
     """List and show shims, or try some on a model."""
 
 
-@shims.command("list")
+@shims.command("list", short_help="List all shims and whether they fit.")
 @click.option("--provider", metavar="NAME", help="List only shims of this provider.")
 @click.option("--fitting", is_flag=True, help="List only shims that fit the installed versions.")
 @_FILES
@@ -66,7 +66,7 @@ def show_shim(name: str, files: tuple[str, ...], as_json: bool) -> int:
     return ExitCode.EXPORTS
 
 
-@shims.command("try")
+@shims.command("try", short_help="Export a model without and with shims.")
 @click.argument("name", metavar="ID[+ID...]")
 @click.argument("target", shell_complete=complete_targets)
 @click.option("--part", "parts", multiple=True, metavar="P", help="Try it only on this part. Can be repeated.")
