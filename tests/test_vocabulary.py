@@ -104,6 +104,11 @@ NO_PARTICIPLES = frozenset(
 SHARED_STEMS = {
     "__init__": "Python's own",
     "__main__": "Python's own",
+    "export": "a verb in cli, its wire protocol in core, its sentences in report",
+    "report": "a verb in cli, the record in core",
+    "repro": "a verb in cli, its wire protocol in core, its sentences in report",
+    "runs": "a verb in cli, the runs on disk in store",
+    "scan": "a verb in cli, its wire protocol in core, its run in engine, its sentences in report",
 }
 
 

@@ -5,15 +5,18 @@ from __future__ import annotations
 import importlib.util
 import io
 import logging
+import re
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from exportdoctor.core.errors import ExportdoctorError
-from exportdoctor.core.failure.classify import classify
+from exportdoctor.core.failure.classify import kind_of
 from exportdoctor.core.failure.explanations import Rewrite, explain, summary
 from exportdoctor.core.failure.kinds import KINDS
+from exportdoctor.core.outcome import OpFact, Outcome, OutcomeStatus
 from exportdoctor.repro.candidate_runner import CandidateRunner
 
 PAGES_OF = "2.13.0"
@@ -26,7 +29,11 @@ def test_every_kind_is_explained(kind: str) -> None:
     told = explain(kind)
     assert told.kind == kind
     assert told.rewrites
-    assert len(told.paragraph) > 200
+    sentences = re.split(r"(?<=[.!?]) ", told.paragraph)
+    assert len(sentences) >= 3, "what the tracer knows, what the code needs, why that fails"
+    assert max(len(sentence.split()) for sentence in sentences) <= 45, "a sentence that must be read twice"
+    assert told.next_step.endswith(".") or "exportdoctor " in told.next_step
+    assert told.next_step not in told.summary
     assert summary(kind) == told.summary
     assert told.summary.endswith(".")
     assert told.summary.count(". ") == 0
@@ -157,9 +164,11 @@ class Snippet:
         from exportdoctor.worker.describe.describe_failure import describe_failure
 
         failure = describe_failure(error, stage=stage, names={})  # type: ignore[arg-type]
-        op = self.example.get("op") or (failure.op.name if failure.op else None)
-        exporter = self.example.get("exporter", "export")
-        return classify(stage=stage, exporter=exporter, exceptions=failure.exceptions, frames=failure.frames, op=op)
+        failure = msgspec.structs.replace(failure, custom_ops=None)
+        if "op" in self.example:
+            failure = msgspec.structs.replace(failure, op=OpFact(name=self.example["op"]))
+        outcome = Outcome(probe="p", status=OutcomeStatus.FAILED, failure=failure)
+        return kind_of(outcome, exporter=self.example.get("exporter", "export"))
 
     def computes_the_same(self, before: Snippet) -> None:
         if "calls" in self.example:

@@ -15,7 +15,7 @@ from scanning import events_of, scan_file
 pytestmark = pytest.mark.slow
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
-MODELS = Path(__file__).parents[1] / "support" / "ladder_models.py"
+MODELS = Path(__file__).parents[1] / "support" / "followup_models.py"
 
 
 def only(report: Report) -> Finding:

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 from exportdoctor.reduce import (
     Ended,
+    JudgedCandidate,
     NotInteresting,
     ParallelOracle,
     Reduced,
     Search,
-    Step,
     Terms,
     Verdict,
     ddmin,
@@ -179,11 +179,11 @@ def test_steps_show_each_needed_candidate_in_order_and_which_was_accepted() -> N
     start = (1, 2, 3)
     shown = list(steps(ddmin(start), lambda c, ahead: Verdict.YES if 1 in c else Verdict.NO, start=start))
     assert shown == [
-        Step((1, 2, 3), Verdict.YES, accepted=True, asked=1),
-        Step((), Verdict.NO, accepted=False, asked=2),
-        Step((1,), Verdict.YES, accepted=True, asked=3),
-        Step((), Verdict.NO, accepted=False, asked=3),
-        Step((), Verdict.NO, accepted=False, asked=3),
+        JudgedCandidate((1, 2, 3), Verdict.YES, accepted=True, asked=1),
+        JudgedCandidate((), Verdict.NO, accepted=False, asked=2),
+        JudgedCandidate((1,), Verdict.YES, accepted=True, asked=3),
+        JudgedCandidate((), Verdict.NO, accepted=False, asked=3),
+        JudgedCandidate((), Verdict.NO, accepted=False, asked=3),
     ]
 
 

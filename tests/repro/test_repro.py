@@ -36,7 +36,7 @@ from exportdoctor.repro.pipeline import script_limits
 from exportdoctor.repro.reduction import Reducer, Reduction
 from exportdoctor.repro.script import code_lines, imports_of
 from exportdoctor.repro.verdict_log import VerdictLog
-from exportdoctor.repro.verify import raised, verify
+from exportdoctor.repro.verify import read_exception, verify
 from exportdoctor.store import journal
 from exportdoctor.store.runs import read_run
 
@@ -168,7 +168,7 @@ def test_the_last_exception_of_a_printed_traceback_is_read_with_all_its_lines() 
         'direct cause of the following exception:\n\nTraceback (most recent call last):\n  File "b", line 2\n'
         "    f()\na.b.Broken: first\n  second\nthird\n"
     )
-    assert raised(output) == ("a.b.Broken", "first\n  second\nthird")
+    assert read_exception(output) == ("a.b.Broken", "first\n  second\nthird")
 
 
 def test_imports_are_packages_without_pythons_own() -> None:
@@ -292,13 +292,14 @@ class Model(torch.nn.Module):
 def test_a_function_without_source_is_imported_from_its_module_and_the_script_says_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from exportdoctor.worker.repro.script_builder import Script
+    from exportdoctor.worker.repro.prune import CodeSelection
+    from exportdoctor.worker.repro.script_builder import ScriptBuilder
 
     (tmp_path / "sourceless.py").write_text(NO_SOURCE)
     monkeypatch.syspath_prepend(tmp_path)
     module = importlib.import_module("sourceless")
-    script = Script({}, None, substitute=False, decorators=False)
-    text = script.text([f"model = {script.instance(module.Model())}"])
+    script = ScriptBuilder(CodeSelection.of(None, substitute=False, decorators=False), {})
+    text = script.render([f"model = {script.module_code(module.Model())}"])
     assert f"sys.path.insert(0, {str(tmp_path)!r})\nfrom sourceless import crop" in text
     assert "= lambda hidden: hidden / 2" in text  # a lambda has its line, and a C function its name
     assert "torch.special.expit" in text

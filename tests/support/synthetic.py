@@ -284,7 +284,7 @@ def cured_part() -> ev.PartFinished:
                 Alternative(
                     shims=("precompute-grid", "frozen-values"),
                     soundness="specialised",
-                    why="less sound: specialised",
+                    why="less sound",
                     proof=Proof(inputs_tried=1, max_abs_diff=0.0, stage="run", on="a small model with random weights"),
                     steps=(
                         Step(

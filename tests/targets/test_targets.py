@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from exportdoctor.core.errors import ExportdoctorError, TargetError, UsageError
 from exportdoctor.core.target import BuildOptions, TargetRef
 from exportdoctor.targets import Plan, preset_names, resolve
-from targets_tiny import FAMILIES, write_config
+from tiny_configs import FAMILIES, write_config
 
 FIVE = ("vision", "text", "decode", "full", "video")
 FACTORY = "def build():\n    raise RuntimeError('run')\n\nif True:\n    def other(): ...\n"

@@ -311,8 +311,8 @@ def test_a_rescan_repeats_the_options_of_the_run() -> None:
     offered = available_commands(replace(view, started=started), selected(view, "full"))
     command = next(command for command in offered if "Rescan full" in command.title)
     assert command.argv[3:-1] == (
-        "scan", "Qwen2.5-VL-3B", "--part", "full", "--image-size", "476x672", "--static", "--timeout", "9",
-        "--jobs", "3", "--exhaustive", "--no-cure", "--shims", "/x/mine.py", "--no-cache", "--quiet", "--out",
+        "scan", "Qwen2.5-VL-3B", "--part", "full", "--image-size", "476x672", "--static", "--exhaustive",
+        "--no-cure", "--shims", "/x/mine.py", "--timeout", "9", "--jobs", "3", "--no-cache", "--quiet", "--out",
     )  # fmt: skip
     assert command.opens is not None
 

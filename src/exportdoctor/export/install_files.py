@@ -1,4 +1,4 @@
-"""Files get their final names only when they are whole: the only place that puts an export where the user wants it.
+"""Puts the files of an export where the user wants them, under their final names only when they are complete.
 
 Everything is written into a folder beside the final place, flushed, and renamed. Whatever happens, no half-written
 file is left under a final name, and the folder is gone.

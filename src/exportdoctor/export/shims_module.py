@@ -104,7 +104,7 @@ def caches():
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModuleHeader:
-    """What the module says of itself. `made_by` is the command, `versions` those of the proof, `program` the file that
+    """The header of the module. `made_by` is the command, `versions` those of the proof, `program` the file that
     was proved, `imports` what must be imported before that can be loaded. With `image_input` it brings the module that
     makes patches of a plain image.
     """

@@ -11,14 +11,14 @@ from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, S
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeAlias, TypeVar, cast
 
-from exportdoctor.reduce.search import Search
-from exportdoctor.reduce.verdict import Ended, NotInteresting, Reduced, Step, Verdict
+from exportdoctor.reduce.search_protocol import Search
+from exportdoctor.reduce.verdict import Ended, JudgedCandidate, NotInteresting, Reduced, Verdict
 
 C = TypeVar("C")
 C_contra = TypeVar("C_contra", contravariant=True)
 R = TypeVar("R")
 
-Steps: TypeAlias = Generator[Step[C], None, Reduced[C, R]]
+Steps: TypeAlias = Generator[JudgedCandidate[C], None, Reduced[C, R]]
 
 
 def itself(candidate: Hashable) -> Hashable:
@@ -117,22 +117,22 @@ class _Drive(Generic[C]):
     def _is_new(self, candidate: C) -> bool:
         return self.terms.key(candidate) not in self.verdicts
 
-    def step(self, candidate: C, queue: _Lookahead[C]) -> Step[C]:
+    def step(self, candidate: C, queue: _Lookahead[C]) -> JudgedCandidate[C]:
         verdict = self.judge(candidate, queue)
         size = self.terms.size
         accepted = verdict is Verdict.YES and size(candidate) <= size(self.smallest)
         if accepted:
             self.smallest = candidate
-        return Step(candidate, verdict, accepted, len(self.verdicts))
+        return JudgedCandidate(candidate, verdict, accepted, len(self.verdicts))
 
-    def begin(self) -> Generator[Step[C], None, None]:
+    def begin(self) -> Generator[JudgedCandidate[C], None, None]:
         """Judge the start: is there anything to reduce?"""
         first = self.step(self.smallest, _Lookahead(()))
         yield first
         if first.verdict is not Verdict.YES:
             raise NotInteresting(self.smallest, first.verdict)
 
-    def first_interesting(self, batch: Iterable[C]) -> Generator[Step[C], None, int | None]:
+    def first_interesting(self, batch: Iterable[C]) -> Generator[JudgedCandidate[C], None, int | None]:
         """The index of the first interesting candidate of a batch."""
         queue = _Lookahead(batch)
         for index, candidate in enumerate(queue):
@@ -142,7 +142,7 @@ class _Drive(Generic[C]):
                 return index
         return None
 
-    def search(self, search: Search[C, R]) -> Generator[Step[C], None, R]:
+    def search(self, search: Search[C, R]) -> Generator[JudgedCandidate[C], None, R]:
         try:
             batch = next(search)
             while True:

@@ -122,7 +122,7 @@ def make_repro(request: ReproRequest, tell: Tell) -> ReproResult:
         others = () if reduction.interrupted else find_incidental_failures(judge, collector, context)
     header = Header(
         origin=origin_of(finding),
-        expected=_expected(seen, sighting),
+        expected=_expected_line(seen, sighting),
         environment=seen.environment,
         made_by=request.made_by,
         remarks=tuple(note for note in notes if "no source" in note),
@@ -240,7 +240,7 @@ def _needed_notes(draft: ScriptDraft, source: str) -> list[str]:
     return [note for note in draft.notes if "imported from" not in note or used & set(note.split())]
 
 
-def _expected(seen: ReproducedFailure, sighting: Sighting) -> str:
+def _expected_line(seen: ReproducedFailure, sighting: Sighting) -> str:
     """What a user of the script will see, in one line."""
     if sighting.died:
         return sighting.died.replace("_", " ")

@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 from exportdoctor.core.protocol.repro import CANDIDATE_FILE
 from exportdoctor.reduce import (
     Ended,
+    JudgedCandidate,
     ParallelOracle,
     Reduced,
     Search,
-    Step,
     Terms,
     Verdict,
     drive,
@@ -156,7 +156,7 @@ class Reducer:
             finally:
                 oracle.close()
 
-    def _follow(self, course: Generator[Step[str], None, Reduced[str, str]], source: str) -> Reduction:
+    def _follow(self, course: Generator[JudgedCandidate[str], None, Reduced[str, str]], source: str) -> Reduction:
         best, closest, asked = source, None, 0
         began = shown = time.monotonic()
         try:

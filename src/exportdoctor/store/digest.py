@@ -18,19 +18,17 @@ from exportdoctor.core.codec import encode
 from exportdoctor.core.events import AnyEvent, PartCaptured, TargetOpened
 from exportdoctor.core.file_hash import file_sha256
 from exportdoctor.core.probe import Probe
-from exportdoctor.core.scan_options import ScanOptions
+from exportdoctor.core.scan_options import ScanOptions, result_options
 
 # these change how torch, transformers or the user's code behave
 _VARIABLES = ("TORCH", "PYTORCH", "TRANSFORMERS_", "HF_", "CUDA_VISIBLE", "PYTHONPATH", "PYTHONHASHSEED")
-# limits and speed do not change a result; runs in which a limit was hit are never reused
-_NOT_ASKED = {"jobs": 1, "use_cache": True, "timeout": None, "memory_mb": None, "shim_files": ()}
 _PACKAGE = Path(__file__).parent.parent
 _ROOMS = ("core", "data", "engine", "reduce", "shims", "targets", "worker")
 
 
 def request_digest(identity: Mapping[str, object], options: ScanOptions) -> str:
     """The digest of a whole scan. `identity` is what the target says that its answers depend on."""
-    asked = msgspec.structs.replace(options, **_NOT_ASKED)
+    asked = msgspec.structs.replace(result_options(options), shim_files=())
     shims = [file_digest(Path(name)) for name in options.shim_files]
     return _digest([identity, asked, shims, surroundings()])
 

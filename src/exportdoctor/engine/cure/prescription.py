@@ -41,7 +41,6 @@ def _alternative(cured: CuringSet, best: CuringSet, catalogue: ShimCatalogue, *,
         shims=cured.shims,
         soundness=catalogue.soundness(cured.shims),
         why=not_chosen_note(
-            catalogue.soundness(cured.shims),
             cured.shims,
             best.shims,
             less_sound=catalogue.rank(cured.shims) > catalogue.rank(best.shims),

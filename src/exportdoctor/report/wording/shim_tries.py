@@ -1,36 +1,36 @@
-"""What is said of shims that were tried, of searches that found none, and of probes that could not be made."""
+"""Sentences about shims that were tried, searches that found none, and probes that could not be made."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from exportdoctor.core.failure.messages import first_line
-from exportdoctor.core.outcome import Outcome, OutcomeStatus
+from exportdoctor.core.outcome import Agreement, Outcome, OutcomeStatus
 
 PART_ITSELF = "the part itself"
-SMALL_MODEL = "a small twin with random weights"
-STRUCTURE_ALONE = "structure alone, no values"
-OF_SMALL_MODEL = " (numbers of a small twin)"
+SMALL_MODEL = "a small model with random weights"
+STRUCTURE_ALONE = "structure only, no values"
+OF_SMALL_MODEL = " (compared on a small model)"
 
-MET_BEFORE = "a failure that was met before"
-NONE_CURES = "none of the shims that fit cures it"
-NONE_FITS = "no shim fits its failure"
-NOT_AT_FULL_SIZE = "what cures the small twin does not cure the part at its full size"
-NOT_COMPARED_ON_SMALL_MODEL = "its numbers could not be compared with eager's on the small twin"
-NO_VALUES = "it exports, but no values were at hand to compare its numbers with eager's"
+MET_BEFORE = "a failure seen before"
+NONE_CURES = "no known shim makes it export"
+NONE_FITS = "no known shim applies to this failure"
+NOT_AT_FULL_SIZE = "the shims that work on the small model do not work at full size"
+NOT_COMPARED_ON_SMALL_MODEL = "the outputs could not be compared with eager on the small model"
+NO_VALUES = "it exports with shims, but there are no values to compare its outputs with eager"
 
-NO_OPAQUE_OPERATOR = "its own code was not asked: the legacy exporter knows no opaque operator"
+NO_OPAQUE_OPERATOR = "own code not tested: the legacy exporter does not support opaque operators"
 
 
 def try_note(outcome: Outcome) -> str:
-    """What there is to say of a try beyond its result."""
+    """What else is known of a try; empty for nothing."""
     if outcome.status == OutcomeStatus.NOT_APPLICABLE:
         return outcome.note.partition(": ")[2] or outcome.note  # it begins with the shim's own name
     if outcome.note or outcome.signal:
         return outcome.note or (outcome.signal or "")
     wrong = next((row for row in outcome.numbers if not row.holds), None)
     if wrong is not None:
-        what = wrong.trouble or f"differs from eager by {wrong.max_abs:.1e} (allowed {wrong.tolerance:.0e})"
+        what = wrong.trouble or f"differs from eager by {wrong.max_abs:.1e} (tolerance {wrong.tolerance:.0e})"
         return f"exports, but on inputs {wrong.inputs}: {what}"
     if outcome.status.ended_the_process:
         return outcome.status.replace("_", " ")
@@ -38,18 +38,18 @@ def try_note(outcome: Outcome) -> str:
 
 
 def raised_note(outcome: Outcome) -> str:
-    """What a try raised that leads nowhere, in a line."""
+    """What a try raised, in a line."""
     facts = outcome.failure.exceptions if outcome.failure is not None else ()
     return f"raises {facts[0].name}: {first_line(facts[0].message, 120)}".rstrip(": ") if facts else ""
 
 
 def outcome_line(outcome: Outcome) -> str:
-    """What happened in an attempt, in a line."""
+    """How an attempt ended, in a line."""
     if outcome.stages.get("export") == "pass":
         if outcome.passed:
             return "exports"
         refuses = outcome.agrees_at_its_size
-        return "exports, but " + ("refuses other sizes or values" if refuses else "its numbers differ from eager's")
+        return "exports, but " + ("refuses other sizes or values" if refuses else "its outputs differ from eager")
     if outcome.note:
         return f"{outcome.status.replace('_', ' ')}: {outcome.note}"
     failure = outcome.failure
@@ -60,20 +60,27 @@ def outcome_line(outcome: Outcome) -> str:
     return f"fails{where}: {first.name}: {first_line(first.message, 200)}"
 
 
-def not_chosen_note(soundness: str, shims: Sequence[str], best: Sequence[str], *, less_sound: bool) -> str:
-    """Why a set of shims that cures as well as `best` was not chosen."""
+def not_chosen_note(shims: Sequence[str], best: Sequence[str], *, less_sound: bool) -> str:
+    """Why a set of shims that works as well as `best` was not chosen."""
     if less_sound:
-        return f"less sound: {soundness}"
+        return "less sound"
     if len(shims) > len(best):
-        return f"as sound, and needs {len(shims)} shims"
-    return "as sound, and found later"
+        return f"equally sound, but needs {len(shims)} shims"
+    return "equally sound"
 
 
 def no_opaque_note(outcome: Outcome) -> str:
     """Why a module's own code could not be exported without its children."""
-    return f"its own code could not be asked: no opaque operator stands here ({outcome.note})"
+    return f"own code not tested: an opaque operator cannot replace its children ({outcome.note})"
 
 
 def kept_children_note(outcome: Outcome) -> str:
     """Which children ran as they are while their parent's own code was exported."""
-    return f"its own code was asked without replacing {'; '.join(outcome.kept_children)}"
+    return f"own code tested without replacing {'; '.join(outcome.kept_children)}"
+
+
+def agreement_line(row: Agreement) -> str:
+    """How the exported program compares with eager on one set of inputs."""
+    result = row.trouble or f"max |Δ| {row.max_abs:.1e}, tolerance {row.tolerance:.0e}"
+    verb = "refuses" if row.refused else "matches eager on" if row.holds else "differs from eager on"
+    return f"{verb} {row.inputs}: {result}"

@@ -12,7 +12,7 @@ from exportdoctor.torch_internals.fake_tensors import fake_tensor_class, is_fake
 
 
 def export_torchscript(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], shapes: Any) -> bytes:
-    """Trace and translate `module`, without its weights. `shapes` has no say: a trace follows the example's sizes.
+    """Trace and translate `module`, without its weights. `shapes` is ignored: a trace has the example's sizes.
 
     Fake parameters and inputs are replaced by zeros of the same shape, strides and dtype: the tracer records
     operators, and control flow on fake values would already have failed in the capture.

@@ -29,7 +29,7 @@ InputDim = tuple[int, int | None]
 
 @dataclass(frozen=True)
 class _LeafIndex:
-    """Stands for the leaf of that index in a nest of containers."""
+    """Placeholder for the leaf of that index in nested containers."""
 
     index: int
 
@@ -46,7 +46,7 @@ def leaves_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[str, 
 
 
 def differing_dims(first: list[tuple[str, Any]], second: list[tuple[str, Any]]) -> dict[int, tuple[int, ...]] | None:
-    """The dimensions in which two captures of one call differ; None where the calls cannot be compared."""
+    """The dimensions in which two captures of one call differ; None if the calls cannot be compared."""
     if [path for path, _ in first] != [path for path, _ in second]:
         return None
     found: dict[int, tuple[int, ...]] = {}
@@ -73,17 +73,17 @@ def size_at(leaves: list[tuple[str, Any]], place: InputDim) -> int:
 
 
 def has_size_below_two(leaves: list[tuple[str, Any]], dims: Dims) -> bool:
-    """Whether a dynamic dimension has size 0 or 1 here, which torch would take for a constant."""
+    """Whether a dynamic dimension has size 0 or 1 here, which torch specializes to a constant."""
     return any(leaves[index][1].shape[d] < 2 for index, many in dims.items() for d in many)
 
 
 def dynamic_shapes_of(
     module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dims: Mapping[InputDim, Any]
 ) -> dict[str, Any] | None:
-    """`dynamic_shapes` for `torch.export.export`, with what `dims` holds in each place; None where all is static.
+    """`dynamic_shapes` for `torch.export.export` with these `dims`; None if all sizes are static.
 
-    torch wants one entry for each argument of forward, in containers of the same types, and a list of children for
-    a registered class.
+    torch expects one entry for each argument of forward, in containers of the same types, and a list of children for a
+    registered class.
     """
     if not dims:
         return None
@@ -137,7 +137,7 @@ def spell_out_kwargs(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dic
 
 
 def input_facts(leaves: list[tuple[str, Any]], axes: Mapping[InputDim, str]) -> tuple[InputFact, ...]:
-    """The leaves as a report shows them."""
+    """The leaves as they appear in a report."""
     return tuple(_fact(index, path, leaf, axes) for index, (path, leaf) in enumerate(leaves))
 
 

@@ -1,4 +1,4 @@
-"""Copies of captured inputs: taken before the call, so that what the call does to them is not seen.
+"""Copies of captured inputs, made before the call, which may change them.
 
 Tensors keep shape, strides, dtype, device and aliasing. Real values are kept up to a budget; larger
 floating-point tensors are kept as fake ones, because an export needs their shapes alone.
@@ -98,7 +98,7 @@ def _copy_object(value: Any, memo: dict[int, Any], budget: CopyBudget) -> Any:
     """Caches, ModelOutputs, dataclasses: a shallow copy whose attributes are then copied one by one."""
     try:
         copied = copy.copy(value)
-    except Exception:  # an object that cannot be copied is passed on as it is: export will say what it thinks of it
+    except Exception:  # an object that cannot be copied is used as it is; if that matters, the export fails
         return value
     memo[id(value)] = copied
     if isinstance(copied, dict):

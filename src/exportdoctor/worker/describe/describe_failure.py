@@ -1,4 +1,4 @@
-"""Turns an exception into a Failure: the only place that reads tracebacks, and it reads frames, never text.
+"""Turns an exception into a Failure, from the frames of its traceback and not from their text.
 
 Dynamo interprets the user's code instead of running it, so its frames are taken from its interpreter objects,
 which are found on the same traceback.
@@ -21,7 +21,7 @@ Names = Mapping[int, str]
 
 
 def describe_failure(error: BaseException, *, stage: Stage, names: Names) -> Failure:
-    """What `error` says. `names` maps `state_id(module)` to its FQN within the scanned part."""
+    """The failure that `error` is. `names` maps `state_id(module)` to its FQN within the scanned part."""
     chain = tuple(cause_chain(error))
     return Failure(
         stage=stage,
@@ -68,7 +68,7 @@ def _stack(chain: tuple[BaseException, ...], names: Names) -> Iterator[Frame]:
 def _with_recorded(stack: tuple[Frame, ...], chain: tuple[BaseException, ...]) -> tuple[Frame, ...]:
     """Dynamo shortens tracebacks, in strict mode to nothing, in the body of a higher-order op to the call of it.
 
-    Its own record of the user's stack then tells the rest; what it repeats of `stack` is left out.
+    Its own record of the user's stack has the rest; frames that are in `stack` already are left out.
     """
     known = {(frame.file, frame.line) for frame in stack if frame.user}
     for error in reversed(chain):
@@ -124,5 +124,5 @@ def _recorded_frames(error: BaseException) -> Iterator[Frame]:
 def _message(error: BaseException) -> str:
     try:
         return str(error)
-    except Exception as broken:  # an exception whose __str__ raises is still a failure to be told
+    except Exception as broken:  # an exception whose __str__ raises is still a failure
         return f"<{type(error).__name__} whose message cannot be read: {type(broken).__name__}>"

@@ -1,4 +1,4 @@
-"""Where the guard was made that a declared dynamic dimension violates: torch tells when tracing is over, not where.
+"""Where the guard was made that a declared dynamic dimension violates: torch reports it after tracing, without a line.
 
 `ShapeGuard.sloc` holds torch's own frame and, outside of strict mode, no user frame; so guards are noted as they
 are made. A symbol is known by its sources (`L['x'].size()[0]`), which stand in the message, or by its `Dim`'s name.
@@ -46,7 +46,7 @@ class GuardLog:
     made: list[Guard] = field(default_factory=list)
 
     def frame_of_violated(self, chain: tuple[BaseException, ...]) -> Frame | None:
-        """The user's line that made the guard that the innermost constraint violation of `chain` tells of."""
+        """The user's line that made the guard of the innermost constraint violation in `chain`."""
         statement = next((text for error in reversed(chain) if (text := _statement(error))), None)
         if statement is None:
             return None

@@ -17,7 +17,7 @@ from exportdoctor.worker.describe.python_frames import is_user_frame, tracebacks
 
 
 def user_names(chain: tuple[BaseException, ...], graph: torch.fx.Graph) -> dict[torch.fx.Node, str]:
-    """Node -> name; the innermost frame's name counts. Nodes that nobody has named are left out."""
+    """Node -> name; the innermost frame's name counts. Nodes without a name are left out."""
     names: dict[torch.fx.Node, str] = {}
     for error in chain:
         frames = [link.tb_frame for link in tracebacks(error)]

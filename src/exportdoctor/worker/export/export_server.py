@@ -43,7 +43,7 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True, kw_only=True)
 class PartPiece:
-    """One part that becomes one file. `suffix` tells the files of a pair apart."""
+    """One part that becomes one file. `suffix` distinguishes the files of a pair."""
 
     part: BuiltPart
     suffix: str = ""
@@ -137,7 +137,7 @@ def _result(
     trouble = next((made.trouble for made in found if made.trouble is not None), None)
     notes = [note for made in found for note in made.notes]
     if len({row.inputs for row in numbers}) == 1:
-        notes.append("there is one size of inputs alone: other sizes are not proved")
+        notes.append("there are inputs of only one size, so other sizes are not verified")
     return ExportResult(
         verdict=_verdict(numbers, trouble),
         files=tuple(one for made in found for one in made.files),

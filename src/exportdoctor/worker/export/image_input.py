@@ -1,4 +1,4 @@
-"""An image encoder that takes a plain image: patches, positions and windows are made inside of the graph.
+"""An image encoder that takes a plain image: patches, positions and windows are computed inside the graph.
 
 The closed forms here hold for an encoder whose patches come in merged blocks, row by row, with square windows over the
 blocks. That they are this encoder's is checked against what it makes itself, on several grids, before they are used.

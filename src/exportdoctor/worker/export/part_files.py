@@ -1,4 +1,4 @@
-"""One part made into one file, loaded again and run: the stages of a handover, each failure with its place.
+"""Exports one part to a file, loads it again and runs it; a failure of any stage has the node and line it came from.
 
 Eager ran before the shims were applied; the files run while they hold, for a program that takes a registered cache
 needs the registration.
@@ -190,7 +190,7 @@ def _as_onnx(job: PartJob, made: PartExport, call: ExportCall, program: Any) -> 
 def _add_split(job: PartJob, made: PartExport, path: Path, program: Any) -> None:
     """Cut the file, and note the pieces and how they run one after the other and merged again."""
     count = job.order.split
-    job.doing(f"cutting it into {count} files")
+    job.doing(f"splitting it into {count} files")
     found = split_and_merge(path, count, device=job.device, external_data=job.order.external_data)
     made.files += found.files
     made.runs[f"{len(found.files)} files"] = lambda *inputs: found.run_pieces(flat_inputs(program, *inputs))
@@ -198,7 +198,7 @@ def _add_split(job: PartJob, made: PartExport, path: Path, program: Any) -> None
 
 
 def _plainer(at: str, error: Exception, path: Path, program: Any, example: Any, job: PartJob) -> StageFailure:
-    """The failure as it is without ONNX Runtime's optimisations: they fuse nodes, whose names say little."""
+    """The failure without ONNX Runtime's optimisations: fused nodes have names of no use."""
     if at not in ("load", "run"):
         return describe_stage_failure(at, error, prefix=job.part.prefix, model=path)
     stage = "load"
@@ -247,7 +247,7 @@ def _is_disk(error: Exception) -> bool:
 
 
 _DISK_WORDS = ("No space left", "failed writing file", "File too large", "unexpected pos", "iostream error")
-"""What torch's archive writer says of a disk that is full: most often only that it stands elsewhere than it should."""
+"""Messages of torch's archive writer on a full disk; most often it only reports an unexpected position."""
 
 
 def _join(prefix: str, path: str) -> str:

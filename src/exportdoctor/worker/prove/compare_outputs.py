@@ -1,4 +1,4 @@
-"""What a program computed beside what eager computed: the only place that decides whether their numbers agree here."""
+"""Compares the outputs of a program with those of eager, with a tolerance for each dtype."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from exportdoctor.core.failure.messages import first_line
 from exportdoctor.core.outcome import Agreement
 
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
-"""Of the largest value of eager's output, at least of _LEAST: small outputs are not right because they are small."""
+"""Relative to the largest absolute value of eager's output, or to _LEAST if that is smaller."""
 
 _LEAST = 1e-2
-"""Rounding on the way is of numbers about one, also where the outputs are smaller."""
+"""Intermediate values are about one even if the outputs are smaller, and so is their rounding."""
 
 LARGEST = sys.float_info.max
-"""Stands for infinity, which JSON cannot say."""
+"""In place of infinity, which JSON does not have."""
 
 _SMALL = 1e-3
-"""Elements below this share of the largest have no relative difference worth telling."""
+"""Elements below this share of the largest are left out of the relative difference."""
 
 
 def tensors_in(value: Any) -> list[torch.Tensor]:
@@ -31,7 +31,7 @@ def tensors_in(value: Any) -> list[torch.Tensor]:
 
 
 def compare_outputs(title: str, answers: Sequence[Any], wanted: Sequence[Any]) -> Agreement:
-    """Leaf by leaf; told is the tensor that fits worst. A leaf that is no tensor must be equal."""
+    """The agreement of the tensor that fits worst. Leaves that are no tensors must be equal."""
     if len(answers) != len(wanted):
         return Agreement(inputs=title, trouble=f"{len(answers)} outputs, and eager gives {len(wanted)}")
     found = []
@@ -71,7 +71,7 @@ def _alike(one: Any, other: Any) -> bool:
 
 
 def largest_difference(one: torch.Tensor, other: torch.Tensor) -> tuple[float, float, float]:
-    """The largest absolute and relative difference, and what is allowed of the first. Whole numbers must be equal."""
+    """The largest absolute and relative difference, and the tolerance for the first. Whole numbers must be equal."""
     one, other = one.detach().cpu(), other.detach().cpu()
     if not other.is_floating_point():
         return float((one != other).sum()), 0.0, 0.0

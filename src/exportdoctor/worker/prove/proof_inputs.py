@@ -1,4 +1,4 @@
-"""The input sets on which a file is proved: the example, other sizes, a padded batch. Eager accepts each of them."""
+"""The input sets on which a file is verified: the example, other sizes, a padded batch; eager accepts each."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ def _with_answer(part: BuiltPart, inputs: Inputs, example: Inputs) -> InputSet:
 def sizes_title(part: BuiltPart, inputs: Inputs) -> str:
     """The sizes of the dynamic axes by name, `batch 2, sequence 13`; without any, the shapes of the inputs."""
     found = {axis: size for axis, places in part.axes.items() if (size := _size_at(places[0], inputs)) is not None}
-    told = {axis: size for axis, size in found.items() if not is_derived(axis)}
-    if told:
-        return ", ".join(f"{axis} {size}" for axis, size in told.items())
+    named = {axis: size for axis, size in found.items() if not is_derived(axis)}
+    if named:
+        return ", ".join(f"{axis} {size}" for axis, size in named.items())
     shapes = [tuple(leaf.shape) for leaf in tree_flatten(inputs)[0] if isinstance(leaf, torch.Tensor)]
     return ", ".join(" x ".join(map(str, shape)) or "scalar" for shape in shapes[:4])
 

@@ -23,7 +23,7 @@ from exportdoctor.core.protocol.scan import Capture, Open
 from exportdoctor.worker import environment
 from exportdoctor.worker.capture.session import PartCapture
 from exportdoctor.worker.open_target import OpenTarget
-from exportdoctor.worker.repro.draft_variants import drafts
+from exportdoctor.worker.repro.draft_variants import write_drafts
 from exportdoctor.worker.repro.recorder import Record
 from exportdoctor.worker.repro.single_call import can_be_captured_alone, one_call
 from exportdoctor.worker.repro.watched_run import run_watched
@@ -44,7 +44,7 @@ def harvest(command: DraftRequest) -> Iterator[DraftReply]:
     yield ReproducedFailure(outcome=outcome, exporter=probe.exporter, environment=environment.versions())
     notes: list[str] = []
     remarks = (f"this failure is flaky: it was seen in 1 of {times} attempts",) if times > 1 else ()
-    for draft in drafts(part, probe, record, notes):
+    for draft in write_drafts(part, probe, record, notes):
         yield msgspec.structs.replace(draft, notes=(*remarks, *draft.notes))
     yield NoMoreDrafts(notes=tuple(notes))
 

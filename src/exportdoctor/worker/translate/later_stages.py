@@ -1,6 +1,6 @@
 """The stages after an export: translation to ONNX, and with real values the file loaded, run and compared with eager.
 
-What fails there is told like any other failure: with the submodule and the line that the graph's node came from.
+A failure there is described like any other: with the submodule and the line that the graph's node came from.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class StageFailed(Exception):
 def run_later_stages(program: Any, module: torch.nn.Module, call: Call, *, to: str, prefix: str) -> dict[str, str]:
     """Translate the program of `module`, and with `to` = ort load, run and compare it; returns the stages passed.
 
-    Raises StageFailed. Without values only the translation is asked: an ONNX file of fake weights cannot be run.
+    Raises StageFailed. Without real values only the translation is tried: an ONNX file with fake weights cannot run.
     """
     if to != "ort" or _fake(module, call):
         _stage("translate", lambda: translate(program, optimise=False), (), prefix)

@@ -104,7 +104,7 @@ def drop_assertions(program: Any) -> int:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Without what torch.onnx says of libraries that are not there, and of names that it copies."""
+    """Silences torch.onnx's messages about missing libraries and copied names."""
     loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir")]
     before = [logger.level for logger in loggers]
     for logger in loggers:

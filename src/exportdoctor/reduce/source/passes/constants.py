@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from functools import partial
 from math import isfinite, isqrt
 
-from exportdoctor.reduce.search import Search, lift
+from exportdoctor.reduce.search_protocol import Search, lift
 from exportdoctor.reduce.source.source_version import SourceVersion
 from exportdoctor.reduce.source.sweep import one_sweep
 from exportdoctor.reduce.source.tree import Edit, replace_node

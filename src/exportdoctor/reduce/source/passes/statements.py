@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from exportdoctor.reduce.ddmin import chunk_sizes, chunks_from_the_back
-from exportdoctor.reduce.search import Search
+from exportdoctor.reduce.search_protocol import Search
 from exportdoctor.reduce.source.names import is_self
 from exportdoctor.reduce.source.source_version import SourceVersion
 from exportdoctor.reduce.source.sweep import one_sweep, sweep

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from exportdoctor.core.report import Alternative, PartRecord, Prescription, Proof, Report
 from exportdoctor.report.wording.pieces import count
+from exportdoctor.report.wording.shim_tries import PART_ITSELF
 
 EXPORT_LABEL = "Export it with: "
-WHOLE_PART = "the part itself"
-"""`Proof.on` where the outputs were compared on the part, not on a small model."""
 _SOUNDNESS = {
     "exact": "exact",
     "signature": "changes the inputs",
@@ -100,7 +99,7 @@ def _alternative(other: Alternative) -> str:
 
 
 def _verified_on(proof: Proof) -> str:
-    return "Verified" if proof.on in ("", WHOLE_PART) else f"Verified on {proof.on}"
+    return "Verified" if proof.on in ("", PART_ITSELF) else f"Verified on {proof.on}"
 
 
 def _proof_sentence(proof: Proof, *, fixed: bool) -> str:
