@@ -304,7 +304,8 @@ def test_a_function_without_source_is_imported_from_its_module_and_the_script_sa
     assert "= lambda hidden: hidden / 2" in text  # a lambda has its line, and a C function its name
     assert "torch.special.expit" in text
     assert any("crop has no source" in note and "<string>" in note for note in script.notes)
-    exec(text, space := {})
+    space: dict[str, Any] = {}
+    exec(text, space)
     assert space["model"](module.torch.ones(3)).shape == (2,)
 
 
