@@ -331,10 +331,10 @@ def test_a_call_that_one_draft_replaces_by_its_value_is_a_call_in_the_next_draft
 def test_a_call_that_is_captured_alone_is_the_same_as_in_the_whole_capture() -> None:
     from exportdoctor.core.protocol.scan import Capture, Open
     from exportdoctor.core.target import TargetRef
-    from exportdoctor.worker.open_target import Opening
+    from exportdoctor.worker.open_target import OpenTarget
     from exportdoctor.worker.repro.single_call import one_call
 
-    opening = Opening()
+    opening = OpenTarget()
     opening.open(Open(target=TargetRef(ref=f"{FIXTURES / 'constraint_between_inputs.py'}:build"), isolation="fork"))
     assert opening.built is not None
     alone = one_call(opening.built.part("default"), "fusion")

@@ -32,13 +32,13 @@ def _enter(call: ExportCall) -> Iterator[ExportCall]:
 
 SHIM = Shim(
     id="register-cache-pytree",
-    title="transformers' caches are registered as pytree nodes",
+    title="Registers transformers' caches as pytree nodes",
     soundness="exact",
     enter=_enter,
     does=(
-        "A program may take and return values that torch can take apart into tensors. `DynamicCache` and "
-        "`EncoderDecoderCache` are registered for the export and unregistered after it; what another library had "
-        "registered for them is set aside and put back. Running the program needs the registration as well."
+        "Inputs and outputs of a program must be flattened into tensors. `DynamicCache` and "
+        "`EncoderDecoderCache` are registered for the export and unregistered afterwards; registrations "
+        "by other libraries are restored. Running the program requires the registration too."
     ),
     cures=(
         Cure(kinds=("unregistered_pytree",), message=r"DynamicCache|EncoderDecoderCache|Cache\b|cache_utils"),
@@ -46,7 +46,7 @@ SHIM = Shim(
     ),
     needs={"torch": ">=2.8", "transformers": ">=4.53"},
     link="https://github.com/pytorch/pytorch/issues/136582",
-    retire="transformers registers its caches itself, whichever way a model is exported",
+    retire="transformers registers its caches for every kind of export",
     rank=10,
     conflicts=("hf.cache-pytrees", "od.cache-serialization"),
     replaces=(

@@ -102,12 +102,13 @@ def _is_users(method: Any) -> bool:
 
 SHIM = Shim(
     id="check-as-assertion",
-    title="Checks of the inputs that only a run can decide become assertions of the program",
+    title="Turns data-dependent input checks into assertions of the program",
     soundness="exact",
     enter=_enter,
     does=(
-        "A method's `if condition: raise` on sizes or values is asked through a function: what the tracer knows raises "
-        "as before, a symbolic condition becomes an assertion that the program makes when it runs."
+        "An `if condition: raise` on sizes or values in a method is replaced by a function call. A "
+        "condition that is known during tracing raises as before; a symbolic one becomes an assertion "
+        "that the program checks when it runs."
     ),
     cures=(
         Cure(
@@ -117,7 +118,7 @@ SHIM = Shim(
     ),
     needs={"torch": ">=2.8"},
     link="https://docs.pytorch.org/docs/stable/export.html#data-and-shape-dependent-control-flow",
-    retire="torch.export turns such checks into assertions itself",
+    retire="torch.export turns such checks into assertions",
     rank=30,
     replaces=(
         Replacement(

@@ -164,15 +164,15 @@ def _is_small_integer(value: Any) -> bool:
 
 SHIM = Shim(
     id="frozen-values",
-    title="Small integer inputs, such as an image grid, are constants of the program",
+    title="Makes small integer inputs, such as an image grid, constants of the program",
     soundness="specialised",
     enter=_enter,
     does=(
-        "Integer inputs of at most 64 elements and fixed sizes become constants, and what follows from them alone is "
-        "computed before tracing: loops over their values unroll. The program no longer takes them, and is right for "
-        "these values alone."
+        "Integer inputs of at most 64 elements and fixed sizes become constants, and values that depend "
+        "only on them are computed before tracing, so loops over them are unrolled. The program does not "
+        "take them as inputs, and is valid for these values only."
     ),
-    precondition="the frozen inputs have the example's values",
+    precondition="the frozen inputs equal the example's",
     cures=(Cure(kinds=("data_dependent_value", "data_dependent_guard")),),
     needs={"torch": ">=2.8"},
     link="https://docs.pytorch.org/docs/stable/export.html",

@@ -22,7 +22,7 @@ from exportdoctor.worker.repro.literals import shapes_code
 from exportdoctor.worker.repro.prune import CodeSelection
 from exportdoctor.worker.repro.recorder import Record
 from exportdoctor.worker.repro.script_builder import ScriptBuilder
-from exportdoctor.worker.repro.watched_run import watched
+from exportdoctor.worker.repro.watched_run import run_watched
 
 _Way = tuple[str, Record | None, bool, bool]
 
@@ -49,7 +49,7 @@ def _ways(part: PartCapture, probe: Probe, record: Record) -> Iterator[_Way]:
         yield "what ran until it failed, calls of known result replaced", record, True, False
         yield "what ran until it failed", record, False, False
         yield "what ran until it failed, decorators kept", record, False, True
-    _, eager = watched(part, probe, exporting=False)  # seconds for a large model, and seldom needed
+    _, eager = run_watched(part, probe, exporting=False)  # seconds for a large model, and seldom needed
     both = Record(record.lines | eager.lines, record.codes | eager.codes, record.methods | eager.methods, {})
     yield "what runs in eager", both, False, False
     yield "what runs in eager, decorators kept", both, False, True

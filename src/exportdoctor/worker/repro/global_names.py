@@ -117,7 +117,7 @@ class NameResolver:
         self._text.import_name(name, module, folder=folder)
         reason = f" ({why})" if why else ""
         self._text.notes.append(
-            f"{name} has no source that a script can carry{reason}, so it is imported from {module}"
+            f"{name} has no source that can be copied into a script{reason}, so it is imported from {module}"
         )
         return name
 
