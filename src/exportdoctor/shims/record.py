@@ -24,11 +24,11 @@ SOUNDNESS: tuple[Soundness, ...] = get_args(Soundness)
 
 SOUNDNESS_MEANS: Mapping[Soundness, str] = {
     "exact": "same values, same inputs, all shapes",
-    "signature": "same values, but work moves out of the graph, so the program takes other inputs",
-    "precondition": "exact under a condition that it states and checks",
-    "specialised": "a dimension or a value is frozen",
+    "signature": ("same values, but part of the computation moves out of the graph, so the program takes other inputs"),
+    "precondition": "exact if a stated condition holds, which is checked",
+    "specialised": "a dimension or a value is fixed",
     "opaque": "leaves a custom op in the graph",
-    "unsound": "silences a guard or an assertion; never tried unless asked for",
+    "unsound": "silences a guard or an assertion; tried only with --allow unsound",
 }
 
 Enter = Callable[[ExportCall], AbstractContextManager[ExportCall]]

@@ -181,13 +181,13 @@ def _enter(call: ExportCall) -> Iterator[ExportCall]:
 
 SHIM = Shim(
     id="block-diagonal-attention",
-    title="Packed attention with one block-diagonal mask instead of a loop over segments",
+    title="Uses one block-diagonal mask for packed attention instead of a loop over segments",
     soundness="exact",
     enter=_enter,
     does=(
-        "A submodule that splits queries, keys and values at `cu_seqlens` attends over the whole row at once, under a "
-        "mask that is true within a segment. Right for any number and any lengths of segments; the mask takes memory "
-        "and time that grow with the square of the row."
+        "A submodule that splits queries, keys and values at `cu_seqlens` attends to the whole sequence "
+        "at once, with a mask that is true within each segment. Valid for any number and lengths of "
+        "segments. Memory and time of the mask grow with the square of the sequence length."
     ),
     cures=(
         Cure(
@@ -197,7 +197,7 @@ SHIM = Shim(
     ),
     needs={"torch": ">=2.8"},
     link="https://github.com/huggingface/transformers/pull/41992",
-    retire="transformers packs its vision attention through an operator that takes cu_seqlens",
+    retire="transformers implements packed vision attention with an operator that takes cu_seqlens",
     rank=20,
     conflicts=("hf.chunked-vision-attention", "od.Qwen2_5_VLVisionAttention"),
     replaces=(

@@ -17,7 +17,7 @@ from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.export_call import ExportCall, Named
 from exportdoctor.shims.installed_sources import as_target, folder_of, tree_of_file
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim, Soundness
-from exportdoctor.targets.pytrees import temporary_registrations
+from exportdoctor.torch_internals.pytree_registry import temporary_registrations
 
 PROVIDER = "transformers.exporters"
 _PACKAGE = "transformers.exporters"
@@ -126,7 +126,7 @@ def _shim(entry: TransformersEntry, *, alone: bool) -> Shim:
         precondition=condition,
         needs=_NEEDS,
         link=_LINK,
-        retire="transformers takes it out of its registry",
+        retire="transformers removes it from its registry",
         rank=60,
         wants=(as_target(entry.path),) if entry.path.startswith("transformers.") else (),
         replaces=(Replacement(target=as_target(entry.path), by=f"{entry.module}:{entry.function}"),),
@@ -276,7 +276,7 @@ _CACHES = Shim(
     cures=(Cure(kinds=("unregistered_pytree",), message=r"Cache"),),
     needs=_NEEDS,
     link=_LINK,
-    retire="transformers registers its caches for whoever exports",
+    retire="transformers registers its caches for every export",
     rank=60,
     conflicts=("register-cache-pytree", "od.cache-serialization"),
     replaces=(
