@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -224,7 +225,7 @@ def bench() -> Iterator[CandidateRunner]:
 def reducer_of(bench: CandidateRunner, source: str, *, questions: int) -> Reducer:
     signature = name_free_signature(bench.run(source), exporter="export")
     assert signature is not None
-    judge = CandidateJudge(bench=bench, wanted=signature, exporter="export", log=VerdictLog(None))
+    judge = CandidateJudge(runner=bench, wanted=signature, exporter="export", log=VerdictLog(None))
     clock = BudgetClock(ReductionBudget(seconds=math.inf, questions=questions), bench)
     return Reducer(judge, clock, lambda text: None)
 
@@ -304,7 +305,8 @@ def test_a_function_without_source_is_imported_from_its_module_and_the_script_sa
     assert "= lambda hidden: hidden / 2" in text  # a lambda has its line, and a C function its name
     assert "torch.special.expit" in text
     assert any("crop has no source" in note and "<string>" in note for note in script.notes)
-    exec(text, space := {})
+    space: dict[str, Any] = {}
+    exec(text, space)
     assert space["model"](module.torch.ones(3)).shape == (2,)
 
 
