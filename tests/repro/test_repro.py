@@ -309,6 +309,25 @@ def test_a_function_without_source_is_imported_from_its_module_and_the_script_sa
 
 
 @pytest.mark.slow
+def test_a_call_that_one_draft_replaces_by_its_value_is_a_call_in_the_next_draft(tmp_path: Path) -> None:
+    from exportdoctor.worker.repro.prune import CodeSelection
+    from exportdoctor.worker.repro.recorder import Record
+    from exportdoctor.worker.repro.source_lookup import definition_at
+
+    path = tmp_path / "heads.py"
+    path.write_text("def forward(self, x):\n    return x * (1 + count(x))\n")
+    function = definition_at(str(path), 1, "forward")
+    record = Record({(str(path), 2)}, {(str(path), 1)}, set(), {(str(path), 2, 2, 20, 28): ["plain", 3]})
+    texts = [
+        ast.unparse(CodeSelection.of(record, substitute=substitute, decorators=False).prune(function, str(path), "f"))
+        for substitute in (False, True, False)
+    ]
+    assert texts[1].endswith("return x * (1 + 3)")
+    assert texts[0] == texts[2]
+    assert texts[0].endswith("return x * (1 + count(x))")
+
+
+@pytest.mark.slow
 def test_a_call_that_is_captured_alone_is_the_same_as_in_the_whole_capture() -> None:
     from exportdoctor.core.protocol.scan import Capture, Open
     from exportdoctor.core.target import TargetRef

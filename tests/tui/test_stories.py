@@ -55,9 +55,9 @@ async def test_the_culprit_is_on_the_first_screen() -> None:
         assert cursor_of(app) == "model.visual"
         await shows(
             pilot,
-            "get_vision_window_index, transformers/vision_utils.py:162, called by model.visual",
+            "get_vision_window_index (transformers/vision_utils.py:162), called by model.visual",
             "grid_t, grid_h, grid_w = int(grid_t), int(grid_h), int(grid_w)",
-            "28 equal",
+            "28 identical",
         )
 
 
@@ -104,7 +104,7 @@ async def test_parts_are_tabs() -> None:
         await settled(pilot)
         await press(pilot, "right_square_bracket")
         assert app.screen.position.part == "text"
-        await shows(pilot, "text exports as it is")
+        await shows(pilot, "text exports without shims")
         await pilot.click("#parts", offset=(3, 0))
         assert app.screen.position.part == "vision"
 
@@ -334,13 +334,13 @@ async def test_the_cure_tells_before_and_after_with_its_proof_and_what_to_paste(
             pilot,
             "before  ✗ F1",
             "after   ✓ exports, max |Δ|",
-            "1. precompute-grid (signature)",
+            "1. precompute-grid (changes the inputs)",
             "2. block-diagonal-attention (exact)",
             "Verified on a small model",
             "exportdoctor export Qwen2.5-VL-3B --part vision --weights FOLDER --to pt2 -o vision.pt2",
-            "→ precompute-grid moves it on to F2",
-            "✓ precompute-grid+block-diagonal-attention cures it",
-            "○ check-as-assertion does not apply",
+            "→ precompute-grid  gets past this; next failure F2",
+            "✓ precompute-grid+block-diagonal-attention  makes it export",
+            "○ check-as-assertion  not applicable",
         )
         await press(pilot, "tab", "end")
         await shows(pilot, "with apply_shims(shims, call) as given:", 'find("block-diagonal-attention")')
@@ -370,7 +370,9 @@ async def test_a_repro_is_shown_and_copied_whole() -> None:
     async with app.run_test(size=(160, 60)) as pilot:
         await settled(pilot)
         await press(pilot, "n", "6")
-        await shows(pilot, "40 lines, torch only, verified: exportdoctor repro F2", "class Model(torch.nn.Module):")
+        await shows(
+            pilot, "40 lines, needs only torch, verified: exportdoctor repro F2", "class Model(torch.nn.Module):"
+        )
         number = [title for title, _ in copies(app.screen.selection)].index("The repro script")
         await press(pilot, "y", *["down"] * number, "enter")
         assert app.clipboard == script

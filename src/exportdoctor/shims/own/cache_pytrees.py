@@ -9,15 +9,16 @@ from typing import Any
 from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.export_call import ExportCall
 from exportdoctor.shims.record import Replacement, Shim
-from exportdoctor.targets.pytrees import cache_from, register, temporary_registrations, tensors_of
+from exportdoctor.targets.pytrees import cache_from, tensors_of
+from exportdoctor.torch_internals.pytree_registry import register_node, temporary_registrations
 
 
 def register_caches() -> None:
     """DynamicCache: key and value of each layer in turn. EncoderDecoderCache: its two caches."""
     from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 
-    register(DynamicCache, tensors_of, cache_from)
-    register(EncoderDecoderCache, _two_caches, lambda caches: EncoderDecoderCache(*caches))
+    register_node(DynamicCache, tensors_of, cache_from)
+    register_node(EncoderDecoderCache, _two_caches, lambda caches: EncoderDecoderCache(*caches))
 
 
 def _two_caches(cache: Any) -> list[Any]:
@@ -53,8 +54,8 @@ SHIM = Shim(
         Replacement(
             target="torch.utils._pytree.SUPPORTED_NODES",
             before="",
-            after="register(DynamicCache, tensors_of, cache_from)\n"
-            "register(EncoderDecoderCache, _two_caches, lambda caches: EncoderDecoderCache(*caches))\n",
+            after="register_node(DynamicCache, tensors_of, cache_from)\n"
+            "register_node(EncoderDecoderCache, _two_caches, lambda caches: EncoderDecoderCache(*caches))\n",
         ),
     ),
 )

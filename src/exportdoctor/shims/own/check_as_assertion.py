@@ -17,6 +17,7 @@ from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.export_call import ExportCall
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim
 from exportdoctor.shims.rewriting import rewrite_function, rewrite_source
+from exportdoctor.torch_internals.shape_env import has_unbacked_size
 
 _DECIDE, _COMPARE = "_check_fails", "_compare"
 
@@ -53,10 +54,9 @@ def _on_tensors(test: ast.expr) -> bool:
 def compare(sign: str, left: Any, right: Any) -> Any:
     """The comparison; as a tensor, bool (), where a size that only a run knows is in it."""
     import torch
-    from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
     sizes = [side for side in (left, right) if isinstance(side, torch.SymInt)]
-    if free_unbacked_symbols(sizes):
+    if any(has_unbacked_size(size) for size in sizes):
         left, right = (torch.scalar_tensor(side, dtype=torch.int64) for side in (left, right))
     return getattr(operator, sign)(left, right)
 

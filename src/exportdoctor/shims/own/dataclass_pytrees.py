@@ -11,7 +11,7 @@ from typing import Any
 from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.export_call import ExportCall
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim
-from exportdoctor.targets.pytrees import is_registered, register, temporary_registrations
+from exportdoctor.torch_internals.pytree_registry import is_registered, register_node, temporary_registrations
 
 
 @contextmanager
@@ -37,7 +37,7 @@ def register_fields(kind: type[Any], names: Sequence[str]) -> None:
             object.__setattr__(made, name, value)
         return made
 
-    register(kind, lambda value: [getattr(value, name) for name in names], build)
+    register_node(kind, lambda value: [getattr(value, name) for name in names], build)
 
 
 def _outputs(call: ExportCall) -> Any:

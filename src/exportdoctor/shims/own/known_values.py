@@ -17,6 +17,8 @@ from exportdoctor.core.patch_attribute import patch_attribute
 from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.export_call import ExportCall, Named, named_inputs, shapes_by_name
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim
+from exportdoctor.torch_internals.fake_tensors import is_fake
+from exportdoctor.torch_internals.tracing_modes import outside_all_modes
 
 _LARGEST = 64
 _ROW = (2, 3, 4)
@@ -36,7 +38,6 @@ class KnownValues:
     def call(self, func: Any, args: Any, kwargs: Any) -> Any:
         """The result of `func`: computed for real if it follows from known values alone, else traced."""
         import torch
-        from torch.utils._python_dispatch import _disable_current_modes
         from torch.utils._pytree import tree_leaves, tree_map
 
         if not self._is_constant(func, tree_leaves((args, kwargs))):
@@ -44,7 +45,7 @@ class KnownValues:
             if _writes(func):
                 self.known.pop(id(args[0]), None)  # from here on its values are those of the traced tensor
             return func(*traced_args, **traced_kwargs)
-        with _disable_current_modes(), torch._C.DisableTorchFunction():
+        with outside_all_modes():
             made = func(*args, **kwargs)
         self.known.update((id(value), value) for value in tree_leaves(made) if isinstance(value, torch.Tensor))
         return made
@@ -64,13 +65,12 @@ class KnownValues:
     def constant(self, value: Any) -> Any:
         """A known tensor as a constant of the graph; anything else as it is."""
         import torch
-        from torch.utils._python_dispatch import _disable_current_modes
 
         if id(value) in self.traced:
             return self.traced[id(value)]
         if id(value) not in self.known or not isinstance(value, torch.Tensor):
             return value
-        with _disable_current_modes(), torch._C.DisableTorchFunction():
+        with outside_all_modes():
             literal, dtype, device, shape = value.tolist(), value.dtype, value.device, value.shape
         self.traced[id(value)] = torch.tensor(literal, dtype=dtype, device=device).reshape(shape)
         return self.traced[id(value)]
@@ -155,11 +155,10 @@ def _drop_constants(named: Named, constants: Named) -> dict[str, Any]:
 
 def _is_small_integer(value: Any) -> bool:
     import torch
-    from torch._subclasses.fake_tensor import FakeTensor
 
     integers = (torch.int64, torch.int32, torch.int16, torch.int8)
     small = 0 < value.numel() <= _LARGEST and (value.dim() <= 1 or value.shape[-1] in _ROW)
-    return value.dtype in integers and small and not isinstance(value, FakeTensor)
+    return value.dtype in integers and small and not is_fake(value)
 
 
 SHIM = Shim(

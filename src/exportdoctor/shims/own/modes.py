@@ -11,6 +11,7 @@ from typing import Any
 from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.export_call import ExportCall, shapes_by_name
 from exportdoctor.shims.record import Enter, NotApplicable, Replacement, Shim
+from exportdoctor.torch_internals.tracing_modes import symbolic_shape_settings
 
 _GUARDS = ("data_dependent_guard", "dynamic_dim_specialised", "dims_related")
 _LINK = "https://docs.pytorch.org/docs/stable/export.html"
@@ -60,10 +61,7 @@ def _without_gradients(call: ExportCall) -> Iterator[ExportCall]:
 
 @contextmanager
 def _size_oblivious(call: ExportCall) -> Iterator[ExportCall]:
-    import torch.fx.experimental._config as module
-
-    config: Any = module
-    with config.patch(backed_size_oblivious=True):
+    with symbolic_shape_settings().patch(backed_size_oblivious=True):
         yield call
 
 

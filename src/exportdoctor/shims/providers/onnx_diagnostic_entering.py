@@ -20,7 +20,7 @@ from exportdoctor.shims.export_call import ExportCall
 from exportdoctor.shims.installed_sources import folder_of
 from exportdoctor.shims.record import Enter, NotApplicable
 from exportdoctor.shims.rewriting import rebind_globals
-from exportdoctor.targets.pytrees import temporary_registrations
+from exportdoctor.torch_internals.pytree_registry import temporary_registrations
 
 ROOT = "onnx_diagnostic.torch_export_patches"
 

@@ -17,7 +17,7 @@ from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.export_call import ExportCall, Named
 from exportdoctor.shims.installed_sources import as_target, folder_of, tree_of_file
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim, Soundness
-from exportdoctor.targets.pytrees import temporary_registrations
+from exportdoctor.torch_internals.pytree_registry import temporary_registrations
 
 PROVIDER = "transformers.exporters"
 _PACKAGE = "transformers.exporters"

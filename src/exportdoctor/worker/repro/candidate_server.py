@@ -134,7 +134,7 @@ def _warm_up() -> None:
     for strict in (False, True):
         with contextlib.suppress(Exception):
             torch.export.export(module, (torch.zeros(3, 2),), dynamic_shapes=shapes, strict=strict)
-    torch._dynamo.reset()
+    torch.compiler.reset()
 
 
 def run_candidates(requests: int) -> Iterator[Outcome]:

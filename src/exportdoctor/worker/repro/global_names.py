@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import torch
 
 from exportdoctor.core.failure.frames import TRACER_PACKAGES, is_user_file
+from exportdoctor.torch_internals.tracer_frames import is_operator, is_operator_family
 from exportdoctor.worker.repro.literals import expression, plain_code, torch_name
 from exportdoctor.worker.repro.prune import ReturnedFunction
 from exportdoctor.worker.repro.script_text import ScriptText
@@ -70,7 +71,7 @@ class NameResolver:
         if isinstance(value, logging.Logger):
             self._text.import_module("logging")
             return "logging.getLogger()"
-        if isinstance(value, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
+        if is_operator(value) or is_operator_family(value):
             return f"torch.ops.{value}".replace("::", ".")
         if isinstance(value, type | types.FunctionType | types.BuiltinFunctionType | functools._lru_cache_wrapper):
             module = getattr(value, "__module__", None)
