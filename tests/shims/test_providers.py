@@ -17,7 +17,7 @@ from exportdoctor.export.shims_module import ModuleHeader, shims_module
 from exportdoctor.shims import ExportCall, NotApplicable, Shim, ShimTrouble, call_for_part
 from exportdoctor.shims.installed_sources import folder_of
 from exportdoctor.shims.leaks import changed_places, snapshot
-from exportdoctor.shims.providers import onnx_diagnostic, onnx_diagnostic_entering
+from exportdoctor.shims.providers import onnx_diagnostic, onnx_diagnostic_patches
 from parts import main_tensor, part_of
 
 pytestmark = pytest.mark.slow
@@ -75,8 +75,8 @@ def test_the_attention_of_onnx_diagnostic_agrees_and_leaves_its_op_in_the_graph(
 @pytest.mark.skipif(not HAS_OD, reason="`make test` calls this with onnx-diagnostic in sight")
 def test_one_broken_file_of_onnx_diagnostic_costs_only_itself() -> None:
     with pytest.raises(NotApplicable, match="its file can't be loaded"):
-        onnx_diagnostic_entering.load("onnx_diagnostic.torch_export_patches.patches._patch_transformers_idefics")
-    assert onnx_diagnostic_entering.load(
+        onnx_diagnostic_patches.load("onnx_diagnostic.torch_export_patches.patches._patch_transformers_idefics")
+    assert onnx_diagnostic_patches.load(
         "onnx_diagnostic.torch_export_patches.patches._patch_transformers_output_capturing"
     )
 
