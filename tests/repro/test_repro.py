@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -224,7 +225,7 @@ def bench() -> Iterator[CandidateRunner]:
 def reducer_of(bench: CandidateRunner, source: str, *, questions: int) -> Reducer:
     signature = name_free_signature(bench.run(source), exporter="export")
     assert signature is not None
-    judge = CandidateJudge(bench=bench, wanted=signature, exporter="export", log=VerdictLog(None))
+    judge = CandidateJudge(runner=bench, wanted=signature, exporter="export", log=VerdictLog(None))
     clock = BudgetClock(ReductionBudget(seconds=math.inf, questions=questions), bench)
     return Reducer(judge, clock, lambda text: None)
 
@@ -304,8 +305,28 @@ def test_a_function_without_source_is_imported_from_its_module_and_the_script_sa
     assert "= lambda hidden: hidden / 2" in text  # a lambda has its line, and a C function its name
     assert "torch.special.expit" in text
     assert any("crop has no source" in note and "<string>" in note for note in script.notes)
-    exec(text, space := {})
+    space: dict[str, Any] = {}
+    exec(text, space)
     assert space["model"](module.torch.ones(3)).shape == (2,)
+
+
+@pytest.mark.slow
+def test_a_call_that_one_draft_replaces_by_its_value_is_a_call_in_the_next_draft(tmp_path: Path) -> None:
+    from exportdoctor.worker.repro.prune import CodeSelection
+    from exportdoctor.worker.repro.recorder import Record
+    from exportdoctor.worker.repro.source_lookup import definition_at
+
+    path = tmp_path / "heads.py"
+    path.write_text("def forward(self, x):\n    return x * (1 + count(x))\n")
+    function = definition_at(str(path), 1, "forward")
+    record = Record({(str(path), 2)}, {(str(path), 1)}, set(), {(str(path), 2, 2, 20, 28): ["plain", 3]})
+    texts = [
+        ast.unparse(CodeSelection.of(record, substitute=substitute, decorators=False).prune(function, str(path), "f"))
+        for substitute in (False, True, False)
+    ]
+    assert texts[1].endswith("return x * (1 + 3)")
+    assert texts[0] == texts[2]
+    assert texts[0].endswith("return x * (1 + count(x))")
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ candidate at a time or several (parallel_oracle.py).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Sized
+from collections.abc import Callable, Generator, Iterable, Iterator, Sized
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeAlias, TypeVar, cast
 
@@ -21,11 +21,6 @@ R = TypeVar("R")
 Steps: TypeAlias = Generator[JudgedCandidate[C], None, Reduced[C, R]]
 
 
-def itself(candidate: Hashable) -> Hashable:
-    """The default key: the candidate."""
-    return candidate
-
-
 def size_of(candidate: object) -> int:
     """The default size: a number is its own, anything else has a length."""
     return candidate if isinstance(candidate, int) else len(cast(Sized, candidate))
@@ -33,18 +28,16 @@ def size_of(candidate: object) -> int:
 
 @dataclass(frozen=True)
 class Terms(Generic[C]):
-    """What a drive may cost, and how it identifies and measures candidates.
+    """What a drive may cost, and how it measures candidates.
 
     - `questions`: the most distinct candidates that are judged
     - `should_stop`: called before each new candidate: a clock, or a flag that Ctrl-C sets
-    - `key`: what identifies a candidate, where it cannot be hashed itself
     - `size`, `distance`: for the smallest interesting candidate and the closest passing one; without a `distance`,
       the nearest in size
     """
 
     questions: int | None = None
     should_stop: Callable[[], bool] = lambda: False
-    key: Callable[[C], Hashable] = itself
     size: Callable[[C], int] = size_of
     distance: Callable[[C, C], int] | None = None
 
@@ -92,19 +85,17 @@ class _Cut(Exception):
 
 
 class _Drive(Generic[C]):
-    """The state of one drive: every verdict by key, the candidate needed last at the end, and the smallest one."""
+    """The state of one drive: every verdict, that of the candidate needed last at the end, and the smallest one."""
 
     def __init__(self, oracle: Oracle[C], start: C, terms: Terms[C]) -> None:
         self.oracle = oracle
         self.terms = terms
         self.smallest = start
-        self.verdicts: dict[Hashable, tuple[C, Verdict]] = {}
+        self.verdicts: dict[C, Verdict] = {}
 
     def judge(self, candidate: C, queue: _Lookahead[C]) -> Verdict:
-        key = self.terms.key(candidate)
-        known = self.verdicts.pop(key, None)
-        verdict = known[1] if known is not None else self._ask(candidate, queue)
-        self.verdicts[key] = candidate, verdict
+        known = self.verdicts.pop(candidate, None)
+        self.verdicts[candidate] = verdict = known if known is not None else self._ask(candidate, queue)
         return verdict
 
     def _ask(self, candidate: C, queue: _Lookahead[C]) -> Verdict:
@@ -115,7 +106,7 @@ class _Drive(Generic[C]):
         return self.oracle(candidate, lambda count: queue.ahead(count, self._is_new))
 
     def _is_new(self, candidate: C) -> bool:
-        return self.terms.key(candidate) not in self.verdicts
+        return candidate not in self.verdicts
 
     def step(self, candidate: C, queue: _Lookahead[C]) -> JudgedCandidate[C]:
         verdict = self.judge(candidate, queue)
@@ -153,7 +144,7 @@ class _Drive(Generic[C]):
 
     def result(self, ended: Ended, answer: R | None) -> Reduced[C, R]:
         """The closest passing candidate is, among equally close ones, the one that was needed last."""
-        passing = [candidate for candidate, verdict in self.verdicts.values() if verdict is Verdict.NO]
+        passing = [candidate for candidate, verdict in self.verdicts.items() if verdict is Verdict.NO]
         closest = min(reversed(passing), key=lambda one: self.terms.distance_between(one, self.smallest), default=None)
         return Reduced(self.smallest, closest, len(self.verdicts), ended, answer)
 

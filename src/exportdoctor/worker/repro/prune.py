@@ -141,6 +141,17 @@ class _Pruner(ast.NodeTransformer):
             fields["returns"] = None
         return ast.copy_location(type(node)(**fields), node)
 
+    def generic_visit(self, node: ast.AST) -> Any:
+        """A new node, because `node` belongs to the tree of a source file, which other drafts read too."""
+        fields: dict[str, Any] = {}
+        for name, value in ast.iter_fields(node):
+            if isinstance(value, list):
+                visited = [self.visit(item) if isinstance(item, ast.AST) else item for item in value]
+                fields[name] = [one for item in visited for one in (item if isinstance(item, list) else [item])]
+            else:
+                fields[name] = self.visit(value) if isinstance(value, ast.AST) else value
+        return ast.copy_location(type(node)(**fields), node)
+
     def visit_arg(self, node: ast.arg) -> Any:
         """A parameter without its annotation."""
         return ast.arg(node.arg)

@@ -19,7 +19,7 @@ def thin_statements(text: str, allowed: frozenset[str]) -> Search[str, str]:
 
     A vision tower's failure needs 5 of the 1,800 lines of its modelling file. Most classes go by halves and
     quarters of the file; line by line would be a question for each. From the back, because `return y` must go
-    before `y = f(x)` can, and because what comes after the failing line matters to nobody.
+    before `y = f(x)` can, and because what comes after the failing line does not matter.
     """
     version = SourceVersion.of(text)
     longest = max(map(len, statement_lists(version.tree)), default=0) if version else 0
