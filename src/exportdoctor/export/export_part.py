@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from exportdoctor.core.protocol.export import ExportRequest, ExportResult
-from exportdoctor.export.client import request_export
+from exportdoctor.export.export_client import request_export
 from exportdoctor.export.install_files import check_output_path, draft_folder, install, write_draft
 from exportdoctor.export.proof_file import as_json, as_markdown, proof_file
 from exportdoctor.export.shims_module import CACHES, ModuleHeader, file_name, shims_module
