@@ -224,7 +224,7 @@ def bench() -> Iterator[CandidateRunner]:
 def reducer_of(bench: CandidateRunner, source: str, *, questions: int) -> Reducer:
     signature = name_free_signature(bench.run(source), exporter="export")
     assert signature is not None
-    judge = CandidateJudge(bench=bench, wanted=signature, exporter="export", log=VerdictLog(None))
+    judge = CandidateJudge(runner=bench, wanted=signature, exporter="export", log=VerdictLog(None))
     clock = BudgetClock(ReductionBudget(seconds=math.inf, questions=questions), bench)
     return Reducer(judge, clock, lambda text: None)
 
