@@ -17,7 +17,7 @@ test: lint types contracts $(DIAGNOSTIC)/.installed
 	PYTHONPATH=$(CURDIR)/$(DIAGNOSTIC) $(BIN)/python -m pytest -k onnx_diagnostic tests/shims/test_providers.py tests/export/test_export.py
 
 quick: $(STAMP)
-	$(BIN)/python -m pytest -m "not slow and not browser" -x
+	$(BIN)/python -m pytest -n 2 -m "not slow and not browser" -x
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -83,7 +83,7 @@ def test_a_killed_run_resumes_without_asking_anything_twice(tmp_path: Path) -> N
     words, environment = command("scan", "--resume", str(tmp_path / "run"), "--json", home=tmp_path)
     done = subprocess.run(words, env=environment, capture_output=True, check=False)
     assert done.returncode == 1, done.stderr.decode()
-    report = decode(done.stdout, Report)
+    report: Report = decode(done.stdout, Report)
     finished = [event.probe.id for event in _events(journal) if isinstance(event, ev.ProbeFinished)]
     assert len(finished) == len(set(finished))
     assert report.complete
@@ -106,7 +106,7 @@ def test_interrupting_a_scan_saves_the_best_so_far_and_leaves_nobody_behind(tmp_
     _, _ = running.communicate(timeout=60)
     assert running.returncode == 130
     assert ended(processes)
-    report = decode((tmp_path / "run" / "report.json").read_bytes(), Report)
+    report: Report = decode((tmp_path / "run" / "report.json").read_bytes(), Report)
     assert not report.complete
 
 

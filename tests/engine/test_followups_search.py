@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Set
 
 import pytest
 from hypothesis import given
@@ -31,7 +32,7 @@ def failing(line: int = 7) -> Outcome:
 PASSED = Outcome(probe="p", status=OutcomeStatus.PASSED)
 
 
-def run(culprits: set[str], *, elsewhere: set[str] = frozenset()) -> tuple[Dimensions, int]:
+def run(culprits: set[str], *, elsewhere: Set[str] = frozenset()) -> tuple[Dimensions, int]:
     """The answer for a model that fails when all of `culprits` are dynamic, otherwise in `elsewhere` if any is."""
     search, asked, answer = smallest_dimensions(PROBE, ROOT, failing()), 0, None
     while True:

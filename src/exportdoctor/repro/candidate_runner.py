@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 
 from exportdoctor.core.errors import WorkerLost
-from exportdoctor.core.limits import CANDIDATE, CANDIDATE_MB
+from exportdoctor.core.limits import CANDIDATE_MB, CANDIDATE_SECONDS
 from exportdoctor.core.outcome import Outcome
 from exportdoctor.core.protocol.repro import Candidate
 from exportdoctor.process.client import spawn
@@ -24,7 +24,12 @@ class CandidateRunner:
     """
 
     def __init__(
-        self, *, width: int = 1, timeout: float = CANDIDATE, memory_mb: float = CANDIDATE_MB, log: Path | None = None
+        self,
+        *,
+        width: int = 1,
+        timeout: float = CANDIDATE_SECONDS,
+        memory_mb: float = CANDIDATE_MB,
+        log: Path | None = None,
     ) -> None:
         self.width = width
         self.timeout = timeout

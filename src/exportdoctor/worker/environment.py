@@ -1,4 +1,4 @@
-"""What the answers rest on: versions of the packages involved and the content of the source files."""
+"""What outcomes depend on: versions of the packages involved, the content of source files, free memory."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import platform
 import sys
 from functools import cache
 
+import psutil
 import torch
 
 from exportdoctor.core.failure.frames import is_local_file
@@ -29,7 +30,7 @@ def versions() -> dict[str, str]:
 
 
 def sources(model: torch.nn.Module) -> dict[str, str]:
-    """SHA-256 of each loaded source file that the answers may depend on.
+    """SHA-256 of each loaded source file that outcomes may depend on.
 
     These are the user's own files, and every loaded file of the packages that define the model's classes. Other
     installed packages count by their version.
@@ -53,6 +54,4 @@ def file_digest(path: str) -> str:
 
 def available_bytes() -> int:
     """Memory that can be had without swapping."""
-    import psutil
-
     return int(psutil.virtual_memory().available)
