@@ -1,4 +1,4 @@
-"""Each fixture's disease is found where its own file says it lies, by real scans in real worker processes."""
+"""Each fixture's failure is found where its own file says it is, by real scans in real worker processes."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def bench() -> Iterator[CandidateRunner]:
 
 
 @pytest.mark.parametrize("path", SCANS, ids=[path.stem for path in FIXTURES])
-def test_the_disease_is_found_where_it_lies_and_the_minimum_has_it_too(path: Path, bench: CandidateRunner) -> None:
+def test_the_failure_is_found_where_it_lies_and_the_minimum_has_it_too(path: Path, bench: CandidateRunner) -> None:
     expected = expected_of(path)
     events = events_of(f"{path}:build", exporter=expected["exporter"], exhaustive=True, **LIMITS.get(path.stem, {}))
     report = fold(events).report()
