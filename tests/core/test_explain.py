@@ -147,9 +147,9 @@ class Snippet:
                 _session(program)
 
     def _kind_of(self, error: BaseException, stage: str) -> str:
-        from exportdoctor.worker.describe.describe_failure import describe
+        from exportdoctor.worker.describe.describe_failure import describe_failure
 
-        failure = describe(error, stage=stage, names={})  # type: ignore[arg-type]
+        failure = describe_failure(error, stage=stage, names={})  # type: ignore[arg-type]
         op = self.example.get("op") or (failure.op.name if failure.op else None)
         exporter = self.example.get("exporter", "export")
         return classify(stage=stage, exporter=exporter, exceptions=failure.exceptions, frames=failure.frames, op=op)

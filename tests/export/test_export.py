@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from exportdoctor.core.errors import StoreError, UsageError
-from exportdoctor.export.find_prescription import prescribed
-from exportdoctor.export.install_files import check_target, drafts, place, write
-from exportdoctor.export.shims_module import About, file_name, shims_module
+from exportdoctor.export.find_prescription import find_prescription
+from exportdoctor.export.install_files import check_output_path, draft_folder, install, write_draft
+from exportdoctor.export.shims_module import ModuleHeader, file_name, shims_module
 from exportdoctor.shims import Shim, find, in_order, registry
 
 TINY, CHAIN = "Qwen2.5-VL-3B-tiny", "precompute-grid+block-diagonal-attention"
@@ -72,40 +72,40 @@ def test_no_prescription_is_told_with_the_scan_that_would_make_one(
 ) -> None:
     monkeypatch.setenv("EXPORTDOCTOR_HOME", str(tmp_path))
     with pytest.raises(UsageError, match="No scan of") as caught:
-        prescribed(TINY, "vision")
+        find_prescription(TINY, "vision")
     assert f"exportdoctor scan {TINY} --part vision" in caught.value.hint
 
 
 def test_files_appear_under_their_names_only_when_they_are_whole(tmp_path: Path) -> None:
     (tmp_path / "a.bin").write_bytes(b"old")
-    with pytest.raises(StoreError, match="cannot be written"), drafts(tmp_path, "a") as draft:
+    with pytest.raises(StoreError, match="cannot be written"), draft_folder(tmp_path, "a") as draft:
         cut_off(draft)
     assert [path.name for path in tmp_path.iterdir()] == ["a.bin"]
     assert (tmp_path / "a.bin").read_bytes() == b"old"
-    with drafts(tmp_path, "a") as draft:
-        write(draft / "a.bin", b"whole")
-        assert place(draft, tmp_path, ["a.bin"]) == (tmp_path / "a.bin",)
+    with draft_folder(tmp_path, "a") as draft:
+        write_draft(draft / "a.bin", b"whole")
+        assert install(draft, tmp_path, ["a.bin"]) == (tmp_path / "a.bin",)
     assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"whole"]
 
 
 def cut_off(draft: Path) -> None:
     """A first file is there, and the second finds no place."""
-    write(draft / "a.bin", b"half")
-    write(draft / "b" / "b.bin", b"")
+    write_draft(draft / "a.bin", b"half")
+    write_draft(draft / "b" / "b.bin", b"")
 
 
 def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for place_of in (tmp_path / "file" / "below", Path("/proc/nowhere")):
-        with pytest.raises(StoreError) as caught, drafts(place_of, "a"):
+        with pytest.raises(StoreError) as caught, draft_folder(place_of, "a"):
             pass
         assert "\n" not in caught.value.line()
     with pytest.raises(StoreError, match="is a folder"):
-        check_target(tmp_path)
+        check_output_path(tmp_path)
 
 
 def carried(*shims: Shim, image_input: bool = False) -> str:
-    about = About(
+    about = ModuleHeader(
         title=TINY, part="vision", made_by="exportdoctor export x", versions={"torch": "2"}, program="v.pt2",
         image_input=image_input,
     )  # fmt: skip

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import torch
 
-from exportdoctor.core.protocol.export import Handed, Order
+from exportdoctor.core.protocol.export import ExportResult, Order
 from exportdoctor.core.target import BuildOptions, TargetRef
-from exportdoctor.worker.export.export_server import hand_over
+from exportdoctor.worker.export.export_server import export_target
 from exportdoctor.worker.translate.onnx_session import OnnxSession
 
 pytestmark = pytest.mark.slow
@@ -25,18 +25,18 @@ ROOT = Path(__file__).parents[2]
 FACTORIES = ROOT / "tests" / "support" / "export_targets.py"
 
 
-def made(folder: Path, ref: str, part: str, **order: Any) -> Handed:
+def made(folder: Path, ref: str, part: str, **order: Any) -> ExportResult:
     """The answer of the worker, asked in this process: torch's exporters take long to import."""
     options = {name: order.pop(name) for name in ("dtype", "weights") if name in order}
     target = TargetRef(ref=ref, parts=(part,), options=BuildOptions(device="cpu", **options))
-    return hand_over(Order(target=target, part=part, folder=str(folder), stem=part, **order), lambda what: None)
+    return export_target(Order(target=target, part=part, folder=str(folder), stem=part, **order), lambda what: None)
 
 
-def factory(folder: Path, name: str, **order: Any) -> Handed:
+def factory(folder: Path, name: str, **order: Any) -> ExportResult:
     return made(folder, f"{FACTORIES}:{name}", "default", **order)
 
 
-def sizes(handed: Handed) -> list[str]:
+def sizes(handed: ExportResult) -> list[str]:
     assert [row.trouble for row in handed.numbers if row.trouble] == []
     assert all(row.holds for row in handed.numbers)
     return list(dict.fromkeys(row.inputs.rpartition(", ")[0] or row.inputs for row in handed.numbers))

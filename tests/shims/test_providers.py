@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import exportdoctor.shims as sh
-from exportdoctor.export.shims_module import About, shims_module
+from exportdoctor.export.shims_module import ModuleHeader, shims_module
 from exportdoctor.shims import ExportCall, NotApplicable, Shim, ShimTrouble, call_of
 from exportdoctor.shims.leaks import changed, snapshot
 from exportdoctor.shims.providers import onnx_diagnostic, onnx_diagnostic_entering
@@ -96,7 +96,7 @@ def test_a_branch_on_a_tensor_is_rewritten_as_cond_by_onnx_diagnostic() -> None:
 
 @pytest.mark.skipif(not HAS_OD, reason="`make test` calls this with onnx-diagnostic in sight")
 def test_a_shim_of_onnx_diagnostic_works_where_it_was_carried_and_exportdoctor_is_not_there(tmp_path: Path) -> None:
-    about = About(title="x", part="default", made_by="exportdoctor export x", versions={})
+    about = ModuleHeader(title="x", part="default", made_by="exportdoctor export x", versions={})
     (tmp_path / "cure.py").write_text(shims_module([sh.find("od.rewrite-control-flow")], about))
     (tmp_path / "branching.py").write_text((Path(__file__).parents[1] / "support" / "branching.py").read_text())
     use = (

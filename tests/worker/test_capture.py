@@ -10,8 +10,8 @@ from torch import nn
 
 from exportdoctor.worker.capture.dim_names import all_dynamic
 from exportdoctor.worker.capture.dynamic_dims import dynamic_shapes_of, leaves_of
-from exportdoctor.worker.capture.forward_hooks import add_dims, record
-from exportdoctor.worker.capture.snapshot import Budget, snapshot
+from exportdoctor.worker.capture.forward_hooks import add_dims, record_calls
+from exportdoctor.worker.capture.snapshot import CopyBudget, snapshot
 
 
 class Store:
@@ -49,7 +49,7 @@ class Forgetful(nn.Module):
 
 def test_inputs_are_those_before_the_call() -> None:
     model = Forgetful()
-    calls = record(model, (torch.zeros(3, 4), Store()), {}, budget=Budget())
+    calls = record_calls(model, (torch.zeros(3, 4), Store()), {}, budget=CopyBudget())
     call = calls[id(model.writer)].kept[0]
     assert torch.equal(call.args[0], torch.zeros(3, 4))
     assert call.args[1].kept == []
@@ -59,7 +59,7 @@ def test_the_model_the_inputs_and_the_grad_mode_are_left_as_they_were() -> None:
     model, x, store = Forgetful(), torch.zeros(3, 4), Store()
     before = {name: dict(child.__dict__) for name, child in model.named_modules()}
     mean = model.norm.running_mean.clone()  # type: ignore[union-attr, operator]
-    record(model, (x, store), {}, budget=Budget())
+    record_calls(model, (x, store), {}, budget=CopyBudget())
     assert {name: dict(child.__dict__) for name, child in model.named_modules()} == before
     assert torch.equal(model.norm.running_mean, mean)  # type: ignore[arg-type]
     assert model.norm.num_batches_tracked == 0
@@ -72,13 +72,13 @@ def test_the_model_the_inputs_and_the_grad_mode_are_left_as_they_were() -> None:
 def test_a_forward_that_raises_leaves_no_hooks() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(3, 3))
     with pytest.raises(RuntimeError):
-        record(model, (torch.zeros(2, 4),), {}, budget=Budget())
+        record_calls(model, (torch.zeros(2, 4),), {}, budget=CopyBudget())
     assert not any(child._forward_pre_hooks for child in model.modules())
 
 
 def test_modules_that_are_never_called_have_no_calls() -> None:
     model = Forgetful()
-    assert id(model.unused) not in record(model, (torch.zeros(3, 4), Store()), {}, budget=Budget())
+    assert id(model.unused) not in record_calls(model, (torch.zeros(3, 4), Store()), {}, budget=CopyBudget())
 
 
 class Pair(NamedTuple):
@@ -89,7 +89,7 @@ class Pair(NamedTuple):
 def test_a_snapshot_shares_no_storage_keeps_aliases_and_containers() -> None:
     tensor = torch.arange(4)
     value = {"a": [tensor, (tensor, None)], "b": Pair(tensor, {"x": 1.5})}
-    copied = snapshot(value, budget=Budget())
+    copied = snapshot(value, budget=CopyBudget())
     assert copied["a"][0] is copied["a"][1][0] is copied["b"].left
     assert copied["a"][0].data_ptr() != tensor.data_ptr()
     assert isinstance(copied["b"], Pair)
@@ -98,7 +98,7 @@ def test_a_snapshot_shares_no_storage_keeps_aliases_and_containers() -> None:
 
 
 def test_beyond_the_budget_only_shapes_are_kept() -> None:
-    budget = Budget(left=1000)
+    budget = CopyBudget(left=1000)
     kept = snapshot((torch.ones(4096), torch.arange(4096), torch.ones(4)), budget=budget)
     assert [type(tensor).__name__ for tensor in kept] == ["FakeTensor", "Tensor", "Tensor"]
     assert kept[0].shape == (4096,)
@@ -117,8 +117,8 @@ def _call(size: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 def test_what_differs_between_two_captures_is_dynamic() -> None:
     module = Sized()
-    first = record(module, *_call(5), budget=Budget())
-    add_dims(first, record(module, *_call(8), budget=Budget()))
+    first = record_calls(module, *_call(5), budget=CopyBudget())
+    add_dims(first, record_calls(module, *_call(8), budget=CopyBudget()))
     call = first[id(module)].kept[0]
     assert [path for path, _ in leaves_of(call.args, call.kwargs)] == [
         "args[0]", "kwargs['length']", "kwargs['table']['bias']", "kwargs['extra'][0]",
@@ -135,6 +135,6 @@ def test_what_differs_between_two_captures_is_dynamic() -> None:
 
 def test_a_dynamic_size_of_one_is_taken_from_the_other_capture() -> None:
     module = Sized()
-    first = record(module, *_call(2), budget=Budget())
-    add_dims(first, record(module, *_call(8), budget=Budget()))
+    first = record_calls(module, *_call(2), budget=CopyBudget())
+    add_dims(first, record_calls(module, *_call(8), budget=CopyBudget()))
     assert first[id(module)].kept[0].args[0].shape == (2, 8)

@@ -15,11 +15,10 @@ from torch.export import Dim
 from exportdoctor.core.events import ProbeFinished, ProbeStarted
 from exportdoctor.core.probe import Probe
 from exportdoctor.targets.built import BuiltPart
-from exportdoctor.worker.attempt.export_attempt import attempt, attempt_thriftily
-from exportdoctor.worker.attempt.fast_export import Economy, finished
-from exportdoctor.worker.attempt.in_process import is_harmless
+from exportdoctor.worker.attempt.export_attempt import attempt, attempt_fast
+from exportdoctor.worker.attempt.fast_export import FastExport, finish_graphs, has_no_side_effects
 from exportdoctor.worker.attempt_child import fork
-from exportdoctor.worker.capture.session import capture, root_alone
+from exportdoctor.worker.capture.session import capture_part, capture_root_only
 from scanning import events_of
 
 Given = tuple[nn.Module, tuple[Any, ...], Any]
@@ -79,9 +78,9 @@ def part_of(given: Given) -> BuiltPart:
 def test_a_program_made_thriftily_has_the_same_graph_and_code(given: Callable[[], Given]) -> None:
     module, args, shapes = given()
     plain = torch.export.export(module, args, dynamic_shapes=shapes, strict=False)
-    with Economy().within():
+    with FastExport().within():
         thrifty = torch.export.export(module, args, dynamic_shapes=shapes, strict=False)
-        finished(thrifty)
+        finish_graphs(thrifty)
     assert thrifty.graph_module.code == plain.graph_module.code
     assert [str(node.meta.get("val")) for node in thrifty.graph.nodes] == [
         str(node.meta.get("val")) for node in plain.graph.nodes
@@ -101,7 +100,7 @@ def test_nothing_of_torch_stays_replaced() -> None:
 
     before = held()
     try:
-        with Economy().within():
+        with FastExport().within():
             assert all(one != other for one, other in zip(held(), before, strict=True))
             raise KeyboardInterrupt
     except KeyboardInterrupt:
@@ -112,7 +111,7 @@ def test_a_saving_that_this_torch_has_no_hook_for_is_left_out(monkeypatch: pytes
     from torch.utils import _traceback
 
     monkeypatch.delattr(_traceback, "_extract_symbolized_tb")
-    with Economy().within():
+    with FastExport().within():
         assert not hasattr(_traceback, "_extract_symbolized_tb")
 
 
@@ -132,9 +131,9 @@ def test_code_is_compiled_less_often_and_none_is_left_when_the_program_is_finish
     module, args, shapes = attention()
     torch.export.export(module, args, dynamic_shapes=shapes, strict=False)
     plain = len(compiled)
-    with Economy().within():
+    with FastExport().within():
         program = torch.export.export(module, args, dynamic_shapes=shapes, strict=False)
-    finished(program)
+    finish_graphs(program)
     assert len(compiled) - plain < plain
     graphs = [one for one in program.graph_module.modules() if hasattr(one, "_needs_recompile")]
     assert not any(graph._needs_recompile() for graph in graphs)
@@ -151,20 +150,20 @@ def test_code_is_compiled_less_often_and_none_is_left_when_the_program_is_finish
 )
 def test_an_answer_that_a_saving_may_have_changed_is_none(given: Callable[[], Given], *, in_doubt: bool) -> None:
     probe = Probe(part="default", fqn="")
-    assert (attempt_thriftily(root_alone(part_of(given())), probe) is None) is in_doubt
+    assert (attempt_fast(capture_root_only(part_of(given())), probe) is None) is in_doubt
 
 
 def test_an_answer_without_doubt_is_the_plain_one() -> None:
     probe = Probe(part="default", fqn="")
-    thrifty = attempt_thriftily(root_alone(part_of(branching())), probe)
-    plain = attempt(root_alone(part_of(branching())), probe)
+    thrifty = attempt_fast(capture_root_only(part_of(branching())), probe)
+    plain = attempt(capture_root_only(part_of(branching())), probe)
     assert thrifty is not None
     assert (thrifty.status, thrifty.failure) == (plain.status, plain.failure)
 
 
 def test_a_child_in_doubt_has_no_answer(tmp_path: Path) -> None:
-    part, log = root_alone(part_of(chosen())), str(tmp_path / "log")
-    child = fork(Probe(part="default", fqn=""), lambda probe: attempt_thriftily(part, probe), log=log, close=())
+    part, log = capture_root_only(part_of(chosen())), str(tmp_path / "log")
+    child = fork(Probe(part="default", fqn=""), lambda probe: attempt_fast(part, probe), log=log, close=())
     _, status, usage = os.wait4(child.pid, 0)
     assert child.ended(status, usage.ru_maxrss).signal == "exit code 75"
 
@@ -216,12 +215,12 @@ class Layers(nn.Module):
 
 def test_only_plain_layers_of_torch_need_no_process_of_their_own() -> None:
     model = Layers().eval()
-    part = capture(part_of((model, (torch.randn(3, 4),), None)), exporter="export")
-    asked = {fqn: is_harmless(part, Probe(part="default", fqn=fqn)) for fqn in part.distinct}
+    part = capture_part(part_of((model, (torch.randn(3, 4),), None)), exporter="export")
+    asked = {fqn: has_no_side_effects(part, Probe(part="default", fqn=fqn)) for fqn in part.distinct}
     assert asked == {"": False, "plain": True, "hooked": False, "odd": False, "norm": False, "own": False}
-    assert not is_harmless(part, Probe(part="default", fqn="plain", shims=("no-grad",)))
+    assert not has_no_side_effects(part, Probe(part="default", fqn="plain", shims=("no-grad",)))
     model.plain.train()
-    assert not is_harmless(part, Probe(part="default", fqn="plain"))
+    assert not has_no_side_effects(part, Probe(part="default", fqn="plain"))
 
 
 LAYERS = """

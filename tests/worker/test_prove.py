@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from exportdoctor.shims import ExportCall
-from exportdoctor.worker.prove.compare_outputs import agreement
+from exportdoctor.worker.prove.compare_outputs import compare_outputs
 from exportdoctor.worker.prove.cure_inputs import cure_inputs
 
 pytestmark = pytest.mark.slow
@@ -36,11 +36,11 @@ pytestmark = pytest.mark.slow
     ],
 )
 def test_leaves_agree_where_shape_dtype_and_numbers_do(answer: Any, wanted: Any, holds: bool) -> None:
-    assert agreement("a set", [answer], [wanted]).holds is holds
+    assert compare_outputs("a set", [answer], [wanted]).holds is holds
 
 
 def test_another_number_of_outputs_is_no_agreement() -> None:
-    assert "2 outputs" in agreement("a set", [1, 2], [1]).trouble
+    assert "2 outputs" in compare_outputs("a set", [1, 2], [1]).trouble
 
 
 class Reads(nn.Module):

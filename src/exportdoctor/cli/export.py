@@ -77,7 +77,7 @@ def export(context: click.Context, /, **given: Any) -> int:
     Exit code: 0 proved, 1 the file is right at some sizes only, or there is none, 2 usage, 3 the target does not
     build or run, 4 our own fault.
     """
-    from exportdoctor.export.export_part import make
+    from exportdoctor.export.export_part import export_part
     from exportdoctor.export.summary import headline, lines_of, plain
 
     begun = time.monotonic()
@@ -90,7 +90,7 @@ def export(context: click.Context, /, **given: Any) -> int:
     order, output = _order(given)
     command = shlex.join(("exportdoctor", *context.obj))
     with Interruption():
-        made = make(order, output=output, command=command, doing=doing)
+        made = export_part(order, output=output, command=command, doing=doing)
     lines = [headline(order, made.handed), *lines_of(order, made.handed, made.shims)]
     lines += [f"  wrote   {path}" for path in made.placed]
     text = "\n".join(lines) + "\n"
@@ -156,11 +156,11 @@ def _output(given: dict[str, Any], part: str) -> Path:
 def _shims(given: dict[str, Any], ref: str, part: str) -> tuple[str, ...]:
     """Those asked for, else those prescribed; checked to exist, to fit and to go together."""
     asked, files = _names(given), _files(given)
-    from exportdoctor.export.find_prescription import prescribed
+    from exportdoctor.export.find_prescription import find_prescription
     from exportdoctor.shims import find, installed_versions
     from exportdoctor.shims.composing import conflict
 
-    names = prescribed(ref, part) if asked is None else asked
+    names = find_prescription(ref, part) if asked is None else asked
     versions = installed_versions()
     for place, name in enumerate(names):
         if name.startswith("static-dim:"):

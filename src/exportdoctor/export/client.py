@@ -11,12 +11,12 @@ from pathlib import Path
 
 from exportdoctor.core.codec import decode, encode
 from exportdoctor.core.errors import ExportdoctorError, TargetError, UsageError, WorkerLost
-from exportdoctor.core.protocol.export import AnyReply, Doing, Handed, Order, Refused
+from exportdoctor.core.protocol.export import AnyReply, Doing, ExportResult, Order, Refused
 
 _ROOT = str(Path(__file__).resolve().parents[2])
 
 
-def asked(order: Order, doing: Callable[[str], None]) -> Handed:
+def asked(order: Order, doing: Callable[[str], None]) -> ExportResult:
     """What the worker made. Raises UsageError and TargetError as the worker says, WorkerLost where it died."""
     process = _started()
     try:
@@ -30,7 +30,7 @@ def asked(order: Order, doing: Callable[[str], None]) -> Handed:
             match reply:
                 case Doing(what=what):
                     doing(what)
-                case Handed():
+                case ExportResult():
                     return reply
                 case Refused():
                     raise _error(reply)

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import msgspec
 
-from exportdoctor.core.protocol.export import Handed, Order
+from exportdoctor.core.protocol.export import ExportResult, Order
 from exportdoctor.export.client import asked
-from exportdoctor.export.install_files import check_target, drafts, place, write
+from exportdoctor.export.install_files import check_output_path, draft_folder, install, write_draft
 from exportdoctor.export.proof_file import as_json, as_markdown, proof_file
-from exportdoctor.export.shims_module import CACHES, About, file_name, shims_module
+from exportdoctor.export.shims_module import CACHES, ModuleHeader, file_name, shims_module
 from exportdoctor.export.summary import headline
 from exportdoctor.shims import Shim, find, in_order, installed_versions
 
@@ -20,51 +20,53 @@ _KEPT = ("proved", "specialised")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Export:
+class InstalledExport:
     """What was made, and the files that are there now, the one asked for first."""
 
     order: Order
-    handed: Handed
+    handed: ExportResult
     shims: tuple[Shim, ...]
     placed: tuple[Path, ...]
 
 
-def make(order: Order, *, output: Path, command: str, doing: Callable[[str], None]) -> Export:
+def export_part(order: Order, *, output: Path, command: str, doing: Callable[[str], None]) -> InstalledExport:
     """Make the files beside `output`, prove them, and put them there if their numbers hold. Raises what stops it."""
-    check_target(output)
-    with drafts(output.parent, order.stem) as draft:
+    check_output_path(output)
+    with draft_folder(output.parent, order.stem) as draft:
         handed = asked(msgspec.structs.replace(order, folder=str(draft)), doing)
         names = tuple(handed.shims)
         if handed.needs_caches and CACHES not in names:
             names = (*names, CACHES)
-        shims = in_order([_found(name, order) for name in names])
-        final = _placed(order, handed, draft, output.parent) if handed.verdict in _KEPT else ()
+        shims = in_order([_find_shim(name, order) for name in names])
+        final = _install(order, handed, draft, output.parent) if handed.verdict in _KEPT else ()
         texts = _texts(order, handed, shims, command)
         for name, data in texts.items():
-            write(draft / name, data)
-        return Export(order=order, handed=handed, shims=shims, placed=(*final, *place(draft, output.parent, [*texts])))
+            write_draft(draft / name, data)
+        return InstalledExport(
+            order=order, handed=handed, shims=shims, placed=(*final, *install(draft, output.parent, [*texts]))
+        )
 
 
-def _found(name: str, order: Order) -> Shim:
+def _find_shim(name: str, order: Order) -> Shim:
     kind, _, axis = name.partition(":")
     axes = {axis: ()} if kind == "static-dim" and axis else None
     return find(name, files=order.shim_files, axes=axes)
 
 
-def _placed(order: Order, handed: Handed, draft: Path, folder: Path) -> tuple[Path, ...]:
+def _install(order: Order, handed: ExportResult, draft: Path, folder: Path) -> tuple[Path, ...]:
     """Weights first, so that no file is there whose weights are not."""
     data = [name for one in handed.files for name in one.data]
-    moved = place(draft, folder, [*data, *(one.name for one in handed.files)])
+    moved = install(draft, folder, [*data, *(one.name for one in handed.files)])
     return (*moved[len(data) :], *moved[: len(data)])
 
 
-def _texts(order: Order, handed: Handed, shims: Sequence[Shim], command: str) -> dict[str, bytes]:
+def _texts(order: Order, handed: ExportResult, shims: Sequence[Shim], command: str) -> dict[str, bytes]:
     texts = {f"{order.stem}.proof.json": as_json(proof_file(order, handed, shims, command))}
     texts[f"{order.stem}.proof.md"] = as_markdown(order, handed, shims, command).encode()
     if shims and handed.verdict in _KEPT:
         kept = {"torch", "transformers", "onnxruntime"} | {name for shim in shims for name in shim.needs}
         known = {**installed_versions(), **handed.environment}
-        about = About(
+        about = ModuleHeader(
             title=order.target.ref,
             part=order.part,
             made_by=command,

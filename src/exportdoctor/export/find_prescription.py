@@ -20,7 +20,7 @@ class _Slice(msgspec.Struct, frozen=True):
     parts: tuple[PartRecord, ...] = ()
 
 
-def prescribed(target: str, part: str) -> tuple[str, ...]:
+def find_prescription(target: str, part: str) -> tuple[str, ...]:
     """The ids of the newest finished scan's prescription for the part; none where it exports as it is.
 
     Raises UsageError where no scan of the target knows how to export the part.

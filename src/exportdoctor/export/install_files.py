@@ -17,7 +17,7 @@ from exportdoctor.store.disk import make_folder, refusal
 
 
 @contextmanager
-def drafts(folder: Path, stem: str) -> Iterator[Path]:
+def draft_folder(folder: Path, stem: str) -> Iterator[Path]:
     """A new folder below `folder`, for files on their way there; removed in the end. Raises StoreError."""
     make_folder(folder)
     draft = folder / f".{stem}.{os.getpid()}.part"
@@ -31,17 +31,17 @@ def drafts(folder: Path, stem: str) -> Iterator[Path]:
         shutil.rmtree(draft, ignore_errors=True)
 
 
-def place(draft: Path, folder: Path, names: Sequence[str]) -> tuple[Path, ...]:
+def install(draft: Path, folder: Path, names: Sequence[str]) -> tuple[Path, ...]:
     """Move these files from `draft` to `folder`, the last of `names` last: a file that refers to others comes after.
 
     Raises StoreError; what had been there before is replaced file by file.
     """
     for name in names:
         _flush(draft / name)
-    return tuple(_moved(draft / name, folder / name) for name in names)
+    return tuple(_move(draft / name, folder / name) for name in names)
 
 
-def write(path: Path, data: bytes) -> None:
+def write_draft(path: Path, data: bytes) -> None:
     """Write a file of a draft folder. Raises StoreError."""
     try:
         path.write_bytes(data)
@@ -49,7 +49,7 @@ def write(path: Path, data: bytes) -> None:
         raise refusal(path, error) from error
 
 
-def _moved(source: Path, final: Path) -> Path:
+def _move(source: Path, final: Path) -> Path:
     try:
         os.replace(source, final)
     except OSError as error:
@@ -65,7 +65,7 @@ def _flush(path: Path) -> None:
         raise refusal(path, error) from error
 
 
-def check_target(path: Path) -> None:
+def check_output_path(path: Path) -> None:
     """Raise StoreError where `path` can be no file: it is a folder, or its parent is a file."""
     if path.is_dir():
         raise StoreError(f"{path} is a folder", hint="Give -o the name of a file in it")

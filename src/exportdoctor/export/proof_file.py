@@ -8,7 +8,7 @@ import msgspec
 
 from exportdoctor.core.codec import pretty
 from exportdoctor.core.outcome import Agreement
-from exportdoctor.core.protocol.export import Handed, Order, Precision, Trouble, Written
+from exportdoctor.core.protocol.export import ExportResult, Order, Precision, Trouble, Written
 from exportdoctor.export.summary import headline, lines_of
 from exportdoctor.shims import Shim
 
@@ -49,7 +49,7 @@ class ProofFile(msgspec.Struct, frozen=True, kw_only=True):
     environment: dict[str, str] = {}
 
 
-def proof_file(order: Order, handed: Handed, shims: Sequence[Shim], command: str) -> ProofFile:
+def proof_file(order: Order, handed: ExportResult, shims: Sequence[Shim], command: str) -> ProofFile:
     """The record of what was made and what it computed."""
     return ProofFile(
         target=order.target.ref,
@@ -84,10 +84,10 @@ def as_json(proof: ProofFile) -> bytes:
     return pretty(proof)
 
 
-def as_markdown(order: Order, handed: Handed, shims: Sequence[Shim], command: str) -> str:
+def as_markdown(order: Order, handed: ExportResult, shims: Sequence[Shim], command: str) -> str:
     """The same for a reader."""
     used = [shim for shim in shims if shim.id in handed.shims]
-    rows = [f"| {row.inputs} | {_shown(row)} |" for row in handed.numbers]
+    rows = [f"| {row.inputs} | {_format_row(row)} |" for row in handed.numbers]
     sections = [
         f"# {headline(order, handed)}",
         f"`{command}`",
@@ -99,7 +99,7 @@ def as_markdown(order: Order, handed: Handed, shims: Sequence[Shim], command: st
     return "\n\n".join(sections) + "\n"
 
 
-def _shown(row: Agreement) -> str:
+def _format_row(row: Agreement) -> str:
     if row.trouble:
         return row.trouble.replace("|", "\\|")
     return f"largest difference {row.max_abs:.2g}, relative {row.max_rel:.2g}, allowed {row.tolerance:.2g}"

@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from exportdoctor.core.errors import UsageError
-from exportdoctor.export.source_bundler import Carrier, source_of
-from exportdoctor.export.wrapping import commented, wrapped
+from exportdoctor.export.source_bundler import SourceBundler, source_of
 from exportdoctor.shims import SOUNDNESS_MEANS, Shim
 from exportdoctor.store.places import slug
 
@@ -104,7 +103,7 @@ def caches():
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class About:
+class ModuleHeader:
     """What the module says of itself. `made_by` is the command, `versions` those of the proof, `program` the file that
     was proved, `imports` what must be imported before that can be loaded. With `image_input` it brings the module that
     makes patches of a plain image.
@@ -125,37 +124,37 @@ def file_name(ref: str, part: str) -> str:
     return f"shims_for_{re.sub(r'[^0-9a-z]+', '_', f'{slug(ref)}_{part.lower()}').strip('_')}.py"
 
 
-def shims_module(shims: Sequence[Shim], about: About) -> str:
+def shims_module(shims: Sequence[Shim], about: ModuleHeader) -> str:
     """The module's text. Raises UsageError where a shim's source cannot be carried."""
-    carrier = Carrier(reserved=_PUBLIC)
-    carrier.carry(_CALL, "ExportCall")
-    carrier.carry(_EXPORTING, "export_program")
-    carrier.carry(_RECORD, "NotApplicable")
+    bundler = SourceBundler(reserved=_PUBLIC)
+    bundler.add(_CALL, "ExportCall")
+    bundler.add(_EXPORTING, "export_program")
+    bundler.add(_RECORD, "NotApplicable")
     if about.image_input:
-        carrier.files[_PLAIN_IMAGE] = str(Path(__file__).parents[1] / "worker" / "export" / "image_input.py")
-        carrier.carry(_PLAIN_IMAGE, "PlainImage")
+        bundler.files[_PLAIN_IMAGE] = str(Path(__file__).parents[1] / "worker" / "export" / "image_input.py")
+        bundler.add(_PLAIN_IMAGE, "PlainImage")
     entries = []
     for shim in shims:
-        carrier.parts.append(f"# {shim.id}: {shim.title}")
-        entries.append((shim.id, _expression(carrier, shim)))
+        bundler.parts.append(f"# {shim.id}: {shim.title}")
+        entries.append((shim.id, _expression(bundler, shim)))
     for name in ("contextmanager", "ExitStack"):
-        carrier.imports[name] = ("contextlib", name)
+        bundler.imports[name] = ("contextlib", name)
     tail = _TAIL.format(table="\n".join(f'    "{name}": {text},' for name, text in entries))
     if about.program.endswith(".pt2"):
         opaque = tuple(shim.id for shim in shims if shim.soundness == "opaque")
         tail += (_LOAD_OPAQUE_TAIL if opaque else _LOAD_TAIL).format(imports=about.imports, opaque=opaque)
-        carrier.imports.update({"importlib": ("importlib", ""), "torch": ("torch", "")})
+        bundler.imports.update({"importlib": ("importlib", ""), "torch": ("torch", "")})
     if any(name == CACHES for name, _ in entries):
         tail += _CACHE_TAIL.format(name=CACHES)
-    parts = [_header(shims, about), _imports(carrier), "\n\n\n".join(carrier.parts), "", tail.strip("\n")]
+    parts = [_header(shims, about), _imports(bundler), "\n\n\n".join(bundler.parts), "", tail.strip("\n")]
     text = "\n\n".join(parts) + "\n"
     compile(text, "<shims>", "exec")
     return text
 
 
-def _expression(carrier: Carrier, shim: Shim) -> str:
+def _expression(bundler: SourceBundler, shim: Shim) -> str:
     try:
-        return _of_function(carrier, shim.enter, _identifier(shim.id))
+        return _of_function(bundler, shim.enter, _identifier(shim.id))
     except (OSError, TypeError, SyntaxError, LookupError) as error:
         raise UsageError(
             f"The source of the shim {shim.id} cannot be carried into a file of its own: {error}",
@@ -167,39 +166,39 @@ def _identifier(name: str) -> str:
     return re.sub(r"\W+", "_", name).strip("_")
 
 
-def _of_function(carrier: Carrier, function: Callable[..., Any], name: str) -> str:
+def _of_function(bundler: SourceBundler, function: Callable[..., Any], name: str) -> str:
     """An expression for a function: its name, or a call of a factory that gives it what it closed over."""
     plain = inspect.unwrap(function)
     module = plain.__module__
     if module not in sys.modules or not module.startswith("exportdoctor."):
-        carrier.files[module] = inspect.getsourcefile(plain) or ""
+        bundler.files[module] = inspect.getsourcefile(plain) or ""
     if not plain.__code__.co_freevars:
-        return carrier.carry(module, plain.__qualname__, called=f"_{name}")
+        return bundler.add(module, plain.__qualname__, called=f"_{name}")
     cells = zip(plain.__code__.co_freevars, plain.__closure__ or (), strict=True)
     values = {variable: cell.cell_contents for variable, cell in cells}
-    given = ", ".join(f"{key}={_literal(carrier, value, f'{name}_{key}')}" for key, value in values.items())
+    given = ", ".join(f"{key}={_literal(bundler, value, f'{name}_{key}')}" for key, value in values.items())
     factory = f"_made_{name}"
-    body = textwrap.indent(textwrap.dedent(_nested(carrier, module, plain)), "    ")
-    carrier.parts.append(f"def {factory}({', '.join(values)}):\n{body}\n\n    return {plain.__name__}")
+    body = textwrap.indent(textwrap.dedent(_nested_source(bundler, module, plain)), "    ")
+    bundler.parts.append(f"def {factory}({', '.join(values)}):\n{body}\n\n    return {plain.__name__}")
     return f"{factory}({given})"
 
 
-def _nested(carrier: Carrier, module: str, plain: Any) -> str:
-    source = source_of(module, carrier.files.get(module, ""))
+def _nested_source(bundler: SourceBundler, module: str, plain: Any) -> str:
+    source = source_of(module, bundler.files.get(module, ""))
     for node in ast.walk(ast.parse(source.text)):
         if isinstance(node, ast.FunctionDef) and source.lines(node)[0] == plain.__code__.co_firstlineno:
-            return carrier.adapted(module, node, bound=frozenset(plain.__code__.co_freevars))
+            return bundler.adapt(module, node, bound=frozenset(plain.__code__.co_freevars))
     raise LookupError(f"{plain.__qualname__} is not where it was")
 
 
-def _literal(carrier: Carrier, value: Any, name: str) -> str:
+def _literal(bundler: SourceBundler, value: Any, name: str) -> str:
     """A value as an expression. Raises TypeError for one that has none."""
     if inspect.isfunction(inspect.unwrap(value)) if callable(value) else False:
-        return _of_function(carrier, value, name)
+        return _of_function(bundler, value, name)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        kind = carrier.carry(type(value).__module__, type(value).__qualname__)
+        kind = bundler.add(type(value).__module__, type(value).__qualname__)
         fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-        given = [f"{key}={_literal(carrier, item, f'{name}_{key}')}" for key, item in fields.items()]
+        given = [f"{key}={_literal(bundler, item, f'{name}_{key}')}" for key, item in fields.items()]
         return f"{kind}({', '.join(given)})"
     try:
         if ast.literal_eval(repr(value)) == value:
@@ -209,11 +208,11 @@ def _literal(carrier: Carrier, value: Any, name: str) -> str:
     raise TypeError(f"it rests on {type(value).__name__} {value!r:.60}")
 
 
-def _imports(carrier: Carrier) -> str:
+def _imports(bundler: SourceBundler) -> str:
     """`from __future__` first, then plain imports, then names by module; Python's own before others."""
-    plain = sorted({module for module, name in carrier.imports.values() if not name})
+    plain = sorted({module for module, name in bundler.imports.values() if not name})
     named: dict[str, list[str]] = {}
-    for alias, (module, name) in sorted(carrier.imports.items()):
+    for alias, (module, name) in sorted(bundler.imports.items()):
         if name and module != "__future__":
             named.setdefault(module, []).append(name if alias == name else f"{name} as {alias}")
     lines = [f"import {module}" for module in plain]
@@ -224,34 +223,34 @@ def _imports(carrier: Carrier) -> str:
     return "\n\n".join(block for block in blocks if block) + "\n"
 
 
-def _header(shims: Sequence[Shim], about: About) -> str:
+def _header(shims: Sequence[Shim], about: ModuleHeader) -> str:
     lines = [
         f'"""Shims for {about.title}, part {about.part}: what makes it export.',
         "",
-        *wrapped(f"Needs {_needed(shims)}, and not exportdoctor."),
+        *_wrap(f"Needs {_needed_packages(shims)}, and not exportdoctor."),
         "",
     ]
-    lines += wrapped(f"Written by `{about.made_by}`." + (f" {about.proved}" if about.proved else ""))
-    lines += ["", *wrapped("Versions of the proof: " + ", ".join(f"{k} {v}" for k, v in about.versions.items()) + ".")]
+    lines += _wrap(f"Written by `{about.made_by}`." + (f" {about.proved}" if about.proved else ""))
+    lines += ["", *_wrap("Versions of the proof: " + ", ".join(f"{k} {v}" for k, v in about.versions.items()) + ".")]
     for shim in shims:
-        lines += ["", *wrapped(f"{shim.id} ({shim.soundness}: {SOUNDNESS_MEANS[shim.soundness]})")]
-        lines += wrapped(shim.does or shim.title, indent="    ")
+        lines += ["", *_wrap(f"{shim.id} ({shim.soundness}: {SOUNDNESS_MEANS[shim.soundness]})")]
+        lines += _wrap(shim.does or shim.title, indent="    ")
         if shim.precondition:
-            lines += wrapped(f"Precondition: {shim.precondition}.", indent="    ")
+            lines += _wrap(f"Precondition: {shim.precondition}.", indent="    ")
         if shim.needs:
             needs = ", ".join(f"{name} {wanted}".strip() for name, wanted in shim.needs.items())
-            lines += wrapped(f"Made for {needs}. Upstream: {shim.link}", indent="    ")
+            lines += _wrap(f"Made for {needs}. Upstream: {shim.link}", indent="    ")
     lines += ["", "Use:", *(f"    {line}" for line in _use(shims, about)), '"""']
-    return commented(lines)
+    return _escape(lines)
 
 
-def _needed(shims: Sequence[Shim]) -> str:
+def _needed_packages(shims: Sequence[Shim]) -> str:
     """The packages that the shims import, torch first."""
     names = dict.fromkeys(["torch", *(name for shim in shims for name in shim.needs)])
     return ", ".join(names)
 
 
-def _use(shims: Sequence[Shim], about: About) -> list[str]:
+def _use(shims: Sequence[Shim], about: ModuleHeader) -> list[str]:
     name = about.program or "program.pt2"
     module = file_name(about.title, about.part).removesuffix(".py")
     lines = [
@@ -267,3 +266,18 @@ def _use(shims: Sequence[Shim], about: About) -> list[str]:
     if any(shim.id == CACHES for shim in shims):
         lines.append("# a program that takes or returns a cache is loaded and run within `with cure.caches():`")
     return lines
+
+
+_WIDTH = 110
+
+
+def _wrap(text: str, *, indent: str = "") -> list[str]:
+    """The text in lines of at most 110 characters; links and names are not broken."""
+    return textwrap.wrap(
+        text, _WIDTH, initial_indent=indent, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
+
+
+def _escape(lines: Sequence[str]) -> str:
+    """The lines of a docstring as they may stand in a file: no backslash means anything in them."""
+    return "\n".join(line.rstrip().replace("\\", "\\\\") for line in lines)

@@ -73,7 +73,7 @@ def _file_of(module: str) -> Path:
 
 
 @dataclass
-class Carrier:
+class SourceBundler:
     """Collects definitions. `files` are modules that have no name to import them by; `reserved` names are not given."""
 
     files: dict[str, str] = field(default_factory=dict)
@@ -82,17 +82,17 @@ class Carrier:
     imports: dict[str, tuple[str, str]] = field(default_factory=dict)
     parts: list[str] = field(default_factory=list)
 
-    def carry(self, module: str, name: str, *, called: str = "") -> str:
+    def add(self, module: str, name: str, *, called: str = "") -> str:
         """Carry a definition and what it needs; returns its name in the carried text, `called` if that is free."""
-        place = self._origin(module, name)
+        place = self._find_origin(module, name)
         if place is None:
-            return self._imported(module, name)
+            return self._add_import(module, name)
         if place not in self.names:
-            self.names[place] = self._free(place, called)  # before what it needs, which may need it
-            self.parts.append(self.adapted(place[0], self._source(place[0]).statements[place[1]]))
+            self.names[place] = self._free_name(place, called)  # before what it needs, which may need it
+            self.parts.append(self.adapt(place[0], self._source(place[0]).statements[place[1]]))
         return self.names[place]
 
-    def adapted(self, module: str, node: ast.stmt, *, bound: frozenset[str] = frozenset()) -> str:
+    def adapt(self, module: str, node: ast.stmt, *, bound: frozenset[str] = frozenset()) -> str:
         """The statement's source with its names as they are called in the carried text, carrying what they mean.
 
         `bound` are names that mean something else there: what a nested function closed over.
@@ -102,7 +102,7 @@ class Carrier:
         renamed = self._renames(module, node, bound)
         dropped, local = _our_imports(node)
         for name, origin in local.items():
-            called = self.carry(*origin)
+            called = self.add(*origin)
             renamed += [
                 (one.lineno, one.col_offset, name, called) for one in _uses(node, {name}, bound) if called != name
             ]
@@ -118,7 +118,7 @@ class Carrier:
         known = source.statements.keys() | source.imported.keys()
         found = []
         for use in _uses(node, known, bound):
-            called = self.carry(module, use.id)
+            called = self.add(module, use.id)
             if called != use.id:
                 found.append((use.lineno, use.col_offset, use.id, called))
         own = getattr(node, "name", None)
@@ -128,7 +128,7 @@ class Carrier:
             found.append((node.lineno, column, own, self.names[(module, own)]))
         return found
 
-    def _origin(self, module: str, name: str) -> Place | None:
+    def _find_origin(self, module: str, name: str) -> Place | None:
         """Where one of our names is defined, `None` for what is not ours."""
         source = self._source(module)
         if name in source.statements:
@@ -136,19 +136,19 @@ class Carrier:
         origin = source.imported.get(name)
         if origin is None or origin[0].partition(".")[0] != _OURS or not origin[1]:
             return None
-        return self._origin(*origin)
+        return self._find_origin(*origin)
 
     def _source(self, module: str) -> Source:
         return source_of(module, self.files.get(module, ""))
 
-    def _imported(self, module: str, name: str) -> str:
+    def _add_import(self, module: str, name: str) -> str:
         origin = self._source(module).imported[name]
         if self.imports.get(name, origin) != origin:
             raise UsageError(f"Two shims mean different things by {name}", hint="Export with one of them")
         self.imports[name] = origin
         return name
 
-    def _free(self, place: Place, called: str) -> str:
+    def _free_name(self, place: Place, called: str) -> str:
         """A name for it that nothing else has: the one wished for, its own, or its own with its module's."""
         taken = {*self.names.values(), *self.imports, *self.reserved}
         module, own = place
@@ -163,7 +163,7 @@ def _uses(node: ast.AST, known: AbstractSet[str], bound: frozenset[str] = frozen
 
     def visit(one: ast.AST, bound: frozenset[str]) -> None:
         if isinstance(one, ast.FunctionDef | ast.Lambda):
-            outer, inner = bound, bound | _bound(one)
+            outer, inner = bound, bound | _bound_names(one)
             for part in (*getattr(one, "decorator_list", ()), *one.args.defaults, *filter(None, one.args.kw_defaults)):
                 visit(part, outer)
             for argument in ast.walk(one.args):
@@ -183,7 +183,7 @@ def _uses(node: ast.AST, known: AbstractSet[str], bound: frozenset[str] = frozen
     return found
 
 
-def _bound(function: ast.FunctionDef | ast.Lambda) -> frozenset[str]:
+def _bound_names(function: ast.FunctionDef | ast.Lambda) -> frozenset[str]:
     """What a function binds: its parameters, what it assigns, defines and imports."""
     names = {argument.arg for argument in ast.walk(function.args) if isinstance(argument, ast.arg)}
     bodies = function.body if isinstance(function.body, list) else [function.body]

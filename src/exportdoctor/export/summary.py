@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from exportdoctor.core.outcome import Agreement
-from exportdoctor.core.protocol.export import Handed, Input, Loss, Order, Precision, Trouble, Written
+from exportdoctor.core.protocol.export import ExportResult, Input, Loss, Order, Precision, Trouble, Written
 from exportdoctor.shims import Shim
 
 _VERDICTS = {
@@ -32,7 +32,7 @@ def plain(text: str) -> str:
     return text.translate(_ASCII)
 
 
-def headline(order: Order, handed: Handed) -> str:
+def headline(order: Order, handed: ExportResult) -> str:
     """Target, part and what they were made with."""
     facts = [order.target.ref, order.part, _weights(handed.weights), handed.dtype, handed.device]
     facts += [f"{name} {handed.environment[name]}" for name in ("torch", "transformers") if name in handed.environment]
@@ -45,7 +45,7 @@ def _weights(name: str) -> str:
     return f"{name} weights" if name in ("random", "checkpoint") else f"weights {name}"
 
 
-def lines_of(order: Order, handed: Handed, shims: Sequence[Shim]) -> list[str]:
+def lines_of(order: Order, handed: ExportResult, shims: Sequence[Shim]) -> list[str]:
     """Everything but the headline."""
     used = [shim for shim in shims if shim.id in handed.shims]
     lines = [f"  {'shims':<8}{', '.join(f'{shim.id} ({shim.soundness})' for shim in used) or 'none needed'}"]
@@ -68,7 +68,7 @@ def lines_of(order: Order, handed: Handed, shims: Sequence[Shim]) -> list[str]:
     return [*lines, f"  {_verdict(handed)}"]
 
 
-def _file(one: Written, handed: Handed, *, titled: bool) -> Iterator[str]:
+def _file(one: Written, handed: ExportResult, *, titled: bool) -> Iterator[str]:
     opset = f", opset {handed.opset}" if handed.opset else ""
     data = f", weights in {', '.join(one.data)}" if one.data else ""
     yield f"  {'file':<8}{one.name}, {size(one.bytes)}, {one.nodes} nodes{opset}{data}"
@@ -140,7 +140,7 @@ def _owner(found: Trouble) -> str:
     return f"{found.module or 'the part itself'}{kind}"
 
 
-def _verdict(handed: Handed) -> str:
+def _verdict(handed: ExportResult) -> str:
     wrong = [row.inputs for row in handed.numbers if not row.holds]
     count = len(handed.numbers)
     return _VERDICTS[handed.verdict].format(

@@ -17,8 +17,14 @@ from exportdoctor.targets import Plan, resolve
 from exportdoctor.targets.built import Built, BuiltPart
 from exportdoctor.targets.eager import run_once
 from exportdoctor.worker import environment
-from exportdoctor.worker.capture.session import PartCapture, capture, captured_fact, completed, root_alone
-from exportdoctor.worker.describe.describe_failure import describe, state_id
+from exportdoctor.worker.capture.session import (
+    PartCapture,
+    capture_part,
+    capture_root_only,
+    captured_fact,
+    complete_capture,
+)
+from exportdoctor.worker.describe.describe_failure import describe_failure, state_id
 
 
 class Refusal(Exception):
@@ -80,7 +86,7 @@ class Opening:
         """Make a part's inputs; nothing of it runs. Raises what making them raises."""
         assert self.built is not None
         entry = self._made[command.part] = self.built.part(command.part)
-        self.parts[command.part] = alone = root_alone(entry)
+        self.parts[command.part] = alone = capture_root_only(entry)
         return Prepared(part=command.part, prefix=entry.prefix, question=alone.questions[entry.prefix][0].full)
 
     def capture(self, command: Capture) -> Captured:
@@ -91,7 +97,7 @@ class Opening:
         if command.part.endswith(TWIN):
             part = self._of_twin(command.part.removesuffix(TWIN))
         elif begun is not None and begun.at_one_size is not None and not command.at_one_size:
-            part = completed(begun, exporter=command.exporter)
+            part = complete_capture(begun, exporter=command.exporter)
         else:
             part = self._capture(self.built, command)
         self.parts[command.part] = part
@@ -102,7 +108,7 @@ class Opening:
         entry: BuiltPart | None = None
         try:
             entry = self._made.pop(command.part, None) or built.part(command.part)
-            return capture(entry, exporter=command.exporter, at_one_size=command.at_one_size)
+            return capture_part(entry, exporter=command.exporter, at_one_size=command.at_one_size)
         except ExportdoctorError:
             raise
         except Exception as error:
@@ -129,7 +135,7 @@ class Opening:
         except Exception as error:
             said = f"{type(error).__name__}: {_first_line(error)}"
             raise Refusal(Refused(stage="build", part=name, message=f"There is no small twin: {said}")) from error
-        return root_alone(entry)
+        return capture_root_only(entry)
 
     def _with_values(self, error: Exception) -> Built | None:
         """The same target with random weights, where fake ones were what the forward stumbled over and they fit."""
@@ -168,7 +174,7 @@ def _eager_failure(error: Exception, part: str, entry: BuiltPart | None) -> Refu
     if entry is not None:
         for path, module in entry.module.named_modules():
             names[state_id(module)] = ".".join(filter(None, (entry.prefix, path)))
-    failure = describe(error, stage="capture", names=names)
+    failure = describe_failure(error, stage="capture", names=names)
     culprit = failure.culprit
     where = f" at {culprit.file}:{culprit.line} in {culprit.function}" if culprit else ""
     return Refused(

@@ -33,8 +33,8 @@ from exportdoctor.core.protocol.scan import (
     Started,
 )
 from exportdoctor.targets import Plan
-from exportdoctor.worker.attempt.export_attempt import attempt, attempt_thriftily
-from exportdoctor.worker.attempt.in_process import is_harmless
+from exportdoctor.worker.attempt.export_attempt import attempt, attempt_fast
+from exportdoctor.worker.attempt.fast_export import has_no_side_effects
 from exportdoctor.worker.attempt_child import IN_DOUBT, Child, clear_group, fork
 from exportdoctor.worker.batched_attempts import Aside, aside
 from exportdoctor.worker.open_target import Opening, Refusal
@@ -142,10 +142,10 @@ class Server:
     def _passed_aside(self, probe: Probe) -> bool:
         """Whether it needed no child of its own: it is harmless, and passed."""
         parts = self.opening.parts
-        if not is_harmless(parts[probe.part], probe):
+        if not has_no_side_effects(parts[probe.part], probe):
             return False
         if self.aside is None:
-            self.aside = aside(lambda one: attempt_thriftily(parts[one.part], one), close=self._descriptors())
+            self.aside = aside(lambda one: attempt_fast(parts[one.part], one), close=self._descriptors())
         self._reply(Started(probe=probe.id, pid=self.aside.pid))
         outcome = self.aside.passed(probe)
         if outcome is None:
@@ -167,7 +167,7 @@ class Server:
 
     def _attempt_in_child(self, probe: Probe, *, final: bool = False) -> None:
         """Attempt it thriftily at first; where the answer to that is in doubt, without savings, which is final."""
-        how: Callable[..., Outcome | None] = attempt if final else attempt_thriftily
+        how: Callable[..., Outcome | None] = attempt if final else attempt_fast
         part, files = self.opening.parts[probe.part], self.opening.shim_files
         child = fork(
             probe, lambda asked: how(part, asked, shim_files=files), log=self._log(probe), close=self._descriptors()

@@ -11,7 +11,7 @@ from exportdoctor.core.target import TargetRef
 
 Format = Literal["pt2", "onnx"]
 
-HandoverVerdict = Literal["proved", "specialised", "differs", "fails"]
+ExportVerdict = Literal["proved", "specialised", "differs", "fails"]
 """`specialised`: right at the traced sizes alone. `differs`: other numbers than eager's. `fails`: nothing that runs."""
 
 
@@ -38,7 +38,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True, tag_field="say"):
-    """From the worker: any number of Doing, then one Handed or Refused."""
+    """From the worker: any number of Doing, then one ExportResult or Refused."""
 
 
 class Doing(Reply, frozen=True, kw_only=True, tag="doing"):
@@ -122,14 +122,14 @@ class Precision(msgspec.Struct, frozen=True, kw_only=True):
     overflow: Loss | None = None
 
 
-class Handed(Reply, frozen=True, kw_only=True, tag="handed"):
+class ExportResult(Reply, frozen=True, kw_only=True, tag="handed"):
     """What was made and what it computes; `ran_in` is the engine that the numbers come from.
 
     `imports` are the modules to import before a saved program can be loaded, `needs_caches` says that it takes or gives
     a cache, whose class is registered nowhere.
     """
 
-    verdict: HandoverVerdict
+    verdict: ExportVerdict
     files: tuple[Written, ...] = ()
     numbers: tuple[Agreement, ...] = ()
     trouble: Trouble | None = None
@@ -147,4 +147,4 @@ class Handed(Reply, frozen=True, kw_only=True, tag="handed"):
     ran_in: str = ""
 
 
-AnyReply = Doing | Refused | Handed
+AnyReply = Doing | Refused | ExportResult

@@ -16,22 +16,22 @@ import torch
 from exportdoctor.core.outcome import Agreement, Birth, Failure, Frame, Outcome
 from exportdoctor.core.probe import Probe
 from exportdoctor.shims import ExportCall, NotApplicable, ShimTrouble
-from exportdoctor.worker.attempt.fast_export import Economy, Saving, finished
-from exportdoctor.worker.attempt.opaque_children import children_replaced, is_of_the_operator
-from exportdoctor.worker.attempt.shimmed_export import cured_export
+from exportdoctor.worker.attempt.fast_export import ExportContext, FastExport, finish_graphs
+from exportdoctor.worker.attempt.opaque_children import blames_opaque_op, replace_children
+from exportdoctor.worker.attempt.shimmed_export import shimmed_export
 from exportdoctor.worker.attempt.torchscript import export_torchscript
-from exportdoctor.worker.capture.attribute_reads import watching
-from exportdoctor.worker.capture.dim_names import all_dynamic, declared_dims, kept
+from exportdoctor.worker.capture.attribute_reads import watch_reads
+from exportdoctor.worker.capture.dim_names import all_dynamic, declared_dims, select_dims
 from exportdoctor.worker.capture.dynamic_dims import dynamic_shapes_of
 from exportdoctor.worker.capture.flat_signature import flat_signature
 from exportdoctor.worker.capture.forward_hooks import Call
 from exportdoctor.worker.capture.session import PartCapture
-from exportdoctor.worker.describe.describe_failure import causes, describe
-from exportdoctor.worker.describe.graph_slice import slice_of
-from exportdoctor.worker.describe.guard_origin import Guards, guarding
-from exportdoctor.worker.describe.partial_graph import partial_graph, progress
-from exportdoctor.worker.describe.symbol_origins import Registry, registering
-from exportdoctor.worker.translate.later_stages import StageFailed, go_on
+from exportdoctor.worker.describe.describe_failure import cause_chain, describe_failure
+from exportdoctor.worker.describe.guard_origin import GuardLog, record_guards
+from exportdoctor.worker.describe.partial_graph import partial_graph, trace_progress
+from exportdoctor.worker.describe.symbol_origins import SymbolOrigins, record_symbol_origins
+from exportdoctor.worker.describe.trace_slice import slice_trace
+from exportdoctor.worker.translate.later_stages import StageFailed, run_later_stages
 
 _LATER = frozenset({"onnx", "ort"})
 """What a probe asks for beyond the export: the translation, or the file loaded, run and compared as well."""
@@ -41,7 +41,7 @@ Shapes = dict[str, Any] | tuple[Any, ...] | list[Any] | None
 
 def _non_strict(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], shapes: Shapes) -> Any:
     program = torch.export.export(module, args, kwargs, dynamic_shapes=shapes, strict=False)
-    finished(program)
+    finish_graphs(program)
     return program
 
 
@@ -68,22 +68,22 @@ def attempt(part: PartCapture, probe: Probe, *, shim_files: Sequence[str] = ()) 
     return _attempt(part, probe, shim_files=shim_files, saving=nullcontext)
 
 
-def attempt_thriftily(part: PartCapture, probe: Probe, *, shim_files: Sequence[str] = ()) -> Outcome | None:
+def attempt_fast(part: PartCapture, probe: Probe, *, shim_files: Sequence[str] = ()) -> Outcome | None:
     """As `attempt`, and sooner. None where the answer is in doubt: `attempt` must then be asked, in a fresh process."""
     if probe.exporter != "export":
         return attempt(part, probe, shim_files=shim_files)
-    economy = Economy()
-    outcome = _attempt(part, probe, shim_files=shim_files, saving=economy.within)
-    return None if economy.doubts(outcome) else outcome
+    fast = FastExport()
+    outcome = _attempt(part, probe, shim_files=shim_files, saving=fast.within)
+    return None if fast.may_differ(outcome) else outcome
 
 
-def _attempt(part: PartCapture, probe: Probe, *, shim_files: Sequence[str], saving: Saving) -> Outcome:
+def _attempt(part: PartCapture, probe: Probe, *, shim_files: Sequence[str], saving: ExportContext) -> Outcome:
     module = part.module_at(probe.fqn)
     call = part.calls_of(probe.fqn)[probe.call]
     started = time.perf_counter()
     reads: set[tuple[str, str]] | None = None
-    births = Registry()
-    guards = Guards()
+    births = SymbolOrigins()
+    guards = GuardLog()
     kept: tuple[str, ...] = ()
     numbers: tuple[Agreement, ...] = ()
     status: Any
@@ -91,21 +91,21 @@ def _attempt(part: PartCapture, probe: Probe, *, shim_files: Sequence[str], savi
     try:
         with (
             part.prepare(),
-            watching(module, probe.watch) as reads,
-            registering() as births,
-            guarding() as guards,
-            _children(part, probe, call) as kept,
-            _signature(part, probe, module, call),
+            watch_reads(module, probe.watch) as reads,
+            record_symbol_origins() as births,
+            record_guards() as guards,
+            _opaque_children(part, probe, call) as kept,
+            _spelled_out(part, probe, module, call),
         ):
-            shapes = _shapes(part, probe, module)
+            shapes = shapes_for(part, probe, module)
             if probe.shims or probe.to == "run":
                 given = _export_call(part, probe, call, shapes)
-                numbers = cured_export(given, probe, files=shim_files, axes=part.built.axes, saving=saving)
+                numbers = shimmed_export(given, probe, files=shim_files, axes=part.built.axes, saving=saving)
             else:
                 with saving():
                     program = EXPORTERS[probe.exporter](module, call.args, call.kwargs, shapes)
                 if probe.to in _LATER and probe.exporter != "torchscript":
-                    stages |= go_on(program, module, call, to=probe.to, prefix=probe.fqn)
+                    stages |= run_later_stages(program, module, call, to=probe.to, prefix=probe.fqn)
     except StageFailed as error:
         stages |= {**dict.fromkeys(error.passed, "pass"), error.stage: "fail"}
         _log(error.__cause__ or error, "")
@@ -115,11 +115,11 @@ def _attempt(part: PartCapture, probe: Probe, *, shim_files: Sequence[str], savi
         status = "not_applicable" if isinstance(error, NotApplicable) else "shim_trouble"
         return _outcome(probe, status, started, reads=None, kept=(), note=str(error))
     except (Exception, SystemExit, GeneratorExit) as error:
-        chain = tuple(causes(error))
-        if probe.opaque and is_of_the_operator(chain):
+        chain = tuple(cause_chain(error))
+        if probe.opaque and blames_opaque_op(chain):
             _log(error, "")
             return _outcome(probe, "not_applicable", started, reads=None, kept=kept, note=_first_line(error))
-        failure = _failure(error, chain, part, probe, births=births.of(chain), guard=guards.violated(chain))
+        failure = _failure(error, chain, part, probe, births=births.of(chain), guard=guards.frame_of_violated(chain))
         _log(error, partial_graph(chain))
         status = "out_of_memory" if isinstance(error, MemoryError) else "failed"
         return _outcome(probe, status, started, failure=failure, stages={"export": "fail"}, reads=reads, kept=kept)
@@ -151,9 +151,9 @@ def _failure(
     guard: Frame | None,
 ) -> Failure:
     """What the error itself says, and what was noted while it came about."""
-    failure = describe(error, stage="export", names=part.names)
-    leads, note = slice_of(chain, births, exporter=probe.exporter)
-    traced, entered = progress(chain)
+    failure = describe_failure(error, stage="export", names=part.names)
+    leads, note = slice_trace(chain, births, exporter=probe.exporter)
+    traced, entered = trace_progress(chain)
     return msgspec.structs.replace(
         failure, births=births, guard=guard, slice=leads, slice_note=note, traced=traced, entered=entered
     )
@@ -170,26 +170,28 @@ def _log(error: BaseException, graph: str) -> None:
     traceback.print_exception(error, file=sys.stderr)
 
 
-def _shapes(part: PartCapture, probe: Probe, module: torch.nn.Module) -> Shapes:
+def shapes_for(part: PartCapture, probe: Probe, module: torch.nn.Module) -> Shapes:
     """The root has the target's own dynamic shapes; a submodule those that two captures told."""
     call = part.calls_of(probe.fqn)[probe.call]
     if probe.fqn != part.prefix:
-        return dynamic_shapes_of(module, call.args, call.kwargs, kept(call, all_dynamic(call), probe.dynamic))
+        return dynamic_shapes_of(module, call.args, call.kwargs, select_dims(call, all_dynamic(call), probe.dynamic))
     if probe.dynamic is None:
         return part.dynamic_shapes
-    return dynamic_shapes_of(module, call.args, call.kwargs, kept(call, declared_dims(part.built), probe.dynamic))
+    return dynamic_shapes_of(
+        module, call.args, call.kwargs, select_dims(call, declared_dims(part.built), probe.dynamic)
+    )
 
 
-def _signature(part: PartCapture, probe: Probe, module: torch.nn.Module, call: Call) -> AbstractContextManager[None]:
+def _spelled_out(part: PartCapture, probe: Probe, module: torch.nn.Module, call: Call) -> AbstractContextManager[None]:
     if not call.dims and (probe.fqn != part.prefix or probe.dynamic is None):
         return nullcontext()
     return flat_signature(module, call.args, call.kwargs)
 
 
-def _children(part: PartCapture, probe: Probe, call: Call) -> AbstractContextManager[tuple[str, ...]]:
+def _opaque_children(part: PartCapture, probe: Probe, call: Call) -> AbstractContextManager[tuple[str, ...]]:
     if not probe.opaque:
         return nullcontext(())
-    return children_replaced(call.inner, call.inner_there, part.by_id())
+    return replace_children(call.inner, call.inner_there, part.by_id())
 
 
 def _outcome(

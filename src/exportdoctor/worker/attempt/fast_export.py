@@ -1,7 +1,7 @@
 """What the non-strict exporter makes and no verdict reads is not made: the same graph and the same errors, sooner.
 
 Each saving stands alone, and is left out where this torch lacks what it hooks into. An answer that a saving might have
-changed is doubted (`Economy.doubts`), and is asked again without any.
+changed is doubted (`FastExport.may_differ`), and is asked again without any.
 """
 
 from __future__ import annotations
@@ -13,18 +13,21 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from exportdoctor.core.outcome import Outcome
+from exportdoctor.core.probe import Probe
+from exportdoctor.worker.capture.session import PartCapture
 
-Saving = Callable[[], AbstractContextManager[None]]
-"""Surrounds an export: `Economy.within`, or nothing."""
+ExportContext = Callable[[], AbstractContextManager[None]]
+"""Surrounds an export: `FastExport.within`, or nothing."""
 
 _TRACES = "dispatch_trace"
 """torch.fx.experimental.proxy_tensor's function within which the model's forward runs."""
 
 
 @dataclass
-class Economy:
+class FastExport:
     """The savings of one attempt. `checks_skipped`: something was left out that might have raised an error."""
 
     checks_skipped: bool = False
@@ -32,16 +35,16 @@ class Economy:
     @contextmanager
     def within(self) -> Iterator[None]:
         """Export thriftily inside, in non-strict mode: dynamo is at odds with what is compiled late."""
-        with self.while_tracing(), _where_there_is(_graphs_compiled_once):
+        with self.while_tracing(), _if_supported(_graphs_compiled_once):
             yield
 
     @contextmanager
     def while_tracing(self) -> Iterator[None]:
         """Trace thriftily inside, in any mode."""
-        with _where_there_is(self._unbacked_results_not_cached), _where_there_is(_lines_read_when_shown):
+        with _if_supported(self._unbacked_results_not_cached), _if_supported(_lines_read_when_shown):
             yield
 
-    def doubts(self, outcome: Outcome) -> bool:
+    def may_differ(self, outcome: Outcome) -> bool:
         """Whether the answer might be another without savings.
 
         So is a failure that does not come out of the traced forward, and a success for which a check was skipped.
@@ -61,17 +64,17 @@ class Economy:
 
         make = FakeTensorMode._make_cache_entry
 
-        def thrifty(mode: Any, *rest: Any) -> Any:
+        def make_entry(mode: Any, *rest: Any) -> Any:
             results = rest[-1] if isinstance(rest[-1], tuple) else rest[-1:]
             if any(isinstance(one, torch.Tensor) and has_free_unbacked_symbols(one) for one in results):
                 self.checks_skipped = True
                 raise _BypassDispatchCache("the result has an unbacked size")
             return make(mode, *rest)
 
-        return _replaced(FakeTensorMode, "_make_cache_entry", thrifty)
+        return _replaced(FakeTensorMode, "_make_cache_entry", make_entry)
 
 
-def _where_there_is(saving: Saving) -> AbstractContextManager[None]:
+def _if_supported(saving: ExportContext) -> AbstractContextManager[None]:
     """The saving, or nothing where this torch has not what it hooks into."""
     try:
         return saving()
@@ -79,7 +82,7 @@ def _where_there_is(saving: Saving) -> AbstractContextManager[None]:
         return nullcontext()
 
 
-def finished(program: Any) -> None:
+def finish_graphs(program: Any) -> None:
     """Write and compile the code of an exported program's graphs, as each pass would have: raises what that raises."""
     for module in program.graph_module.modules():
         recompile = getattr(module, "real_recompile", None)
@@ -88,7 +91,7 @@ def finished(program: Any) -> None:
 
 
 def _graphs_compiled_once() -> AbstractContextManager[None]:
-    """A graph's Python code is written and compiled when it is `finished`, not after each of a dozen passes."""
+    """A graph's Python code is written and compiled when it is `finish_graphs`, not after each of a dozen passes."""
     from torch.fx._lazy_graph_module import _use_lazy_graph_module
 
     return _use_lazy_graph_module(True)
@@ -122,3 +125,23 @@ def _replaced(owner: Any, name: str, stand_in: Callable[..., Any]) -> AbstractCo
             setattr(owner, name, before)
 
     return replaced()
+
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter, torch._subclasses.FakeTensor, int, float, bool, type(None))
+
+
+def has_no_side_effects(part: PartCapture, probe: Probe) -> bool:
+    """Whether the probe asks a plain export of a childless layer that torch brings, with tensors and numbers alone."""
+    if probe.exporter != "export" or probe.to != "export" or probe.shims or probe.watch or probe.fqn == part.prefix:
+        return False
+    call = part.calls_of(probe.fqn)[probe.call]
+    leaves = tree_leaves((call.args, call.kwargs))
+    return _is_plain_layer(part.module_at(probe.fqn)) and all(type(leaf) in _PLAIN for leaf in leaves)
+
+
+def _is_plain_layer(module: torch.nn.Module) -> bool:
+    if not type(module).__module__.startswith("torch.nn.modules.") or "forward" in vars(module) or module.training:
+        return False
+    hooks = module._forward_pre_hooks or module._forward_hooks or module._backward_hooks or module._backward_pre_hooks
+    parameters = all(type(value) in _PLAIN for value in module._parameters.values())
+    return parameters and not (hooks or module._buffers or module._modules)

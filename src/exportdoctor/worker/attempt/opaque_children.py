@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from exportdoctor.worker.capture.call_shapes import Exchange, Given, Sizes, sizes_of
-from exportdoctor.worker.capture.size_inference import Choice, choice
+from exportdoctor.worker.capture.call_shapes import CallShapes, OutputLeaf, Sizes, sizes_of
+from exportdoctor.worker.capture.size_inference import SizeRules, infer_size
 
 _OP = "exportdoctor::opaque_child"
 _OP_SAYS = re.compile(r"exportdoctor[.:]+opaque_child(?:\.default)?: ")
@@ -54,29 +54,29 @@ def _fresh(
 
 
 @dataclass(frozen=True)
-class _Stand:
+class _StandIn:
     """One call of a child, ready to be stood for: how each output leaf is made."""
 
-    exchange: Exchange
-    choices: tuple[tuple[Choice, ...] | Choice | None, ...]
+    exchange: CallShapes
+    choices: tuple[tuple[SizeRules, ...] | SizeRules | None, ...]
 
 
 @dataclass
-class _Actor:
+class _ChildCalls:
     """A child's calls within one call of its parent, in order, then again from the first: export may run it twice."""
 
-    stands: list[_Stand] = field(default_factory=list)
+    stands: list[_StandIn] = field(default_factory=list)
     turn: int = 0
 
-    def next(self) -> _Stand:
+    def next(self) -> _StandIn:
         stand = self.stands[self.turn % len(self.stands)]
         self.turn += 1
         return stand
 
 
 @contextmanager
-def children_replaced(
-    calls: Sequence[Exchange], others: Sequence[Exchange] | None, modules: Mapping[int, tuple[str, torch.nn.Module]]
+def replace_children(
+    calls: Sequence[CallShapes], others: Sequence[CallShapes] | None, modules: Mapping[int, tuple[str, torch.nn.Module]]
 ) -> Iterator[tuple[str, ...]]:
     """Within it opaque ops stand for the children in `calls`; yields, for each that none can stand for, why.
 
@@ -84,32 +84,32 @@ def children_replaced(
     """
     if others is None or [one.child for one in others] != [one.child for one in calls]:
         others = calls
-    actors: dict[int, _Actor] = {}
+    actors: dict[int, _ChildCalls] = {}
     kept: dict[int, str] = {}
     for one, other in zip(calls, others, strict=True):
-        stand = _stand(one, other)
+        stand = _stand_in(one, other)
         if isinstance(stand, str):
             kept.setdefault(one.child, stand)
         else:
-            actors.setdefault(one.child, _Actor()).stands.append(stand)
+            actors.setdefault(one.child, _ChildCalls()).stands.append(stand)
     with ExitStack() as stack:
         for child, actor in actors.items():
             if child not in kept:
-                stack.enter_context(_replaced(modules[child][1], actor))
+                stack.enter_context(_patch_forward(modules[child][1], actor))
         yield tuple(f"{modules[child][0]}: {reason}" for child, reason in kept.items())
 
 
-def is_of_the_operator(chain: Iterable[BaseException]) -> bool:
+def blames_opaque_op(chain: Iterable[BaseException]) -> bool:
     """Whether the opaque op itself failed, or what stands around it: that says nothing of the parent."""
-    return any(_OP_SAYS.search(str(error)) or _standing_in(error) for error in chain)
+    return any(_OP_SAYS.search(str(error)) or _raised_in_stand_in(error) for error in chain)
 
 
-def _standing_in(error: BaseException) -> bool:
+def _raised_in_stand_in(error: BaseException) -> bool:
     codes = (frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__))
     return any(code.co_filename == __file__ and code.co_name in ("forward", "_fresh") for code in codes)
 
 
-def _stand(one: Exchange, other: Exchange) -> _Stand | str:
+def _stand_in(one: CallShapes, other: CallShapes) -> _StandIn | str:
     refusal = one.refusal or other.refusal
     if refusal:
         return refusal
@@ -119,29 +119,31 @@ def _stand(one: Exchange, other: Exchange) -> _Stand | str:
     unclear = next((reason for reason in choices if isinstance(reason, str)), None)
     if unclear is not None:
         return unclear
-    return _Stand(one, tuple(found for found in choices if not isinstance(found, str)))
+    return _StandIn(one, tuple(found for found in choices if not isinstance(found, str)))
 
 
 def _leaf_choices(
-    mine: Given, theirs: Given, one: Exchange, other: Exchange
-) -> tuple[Choice, ...] | Choice | str | None:
+    mine: OutputLeaf, theirs: OutputLeaf, one: CallShapes, other: CallShapes
+) -> tuple[SizeRules, ...] | SizeRules | str | None:
     """How a leaf's sizes are found; None for one that is plain or an input itself."""
     if mine.same is not None and mine.same == theirs.same:
         return None
     match mine.sizes, theirs.sizes:
         case tuple(sizes), tuple(rest) if len(sizes) == len(rest):
-            found = [choice(a, b, one.taken, other.taken) for a, b in zip(sizes, rest, strict=True)]
+            found = [infer_size(a, b, one.taken, other.taken) for a, b in zip(sizes, rest, strict=True)]
             known = tuple(entry for entry in found if entry is not None)
             return known if len(known) == len(found) else f"nothing explains its output's sizes {sizes} and {rest}"
         case int(size), int(rest):
-            return choice(size, rest, one.taken, other.taken) or f"nothing explains that it returns {size} and {rest}"
+            return (
+                infer_size(size, rest, one.taken, other.taken) or f"nothing explains that it returns {size} and {rest}"
+            )
         case None, None if mine.value == theirs.value:
             return None
     return "it returns something else at other sizes"
 
 
 @contextmanager
-def _replaced(child: torch.nn.Module, actor: _Actor) -> Iterator[None]:
+def _patch_forward(child: torch.nn.Module, actor: _ChildCalls) -> Iterator[None]:
     operator = _operator()
     own = child.__dict__.get("forward")
 
@@ -159,10 +161,10 @@ def _replaced(child: torch.nn.Module, actor: _Actor) -> Iterator[None]:
             child.__dict__["forward"] = own
 
 
-def _outputs(operator: Callable[..., list[torch.Tensor]], stand: _Stand, leaves: list[Any]) -> list[Any]:
+def _outputs(operator: Callable[..., list[torch.Tensor]], stand: _StandIn, leaves: list[Any]) -> list[Any]:
     taken = [sizes_of(leaf) for leaf in leaves]
     outputs: list[Any] = []
-    wanted: list[tuple[int, Given, list[Any]]] = []
+    wanted: list[tuple[int, OutputLeaf, list[Any]]] = []
     for given, how in zip(stand.exchange.given, stand.choices):
         if isinstance(how, tuple):
             wanted.append((len(outputs), given, [_size(one, taken) for one in how]))
@@ -180,13 +182,15 @@ def _outputs(operator: Callable[..., list[torch.Tensor]], stand: _Stand, leaves:
     return outputs
 
 
-def _plain(given: Given, how: tuple[Choice, ...] | Choice | None, leaves: list[Any], taken: list[Sizes]) -> Any:
-    if isinstance(how, Choice):
+def _plain(
+    given: OutputLeaf, how: tuple[SizeRules, ...] | SizeRules | None, leaves: list[Any], taken: list[Sizes]
+) -> Any:
+    if isinstance(how, SizeRules):
         return _size(how, taken)
     return leaves[given.same] if given.same is not None else given.value
 
 
-def _size(how: Choice, taken: list[Sizes]) -> Any:
+def _size(how: SizeRules, taken: list[Sizes]) -> Any:
     """The size here; where other inputs are given than those captured, the captured one."""
     try:
         return how.size(taken)

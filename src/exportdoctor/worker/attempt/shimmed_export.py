@@ -20,15 +20,15 @@ from exportdoctor.core.outcome import Agreement
 from exportdoctor.core.probe import Probe
 from exportdoctor.shims import ExportCall, applying, export_program, find, in_order
 from exportdoctor.targets.eager import run_in_a_row
-from exportdoctor.worker.attempt.fast_export import Saving, finished
+from exportdoctor.worker.attempt.fast_export import ExportContext, finish_graphs
 from exportdoctor.worker.attempt.torchscript import export_torchscript
-from exportdoctor.worker.prove.compare_outputs import agreement, raised
+from exportdoctor.worker.prove.compare_outputs import compare_outputs, failed_run
 from exportdoctor.worker.prove.cure_inputs import cure_inputs
 from exportdoctor.worker.prove.input_set import InputSet
 
 
-def cured_export(
-    call: ExportCall, probe: Probe, *, files: Sequence[str], axes: Any, saving: Saving
+def shimmed_export(
+    call: ExportCall, probe: Probe, *, files: Sequence[str], axes: Any, saving: ExportContext
 ) -> tuple[Agreement, ...]:
     """Export `call` under the probe's shims; with `to` = run, compare the program with eager on every input set.
 
@@ -42,23 +42,23 @@ def cured_export(
             return ()
         with nullcontext() if given.options.strict else saving():
             program = export_program(given)
-            finished(program)
+            finish_graphs(program)
         ready = functools.cache(program.module)  # a run leaves it as it was, and making it takes as long as a run
-        return tuple(_compared(ready, given, one) for one in sets)
+        return tuple(_compare_set(ready, given, one) for one in sets)
 
 
 def _options(call: ExportCall, probe: Probe) -> Any:
     return dataclasses.replace(call.options, strict=probe.exporter == "export-strict")
 
 
-def _compared(ready: Callable[[], Any], given: ExportCall, one: InputSet) -> Agreement:
+def _compare_set(ready: Callable[[], Any], given: ExportCall, one: InputSet) -> Agreement:
     """How the program answers the set: the first call, or the last where only that differs."""
     try:
         answers = run_in_a_row(ready(), given.convert(copy.deepcopy(one.inputs)), times=len(one.outputs))
     except Exception as error:
-        return msgspec.structs.replace(raised(one.title, error), refused=True, made_up=one.made_up)
+        return msgspec.structs.replace(failed_run(one.title, error), refused=True, made_up=one.made_up)
     pairs = zip(answers, one.outputs, strict=True)
-    rows = [agreement(one.title, tree_leaves(answer), tree_leaves(wanted)) for answer, wanted in pairs]
+    rows = [compare_outputs(one.title, tree_leaves(answer), tree_leaves(wanted)) for answer, wanted in pairs]
     row = rows[0]
     if row.holds and not rows[-1].holds:
         what = rows[-1].trouble or f"differs by {rows[-1].max_abs:.1e}"

@@ -48,11 +48,11 @@ class _real_parameters:
                     if isinstance(tensor, FakeTensor):
                         self.replaced.append((table, name, tensor))
                         if id(tensor) not in made:
-                            made[id(tensor)] = self._made(tensor)
+                            made[id(tensor)] = self._make_real(tensor)
                         table[name] = made[id(tensor)]
 
     @staticmethod
-    def _made(tensor: torch.Tensor) -> torch.Tensor:
+    def _make_real(tensor: torch.Tensor) -> torch.Tensor:
         real = _real(tensor)
         return torch.nn.Parameter(real, tensor.requires_grad) if isinstance(tensor, torch.nn.Parameter) else real
 

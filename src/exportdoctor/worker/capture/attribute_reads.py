@@ -43,7 +43,7 @@ class _Watched:
 
 
 @contextmanager
-def watching(module: torch.nn.Module, watch: tuple[tuple[str, str], ...]) -> Iterator[set[tuple[str, str]]]:
+def watch_reads(module: torch.nn.Module, watch: tuple[tuple[str, str], ...]) -> Iterator[set[tuple[str, str]]]:
     """Yields the set of (submodule path, attribute) pairs of `watch` that are read or written inside."""
     log: set[tuple[str, str]] = set()
     placed: dict[tuple[type, str], tuple[_Watched, bool, Any]] = {}

@@ -20,7 +20,7 @@ PLAIN = (type(None), bool, int, float, str, bytes, torch.dtype, torch.device)
 
 
 @dataclass(frozen=True)
-class Given:
+class OutputLeaf:
     """One leaf of an output: a tensor's shape and type, else a plain value. `same` is the input leaf that it is."""
 
     sizes: Sizes
@@ -31,44 +31,44 @@ class Given:
 
 
 @dataclass(frozen=True)
-class Exchange:
+class CallShapes:
     """One call of the module `child` (its id). `refusal` says why nothing can stand for it; empty where it can."""
 
     child: int
     taken: tuple[Sizes, ...]
-    given: tuple[Given, ...] = ()
+    given: tuple[OutputLeaf, ...] = ()
     layout: Any = None
     refusal: str = ""
 
 
 @dataclass
-class Taken:
+class OpenCall:
     """A call that is under way: its inputs by identity and version, to see what it does to them."""
 
     child: int
     leaves: list[Any]
     versions: list[int | None]
-    calls: list[Exchange] = field(default_factory=list)
+    calls: list[CallShapes] = field(default_factory=list)
 
 
-def begin(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Taken:
+def open_call(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> OpenCall:
     """Before the call."""
     leaves = pytree.tree_leaves((args, kwargs))
-    return Taken(id(module), leaves, [_version(leaf) for leaf in leaves])
+    return OpenCall(id(module), leaves, [_version(leaf) for leaf in leaves])
 
 
-def end(taken: Taken, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Exchange:
+def close_call(taken: OpenCall, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> CallShapes:
     """After the call, with the same arguments and what it returned."""
     sizes = tuple(sizes_of(leaf) for leaf in taken.leaves)
-    refusal = _changed(taken, args, kwargs)
+    refusal = _input_change(taken, args, kwargs)
     if refusal:
-        return Exchange(taken.child, sizes, refusal=refusal)
+        return CallShapes(taken.child, sizes, refusal=refusal)
     leaves, layout = pytree.tree_flatten(output)
     strange = next((leaf for leaf in leaves if not isinstance(leaf, (torch.Tensor, *PLAIN))), None)
     if strange is not None:
         reason = f"it returns a {type(strange).__name__}, which is no registered pytree"
-        return Exchange(taken.child, sizes, refusal=reason)
-    return Exchange(taken.child, sizes, tuple(_given(leaf, taken.leaves) for leaf in leaves), layout)
+        return CallShapes(taken.child, sizes, refusal=reason)
+    return CallShapes(taken.child, sizes, tuple(_output_leaf(leaf, taken.leaves) for leaf in leaves), layout)
 
 
 def sizes_of(leaf: Any) -> Sizes:
@@ -78,18 +78,18 @@ def sizes_of(leaf: Any) -> Sizes:
     return leaf if isinstance(leaf, (int, torch.SymInt)) and not isinstance(leaf, bool) else None  # type: ignore[return-value]
 
 
-def _given(leaf: Any, inputs: list[Any]) -> Given:
+def _output_leaf(leaf: Any, inputs: list[Any]) -> OutputLeaf:
     if not isinstance(leaf, torch.Tensor):
-        return Given(sizes_of(leaf), value=leaf)
+        return OutputLeaf(sizes_of(leaf), value=leaf)
     same = next((index for index, given in enumerate(inputs) if given is leaf), None)
-    return Given(tuple(leaf.shape), leaf.dtype, leaf.device, same=same)
+    return OutputLeaf(tuple(leaf.shape), leaf.dtype, leaf.device, same=same)
 
 
 def _version(leaf: Any) -> int | None:
     return leaf._version if isinstance(leaf, torch.Tensor) and not leaf.is_inference() else None
 
 
-def _changed(taken: Taken, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+def _input_change(taken: OpenCall, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
     """How the call changed what it was given, or may have; empty where it did not."""
     after = pytree.tree_leaves((args, kwargs))
     if len(after) != len(taken.leaves) or any(a is not b for a, b in zip(after, taken.leaves, strict=True)):

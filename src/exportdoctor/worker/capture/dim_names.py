@@ -13,46 +13,46 @@ import torch
 
 from exportdoctor.targets.built import BuiltPart, Inputs
 from exportdoctor.targets.given_shapes import dynamic_dims, map_inputs
-from exportdoctor.worker.capture.dynamic_dims import Place, leaves_of, places_of, size_at
+from exportdoctor.worker.capture.dynamic_dims import InputDim, each_dim, leaves_of, size_at
 from exportdoctor.worker.capture.forward_hooks import Call
 
 
 def name_axes(built: BuiltPart, root: Call, calls: Iterable[Call]) -> None:
     """Fill `axes` of the root's call and of its submodules' calls."""
     root.axes = dict(_root_axes(built))
-    by_sizes = _by_sizes(built, root.axes)
+    by_sizes = _names_by_sizes(built, root.axes)
     for call in (call for call in calls if call.dims):
         leaves = leaves_of(call.args, call.kwargs)
-        for place in places_of(call.dims):
+        for place in each_dim(call.dims):
             names = by_sizes.get(call.sizes.get(place, (0, 0)), ())
-            call.axes[place] = " or ".join(names) or _called(leaves[place[0]][0], place[1])
+            call.axes[place] = " or ".join(names) or _dim_name(leaves[place[0]][0], place[1])
 
 
-def declared_dims(built: BuiltPart) -> dict[Place, Any]:
+def declared_dims(built: BuiltPart) -> dict[InputDim, Any]:
     """What the target's dynamic shapes say of each dimension of the root's inputs: a `Dim` or a hint."""
-    return {place: dim for place, (_, dim) in _declared(built).items()}
+    return {place: dim for place, (_, dim) in _dims_by_input(built).items()}
 
 
-def kept(call: Call, dims: Mapping[Place, Any], dynamic: tuple[str, ...] | None) -> dict[Place, Any]:
+def select_dims(call: Call, dims: Mapping[InputDim, Any], dynamic: tuple[str, ...] | None) -> dict[InputDim, Any]:
     """Of `dims`, those of the axes named in `dynamic`; all of them for None."""
     return {place: dim for place, dim in dims.items() if dynamic is None or call.axes.get(place) in dynamic}
 
 
-def all_dynamic(call: Call) -> dict[Place, Any]:
+def all_dynamic(call: Call) -> dict[InputDim, Any]:
     """`Dim.DYNAMIC` for each dimension that differs between the captures."""
-    return dict.fromkeys(places_of(call.dims), torch.export.Dim.DYNAMIC)
+    return dict.fromkeys(each_dim(call.dims), torch.export.Dim.DYNAMIC)
 
 
-def _root_axes(built: BuiltPart) -> Iterable[tuple[Place, str]]:
+def _root_axes(built: BuiltPart) -> Iterable[tuple[InputDim, str]]:
     called = {place: axis for axis, places in built.axes.items() for place in places}
-    for place, (path, dim) in _declared(built).items():
-        text = _called(path, place[1])
+    for place, (path, dim) in _dims_by_input(built).items():
+        text = _dim_name(path, place[1])
         yield place, called.get(text) or str(getattr(dim, "__name__", text))
 
 
-def _declared(built: BuiltPart) -> dict[Place, tuple[str, Any]]:
+def _dims_by_input(built: BuiltPart) -> dict[InputDim, tuple[str, Any]]:
     """Leaf and dimension -> the leaf's path and its `Dim`; nothing where the leaves cannot be matched with pytree's."""
-    found: dict[Place, tuple[str, Any]] = {}
+    found: dict[InputDim, tuple[str, Any]] = {}
     seen: list[Any] = []
 
     def note(path: str, leaf: Any, spec: Any) -> Any:
@@ -68,7 +68,7 @@ def _declared(built: BuiltPart) -> dict[Place, tuple[str, Any]]:
     return found if same else {}
 
 
-def _by_sizes(built: BuiltPart, axes: Mapping[Place, str]) -> dict[tuple[int, int], tuple[str, ...]]:
+def _names_by_sizes(built: BuiltPart, axes: Mapping[InputDim, str]) -> dict[tuple[int, int], tuple[str, ...]]:
     """The names of the root's axes by their sizes in both captures."""
     if not built.more_inputs or not axes:
         return {}
@@ -85,5 +85,5 @@ def _leaves(inputs: Inputs) -> list[tuple[str, Any]]:
     return leaves_of(*inputs)
 
 
-def _called(path: str, dimension: int | None) -> str:
+def _dim_name(path: str, dimension: int | None) -> str:
     return path if dimension is None else f"{path}[{dimension}]"

@@ -18,12 +18,12 @@ from exportdoctor.core.protocol.scan import InputFact
 Dims = Mapping[int, tuple[int, ...]]
 """Leaf index -> its dynamic dimensions; a dynamic Python int has the empty tuple."""
 
-Place = tuple[int, int | None]
+InputDim = tuple[int, int | None]
 """Leaf index and dimension; the dimension of a Python int is None."""
 
 
 @dataclass(frozen=True)
-class Leaf:
+class _LeafIndex:
     """Stands for the leaf of that index in a nest of containers."""
 
     index: int
@@ -40,7 +40,7 @@ def leaves_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[str, 
     return named
 
 
-def differing(first: list[tuple[str, Any]], second: list[tuple[str, Any]]) -> dict[int, tuple[int, ...]] | None:
+def differing_dims(first: list[tuple[str, Any]], second: list[tuple[str, Any]]) -> dict[int, tuple[int, ...]] | None:
     """The dimensions in which two captures of one call differ; None where the calls cannot be compared."""
     if [path for path, _ in first] != [path for path, _ in second]:
         return None
@@ -55,25 +55,25 @@ def differing(first: list[tuple[str, Any]], second: list[tuple[str, Any]]) -> di
     return found
 
 
-def places_of(dims: Dims) -> Iterator[Place]:
+def each_dim(dims: Dims) -> Iterator[InputDim]:
     """Each dynamic dimension by itself."""
     for index, many in dims.items():
         yield from ((index, dimension) for dimension in many or (None,))
 
 
-def size_at(leaves: list[tuple[str, Any]], place: Place) -> int:
+def size_at(leaves: list[tuple[str, Any]], place: InputDim) -> int:
     """The size of that dimension, or the value of that Python int."""
     index, dimension = place
     return int(leaves[index][1] if dimension is None else leaves[index][1].shape[dimension])
 
 
-def too_small(leaves: list[tuple[str, Any]], dims: Dims) -> bool:
+def has_size_below_two(leaves: list[tuple[str, Any]], dims: Dims) -> bool:
     """Whether a dynamic dimension has size 0 or 1 here, which torch would take for a constant."""
     return any(leaves[index][1].shape[d] < 2 for index, many in dims.items() for d in many)
 
 
 def dynamic_shapes_of(
-    module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dims: Mapping[Place, Any]
+    module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dims: Mapping[InputDim, Any]
 ) -> dict[str, Any] | None:
     """`dynamic_shapes` for `torch.export.export`, with what `dims` holds in each place; None where all is static.
 
@@ -96,23 +96,23 @@ def _skeleton(value: Any, counter: Any) -> Any:
         return pytree.SUPPORTED_NODES[kind].unflatten_fn([_skeleton(c, counter) for c in children], context)
     if kind in pytree.SUPPORTED_NODES:
         return [_skeleton(child, counter) for child in pytree.SUPPORTED_NODES[kind].flatten_fn(value)[0]]
-    return Leaf(next(counter))
+    return _LeafIndex(next(counter))
 
 
-def _spec(value: Any, dims: Mapping[Place, Any]) -> Any:
-    def at_leaf(leaf: Leaf) -> Any:
+def _spec(value: Any, dims: Mapping[InputDim, Any]) -> Any:
+    def at_leaf(leaf: _LeafIndex) -> Any:
         mine = {dimension: dim for (index, dimension), dim in dims.items() if index == leaf.index}
         return mine.get(None, mine or None)
 
-    return pytree.tree_map(at_leaf, value, is_leaf=lambda item: isinstance(item, Leaf))
+    return pytree.tree_map(at_leaf, value, is_leaf=lambda item: isinstance(item, _LeafIndex))
 
 
-def input_facts(leaves: list[tuple[str, Any]], axes: Mapping[Place, str]) -> tuple[InputFact, ...]:
+def input_facts(leaves: list[tuple[str, Any]], axes: Mapping[InputDim, str]) -> tuple[InputFact, ...]:
     """The leaves as a report shows them."""
     return tuple(_fact(index, path, leaf, axes) for index, (path, leaf) in enumerate(leaves))
 
 
-def _fact(index: int, path: str, leaf: Any, axes: Mapping[Place, str]) -> InputFact:
+def _fact(index: int, path: str, leaf: Any, axes: Mapping[InputDim, str]) -> InputFact:
     mine = {dimension: name for (at, dimension), name in axes.items() if at == index}
     names = tuple(mine.values())
     if isinstance(leaf, torch.Tensor):

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from exportdoctor.worker.capture.structural_hash import LOCAL, Account
+from exportdoctor.worker.capture.structural_hash import LOCAL, StructuralHash
 
 _INTERNALS = frozenset(torch.nn.Module().__dict__) - {"training"}
 _SCALARS = (int, str, float, type(None))
@@ -57,8 +57,8 @@ class Fingerprints:
 
     def question(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], extra: str) -> Question:
         """The question that `module` with these inputs is; `extra` says what else counts (dynamic dimensions)."""
-        inputs = Account(exact=self._exact_input, known={})
-        inputs.value((args, kwargs))
+        inputs = StructuralHash(exact=self._exact_input, known={})
+        inputs.write_value((args, kwargs))
         full, kin = [extra, inputs.digest()], [extra, inputs.digest()]
         scalars: list[tuple[str, str, str]] = []
         numbers: dict[int, int] = {}
@@ -73,42 +73,42 @@ class Fingerprints:
         return Question(LOCAL * local + _hash(full), _hash(kin), tuple(scalars))
 
     def own(self, module: torch.nn.Module) -> Own:
-        """The module's own account, made once for each instance."""
+        """The module's own digest, made once for each instance."""
         if id(module) not in self._own:
             self._own[id(module)] = self._describe(module)
         return self._own[id(module)]
 
     def _describe(self, module: torch.nn.Module) -> Own:
-        account = Account(exact=lambda tensor: True, known=self._known, owner=module)
-        account.kind(type(module))
+        digest = StructuralHash(exact=lambda tensor: True, known=self._known, owner=module)
+        digest.write_class(type(module))
         scalars = []
         for name, value in sorted(module.__dict__.items()):
             if name in _INTERNALS:
                 continue
-            account.put("attribute", name)
+            digest.write("attribute", name)
             if isinstance(value, _SCALARS) and name != "training":
                 scalars.append((name, f"{type(value).__name__}:{value!r}"))
             else:
-                account.value(value)
-        tensors = self._tensors(module, account)
+                digest.write_value(value)
+        tensors = self._tensors(module, digest)
         for name in _HOOKS:
-            account.put(name)
+            digest.write(name)
             for hook in getattr(module, name, {}).values():
-                account.value(hook)
-        masked = account.digest()
-        account.put(*(word for scalar in scalars for word in scalar))
-        return Own(account.digest(), masked, tuple(scalars), tensors, account.local)
+                digest.write_value(hook)
+        masked = digest.digest()
+        digest.write(*(word for scalar in scalars for word in scalar))
+        return Own(digest.digest(), masked, tuple(scalars), tensors, digest.local)
 
-    def _tensors(self, module: torch.nn.Module, account: Account) -> tuple[int, ...]:
+    def _tensors(self, module: torch.nn.Module, digest: StructuralHash) -> tuple[int, ...]:
         """Writes parameters and buffers down; returns their identities, so that tied ones are seen as tied."""
         identities = []
         for what, held in (("parameter", module._parameters), ("buffer", module._buffers)):
             for name, tensor in held.items():
-                account.put(what, name, name in module._non_persistent_buffers_set)
+                digest.write(what, name, name in module._non_persistent_buffers_set)
                 if tensor is None:
-                    account.put("none")
+                    digest.write("none")
                 else:
-                    account.tensor(tensor, exact=self.values_matter)
+                    digest.write_tensor(tensor, exact=self.values_matter)
                     identities.append(id(tensor))
         return tuple(identities)
 

@@ -8,9 +8,16 @@ from typing import Any
 import torch
 
 from exportdoctor.targets.eager import left_as_it_was
-from exportdoctor.worker.capture.call_shapes import Exchange, Taken, begin, end
-from exportdoctor.worker.capture.dynamic_dims import Place, differing, leaves_of, places_of, size_at, too_small
-from exportdoctor.worker.capture.snapshot import Budget, snapshot
+from exportdoctor.worker.capture.call_shapes import CallShapes, OpenCall, close_call, open_call
+from exportdoctor.worker.capture.dynamic_dims import (
+    InputDim,
+    differing_dims,
+    each_dim,
+    has_size_below_two,
+    leaves_of,
+    size_at,
+)
+from exportdoctor.worker.capture.snapshot import CopyBudget, snapshot
 
 CALLS_KEPT = 32  # distinct calls of one module that are asked about
 _CALLS_SEEN = 256
@@ -28,33 +35,33 @@ class Call:
     kwargs: dict[str, Any]
     dims: dict[int, tuple[int, ...]] = field(default_factory=dict)
     times: int = 1
-    sizes: dict[Place, tuple[int, int]] = field(default_factory=dict)
-    axes: dict[Place, str] = field(default_factory=dict)
-    inner: list[Exchange] = field(default_factory=list)
-    inner_there: list[Exchange] | None = None
+    sizes: dict[InputDim, tuple[int, int]] = field(default_factory=dict)
+    axes: dict[InputDim, str] = field(default_factory=dict)
+    inner: list[CallShapes] = field(default_factory=list)
+    inner_there: list[CallShapes] | None = None
 
 
 @dataclass
-class Calls:
+class ModuleCalls:
     """The calls of one module: the first few that were kept, and how many there were."""
 
     kept: list[Call] = field(default_factory=list)
     seen: int = 0
 
 
-def record(
-    module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], *, budget: Budget
-) -> dict[int, Calls]:
+def record_calls(
+    module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], *, budget: CopyBudget
+) -> dict[int, ModuleCalls]:
     """Run `module(*args, **kwargs)` once and return each called submodule's calls by `id(submodule)`.
 
     Raises whatever the forward raises; hooks are gone and state is back in either case.
     """
-    calls: dict[int, Calls] = {}
-    under_way: list[Taken] = []
+    calls: dict[int, ModuleCalls] = {}
+    under_way: list[OpenCall] = []
 
     def before(called: torch.nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:
-        under_way.append(begun := begin(called, given, named))
-        mine = calls.setdefault(id(called), Calls())
+        under_way.append(begun := open_call(called, given, named))
+        mine = calls.setdefault(id(called), ModuleCalls())
         mine.seen += 1
         if len(mine.kept) < _CALLS_SEEN:
             copied_args, copied_kwargs = snapshot((given, named), budget=budget)
@@ -64,7 +71,7 @@ def record(
         while under_way and (begun := under_way.pop()).child != id(called):
             pass  # a call that raised, which its caller caught
         if under_way:
-            under_way[-1].calls.append(end(begun, given, named, output))
+            under_way[-1].calls.append(close_call(begun, given, named, output))
 
     with left_as_it_was(module), torch.no_grad():
         # prepended, so that inputs are seen before hooks of the model's own change them: an export runs those again
@@ -72,7 +79,7 @@ def record(
             child.register_forward_pre_hook(before, prepend=True, with_kwargs=True) for child in module.modules()
         ]
         handles += [child.register_forward_hook(after, prepend=True, with_kwargs=True) for child in module.modules()]
-        own_args, own_kwargs = snapshot((args, kwargs), budget=Budget(left=2**62))
+        own_args, own_kwargs = snapshot((args, kwargs), budget=CopyBudget(left=2**62))
         try:
             module(*own_args, **own_kwargs)
         finally:
@@ -81,7 +88,7 @@ def record(
     return calls
 
 
-def add_dims(first: dict[int, Calls], second: dict[int, Calls]) -> None:
+def add_dims(first: dict[int, ModuleCalls], second: dict[int, ModuleCalls]) -> None:
     """Mark in `first` what differs in `second`, call by call.
 
     Where a dynamic size is 0 or 1, which torch takes for a constant, the other capture's inputs are used.
@@ -93,7 +100,7 @@ def add_dims(first: dict[int, Calls], second: dict[int, Calls]) -> None:
         for call, other in zip(calls.kept, others.kept, strict=False):
             mine, theirs = leaves_of(call.args, call.kwargs), leaves_of(other.args, other.kwargs)
             call.inner_there = other.inner
-            call.dims = differing(mine, theirs) or {}
-            call.sizes = {place: (size_at(mine, place), size_at(theirs, place)) for place in places_of(call.dims)}
-            if too_small(mine, call.dims) and not too_small(theirs, call.dims):
+            call.dims = differing_dims(mine, theirs) or {}
+            call.sizes = {place: (size_at(mine, place), size_at(theirs, place)) for place in each_dim(call.dims)}
+            if has_size_below_two(mine, call.dims) and not has_size_below_two(theirs, call.dims):
                 call.args, call.kwargs = other.args, other.kwargs

@@ -15,8 +15,8 @@ from exportdoctor.targets.built import BuiltPart
 from exportdoctor.worker.capture.dim_names import name_axes
 from exportdoctor.worker.capture.dynamic_dims import input_facts, leaves_of
 from exportdoctor.worker.capture.fingerprint import Fingerprints, Question
-from exportdoctor.worker.capture.forward_hooks import CALLS_KEPT, Call, Calls, add_dims, record
-from exportdoctor.worker.capture.snapshot import Budget
+from exportdoctor.worker.capture.forward_hooks import CALLS_KEPT, Call, ModuleCalls, add_dims, record_calls
+from exportdoctor.worker.capture.snapshot import CopyBudget
 from exportdoctor.worker.describe.describe_failure import state_id
 
 
@@ -35,7 +35,7 @@ class PartCapture:
     left_out: dict[str, int] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     root: Call = field(default_factory=lambda: Call((), {}))
-    at_one_size: dict[int, Calls] | None = None
+    at_one_size: dict[int, ModuleCalls] | None = None
 
     @property
     def prefix(self) -> str:
@@ -65,16 +65,16 @@ class PartCapture:
         return self.distinct[fqn]
 
 
-def root_alone(built: BuiltPart) -> PartCapture:
+def capture_root_only(built: BuiltPart) -> PartCapture:
     """The part with its own inputs, of whose submodules nothing is known; its forward is not run."""
-    part = _uncaptured(built)
+    part = _new_capture(built)
     part.root = Call(built.args, built.kwargs)
     part.distinct[built.prefix] = [part.root]
     part.questions[built.prefix] = [_question(part, built.prefix, built.module, part.root, Fingerprints())]
     return part
 
 
-def _uncaptured(built: BuiltPart) -> PartCapture:
+def _new_capture(built: BuiltPart) -> PartCapture:
     fqns = {_join(built.prefix, path): m for path, m in built.module.named_modules(remove_duplicate=False)}
     names: dict[int, str] = {}
     for fqn, module in fqns.items():
@@ -82,24 +82,24 @@ def _uncaptured(built: BuiltPart) -> PartCapture:
     return PartCapture(built, fqns, names)
 
 
-def capture(built: BuiltPart, *, exporter: str, at_one_size: bool = False) -> PartCapture:
+def capture_part(built: BuiltPart, *, exporter: str, at_one_size: bool = False) -> PartCapture:
     """Run the part's forward once, and once more at other sizes where it has dynamic dimensions.
 
-    With `at_one_size` the second time waits until `completed`. Raises what the eager forward raises.
+    With `at_one_size` the second time waits until `complete_capture`. Raises what the eager forward raises.
     """
-    part, budget = _uncaptured(built), Budget()
+    part, budget = _new_capture(built), CopyBudget()
     with built.prepare():
-        calls = record(built.module, built.args, built.kwargs, budget=budget)
+        calls = record_calls(built.module, built.args, built.kwargs, budget=budget)
         if budget.faked:
             part.notes.append(f"{built.name}: {budget.faked} large captured inputs are kept by shape, without values")
         more = built.dynamic_shapes is not None and bool(built.more_inputs)
         part.at_one_size = calls if more else None
         if at_one_size or not more:
-            _sort(part, calls, exporter=exporter)
-    return part if at_one_size else completed(part, exporter=exporter)
+            _keep_calls(part, calls, exporter=exporter)
+    return part if at_one_size else complete_capture(part, exporter=exporter)
 
 
-def completed(part: PartCapture, *, exporter: str) -> PartCapture:
+def complete_capture(part: PartCapture, *, exporter: str) -> PartCapture:
     """The part after its forward has run at other sizes, too."""
     calls, part.at_one_size = part.at_one_size, None
     if calls is None:
@@ -107,17 +107,17 @@ def completed(part: PartCapture, *, exporter: str) -> PartCapture:
     args, kwargs = part.built.more_inputs[0]
     with part.prepare():
         try:
-            add_dims(calls, record(part.built.module, args, kwargs, budget=Budget()))
+            add_dims(calls, record_calls(part.built.module, args, kwargs, budget=CopyBudget()))
         except Exception as error:  # the first capture stands; only what is dynamic in submodules stays unknown
             part.notes.append(
                 f"{part.built.name}: the forward fails at other sizes ({type(error).__name__}), so the submodules' "
                 "inputs are taken as static"
             )
-        _sort(part, calls, exporter=exporter)
+        _keep_calls(part, calls, exporter=exporter)
     return part
 
 
-def _sort(part: PartCapture, calls: dict[int, Calls], *, exporter: str) -> None:
+def _keep_calls(part: PartCapture, calls: dict[int, ModuleCalls], *, exporter: str) -> None:
     """Name the axes of all calls, and keep each module's distinct ones."""
     seen = calls[id(part.built.module)].kept[0]
     part.root = Call(part.built.args, part.built.kwargs, inner=seen.inner, inner_there=seen.inner_there)
@@ -125,10 +125,10 @@ def _sort(part: PartCapture, calls: dict[int, Calls], *, exporter: str) -> None:
     _keep_distinct(part, calls, Fingerprints(values_matter=exporter == "torchscript"))
 
 
-def _keep_distinct(part: PartCapture, calls: dict[int, Calls], fingerprints: Fingerprints) -> None:
+def _keep_distinct(part: PartCapture, calls: dict[int, ModuleCalls], fingerprints: Fingerprints) -> None:
     for fqn, module in part.fqns.items():
         found: dict[str, tuple[Call, Question]] = {}
-        for call in calls.get(id(module), Calls()).kept:
+        for call in calls.get(id(module), ModuleCalls()).kept:
             question = _question(part, fqn, module, call, fingerprints)
             if question.full in found:
                 found[question.full][0].times += 1
@@ -153,7 +153,7 @@ def _question(part: PartCapture, fqn: str, module: torch.nn.Module, call: Call, 
 
 def captured_fact(part: PartCapture, *, seconds: float) -> Captured:
     """The part as the engine is told of it."""
-    kin, differing = _kin(part)
+    kin, differing = _equivalence_groups(part)
     modules = []
     for fqn, module in part.fqns.items():
         first = part.names[state_id(module)]
@@ -182,7 +182,7 @@ def captured_fact(part: PartCapture, *, seconds: float) -> Captured:
     )
 
 
-def _kin(part: PartCapture) -> tuple[tuple[Kin, ...], dict[str, tuple[int, ...]]]:
+def _equivalence_groups(part: PartCapture) -> tuple[tuple[Kin, ...], dict[str, tuple[int, ...]]]:
     """Groups of questions that are not equal but kin, each with the attributes whose values differ among them."""
     groups: dict[str, dict[str, Question]] = {}
     for questions in part.questions.values():

@@ -10,16 +10,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from exportdoctor.worker.capture.call_shapes import Sizes
-
-Spot = tuple[int, int | None]
-"""An input's leaf index and dimension; the dimension of a Python int is None."""
+from exportdoctor.worker.capture.dynamic_dims import InputDim
 
 
 @dataclass(frozen=True)
-class Rule:
+class SizeRule:
     """`product of the spots * times // over + plus`. Without spots it is the constant `plus`."""
 
-    spots: tuple[Spot, ...] = ()
+    spots: tuple[InputDim, ...] = ()
     times: int = 1
     over: int = 1
     plus: int = 0
@@ -37,10 +35,10 @@ class Rule:
 
 
 @dataclass(frozen=True)
-class Choice:
+class SizeRules:
     """The rules that hold in both captures. `constant` where the size is the same in both."""
 
-    rules: tuple[Rule, ...]
+    rules: tuple[SizeRule, ...]
     constant: int | None
 
     def size(self, taken: Sequence[Sizes]) -> Any:
@@ -50,17 +48,17 @@ class Choice:
         return symbolic if symbolic is not None else self.constant if self.constant is not None else found[0]
 
 
-def choice(size: int, other: int, taken: Sequence[Sizes], others: Sequence[Sizes]) -> Choice | None:
+def infer_size(size: int, other: int, taken: Sequence[Sizes], others: Sequence[Sizes]) -> SizeRules | None:
     """How `size`, in the other capture `other`, follows from what was taken; None where nothing explains it."""
-    spots = dict(_spots(taken, others))
-    equal = tuple(Rule((spot,)) for spot, pair in spots.items() if pair == (size, other) and size > 1)
+    spots = dict(_input_sizes(taken, others))
+    equal = tuple(SizeRule((spot,)) for spot, pair in spots.items() if pair == (size, other) and size > 1)
     if size == other:
-        return Choice(equal, size)
-    rule = next(iter(equal), None) or next(_derived(size, other, spots), None)
-    return None if rule is None else Choice((rule,), None)
+        return SizeRules(equal, size)
+    rule = next(iter(equal), None) or next(_derived_rules(size, other, spots), None)
+    return None if rule is None else SizeRules((rule,), None)
 
 
-def _spots(taken: Sequence[Sizes], others: Sequence[Sizes]) -> Iterator[tuple[Spot, tuple[int, int]]]:
+def _input_sizes(taken: Sequence[Sizes], others: Sequence[Sizes]) -> Iterator[tuple[InputDim, tuple[int, int]]]:
     """Each size of the inputs in both captures."""
     for index, (one, other) in enumerate(zip(taken, others)):
         if isinstance(one, int) and isinstance(other, int):
@@ -69,19 +67,19 @@ def _spots(taken: Sequence[Sizes], others: Sequence[Sizes]) -> Iterator[tuple[Sp
             yield from (((index, d), pair) for d, pair in enumerate(zip(one, other)))
 
 
-def _derived(size: int, other: int, spots: dict[Spot, tuple[int, int]]) -> Iterator[Rule]:
+def _derived_rules(size: int, other: int, spots: dict[InputDim, tuple[int, int]]) -> Iterator[SizeRule]:
     """Fractions and multiples, products of two, and differences, the likelier first."""
     changing = {spot: pair for spot, pair in spots.items() if pair[0] != pair[1] and min(pair) > 0}
     for spot, (a, b) in changing.items():
         if size and other and a % size == 0 and a // size * other == b:
-            yield Rule((spot,), over=a // size)
+            yield SizeRule((spot,), over=a // size)
         if size % a == 0 and size // a * b == other:
-            yield Rule((spot,), times=size // a)
+            yield SizeRule((spot,), times=size // a)
     for spot, (a, b) in changing.items():
         for second, (c, d) in spots.items():
             times = size // (a * c) if a * c else 0
             if second != spot and times and times * a * c == size and times * b * d == other:
-                yield Rule((spot, second), times=times)
+                yield SizeRule((spot, second), times=times)
     for spot, (a, b) in changing.items():
         if size - a == other - b:
-            yield Rule((spot,), plus=size - a)
+            yield SizeRule((spot,), plus=size - a)

@@ -23,7 +23,7 @@ _BY_REFERENCE = (
 
 
 @dataclass
-class Budget:
+class CopyBudget:
     """How many bytes of real values one part's capture may keep."""
 
     left: int = 512 * 2**20
@@ -39,12 +39,12 @@ class Budget:
         exact = not tensor.is_floating_point() or size <= 4096
         if tensor.layout != torch.strided or exact or size <= self.left:
             self.left -= 0 if exact else size
-            return _with_grad_of(_cloned(tensor), tensor)
+            return _with_grad_of(_clone(tensor), tensor)
         self.faked += 1
         return _with_grad_of(self.mode.from_tensor(tensor.detach()), tensor)
 
 
-def _cloned(tensor: torch.Tensor) -> torch.Tensor:
+def _clone(tensor: torch.Tensor) -> torch.Tensor:
     """A clone with the same strides also where the tensor overlaps itself (an expanded one)."""
     clone = tensor.detach().clone(memory_format=torch.preserve_format)
     if tensor.layout == torch.strided and clone.stride() != tensor.stride() and 0 not in tensor.stride():
@@ -57,12 +57,12 @@ def _with_grad_of(copied: torch.Tensor, original: torch.Tensor) -> torch.Tensor:
     return copied.requires_grad_(True) if original.requires_grad and original.is_leaf else copied
 
 
-def snapshot(value: Any, *, budget: Budget) -> Any:
+def snapshot(value: Any, *, budget: CopyBudget) -> Any:
     """A deep copy of `value` in which tensors are copied by `budget`, and modules and code are shared."""
     return _copy(value, {}, budget)
 
 
-def _copy(value: Any, memo: dict[int, Any], budget: Budget) -> Any:
+def _copy(value: Any, memo: dict[int, Any], budget: CopyBudget) -> Any:
     if isinstance(value, _BY_REFERENCE):
         return value
     if id(value) in memo:
@@ -73,7 +73,7 @@ def _copy(value: Any, memo: dict[int, Any], budget: Budget) -> Any:
     return copied
 
 
-def _copy_new(value: Any, memo: dict[int, Any], budget: Budget) -> Any:
+def _copy_new(value: Any, memo: dict[int, Any], budget: CopyBudget) -> Any:
     if isinstance(value, torch.Tensor):
         return budget.keep(value)
     if type(value) in (list, set, frozenset):
@@ -86,14 +86,14 @@ def _copy_new(value: Any, memo: dict[int, Any], budget: Budget) -> Any:
     return _copy_object(value, memo, budget)
 
 
-def _copy_dict(value: dict[Any, Any], memo: dict[int, Any], budget: Budget) -> Any:
+def _copy_dict(value: dict[Any, Any], memo: dict[int, Any], budget: CopyBudget) -> Any:
     copied = copy.copy(value)
     for key in list(copied):
         copied[key] = _copy(value[key], memo, budget)
     return copied
 
 
-def _copy_object(value: Any, memo: dict[int, Any], budget: Budget) -> Any:
+def _copy_object(value: Any, memo: dict[int, Any], budget: CopyBudget) -> Any:
     """Caches, ModelOutputs, dataclasses: a shallow copy whose attributes are then copied one by one."""
     try:
         copied = copy.copy(value)

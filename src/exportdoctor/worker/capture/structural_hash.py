@@ -22,7 +22,7 @@ _TRANSPARENT = (object, dict, list, tuple, set, frozenset, int, str, float, bool
 
 
 @dataclass
-class Account:
+class StructuralHash:
     """Words written down one after the other. `exact` tells of which tensors the values count.
 
     `known` holds the digests of objects met before, by identity, and keeps them alive so that identities last.
@@ -42,136 +42,136 @@ class Account:
         """Sixteen hexadecimal digits of all words so far."""
         return hashlib.sha256("\x1e".join(self._words).encode(errors="replace")).hexdigest()[:16]
 
-    def put(self, *words: object) -> None:
+    def write(self, *words: object) -> None:
         """Write words down."""
         self._words.extend(map(str, words))
 
-    def kind(self, kind: type) -> None:
+    def write_class(self, kind: type) -> None:
         """A class by name; one made inside a function also by identity, because its name is not unique."""
-        self.put(kind_name(kind))
+        self.write(full_class_name(kind))
         if "<locals>" in kind.__qualname__:
-            self.identity(kind)
+            self.write_identity(kind)
 
-    def identity(self, value: Any) -> None:
+    def write_identity(self, value: Any) -> None:
         """Tell `value` apart from every other object of this process."""
         self.local = True
-        self.put("identity", id(value))
+        self.write("identity", id(value))
 
-    def tensor(self, tensor: torch.Tensor, *, exact: bool) -> None:
+    def write_tensor(self, tensor: torch.Tensor, *, exact: bool) -> None:
         """Class, shape, strides, dtype, device, flags; with `exact` the values where it has any."""
         layout = tensor.stride() if tensor.layout == torch.strided else tensor.layout
-        self.kind(type(tensor))
-        self.put(tuple(tensor.shape), layout, tensor.dtype, tensor.device)
-        self.put(tensor.requires_grad, tensor.is_conj(), tensor.is_neg())
+        self.write_class(type(tensor))
+        self.write(tuple(tensor.shape), layout, tensor.dtype, tensor.device)
+        self.write(tensor.requires_grad, tensor.is_conj(), tensor.is_neg())
         if exact and not isinstance(tensor, FakeTensor) and tensor.device.type != "meta":
             content = _content(tensor)
-            self.identity(tensor) if content is None else self.put(content)
+            self.write_identity(tensor) if content is None else self.write(content)
 
-    def value(self, value: Any) -> None:
+    def write_value(self, value: Any) -> None:
         """Anything that an export can see."""
         if value is None or type(value) in _PLAIN:
-            self.put(type(value).__name__, repr(value))
+            self.write(type(value).__name__, repr(value))
         elif isinstance(value, (torch.dtype, torch.device, torch.layout)):
-            self.put(repr(value))
+            self.write(repr(value))
         elif isinstance(value, type):
-            self.kind(value)
+            self.write_class(value)
         elif isinstance(value, ModuleType):
-            self.put("module", value.__name__)
+            self.write("module", value.__name__)
         elif isinstance(value, enum.Enum):
-            self.kind(type(value))
-            self.put(value.name)
+            self.write_class(type(value))
+            self.write(value.name)
         elif value is self.owner:
-            self.put("owner")
+            self.write("owner")
         elif self._first_time(value):
-            self._compound(value)
+            self._write_compound(value)
 
     def _first_time(self, value: Any) -> bool:
         """Number values by first appearance: sharing inside one account is part of it, and cycles end."""
         if id(value) in self._seen:
-            self.put("again", self._seen[id(value)])
+            self.write("again", self._seen[id(value)])
             return False
         self._seen[id(value)] = len(self._seen)
         self.known.setdefault(~id(value), (value, ""))
         return True
 
-    def _compound(self, value: Any) -> None:
+    def _write_compound(self, value: Any) -> None:
         self._depth += 1
         if self._depth > _DEPTH or isinstance(value, torch.nn.Module):
-            self.identity(value)
+            self.write_identity(value)
         elif isinstance(value, torch.Tensor):
-            self.tensor(value, exact=self.exact(value))
-        elif not self._callable(value):
-            self._items(value)
-            self._state(value)
+            self.write_tensor(value, exact=self.exact(value))
+        elif not self._write_callable(value):
+            self._write_items(value)
+            self._write_state(value)
         self._depth -= 1
 
-    def _items(self, value: Any) -> None:
+    def _write_items(self, value: Any) -> None:
         if isinstance(value, dict):
-            self.kind(type(value))
-            self.put(len(value))
+            self.write_class(type(value))
+            self.write(len(value))
             for key, item in value.items():
-                self.value(key)
-                self.value(item)
+                self.write_value(key)
+                self.write_value(item)
         elif isinstance(value, (set, frozenset)):
-            self.kind(type(value))
-            self.put(*sorted(map(_set_member, value)))
+            self.write_class(type(value))
+            self.write(*sorted(map(_set_member, value)))
         elif isinstance(value, (list, tuple, deque)):
-            self.kind(type(value))
-            self.put(len(value))
+            self.write_class(type(value))
+            self.write(len(value))
             for item in value:
-                self.value(item)
+                self.write_value(item)
 
-    def _state(self, value: Any) -> None:
+    def _write_state(self, value: Any) -> None:
         """An object's own attributes; its identity too where it may hide more than they show."""
         if type(value) in _TRANSPARENT:
             return
-        self.kind(type(value))
+        self.write_class(type(value))
         state = getattr(value, "__dict__", None)
         bare = state is None and not hasattr(type(value), "_fields")
         if bare or _hides_state(type(value)):
-            self.identity(value)
+            self.write_identity(value)
         elif self.owner is not None and not isinstance(value, (dict, list, tuple)):
-            self.put(self._remembered(value))
+            self.write(self._cached_digest(value))
         else:
-            self._attributes(state or {})
+            self._write_attributes(state or {})
 
-    def _attributes(self, state: dict[str, Any]) -> None:
+    def _write_attributes(self, state: dict[str, Any]) -> None:
         for name, item in sorted(state.items(), key=lambda pair: str(pair[0])):
-            self.put(name)
-            self.value(item)
+            self.write(name)
+            self.write_value(item)
 
-    def _remembered(self, value: Any) -> str:
+    def _cached_digest(self, value: Any) -> str:
         """A plain object's digest, made once: hundreds of modules share one configuration."""
         if id(value) not in self.known:
-            inner = Account(exact=self.exact, known={}, owner=None, _depth=self._depth)
+            inner = StructuralHash(exact=self.exact, known={}, owner=None, _depth=self._depth)
             inner._seen[id(value)] = 0
-            inner._attributes(value.__dict__)
+            inner._write_attributes(value.__dict__)
             self.known[id(value)] = (value, LOCAL * inner.local + inner.digest())
             self.known.update((~id(kept), (kept, "")) for kept, _ in inner.known.values())
         digest = self.known[id(value)][1]
         self.local = self.local or digest.startswith(LOCAL)
         return digest
 
-    def _callable(self, value: Any) -> bool:
+    def _write_callable(self, value: Any) -> bool:
         """Functions by their code, defaults and closure; True where `value` was one."""
         match value:
             case functools.partial():
-                self.put("partial")
-                self.value((value.func, value.args, value.keywords))
+                self.write("partial")
+                self.write_value((value.func, value.args, value.keywords))
             case MethodType():
-                self.put("method")
-                self.value(value.__func__)
-                self.value(value.__self__)
+                self.write("method")
+                self.write_value(value.__func__)
+                self.write_value(value.__self__)
             case BuiltinFunctionType():
-                self.put("builtin", value.__module__, value.__qualname__)
+                self.write("builtin", value.__module__, value.__qualname__)
                 if not isinstance(value.__self__, (ModuleType, type(None))):
-                    self.identity(value.__self__)
+                    self.write_identity(value.__self__)
             case FunctionType():
-                self.put("function", value.__module__, value.__qualname__, _code(value.__code__))
-                self.value(value.__defaults__)
-                self.value(value.__kwdefaults__)
+                self.write("function", value.__module__, value.__qualname__, _code(value.__code__))
+                self.write_value(value.__defaults__)
+                self.write_value(value.__kwdefaults__)
                 for cell in value.__closure__ or ():
-                    self.value(_cell(cell))
+                    self.write_value(_cell(cell))
             case _:
                 return False
         return True
@@ -180,13 +180,13 @@ class Account:
 _PLAIN = frozenset({bool, int, float, complex, str, bytes})
 
 
-def kind_name(kind: type) -> str:
+def full_class_name(kind: type) -> str:
     """A class's full name."""
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
 def _set_member(item: Any) -> str:
-    return repr(item) if type(item) in _PLAIN else f"{kind_name(type(item))} {hash(item)}"
+    return repr(item) if type(item) in _PLAIN else f"{full_class_name(type(item))} {hash(item)}"
 
 
 def _cell(cell: Any) -> Any:

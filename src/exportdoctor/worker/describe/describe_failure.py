@@ -19,9 +19,9 @@ from exportdoctor.worker.describe.partial_graph import custom_ops, last_op
 Names = Mapping[int, str]
 
 
-def describe(error: BaseException, *, stage: Stage, names: Names) -> Failure:
+def describe_failure(error: BaseException, *, stage: Stage, names: Names) -> Failure:
     """What `error` says. `names` maps `state_id(module)` to its FQN within the scanned part."""
-    chain = tuple(causes(error))
+    chain = tuple(cause_chain(error))
     return Failure(
         stage=stage,
         exceptions=tuple(ExceptionFact(type=qualified_name(type(e)), message=_message(e)) for e in chain),
@@ -36,7 +36,7 @@ def state_id(module: torch.nn.Module) -> int:
     return id(vars(module))
 
 
-def causes(error: BaseException) -> Iterator[BaseException]:
+def cause_chain(error: BaseException) -> Iterator[BaseException]:
     """`error` and each exception that it was raised from, outermost first; implicit contexts are left out."""
     seen: set[int] = set()
     current: BaseException | None = error

@@ -18,7 +18,7 @@ import sympy  # type: ignore[import-untyped]
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from exportdoctor.core.outcome import Frame
-from exportdoctor.worker.describe.symbol_origins import user_of
+from exportdoctor.worker.describe.symbol_origins import user_frame_of
 
 _KEPT = 20_000
 # What follows quotes the stack or gives advice; both name dimensions that are not to blame
@@ -42,12 +42,12 @@ class Guard:
 
 
 @dataclass
-class Guards:
+class GuardLog:
     """The guards of one attempt, in the order in which they were made."""
 
     made: list[Guard] = field(default_factory=list)
 
-    def violated(self, chain: tuple[BaseException, ...]) -> Frame | None:
+    def frame_of_violated(self, chain: tuple[BaseException, ...]) -> Frame | None:
         """The user's line that made the guard that the innermost constraint violation of `chain` tells of."""
         statement = next((text for error in reversed(chain) if (text := _statement(error))), None)
         if statement is None:
@@ -55,20 +55,20 @@ class Guards:
         # strict mode traces twice: the later tracing is the one that failed
         for env in dict.fromkeys(guard.env for guard in reversed(self.made)):
             mine = [guard for guard in self.made if guard.env is env and guard.frame is not None]
-            found = _to_blame(mine, _mentioned(env, statement), statement) or _only_one(mine, env, statement)
+            found = _to_blame(mine, _symbols_in(env, statement), statement) or _only_one(mine, env, statement)
             if found is not None:
                 return found.frame
         return None
 
 
 @contextmanager
-def guarding() -> Iterator[Guards]:
+def record_guards() -> Iterator[GuardLog]:
     """Note every guard and every replacement of a symbol that is made inside."""
-    guards = Guards()
+    guards = GuardLog()
     hooks: dict[str, Callable[..., Guard]] = {"_log_guard": _from_guard, "_set_replacement": _from_replacement}
     originals = {name: getattr(ShapeEnv, name) for name in hooks if hasattr(ShapeEnv, name)}
     for name, original in originals.items():
-        setattr(ShapeEnv, name, _noting(original, hooks[name], guards))
+        setattr(ShapeEnv, name, _record_before(original, hooks[name], guards))
     try:
         yield guards
     finally:
@@ -76,7 +76,7 @@ def guarding() -> Iterator[Guards]:
             setattr(ShapeEnv, name, original)
 
 
-def _noting(original: Callable[..., Any], note: Callable[..., Guard], guards: Guards) -> Callable[..., Any]:
+def _record_before(original: Callable[..., Any], note: Callable[..., Guard], guards: GuardLog) -> Callable[..., Any]:
     @functools.wraps(original)
     def make(self: ShapeEnv, *args: Any, **kwargs: Any) -> Any:
         if len(guards.made) < _KEPT:
@@ -87,12 +87,12 @@ def _noting(original: Callable[..., Any], note: Callable[..., Guard], guards: Gu
 
 
 def _from_guard(env: ShapeEnv, prefix: str, expr: sympy.Basic, *_: Any) -> Guard:
-    return Guard(env, expr, user_of(sys._getframe(2)))
+    return Guard(env, expr, user_frame_of(sys._getframe(2)))
 
 
 def _from_replacement(env: ShapeEnv, symbol: sympy.Symbol, target: sympy.Basic, *_: Any) -> Guard:
     equal = sympy.Eq(symbol, target, evaluate=False)
-    return Guard(env, equal, user_of(sys._getframe(2)), symbol=symbol, target=target)
+    return Guard(env, equal, user_frame_of(sys._getframe(2)), symbol=symbol, target=target)
 
 
 def _statement(error: BaseException) -> str | None:
@@ -101,7 +101,7 @@ def _statement(error: BaseException) -> str | None:
     return _REST.split(text)[0] if violated else None
 
 
-def _mentioned(env: ShapeEnv, statement: str) -> list[sympy.Basic]:
+def _symbols_in(env: ShapeEnv, statement: str) -> list[sympy.Basic]:
     """The symbols whose dimension the message names."""
     names: dict[str, str] = getattr(env, "source_name_to_debug_name", {})
     found: list[sympy.Basic] = []

@@ -16,7 +16,7 @@ from torch.fx.experimental.proxy_tensor import get_proxy_slot
 from exportdoctor.worker.describe.frames import is_user_frame, tracebacks
 
 
-def names_of(chain: tuple[BaseException, ...], graph: torch.fx.Graph) -> dict[torch.fx.Node, str]:
+def user_names(chain: tuple[BaseException, ...], graph: torch.fx.Graph) -> dict[torch.fx.Node, str]:
     """Node -> name; the innermost frame's name counts. Nodes that nobody has named are left out."""
     names: dict[torch.fx.Node, str] = {}
     for error in chain:
@@ -30,7 +30,7 @@ def names_of(chain: tuple[BaseException, ...], graph: torch.fx.Graph) -> dict[to
     return names
 
 
-def nodes_of(values: Any, chain: tuple[BaseException, ...], graph: torch.fx.Graph) -> Iterator[torch.fx.Node]:
+def nodes_of_tensors(values: Any, chain: tuple[BaseException, ...], graph: torch.fx.Graph) -> Iterator[torch.fx.Node]:
     """The nodes of the tensors in a nest of values."""
     tensors = [leaf for leaf in torch.utils._pytree.tree_leaves(values) if isinstance(leaf, torch.Tensor)]
     for error in chain:
@@ -64,14 +64,14 @@ def _node(tensor: torch.Tensor, tracer: Any) -> torch.fx.Node | None:
     if tracer is None:
         return None
     try:
-        slot = get_proxy_slot(_unwrapped(tensor), tracer, None)
+        slot = get_proxy_slot(_unwrap(tensor), tracer, None)
     except Exception:  # a private function of torch: without it the values keep the tracer's names
         return None
     node = getattr(getattr(slot, "proxy", None), "node", None)
     return node if isinstance(node, torch.fx.Node) else None
 
 
-def _unwrapped(tensor: torch.Tensor) -> torch.Tensor:
+def _unwrap(tensor: torch.Tensor) -> torch.Tensor:
     """What functorch's transforms wrap, at whatever depth."""
     functorch = torch._C._functorch
     while functorch.is_functorch_wrapped_tensor(tensor):

@@ -9,7 +9,6 @@ import torch
 
 from exportdoctor.core.outcome import OpFact
 from exportdoctor.worker.describe.frames import tracebacks
-from exportdoctor.worker.describe.leaked_constant import leaked_constant_user
 
 _GRAPH_LIMIT = 200_000
 
@@ -20,12 +19,12 @@ def partial_graph(chain: tuple[BaseException, ...]) -> str:
         text = getattr(error, "partial_fx_graph", None)
         if isinstance(text, str) and text.strip():
             return text.strip()[-_GRAPH_LIMIT:]
-    for graph in graphs_of(chain):
+    for graph in traced_graphs(chain):
         return str(graph)[-_GRAPH_LIMIT:]
     return ""
 
 
-def graphs_of(chain: tuple[BaseException, ...]) -> Iterator[torch.fx.Graph]:
+def traced_graphs(chain: tuple[BaseException, ...]) -> Iterator[torch.fx.Graph]:
     """The graphs of the tracers on the tracebacks, innermost first."""
     for error in chain:
         for link in reversed(tuple(tracebacks(error))):
@@ -34,16 +33,16 @@ def graphs_of(chain: tuple[BaseException, ...]) -> Iterator[torch.fx.Graph]:
                 yield graph
 
 
-def progress(chain: tuple[BaseException, ...]) -> tuple[int | None, int | None]:
+def trace_progress(chain: tuple[BaseException, ...]) -> tuple[int | None, int | None]:
     """How many nodes had been traced, and of how many submodules; `None` where no tracer is on the tracebacks."""
-    largest = max(graphs_of(chain), key=lambda graph: len(graph.nodes), default=None)
+    largest = max(traced_graphs(chain), key=lambda graph: len(graph.nodes), default=None)
     if largest is None:
         return None, None
     inside = {path for node in largest.nodes for path, _ in (node.meta.get("nn_module_stack") or {}).values()}
     return len(largest.nodes), len(inside)
 
 
-def dynamo_graphs_of(chain: tuple[BaseException, ...]) -> Iterator[torch.fx.Graph]:
+def dynamo_graphs(chain: tuple[BaseException, ...]) -> Iterator[torch.fx.Graph]:
     """The graphs of dynamo's interpreters on the tracebacks, innermost first: of torch functions, not operators."""
     for error in chain:
         for link in reversed(tuple(tracebacks(error))):
@@ -65,10 +64,10 @@ def last_op(chain: tuple[BaseException, ...]) -> OpFact | None:
         raised = _op_on_the_stack(error) or _op_on_leaked_constant(error)
         if raised is not None:
             return raised
-    for graph in graphs_of(chain):
+    for graph in traced_graphs(chain):
         for node in reversed(graph.nodes):
             if node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload):
-                return OpFact(name=str(node.target), arguments=tuple(map(shown, node.args)))
+                return OpFact(name=str(node.target), arguments=tuple(map(format_value, node.args)))
     return None
 
 
@@ -80,7 +79,7 @@ _TORCH_NAMESPACES = frozenset({"aten", "prim", "prims", "higher_order", "quantiz
 def custom_ops(chain: tuple[BaseException, ...]) -> tuple[str, ...] | None:
     """The operators in the traced graph that are not torch's own, in order; None where there is no graph."""
     found: dict[str, None] = {}
-    graphs = list(graphs_of(chain))
+    graphs = list(traced_graphs(chain))
     for graph in graphs:
         for node in graph.nodes:
             target = node.target
@@ -91,20 +90,22 @@ def custom_ops(chain: tuple[BaseException, ...]) -> tuple[str, ...] | None:
 
 def _op_on_leaked_constant(error: BaseException) -> OpFact | None:
     node = leaked_constant_user(error)
-    return None if node is None else OpFact(name=str(node.target), arguments=tuple(map(shown, node.args)))
+    return None if node is None else OpFact(name=str(node.target), arguments=tuple(map(format_value, node.args)))
 
 
 def raising_op(chain: tuple[BaseException, ...]) -> tuple[torch._ops.OpOverload, tuple[Any, ...]] | None:
     """The operator that was being dispatched when an exception of the chain rose, with its arguments."""
-    return next((found for error in chain if (found := _dispatched(error)) is not None), None)
+    return next((found for error in chain if (found := _dispatched_op(error)) is not None), None)
 
 
 def _op_on_the_stack(error: BaseException) -> OpFact | None:
-    found = _dispatched(error)
-    return None if found is None else OpFact(name=str(found[0]), arguments=tuple(map(shown, found[1])), raised=True)
+    found = _dispatched_op(error)
+    return (
+        None if found is None else OpFact(name=str(found[0]), arguments=tuple(map(format_value, found[1])), raised=True)
+    )
 
 
-def _dispatched(error: BaseException) -> tuple[torch._ops.OpOverload, tuple[Any, ...]] | None:
+def _dispatched_op(error: BaseException) -> tuple[torch._ops.OpOverload, tuple[Any, ...]] | None:
     """Fake and proxy dispatch keep the operator in a local named `func`, its arguments in `args`."""
     found = None
     for link in tracebacks(error):
@@ -121,12 +122,37 @@ def value_of(node: torch.fx.Node) -> Any:
     return node.meta.get("val", node.meta.get("example_value"))
 
 
-def shown(value: Any) -> str:
+def format_value(value: Any) -> str:
     """A tensor by its dtype and (symbolic) shape, anything else by a short repr."""
     meta = value_of(value) if isinstance(value, torch.fx.Node) else value
     if isinstance(meta, torch.Tensor):
         return f"{str(meta.dtype).removeprefix('torch.')}[{', '.join(map(str, meta.shape))}]"
     if isinstance(meta, (list, tuple)):
-        return f"[{', '.join(map(shown, meta[:8]))}{', …' if len(meta) > 8 else ''}]"
+        return f"[{', '.join(map(format_value, meta[:8]))}{', …' if len(meta) > 8 else ''}]"
     text = str(meta) if isinstance(meta, (torch.SymInt, torch.SymFloat, torch.SymBool)) else repr(meta)
     return text[:120]
+
+
+def leaked_constant_user(error: BaseException) -> torch.fx.Node | None:
+    """The node that writes into the leaked constant, else the first that reads it; None for any other error."""
+    for link in tracebacks(error):
+        local = link.tb_frame.f_locals
+        name, artifact = local.get("const"), local.get("export_artifact")
+        if isinstance(name, str) and artifact is not None:
+            calls = list(_operators_on(name, artifact.aten))
+            writers = [node for node in calls if node.target._schema.is_mutable]  # type: ignore[union-attr]
+            return next(iter(writers or calls), None)
+    return None
+
+
+def _operators_on(name: str, program: Any) -> Iterator[torch.fx.Node]:
+    """The operators that the constant's value reaches, in order."""
+    inputs = {spec.arg.name for spec in program.sig.input_specs if spec.target == name}
+    reached: set[torch.fx.Node] = set()
+    for node in program.gm.graph.nodes:
+        if node.op == "placeholder" and node.name in inputs:
+            reached.add(node)
+        elif reached.intersection(node.all_input_nodes):
+            reached.add(node)
+            if isinstance(node.target, torch._ops.OpOverload):
+                yield node

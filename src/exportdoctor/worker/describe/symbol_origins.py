@@ -22,21 +22,21 @@ from exportdoctor.worker.describe.frames import OURS, is_user_file, is_user_fram
 
 _MAKERS = ("create_unbacked_symint", "create_unbacked_symfloat", "create_unbacked_symbool")
 _KEPT = 10_000
-_ATTEMPT = OURS + os.path.join("worker", "attempting", "attempt.py")
+_ATTEMPT = OURS + os.path.join("worker", "attempt", "export_attempt.py")
 
 
 @dataclass
-class Registry:
+class SymbolOrigins:
     """The births of one attempt, by symbol; where two tracings name the same symbol, the later one counts."""
 
     births: dict[str, Birth] = field(default_factory=dict)
 
     def of(self, chain: tuple[BaseException, ...]) -> tuple[Birth, ...]:
         """The births of the symbols in the condition that could not be decided."""
-        return tuple(self.births[name] for name in undecided(chain) if name in self.births)
+        return tuple(self.births[name] for name in undecided_symbols(chain) if name in self.births)
 
 
-def undecided(chain: tuple[BaseException, ...]) -> tuple[str, ...]:
+def undecided_symbols(chain: tuple[BaseException, ...]) -> tuple[str, ...]:
     """The symbols in the condition that could not be decided (`GuardOnDataDependentSymNode.cond`).
 
     Dynamo raises an error of its own while it handles that one, which is then no cause but a context.
@@ -59,12 +59,12 @@ def _contexts(error: BaseException) -> Iterator[BaseException]:
 
 
 @contextmanager
-def registering() -> Iterator[Registry]:
+def record_symbol_origins() -> Iterator[SymbolOrigins]:
     """Note every unbacked symbol that is made inside."""
-    registry = Registry()
+    registry = SymbolOrigins()
     originals = {name: getattr(ShapeEnv, name) for name in _MAKERS if hasattr(ShapeEnv, name)}
     for name, original in originals.items():
-        setattr(ShapeEnv, name, _noting(original, registry))
+        setattr(ShapeEnv, name, _record_symbols(original, registry))
     try:
         yield registry
     finally:
@@ -72,31 +72,36 @@ def registering() -> Iterator[Registry]:
             setattr(ShapeEnv, name, original)
 
 
-def _noting(original: Callable[..., Any], registry: Registry) -> Callable[..., Any]:
+def _record_symbols(original: Callable[..., Any], registry: SymbolOrigins) -> Callable[..., Any]:
     @functools.wraps(original)
     def make(self: ShapeEnv, *args: Any, **kwargs: Any) -> Any:
         made = original(self, *args, **kwargs)
         if len(registry.births) < _KEPT:
             # a SymBool is the expression Eq(u0, 1); the others are the symbol itself
             for symbol in made.node.expr.free_symbols:
-                registry.births[str(symbol)] = _birth(str(symbol), sys._getframe(1))
+                registry.births[str(symbol)] = _symbol_origin(str(symbol), sys._getframe(1))
         return made
 
     return make
 
 
-def _birth(symbol: str, frame: FrameType | None) -> Birth:
+def _symbol_origin(symbol: str, frame: FrameType | None) -> Birth:
     operator = next(
-        (str(found.f_locals["func"]) for found in stack_of(frame) if _is_operator(found.f_locals.get("func"))), None
+        (
+            str(found.f_locals["func"])
+            for found in frames_below_attempt(frame)
+            if _is_operator(found.f_locals.get("func"))
+        ),
+        None,
     )
-    return Birth(symbol=symbol, op=operator, frame=user_of(frame))
+    return Birth(symbol=symbol, op=operator, frame=user_frame_of(frame))
 
 
 def _is_operator(value: object) -> bool:
     return isinstance(value, torch._ops.OpOverload)
 
 
-def stack_of(frame: FrameType | None) -> Iterator[FrameType]:
+def frames_below_attempt(frame: FrameType | None) -> Iterator[FrameType]:
     """This frame and its callers up to the innermost of the user's, or to the attempt: who asked for it is no part."""
     while frame is not None and frame.f_code.co_filename != _ATTEMPT:
         yield frame
@@ -105,9 +110,9 @@ def stack_of(frame: FrameType | None) -> Iterator[FrameType]:
         frame = frame.f_back
 
 
-def user_of(frame: FrameType | None) -> Frame | None:
+def user_frame_of(frame: FrameType | None) -> Frame | None:
     """The innermost of the user's frames that this one runs for; in strict mode what dynamo notes of it."""
-    for found in stack_of(frame):
+    for found in frames_below_attempt(frame):
         if is_user_frame(found):
             code = found.f_code
             source = source_line(code.co_filename, found.f_lineno)

@@ -16,25 +16,25 @@ import torch
 from exportdoctor.core.codec import decode, encode
 from exportdoctor.core.errors import ExitCode, ExportdoctorError, TargetError, UsageError
 from exportdoctor.core.outcome import Agreement
-from exportdoctor.core.protocol.export import AnyReply, Doing, Handed, HandoverVerdict, Order, Precision, Refused
+from exportdoctor.core.protocol.export import AnyReply, Doing, ExportResult, ExportVerdict, Order, Precision, Refused
 from exportdoctor.core.target import TargetRef
 from exportdoctor.shims import NotApplicable, Shim, ShimTrouble, find, in_order
 from exportdoctor.targets import Built, BuiltPart, Plan, resolve
 from exportdoctor.worker import environment
 from exportdoctor.worker.export.image_input import with_image_input
-from exportdoctor.worker.export.part_files import Job, Made, make
-from exportdoctor.worker.export.prefill_decode import Step, cached_pair, generating
+from exportdoctor.worker.export.part_files import PartExport, PartJob, export_part_files
+from exportdoctor.worker.export.prefill_decode import Step, compare_generation, prefill_decode_pair
 from exportdoctor.worker.process_setup import die_with_parent
 from exportdoctor.worker.prove.input_set import InputSet
 from exportdoctor.worker.prove.proof_inputs import input_sets
 from exportdoctor.worker.translate.onnx_session import can_run_on, providers
 from exportdoctor.worker.translate.precision import LOW, Reference, cost_of_dtype, reference_for
 
-Tell = Callable[[str], None]
+Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Piece:
+class PartPiece:
     """One part that becomes one file. `suffix` tells the files of a pair apart."""
 
     part: BuiltPart
@@ -42,9 +42,9 @@ class Piece:
     shims: tuple[Shim, ...] = ()
 
 
-def hand_over(order: Order, doing: Tell) -> Handed:
+def export_target(order: Order, doing: Progress) -> ExportResult:
     """Make the files of an order and prove them. Raises UsageError, TargetError, ShimTrouble, OSError."""
-    plan = resolve(_placed(order))
+    plan = resolve(_choose_device(order))
     doing(f"building {plan.title}")
     reference = reference_for(plan)
     built = plan.build()
@@ -55,15 +55,15 @@ def hand_over(order: Order, doing: Tell) -> Handed:
     part = _part(order, plan, built)
     pieces = _pieces(order, built, part)
     sets = [input_sets(piece.part, plan) for piece in pieces]
-    found = [_made(order, built, piece, some, doing) for piece, some in zip(pieces, sets, strict=True)]
+    found = [_export_piece(order, built, piece, some, doing) for piece, some in zip(pieces, sets, strict=True)]
     if order.cache and all(made.trouble is None for made in found):
         doing(f"generating {order.tokens} tokens")
         parts, steps = [piece.part for piece in pieces], [_step(made) for made in found]
-        found[-1].numbers.append(generating(parts, steps, order.tokens))
-    return _told(order, built, found, pieces, _precision(reference, part, sets[0], found))
+        found[-1].numbers.append(compare_generation(parts, steps, order.tokens))
+    return _result(order, built, found, pieces, _precision(reference, part, sets[0], found))
 
 
-def _placed(order: Order) -> TargetRef:
+def _choose_device(order: Order) -> TargetRef:
     """The target; with `--device auto` on the device that ONNX Runtime can run on, too."""
     target, device = order.target, order.target.options.device
     if order.to != "onnx" or device != "auto" or can_run_on("cuda"):
@@ -71,7 +71,7 @@ def _placed(order: Order) -> TargetRef:
     return msgspec.structs.replace(target, options=msgspec.structs.replace(target.options, device="cpu"))
 
 
-def _step(made: Made) -> Step:
+def _step(made: PartExport) -> Step:
     """The loaded program of a part as a function of the untouched model's keywords."""
     run = next(iter(made.runs.values()))
     return lambda kwargs: run(*made.convert(((), kwargs)))
@@ -82,18 +82,23 @@ def _part(order: Order, plan: Plan, built: Built) -> BuiltPart:
     return with_image_input(part, plan) if order.image_input else part
 
 
-def _pieces(order: Order, built: Built, part: BuiltPart) -> list[Piece]:
+def _pieces(order: Order, built: Built, part: BuiltPart) -> list[PartPiece]:
     shims = in_order([find(name, files=order.shim_files, axes=part.axes) for name in order.shims])
     if order.image_input:  # they would hand in what is made inside of the graph
         shims = tuple(shim for shim in shims if shim.soundness != "signature")
     if not order.cache:
-        return [Piece(part=part, shims=shims)]
-    prefill, decode_ = cached_pair(part, built)
-    return [Piece(part=prefill, suffix=".prefill", shims=shims), Piece(part=decode_, suffix=".decode", shims=shims)]
+        return [PartPiece(part=part, shims=shims)]
+    prefill, decode_ = prefill_decode_pair(part, built)
+    return [
+        PartPiece(part=prefill, suffix=".prefill", shims=shims),
+        PartPiece(part=decode_, suffix=".decode", shims=shims),
+    ]
 
 
-def _made(order: Order, built: Built, piece: Piece, sets: tuple[InputSet, ...], doing: Tell) -> Made:
-    job = Job(
+def _export_piece(
+    order: Order, built: Built, piece: PartPiece, sets: tuple[InputSet, ...], doing: Progress
+) -> PartExport:
+    job = PartJob(
         order=order,
         part=piece.part,
         shims=piece.shims,
@@ -104,26 +109,28 @@ def _made(order: Order, built: Built, piece: Piece, sets: tuple[InputSet, ...], 
         find_losses=built.dtype in LOW and not order.cache,
     )
     try:
-        return make(job)
+        return export_part_files(job)
     except NotApplicable as reason:
         raise UsageError(f"A shim does not apply to part {piece.part.name}: {reason}", hint="Leave it out") from None
 
 
 def _precision(
-    reference: Reference | None, part: BuiltPart, sets: tuple[InputSet, ...], found: list[Made]
+    reference: Reference | None, part: BuiltPart, sets: tuple[InputSet, ...], found: list[PartExport]
 ) -> Precision | None:
     if reference is None or any(made.trouble is not None and made.trouble.stage != "numbers" for made in found):
         return None
     return cost_of_dtype(reference, part, sets[0], tuple(loss for made in found for loss in made.losses))
 
 
-def _told(order: Order, built: Built, found: list[Made], pieces: list[Piece], precision: Precision | None) -> Handed:
+def _result(
+    order: Order, built: Built, found: list[PartExport], pieces: list[PartPiece], precision: Precision | None
+) -> ExportResult:
     numbers = tuple(row for made in found for row in made.numbers)
     trouble = next((made.trouble for made in found if made.trouble is not None), None)
     notes = [note for made in found for note in made.notes]
     if len({row.inputs for row in numbers}) == 1:
         notes.append("there is one size of inputs alone: other sizes are not proved")
-    return Handed(
+    return ExportResult(
         verdict=_verdict(numbers, trouble),
         files=tuple(one for made in found for one in made.files),
         numbers=numbers,
@@ -143,7 +150,7 @@ def _told(order: Order, built: Built, found: list[Made], pieces: list[Piece], pr
     )
 
 
-def _verdict(numbers: tuple[Agreement, ...], trouble: Any) -> HandoverVerdict:
+def _verdict(numbers: tuple[Agreement, ...], trouble: Any) -> ExportVerdict:
     if trouble is not None and trouble.stage != "numbers":
         return "fails"
     if all(row.holds for row in numbers):
@@ -162,7 +169,7 @@ def _takes_or_gives_caches(part: BuiltPart) -> bool:
 def _answer(order: Order, tell: Callable[[AnyReply], None]) -> AnyReply:
     """The last reply, whatever goes wrong."""
     try:
-        return hand_over(order, lambda what: tell(Doing(what=what)))
+        return export_target(order, lambda what: tell(Doing(what=what)))
     except ShimTrouble as error:
         return Refused(message=error.message, hint=error.hint)
     except TargetError as error:

@@ -21,36 +21,36 @@ from exportdoctor.core.protocol.export import Loss, Order, Trouble, Written
 from exportdoctor.shims import ExportCall, Inputs, Shim, applying, call_of, export_program
 from exportdoctor.targets import BuiltPart
 from exportdoctor.worker.describe.describe_failure import state_id
-from exportdoctor.worker.prove.compare_outputs import agreement, raised, tensors_in
+from exportdoctor.worker.prove.compare_outputs import compare_outputs, failed_run, tensors_in
 from exportdoctor.worker.prove.input_set import InputSet
 from exportdoctor.worker.translate import onnx_first_difference as onnx_numbers
 from exportdoctor.worker.translate import onnx_split
-from exportdoctor.worker.translate.failed_node import export_trouble, trouble
-from exportdoctor.worker.translate.onnx_bisect import bisected
+from exportdoctor.worker.translate.failed_node import describe_export_failure, describe_stage_failure
+from exportdoctor.worker.translate.onnx_bisect import find_smallest_submodule
 from exportdoctor.worker.translate.onnx_program import (
-    check,
+    check_model,
     flat_inputs,
     leaves_of_program,
     name_values,
-    save,
+    save_model,
     translate,
 )
 from exportdoctor.worker.translate.onnx_session import OnnxSession
 from exportdoctor.worker.translate.precision import losses_of
 
-Runs = Callable[[tuple[Any, ...], dict[str, Any]], list[torch.Tensor]]
+RunProgram = Callable[[tuple[Any, ...], dict[str, Any]], list[torch.Tensor]]
 """A loaded program: takes its own inputs, gives the tensors of its output."""
 
 
 @dataclass
-class Made:
+class PartExport:
     """What came of one part. `runs` are the loaded programs by what they are; none where a stage failed."""
 
     files: list[Written] = field(default_factory=list)
     numbers: list[Agreement] = field(default_factory=list)
     trouble: Trouble | None = None
     notes: list[str] = field(default_factory=list)
-    runs: dict[str, Runs] = field(default_factory=dict)
+    runs: dict[str, RunProgram] = field(default_factory=dict)
     opset: int = 0
     losses: tuple[Loss, ...] = ()
     imports: tuple[str, ...] = ()
@@ -58,7 +58,7 @@ class Made:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
+class PartJob:
     """What to make of which part, and where. `stem` is the file's name without its suffix."""
 
     order: Order
@@ -76,7 +76,7 @@ class Job:
         return Path(self.order.folder)
 
 
-class Failed(Exception):
+class StageStopped(Exception):
     """A stage failed; `found` says which and where."""
 
     def __init__(self, found: Trouble) -> None:
@@ -84,14 +84,14 @@ class Failed(Exception):
         self.found = found
 
 
-def make(job: Job) -> Made:
+def export_part_files(job: PartJob) -> PartExport:
     """Export, write, load, run and compare. Raises NotApplicable, ShimTrouble, and OSError where the disk is full."""
-    made = Made()
+    made = PartExport()
     with torch.no_grad(), job.part.prepare(), applying(job.shims, call_of(job.part)) as call:
         try:
             job.doing(f"exporting {job.part.name}")
             made.convert = call.convert
-            program = _exported(job, call)
+            program = _export(job, call)
             if job.order.to == "pt2":
                 _as_program(job, made, program)
             else:
@@ -100,20 +100,20 @@ def make(job: Job) -> Made:
             if job.find_losses:
                 job.doing("looking for where precision is lost")
                 made.losses = losses_of(program, leaves_of_program(program, call.args, call.kwargs))
-        except Failed as failure:
+        except StageStopped as failure:
             made.trouble = failure.found
     return made
 
 
-def _exported(job: Job, call: ExportCall) -> Any:
+def _export(job: PartJob, call: ExportCall) -> Any:
     try:
         return export_program(call)
     except Exception as error:
         names = {state_id(module): _join(job.part.prefix, path) for path, module in job.part.module.named_modules()}
-        raise Failed(export_trouble(error, names)) from error
+        raise StageStopped(describe_export_failure(error, names)) from error
 
 
-def _as_program(job: Job, made: Made, program: Any) -> None:
+def _as_program(job: PartJob, made: PartExport, program: Any) -> None:
     path = job.folder / f"{job.stem}.pt2"
     job.doing("saving and loading the program")
     made.imports = modules_of_classes(program)
@@ -127,7 +127,7 @@ def _as_program(job: Job, made: Made, program: Any) -> None:
         if _is_disk(error):
             _KEPT.append(error)
             raise OSError(errno.ENOSPC, "the disk is full, or the file larger than allowed") from error
-        raise Failed(trouble("load", error, prefix=job.part.prefix)) from error
+        raise StageStopped(describe_stage_failure("load", error, prefix=job.part.prefix)) from error
     made.files.append(
         Written(name=path.name, bytes=path.stat().st_size, nodes=len(program.graph.nodes), what=job.part.name)
     )
@@ -157,7 +157,7 @@ def modules_of_classes(program: Any) -> tuple[str, ...]:
     return tuple(sorted({kind.__module__ for kind in kinds if kind.__module__ != "builtins"}))
 
 
-def _as_onnx(job: Job, made: Made, call: ExportCall, program: Any) -> None:
+def _as_onnx(job: PartJob, made: PartExport, call: ExportCall, program: Any) -> None:
     path, order = job.folder / f"{job.stem}.onnx", job.order
     example = (call.args, call.kwargs)
     reader = copy.copy(program)  # its graph is changed by the translation, what it takes is not
@@ -167,9 +167,9 @@ def _as_onnx(job: Job, made: Made, call: ExportCall, program: Any) -> None:
         translated = translate(program, opset=order.opset)
         name_values(translated.made, reader, job.part.axes)
         made.opset = int(translated.made.model.opset_imports.get("", 0))
-        made.files.append(save(translated.made, path, external_data=order.external_data))
+        made.files.append(save_model(translated.made, path, external_data=order.external_data))
         at = "check"
-        check(path)
+        check_model(path)
         at = "load"
         job.doing("loading it in ONNX Runtime")
         session = OnnxSession(path, device=job.device)
@@ -180,18 +180,18 @@ def _as_onnx(job: Job, made: Made, call: ExportCall, program: Any) -> None:
     except Exception as error:
         found = _plainer(at, error, path, reader, example, job)
         job.doing(f"{at} fails; looking for the submodule")
-        found = bisected(found, call, prefix=job.part.prefix, opset=order.opset, doing=job.doing)
-        raise Failed(found) from error
+        found = find_smallest_submodule(found, call, prefix=job.part.prefix, opset=order.opset, doing=job.doing)
+        raise StageStopped(found) from error
     _tell_dropped(made, translated.dropped)
     made.runs["ONNX Runtime"] = lambda args, kwargs: session.run(flat_inputs(reader, args, kwargs))
     if order.split > 1:
-        onnx_split.split_and_merged(job, made, path, reader)
+        onnx_split.split_and_merge(job, made, path, reader)
 
 
-def _plainer(at: str, error: Exception, path: Path, program: Any, example: Any, job: Job) -> Trouble:
+def _plainer(at: str, error: Exception, path: Path, program: Any, example: Any, job: PartJob) -> Trouble:
     """The failure as it is without ONNX Runtime's optimisations: they fuse nodes, whose names say little."""
     if at not in ("load", "run"):
-        return trouble(at, error, prefix=job.part.prefix, model=path)
+        return describe_stage_failure(at, error, prefix=job.part.prefix, model=path)
     stage = "load"
     try:
         session = OnnxSession(path, device=job.device, optimise=False)
@@ -199,11 +199,11 @@ def _plainer(at: str, error: Exception, path: Path, program: Any, example: Any, 
         session.run(flat_inputs(program, *copy.deepcopy(example)))
     except Exception as plain:
         if stage == at:
-            return trouble(at, plain, prefix=job.part.prefix, model=path)
-    return trouble(at, error, prefix=job.part.prefix, model=path)
+            return describe_stage_failure(at, plain, prefix=job.part.prefix, model=path)
+    return describe_stage_failure(at, error, prefix=job.part.prefix, model=path)
 
 
-def _compare(job: Job, made: Made, call: ExportCall) -> None:
+def _compare(job: PartJob, made: PartExport, call: ExportCall) -> None:
     job.doing(f"comparing with eager on {len(job.sets)} input sets")
     for name, run in made.runs.items():
         for one in job.sets:
@@ -215,15 +215,15 @@ def _compare(job: Job, made: Made, call: ExportCall) -> None:
         made.trouble = found
 
 
-def _row(title: str, run: Runs, call: ExportCall, one: InputSet) -> Agreement:
+def _row(title: str, run: RunProgram, call: ExportCall, one: InputSet) -> Agreement:
     try:
         args, kwargs = call.convert(copy.deepcopy(one.inputs))
-        return agreement(title, run(args, kwargs), one.wanted)
+        return compare_outputs(title, run(args, kwargs), one.wanted)
     except Exception as error:
-        return raised(title, error)
+        return failed_run(title, error)
 
 
-def _tell_dropped(made: Made, dropped: int) -> None:
+def _tell_dropped(made: PartExport, dropped: int) -> None:
     if dropped:
         made.notes.append(
             f"{dropped} assertions of the program about sizes and values are not in the ONNX file: it has no way to "

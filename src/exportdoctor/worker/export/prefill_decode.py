@@ -20,7 +20,7 @@ Step = Callable[[dict[str, Any]], list[torch.Tensor]]
 """Keyword arguments of the untouched model -> logits, then key and value of each layer."""
 
 
-def cached_pair(part: BuiltPart, built: Built) -> tuple[BuiltPart, BuiltPart]:
+def prefill_decode_pair(part: BuiltPart, built: Built) -> tuple[BuiltPart, BuiltPart]:
     """The part with its cache returned, and the part `decode`. Raises UsageError where there is no such pair."""
     if "use_cache" not in part.kwargs or "decode" not in built.makers:
         raise UsageError(f"Part {part.name} has no cache that could be returned", hint="Leave out --with-cache")
@@ -38,7 +38,7 @@ def _with_cache(inputs: Inputs) -> Inputs:
     return inputs[0], {**inputs[1], "use_cache": True}
 
 
-def generating(parts: Sequence[BuiltPart], steps: Sequence[Step], count: int) -> Agreement:
+def compare_generation(parts: Sequence[BuiltPart], steps: Sequence[Step], count: int) -> Agreement:
     """Greedy generation through the pair beside greedy generation in eager, from the example's prompts."""
     prefill, decode = parts
 
@@ -47,16 +47,16 @@ def generating(parts: Sequence[BuiltPart], steps: Sequence[Step], count: int) ->
             return tensors_in(prefill.module(**copy.deepcopy(kwargs)))
 
     with registered_cache(), torch.no_grad():
-        wanted = _generated(prefill, decode, (eager, eager), count)
+        wanted = _generate(prefill, decode, (eager, eager), count)
         title = f"{count} tokens generated greedily for {wanted.shape[0]} prompts"
         try:
-            found = _generated(prefill, decode, (steps[0], steps[1]), count)
+            found = _generate(prefill, decode, (steps[0], steps[1]), count)
         except Exception as error:
             return Agreement(inputs=title, trouble=f"{type(error).__name__}: {str(error).splitlines()[0][:300]}")
     return Agreement(inputs=title, max_abs=float((found != wanted).sum()), tolerance=0.0)
 
 
-def _generated(prefill: BuiltPart, decode: BuiltPart, steps: tuple[Step, Step], count: int) -> torch.Tensor:
+def _generate(prefill: BuiltPart, decode: BuiltPart, steps: tuple[Step, Step], count: int) -> torch.Tensor:
     """int64 (batch, count)."""
     prompt = prefill.kwargs
     mask = prompt["attention_mask"]

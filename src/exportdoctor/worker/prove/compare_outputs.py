@@ -29,7 +29,7 @@ def tensors_in(value: Any) -> list[torch.Tensor]:
     return [leaf.detach() for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]
 
 
-def agreement(title: str, answers: Sequence[Any], wanted: Sequence[Any]) -> Agreement:
+def compare_outputs(title: str, answers: Sequence[Any], wanted: Sequence[Any]) -> Agreement:
     """Leaf by leaf; told is the tensor that fits worst. A leaf that is no tensor must be equal."""
     if len(answers) != len(wanted):
         return Agreement(inputs=title, trouble=f"{len(answers)} outputs, and eager gives {len(wanted)}")
@@ -43,7 +43,7 @@ def agreement(title: str, answers: Sequence[Any], wanted: Sequence[Any]) -> Agre
                 return Agreement(
                     inputs=title, trouble=f"output {number} of eager is nan throughout: nothing to compare"
                 )
-            absolute, relative, allowed = difference(one, other)
+            absolute, relative, allowed = largest_difference(one, other)
             found.append(Agreement(inputs=title, max_abs=absolute, max_rel=relative, tolerance=allowed))
     return max(found, key=_misfit, default=Agreement(inputs=title))
 
@@ -69,7 +69,7 @@ def _alike(one: Any, other: Any) -> bool:
         return one is other
 
 
-def difference(one: torch.Tensor, other: torch.Tensor) -> tuple[float, float, float]:
+def largest_difference(one: torch.Tensor, other: torch.Tensor) -> tuple[float, float, float]:
     """The largest absolute and relative difference, and what is allowed of the first. Whole numbers must be equal."""
     one, other = one.detach().cpu(), other.detach().cpu()
     if not other.is_floating_point():
@@ -88,7 +88,7 @@ def difference(one: torch.Tensor, other: torch.Tensor) -> tuple[float, float, fl
     return min(worst[0], LARGEST), min(worst[1], LARGEST), allowed * max(_LEAST, largest)
 
 
-def raised(title: str, error: BaseException) -> Agreement:
+def failed_run(title: str, error: BaseException) -> Agreement:
     """The row of a program that raised."""
     lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
     return Agreement(inputs=title, trouble=f"{type(error).__name__}: {lines[0][:300] if lines else ''}")

@@ -12,8 +12,7 @@ from torch.utils._pytree import tree_flatten
 
 from exportdoctor.shims import ExportCall, Inputs
 from exportdoctor.targets.eager import run_in_a_row
-from exportdoctor.worker.prove.input_set import InputSet
-from exportdoctor.worker.prove.padding import padded, padding_in
+from exportdoctor.worker.prove.input_set import InputSet, pad_batch, padding_in
 
 _SEED = 20
 _OTHER_NUMBERS: tuple[Callable[[torch.Tensor], torch.Tensor], ...] = (
@@ -32,15 +31,15 @@ def cure_inputs(call: ExportCall) -> Iterator[InputSet]:
     yield InputSet(title=_sizes(example), inputs=example, outputs=outputs, same=True)
     for other in call.more_inputs:
         yield InputSet(title=_sizes(other), inputs=other, outputs=run_in_a_row(call.module, other))
-    floats = _changed(example, _redrawn)
+    floats = _change_tensors(example, _redraw)
     if floats is not None and (outputs := _eager(call, floats)):
         yield InputSet(title=f"{_sizes(example)}, other values", inputs=floats, outputs=outputs, same=True)
-    holes = padded(example)
+    holes = pad_batch(example)
     if holes is not None and (outputs := _eager(call, holes)):
         title = f"{_sizes(example)}, {padding_in(holes)} padded"
         yield InputSet(title=title, inputs=holes, outputs=outputs, same=True)
     for change in _OTHER_NUMBERS:
-        whole = _changed(example, partial(_renumbered, change=change))
+        whole = _change_tensors(example, partial(_renumber, change=change))
         if whole is not None and (outputs := _eager(call, whole)):
             title = f"{_sizes(example)}, other whole numbers"
             yield InputSet(title=title, inputs=whole, outputs=outputs, same=True, made_up=True)
@@ -54,7 +53,7 @@ def _eager(call: ExportCall, inputs: Inputs) -> tuple[Any, ...]:
         return ()
 
 
-def _changed(inputs: Inputs, change: Callable[[torch.Tensor], torch.Tensor]) -> Inputs | None:
+def _change_tensors(inputs: Inputs, change: Callable[[torch.Tensor], torch.Tensor]) -> Inputs | None:
     """The inputs with `change` applied to their tensors; None where that changes nothing."""
     different = False
 
@@ -64,30 +63,30 @@ def _changed(inputs: Inputs, change: Callable[[torch.Tensor], torch.Tensor]) -> 
         different = different or (new is not leaf and not torch.equal(new, leaf))
         return new
 
-    changed: Inputs = _mapped(copy.deepcopy(inputs), visit)
+    changed: Inputs = _map_tensors(copy.deepcopy(inputs), visit)
     return changed if different else None
 
 
-def _mapped(value: Any, visit: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+def _map_tensors(value: Any, visit: Callable[[torch.Tensor], torch.Tensor]) -> Any:
     """The value with each tensor in it visited, also those in classes that are no pytree nodes, such as caches."""
     match value:
         case torch.Tensor():
             return visit(value)
         case dict():
             for key in list(value):
-                value[key] = _mapped(value[key], visit)
+                value[key] = _map_tensors(value[key], visit)
         case list():
-            value[:] = [_mapped(item, visit) for item in value]
+            value[:] = [_map_tensors(item, visit) for item in value]
         case tuple():
-            items = [_mapped(item, visit) for item in value]
+            items = [_map_tensors(item, visit) for item in value]
             return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
         case _ if hasattr(value, "__dict__") and not isinstance(value, type | torch.nn.Module) and not callable(value):
             for name, item in list(vars(value).items()):
-                object.__setattr__(value, name, _mapped(item, visit))
+                object.__setattr__(value, name, _map_tensors(item, visit))
     return value
 
 
-def _redrawn(leaf: torch.Tensor) -> torch.Tensor:
+def _redraw(leaf: torch.Tensor) -> torch.Tensor:
     """A floating tensor drawn anew, with its own mean and spread; any other as it is."""
     if not leaf.is_floating_point() or not bool(leaf.isfinite().all()):
         return leaf
@@ -97,7 +96,7 @@ def _redrawn(leaf: torch.Tensor) -> torch.Tensor:
     return drawn.requires_grad_(leaf.requires_grad)
 
 
-def _renumbered(leaf: torch.Tensor, *, change: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+def _renumber(leaf: torch.Tensor, *, change: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
     """A tensor of whole numbers or truth values with others in it; any other as it is."""
     if leaf.is_floating_point() or leaf.is_complex():
         return leaf

@@ -16,8 +16,7 @@ from exportdoctor.targets.built import Inputs
 from exportdoctor.targets.eager import run_once, runs_in_eager
 from exportdoctor.targets.image_size import image_unit
 from exportdoctor.targets.other_sizes import other_sizes, same_shapes
-from exportdoctor.worker.prove.input_set import InputSet
-from exportdoctor.worker.prove.padding import padded, padding_in
+from exportdoctor.worker.prove.input_set import InputSet, pad_batch, padding_in
 
 _SEED = 41
 
@@ -28,7 +27,7 @@ def input_sets(part: BuiltPart, plan: Plan) -> tuple[InputSet, ...]:
     found = [example, *part.more_inputs]
     with part.prepare():
         if part.dynamic_shapes is not None:
-            more = [_another_image(part, plan), *_grown(part), padded(example)]
+            more = [_another_image(part, plan), *_larger_inputs(part), pad_batch(example)]
             found += [inputs for inputs in more if inputs is not None and runs_in_eager(part.module, inputs)]
         fresh = [inputs for place, inputs in enumerate(found) if not any(inputs is one for one in found[:place])]
         return tuple(_with_answer(part, inputs, example) for inputs in fresh)
@@ -36,7 +35,7 @@ def input_sets(part: BuiltPart, plan: Plan) -> tuple[InputSet, ...]:
 
 def _with_answer(part: BuiltPart, inputs: Inputs, example: Inputs) -> InputSet:
     output = run_once(part.module, inputs)
-    title = sizes_of(part, inputs)
+    title = sizes_title(part, inputs)
     padding = padding_in(inputs)
     return InputSet(
         title=f"{title}, {padding} padded" if padding else title,
@@ -46,17 +45,17 @@ def _with_answer(part: BuiltPart, inputs: Inputs, example: Inputs) -> InputSet:
     )
 
 
-def sizes_of(part: BuiltPart, inputs: Inputs) -> str:
+def sizes_title(part: BuiltPart, inputs: Inputs) -> str:
     """The sizes of the dynamic axes by name, `batch 2, sequence 13`; without any, the shapes of the inputs."""
     found = {axis: size for axis, places in part.axes.items() if (size := _size_at(places[0], inputs)) is not None}
-    told = {axis: size for axis, size in found.items() if not derived(axis)}
+    told = {axis: size for axis, size in found.items() if not is_derived(axis)}
     if told:
         return ", ".join(f"{axis} {size}" for axis, size in told.items())
     shapes = [tuple(leaf.shape) for leaf in tree_flatten(inputs)[0] if isinstance(leaf, torch.Tensor)]
     return ", ".join(" x ".join(map(str, shape)) or "scalar" for shape in shapes[:4])
 
 
-def derived(axis: str) -> bool:
+def is_derived(axis: str) -> bool:
     """Whether an axis is named after another, as `cache length + 1` is."""
     return any(word in axis for word in ("*", " + ", " - "))
 
@@ -96,18 +95,18 @@ def _with_values(inputs: Inputs, part: BuiltPart) -> Inputs:
     generator = torch.Generator().manual_seed(_SEED)
     device = next((leaf.device for leaf in tree_flatten(part.kwargs)[0] if isinstance(leaf, torch.Tensor)), None)
 
-    def drawn(leaf: Any) -> Any:
+    def draw(leaf: Any) -> Any:
         if isinstance(leaf, FakeTensor):
             leaf = torch.randn(leaf.shape, generator=generator).to(leaf.dtype)
         return leaf.to(device) if isinstance(leaf, torch.Tensor) and device is not None else leaf
 
-    made: Inputs = tree_map(drawn, inputs)
+    made: Inputs = tree_map(draw, inputs)
     return made
 
 
-def _grown(part: BuiltPart) -> Iterator[Inputs]:
+def _larger_inputs(part: BuiltPart) -> Iterator[Inputs]:
     """Where sizes are free, those of the last set once more larger; not where one of them follows from another."""
-    if any(derived(axis) for axis in part.axes):
+    if any(is_derived(axis) for axis in part.axes):
         return
     last = part.more_inputs[-1] if part.more_inputs else (part.args, part.kwargs)
     yield from other_sizes(part.module, last, part.dynamic_shapes)

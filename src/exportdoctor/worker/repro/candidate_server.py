@@ -28,9 +28,9 @@ from exportdoctor.core.codec import decode, encode
 from exportdoctor.core.errors import StoreError
 from exportdoctor.core.outcome import Failure, Outcome
 from exportdoctor.core.protocol.repro import Candidate
-from exportdoctor.worker.attempt.fast_export import Economy
-from exportdoctor.worker.describe.describe_failure import causes, describe
-from exportdoctor.worker.describe.symbol_origins import Registry, registering
+from exportdoctor.worker.attempt.fast_export import FastExport
+from exportdoctor.worker.describe.describe_failure import cause_chain, describe_failure
+from exportdoctor.worker.describe.symbol_origins import SymbolOrigins, record_symbol_origins
 from exportdoctor.worker.process_setup import die_with_parent, lead_a_group, send_output_to, write_stacks_to
 
 FILE = os.path.join(os.sep, "repro", "repro.py")
@@ -131,17 +131,17 @@ def _executed(candidate: Candidate, writer: int) -> Outcome:
     """Execute the script as `__main__`; what it raises is the answer."""
     started = time.perf_counter()
     linecache.cache[FILE] = (len(candidate.source), None, candidate.source.splitlines(keepends=True), FILE)
-    births, entrance, economy = Registry(), _Entrance(candidate.eager, writer), Economy()
+    births, entrance, economy = SymbolOrigins(), _Entrance(candidate.eager, writer), FastExport()
     try:
-        with registering() as births:
+        with record_symbol_origins() as births:
             with economy.while_tracing():
                 _run(candidate.source)
             if economy.checks_skipped:  # it passed, and might not have
                 _run(candidate.source)
     except (Exception, SystemExit, GeneratorExit) as error:
         stage = "export" if entrance.entered else "capture"
-        failure = describe(error, stage=stage, names={})  # type: ignore[arg-type]
-        failure = msgspec.structs.replace(failure, births=births.of(tuple(causes(error))))
+        failure = describe_failure(error, stage=stage, names={})  # type: ignore[arg-type]
+        failure = msgspec.structs.replace(failure, births=births.of(tuple(cause_chain(error))))
         status = "out_of_memory" if isinstance(error, MemoryError) else "failed"
         return _outcome(candidate, status, started, failure)
     if not entrance.entered:  # what exports nothing does not export well

@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 
 from exportdoctor.core.probe import Probe
 from exportdoctor.core.protocol.repro import Draft
-from exportdoctor.worker.attempt.export_attempt import _shapes
+from exportdoctor.worker.attempt.export_attempt import shapes_for
 from exportdoctor.worker.capture.flat_signature import _bundled
 from exportdoctor.worker.capture.forward_hooks import Call
 from exportdoctor.worker.capture.session import PartCapture
@@ -64,7 +64,7 @@ def _draft(
     if probe.opaque:
         script.stands = dict(_stands(script, call))
         script.notes.append("children return tensors of their captured shapes, because they fail themselves")
-    shapes = _shapes(part, probe, module)
+    shapes = shapes_for(part, probe, module)
     spelled = _bundled(inspect.signature(module.forward), call.args, call.kwargs)
     instance = script.instance(module, spelled=spelled)
     if not module.training and any(_cares_for_mode(one) for one in module.modules()):

@@ -13,9 +13,9 @@ import torch
 from exportdoctor.core.probe import Probe
 from exportdoctor.targets.built import BuiltPart
 from exportdoctor.targets.eager import left_as_it_was
-from exportdoctor.worker.capture.forward_hooks import Call, Calls, add_dims
-from exportdoctor.worker.capture.session import PartCapture, root_alone
-from exportdoctor.worker.capture.snapshot import Budget, snapshot
+from exportdoctor.worker.capture.forward_hooks import Call, ModuleCalls, add_dims
+from exportdoctor.worker.capture.session import PartCapture, capture_root_only
+from exportdoctor.worker.capture.snapshot import CopyBudget, snapshot
 
 
 class _Reached(BaseException):
@@ -29,7 +29,7 @@ def can_be_captured_alone(probe: Probe) -> bool:
 
 def one_call(built: BuiltPart, fqn: str) -> PartCapture | None:
     """The part with the first call of `fqn` alone; None where that is never called. Raises what the forward raises."""
-    part = root_alone(built)
+    part = capture_root_only(built)
     if fqn == part.prefix:
         return part
     module = part.module_at(fqn)
@@ -41,7 +41,7 @@ def one_call(built: BuiltPart, fqn: str) -> PartCapture | None:
             args, kwargs = built.more_inputs[0]
             other = _first_call(built.module, args, kwargs, module)
             if other is not None:
-                add_dims({0: Calls([call], 1)}, {0: Calls([other], 1)})
+                add_dims({0: ModuleCalls([call], 1)}, {0: ModuleCalls([other], 1)})
     part.distinct[fqn] = [call]
     return part
 
@@ -52,12 +52,12 @@ def _first_call(
     seen: list[Call] = []
 
     def before(_: torch.nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> NoReturn:
-        seen.append(Call(*snapshot((given, named), budget=Budget())))
+        seen.append(Call(*snapshot((given, named), budget=CopyBudget())))
         raise _Reached
 
     with left_as_it_was(root), torch.no_grad():
         handle = wanted.register_forward_pre_hook(before, prepend=True, with_kwargs=True)
-        own_args, own_kwargs = snapshot((args, kwargs), budget=Budget(left=2**62))
+        own_args, own_kwargs = snapshot((args, kwargs), budget=CopyBudget(left=2**62))
         try:
             root(*own_args, **own_kwargs)
         except _Reached:

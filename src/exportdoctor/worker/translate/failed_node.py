@@ -17,7 +17,7 @@ import torch
 
 from exportdoctor.core.failure.signature import normalise
 from exportdoctor.core.protocol.export import Trouble
-from exportdoctor.worker.describe.describe_failure import causes, describe, qualified_name
+from exportdoctor.worker.describe.describe_failure import cause_chain, describe_failure, qualified_name
 from exportdoctor.worker.describe.frames import tracebacks
 
 _NODE_IN_MESSAGE = (
@@ -43,19 +43,19 @@ class NodeFact:
     stack: str = ""
 
 
-def trouble(stage: str, error: BaseException, *, prefix: str = "", model: Path | None = None) -> Trouble:
+def describe_stage_failure(stage: str, error: BaseException, *, prefix: str = "", model: Path | None = None) -> Trouble:
     """What failed and where. `prefix` is the part's place in the whole model, `model` the file that was loaded."""
-    chain = tuple(causes(error))
+    chain = tuple(cause_chain(error))
     node = _fx_node(chain)
     fact = fx_fact(node) if node is not None else _onnx_fact(str(error), model)
     innermost = chain[-1]
     said = statement(innermost).replace(f"{model.parent}{os.sep}" if model else os.sep + os.sep, "")
-    return _placed(Trouble(stage=stage, exception=qualified_name(type(innermost)), message=said), fact, prefix)
+    return _with_node(Trouble(stage=stage, exception=qualified_name(type(innermost)), message=said), fact, prefix)
 
 
-def export_trouble(error: BaseException, names: dict[int, str]) -> Trouble:
-    """As `trouble`, for the export itself: its frames tell the line."""
-    failure = describe(error, stage="export", names=names)
+def describe_export_failure(error: BaseException, names: dict[int, str]) -> Trouble:
+    """As `describe_stage_failure`, for the export itself: its frames tell the line."""
+    failure = describe_failure(error, stage="export", names=names)
     culprit, first = failure.culprit, failure.exceptions[0]
     return Trouble(
         stage="export",
@@ -128,7 +128,7 @@ def _onnx_fact(message: str, model: Path | None) -> NodeFact | None:
 def onnx_fact(node: Any) -> NodeFact:
     """A node of an ONNX graph (a proto), with what torch.onnx noted of its origin."""
     noted = {entry.key: entry.value for entry in node.metadata_props}
-    scopes, classes = _listed(noted.get(_SCOPES, "")), _listed(noted.get(_CLASSES, ""))
+    scopes, classes = _parse_list(noted.get(_SCOPES, "")), _parse_list(noted.get(_CLASSES, ""))
     return NodeFact(
         name=node.name,
         op=node.op_type,
@@ -138,7 +138,7 @@ def onnx_fact(node: Any) -> NodeFact:
     )
 
 
-def _listed(text: str) -> list[str]:
+def _parse_list(text: str) -> list[str]:
     try:
         value = ast.literal_eval(text) if text else []
     except (ValueError, SyntaxError):
@@ -151,12 +151,12 @@ def _plain(name: str) -> str:
     return name.partition("@")[0].removeprefix("L['self'].")
 
 
-def placed(found: Trouble, fact: NodeFact | None, prefix: str) -> Trouble:
+def with_node(found: Trouble, fact: NodeFact | None, prefix: str) -> Trouble:
     """The failure with a node's facts."""
-    return _placed(found, fact, prefix)
+    return _with_node(found, fact, prefix)
 
 
-def _placed(found: Trouble, fact: NodeFact | None, prefix: str) -> Trouble:
+def _with_node(found: Trouble, fact: NodeFact | None, prefix: str) -> Trouble:
     if fact is None:
         return found
     frames = [one for one in _FRAME.findall(fact.stack) if "/torch/" not in one[0]]

@@ -17,10 +17,10 @@ from torch.utils._pytree import tree_leaves
 from exportdoctor.core.outcome import Agreement, ExceptionFact, Failure, Frame, OpFact, Stage
 from exportdoctor.targets.eager import run_once
 from exportdoctor.worker.capture.forward_hooks import Call
-from exportdoctor.worker.describe.describe_failure import causes
-from exportdoctor.worker.prove.compare_outputs import agreement, tensors_in
-from exportdoctor.worker.translate.failed_node import trouble
-from exportdoctor.worker.translate.onnx_program import check, drop_assertions, flat_inputs, quiet, save
+from exportdoctor.worker.describe.describe_failure import cause_chain
+from exportdoctor.worker.prove.compare_outputs import compare_outputs, tensors_in
+from exportdoctor.worker.translate.failed_node import describe_stage_failure
+from exportdoctor.worker.translate.onnx_program import check_model, drop_assertions, flat_inputs, quiet, save_model
 from exportdoctor.worker.translate.onnx_session import OnnxSession
 
 
@@ -34,24 +34,24 @@ class StageFailed(Exception):
         self.stage, self.failure, self.passed, self.numbers = stage, failure, passed, numbers
 
 
-def go_on(program: Any, module: torch.nn.Module, call: Call, *, to: str, prefix: str) -> dict[str, str]:
+def run_later_stages(program: Any, module: torch.nn.Module, call: Call, *, to: str, prefix: str) -> dict[str, str]:
     """Translate the program of `module`, and with `to` = ort load, run and compare it; returns the stages passed.
 
     Raises StageFailed. Without values only the translation is asked: an ONNX file of fake weights cannot be run.
     """
     if to != "ort" or _fake(module, call):
-        _stage("translate", lambda: _translated(program), (), prefix)
+        _stage("translate", lambda: _translate(program), (), prefix)
         return {"translate": "pass"}
     passed: tuple[Stage, ...] = ()
     wanted = run_once(module, (call.args, call.kwargs))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"
-        made = _stage("translate", lambda: _translated(program, optimise=True), passed, prefix)
+        made = _stage("translate", lambda: _translate(program, optimise=True), passed, prefix)
         passed = ("translate",)
 
         def load() -> OnnxSession:
-            save(made, path, external_data=False)
-            check(path)
+            save_model(made, path, external_data=False)
+            check_model(path)
             return OnnxSession(path)
 
         session = _stage("load", load, passed, prefix, path)
@@ -59,7 +59,7 @@ def go_on(program: Any, module: torch.nn.Module, call: Call, *, to: str, prefix:
         inputs = flat_inputs(program, *copy.deepcopy((call.args, call.kwargs)))
         answers = _stage("run", lambda: session.run(inputs), passed, prefix, path)
     passed = (*passed, "run")
-    row = agreement("the captured call", answers, tensors_in(wanted))
+    row = compare_outputs("the captured call", answers, tensors_in(wanted))
     if not row.holds:
         said = row.trouble or f"an output differs from eager's by {row.max_abs:.1e}, {row.tolerance:.0e} is allowed"
         fact = ExceptionFact(type="exportdoctor.NumbersDiffer", message=said)
@@ -72,7 +72,7 @@ def _fake(module: torch.nn.Module, call: Call) -> bool:
     return any(isinstance(value, FakeTensor) for value in values)
 
 
-def _translated(program: Any, *, optimise: bool = False) -> Any:
+def _translate(program: Any, *, optimise: bool = False) -> Any:
     drop_assertions(program)
     with quiet():
         return torch.onnx.export(program, dynamo=True, verbose=False, optimize=optimise)
@@ -87,8 +87,8 @@ def _stage(stage: Stage, work: Any, passed: tuple[Stage, ...], prefix: str, mode
 
 def _failure(stage: Stage, error: Exception, prefix: str, model: Path | None) -> Failure:
     """The failure with one frame: the line of the forward that the node came from."""
-    found = trouble(stage, error, prefix=prefix, model=model)
-    chain = list(causes(error))
+    found = describe_stage_failure(stage, error, prefix=prefix, model=model)
+    chain = list(cause_chain(error))
     facts = tuple(
         ExceptionFact(type=f"{type(one).__module__}.{type(one).__qualname__}", message=str(one)) for one in chain[-1:]
     )

@@ -20,22 +20,24 @@ from exportdoctor.shims import ExportCall
 from exportdoctor.worker.capture.dim_names import all_dynamic
 from exportdoctor.worker.capture.dynamic_dims import dynamic_shapes_of
 from exportdoctor.worker.capture.flat_signature import flat_signature
-from exportdoctor.worker.capture.forward_hooks import Call, Calls, add_dims, record
-from exportdoctor.worker.capture.snapshot import Budget
-from exportdoctor.worker.translate.failed_node import same_trouble, trouble
-from exportdoctor.worker.translate.onnx_program import check, flat_inputs, save, translate
+from exportdoctor.worker.capture.forward_hooks import Call, ModuleCalls, add_dims, record_calls
+from exportdoctor.worker.capture.snapshot import CopyBudget
+from exportdoctor.worker.translate.failed_node import describe_stage_failure, same_trouble
+from exportdoctor.worker.translate.onnx_program import check_model, flat_inputs, save_model, translate
 from exportdoctor.worker.translate.onnx_session import OnnxSession
 
 _MOST_ASKED = 6
 
 
-def bisected(found: Trouble, call: ExportCall, *, prefix: str, opset: int, doing: Callable[[str], None]) -> Trouble:
+def find_smallest_submodule(
+    found: Trouble, call: ExportCall, *, prefix: str, opset: int, doing: Callable[[str], None]
+) -> Trouble:
     """The failure with the smallest submodule that shows it alone. To be asked while the shims of `call` hold."""
     own = found.module.removeprefix(prefix).lstrip(".") if prefix else found.module
     chain = _ancestors(own)
     if not chain:
         return found
-    calls = _captured(call)
+    calls = _record_calls(call)
     asked = 0
     for path in chain[:_MOST_ASKED]:
         seen = _call_of(call, calls, path)
@@ -56,19 +58,19 @@ def _ancestors(path: str) -> list[str]:
     return [".".join(names[:count]) for count in range(len(names), 0, -1)]
 
 
-def _captured(call: ExportCall) -> dict[int, Calls]:
-    calls = record(call.module, call.args, call.kwargs, budget=Budget())
+def _record_calls(call: ExportCall) -> dict[int, ModuleCalls]:
+    calls = record_calls(call.module, call.args, call.kwargs, budget=CopyBudget())
     for args, kwargs in call.more_inputs[:1]:
-        add_dims(calls, record(call.module, args, kwargs, budget=Budget()))
+        add_dims(calls, record_calls(call.module, args, kwargs, budget=CopyBudget()))
     return calls
 
 
-def _call_of(call: ExportCall, calls: dict[int, Calls], path: str) -> Call | None:
+def _call_of(call: ExportCall, calls: dict[int, ModuleCalls], path: str) -> Call | None:
     try:
         module = call.module.get_submodule(path)
     except AttributeError:
         return None
-    kept = calls.get(id(module), Calls()).kept
+    kept = calls.get(id(module), ModuleCalls()).kept
     return kept[0] if kept else None
 
 
@@ -77,25 +79,25 @@ def _fails(module: torch.nn.Module, seen: Call, *, opset: int, stage: str) -> Tr
     at, path = "export", None
     with tempfile.TemporaryDirectory() as folder:
         try:
-            program = _exported(module, seen)
+            program = _export(module, seen)
             at = "translate"
             made = translate(program, opset=opset).made
             if stage == "translate":
                 return None
             path = Path(folder) / "alone.onnx"
-            save(made, path, external_data=False)
+            save_model(made, path, external_data=False)
             at = "check"
-            check(path)
+            check_model(path)
             at = "load"
             session = OnnxSession(path, optimise=False)
             at = "run"
             session.run(flat_inputs(program, seen.args, seen.kwargs))
         except Exception as error:
-            return trouble(at, error, model=path)
+            return describe_stage_failure(at, error, model=path)
     return None
 
 
-def _exported(module: torch.nn.Module, seen: Call) -> Any:
+def _export(module: torch.nn.Module, seen: Call) -> Any:
     context: AbstractContextManager[None] = flat_signature(module, seen.args, seen.kwargs)
     with torch.no_grad(), context:
         shapes = dynamic_shapes_of(module, seen.args, seen.kwargs, all_dynamic(seen))

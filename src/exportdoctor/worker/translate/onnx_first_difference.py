@@ -9,18 +9,18 @@ import torch
 
 from exportdoctor.core.protocol.export import Trouble
 from exportdoctor.shims import ExportCall, export_program
-from exportdoctor.worker.prove.compare_outputs import LARGEST, difference
+from exportdoctor.worker.prove.compare_outputs import LARGEST, largest_difference
 from exportdoctor.worker.prove.input_set import InputSet
-from exportdoctor.worker.translate.failed_node import fx_fact, placed
+from exportdoctor.worker.translate.failed_node import fx_fact, with_node
 from exportdoctor.worker.translate.onnx_program import flat_inputs, leaves_of_program, quiet, runnable, translate
 
 if TYPE_CHECKING:
-    from exportdoctor.worker.export.part_files import Job
+    from exportdoctor.worker.export.part_files import PartJob
 
 _AT_A_TIME = 200
 
 
-def first_difference(job: Job, call: ExportCall, one: InputSet) -> Trouble | None:
+def first_difference(job: PartJob, call: ExportCall, one: InputSet) -> Trouble | None:
     """The node behind the first value that is not eager's, `None` where all values in between agree."""
     job.doing("looking for the first value that differs")
     program = export_program(call)
@@ -40,14 +40,14 @@ def first_difference(job: Job, call: ExportCall, one: InputSet) -> Trouble | Non
             found = _differs(node, answer, recorder.seen[node])
             if found:
                 trouble = Trouble(stage="numbers", exception="AccuracyMismatch", message=found)
-                return placed(trouble, fx_fact(node), job.part.prefix)
+                return with_node(trouble, fx_fact(node), job.part.prefix)
     return None
 
 
 def _differs(node: torch.fx.Node, answer: torch.Tensor, wanted: torch.Tensor) -> str:
     if answer.shape != wanted.shape:
         return f"{node.name} is {list(answer.shape)} in the file and {list(wanted.shape)} in the program"
-    absolute, _, allowed = difference(answer.to(wanted.dtype), wanted)
+    absolute, _, allowed = largest_difference(answer.to(wanted.dtype), wanted)
     if absolute <= allowed:
         return ""
     by = f"by {absolute:.2g}, where {allowed:.2g} is allowed" if absolute < LARGEST else "in what is not finite"

@@ -114,14 +114,14 @@ def quiet() -> Iterator[None]:
             logger.setLevel(level)
 
 
-def save(made: Any, path: Path, *, external_data: bool) -> Written:
+def save_model(made: Any, path: Path, *, external_data: bool) -> Written:
     """Write the file; weights go beside it where they are more than a protobuf message may hold, or on request."""
     sizes = [value.const_value.nbytes for value in made.model.graph.initializers.values() if value.const_value]
     made.save(str(path), external_data=external_data or sum(sizes) > _INLINE_LIMIT)
-    return written(path, made.model)
+    return describe_file(path, made.model)
 
 
-def written(path: Path, model: Any) -> Written:
+def describe_file(path: Path, model: Any) -> Written:
     """The record of a file of this model. A data file bears the name of the ONNX file."""
     beside = tuple(sorted(one.name for one in path.parent.glob(f"{path.name}.*") if one.is_file()))
     return Written(
@@ -139,7 +139,7 @@ def _input(value: Any) -> Input:
     return Input(name=value.name, dtype=value.dtype.name.lower() if value.dtype else "", shape=shape)
 
 
-def check(path: Path) -> None:
+def check_model(path: Path) -> None:
     """Raise what onnx's checker raises."""
     import onnx
 

@@ -17,17 +17,17 @@ import torch
 from exportdoctor.core.errors import UsageError
 from exportdoctor.core.protocol.export import Input, Written
 from exportdoctor.worker.translate.failed_node import onnx_fact
-from exportdoctor.worker.translate.onnx_program import check, flat_inputs
+from exportdoctor.worker.translate.onnx_program import check_model, flat_inputs
 from exportdoctor.worker.translate.onnx_session import OnnxSession
 
 if TYPE_CHECKING:
-    from exportdoctor.worker.export.part_files import Job, Made, Runs
+    from exportdoctor.worker.export.part_files import PartExport, PartJob, RunProgram
 
 _BLOCK = re.compile(r"((?:[\w.]*\.)?[A-Za-z_]\w*)\.(\d+)(?:\.|$)")
 _INLINE_LIMIT = 2**31 - 2**20
 
 
-def split_and_merged(job: Job, made: Made, path: Path, program: Any) -> None:
+def split_and_merge(job: PartJob, made: PartExport, path: Path, program: Any) -> None:
     """Cut the file at `path`, note the pieces and how they run in `made`, and how they run merged again."""
     job.doing(f"cutting it into {job.order.split} files")
     whole = OnnxSession(path, device=job.device)
@@ -38,11 +38,11 @@ def split_and_merged(job: Job, made: Made, path: Path, program: Any) -> None:
     merged = [OnnxSession(merge(paths, outputs), device=job.device)]
     made.files += pieces
 
-    def running(sessions: Sequence[OnnxSession]) -> Runs:
+    def make_run(sessions: Sequence[OnnxSession]) -> RunProgram:
         return lambda args, kwargs: run_chain(sessions, names, outputs, flat_inputs(program, args, kwargs))
 
-    made.runs[f"{len(pieces)} files"] = running(chain)
-    made.runs["merged again"] = running(merged)
+    made.runs[f"{len(pieces)} files"] = make_run(chain)
+    made.runs["merged again"] = make_run(merged)
 
 
 def run_chain(
@@ -158,7 +158,7 @@ def _write(made: Any, path: Path, *, external_data: bool) -> Written:
     large = external_data or sum(len(one.raw_data) for one in graph.initializer) > _INLINE_LIMIT
     inputs, outputs = tuple(map(_input, graph.input)), tuple(map(_input, graph.output))
     onnx.save(made, str(path), save_as_external_data=large, location=f"{path.name}.data", size_threshold=1024)
-    check(path)
+    check_model(path)
     data = (f"{path.name}.data",) if path.with_name(f"{path.name}.data").exists() else ()
     return Written(
         name=path.name,
@@ -194,7 +194,7 @@ def merge(paths: Sequence[Path], outputs: Sequence[str]) -> Path:
     graph.value_info.extend(_distinct(one for piece in pieces for one in (*piece.value_info, *piece.output)))
     merged = paths[0].with_name("merged.onnx")
     onnx.save(whole, str(merged), save_as_external_data=True, location="merged.onnx.data")
-    check(merged)
+    check_model(merged)
     return merged
 
 

@@ -16,7 +16,7 @@ from exportdoctor.core.protocol.export import Loss, Precision
 from exportdoctor.targets import Built, BuiltPart, Plan
 from exportdoctor.targets.eager import run_once
 from exportdoctor.worker import environment
-from exportdoctor.worker.prove.compare_outputs import LARGEST, difference, tensors_in
+from exportdoctor.worker.prove.compare_outputs import LARGEST, largest_difference, tensors_in
 from exportdoctor.worker.prove.input_set import InputSet
 from exportdoctor.worker.translate.failed_node import fx_fact
 from exportdoctor.worker.translate.onnx_program import runnable
@@ -54,7 +54,7 @@ def reference_for(plan: Plan) -> Reference | None:
 def cost_of_dtype(reference: Reference, part: BuiltPart, one: InputSet, losses: tuple[Loss, ...]) -> Precision:
     """Eager in the low precision beside eager in float32, both on the inputs of the low one."""
     other = dataclasses.replace(part, module=_twin(reference, part))
-    inputs = tree_map(_raised, copy.deepcopy(one.inputs))
+    inputs = tree_map(_to_float32, copy.deepcopy(one.inputs))
     with part.prepare():
         exact, found = tensors_in(run_once(other.module, inputs)), one.wanted
     pairs = [(low.to(high.dtype), high) for low, high in zip(found, exact, strict=True) if high.is_floating_point()]
@@ -80,13 +80,13 @@ def _twin(reference: Reference, part: BuiltPart) -> torch.nn.Module:
     return rewrap(there.module) if rewrap is not None else there.module
 
 
-def _raised(value: Any) -> Any:
+def _to_float32(value: Any) -> Any:
     low = isinstance(value, torch.Tensor) and value.dtype in LOW.values()
     return value.float() if low else value
 
 
 def _share(low: torch.Tensor, high: torch.Tensor) -> tuple[float, float]:
-    absolute, _, _ = difference(low, high)
+    absolute, _, _ = largest_difference(low, high)
     largest = float(high.abs().max()) if high.numel() else 0.0
     return absolute, min(absolute / largest, LARGEST) if largest else 0.0
 
@@ -130,13 +130,13 @@ class _Shadow(torch.fx.Interpreter):
 
     def _high(self, n: torch.fx.Node, low: Any) -> Any:
         if n.op != "call_function":
-            return tree_map(_raised, low)
+            return tree_map(_to_float32, low)
         args, kwargs = torch.fx.node.map_arg((n.args, n.kwargs), lambda one: self.high[one])
         args, kwargs = tree_map(_no_low_dtype, (args, kwargs))
         try:
             return n.target(*args, **kwargs)  # type: ignore[operator]
         except Exception:  # an op that knows its dtype only: from here on float32 starts anew
-            return tree_map(_raised, low)
+            return tree_map(_to_float32, low)
 
 
 def _no_low_dtype(value: Any) -> Any:

@@ -17,19 +17,25 @@ import torch
 from exportdoctor.core.graph_slice import GraphSlice, SliceNode
 from exportdoctor.core.outcome import Birth, Frame
 from exportdoctor.worker.describe.frames import is_user_file, source_line
-from exportdoctor.worker.describe.leaked_constant import leaked_constant_user
-from exportdoctor.worker.describe.node_names import names_of, nodes_of
-from exportdoctor.worker.describe.partial_graph import dynamo_graphs_of, graphs_of, raising_op, shown, value_of
-from exportdoctor.worker.describe.symbol_origins import undecided
+from exportdoctor.worker.describe.node_names import nodes_of_tensors, user_names
+from exportdoctor.worker.describe.partial_graph import (
+    dynamo_graphs,
+    format_value,
+    leaked_constant_user,
+    raising_op,
+    traced_graphs,
+    value_of,
+)
+from exportdoctor.worker.describe.symbol_origins import undecided_symbols
 
 _NODES = 40
 
 
 Chain = tuple[BaseException, ...]
-Answer = tuple[GraphSlice | None, str]
+SliceOrReason = tuple[GraphSlice | None, str]
 
 
-def slice_of(chain: Chain, births: Iterable[Birth], *, exporter: str) -> Answer:
+def slice_trace(chain: Chain, births: Iterable[Birth], *, exporter: str) -> SliceOrReason:
     """The slice of at most 40 nodes, or None and why there is none. Never raises: it is an extra."""
     try:
         return _slice(chain, births, exporter)
@@ -37,20 +43,22 @@ def slice_of(chain: Chain, births: Iterable[Birth], *, exporter: str) -> Answer:
         return None, f"the traced graph cannot be read: {type(error).__name__}: {error}"[:300]
 
 
-def _slice(chain: Chain, births: Iterable[Birth], exporter: str) -> Answer:
+def _slice(chain: Chain, births: Iterable[Birth], exporter: str) -> SliceOrReason:
     if exporter == "torchscript":
         return None, "the legacy tracer throws its graph away when it fails"
-    graphs = list(dict.fromkeys((*graphs_of(chain), *dynamo_graphs_of(chain))))
+    graphs = list(dict.fromkeys((*traced_graphs(chain), *dynamo_graphs(chain))))
     if not graphs:
         return None, "nothing had been traced when it failed"
     for graph in graphs:
         targets = list(dict.fromkeys(_targets(graph, chain)))
         if targets:
-            return _told(graph_of(graph), targets, names_of(chain, graph), {b.symbol: b.frame for b in births}), ""
+            return _graph_slice(
+                to_networkx(graph), targets, user_names(chain, graph), {b.symbol: b.frame for b in births}
+            ), ""
     return None, "the failure is about no value of the traced graph"
 
 
-def graph_of(graph: torch.fx.Graph) -> nx.DiGraph:
+def to_networkx(graph: torch.fx.Graph) -> nx.DiGraph:
     """The traced graph, from each value to its users; the nodes are torch's own, in the order of tracing."""
     found = nx.DiGraph()
     for node in graph.nodes:
@@ -71,7 +79,7 @@ def nearest(graph: nx.DiGraph, targets: list[Any], limit: int) -> list[Any]:
 
 def _targets(graph: torch.fx.Graph, chain: Chain) -> Iterator[torch.fx.Node]:
     """The nodes whose value the failure is about."""
-    symbols = undecided(chain)
+    symbols = undecided_symbols(chain)
     for symbol in symbols:
         maker = next((node for node in graph.nodes if symbol in _symbols(node)), None)
         if maker is not None:
@@ -85,7 +93,7 @@ def _targets(graph: torch.fx.Graph, chain: Chain) -> Iterator[torch.fx.Node]:
     if raised is not None and last is not None and last.target is raised[0] and value_of(last) is None:
         yield last  # an operator that raised stands at the end, without a value
     elif raised is not None and not symbols:
-        yield from nodes_of(raised[1], chain, graph)
+        yield from nodes_of_tensors(raised[1], chain, graph)
 
 
 def _symbols(node: torch.fx.Node) -> frozenset[str]:
@@ -99,7 +107,7 @@ def _symbols(node: torch.fx.Node) -> frozenset[str]:
     return frozenset(found)
 
 
-def _told(
+def _graph_slice(
     graph: nx.DiGraph,
     targets: list[torch.fx.Node],
     labels: Mapping[torch.fx.Node, str],
@@ -124,8 +132,8 @@ def _node(node: torch.fx.Node, label: str, born: Mapping[str, Frame | None]) -> 
     value = value_of(node)
     return SliceNode(
         name=node.name,
-        op="input" if node.op in ("placeholder", "get_attr") else _called(node.target),
-        shape="" if value is None else shown(value),
+        op="input" if node.op in ("placeholder", "get_attr") else _target_name(node.target),
+        shape="" if value is None else format_value(value),
         label=label,
         file=file,
         line=line,
@@ -133,7 +141,7 @@ def _node(node: torch.fx.Node, label: str, born: Mapping[str, Frame | None]) -> 
     )
 
 
-def _called(target: Any) -> str:
+def _target_name(target: Any) -> str:
     if isinstance(target, (str, torch._ops.OpOverload)):
         return str(target)
     return getattr(target, "__name__", None) or str(target)
