@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from exportdoctor.worker.prove.allowed_error import allowed_error, is_fill_value
+from exportdoctor.worker.prove.compare_outputs import compare_outputs
 
 FILLS = (torch.finfo(torch.float32).min, -1e9, -1e4, float("-inf"))
 
@@ -127,3 +128,24 @@ def test_what_holds_no_elements_or_one_can_be_asked_too() -> None:
     assert float(allowed_error(torch.tensor(3.0))) == pytest.approx(3e-4, rel=1e-4)
     assert holds(torch.tensor([float("inf"), float("nan")]), torch.tensor([float("inf"), float("nan")]))
     assert not holds(torch.tensor([float("inf"), 1.0]), torch.tensor([float("-inf"), 1.0]))
+
+
+@pytest.mark.parametrize("fill", FILLS)
+def test_a_masked_output_does_not_hide_a_wrong_one(fill: float) -> None:
+    wanted = logits(0, fill)
+    found = wanted.clone()
+    found[3, 2] += 0.47
+    row = compare_outputs("a set", [found], [wanted])
+    assert not row.holds
+    assert row.max_abs == pytest.approx(0.47, rel=1e-3)
+    assert row.tolerance < 1e-3
+    noise = torch.where(wanted > -100, wanted * (1 + 1e-7), wanted)
+    row = compare_outputs("a set", [noise], [wanted])
+    assert row.holds
+    assert row.max_abs < 1e-6
+
+
+def test_complex_outputs_may_differ_by_rounding() -> None:
+    wanted = torch.complex(torch.randn(4, 4), torch.randn(4, 4))
+    assert compare_outputs("a set", [wanted * (1 + 1e-7)], [wanted]).holds
+    assert not compare_outputs("a set", [wanted.conj()], [wanted]).holds
