@@ -28,9 +28,10 @@ def main() -> int:
     import torch
     import transformers
 
-    from exportdoctor.core.events import RunStarted, ScanOptions
+    from exportdoctor.core.events import RunStarted
     from exportdoctor.core.report import Report
     from exportdoctor.core.run_state import fold
+    from exportdoctor.core.scan_options import ScanOptions
     from exportdoctor.core.target import BuildOptions, TargetRef
     from exportdoctor.engine.scan import scan
     from exportdoctor.engine.scan_request import ScanRequest

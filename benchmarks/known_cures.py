@@ -10,8 +10,8 @@ import sys
 import time
 
 from exportdoctor.core.target import TargetRef
-from exportdoctor.shims import applying, call_of, export_program, find, in_order
-from exportdoctor.targets import resolve
+from exportdoctor.shims import apply_shims, call_for_part, export_program, find, order_shims
+from exportdoctor.targets import build, resolve
 
 SHIMS = {
     "vision": ("precompute-grid", "block-diagonal-attention"),
@@ -24,12 +24,12 @@ SHIMS = {
 def main() -> None:
     """Build, then export each part, in one process and one thread, as a script would."""
     began = time.perf_counter()
-    built = resolve(TargetRef(ref=sys.argv[1])).build()
+    built = build(resolve(TargetRef(ref=sys.argv[1])))
     seconds = {"build": time.perf_counter() - began}
     for name, shims in SHIMS.items():
         before = time.perf_counter()
         part = built.part(name)
-        with part.prepare(), applying(in_order([find(shim) for shim in shims]), call_of(part)) as given:
+        with part.prepare(), apply_shims(order_shims([find(shim) for shim in shims]), call_for_part(part)) as given:
             export_program(given)
         seconds[name] = time.perf_counter() - before
     print(json.dumps({name: round(value, 1) for name, value in seconds.items()}))

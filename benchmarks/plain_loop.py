@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from exportdoctor.core.target import BuildOptions, TargetRef
-from exportdoctor.targets import resolve
+from exportdoctor.targets import build, resolve
 
 
 def loop(part: Any) -> dict[str, bool]:
@@ -54,7 +54,7 @@ def main() -> None:
     ref, name, how = sys.argv[1:4]
     options = BuildOptions(static=True)
     started = time.perf_counter()
-    part = resolve(TargetRef(ref=ref, parts=(name,), options=options)).build().part(name)
+    part = build(resolve(TargetRef(ref=ref, parts=(name,), options=options))).part(name)
     built = time.perf_counter()
     with contextlib.redirect_stderr(io.StringIO()):
         verdicts = {"loop": loop, "report_exportability": report_exportability}[how](part)

@@ -26,9 +26,9 @@ from typing import Any
 import psutil
 
 from exportdoctor.core.errors import ExportdoctorError
+from exportdoctor.repro.budget import ReductionBudget
 from exportdoctor.repro.bundle import write_bundle
-from exportdoctor.repro.pipeline import Made, Order, make
-from exportdoctor.repro.reduction import Budget
+from exportdoctor.repro.pipeline import ReproRequest, ReproResult, make_repro
 from exportdoctor.repro.script import code_lines
 from exportdoctor.store.runs import StoredRun, read_run
 
@@ -87,9 +87,10 @@ def rows(name: str, run: StoredRun, least: dict[str, int], given: argparse.Names
         began, worked = time.monotonic(), _cpu()
         with peak_memory() as peak:
             try:
-                order = Order(run=run, finding=finding, budget=Budget(seconds=given.seconds, at_most=3 * given.seconds),
-                              made_by=f"exportdoctor repro {run.run} {finding}")  # fmt: skip
-                made = make(order, _tell if given.verbose else lambda text: None)
+                budget = ReductionBudget(seconds=given.seconds, at_most=3 * given.seconds)
+                made_by = f"exportdoctor repro {run.run} {finding}"
+                request = ReproRequest(run=run, finding=finding, budget=budget, made_by=made_by)
+                made = make_repro(request, _tell if given.verbose else lambda text: None)
             except ExportdoctorError as error:
                 yield f"{name:32} {finding:4} {'-':>5} {least.get(finding, 0):>5}  no        {error.line()[:300]}"
                 continue
@@ -115,7 +116,7 @@ def _cpu() -> float:
     return own.user + own.system + children.ru_utime + children.ru_stime
 
 
-def row(name: str, made: Made, least: int, cost: Cost) -> str:
+def row(name: str, made: ReproResult, least: int, cost: Cost) -> str:
     """One line of the table."""
     ratio = f"{made.lines / least:5.2f}{' ' if made.lines <= BOUND * least else '!'}" if least else "     - "
     seen = "yes" if made.sighting.verified else "NO"

@@ -24,15 +24,17 @@ from textual.screen import Screen
 
 from exportdoctor.core import events as ev
 from exportdoctor.core.codec import encode
+from exportdoctor.core.failure.kinds import FailureKind
 from exportdoctor.core.finding import ExceptionRecord, Finding
 from exportdoctor.core.outcome import Frame
 from exportdoctor.core.protocol.scan import CallFact, Captured, InputFact, ModuleFact
+from exportdoctor.core.scan_options import ScanOptions
 from exportdoctor.core.target import TargetRef
 from exportdoctor.store.journal import NAME, EventReader
 from exportdoctor.store.lock import FolderLock
 from exportdoctor_tui.app import DoctorApp
-from exportdoctor_tui.fold_events import Folding
 from exportdoctor_tui.screens.run import RunScreen
+from exportdoctor_tui.state.run_follower import RunFold
 from exportdoctor_tui.widgets.module_tree import ModuleTree
 
 LAYERS, FINDINGS, EVENTS = 200, 200, 20_000
@@ -41,14 +43,14 @@ LIMITS = {"first_screen_cpu_s": 0.5, "key_p95_ms": 50.0, "fold_20000_s": 1.0, "g
 
 def opening() -> list[ev.AnyEvent]:
     """The first events: 2,001 modules in 200 layers of ten."""
-    call = CallFact(question="q", kin="k", inputs=(InputFact(path="args[0]", kind="float32", shape=(1, 594, 2048)),))
+    call = CallFact(question="q", group="k", inputs=(InputFact(path="args[0]", kind="float32", shape=(1, 594, 2048)),))
     facts = [ModuleFact(fqn="", class_name="Model", calls=(call,))]
     for layer in range(LAYERS):
         name = f"layers.{layer}"
         facts.append(ModuleFact(fqn=name, class_name="Layer", calls=(call,)))
         facts += [ModuleFact(fqn=f"{name}.part{n}", class_name=f"Part{n}", calls=(call,)) for n in range(9)]
     captured = Captured(part="full", title="", prefix="", seconds=1.0, modules=tuple(facts))
-    started = ev.RunStarted(run="benchmark", target=TargetRef(ref="benchmark"), options=ev.ScanOptions(), version="0")
+    started = ev.RunStarted(run="benchmark", target=TargetRef(ref="benchmark"), options=ScanOptions(), version="0")
     return [started, ev.PartCaptured(captured=captured)]
 
 
@@ -88,7 +90,8 @@ def findings() -> list[ev.AnyEvent]:
                 finding=Finding(
                     id=f"F{number}", part="full", module=f"layers.{number - 1}.part4", module_class="Part4",
                     own_code=True, function="f18", file="/x/model18.py", line=19, source="y = x.item()",
-                    kind="data_dependent_guard", op=None, expression=None, signature=str(number), exception=error,
+                    kind=FailureKind.DATA_DEPENDENT_GUARD, op=None, expression=None,
+                    signature=str(number), exception=error,
                     stack=frames, modules=(f"layers.{number - 1}.part4",),
                 )
             )
@@ -114,7 +117,7 @@ def write(run: Path, events: list[ev.AnyEvent]) -> None:
 def fold_seconds(run: Path) -> float:
     """Wall time from the file of 20,000 events to a picture."""
     began = time.perf_counter()
-    folding = Folding(run)
+    folding = RunFold(run)
     folding.take(EventReader(run / NAME).read_new())
     assert len(folding.view(held=False).parts[0].records) == 10 * LAYERS + 1
     return time.perf_counter() - began
@@ -122,7 +125,7 @@ def fold_seconds(run: Path) -> float:
 
 def growth_mb() -> float:
     """How much memory 98,000 more events leave behind, once every module has been judged."""
-    folding = Folding(Path())
+    folding = RunFold(Path())
     folding.take([*opening(), *verdicts(4000), *findings()])
     tracemalloc.start()
     sizes = []

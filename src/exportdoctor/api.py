@@ -12,17 +12,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from exportdoctor.core.errors import UsageError
-from exportdoctor.core.events import RunStarted, ScanOptions
-from exportdoctor.core.outcome import Exporter
+from exportdoctor.core.events import RunStarted
+from exportdoctor.core.exporters import Exporter
 from exportdoctor.core.report import Report
 from exportdoctor.core.run_state import RunState
+from exportdoctor.core.scan_options import ScanOptions
 from exportdoctor.core.target import BuildOptions, TargetRef
 from exportdoctor.engine.pool.launch import Fork
 from exportdoctor.engine.scan import scan as scan_events
 from exportdoctor.engine.scan_request import ScanRequest
 from exportdoctor.shims import registry
 from exportdoctor.store.places import new_run_id, runs_root
-from exportdoctor.store.recording import Recorder
 from exportdoctor.store.run_folder import RunFolder
 from exportdoctor.store.runs import register
 from exportdoctor.targets import plan_for_module
@@ -86,17 +86,16 @@ def scan(
         started = RunStarted(
             at=time.time(), run=run, target=target, options=options, version=version("exportdoctor"), title=plan.title
         )
-        recorder = Recorder(folder)
-        recorder.record(started)
+        folder.record(started)
         state = RunState().apply(started)
         request = ScanRequest(run=run, target=target, options=options, logs=folder.logs)
         with contextlib.closing(scan_events(request, Fork(plan))) as events:
-            for event in recorder.recorded(events):
+            for event in folder.record_all(events):
                 state.apply(event)
         report = state.report()
-        recorder.write_report(report)
-    if recorder.trouble is not None:
-        warnings.warn(f"The run could not be kept: {recorder.trouble.line()}", stacklevel=2)
+        folder.record_report(report)
+    if folder.trouble is not None:
+        warnings.warn(f"The run could not be kept: {folder.trouble.line()}", stacklevel=2)
     return report
 
 

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from exportdoctor.cli.errors import tell
+from exportdoctor.cli.error_output import print_error
 from exportdoctor.cli.interruption import Interruption
-from exportdoctor.cli.live import Live
+from exportdoctor.cli.live_display import LiveDisplay
 from exportdoctor.cli.main import run
 from exportdoctor.cli.progress import Lines
 from exportdoctor.cli.tui import find_interface
@@ -26,6 +26,7 @@ from exportdoctor.core.codec import decode
 from exportdoctor.core.errors import ExitCode, TargetError, UsageError
 from exportdoctor.core.report import Report
 from exportdoctor.core.run_state import RunState, fold
+from exportdoctor.core.scan_options import ScanOptions
 from exportdoctor.core.target import TargetRef
 from exportdoctor.report import FORMS
 from exportdoctor.store.digest import request_digest
@@ -62,7 +63,7 @@ def known_target(tmp_path: Path) -> str:
     file = tmp_path / "model.py"
     file.write_text(FACTORY)
     events = tuple(qwen_scan())
-    options = ev.ScanOptions(exhaustive=True)
+    options = ScanOptions(exhaustive=True)
     digest = request_digest(resolve(TargetRef(ref=f"{file}:build")).identity(), options)
     RunCache().remember(digest, run=QWEN, path=stored(events), state=fold(events))
     return f"{file}:build"
@@ -251,7 +252,7 @@ def test_two_runs_in_one_folder_are_one_line(capsys: pytest.CaptureFixture[str])
     stored(tuple(qwen_scan())[:-1])
     with RunFolder.reopen(runs_root() / QWEN):
         assert run(["scan", "--resume", QWEN]) == ExitCode.USAGE
-    assert "another run is at work" in capsys.readouterr().err
+    assert "another process is using" in capsys.readouterr().err
 
 
 # report, runs
@@ -282,7 +283,7 @@ def test_a_torn_run_is_told_as_far_as_it_goes(capsys: pytest.CaptureFixture[str]
 
 def test_runs_are_listed_as_lines_and_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["runs"]) == ExitCode.EXPORTS
-    assert "no run yet" in capsys.readouterr().out
+    assert "no runs yet" in capsys.readouterr().out
     stored(tuple(qwen_scan()))
     stored(tuple(passing_scan()), "20231115-000000-tiny-bb")
     assert run(["runs"]) == ExitCode.EXPORTS
@@ -348,7 +349,7 @@ def test_a_missing_interface_is_told_with_the_command_that_installs_it() -> None
 def test_a_fault_of_our_own_is_one_line_and_a_log(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError) as raised:
         1 / 0  # noqa: B018
-    assert tell(raised.value) == ExitCode.INTERNAL
+    assert print_error(raised.value) == ExitCode.INTERNAL
     line = capsys.readouterr().err
     assert line.count("\n") == 1
     assert "ZeroDivisionError: division by zero" in line
@@ -363,13 +364,13 @@ def test_a_log_that_cannot_be_kept_at_home_is_kept_elsewhere(
     (tmp_path / "home").write_text("")
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
-    assert tell(ZeroDivisionError("by nothing")) == ExitCode.INTERNAL
+    assert print_error(ZeroDivisionError("by nothing")) == ExitCode.INTERNAL
     assert Path(capsys.readouterr().err.rpartition("Traceback: ")[2].strip()).exists()
 
 
 def test_the_targets_own_stack_is_shown_before_the_line(capsys: pytest.CaptureFixture[str]) -> None:
     stack = tuple(f"  frame {number}" for number in range(40))
-    assert tell(TargetError("the eager forward fails", hint="mend it", stack=stack)) == ExitCode.TARGET
+    assert print_error(TargetError("the eager forward fails", hint="mend it", stack=stack)) == ExitCode.TARGET
     lines = capsys.readouterr().err.splitlines()
     assert lines[-1] == "exportdoctor: the eager forward fails. mend it"
     assert lines[-2] == "  frame 39"
@@ -426,7 +427,7 @@ def test_the_live_display_gives_the_terminal_back(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("TERM", "xterm")
     terminal = _Terminal()
     state = RunState()
-    with suppress(KeyboardInterrupt), Live(terminal) as progress:
+    with suppress(KeyboardInterrupt), LiveDisplay(terminal) as progress:
         for event in qwen_scan():
             progress.show(event, state.apply(event))
         raise KeyboardInterrupt
@@ -467,7 +468,7 @@ def test_an_interrupted_scan_saves_what_it_has_and_exits_130(factory: str) -> No
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert process.returncode == ExitCode.INTERRUPTED
-    assert "not asked yet" in out
+    assert "not tried" in out
     assert "scan --resume" in err
     assert list_runs()[0].status == "cut off"
 

@@ -10,10 +10,19 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from exportdoctor.core.failure.classify import classify, fits
 from exportdoctor.core.failure.evidence import evidence_of
-from exportdoctor.core.failure.kind_rules import LYING_KERNEL, MEMORY, RULES, TRANSLATION, Rule
-from exportdoctor.core.failure.kinds import KINDS, Kind, classify, fits
-from exportdoctor.core.outcome import ExceptionFact, Frame
+from exportdoctor.core.failure.kinds import (
+    KINDS,
+    LYING_KERNEL,
+    MEMORY,
+    NUMBERS_DIFFER,
+    RULES,
+    TRANSLATION,
+    FailureKind,
+    Rule,
+)
+from exportdoctor.core.outcome import ExceptionFact, Frame, OutcomeStatus
 
 GUARD = "torch.fx.experimental.symbolic_shapes.GuardOnDataDependentSymNode"
 LEAK = "RuntimeError: We found a fake tensor in the exported program constant's list. This typically means"
@@ -22,7 +31,7 @@ LEAK = "RuntimeError: We found a fake tensor in the exported program constant's 
 class Case(NamedTuple):
     """A failure as it was recorded, with torch 2.13 unless `torch` says otherwise, shortened to what counts."""
 
-    kind: Kind
+    kind: FailureKind
     exception: str
     frames: tuple[str, ...] = ()
     exporter: str = "export"
@@ -33,7 +42,7 @@ class Case(NamedTuple):
         name, _, message = self.exception.partition(": ")
         return [ExceptionFact(type=name, message=message)], [frame(text) for text in self.frames]
 
-    def classified(self) -> Kind:
+    def classified(self) -> FailureKind:
         exceptions, frames = self.evidence()
         return classify(stage="export", exporter=self.exporter, exceptions=exceptions, frames=frames, op=self.op)
 
@@ -44,7 +53,7 @@ def frame(text: str) -> Frame:
 
 
 CASES: tuple[Case, ...] = tuple(
-    Case(**{**told, "frames": tuple(told.get("frames", ()))})
+    Case(**{**told, "kind": FailureKind(told["kind"]), "frames": tuple(told.get("frames", ()))})
     for told in yaml.safe_load(Path(__file__).with_name("kind_cases.yaml").read_text())
 )
 
@@ -70,13 +79,15 @@ def deciding(case: Case) -> Rule | None:
 @pytest.mark.parametrize(
     ("status", "signal", "kind"),
     [
-        ("crashed", "SIGSEGV", "crash"),
+        (OutcomeStatus.CRASHED, "SIGSEGV", "crash"),
         (None, "SIGABRT", "crash"),
-        ("timed_out", "SIGKILL", "timeout"),
-        ("out_of_memory", "SIGKILL", "out_of_memory"),
+        (OutcomeStatus.TIMED_OUT, "SIGKILL", "timeout"),
+        (OutcomeStatus.OUT_OF_MEMORY, "SIGKILL", "out_of_memory"),
     ],
 )
-def test_a_process_that_died_has_a_kind_without_an_exception(status: str | None, signal: str, kind: str) -> None:
+def test_a_process_that_died_has_a_kind_without_an_exception(
+    status: OutcomeStatus | None, signal: str, kind: str
+) -> None:
     told = [ExceptionFact(type=signal, message="Segmentation fault")]
     assert classify(stage="export", exporter="export", exceptions=told, signal=signal, status=status) == kind
     assert classify(stage="export", exporter="export", exceptions=(), signal=signal, status=status) == kind
@@ -97,14 +108,14 @@ def test_an_export_that_torch_onnx_started_is_judged_by_its_cause() -> None:
 
 
 def test_values_that_differ_are_no_failed_run() -> None:
-    told = [ExceptionFact(type="AccuracyMismatch", message="off by 0.3")]
+    told = [ExceptionFact(type=NUMBERS_DIFFER, message="off by 0.3")]
     assert classify(stage="run", exporter="export", exceptions=told) == "numbers"
 
 
 def test_a_kernel_is_accused_only_where_one_from_outside_was_traced() -> None:
     told = [ExceptionFact(type="RuntimeError", message="mat1 and mat2 shapes cannot be multiplied (2x3 and 4x5)")]
 
-    def kind(custom_ops: tuple[str, ...]) -> Kind:
+    def kind(custom_ops: tuple[str, ...]) -> FailureKind:
         return classify(stage="export", exporter="export", exceptions=told, custom_ops=custom_ops)
 
     assert kind(("lib.op.default",)) == "wrong_fake_kernel"
@@ -115,13 +126,13 @@ def test_the_users_own_source_in_a_message_decides_nothing() -> None:
     quoted = (
         'a check failed\n\nfrom user code:\n   File "model.py", line 3, in forward\n    raise ValueError("vmap: no")'
     )
-    assert Case("python_error", f"RuntimeError: {quoted}").classified() == "python_error"
+    assert Case(FailureKind.PYTHON_ERROR, f"RuntimeError: {quoted}").classified() == "python_error"
 
 
 def test_frames_outside_of_the_export_call_are_nobodys_culprit() -> None:
     caller = "> notebook.py|<module>|grads = torch.autograd.grad(torch.export.export(model, args), x)"
     entrance = "site-packages/torch/export/__init__.py|export|return _export("
-    assert Case("input_mutation", LEAK, (caller, entrance)).classified() == "input_mutation"
+    assert Case(FailureKind.INPUT_MUTATION, LEAK, (caller, entrance)).classified() == "input_mutation"
 
 
 @given(

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exportdoctor.core.failure.signature import normalise, signature_of, signature_of_failure
-from exportdoctor.core.outcome import ExceptionFact, Failure, Frame, Outcome
+from exportdoctor.core.failure.messages import normalise
+from exportdoctor.core.failure.signature import signature_of, signature_of_failure
+from exportdoctor.core.outcome import ExceptionFact, Failure, Frame, Outcome, OutcomeStatus
 
 
 @given(st.text())
@@ -56,7 +57,7 @@ def test_line_numbers_and_folders_are_no_part_of_it_but_the_source_is() -> None:
 
 
 def test_a_pass_has_none_and_a_death_has_its_own() -> None:
-    assert signature_of(Outcome(probe="p", status="passed")) is None
-    assert signature_of(Outcome(probe="p", status="crashed", signal="SIGSEGV")) != signature_of(
-        Outcome(probe="p", status="timed_out")
+    assert signature_of(Outcome(probe="p", status=OutcomeStatus.PASSED)) is None
+    assert signature_of(Outcome(probe="p", status=OutcomeStatus.CRASHED, signal="SIGSEGV")) != signature_of(
+        Outcome(probe="p", status=OutcomeStatus.TIMED_OUT)
     )

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from exportdoctor.cli.main import run as command_line
 from exportdoctor.core.errors import UsageError
-from exportdoctor.core.outcome import Agreement, ExceptionFact, Failure, Frame, Outcome
+from exportdoctor.core.outcome import Agreement, ExceptionFact, Failure, Frame, Outcome, OutcomeStatus
 from exportdoctor.core.probe import Probe
 from exportdoctor.core.report import FAILING
-from exportdoctor.engine.cure.driver import CureSearch
-from exportdoctor.engine.cure.search import Prescriber
+from exportdoctor.engine.cure.driver import CureDriver
+from exportdoctor.engine.cure.search import CureSearch
 from exportdoctor.shims import SOUNDNESS, Cure, Shim
 from exportdoctor.store.runs import read_run
 from scanning import scan_file
@@ -39,7 +39,7 @@ def failing(disease: int) -> Outcome:
     fact = ExceptionFact(type="builtins.RuntimeError", message=f"disease {disease}.")
     frame = Frame(file="model.py", line=disease, function="forward", source=f"step{disease}()", module="", user=True)
     failure = Failure(stage="export", exceptions=(fact,), frames=(frame,), traced=10 * disease)
-    return Outcome(probe="", status="failed", failure=failure)
+    return Outcome(probe="", status=OutcomeStatus.FAILED, failure=failure)
 
 
 def shim(name: str, *diseases: int, soundness: Any = "exact") -> Shim:
@@ -56,19 +56,19 @@ def patient(diseases: int, cures: Cures, numbers: Callable[[frozenset[str]], Any
         if left:
             return failing(left[0])
         rows = (numbers(frozenset(probe.shims)) if numbers else RIGHT) if probe.to == "run" else ()
-        status: Any = "passed" if all(row.holds for row in rows) else "failed"
+        status = OutcomeStatus.PASSED if all(row.holds for row in rows) else OutcomeStatus.FAILED
         return Outcome(probe="", status=status, numbers=rows)
 
     return answer
 
 
-def treated(answer: Patient, shims: tuple[Shim, ...], *, twin: bool = False, values: bool = True) -> Prescriber:
+def treated(answer: Patient, shims: tuple[Shim, ...], *, twin: bool = False, values: bool = True) -> CureSearch:
     """The prescriber at the end of its search."""
     first = answer(ROOT)
-    doctor = Prescriber(
+    doctor = CureSearch(
         root=ROOT, first=first, twin=TWIN if twin else None, values=values, shims=shims, versions={"torch": "2.13.0"}
     )
-    search = CureSearch(doctor, None)
+    search = CureDriver(doctor, None)
     waiting = list(search.begin())
     while waiting:  # the newest first: what was asked ahead may be answered late
         probe = waiting.pop()

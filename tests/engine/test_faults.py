@@ -15,9 +15,10 @@ import pytest
 
 from exportdoctor.core import events as ev
 from exportdoctor.core.codec import decode
-from exportdoctor.core.events import RunStarted, ScanOptions
+from exportdoctor.core.events import RunStarted
 from exportdoctor.core.report import Report
 from exportdoctor.core.run_state import RunState
+from exportdoctor.core.scan_options import ScanOptions
 from exportdoctor.core.target import TargetRef
 from exportdoctor.engine.scan import scan
 from exportdoctor.engine.scan_request import ScanRequest

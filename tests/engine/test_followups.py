@@ -9,7 +9,7 @@ import pytest
 from exportdoctor.core.events import ProbeFinished
 from exportdoctor.core.finding import Finding
 from exportdoctor.core.report import Report
-from exportdoctor.report.wording.depends import dimensions
+from exportdoctor.report.wording.findings import dimensions
 from scanning import events_of, scan_file
 
 pytestmark = pytest.mark.slow
@@ -102,7 +102,7 @@ def test_the_slice_leads_to_the_culprit(fixture: str, exporter: str, culprit: st
 @pytest.mark.parametrize("fixture", ["nonzero", "boolean_mask"])
 @pytest.mark.parametrize("exporter", ["export", "export-strict"])
 def test_the_birth_of_a_size_that_depends_on_data_is_known(fixture: str, exporter: str) -> None:
-    born = only(scan_file(FIXTURES / f"{fixture}.py", exporter=exporter)).born
+    born = only(scan_file(FIXTURES / f"{fixture}.py", exporter=exporter)).origins
     assert {birth.op for birth in born} == {"aten.nonzero.default"}
     assert all(birth.frame is not None for birth in born)
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from exportdoctor.core.graph_slice import GraphSlice, SliceNode
-from exportdoctor.core.outcome import ExceptionFact, Failure, Frame, Outcome
+from exportdoctor.core.outcome import ExceptionFact, Failure, Frame, Outcome, OutcomeStatus
 from exportdoctor.core.probe import Probe
 from exportdoctor.core.protocol.scan import CallFact, InputFact
 from exportdoctor.engine.part.dimensions import Dimensions, grouped, smallest_dimensions
@@ -17,16 +17,18 @@ from exportdoctor.report.slice import as_dot, as_mermaid, as_text
 
 NAMES = ("batch", "sequence", "patches", "windows", "heads")
 PROBE = Probe(part="default", fqn="")
-ROOT = CallFact(question="q", kin="k", inputs=tuple(InputFact(path=n, kind="int64", axes=(n,)) for n in NAMES))
+ROOT = CallFact(question="q", group="k", inputs=tuple(InputFact(path=n, kind="int64", axes=(n,)) for n in NAMES))
 
 
 def failing(line: int = 7) -> Outcome:
     frame = Frame(file="model.py", line=line, function="forward", source="int(x)", user=True)
     error = ExceptionFact(type="RuntimeError", message="Could not guard on data-dependent expression u0")
-    return Outcome(probe="p", status="failed", failure=Failure(stage="export", exceptions=(error,), frames=(frame,)))
+    return Outcome(
+        probe="p", status=OutcomeStatus.FAILED, failure=Failure(stage="export", exceptions=(error,), frames=(frame,))
+    )
 
 
-PASSED = Outcome(probe="p", status="passed")
+PASSED = Outcome(probe="p", status=OutcomeStatus.PASSED)
 
 
 def run(culprits: set[str], *, elsewhere: set[str] = frozenset()) -> tuple[Dimensions, int]:

@@ -65,14 +65,14 @@ def test_the_findings_name_function_line_and_expression(full: Report) -> None:
     assert geometry.expression == "int(grid_t)"
     assert geometry.kind == "data_dependent_value"
     assert geometry.exception.type.endswith("GuardOnDataDependentSymNode")
-    assert [birth.frame.line for birth in geometry.born if birth.frame] == [161]
+    assert [birth.frame.line for birth in geometry.origins if birth.frame] == [161]
     assert attention.module == "model.visual.blocks.0.attn"
     assert len(attention.modules) == 28
     assert (attention.function, attention.line) == ("sdpa_attention_forward", 159)
     assert "q_length > 1" in (attention.expression or "")
     assert attention.kind == "data_dependent_guard"
     assert attention.op is None
-    assert [(b.op, b.frame.source) for b in attention.born if b.frame] == [
+    assert [(b.op, b.frame.source) for b in attention.origins if b.frame] == [
         (
             "aten._local_scalar_dense.default",
             "torch.split(tensor, lengths.tolist(), dim=2) for tensor in (query_states, key_states, value_states)",

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from exportdoctor.core import events as ev
+from exportdoctor.core.outcome import OutcomeStatus
 from exportdoctor.core.probe import Probe
 from exportdoctor.core.protocol.scan import Capture, Captured, Open, Opened, Prepare, Prepared
 from exportdoctor.core.run_state import fold
@@ -155,7 +156,7 @@ def test_what_a_second_forward_tells_later_is_what_it_tells_at_once(llama: str, 
     assert isinstance(alone, Captured)
     assert (alone.at_one_size, later.at_one_size, at_once.at_one_size) == (True, False, False)
     assert alone.modules[0].calls[0].question == later.modules[0].calls[0].question
-    assert (later.modules, later.kin, later.axes) == (at_once.modules, at_once.kin, at_once.axes)
+    assert (later.modules, later.groups, later.axes) == (at_once.modules, at_once.groups, at_once.axes)
 
 
 def test_an_urgent_probe_goes_first_while_a_processor_is_left_to_the_others(llama: str, tmp_path: Path) -> None:
@@ -163,6 +164,6 @@ def test_an_urgent_probe_goes_first_while_a_processor_is_left_to_the_others(llam
         found = captured(pool)
         fqns = [module.fqn for module in found.modules if module.calls][:6]
         flights = [pool.submit(Probe(part="default", fqn=fqn, timeout=120), urgent=fqn in fqns[4:]) for fqn in fqns]
-        assert all(flight.result().status in ("passed", "failed") for flight in flights)
+        assert all(flight.result().status in (OutcomeStatus.PASSED, OutcomeStatus.FAILED) for flight in flights)
         order = [pool.started.get()[0].fqn for _ in fqns]
     assert order.index(fqns[4]) == 2  # two were under way when it came

@@ -14,7 +14,7 @@ from exportdoctor.core.errors import StoreError, UsageError
 from exportdoctor.export.find_prescription import find_prescription
 from exportdoctor.export.install_files import check_output_path, draft_folder, install, write_draft
 from exportdoctor.export.shims_module import ModuleHeader, file_name, shims_module
-from exportdoctor.shims import Shim, find, in_order, registry
+from exportdoctor.shims import Shim, find, order_shims, registry
 
 TINY, CHAIN = "Qwen2.5-VL-3B-tiny", "precompute-grid+block-diagonal-attention"
 ROOT = Path(__file__).parents[2]
@@ -109,7 +109,7 @@ def carried(*shims: Shim, image_input: bool = False) -> str:
         title=TINY, part="vision", made_by="exportdoctor export x", versions={"torch": "2"}, program="v.pt2",
         image_input=image_input,
     )  # fmt: skip
-    return shims_module(in_order(shims), about)
+    return shims_module(order_shims(shims), about)
 
 
 @pytest.mark.parametrize("shim", [shim for shim in registry() if shim.provider == "own"], ids=lambda shim: shim.id)

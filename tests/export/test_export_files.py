@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from exportdoctor.core.protocol.export import ExportResult, Order
+from exportdoctor.core.protocol.export import ExportRequest, ExportResult
 from exportdoctor.core.target import BuildOptions, TargetRef
 from exportdoctor.worker.export.export_server import export_target
 from exportdoctor.worker.translate.onnx_session import OnnxSession
@@ -29,7 +29,9 @@ def made(folder: Path, ref: str, part: str, **order: Any) -> ExportResult:
     """The answer of the worker, asked in this process: torch's exporters take long to import."""
     options = {name: order.pop(name) for name in ("dtype", "weights") if name in order}
     target = TargetRef(ref=ref, parts=(part,), options=BuildOptions(device="cpu", **options))
-    return export_target(Order(target=target, part=part, folder=str(folder), stem=part, **order), lambda what: None)
+    return export_target(
+        ExportRequest(target=target, part=part, folder=str(folder), stem=part, **order), lambda what: None
+    )
 
 
 def factory(folder: Path, name: str, **order: Any) -> ExportResult:
@@ -84,7 +86,7 @@ def test_a_program_and_its_shims_work_where_exportdoctor_is_not(tmp_path: Path) 
         TINY, "--to", "pt2", "--part", "vision", "--shims", "+".join(VISION), "--device", "cpu", folder=tmp_path
     )
     assert done.returncode == 0, done.stderr
-    assert "Proved: 3 comparisons in torch" in done.stdout
+    assert "Verified: 3 comparisons with unpatched eager in torch" in done.stdout
     names = sorted(path.name for path in tmp_path.iterdir() if path.is_file())
     assert names == ["shims_for_qwen2_5_vl_3b_tiny_vision.py", "vision.proof.json", "vision.proof.md", "vision.pt2"]
     proof = json.loads((tmp_path / "vision.proof.json").read_text())
@@ -97,10 +99,10 @@ def test_a_program_and_its_shims_work_where_exportdoctor_is_not(tmp_path: Path) 
 
 
 def _write_case(folder: Path) -> None:
-    from exportdoctor.targets import resolve
+    from exportdoctor.targets import build, resolve
 
     plan = resolve(TargetRef(ref=TINY, parts=("vision",), options=BuildOptions(device="cpu")))
-    built = plan.build()
+    built = build(plan)
     grids = ((12, 16), (10, 18), (4, 6))
     inputs = [(torch.randn(h * w, 1176), torch.tensor([[1, h, w]])) for h, w in grids]
     weights = built.part("vision").module.state_dict()

@@ -1,4 +1,4 @@
-"""The drivers: serial, parallel and replayed are one; budgets, logs, confirmations and contradictions."""
+"""The driver: the same result with one candidate at a time and with several; budgets; steps."""
 
 from __future__ import annotations
 
@@ -15,25 +15,20 @@ from hypothesis import strategies as st
 
 from exportdoctor.reduce import (
     Ended,
-    Flaky,
     NotInteresting,
+    ParallelOracle,
+    Reduced,
     Search,
     Step,
     Terms,
     Verdict,
-    bisect,
     ddmin,
     drive,
-    drive_parallel,
-    lifted,
-    minimal_sets,
+    lift,
     reduce_source,
-    replay,
-    shrink_int,
-    shrink_shape,
     steps,
 )
-from exportdoctor.reduce.drive import exhaust
+from exportdoctor.reduce.source.passes.constants import shrink_int
 
 SOURCE = """
 def scale(x, factor=2):
@@ -46,12 +41,24 @@ print(scale(21), scale(4, 3))
 Begun = tuple[Callable[[], Search[Any, Any]], Any]
 SEARCHES: dict[str, Begun] = {
     "ddmin": (lambda: ddmin(tuple(range(9))), tuple(range(9))),
-    "sets": (lambda: minimal_sets(tuple(range(6))), tuple(range(6))),
-    "bisect": (lambda: bisect(40), 39),
     "int": (lambda: shrink_int(360, lower=3), 360),
-    "shape": (lambda: shrink_shape((8, 3, 8, 12)), (8, 3, 8, 12)),
     "source": (lambda: reduce_source(SOURCE), SOURCE),
 }
+
+
+def drive_in_parallel(
+    search: Search[Any, Any], submit: Callable[[Any], Future[Verdict]], *, width: int, start: Any, terms: Terms[Any]
+) -> Reduced[Any, Any]:
+    oracle = ParallelOracle(submit, width=width, key=terms.key)
+    course = steps(search, oracle, start=start, terms=terms)
+    while True:
+        try:
+            next(course)
+        except StopIteration as end:
+            oracle.close()
+            return end.value
+
+
 every_search = pytest.mark.parametrize("name", SEARCHES)
 
 
@@ -61,14 +68,6 @@ def arbitrary(start: object, seed: int) -> Callable[[object], Verdict]:
         return Verdict.YES if candidate == start or odds == 0 else (Verdict.NO, Verdict.UNKNOWN)[odds % 2]
 
     return ask
-
-
-def recorded(ask: Callable[[Any], Verdict], log: list[tuple[Any, Verdict]]) -> Callable[[Any], Verdict]:
-    def ask_and_record(candidate: object) -> Verdict:
-        log.append((candidate, ask(candidate)))
-        return log[-1][1]
-
-    return ask_and_record
 
 
 def answered(verdict: Verdict) -> Future[Verdict]:
@@ -84,22 +83,8 @@ def test_parallel_finds_what_serial_finds(name: str, seed: int, width: int, ques
     search, start = SEARCHES[name]
     ask, terms = arbitrary(start, seed), Terms[Any](questions=questions)
     serial = drive(search(), ask, start=start, terms=terms)
-    parallel = drive_parallel(search(), lambda c: answered(ask(c)), width=width, start=start, terms=terms)
+    parallel = drive_in_parallel(search(), lambda c: answered(ask(c)), width=width, start=start, terms=terms)
     assert parallel == serial
-
-
-@every_search
-@settings(max_examples=15, deadline=None)
-@given(seed=st.integers(0, 10**6), cut=st.integers(0, 60))
-def test_resumed_and_replayed_find_what_one_run_finds(name: str, seed: int, cut: int) -> None:
-    search, start = SEARCHES[name]
-    log: list[tuple[Any, Verdict]] = []
-    whole = drive(search(), recorded(arbitrary(start, seed), log), start=start)
-    asked_again: list[tuple[Any, Verdict]] = []
-    again = recorded(arbitrary(start, seed), asked_again)
-    assert drive(search(), again, start=start, terms=Terms(log=tuple(log[:cut]))) == whole
-    assert asked_again == log[cut:]
-    assert replay(search(), start=start, terms=Terms(log=tuple(log))) == whole
 
 
 @every_search
@@ -111,7 +96,7 @@ def test_a_budget_leaves_the_best_so_far(name: str, seed: int, questions: int) -
     result = drive(search(), ask, start=start, terms=Terms(questions=questions))
     assert result.asked <= questions
     assert ask(result.smallest) is Verdict.YES
-    assert result.ended is (Ended.FINISHED if result.complete else Ended.QUESTIONS)
+    assert result.ended is (Ended.QUESTIONS if result.answer is None else Ended.FINISHED)
 
 
 @every_search
@@ -132,7 +117,7 @@ def test_threads_that_answer_out_of_order_change_nothing() -> None:
         return Verdict.YES if {2, 7, 8} <= set(candidate) else Verdict.NO
 
     with ThreadPoolExecutor(4) as pool:
-        parallel = drive_parallel(ddmin(start), lambda c: pool.submit(ask, c), width=4, start=start)
+        parallel = drive_in_parallel(ddmin(start), lambda c: pool.submit(ask, c), width=4, start=start, terms=Terms())
     assert parallel == drive(ddmin(start), ask, start=start)
 
 
@@ -156,7 +141,7 @@ def test_at_most_width_candidates_are_in_flight_and_unwanted_ones_are_cancelled(
         futures[candidate] = Pending(Verdict.YES if candidate == 4 or candidate > 8 else Verdict.NO)
         return futures[candidate]
 
-    result = drive_parallel(one_batch(1, 2, 3, 4, 5, 6, 7), submit, width=3, start=9)
+    result = drive_in_parallel(one_batch(1, 2, 3, 4, 5, 6, 7), submit, width=3, start=9, terms=Terms())
     assert (result.smallest, result.answer, result.asked) == (4, 3, 5)
     assert [candidate for candidate, future in futures.items() if future.cancelled()] == [5, 6]
     assert 7 not in futures
@@ -168,7 +153,7 @@ def one_batch(*batch: Any) -> Search[Any, int | None]:
 
 def test_a_width_below_one_is_refused() -> None:
     with pytest.raises(ValueError, match="at least 1, not 0"):
-        drive_parallel(one_batch(1), lambda c: answered(Verdict.YES), width=0, start=2)
+        ParallelOracle(lambda c: answered(Verdict.YES), width=0, key=str)
 
 
 def test_a_start_that_is_not_interesting_is_refused() -> None:
@@ -188,69 +173,12 @@ def test_stopping_leaves_the_best_so_far() -> None:
     result = drive(ddmin(start), ask, start=start, terms=Terms(should_stop=lambda: len(asked) == 4))
     assert (result.ended, result.asked, result.smallest) == (Ended.STOPPED, 4, (0, 1, 2, 3))
     assert result.answer is None
-    assert not result.complete
 
 
-def test_a_log_that_is_too_short_ends_the_replay_with_what_it_says() -> None:
-    start = tuple(range(8))
-    log: list[tuple[Any, Verdict]] = []
-    drive(ddmin(start), recorded(lambda c: Verdict.YES if 5 in c else Verdict.NO, log), start=start)
-    result = replay(ddmin(start), start=start, terms=Terms(log=tuple(log[:4])))
-    assert (result.ended, result.asked, result.smallest) == (Ended.LOG, 4, (4, 5, 6, 7))
-
-
-def test_a_log_from_another_search_does_not_show_in_the_result() -> None:
+def test_steps_show_each_needed_candidate_in_order_and_which_was_accepted() -> None:
     start = (1, 2, 3)
-    ask = arbitrary(start, 7)
-    foreign = (((2, 3, 1), Verdict.YES), ((9,), Verdict.NO))
-    assert drive(ddmin(start), ask, start=start, terms=Terms(log=foreign)) == drive(ddmin(start), ask, start=start)
-
-
-def test_a_log_that_contradicts_itself_is_flaky() -> None:
-    start = (1, 2)
-    log = ((start, Verdict.YES), ((1,), Verdict.NO), ((1,), Verdict.YES))
-    result = replay(ddmin(start), start=start, terms=Terms(log=log))
-    assert result.ended is Ended.FLAKY
-    assert isinstance(result.flaky, Flaky)
-    assert (result.flaky.candidate, result.flaky.first, result.flaky.second) == (
-        (1,),
-        Verdict.NO,
-        Verdict.YES,
-    )
-
-
-def test_a_result_that_is_not_confirmed_is_flaky_and_still_told() -> None:
-    start = (1, 2, 3)
-    seen: set[tuple[int, ...]] = set()
-
-    def only_the_first_time(candidate: tuple[int, ...]) -> Verdict:
-        again = candidate in seen
-        seen.add(candidate)
-        return Verdict.YES if 2 in candidate and not again else Verdict.NO
-
-    result = drive(ddmin(start), only_the_first_time, start=start, terms=Terms(confirmations=1))
-    assert (result.ended, result.smallest, result.answer) == (Ended.FLAKY, (2,), (2,))
-    assert result.flaky is not None
-    assert result.flaky.candidate == (2,)
-
-
-def test_confirmations_ask_past_the_cache() -> None:
-    asked: list[tuple[int, ...]] = []
-
-    def ask(candidate: tuple[int, ...]) -> Verdict:
-        asked.append(candidate)
-        return Verdict.YES if 2 in candidate else Verdict.NO
-
-    result = drive(ddmin((1, 2)), ask, start=(1, 2), terms=Terms(confirmations=3))
-    assert result.complete
-    assert len(asked) == result.asked + 3
-    assert asked[-3:] == [(2,)] * 3
-
-
-def test_steps_tell_each_needed_candidate_in_order_and_which_was_accepted() -> None:
-    start = (1, 2, 3)
-    told = list(steps(ddmin(start), lambda c, ahead: Verdict.YES if 1 in c else Verdict.NO, start=start))
-    assert told == [
+    shown = list(steps(ddmin(start), lambda c, ahead: Verdict.YES if 1 in c else Verdict.NO, start=start))
+    assert shown == [
         Step((1, 2, 3), Verdict.YES, accepted=True, asked=1),
         Step((), Verdict.NO, accepted=False, asked=2),
         Step((1,), Verdict.YES, accepted=True, asked=3),
@@ -270,8 +198,8 @@ def test_a_key_stands_for_a_candidate_that_cannot_be_hashed() -> None:
     assert drive(search(), ask, start=[0], terms=terms).asked == 3
 
 
-def test_a_candidate_that_cannot_be_lifted_counts_as_not_interesting() -> None:
-    search = lifted(one_batch(1, 2, 3), lambda number: None if number == 2 else str(number))
+def test_a_candidate_that_cannot_be_embedded_counts_as_not_interesting() -> None:
+    search = lift(one_batch(1, 2, 3), lambda number: None if number == 2 else str(number))
     result = drive(search, lambda text: Verdict.NO if text == "1" else Verdict.YES, start="5555")
     assert (result.smallest, result.answer, result.asked) == ("3", 2, 3)
 
@@ -281,4 +209,4 @@ def test_errors_of_whoever_is_asked_are_not_swallowed() -> None:
         raise OSError("the worker is gone")
 
     with pytest.raises(OSError, match="gone"):
-        exhaust(steps(ddmin((1,)), lambda c, ahead: broken(c), start=(1,)))
+        drive(ddmin((1,)), broken, start=(1,))

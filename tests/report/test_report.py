@@ -15,15 +15,15 @@ from hypothesis import strategies as st
 from exportdoctor.core import events as ev
 from exportdoctor.core.codec import decode
 from exportdoctor.core.errors import UsageError
-from exportdoctor.core.failure.kinds import KINDS
+from exportdoctor.core.failure.explanations import next_step, summary
+from exportdoctor.core.failure.kinds import KINDS, FailureKind
 from exportdoctor.core.finding import ExceptionRecord, Finding
 from exportdoctor.core.report import ModuleRecord, PartRecord, Report
 from exportdoctor.core.run_state import fold
 from exportdoctor.report import FORMS, render, wording
-from exportdoctor.report.canvas import wrapped
-from exportdoctor.report.causes import ADVICE, cause_of
+from exportdoctor.report.canvas import wrap_words
+from exportdoctor.report.folded_tree import Row, condense, group_siblings, label, silent
 from exportdoctor.report.style import Style
-from exportdoctor.report.tree import Row, condensed, grouped, label, silent
 from golden_files import assert_golden
 from synthetic import (
     AROUND,
@@ -73,7 +73,7 @@ def crashed() -> Report:
         file=None,
         line=None,
         source=None,
-        kind="crash",
+        kind=FailureKind.CRASH,
         op=None,
         expression=None,
         signature="0123456789ab",
@@ -148,7 +148,7 @@ def test_formats_with_a_row_for_each_module(case: str, form: str) -> None:
 def test_a_passing_target_is_one_line() -> None:
     text = render(fold(tuple(passing_scan())).report(), "text", Style(width=120))
     assert_golden(text, "passing.txt")
-    assert "exports as it is" in text.splitlines()[1]
+    assert "exports as is" in text.splitlines()[1]
 
 
 def test_an_unknown_format_is_told_with_those_that_exist() -> None:
@@ -239,12 +239,12 @@ def test_sarif_names_rule_place_and_identity_of_each_finding() -> None:
 
 
 def test_the_tree_of_the_whole_model_folds_to_what_matters() -> None:
-    (visual, rest) = condensed(grouped(qwen().parts[0]))
+    (visual, rest) = condense(group_siblings(qwen().parts[0]))
     windowed, attention_blocks, others = visual.children
     assert (visual.names, visual.status, visual.finding) == (("model.visual",), "fails_own", "F1")
     assert (len(windowed.names), windowed.status, windowed.equal) == (28, "fails_child", True)
     assert [int(name.removeprefix("blocks.")) for name in attention_blocks.names] == list(FULL_ATTENTION)
-    assert [row.names for row in windowed.children if row.telling] == [("attn",)]
+    assert [row.names for row in windowed.children if row.notable] == [("attn",)]
     assert others.status == rest.status == "pass"
     assert rest.names == ("model.language_model", "lm_head")
     assert rest.modules == 473
@@ -283,8 +283,8 @@ def parts(draw: st.DrawFn) -> PartRecord:
 @given(part=parts())
 def test_a_failing_module_is_always_in_sight(part: PartRecord) -> None:
     """Below a group only its first member's tree is drawn; the others look the same, which is why they are a group."""
-    groups = grouped(part)
-    shown = set(counted(condensed(groups)))
+    groups = group_siblings(part)
+    shown = set(counted(condense(groups)))
     for module in part.modules:
         if module.status in {"fails_own", "crashed"} and module.fqn in counted(groups):
             assert module.fqn in shown
@@ -293,7 +293,7 @@ def test_a_failing_module_is_always_in_sight(part: PartRecord) -> None:
 @settings(deadline=None)
 @given(part=parts())
 def test_no_module_is_told_twice(part: PartRecord) -> None:
-    for rows in (grouped(part), condensed(grouped(part))):
+    for rows in (group_siblings(part), condense(group_siblings(part))):
         names = counted(rows)
         assert len(names) == len(set(names))
         assert set(names) <= {module.fqn for module in part.modules}
@@ -303,7 +303,7 @@ def test_no_module_is_told_twice(part: PartRecord) -> None:
 @given(part=parts())
 def test_modules_are_counted_once_in_the_outermost_rows(part: PartRecord) -> None:
     called = sum(1 for module in part.modules if module.status not in {"not_called", "not_asked"})
-    assert sum(row.modules for row in grouped(part)) == called
+    assert sum(row.modules for row in group_siblings(part)) == called
 
 
 @settings(deadline=None)
@@ -326,10 +326,10 @@ def test_equal_modules_are_called_equal_only_by_evidence() -> None:
             judged("fails_own", "layers.1", finding="F1", evidence=evidence),
             judged("fails_child", ""),
         )
-        return condensed(grouped(fold(events).report().parts[0]))[0]
+        return condense(group_siblings(fold(events).report().parts[0]))[0]
 
-    assert wording.row_name(row("equal")) == "layers.0-1  2 equal"
-    assert wording.row_name(row("asked")) == "layers.0-1  2 alike"
+    assert wording.row_name(row("equal")) == "layers.0-1  2 identical"
+    assert wording.row_name(row("asked")) == "layers.0-1  2 similar"
 
 
 def test_modules_without_a_verdict_are_told_apart() -> None:
@@ -363,22 +363,21 @@ def test_names_are_told_in_few_words(names: tuple[str, ...], expected: str) -> N
     [(0, "0.00 s"), (0.42, "0.42 s"), (8.34, "8.3 s"), (75.2, "75 s"), (725, "12 min 05 s"), (7380, "2 h 03 min")],
 )
 def test_durations(seconds: float, expected: str) -> None:
-    assert wording.elapsed(seconds) == expected
+    assert wording.duration(seconds) == expected
 
 
 def test_a_kind_of_a_later_version_has_words_too() -> None:
-    assert wording.why(msgspec.structs.replace(ATTENTION, kind="curse"))
+    assert wording.why(msgspec.structs.replace(ATTENTION, kind=FailureKind("curse")))
 
 
 def test_every_kind_says_why_and_what_next() -> None:
-    assert set(ADVICE) == set(KINDS)
-    assert all(cause_of(kind).why and cause_of(kind).next for kind in KINDS)
-    assert len({cause_of(kind).why for kind in KINDS}) == len(KINDS)
+    assert all(summary(kind) and next_step(kind) for kind in KINDS)
+    assert len({summary(kind) for kind in KINDS}) == len(KINDS)
 
 
 @given(text=st.text(), width=st.integers(min_value=10, max_value=60))
 def test_wrapping_keeps_every_word_and_the_width(text: str, width: int) -> None:
-    lines = wrapped(text, width=width, later="  ")
+    lines = wrap_words(text, width=width, later="  ")
     assert "".join("".join(lines).split()) == "".join(text.split())
     assert all(len(line) <= width for line in lines)
 

@@ -20,14 +20,16 @@ import pytest
 from exportdoctor.cli.main import run as command_line
 from exportdoctor.core.codec import encode
 from exportdoctor.core.events import RunFinished
-from exportdoctor.core.outcome import Birth, ExceptionFact, Failure, Frame, Outcome
+from exportdoctor.core.outcome import ExceptionFact, Failure, Frame, Outcome, OutcomeStatus, SymbolOrigin
 from exportdoctor.reduce import Verdict
-from exportdoctor.repro.backward_slice import sliced
-from exportdoctor.repro.bundle import difference, folded
+from exportdoctor.reduce.source.passes.backward_slice import slice_backward
+from exportdoctor.reduce.source.passes.script_sizes import offer_eager_sizes
+from exportdoctor.repro.budget import BudgetClock, ReductionBudget
+from exportdoctor.repro.bundle import difference, fold_stack
+from exportdoctor.repro.candidate_judge import CandidateJudge
 from exportdoctor.repro.candidate_runner import Bench
-from exportdoctor.repro.fix_eager_sizes import mended
-from exportdoctor.repro.incidental_failures import Met
-from exportdoctor.repro.reduction import Budget, Reducer, Reduction
+from exportdoctor.repro.incidental_failures import FailureCollector
+from exportdoctor.repro.reduction import Reducer, Reduction
 from exportdoctor.repro.repro_signature import anonymous, operation, trait_of, verdict
 from exportdoctor.repro.script import code_lines, imports_of
 from exportdoctor.repro.verdict_log import VerdictLog
@@ -42,14 +44,14 @@ GUARD = "torch.fx.experimental.symbolic_shapes.GuardOnDataDependentSymNode"
 def failing(message: str, *, expression: str = "int(x)", source: str = "x = n.tolist()", kind: str = GUARD) -> Outcome:
     culprit = Frame(file="/repro/repro.py", line=4, function="forward", source=expression, user=True,
                     expression=expression)  # fmt: skip
-    birth = Birth(symbol="u0", frame=Frame(file="/repro/repro.py", line=3, function="forward", source=source))
+    birth = SymbolOrigin(symbol="u0", frame=Frame(file="/repro/repro.py", line=3, function="forward", source=source))
     failure = Failure(
         stage="export",
         exceptions=(ExceptionFact(type=kind, message=message),),
         frames=(culprit,),
-        births=(birth,),
+        origins=(birth,),
     )
-    return Outcome(probe="1", status="failed", failure=failure)
+    return Outcome(probe="1", status=OutcomeStatus.FAILED, failure=failure)
 
 
 VALUE = "Could not extract specialized integer from data-dependent expression u0 (unhinted: u0)."
@@ -66,9 +68,9 @@ def test_the_same_failure_of_another_symbol_is_the_same_bug() -> None:
 
 
 def test_a_pass_is_no_and_another_failure_is_unknown() -> None:
-    assert judged(failing(VALUE), Outcome(probe="1", status="passed")) is Verdict.NO
+    assert judged(failing(VALUE), Outcome(probe="1", status=OutcomeStatus.PASSED)) is Verdict.NO
     assert judged(failing(VALUE), failing("name 'x' is not defined", kind="NameError")) is Verdict.UNKNOWN
-    assert judged(failing(VALUE), Outcome(probe="1", status="timed_out")) is Verdict.UNKNOWN
+    assert judged(failing(VALUE), Outcome(probe="1", status=OutcomeStatus.TIMED_OUT)) is Verdict.UNKNOWN
 
 
 def test_another_operation_on_the_symbol_or_another_birth_is_another_bug() -> None:
@@ -77,9 +79,9 @@ def test_another_operation_on_the_symbol_or_another_birth_is_another_bug() -> No
 
 
 def test_a_crash_is_the_same_by_its_signal() -> None:
-    segfault = Outcome(probe="1", status="crashed", signal="SIGSEGV")
+    segfault = Outcome(probe="1", status=OutcomeStatus.CRASHED, signal="SIGSEGV")
     assert judged(segfault, segfault) is Verdict.YES
-    assert judged(segfault, Outcome(probe="1", status="crashed", signal="SIGABRT")) is Verdict.UNKNOWN
+    assert judged(segfault, Outcome(probe="1", status=OutcomeStatus.CRASHED, signal="SIGABRT")) is Verdict.UNKNOWN
 
 
 def test_a_message_does_not_depend_on_how_the_user_names_things() -> None:
@@ -128,11 +130,7 @@ M()
 
 
 def test_slicing_keeps_what_the_failing_line_depends_on_and_nothing_else() -> None:
-    def frame(line: int) -> Frame:
-        return Frame(file="/repro/repro.py", line=line, function="f", user=True)
-
-    failure = Failure(stage="export", exceptions=(), frames=(frame(25), frame(9)))
-    cut = sliced(SCRIPT, failure, file="/repro/repro.py")
+    cut = slice_backward(SCRIPT, {25, 9})
     assert "m = n + self.size" in cut
     assert "k = n.tolist()" in cut
     assert "int(i)" in cut
@@ -141,13 +139,13 @@ def test_slicing_keeps_what_the_failing_line_depends_on_and_nothing_else() -> No
     ast.parse(cut)
 
 
-def test_a_source_without_a_failure_keeps_its_statements() -> None:
-    assert "helper(m)" in sliced(SCRIPT, None, file="/repro/repro.py")
+def test_a_source_without_a_failing_line_keeps_its_statements() -> None:
+    assert "helper(m)" in slice_backward(SCRIPT, set())
 
 
-def test_mending_changes_the_last_statement_alone_and_offers_it_unchanged_first() -> None:
+def test_other_sizes_are_put_into_the_last_statement_alone_and_it_is_offered_unchanged_first() -> None:
     source = "x = 7\nf(torch.zeros(3), 5)"
-    offered = list(mended(source))
+    offered = list(offer_eager_sizes(source))
     assert all(one.startswith("x = 7\n") for one in offered)
     assert "x = 7\nf(torch.ones(3), 5)" in offered[:2]
 
@@ -157,8 +155,8 @@ def test_verdicts_are_remembered_for_the_same_bug_and_forgotten_for_another(tmp_
     VerdictLog(path, holds_for="a").note("x = 1", Verdict.YES)
     with open(path, "a") as file:
         file.write('{"torn')
-    assert VerdictLog(path, holds_for="a").known("x = 1") is Verdict.YES
-    assert VerdictLog(path, holds_for="b").known("x = 1") is None
+    assert VerdictLog(path, holds_for="a").verdict_of("x = 1") is Verdict.YES
+    assert VerdictLog(path, holds_for="b").verdict_of("x = 1") is None
 
 
 def test_the_last_exception_of_a_printed_traceback_is_read_with_all_its_lines() -> None:
@@ -185,7 +183,7 @@ def test_the_difference_to_the_passing_variant_names_both_lines() -> None:
 def test_a_folded_stack_counts_the_frames_of_torch() -> None:
     inner = Frame(file="/x/site-packages/torch/fx/a.py", line=1, function="g")
     user = Frame(file="/home/me/model.py", line=3, function="forward", source="int(x)", user=True)
-    assert folded((inner, inner, user, inner, inner)) == [
+    assert fold_stack((inner, inner, user, inner, inner)) == [
         "  … 2 frames of torch",
         '  File "model.py", line 3, in forward',
         "    int(x)",
@@ -211,8 +209,9 @@ def bench() -> Iterator[Bench]:
 def reducer_of(bench: Bench, source: str, *, questions: int) -> Reducer:
     trait = trait_of(bench.run(source), exporter="export")
     assert trait is not None
-    budget = Budget(seconds=math.inf, questions=questions)
-    return Reducer(bench, trait, "export", budget, lambda text: None, VerdictLog(None))
+    judge = CandidateJudge(bench=bench, wanted=trait, exporter="export", log=VerdictLog(None))
+    clock = BudgetClock(ReductionBudget(seconds=math.inf, questions=questions), bench)
+    return Reducer(judge, clock, lambda text: None)
 
 
 def minimum_of(path: Path) -> str:
@@ -229,7 +228,7 @@ def test_a_whole_network_is_reduced_to_about_the_length_of_a_minimum_by_hand(nam
     reducer = reducer_of(bench, source, questions=400)
     reduction = reducer.reduce(source)
     assert reduction.ended == "finished"
-    assert reducer.seen(reduction.source) is Verdict.YES
+    assert reducer.judge.rerun(reduction.source) is Verdict.YES
     assert code_lines(reduction.source) <= 1.5 * code_lines(minimum_of(path))
 
 
@@ -259,8 +258,7 @@ def test_a_failure_that_comes_and_goes_is_noticed(bench: Bench, tmp_path: Path) 
         "torch.export.export(M(), (torch.ones(2),))\n"
     )
     reducer = reducer_of(bench, source, questions=10)
-    found = Reduction(source)
-    reducer.confirm(found)
+    found = reducer.confirm(Reduction(source))
     assert found.flaky
     assert (found.same, found.runs) == (1, 2)
 
@@ -392,7 +390,7 @@ def test_another_failure_that_is_met_on_the_way_is_a_verified_script_of_its_own_
     run, bundle = recorded(target, tmp_path / "run"), tmp_path / "bundle"
     assert command_line(["repro", str(run), "F1", "-q", "--probes", "25", "--bundle", str(bundle)]) == 0
     told = capsys.readouterr().err
-    assert "met on the way" in told
+    assert "also found while reducing" in told
     other = run / "repros" / "F1-other-1.py"
     assert str(other) in told
     assert other.read_text() == (bundle / "other-1.py").read_text()
@@ -408,11 +406,11 @@ def test_another_failure_that_is_met_on_the_way_is_a_verified_script_of_its_own_
 def test_what_is_the_same_bug_a_finding_of_the_run_or_no_export_is_not_another_failure() -> None:
     wanted = trait_of(failing(VALUE), exporter="export")
     assert wanted is not None
-    met = Met(wanted, "export", VerdictLog(None))
-    met.note("a", failing(VALUE, expression="[x] * n"))
-    met.note("b", Outcome(probe="1", status="passed"))
-    met.note("c", Outcome(probe="1", status="timed_out"))
-    met.note("d", Outcome(probe="1", status="failed", failure=Failure(stage="capture", exceptions=())))
+    collector = FailureCollector(wanted, "export", VerdictLog(None))
+    collector.add("a", failing(VALUE, expression="[x] * n"))
+    collector.add("b", Outcome(probe="1", status=OutcomeStatus.PASSED))
+    collector.add("c", Outcome(probe="1", status=OutcomeStatus.TIMED_OUT))
+    collector.add("d", Outcome(probe="1", status=OutcomeStatus.FAILED, failure=Failure(stage="capture", exceptions=())))
     call = Frame(file="/repro/repro.py", line=9, function="<module>", source="torch.export.export(M())", user=True)
     broken = Failure(
         stage="export",
@@ -421,11 +419,11 @@ def test_what_is_the_same_bug_a_finding_of_the_run_or_no_export_is_not_another_f
         ),
         frames=(call,),
     )
-    met.note("f", Outcome(probe="1", status="failed", failure=broken))
-    assert met.scripts() == ()
+    collector.add("f", Outcome(probe="1", status=OutcomeStatus.FAILED, failure=broken))
+    assert collector.scripts() == ()
     for source in ("eeeee", "ee", "eee"):
-        met.note(source, failing("Could not guard on data-dependent expression u0 > 1"))
-    assert met.scripts() == (("ee", "eeeee"),)
+        collector.add(source, failing("Could not guard on data-dependent expression u0 > 1"))
+    assert collector.scripts() == (("ee", "eeeee"),)
 
 
 @pytest.mark.slow

@@ -14,10 +14,10 @@ import torch
 
 import exportdoctor.shims as sh
 from exportdoctor.export.shims_module import ModuleHeader, shims_module
-from exportdoctor.shims import ExportCall, NotApplicable, Shim, ShimTrouble, call_of
+from exportdoctor.shims import ExportCall, NotApplicable, Shim, ShimTrouble, call_for_part
+from exportdoctor.shims.installed_sources import folder_of
 from exportdoctor.shims.leaks import changed, snapshot
 from exportdoctor.shims.providers import onnx_diagnostic, onnx_diagnostic_entering
-from exportdoctor.shims.sources import folder_of
 from parts import main_tensor, part_of
 
 pytestmark = pytest.mark.slow
@@ -29,14 +29,14 @@ HAS_OD = folder_of("onnx_diagnostic") is not None
 
 @pytest.fixture(scope="module")
 def call() -> ExportCall:
-    return call_of(part_of("Qwen2.5-VL-3B-tiny", "vision", weights="random", image_size=(168, 224)))
+    return call_for_part(part_of("Qwen2.5-VL-3B-tiny", "vision", weights="random", image_size=(168, 224)))
 
 
 @pytest.mark.parametrize("shim", [shim for shim in OTHERS if shim.fits(VERSIONS) is None], ids=lambda shim: shim.id)
 def test_a_shim_that_fits_is_entered_alone_and_leaves_nothing_behind(shim: Shim, call: ExportCall) -> None:
     for _ in range(2):  # the first time may import modules, which is no change
         before = snapshot(call)
-        with suppress(NotApplicable), sh.applying((shim,), call) as given:
+        with suppress(NotApplicable), sh.apply_shims((shim,), call) as given:
             assert isinstance(given, ExportCall)
         after = snapshot(call)
     assert changed(before, after) == set()
@@ -52,21 +52,21 @@ def test_a_shim_that_does_not_fit_has_a_reason_of_one_line(shim: Shim) -> None:
 def test_attention_in_equal_chunks_needs_equal_segments(call: ExportCall) -> None:
     """The program that it makes refuses its own example, so an export alone is no cure."""
     name = "hf.chunked-vision-attention:Qwen2_5_VLVisionAttention.forward"
-    with sh.applying([sh.find("precompute-grid"), sh.find(name)], call) as given:
+    with sh.apply_shims([sh.find("precompute-grid"), sh.find(name)], call) as given:
         program = sh.export_program(given)
     with pytest.raises(Exception, match=r"assert|Guard|uniform|expected"):
         program.module()(*given.args, **copy.deepcopy(given.kwargs))
 
 
 def test_the_preparer_of_transformers_serves_as_well_as_ours(call: ExportCall) -> None:
-    shims = sh.in_order([sh.find("hf.inputs.grid-thw-vision-inputs"), sh.find("block-diagonal-attention")])
+    shims = sh.order_shims([sh.find("hf.inputs.grid-thw-vision-inputs"), sh.find("block-diagonal-attention")])
     assert _difference(call, shims) <= 1e-6
 
 
 @pytest.mark.skipif(not HAS_OD, reason="`make test` calls this with onnx-diagnostic in sight")
 def test_the_attention_of_onnx_diagnostic_agrees_and_leaves_its_op_in_the_graph(call: ExportCall) -> None:
-    shims = sh.in_order([sh.find("precompute-grid"), sh.find("od.Qwen2_5_VLVisionAttention")])
-    with sh.applying(shims, call) as given:
+    shims = sh.order_shims([sh.find("precompute-grid"), sh.find("od.Qwen2_5_VLVisionAttention")])
+    with sh.apply_shims(shims, call) as given:
         program = sh.export_program(given)
     assert any("onnx_plug" in str(node.target) for node in program.graph.nodes)
     assert _difference(call, shims) <= 1e-6
@@ -88,7 +88,7 @@ def test_a_branch_on_a_tensor_is_rewritten_as_cond_by_onnx_diagnostic() -> None:
     call = ExportCall(module=Branching(), args=(torch.randn(3),))
     with pytest.raises(Exception, match="data-dependent"):
         sh.export_program(call)
-    with sh.applying([sh.find("od.rewrite-control-flow")], call) as given:
+    with sh.apply_shims([sh.find("od.rewrite-control-flow")], call) as given:
         program = sh.export_program(given)
     for x in (torch.ones(3), -torch.ones(3)):
         assert torch.equal(program.module()(x), call.module(x))
@@ -112,13 +112,13 @@ def test_without_onnx_diagnostic_its_row_says_what_to_install(monkeypatch: pytes
     monkeypatch.setattr(onnx_diagnostic, "folder_of", lambda _: None)
     (row,) = onnx_diagnostic.shims()
     assert "pip install" in (row.fits(VERSIONS) or "")
-    with pytest.raises((NotApplicable, ShimTrouble)), sh.applying([row], ExportCall(module=torch.nn.Identity())):
+    with pytest.raises((NotApplicable, ShimTrouble)), sh.apply_shims([row], ExportCall(module=torch.nn.Identity())):
         pass
 
 
 def _difference(call: ExportCall, shims: Any) -> float:
     sets = ((call.args, call.kwargs), *call.more_inputs)
-    with torch.no_grad(), sh.applying(shims, call) as given:
+    with torch.no_grad(), sh.apply_shims(shims, call) as given:
         program = sh.export_program(given).module()
     found = []
     for inputs in sets:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import exportdoctor.shims as sh
-from exportdoctor.shims import ExportCall, call_of
+from exportdoctor.shims import ExportCall, call_for_part
 from exportdoctor.targets import BuiltPart
 from parts import main_tensor, part_of
 
@@ -18,7 +18,7 @@ CHAIN = ("precompute-grid", "precompute-position-ids", "block-diagonal-attention
 
 
 def shims(*names: str) -> tuple[sh.Shim, ...]:
-    return sh.in_order([sh.find(name) for name in names])
+    return sh.order_shims([sh.find(name) for name in names])
 
 
 def difference_to_eager(part: BuiltPart, names: tuple[str, ...]) -> float:
@@ -26,7 +26,7 @@ def difference_to_eager(part: BuiltPart, names: tuple[str, ...]) -> float:
     sets = ((part.args, part.kwargs), *part.more_inputs)
     with torch.no_grad():
         wanted = [main_tensor(part.module(*args, **kwargs)) for args, kwargs in copy.deepcopy(sets)]
-        with sh.applying(shims(*names), call_of(part)) as call:
+        with sh.apply_shims(shims(*names), call_for_part(part)) as call:
             program = sh.export_program(call).module()
         found = []
         for inputs, want in zip(sets, wanted, strict=True):
@@ -48,7 +48,7 @@ def test_each_shim_of_the_chain_moves_the_failure_on() -> None:
     for names in ((), ("precompute-grid",), ("precompute-grid", "block-diagonal-attention")):
         with (
             pytest.raises(Exception, match="data-dependent") as caught,
-            sh.applying(shims(*names), call_of(part)) as call,
+            sh.apply_shims(shims(*names), call_for_part(part)) as call,
         ):
             sh.export_program(call)
         frames = [frame.name for frame in caught.traceback]
@@ -67,10 +67,10 @@ def test_windows_that_differ_in_length_are_right_too() -> None:
 
 def test_a_part_that_returns_its_cache_exports_with_the_cache_registered() -> None:
     part = part_of("Qwen2.5-VL-3B-tiny", "text", weights="random")
-    call = call_of(part)
+    call = call_for_part(part)
     call = ExportCall(**{**vars(call), "kwargs": {**call.kwargs, "use_cache": True}})
     with pytest.raises(Exception, match="DynamicCache"):
         sh.export_program(call)
-    with sh.applying(shims("register-cache-pytree"), call) as changed:
+    with sh.apply_shims(shims("register-cache-pytree"), call) as changed:
         program = sh.export_program(changed)
         assert program.module()(**copy.deepcopy(call.kwargs)).past_key_values is not None

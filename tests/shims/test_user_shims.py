@@ -111,18 +111,18 @@ def test_a_file_that_cannot_be_used_is_told_in_one_line(tmp_path: Path, text: st
     ],
 )
 def test_a_shim_that_misbehaves_is_noticed_and_named(enter: object, says: str) -> None:
-    with pytest.raises(ShimTrouble, match=says), sh.applying((shim(enter),), call()):
+    with pytest.raises(ShimTrouble, match=says), sh.apply_shims((shim(enter),), call()):
         pass
 
 
 def test_a_leak_does_not_hide_the_failure_of_the_body() -> None:
-    with pytest.raises(KeyError) as caught, sh.applying((shim(leaves_an_attribute),), call()):
+    with pytest.raises(KeyError) as caught, sh.apply_shims((shim(leaves_an_attribute),), call()):
         raise KeyError("the body's own")
     assert any("did not restore" in note for note in caught.value.__notes__)
 
 
 def test_a_well_behaved_shim_is_not_accused() -> None:
-    with sh.applying((shim(quiet),), call()) as changed:
+    with sh.apply_shims((shim(quiet),), call()) as changed:
         assert sh.export_program(changed) is not None
 
 
@@ -136,7 +136,7 @@ def test_shims_are_left_in_reverse_when_a_later_one_cannot_be_entered() -> None:
         finally:
             left.append("first")
 
-    with pytest.raises(ShimTrouble), sh.applying((shim(noting, name="first"), shim(raises_on_entry)), call()):
+    with pytest.raises(ShimTrouble), sh.apply_shims((shim(noting, name="first"), shim(raises_on_entry)), call()):
         pass
     assert left == ["first"]
 
@@ -144,7 +144,7 @@ def test_shims_are_left_in_reverse_when_a_later_one_cannot_be_entered() -> None:
 def test_what_does_not_apply_is_told_with_its_name() -> None:
     with (
         pytest.raises(NotApplicable, match="block-diagonal-attention: no submodule splits"),
-        sh.applying((sh.find("block-diagonal-attention"),), call()),
+        sh.apply_shims((sh.find("block-diagonal-attention"),), call()),
     ):
         pass
 
@@ -152,7 +152,7 @@ def test_what_does_not_apply_is_told_with_its_name() -> None:
 def test_conflicting_shims_are_refused() -> None:
     with (
         pytest.raises(ShimTrouble, match="strict and non-strict can't be applied together"),
-        sh.applying((sh.find("strict"), sh.find("non-strict")), call()),
+        sh.apply_shims((sh.find("strict"), sh.find("non-strict")), call()),
     ):
         pass
 

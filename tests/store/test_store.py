@@ -13,19 +13,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from exportdoctor.core import events as ev
-from exportdoctor.core.codec import encode
+from exportdoctor.core.codec import decode, encode
 from exportdoctor.core.errors import ExitCode, StoreError, UsageError
-from exportdoctor.core.outcome import Outcome
+from exportdoctor.core.failure.kinds import KIND_OF_STATUS
+from exportdoctor.core.outcome import Outcome, OutcomeStatus
+from exportdoctor.core.report import Report
 from exportdoctor.core.run_state import fold
+from exportdoctor.core.scan_options import ScanOptions
 from exportdoctor.store import journal
 from exportdoctor.store.digest import changed_sources, file_digest, probe_digest, request_digest, shared_digest
 from exportdoctor.store.disk import replace_file
 from exportdoctor.store.lock import is_held
 from exportdoctor.store.outcome_cache import OutcomeCache
 from exportdoctor.store.places import new_run_id, slug
-from exportdoctor.store.recording import Recorder
-from exportdoctor.store.run_cache import RunCache, told_again
-from exportdoctor.store.run_folder import RunFolder, read_report
+from exportdoctor.store.run_cache import RunCache, replay
+from exportdoctor.store.run_folder import REPORT, RunFolder
 from exportdoctor.store.runs import find_run, list_runs, read_run, register
 from synthetic import passing_scan, qwen_scan, started
 
@@ -82,14 +84,22 @@ def test_reading_a_growing_file_gives_each_event_once(
 
 
 @settings(max_examples=20, deadline=None)
-@given(cut=st.integers(min_value=1, max_value=len(LINES) - 1))
+@given(cut=st.integers(min_value=LINES.index(b"\n") + 1, max_value=len(LINES) - 1))
 def test_going_on_after_a_torn_line_loses_only_that_line(tmp_path_factory: pytest.TempPathFactory, cut: int) -> None:
     file = file_of(tmp_path_factory.mktemp("torn"), LINES[:cut])
     with RunFolder.reopen(file.parent) as folder:
-        known = folder.events
+        kept = folder.events
         folder.append(ev.Noted(text="later"))
-    if known:
-        assert journal.read_events(file) == (*known, ev.Noted(text="later"))
+    assert kept == PASSING[: LINES[:cut].count(b"\n")]
+    assert journal.read_events(file) == (*kept, ev.Noted(text="later"))
+
+
+def test_a_run_cut_off_in_its_first_line_has_no_events_to_continue(tmp_path: Path) -> None:
+    file = file_of(tmp_path / "torn", LINES[:10])
+    with RunFolder.reopen(file.parent) as folder:
+        assert folder.events == ()
+    with pytest.raises(StoreError, match="before its first event"):
+        read_run(file.parent)
 
 
 def test_kinds_of_a_later_version_are_skipped(tmp_path: Path) -> None:
@@ -151,9 +161,9 @@ def test_a_folder_that_holds_a_run_is_not_overwritten(tmp_path: Path) -> None:
 
 def test_two_runs_do_not_share_a_folder(tmp_path: Path) -> None:
     with RunFolder.create(tmp_path / "run"):
-        with pytest.raises(StoreError, match=rf"another run is at work .*process {os.getpid()}"):
+        with pytest.raises(StoreError, match=rf"another process is using .*process {os.getpid()}"):
             RunFolder.create(tmp_path / "run")
-        with pytest.raises(StoreError, match="another run is at work"):
+        with pytest.raises(StoreError, match="another process is using"):
             RunFolder.reopen(tmp_path / "run")
     assert not is_held(tmp_path / "run")
 
@@ -200,18 +210,18 @@ def test_the_report_is_whole_or_as_it_was(tmp_path: Path) -> None:
 
 def test_report_json_is_what_the_events_say(tmp_path: Path) -> None:
     events = tuple(qwen_scan())
-    assert read_report(record(tmp_path / "run", events)) == fold(events).report()
+    stored = (record(tmp_path / "run", events) / REPORT).read_bytes()
+    assert decode(stored, Report) == fold(events).report()
 
 
 def test_when_the_disk_refuses_the_events_go_on_and_the_file_stays_whole(tmp_path: Path) -> None:
     """A file size limit refuses a write in its middle, as a full disk does."""
     program = (
         "import resource, signal, sys; from pathlib import Path; from synthetic import qwen_scan;"
-        "from exportdoctor.store.recording import Recorder; from exportdoctor.store.run_folder import RunFolder;"
-        "folder = RunFolder.create(Path(sys.argv[1])); recorder = Recorder(folder);"
+        "from exportdoctor.store.run_folder import RunFolder; folder = RunFolder.create(Path(sys.argv[1]));"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000));"
-        "print(sum(1 for _ in recorder.recorded(qwen_scan())), recorder.trouble)"
+        "print(sum(1 for _ in folder.record_all(qwen_scan())), folder.trouble)"
     )
     done = subprocess.run(
         [sys.executable, "-c", program, tmp_path / "run"],
@@ -233,11 +243,10 @@ def test_when_the_disk_refuses_the_events_go_on_and_the_file_stays_whole(tmp_pat
 def test_a_full_disk_is_called_so(tmp_path: Path) -> None:
     os.symlink("/dev/full", tmp_path / journal.NAME)
     with RunFolder.create(tmp_path) as folder:
-        recorder = Recorder(folder)
-        assert tuple(recorder.recorded(PASSING)) == PASSING
-    assert recorder.trouble is not None
-    assert "the disk is full" in recorder.trouble.line()
-    assert recorder.trouble.exit_code == ExitCode.USAGE
+        assert tuple(folder.record_all(PASSING)) == PASSING
+    assert folder.trouble is not None
+    assert "the disk is full" in folder.trouble.line()
+    assert folder.trouble.exit_code == ExitCode.USAGE
 
 
 # the list
@@ -283,9 +292,9 @@ def test_a_run_is_found_by_id_start_path_and_age(tmp_path: Path) -> None:
     assert find_run("20240101", root) == old
     assert find_run("TINY", root) == new
     assert find_run(str(old), root) == old
-    with pytest.raises(UsageError, match="may mean 2 runs"):
+    with pytest.raises(UsageError, match="matches 2 runs"):
         find_run("2024", root)
-    with pytest.raises(UsageError, match="no run is called"):
+    with pytest.raises(UsageError, match="no run matches"):
         find_run("20250101", root)
     with pytest.raises(UsageError, match="there is no run yet"):
         find_run(None, tmp_path / "nowhere")
@@ -347,11 +356,11 @@ def test_a_changed_source_or_a_vanished_run_is_a_miss(tmp_path: Path) -> None:
     assert cache.find("digest") is None
 
 
-@pytest.mark.parametrize("status", ["crashed", "timed_out", "out_of_memory"])
-def test_answers_that_a_limit_decided_are_not_kept(tmp_path: Path, status: str) -> None:
-    outcome = Outcome(probe="p", status=status)  # type: ignore[arg-type]
+@pytest.mark.parametrize("status", list(KIND_OF_STATUS))
+def test_answers_that_a_limit_decided_are_not_kept(tmp_path: Path, status: OutcomeStatus) -> None:
+    outcome = Outcome(probe="p", status=status)
     with OutcomeCache(tmp_path / "c.sqlite") as cache:
-        cache.put("key", outcome)
+        cache.add("key", outcome)
         assert cache.get("key") is None
     events = tuple(
         msgspec.structs.replace(event, outcome=outcome) if isinstance(event, ev.ProbeFinished) else event
@@ -362,14 +371,14 @@ def test_answers_that_a_limit_decided_are_not_kept(tmp_path: Path, status: str) 
     assert runs.find("d") is None
 
 
-def test_a_run_told_again_gives_the_same_verdicts_and_says_that_they_are_old(tmp_path: Path) -> None:
+def test_a_run_replay_gives_the_same_verdicts_and_says_that_they_are_old(tmp_path: Path) -> None:
     earlier = tuple(qwen_scan())
     path = record(tmp_path / "run", earlier)
     (path / "logs" / "3f2a.txt").write_text("partial graph")
     first = started(run="now")
     with RunFolder.create(tmp_path / "again") as folder:
         folder.share_logs(path)
-        again = fold(tuple(told_again(read_run(path), started=first, logs=folder.logs))).report()
+        again = fold(tuple(replay(read_run(path), started=first, logs=folder.logs))).report()
     before = fold(earlier).report()
     assert again.run == "now"
     assert again.parts == before.parts
@@ -380,9 +389,9 @@ def test_a_run_told_again_gives_the_same_verdicts_and_says_that_they_are_old(tmp
 
 
 def test_answers_outlive_the_process_and_count_as_the_question_asked(tmp_path: Path) -> None:
-    outcome = Outcome(probe="p", status="passed", seconds=1.5)
+    outcome = Outcome(probe="p", status=OutcomeStatus.PASSED, seconds=1.5)
     with OutcomeCache(tmp_path / "c.sqlite") as cache:
-        cache.put("key", outcome)
+        cache.add("key", outcome)
     with OutcomeCache(tmp_path / "c.sqlite") as cache:
         assert cache.get("key") == outcome
         assert cache.get("other") is None
@@ -392,7 +401,7 @@ def test_the_cache_keeps_what_was_used_last_within_its_bound(tmp_path: Path) -> 
     file = tmp_path / "c.sqlite"
     with OutcomeCache(file, limit_mb=1) as cache:
         for number in range(40):  # each about 0.1 MiB, and not compressible
-            cache.put(f"key{number}", Outcome(probe=os.urandom(50_000).hex(), status="passed"))
+            cache.add(f"key{number}", Outcome(probe=os.urandom(50_000).hex(), status=OutcomeStatus.PASSED))
     with OutcomeCache(file, limit_mb=1) as cache:
         kept = [number for number in range(40) if cache.get(f"key{number}") is not None]
     assert kept
@@ -405,24 +414,24 @@ def test_a_damaged_or_unusable_cache_is_a_miss(tmp_path: Path) -> None:
     file.write_bytes(b"not a database at all, but long enough to look like one" * 40)
     with OutcomeCache(file) as cache:
         assert cache.get("key") is None
-        cache.put("key", Outcome(probe="p", status="passed"))
+        cache.add("key", Outcome(probe="p", status=OutcomeStatus.PASSED))
     with OutcomeCache(file) as cache:  # begun anew
-        cache.put("key", Outcome(probe="p", status="passed"))
+        cache.add("key", Outcome(probe="p", status=OutcomeStatus.PASSED))
         assert cache.get("key") is not None
     (tmp_path / "file").write_text("")
     with OutcomeCache(tmp_path / "file" / "c.sqlite") as cache:
-        cache.put("key", Outcome(probe="p", status="passed"))
+        cache.add("key", Outcome(probe="p", status=OutcomeStatus.PASSED))
         assert cache.get("key") is None
 
 
 def test_a_digest_changes_with_everything_that_an_answer_depends_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = ev.ScanOptions()
+    plain = ScanOptions()
     digests = [
         request_digest({"config": 1}, plain),
         request_digest({"config": 2}, plain),
-        request_digest({"config": 1}, ev.ScanOptions(exporter="export-strict")),
-        request_digest({"config": 1}, ev.ScanOptions(exhaustive=True)),
-        request_digest({"config": 1}, ev.ScanOptions(cure=False)),
+        request_digest({"config": 1}, ScanOptions(exporter="export-strict")),
+        request_digest({"config": 1}, ScanOptions(exhaustive=True)),
+        request_digest({"config": 1}, ScanOptions(cure=False)),
         shared_digest({"a.py": "1"}, plain),
         shared_digest({"a.py": "2"}, plain),
         probe_digest("q", exporter="export", to="export", shims=(), rest="r"),
@@ -436,8 +445,8 @@ def test_a_digest_changes_with_everything_that_an_answer_depends_on(monkeypatch:
 
 
 def test_a_digest_does_not_change_with_limits_and_speed() -> None:
-    patient = ev.ScanOptions(jobs=7, timeout=900.0, memory_mb=1.0, use_cache=False)
-    assert request_digest({}, ev.ScanOptions()) == request_digest({}, patient)
+    patient = ScanOptions(jobs=7, timeout=900.0, memory_mb=1.0, use_cache=False)
+    assert request_digest({}, ScanOptions()) == request_digest({}, patient)
 
 
 def _with_sources(events: tuple[ev.AnyEvent, ...], sources: dict[str, str]) -> tuple[ev.AnyEvent, ...]:

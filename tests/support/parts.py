@@ -7,11 +7,11 @@ from typing import Any
 import torch
 
 from exportdoctor.core.target import BuildOptions, TargetRef
-from exportdoctor.targets import BuiltPart, resolve
+from exportdoctor.targets import BuiltPart, build, resolve
 
 
 def part_of(ref: str, name: str, **options: Any) -> BuiltPart:
-    return resolve(TargetRef(ref=ref, parts=(name,), options=BuildOptions(**options))).build().part(name)
+    return build(resolve(TargetRef(ref=ref, parts=(name,), options=BuildOptions(**options)))).part(name)
 
 
 def main_tensor(output: Any) -> torch.Tensor:

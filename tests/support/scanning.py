@@ -12,9 +12,10 @@ from typing import Any
 
 import torch
 
-from exportdoctor.core.events import AnyEvent, RunStarted, ScanOptions
+from exportdoctor.core.events import AnyEvent, RunStarted
 from exportdoctor.core.report import Report
 from exportdoctor.core.run_state import fold
+from exportdoctor.core.scan_options import ScanOptions
 from exportdoctor.core.target import BuildOptions, TargetRef
 from exportdoctor.engine.pool.launch import Fork
 from exportdoctor.engine.scan import scan

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from exportdoctor.core import events as ev
+from exportdoctor.core.failure.kinds import FailureKind
 from exportdoctor.core.finding import ExceptionRecord, Finding, KnownIssueRecord, Repro, ShimTry
-from exportdoctor.core.outcome import Birth, ExceptionFact, Failure, Frame, Outcome
+from exportdoctor.core.outcome import ExceptionFact, Failure, Frame, Outcome, OutcomeStatus, SymbolOrigin
 from exportdoctor.core.probe import Probe
 from exportdoctor.core.protocol.scan import CallFact, Captured, InputFact, ModuleFact, Opened
 from exportdoctor.core.report import Alternative, Prescription, Proof, Step
+from exportdoctor.core.scan_options import ScanOptions
 from exportdoctor.core.target import TargetRef
 
 START = 1_700_000_000.0
@@ -76,7 +78,7 @@ WINDOWS = Finding(
     file="/opt/venv/lib/python3.11/site-packages/transformers/vision_utils.py",
     line=162,
     source="            grid_t, grid_h, grid_w = int(grid_t), int(grid_h), int(grid_w)",
-    kind="data_dependent_value",
+    kind=FailureKind.DATA_DEPENDENT_VALUE,
     op=None,
     expression="int(grid_t)",
     signature="1f0c2b7d9a3e",
@@ -108,8 +110,8 @@ WINDOWS = Finding(
     ),
     repro=Repro(path="repro-F1.py", lines=9, imports=("torch",), verified=True),
     shims_tried=(ShimTry(shim="vision-geometry-outside", result="moved", next="F2"),),
-    born=(
-        Birth(
+    origins=(
+        SymbolOrigin(
             symbol="u0",
             op="aten._local_scalar_dense",
             frame=Frame(
@@ -133,7 +135,7 @@ ATTENTION = Finding(
     file="/opt/venv/lib/python3.11/site-packages/transformers/integrations/sdpa_attention.py",
     line=159,
     source="    is_causal = query.shape[2] > 1 and attention_mask is None and is_causal",
-    kind="data_dependent_guard",
+    kind=FailureKind.DATA_DEPENDENT_GUARD,
     op=None,
     expression="query.shape[2] > 1",
     signature="77aa01c3e5d2",
@@ -151,7 +153,7 @@ def started(*, run: str = "20231114-221320-qwen2.5-vl-3b-x7", ref: str = "Qwen2.
         at=START,
         run=run,
         target=TargetRef(ref=ref, parts=("full",)),
-        options=ev.ScanOptions(exhaustive=True),
+        options=ScanOptions(exhaustive=True),
         version="0.1.0",
         command=("exportdoctor", "scan", ref),
         title=ref,
@@ -176,7 +178,7 @@ def opened(**changed: object) -> ev.TargetOpened:
 def captured(names: dict[str, str], *, part: str = "full", never: tuple[str, ...] = ("ModuleList",)) -> ev.PartCaptured:
     """A part with these submodules; a class in `never` is not called."""
     call = CallFact(
-        question="q", kin="k", inputs=(InputFact(path="args[0]", kind="Tensor", shape=(1, 8), dynamic=(1,)),)
+        question="q", group="k", inputs=(InputFact(path="args[0]", kind="Tensor", shape=(1, 8), dynamic=(1,)),)
     )
     modules = tuple(
         ModuleFact(fqn=fqn, class_name=kind, calls=() if kind in never else (call,)) for fqn, kind in names.items()
@@ -193,7 +195,7 @@ def answered(fqn: str, *, part: str = "full", message: str = "") -> Iterator[ev.
     failure = Failure(stage="export", exceptions=(ExceptionFact(type="RuntimeError", message=message),))
     outcome = Outcome(
         probe=probe.id,
-        status="failed" if message else "passed",
+        status=OutcomeStatus.FAILED if message else OutcomeStatus.PASSED,
         seconds=0.5,
         failure=failure if message else None,
         log=f"logs/{probe.id}.txt" if message else None,

@@ -110,10 +110,10 @@ def wav2vec2() -> Any:
 def qwen2_5_vl() -> Any:
     """A vision-language model whose windows depend on the image's size."""
     from exportdoctor.core.target import BuildOptions, TargetRef
-    from exportdoctor.targets import resolve
+    from exportdoctor.targets import build, resolve
 
     options = BuildOptions(static=True, image_size=(168, 168))
-    part = resolve(TargetRef(ref="Qwen2.5-VL-3B-tiny", parts=("full",), options=options)).build().part("full")
+    part = build(resolve(TargetRef(ref="Qwen2.5-VL-3B-tiny", parts=("full",), options=options))).part("full")
     return part.module, part.args, part.kwargs
 
 

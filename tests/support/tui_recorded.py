@@ -8,11 +8,11 @@ from typing import Any
 
 from exportdoctor.store.journal import NAME, read_events
 from exportdoctor_tui.app import DoctorApp
-from exportdoctor_tui.fold_events import Folding
 from exportdoctor_tui.screens.run import RunScreen
-from exportdoctor_tui.screens.runs import RunsScreen
-from exportdoctor_tui.sources import Sources
-from exportdoctor_tui.view import RunView
+from exportdoctor_tui.screens.run_list import RunListScreen
+from exportdoctor_tui.state.run_follower import RunFold
+from exportdoctor_tui.state.run_view import RunView
+from exportdoctor_tui.state.source_lines import Sources
 
 HERE = Path(__file__).parent / "tui_recordings"
 REPOSITORY = Path(__file__).parents[2]
@@ -47,7 +47,7 @@ def runs_of(names: tuple[str, ...], folder: Path) -> Path:
 
 def view_of(name: str) -> RunView:
     """The picture after all events of a recording."""
-    folding = Folding(HERE / name)
+    folding = RunFold(HERE / name)
     folding.take(read_events(HERE / name / NAME))
     return folding.view(held=False)
 
@@ -64,9 +64,9 @@ async def settled(pilot: Any) -> None:
     for _ in range(3000):
         await pilot.pause(0.02)
         screen = pilot.app.screen
-        if isinstance(screen, RunScreen) and screen.at_rest:
+        if isinstance(screen, RunScreen) and screen.is_settled:
             break
-        if isinstance(screen, RunsScreen) and screen.listed:
+        if isinstance(screen, RunListScreen) and screen.listed:
             break
     await pilot.pause(0.05)
 

@@ -17,8 +17,8 @@ from torch.export import Dim, ShapesCollection
 
 from exportdoctor.core.errors import TargetError
 from exportdoctor.core.target import BuildOptions, TargetRef
-from exportdoctor.targets import BuiltPart, plan_for_module, resolve
-from exportdoctor.targets.eager import left_as_it_was
+from exportdoctor.targets import BuiltPart, build, plan_for_module, resolve
+from exportdoctor.targets.eager import restore_afterwards
 from exportdoctor.targets.other_sizes import GROWTHS, grown_size
 
 if TYPE_CHECKING:
@@ -44,13 +44,13 @@ def write(folder: Path, body: str, name: str = "mine.py") -> str:
     return f"{folder / name}:build"
 
 
-def build(ref: str, **options: Any) -> BuiltPart:
-    return resolve(TargetRef(ref=ref, options=BuildOptions(**options))).build().part("default")
+def build_part(ref: str, **options: Any) -> BuiltPart:
+    return build(resolve(TargetRef(ref=ref, options=BuildOptions(**options)))).part("default")
 
 
 def part_of(module: nn.Module, *args: Any, **given: Any) -> BuiltPart:
     options = BuildOptions(**given.pop("options", {}))
-    return plan_for_module(module, args, given.pop("kwargs", None), options=options, **given).build().part("default")
+    return build(plan_for_module(module, args, given.pop("kwargs", None), options=options, **given)).part("default")
 
 
 class Sum(nn.Module):
@@ -80,7 +80,7 @@ class Lookup(nn.Module):
     ],
 )
 def test_every_form_that_the_design_promises_is_accepted(tmp_path: Path, returned: str) -> None:
-    part = build(write(tmp_path, f"def build(): return {returned}\n"))
+    part = build_part(write(tmp_path, f"def build(): return {returned}\n"))
     assert part.module(*part.args, **part.kwargs).shape == (4, 2)
     assert (part.name, part.title, part.prefix, part.more_inputs) == ("default", "static", "", ())
 
@@ -106,14 +106,14 @@ def test_every_form_that_the_design_promises_is_accepted(tmp_path: Path, returne
 )
 def test_nonsense_is_named_in_one_line(tmp_path: Path, returned: str, said: str) -> None:
     with pytest.raises(TargetError) as caught:
-        build(write(tmp_path, f"def build(): return {returned}\n"))
+        build_part(write(tmp_path, f"def build(): return {returned}\n"))
     assert said in caught.value.message
     assert "\n" not in caught.value.line()
 
 
 def test_a_factory_that_raises_shows_its_own_stack_and_none_of_ours(tmp_path: Path) -> None:
     with pytest.raises(TargetError) as caught:
-        build(write(tmp_path, "def build(): return helper()\ndef helper(): raise ValueError('boom')\n"))
+        build_part(write(tmp_path, "def build(): return helper()\ndef helper(): raise ValueError('boom')\n"))
     error = caught.value
     assert "ValueError: boom" in error.message
     assert [line.partition(" in ")[2] for line in error.stack[:-1]] == [
@@ -125,20 +125,22 @@ def test_a_factory_that_raises_shows_its_own_stack_and_none_of_ours(tmp_path: Pa
 
 def test_a_file_that_fails_to_import_is_not_left_half_imported(tmp_path: Path) -> None:
     with pytest.raises(TargetError, match="ZeroDivisionError"):
-        build(write(tmp_path, "def build(): ...\n1 / 0\n"))
+        build_part(write(tmp_path, "def build(): ...\n1 / 0\n"))
     assert "mine" not in sys.modules
 
 
 def test_a_factory_imports_its_neighbours_and_its_classes_pickle(tmp_path: Path) -> None:
     (tmp_path / "neighbour.py").write_text("SIZE = 3\n")
-    part = build(write(tmp_path, "import neighbour\ndef build(): return M(neighbour.SIZE, 2), (torch.ones(1, 3),)\n"))
+    part = build_part(
+        write(tmp_path, "import neighbour\ndef build(): return M(neighbour.SIZE, 2), (torch.ones(1, 3),)\n")
+    )
     assert type(part.module).__module__ == "mine"
     assert "class M(nn.Linear)" in inspect.getsource(type(part.module))
     assert type(pickle.loads(pickle.dumps(part.module))) is type(part.module)
 
 
 def test_a_factory_file_cannot_take_the_place_of_a_library(tmp_path: Path) -> None:
-    build(write(tmp_path, "def build(): return M(1, 1), (torch.ones(1, 1),)\n", name="torch.py"))
+    build_part(write(tmp_path, "def build(): return M(1, 1), (torch.ones(1, 1),)\n", name="torch.py"))
     assert sys.modules["torch"] is torch
 
 
@@ -209,7 +211,7 @@ def test_dtype_moves_the_module_and_its_floating_inputs_only(tmp_path: Path) -> 
         "def build(): return {'module': M(3, 2), 'args': (torch.ones(4, 3),), 'more_inputs': [(torch.zeros(4, 3),)]}\n"
     )
     plan = resolve(TargetRef(ref=write(tmp_path, body), options=BuildOptions(dtype="bfloat16")))
-    built = plan.build()
+    built = build(plan)
     part = built.part("default")
     assert (built.dtype, built.device, built.weights, built.parameters) == ("bfloat16", "cpu", "as built", 8)
     assert part.args[0].dtype == part.more_inputs[0][0][0].dtype == torch.bfloat16
@@ -229,7 +231,7 @@ def test_a_run_leaves_attributes_hooks_buffers_and_the_random_state_as_they_were
     module.notes = ["built"]
     state = torch.get_rng_state()
     before = OrderedDict((name, value.clone()) for name, value in module.state_dict().items())
-    with left_as_it_was(module):
+    with restore_afterwards(module):
         module(torch.randn(5, 4))
         assert module.notes == ["built", "ran"]
     assert not hasattr(module, "seen")

@@ -16,11 +16,11 @@ from transformers.cache_utils import DynamicCache
 
 from exportdoctor.core.errors import TargetError, UsageError
 from exportdoctor.core.target import BuildOptions, TargetRef
-from exportdoctor.targets import Built, BuiltPart, resolve
-from exportdoctor.targets.cache_pytree import cache_from, registered_cache, tensors_of
+from exportdoctor.targets import Built, BuiltPart, build, resolve
 from exportdoctor.targets.eager import run_once
+from exportdoctor.targets.parts.vision_language import other_grid
 from exportdoctor.targets.preset_files import find_preset
-from exportdoctor.targets.vision_language import other_grid
+from exportdoctor.targets.pytrees import cache_from, registered_cache, tensors_of
 from targets_tiny import FAMILIES, write_config
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ PARTS = ("vision", "text", "decode", "full", "video")
 
 
 def built(ref: object, *parts: str, **options: Any) -> Built:
-    return resolve(TargetRef(ref=str(ref), parts=parts, options=BuildOptions(**options))).build()
+    return build(resolve(TargetRef(ref=str(ref), parts=parts, options=BuildOptions(**options))))
 
 
 def run(part: BuiltPart, inputs: tuple[tuple[Any, ...], dict[str, Any]] | None = None) -> Any:

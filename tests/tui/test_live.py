@@ -75,11 +75,11 @@ async def test_where_the_user_is_survives_what_arrives(tmp_path: Path) -> None:
         await pilot.press("end")
         screen = app.screen
         assert isinstance(screen, RunScreen)
-        before = screen.browse.cursor
+        before = screen.position.cursor
         with open(run / NAME, "ab") as file:
             file.write(data[int(len(data) * 0.75) :])
         await shows(pilot, "finished")
-        assert screen.browse.cursor == before
+        assert screen.position.cursor == before
     lock.release()
 
 
@@ -226,7 +226,7 @@ async def choose(pilot: Any, title: str) -> None:
     await pilot.press("a")
     await pilot.pause(0.1)
     run = next(screen for screen in pilot.app.screen_stack if isinstance(screen, RunScreen))
-    number = next(number for number, deed in enumerate(run.deeds()) if deed.title.startswith(title))
+    number = next(number for number, command in enumerate(run.commands()) if command.title.startswith(title))
     await pilot.press(*["down"] * number, "enter")
     await pilot.pause(0.1)
 
@@ -236,9 +236,9 @@ async def ended(pilot: Any, title: str) -> None:
     for _ in range(2400):
         await pilot.pause(0.1)
         job = pilot.app.job
-        if job is not None and job.title.startswith(title) and job.view().state != "running":
+        if job is not None and job.title.startswith(title) and job.state != "running":
             break
-    assert pilot.app.job.view().state == "done", pilot.app.job.output()
+    assert pilot.app.job.state == "done", pilot.app.job.output()
     await pilot.pause(0.6)
 
 

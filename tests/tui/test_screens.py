@@ -11,7 +11,8 @@ import pytest
 from textual.widgets import Input
 
 from exportdoctor.store.lock import FolderLock
-from exportdoctor_tui.screens.pick import Choice, Pick
+from exportdoctor_tui.actions.choices import PickerItem
+from exportdoctor_tui.screens.picker import Picker
 from exportdoctor_tui.screens.run import RunScreen
 from exportdoctor_tui.themes import DARK, LIGHT
 from tui_recorded import HERE, NOW, REPOSITORY, app_on, recorded, runs_of, settled
@@ -37,7 +38,7 @@ def utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def pictured(
-    snap_compare: Any, app: Any, size: tuple[int, int], theme: str, *keys: str, over: Pick | None = None
+    snap_compare: Any, app: Any, size: tuple[int, int], theme: str, *keys: str, over: Picker | None = None
 ) -> bool:
     """Whether the screen after these keys, pressed in the screen `over` it if there is one, is as it was."""
 
@@ -51,7 +52,7 @@ def pictured(
             await pilot.press(key)
             await pilot.pause(0.05)
         for run in pilot.app.screen_stack:
-            while isinstance(run, RunScreen) and not run.at_rest:
+            while isinstance(run, RunScreen) and not run.is_settled:
                 await pilot.pause(0.05)
         await pilot.pause(0.2)
 
@@ -108,8 +109,8 @@ def test_what_can_be_done(
 
 @every_look
 def test_picking_shims(snap_compare: Any, size: tuple[int, int], theme: str) -> None:
-    known = tuple(Choice(f"shim-{number}", f"exact · does something {number}") for number in range(9))
-    pick = Pick("Try shims on full …", known, lambda: (), many=True)
+    known = tuple(PickerItem(f"shim-{number}", f"exact · does something {number}") for number in range(9))
+    pick = Picker("Try shims on full …", known, lambda: (), many=True)
     assert pictured(snap_compare, app_on(HERE / "qwen"), size, theme, "down", "space", over=pick)
 
 
@@ -129,9 +130,9 @@ def test_a_run_in_progress(snap_compare: Any, tmp_path: Path, size: tuple[int, i
 
 
 def test_the_key_map_in_the_docs_is_the_one_of_the_program() -> None:
-    sys.path.insert(0, str(REPOSITORY / "docs/tui"))
+    sys.path.insert(0, str(REPOSITORY / "tools"))
     try:
-        from draw import with_key_map  # type: ignore[import-not-found]
+        from draw_tui import with_key_map  # type: ignore[import-not-found]
     finally:
         sys.path.pop(0)
     page = (REPOSITORY / "docs/tui.md").read_text(encoding="utf-8")

@@ -12,20 +12,20 @@ import pytest
 from msgspec.structs import replace as replace_struct
 
 from exportdoctor.cli.main import exportdoctor
-from exportdoctor.cli.verbs import VERBS
-from exportdoctor.core.events import ScanOptions
+from exportdoctor.core.scan_options import ScanOptions
 from exportdoctor.core.target import BuildOptions
 from exportdoctor.store.journal import NAME, read_events
-from exportdoctor_tui.actions import ACTIONS, Deed, deeds
-from exportdoctor_tui.fold_events import Folding
-from exportdoctor_tui.outline import failures
-from exportdoctor_tui.pages.copies import copies
-from exportdoctor_tui.pages.selection import Selection
-from exportdoctor_tui.screens.page import Page
-from exportdoctor_tui.screens.pick import Choice, Pick
+from exportdoctor_tui.actions.choices import PickerItem
+from exportdoctor_tui.actions.commands import CommandLine, available_commands
+from exportdoctor_tui.actions.copies import copies
+from exportdoctor_tui.screens.dialogs import Page
+from exportdoctor_tui.screens.picker import Picker
 from exportdoctor_tui.screens.run import RunScreen
-from exportdoctor_tui.screens.runs import RunsScreen
-from exportdoctor_tui.view import RunView, finding_for
+from exportdoctor_tui.screens.run_list import RunListScreen
+from exportdoctor_tui.state.outline import failures
+from exportdoctor_tui.state.run_follower import RunFold
+from exportdoctor_tui.state.run_view import RunView, finding_for
+from exportdoctor_tui.state.selection import Selection
 from exportdoctor_tui.widgets.finding_pane import FindingPane
 from exportdoctor_tui.widgets.module_tree import ModuleTree
 from tui_recorded import HERE, app_on, interrupted, recorded, runs_of, settled, shows, text_of, view_of
@@ -103,10 +103,10 @@ async def test_parts_are_tabs() -> None:
     async with app.run_test(size=(120, 40)) as pilot:
         await settled(pilot)
         await press(pilot, "right_square_bracket")
-        assert app.screen.browse.part == "text"
+        assert app.screen.position.part == "text"
         await shows(pilot, "text exports as it is")
         await pilot.click("#parts", offset=(3, 0))
-        assert app.screen.browse.part == "vision"
+        assert app.screen.position.part == "vision"
 
 
 async def test_inputs_show_their_dynamic_dimensions() -> None:
@@ -148,7 +148,7 @@ async def test_the_editor_opens_at_the_line(tmp_path: Path, monkeypatch: pytest.
         frame = app.screen.query_one(FindingPane).frame
         assert frame is not None
         await press(pilot, "e")
-    from exportdoctor_tui.editor import editor_command
+    from exportdoctor_tui.actions.editor import editor_command
 
     source = app.sources.find(frame)
     assert source is not None
@@ -173,7 +173,7 @@ async def test_the_palette_has_everything_that_can_be_done_and_every_finding() -
     async with app.run_test(size=(120, 40)) as pilot:
         await settled(pilot)
         titles = [command.title for command in app.get_system_commands(app.screen)]
-        assert {deed.title for deed in app.screen.deeds()} <= set(titles)
+        assert {command.title for command in app.screen.commands()} <= set(titles)
         assert {title[:2] for title in titles} >= {"F1", "F2", "F3", "F4", "F5"}
 
 
@@ -197,7 +197,7 @@ async def test_from_the_list_of_runs_into_one_and_back(tmp_path: Path) -> None:
         await settled(pilot)
         assert isinstance(app.screen, RunScreen)
         await press(pilot, "escape")
-        assert isinstance(app.screen, RunsScreen)
+        assert isinstance(app.screen, RunListScreen)
 
 
 async def test_no_run_yet_says_how_to_make_one(tmp_path: Path) -> None:
@@ -245,8 +245,8 @@ async def test_a_cut_off_run_offers_to_be_resumed(tmp_path: Path) -> None:
     async with app.run_test(size=(120, 40)) as pilot:
         await settled(pilot)
         await shows(pilot, "cut off")
-        offered = app.screen.deeds()
-        assert offered[0].command(())[-4:] == ("scan", "--resume", str(tmp_path / "qwen"), "--quiet")
+        offered = app.screen.commands()
+        assert offered[0].argv[-4:] == ("scan", "--resume", str(tmp_path / "qwen"), "--quiet")
 
 
 async def test_long_work_shows_itself_and_can_be_cancelled(tmp_path: Path) -> None:
@@ -254,7 +254,7 @@ async def test_long_work_shows_itself_and_can_be_cancelled(tmp_path: Path) -> No
     async with app.run_test(size=(120, 40)) as pilot:
         await settled(pilot)
         assert app.start_job("Wait", (sys.executable, "-c", "import time; time.sleep(60)"))
-        app.screen.draw_job()
+        await pilot.pause(0.6)
         await pilot.pause(0.3)
         await shows(pilot, "running  Wait")
         await press(pilot, "n")
@@ -262,7 +262,7 @@ async def test_long_work_shows_itself_and_can_be_cancelled(tmp_path: Path) -> No
         await press(pilot, "x")
         for _ in range(100):
             await pilot.pause(0.05)
-            if app.job is not None and app.job.view().state == "cancelled":
+            if app.job is not None and app.job.state == "cancelled":
                 break
         await pilot.pause(0.6)
         await shows(pilot, "cancelled  Wait")
@@ -275,27 +275,19 @@ async def test_a_run_that_its_user_interrupted_tells_what_it_found(tmp_path: Pat
         await shows(pilot, "cut off", "interrupted", "get_vision_window_index", "362/362")
 
 
-def test_every_action_offered_is_a_verb_that_exists_or_is_hidden() -> None:
-    view = view_of("qwen")
-    verbs = {verb.name for verb in VERBS}
-    offered = deeds(view, selected(view, "full"))
-    assert {"scan", "repro", "shims", "export"} <= {action.verb for action in ACTIONS} & verbs
-    assert any("changed since" in deed.title for deed in offered) == ("compare" in verbs)
-
-
 @pytest.mark.parametrize("part", ["vision", "full"])
 def test_every_command_that_is_offered_is_one_that_the_command_line_takes(part: str, tmp_path: Path) -> None:
-    cut = Folding(interrupted(tmp_path))
+    cut = RunFold(interrupted(tmp_path))
     cut.take(read_events(cut.path / NAME))
     picked = {"": (), "shims": ("no-grad", "strict"), "shim": ("no-grad",), "run": ("x",)}
     for view in (view_of("qwen"), cut.view(held=False)):
-        for deed in deeds(view, selected(view, part)):
-            command = deed.command(picked[deed.needs])
-            assert command[:3] == (sys.executable, "-m", "exportdoctor")
-            taken(command[3:])
+        for command in available_commands(view, selected(view, part)):
+            argv = command.argv_with(picked[command.needs])
+            assert argv[:3] == (sys.executable, "-m", "exportdoctor")
+            parse(argv[3:])
 
 
-def taken(words: tuple[str, ...]) -> None:
+def parse(words: tuple[str, ...]) -> None:
     """Parse a command line, and run nothing. Raises click.UsageError where it is refused."""
     command: click.Command = exportdoctor
     context: click.Context | None = None
@@ -316,14 +308,13 @@ def test_a_rescan_repeats_the_options_of_the_run() -> None:
         target=replace_struct(view.started.target, options=BuildOptions(static=True, image_size=(476, 672))),
         options=ScanOptions(exhaustive=True, cure=False, timeout=9.0, jobs=3, shim_files=("/x/mine.py",)),
     )
-    deed = next(
-        deed for deed in deeds(replace(view, started=started), selected(view, "full")) if "Rescan full" in deed.title
-    )
-    assert deed.command(())[3:-1] == (
+    offered = available_commands(replace(view, started=started), selected(view, "full"))
+    command = next(command for command in offered if "Rescan full" in command.title)
+    assert command.argv[3:-1] == (
         "scan", "Qwen2.5-VL-3B", "--part", "full", "--image-size", "476x672", "--static", "--timeout", "9",
         "--jobs", "3", "--exhaustive", "--no-cure", "--shims", "/x/mine.py", "--no-cache", "--quiet", "--out",
     )  # fmt: skip
-    assert deed.opens is not None
+    assert command.opens is not None
 
 
 def selected(view: RunView, part: str) -> Selection:
@@ -352,7 +343,7 @@ async def test_the_cure_tells_before_and_after_with_its_proof_and_what_to_paste(
             "○ check-as-assertion does not apply",
         )
         await press(pilot, "tab", "end")
-        await shows(pilot, "with applying(shims, call) as given:", 'find("block-diagonal-attention")')
+        await shows(pilot, "with apply_shims(shims, call) as given:", 'find("block-diagonal-attention")')
         await press(pilot, "y")
         await shows(pilot, "The command that exports the part, cured", "The cure as Python")
 
@@ -387,11 +378,14 @@ async def test_a_repro_is_shown_and_copied_whole() -> None:
 
 async def test_picking_filters_as_one_types_and_marks_several() -> None:
     app = app_on(QWEN)
-    known, more = (Choice("b-two", "tried"), Choice("a-one")), (Choice("a-one", "exact"), Choice("c-three", "[red]x"))
+    known, more = (
+        (PickerItem("b-two", "tried"), PickerItem("a-one")),
+        (PickerItem("a-one", "exact"), PickerItem("c-three", "[red]x")),
+    )
     chosen: list[tuple[str, ...] | None] = []
     async with app.run_test(size=(80, 24)) as pilot:
         await settled(pilot)
-        app.push_screen(Pick("Which?", known, lambda: more, many=True), chosen.append)
+        app.push_screen(Picker("Which?", known, lambda: more, many=True), chosen.append)
         await shows(pilot, "b-two", "c-three", "[red]x", "exact", absent=("looking for more",))
         await press(pilot, *"one", "space", *["backspace"] * 3, "down")
         await shows(pilot, "● a-one")
@@ -400,14 +394,14 @@ async def test_picking_filters_as_one_types_and_marks_several() -> None:
 
 
 async def test_a_pick_whose_list_cannot_be_had_says_why_and_offers_what_is_known() -> None:
-    def none() -> tuple[Choice, ...]:
+    def none() -> tuple[PickerItem, ...]:
         raise OSError("the list could not be had")
 
     app = app_on(QWEN)
     chosen: list[tuple[str, ...] | None] = []
     async with app.run_test(size=(80, 24)) as pilot:
         await settled(pilot)
-        app.push_screen(Pick("Which?", (Choice("a"), Choice("b")), none, many=False), chosen.append)
+        app.push_screen(Picker("Which?", (PickerItem("a"), PickerItem("b")), none, many=False), chosen.append)
         await shows(pilot, "the list could not be had")
         await press(pilot, "down", "enter")
         assert chosen == [("b",)]
@@ -418,7 +412,7 @@ async def test_output_that_is_the_result_is_shown_when_it_is_there() -> None:
     async with app.run_test(size=(120, 40)) as pilot:
         await settled(pilot)
         code = "print('--- a\\n+++ b\\n@@ -1 +1 @@\\n-old [b]\\n+new')"
-        app.screen.do(Deed(title="Show it", command=lambda _: (sys.executable, "-c", code), shows=True))
+        app.screen.start(CommandLine(title="Show it", argv=(sys.executable, "-c", code), shows=True))
         await shows(pilot, "Show it", "-old [b]", "+new")
         assert isinstance(app.screen, Page)
         await press(pilot, "escape")
@@ -429,8 +423,8 @@ async def test_a_command_that_cannot_do_it_says_so_with_its_last_words() -> None
     app = app_on(QWEN)
     async with app.run_test(size=(160, 40)) as pilot:
         await settled(pilot)
-        command = (sys.executable, "-m", "exportdoctor", "runs", "--nonsense")
-        app.screen.do(Deed(title="Nonsense", command=lambda _: command))
+        argv = (sys.executable, "-m", "exportdoctor", "runs", "--nonsense")
+        app.screen.start(CommandLine(title="Nonsense", argv=argv))
         await shows(pilot, "failed  Nonsense", "exit code 2", "--nonsense")
 
 

@@ -1,4 +1,4 @@
-"""Laws of the terminal interface's pure half: folding, outline, browsing, columns, sources."""
+"""Laws of the terminal interface's pure half: folding, outline, navigation, columns, sources."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from msgspec.structs import replace as replace_struct
 from rich.cells import cell_len
 
 from exportdoctor.core.events import ModuleJudged, PartFinished, ProbeFinished, ProbeStarted
-from exportdoctor.core.outcome import Frame, Outcome
+from exportdoctor.core.outcome import Frame, Outcome, OutcomeStatus
 from exportdoctor.core.probe import Probe
-from exportdoctor.core.protocol.scan import TWIN
+from exportdoctor.core.protocol.scan import SMALL_MODEL
 from exportdoctor.report import wording
 from exportdoctor.store.journal import NAME, read_events
-from exportdoctor_tui import navigation as browsing
-from exportdoctor_tui.columns import columns_for, heading, pieces
-from exportdoctor_tui.fold_events import Folding
-from exportdoctor_tui.navigation import Browse
-from exportdoctor_tui.outline import Fold, Line, failures, key_of, lines_of, members_of
-from exportdoctor_tui.sources import Sources
-from exportdoctor_tui.view import attempt_of
+from exportdoctor_tui.state import navigation
+from exportdoctor_tui.state.navigation import Position
+from exportdoctor_tui.state.outline import Expansion, Line, failures, key_of, lines_of, members_of
+from exportdoctor_tui.state.run_follower import RunFold
+from exportdoctor_tui.state.run_view import running_attempt
+from exportdoctor_tui.state.source_lines import Sources
+from exportdoctor_tui.widgets.tree_columns import columns_for, heading, pieces
 from tui_recorded import HERE, REPOSITORY, view_of
 
 if TYPE_CHECKING:
@@ -30,18 +30,18 @@ if TYPE_CHECKING:
 QWEN = "qwen"
 
 
-def started(name: str = QWEN) -> Browse:
-    return browsing.begun(view_of(name), Browse())
+def started(name: str = QWEN) -> Position:
+    return navigation.start_position(view_of(name), Position())
 
 
-def under_cursor(browse: Browse, name: str = QWEN) -> Line:
-    return next(line for line in browsing.lines_shown(view_of(name), browse) if line.key == browse.cursor)
+def under_cursor(position: Position, name: str = QWEN) -> Line:
+    return next(line for line in navigation.current_lines(view_of(name), position) if line.key == position.cursor)
 
 
 @pytest.mark.parametrize("name", [QWEN, "crash", "timeout"])
 def test_one_event_at_a_time_gives_the_picture_of_all_at_once(name: str) -> None:
     events = read_events(HERE / name / NAME)
-    step_by_step = Folding(HERE / name)
+    step_by_step = RunFold(HERE / name)
     for number, event in enumerate(events):
         step_by_step.take((event,))
         if number % 50 == 0:
@@ -54,11 +54,11 @@ def test_one_event_at_a_time_gives_the_picture_of_all_at_once(name: str) -> None
 
 def test_any_prefix_of_the_events_has_a_picture() -> None:
     events = read_events(HERE / QWEN / NAME)
-    folding = Folding(HERE / QWEN)
+    folding = RunFold(HERE / QWEN)
     for event in events:
         folding.take((event,))
     assert folding.view(held=True).parts
-    assert Folding(HERE / QWEN).view(held=True).parts == ()
+    assert RunFold(HERE / QWEN).view(held=True).parts == ()
 
 
 def test_the_cursor_begins_on_the_first_failure_and_its_path_is_open() -> None:
@@ -67,26 +67,26 @@ def test_the_cursor_begins_on_the_first_failure_and_its_path_is_open() -> None:
 
 def test_the_cursor_begins_on_the_failure_that_hides_the_others() -> None:
     view = view_of(QWEN)
-    browse = browsing.begun(view, Browse(part="full"))
-    assert browse.cursor == "model.visual"
+    position = navigation.start_position(view, Position(part="full"))
+    assert position.cursor == "model.visual"
     first = next(finding for finding in view.findings.values() if finding.part == "full" and finding.behind is None)
     assert first.module == "model.visual"
 
 
 def test_next_failure_visits_each_once_in_all_parts_and_comes_round() -> None:
-    view, browse, seen = view_of(QWEN), started(), []
+    view, position, seen = view_of(QWEN), started(), []
     for _ in range(sum(len(list(failures(part.rows))) for part in view.parts)):
-        seen.append((browse.part, browse.cursor))
-        browse = browsing.next_failure(view, browse, step=1)
-    assert (browse.part, browse.cursor) == seen[0]
+        seen.append((position.part, position.cursor))
+        position = navigation.next_failure(view, position, step=1)
+    assert (position.part, position.cursor) == seen[0]
     assert len(set(seen)) == len(seen)
-    back = browsing.next_failure(view, browse, step=-1)
+    back = navigation.next_failure(view, position, step=-1)
     assert (back.part, back.cursor) == seen[-1]
 
 
 def test_an_unfolded_group_shows_each_member_with_what_is_below_it() -> None:
     view = view_of(QWEN)
-    blocks = next(line for line in browsing.lines_shown(view, started()) if len(line.row.fqns) == 28)
+    blocks = next(line for line in navigation.current_lines(view, started()) if len(line.row.fqns) == 28)
     members = members_of(blocks.row)
     assert [member.fqns[0] for member in members] == list(blocks.row.fqns)
     for member in members:
@@ -95,20 +95,20 @@ def test_an_unfolded_group_shows_each_member_with_what_is_below_it() -> None:
 
 
 def test_folding_twice_gives_back_the_first_lines() -> None:
-    view, browse = view_of(QWEN), started()
-    for line in browsing.lines_shown(view, browse):
-        for step in (browsing.toggled, browsing.unfolded):
-            once = step(browse, line)
-            again = next(each for each in browsing.lines_shown(view, once) if each.key == line.key)
+    view, position = view_of(QWEN), started()
+    for line in navigation.current_lines(view, position):
+        for step in (navigation.toggle, navigation.toggle_members):
+            once = step(position, line)
+            again = next(each for each in navigation.current_lines(view, once) if each.key == line.key)
             if line.row.children:
-                assert browsing.lines_shown(view, step(once, again)) == browsing.lines_shown(view, browse)
+                assert navigation.current_lines(view, step(once, again)) == navigation.current_lines(view, position)
 
 
 @pytest.mark.parametrize("words", ["attn", "F2", "blocks.3", "rmsnorm", "own code", "cured", "Qwen2_5_VLMLP mlp"])
 def test_a_filter_leaves_matches_and_the_paths_to_them(words: str) -> None:
     view = view_of(QWEN)
     wanted = tuple(words.lower().split())
-    lines = browsing.lines_shown(view, replace(started(), words=wanted))
+    lines = navigation.current_lines(view, replace(started(), words=wanted))
     assert lines
     deepest = [line for line, after in zip(lines, (*lines[1:], None)) if after is None or after.depth <= line.depth]
     for line in deepest:
@@ -120,12 +120,13 @@ def test_a_filter_leaves_matches_and_the_paths_to_them(words: str) -> None:
 
 
 def test_a_filter_that_matches_nothing_leaves_nothing() -> None:
-    assert browsing.lines_shown(view_of(QWEN), replace(started(), words=("nosuchmodule",))) == ()
+    assert navigation.current_lines(view_of(QWEN), replace(started(), words=("nosuchmodule",))) == ()
 
 
 def test_everything_open_shows_every_row_once() -> None:
     view = view_of(QWEN)
-    lines = browsing.lines_shown(view, browsing.all_open(view, browsing.begun(view, Browse(part="full"))))
+    full = navigation.start_position(view, Position(part="full"))
+    lines = navigation.current_lines(view, navigation.expand_all(view, full))
     assert len({line.key for line in lines}) == len(lines)
     shown = {fqn for line in lines for fqn in line.row.fqns}
     assert {"model.visual.blocks.0.attn.qkv", "model.language_model.layers.0.mlp.act_fn"} <= shown
@@ -134,7 +135,7 @@ def test_everything_open_shows_every_row_once() -> None:
 @pytest.mark.parametrize("width", [40, 56, 78, 94, 120, 200])
 def test_every_line_fills_its_width_exactly_and_keeps_the_count_of_equals(width: int) -> None:
     view = view_of(QWEN)
-    part, lines = view.parts[0], browsing.lines_shown(view, started())
+    part, lines = view.parts[0], navigation.current_lines(view, started())
     columns = columns_for(width, part, lines)
     assert cell_len(heading(columns)) == width
     for line in lines:
@@ -146,7 +147,7 @@ def test_every_line_fills_its_width_exactly_and_keeps_the_count_of_equals(width:
 
 def test_what_fails_in_a_cured_part_is_marked_cured_and_still_says_where_it_fails() -> None:
     view = view_of(QWEN)
-    part, lines = view.parts[0], browsing.lines_shown(view, started())
+    part, lines = view.parts[0], navigation.current_lines(view, started())
     text = ["".join(piece for piece, _ in pieces(line, part, columns_for(120, part, lines))) for line in lines]
     assert any("◐ model.visual" in line and "own code" in line for line in text)
     assert any("28 equal" in line and "◐" in line and "through attn" in line for line in text)
@@ -155,13 +156,13 @@ def test_what_fails_in_a_cured_part_is_marked_cured_and_still_says_where_it_fail
 
 def test_an_attempt_on_the_twin_is_told_in_the_words_of_its_part() -> None:
     plain = Probe(part="full", fqn="", shims=("a", "b"))
-    tried = attempt_of(replace_struct(plain, part=f"full{TWIN}"), 7, 1.0)
+    tried = running_attempt(replace_struct(plain, part=f"full{SMALL_MODEL}"), 7, 1.0)
     assert (tried.part, tried.how, tried.cures) == ("full", "with a + b, on its small twin", True)
-    assert attempt_of(Probe(part="full", fqn="x"), 7, 1.0).how == ""
+    assert running_attempt(Probe(part="full", fqn="x"), 7, 1.0).how == ""
 
 
 def test_only_a_plain_attempt_tells_of_a_module_by_itself() -> None:
-    folding = Folding(HERE / QWEN)
+    folding = RunFold(HERE / QWEN)
     folding.take(read_events(HERE / QWEN / NAME))
     told = {(part.record.name, fqn) for part in folding.view(held=False).parts for fqn in part.failed}
     plain = {
@@ -169,18 +170,18 @@ def test_only_a_plain_attempt_tells_of_a_module_by_itself() -> None:
         for event in read_events(HERE / QWEN / NAME)
         if isinstance(event, ProbeFinished) and not event.outcome.passed and not event.probe.shims
     }
-    assert told == {(part, fqn) for part, fqn in plain if not part.endswith(TWIN)}
+    assert told == {(part, fqn) for part, fqn in plain if not part.endswith(SMALL_MODEL)}
 
 
 def test_an_event_about_an_unknown_part_changes_no_picture() -> None:
-    folding = Folding(HERE / "crash")
+    folding = RunFold(HERE / "crash")
     folding.take(read_events(HERE / "crash" / NAME))
     before = folding.view(held=False)
     probe = Probe(part="elsewhere", fqn="x")
     folding.take(
         (
             ProbeStarted(probe=probe, pid=1),
-            ProbeFinished(probe=probe, outcome=Outcome(probe=probe.id, status="failed")),
+            ProbeFinished(probe=probe, outcome=Outcome(probe=probe.id, status=OutcomeStatus.FAILED)),
             ModuleJudged(part="elsewhere", fqns=("x",), status="fails_own"),
             PartFinished(part="elsewhere", verdict="fails", exporter="export", seconds=1.0, asked=1),
         )
@@ -191,7 +192,7 @@ def test_an_event_about_an_unknown_part_changes_no_picture() -> None:
 def test_the_tree_reads_without_colour() -> None:
     view = view_of("crash")
     part = view.parts[0]
-    lines = lines_of(part.rows, Fold(opened=frozenset(key_of(row) for row in part.rows)))
+    lines = lines_of(part.rows, Expansion(opened=frozenset(key_of(row) for row in part.rows)))
     text = ["".join(piece for piece, _ in pieces(line, part, columns_for(78, part, lines))) for line in lines]
     assert any("☠" in line for line in text)
     assert any("✓" in line for line in text)
@@ -200,13 +201,13 @@ def test_the_tree_reads_without_colour() -> None:
 def test_parts_are_gone_round_in_both_directions() -> None:
     view = view_of(QWEN)
     names = [part.record.name for part in view.parts]
-    browse = browsing.begun(view, Browse())
+    position = navigation.start_position(view, Position())
     seen = []
     for _ in names:
-        seen.append(browse.part)
-        browse = browsing.other_part(view, browse, step=1)
+        seen.append(position.part)
+        position = navigation.adjacent_part(view, position, step=1)
     assert seen == names
-    assert browsing.other_part(view, browse, step=-1).part == names[-1]
+    assert navigation.adjacent_part(view, position, step=-1).part == names[-1]
 
 
 def test_source_is_shown_only_if_it_is_the_line_that_ran(tmp_path: Path) -> None:

@@ -1,8 +1,9 @@
-"""The application: what every screen shares, and the entry point by which the core finds it."""
+"""The application: what all screens share, and the entry point by which the command line finds it."""
 
 from __future__ import annotations
 
 import gc
+import shlex
 import sys
 import time
 from functools import partial
@@ -10,16 +11,16 @@ from typing import TYPE_CHECKING, ClassVar
 
 from textual.app import App, SystemCommand
 
-from exportdoctor.core.errors import ExitCode
+from exportdoctor.core.errors import ExitCode, UsageError
 from exportdoctor.store.places import data_home
-from exportdoctor_tui.jobs import Job
+from exportdoctor_tui.actions.background_job import BackgroundJob
+from exportdoctor_tui.actions.commands import EXPORTDOCTOR
 from exportdoctor_tui.keymap import APP, TABLES, bindings
 from exportdoctor_tui.sanitize import line
-from exportdoctor_tui.screens.choose import Choose
-from exportdoctor_tui.screens.page import Page, help_text
+from exportdoctor_tui.screens.dialogs import Menu, Page, help_text
 from exportdoctor_tui.screens.run import RunScreen
-from exportdoctor_tui.screens.runs import RunsScreen
-from exportdoctor_tui.sources import Sources
+from exportdoctor_tui.screens.run_list import RunListScreen
+from exportdoctor_tui.state.source_lines import Sources
 from exportdoctor_tui.themes import DARK, LIGHT, THEMES
 
 if TYPE_CHECKING:
@@ -29,14 +30,14 @@ if TYPE_CHECKING:
     from textual.binding import BindingType
     from textual.screen import Screen
 
-    from exportdoctor_tui.commands import Command
+    from exportdoctor_tui.actions.commands import Argv
 
-_PAGE, _PAGE_FRAME = 90, 7  # cells: as wide as `#leaf` in the style sheet, and its border, padding and scroll bar
+_PAGE, _PAGE_FRAME = 90, 7  # cells: width of `#leaf` in the style sheet, and its border, padding and scroll bar
 _LEAVING = ("Stop it, and quit; what it found is saved", "Let it run, and quit", "Stay")
 
 
 class DoctorApp(App[int]):
-    """`run` is the folder to open first, None = the list. `scan` is a command that makes it, started at once."""
+    """`run`: the folder to open first, None = the list of runs. `scan`: a command that makes it, started at once."""
 
     CSS_PATH = "app.tcss"
     TITLE = "exportdoctor"
@@ -49,7 +50,7 @@ class DoctorApp(App[int]):
         self,
         run: Path | None = None,
         *,
-        scan: Command = (),
+        scan: Argv = (),
         clock: Callable[[], float] = time.time,
         sources: Sources | None = None,
         root: Path | None = None,
@@ -57,83 +58,68 @@ class DoctorApp(App[int]):
         super().__init__()
         self._first = run
         self._scan = scan
-        self._root = root
+        self.root = root
         self.clock = clock
         self.sources = sources or Sources()
-        self.job: Job | None = None
+        self.job: BackgroundJob | None = None
         for theme in THEMES:
             self.register_theme(theme)
         self.theme = DARK.name
 
     def on_mount(self) -> None:
-        """The run that was asked for, else the list."""
+        """Open the first run, or else the list of runs."""
         # the follower computes in a thread: let the keys have the interpreter after 1 ms instead of 5
         sys.setswitchinterval(0.001)
-        # walking everything that a run has told stops every key for 30 ms: seldom is enough, for little of it is cyclic
+        # a collection walks all events of a run and stops every key for 30 ms: run it rarely, little of it is cyclic
         gc.set_threshold(2000, 20, 100)
         if self._first is None:
-            self.push_screen(RunsScreen(root=self._root))
+            self.push_screen(RunListScreen(root=self.root))
             return
         if self._scan:
             self.start_job("This scan", self._scan)
         self.push_screen(RunScreen(self._first))
 
     def open_run(self, path: Path) -> None:
-        """Show another run in place of the one that is shown."""
+        """Show a run, in place of the one that is shown."""
         if isinstance(self.screen, RunScreen):
             self.switch_screen(RunScreen(path))
         else:
             self.push_screen(RunScreen(path))
 
     def show_runs(self) -> None:
-        """Back to the list."""
-        if any(isinstance(screen, RunsScreen) for screen in self.screen_stack):
+        """Go back to the list of runs."""
+        if any(isinstance(screen, RunListScreen) for screen in self.screen_stack):
             self.pop_screen()
         else:
-            self.switch_screen(RunsScreen(root=self._root))
+            self.switch_screen(RunListScreen(root=self.root))
 
-    @property
-    def root(self) -> Path | None:
-        """Where runs are, if not in the usual place."""
-        return self._root
+    def start_job(self, title: str, argv: Argv, *, shows: bool = False) -> bool:
+        """Start a process; False where one is running or it cannot be started, which the user is notified of.
 
-    def start_job(self, title: str, command: Command, *, shows: bool = False) -> bool:
-        """Start a command; one at a time. `shows`: its output is its result."""
-        if self.job is not None and self.job.view().state == "running":
+        `shows`: its output is its result.
+        """
+        if self.job is not None and self.job.state == "running":
             self.notify("One thing at a time: x cancels what is running", severity="warning", markup=False)
             return False
         if self.job is not None:
             self.job.forget()
+        width = max(40, min(_PAGE, self.size.width * 95 // 100) - _PAGE_FRAME)
         try:
-            self.job = Job(title, command, begun=self.clock(), shows=shows, width=self._page_width())
+            self.job = BackgroundJob(title, argv, begun=self.clock(), shows=shows, width=width)
         except OSError as error:
             self.notify(f"It cannot be started: {error}", severity="error", markup=False)
             return False
         return True
 
-    def _page_width(self) -> int:
-        """How many cells a page over the screen has for text."""
-        return max(40, min(_PAGE, self.size.width * 95 // 100) - _PAGE_FRAME)
-
-    def cancel_job(self) -> bool:
-        """Ask the running job to stop; False where none runs."""
-        if self.job is None or self.job.view().state != "running":
-            return False
-        self.job.cancel()
-        return True
-
     def action_help(self) -> None:
-        """The keys of the screen that is shown."""
         tables = getattr(self.screen, "HELP_TABLES", None)
         if tables:
             self.push_screen(Page("Help", help_text(tables)))
 
     def action_switch_theme(self) -> None:
-        """Light or dark."""
         self.theme = LIGHT.name if self.theme == DARK.name else DARK.name
 
     def action_save_svg(self) -> None:
-        """The screen as it is."""
         folder = data_home() / "screens"
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -145,13 +131,13 @@ class DoctorApp(App[int]):
         self.notify(line(path), title="Saved", markup=False)
 
     def action_leave(self) -> None:
-        """Quit; a job that runs is asked about first."""
-        if self.job is None or self.job.view().state != "running":
+        """Quit; ask first what to do with a running job."""
+        if self.job is None or self.job.state != "running":
             self._leave()
             return
-        self.push_screen(Choose(f"Still running: {self.job.title}", _LEAVING), self._left)
+        self.push_screen(Menu(f"Still running: {self.job.title}", _LEAVING), self._leave_as_chosen)
 
-    def _left(self, number: int | None) -> None:
+    def _leave_as_chosen(self, number: int | None) -> None:
         if number not in (0, 1):
             return
         if number == 0 and self.job is not None:
@@ -160,7 +146,7 @@ class DoctorApp(App[int]):
         self._leave()
 
     def on_unmount(self) -> None:
-        """Whatever ends the interface, no file of a job that is over stays."""
+        """Delete the output of a job that has ended."""
         if self.job is not None:
             self.job.forget()
 
@@ -170,13 +156,13 @@ class DoctorApp(App[int]):
         self.exit(finished.exit_code if finished else ExitCode.EXPORTS)
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
-        """Everything that a key does, everything that can be done, and every finding, by name."""
+        """Every key's action, every command that can be started, and every finding, by name."""
         for table in getattr(screen, "HELP_TABLES", ()):
             for key in TABLES[table]:
                 if "palette" not in key.action and table in ("Runs", "Run", "Everywhere"):
                     yield SystemCommand(key.what, f"key {key.shown}", partial(self._act, screen, key.action))
         if isinstance(screen, RunScreen):
-            yield from screen.commands()
+            yield from screen.palette()
 
     async def _act(self, screen: Screen[object], action: str) -> None:
         """Run a key's action, which is the screen's own or the app's."""
@@ -184,15 +170,23 @@ class DoctorApp(App[int]):
         await self.run_action(action, default_namespace=screen if own else self)
 
 
-def main(run: Path | None = None, *, scan: Command = (), web: bool = False, port: int = 8000) -> int:
+def _serve(run: Path | None, port: int) -> int:
+    try:
+        from textual_serve.server import Server
+    except ImportError as error:
+        raise UsageError("textual-serve is not installed", hint="pip install 'exportdoctor[tui]'") from error
+    command = shlex.join((*EXPORTDOCTOR, "tui", *((str(run),) if run else ())))
+    Server(command, host="127.0.0.1", port=port, title="exportdoctor").serve()
+    return ExitCode.EXPORTS
+
+
+def main(run: Path | None = None, *, scan: Argv = (), web: bool = False, port: int = 8000) -> int:
     """Show the run in folder `run` (None = the list of runs) until the user leaves; returns an exit code.
 
-    `scan` is a command line that writes that run, started by the interface and stopped with it if the user wants.
-    `web` serves the same interface on the loopback address instead.
+    `scan` is a command line that makes that run, started by the interface. `web` serves the interface to browsers on
+    this machine until interrupted; raises UsageError where textual-serve is not installed.
     """
     if web:
-        from exportdoctor_tui.serve import serve
-
-        return serve(run, port=port)
+        return _serve(run, port)
     code = DoctorApp(run, scan=scan).run()
     return ExitCode.INTERNAL if code is None else code

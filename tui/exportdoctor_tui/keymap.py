@@ -1,4 +1,7 @@
-"""Every key there is, once: bindings, footer, help screen and docs/tui.md are made from these tables."""
+"""All keys and what each does. Bindings, footer, help and the key map of docs/tui.md are made from these tables.
+
+A row's `action` is Textual's: `zoom` calls the method `action_zoom` of the screen, widget or application it belongs to.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from textual.binding import Binding, BindingType
 
 
 class Key(NamedTuple):
-    """`keys` as Textual names them, comma between; `footer` is its word in the footer, empty = not there."""
+    """`keys`: Textual's names, separated by commas; `footer`: the word in the footer, empty = not shown there."""
 
     keys: str
     action: str
@@ -59,13 +62,13 @@ TREE = (
     Key("pageup", "page(-1)", "Page up", "", "pgup"),
     Key("home,g", "edge(False)", "First line", "", "g"),
     Key("end,G", "edge(True)", "Last line", "", "G"),
-    Key("space", "wish('toggle')", "Open or close", "", "space"),
-    Key("right,l", "wish('open')", "Open, or go inside", "", "→ l"),
-    Key("left,h", "wish('close')", "Close, or go to the parent", "", "← h"),
-    Key("u", "wish('unfold')", "Equal modules one by one, or as one line", "", "u"),
+    Key("space", "request('toggle')", "Open or close", "", "space"),
+    Key("right,l", "request('open')", "Open, or go inside", "", "→ l"),
+    Key("left,h", "request('close')", "Close, or go to the parent", "", "← h"),
+    Key("u", "request('unfold')", "Equal modules one by one, or as one line", "", "u"),
     Key("plus", "screen.open_all", "Open everything", "", "+"),
     Key("minus", "screen.open_failing", "Open failing paths only", "", "-"),
-    Key("enter", "wish('read')", "Read the finding", "Read", "enter"),
+    Key("enter", "request('read')", "Read the finding", "Read", "enter"),
 )
 STACK = (
     Key("down,j", "cursor_down", "Inner frame", "", "↓ j"),
@@ -82,7 +85,7 @@ TABLES: dict[str, tuple[Key, ...]] = {
 
 
 def bindings(keys: tuple[Key, ...]) -> list[BindingType]:
-    """Textual's bindings of a table."""
+    """The bindings of a table."""
     return [
         Binding(key.keys, key.action, key.footer or key.what, show=bool(key.footer), key_display=key.shown)
         for key in keys

@@ -1,6 +1,6 @@
-"""Turns text that others wrote into text that is safe to draw: no markup, no control characters, one line where asked.
+"""Makes text of models, messages and files safe to draw: no control characters, a fixed width where one is needed.
 
-Every widget draws Content made from these strings; nothing in this package parses markup.
+Widgets draw Content made from these strings, and are created with `markup=False`.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ def block(text: str) -> str:
     return plain(text).expandtabs(4)
 
 
-def fitted(text: str, width: int) -> str:
-    """`text` in exactly `width` cells; an ellipsis stands for what is cut away."""
+def fit(text: str, width: int) -> str:
+    """`text` in exactly `width` cells, padded or cut with an ellipsis."""
     if width <= 0:
         return ""
     if cell_len(text) <= width:
@@ -31,7 +31,7 @@ def fitted(text: str, width: int) -> str:
     return set_cell_size(set_cell_size(text, width - 1).rstrip() + "…", width)
 
 
-def right(text: str, width: int) -> str:
-    """`text` in exactly `width` cells, at their right end."""
+def align_right(text: str, width: int) -> str:
+    """`text` in exactly `width` cells, aligned to the right."""
     room = width - cell_len(text)
-    return " " * room + text if room >= 0 else fitted(text, width)
+    return " " * room + text if room >= 0 else fit(text, width)

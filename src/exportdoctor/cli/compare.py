@@ -7,6 +7,7 @@ import sys
 import click
 
 from exportdoctor.cli.complete import complete_runs
+from exportdoctor.cli.options import CONTEXT, JSON
 from exportdoctor.cli.terminal import style_of, write_out
 from exportdoctor.core.codec import pretty
 from exportdoctor.core.errors import ExitCode
@@ -14,14 +15,14 @@ from exportdoctor.report.comparison import compared, told
 from exportdoctor.store.runs import find_run, read_run
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(context_settings=CONTEXT)
 @click.argument("before", metavar="RUN", shell_complete=complete_runs)
 @click.argument("after", metavar="RUN", shell_complete=complete_runs)
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@JSON
 def compare(before: str, after: str, as_json: bool) -> int:
-    """Tell what changed from the first RUN to the second: versions, verdicts of parts and modules, findings.
+    """Show what changed from the first RUN to the second: package versions, verdicts, findings.
 
-    Exit code: 0 no verdict and no finding differs, 1 something does.
+    Exit code: 0 same verdicts and findings, 1 something changed.
     """
     found = compared(*(read_run(find_run(run)).state.report() for run in (before, after)))
     write_out(pretty(found).decode() if as_json else told(found, style_of(sys.stdout)))

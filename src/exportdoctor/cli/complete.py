@@ -1,4 +1,4 @@
-"""What the shell may complete: presets and files for a target, ids for a run."""
+"""Shell completion: presets and files for a target, ids for a run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from click.shell_completion import CompletionItem
 
 
 def complete_targets(_context: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Presets that begin so, then files and folders."""
+    """Presets that start with `incomplete`, then files and folders."""
     from exportdoctor.targets import preset_names
 
     names = [name for name in preset_names() if name.lower().startswith(incomplete.lower())]
@@ -17,7 +17,7 @@ def complete_targets(_context: click.Context, _param: click.Parameter, incomplet
 
 
 def complete_runs(_context: click.Context, _param: click.Parameter, incomplete: str) -> list[Any]:
-    """Run ids that begin so, newest first."""
+    """Run ids that start with `incomplete`, newest first."""
     from exportdoctor.store.runs import run_ids
 
     return [CompletionItem(run) for run in run_ids() if run.startswith(incomplete)]

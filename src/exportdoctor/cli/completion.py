@@ -1,13 +1,14 @@
-"""`exportdoctor completion`: the script that teaches a shell our verbs, options, presets and runs."""
+"""`exportdoctor completion`: the completion script for a shell."""
 
 from __future__ import annotations
 
 import click
 
+from exportdoctor.cli.options import CONTEXT
 from exportdoctor.core.errors import ExitCode, UsageError
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(context_settings=CONTEXT)
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> int:
     """Print the completion script for SHELL, e.g.: eval "$(exportdoctor completion bash)"."""
@@ -17,6 +18,6 @@ def completion(shell: str) -> int:
 
     script = get_completion_class(shell)
     if script is None:
-        raise UsageError(f"there is no completion for {shell}", hint="Shells: bash, zsh, fish")
+        raise UsageError(f"no completion for {shell}", hint="Shells: bash, zsh, fish")
     click.echo(script(exportdoctor, {}, "exportdoctor", COMPLETION_VARIABLE).source())
     return ExitCode.EXPORTS

@@ -1,235 +1,224 @@
-"""`exportdoctor export`: a part as .pt2 or .onnx, with the shims it needs, the numbers that prove it, and its cure."""
+"""`exportdoctor export`: writes a part as .pt2 or .onnx with the shims it needs, and compares it with eager."""
 
 from __future__ import annotations
 
-import importlib.metadata
-import importlib.util
 import shlex
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 import msgspec
 
 from exportdoctor.cli.complete import complete_targets
-from exportdoctor.cli.errors import say
-from exportdoctor.cli.image_size import ImageSizeType
+from exportdoctor.cli.error_output import print_line
 from exportdoctor.cli.interruption import Interruption
+from exportdoctor.cli.options import CONTEXT, DEVICE, DTYPE, IMAGE_SIZE, QUIET, STATIC
+from exportdoctor.cli.packages import installed_version, require_packages
 from exportdoctor.cli.terminal import style_of, write_out
 from exportdoctor.core.errors import ExitCode, UsageError
-from exportdoctor.core.target import BuildOptions, TargetRef
+from exportdoctor.core.target import BuildOptions, Device, DType, TargetRef
 
-_SUFFIX = {"pt2": ".pt2", "onnx": ".onnx"}
+if TYPE_CHECKING:
+    from exportdoctor.core.protocol.export import ExportRequest
+
 _NONE = "none"
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@dataclass(frozen=True, kw_only=True)
+class ExportArguments:
+    """The command line of an export, as click parsed it."""
+
+    target: str
+    to: Literal["pt2", "onnx"]
+    output: Path | None
+    part: str | None
+    shims: tuple[str, ...]
+    opset: int | None
+    dtype: DType
+    split: int
+    external_data: bool
+    image_input: bool
+    with_cache: bool
+    weights: str
+    image_size: tuple[int, int] | None
+    static: bool
+    device: Device
+    quiet: bool
+
+    @property
+    def target_ref(self) -> TargetRef:
+        """What to export, and how to build it. A checkpoint's folder brings its own weights."""
+        weights = self.weights
+        if weights == "auto" and Path(self.target).is_dir() and any(Path(self.target).glob("*.safetensors")):
+            weights = self.target
+        options = BuildOptions(
+            device=self.device, dtype=self.dtype, weights=weights, image_size=self.image_size, static=self.static
+        )
+        return TargetRef(ref=self.target, parts=(self.part,) if self.part else (), options=options)
+
+    @property
+    def shim_files(self) -> tuple[str, ...]:
+        """The Python files among `shims`."""
+        return tuple(one for one in self.shims if one.endswith(".py"))
+
+    @property
+    def shim_names(self) -> tuple[str, ...] | None:
+        """The shims named on the command line; None if none was."""
+        named = [one for one in self.shims if not one.endswith(".py")]
+        if not named:
+            return None
+        return tuple(name.strip() for one in named for name in one.split("+") if name.strip() not in ("", _NONE))
+
+
+@click.command(context_settings=CONTEXT)
 @click.argument("target", shell_complete=complete_targets)
-@click.option("--to", type=click.Choice(["pt2", "onnx"]), required=True, help="The file's format.")
-@click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="The file; default: PART.SUFFIX.")
-@click.option("--part", metavar="P", help="The part to export; default: the target's first.")
+@click.option("--to", type=click.Choice(["pt2", "onnx"]), required=True, help="File format.")
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="File to write. Default: PART.SUFFIX."
+)
+@click.option("--part", metavar="P", help="Part to export. Default: the first one.")
 @click.option(
     "--shims",
     "shims",
     metavar="A+B|FILE",
     multiple=True,
-    help="These shims, or `none`; a Python file adds your own. Default: what the newest scan prescribes.",
+    help="Shims to apply, or `none`; a Python file adds your own. Default: the prescription of the newest scan.",
 )
+@click.option("--opset", type=click.IntRange(min=7, max=30), metavar="N", help="ONNX opset. Default: torch's choice.")
+@DTYPE
+@click.option("--split", type=click.IntRange(min=1), default=1, metavar="N", help="Also split the ONNX file into N.")
+@click.option("--external-data", is_flag=True, help="Store weights in a separate file even below 2 GB.")
+@click.option("--image-input", is_flag=True, help="Let the image encoder take an image of shape N x 3 x H x W.")
 @click.option(
-    "--opset", type=click.IntRange(min=7, max=30), metavar="N", help="The ONNX opset; default: torch's choice."
+    "--with-cache", is_flag=True, help="Export text as prefill and decode, verified by generating 20 tokens greedily."
 )
-@click.option(
-    "--dtype",
-    type=click.Choice(["auto", "float32", "float16", "bfloat16"]),
-    default="auto",
-    show_default=True,
-    help="The weights' dtype.",
-)
-@click.option("--split", type=click.IntRange(min=1), default=1, metavar="N", help="Also cut the ONNX file into N.")
-@click.option("--external-data", is_flag=True, help="Weights in a file of their own, also below 2 GB.")
-@click.option("--image-input", is_flag=True, help="The image encoder takes a plain image, N x 3 x H x W.")
-@click.option("--with-cache", is_flag=True, help="Text as two files, prefill and decode, proved by 20 greedy tokens.")
 @click.option(
     "--weights",
     default="auto",
     show_default=True,
     metavar="random|PATH",
-    help="Random numbers, or a folder with safetensors.",
+    help="random, or a folder with safetensors files.",
 )
-@click.option("--image-size", type=ImageSizeType(), metavar="HxW", help="The example image, in pixels.")
-@click.option("--static", is_flag=True, help="Fix every size; the default keeps batch, length and patches dynamic.")
-@click.option(
-    "--device",
-    type=click.Choice(["auto", "cpu", "cuda"]),
-    default="auto",
-    show_default=True,
-    help="Where the model lives.",
-)
-@click.option("--quiet", "-q", is_flag=True, help="No progress on stderr.")
+@IMAGE_SIZE
+@STATIC
+@DEVICE
+@QUIET
 @click.pass_context
 def export(context: click.Context, /, **given: Any) -> int:
-    """Export a part of TARGET under the shims that it needs, and prove the file against eager.
+    """Export a part of TARGET with the shims it needs, and compare the file's outputs with eager.
 
-    Beside FILE come its proof (FILE.proof.json and .md) and shims_for_TARGET_PART.py, which needs no exportdoctor.
+    Also written: FILE.proof.json and FILE.proof.md (the comparison), and shims_for_TARGET_PART.py, which runs without
+    exportdoctor.
 
-    Exit code: 0 proved, 1 the file is right at some sizes only, or there is none, 2 usage, 3 the target does not
-    build or run, 4 our own fault.
+    Exit code: 0 verified, 1 no file or correct at the traced sizes only, 2 usage error, 3 the model cannot be built or
+    run, 4 internal error.
     """
     from exportdoctor.export.export_part import export_part
-    from exportdoctor.export.summary import headline, lines_of, plain
+    from exportdoctor.report import wording
 
-    begun = time.monotonic()
+    arguments = ExportArguments(**given)
+    began = time.monotonic()
 
-    def doing(what: str) -> None:
-        if not given["quiet"]:
-            print(f"{time.monotonic() - begun:6.0f}s  {what}", file=sys.stderr, flush=True)
+    def show(what: str) -> None:
+        if not arguments.quiet:
+            print(f"{time.monotonic() - began:6.0f}s  {what}", file=sys.stderr, flush=True)
 
-    _check_packages(given)
-    order, output = _order(given)
+    _check_packages(arguments)
+    order, output = _order(arguments)
     command = shlex.join(("exportdoctor", *context.obj))
     with Interruption():
-        made = export_part(order, output=output, command=command, doing=doing)
-    lines = [headline(order, made.handed), *lines_of(order, made.handed, made.shims)]
+        made = export_part(order, output=output, command=command, doing=show)
+    lines = [wording.export_headline(order, made.handed), *wording.export_lines(order, made.handed, made.shims)]
     lines += [f"  wrote   {path}" for path in made.placed]
     text = "\n".join(lines) + "\n"
-    write_out(plain(text) if style_of(sys.stdout).ascii else text)
+    write_out(wording.to_ascii(text) if style_of(sys.stdout).ascii else text)
     return ExitCode.EXPORTS if made.handed.verdict == "proved" else ExitCode.FINDINGS
 
 
-def _order(given: dict[str, Any]) -> tuple[Any, Path]:
-    """The order and the file. Everything that can be refused without torch is refused here."""
-    from exportdoctor.core.protocol.export import Order
+def _order(arguments: ExportArguments) -> tuple[ExportRequest, Path]:
+    """The request and the file. Whatever can be refused without torch is refused here."""
+    from exportdoctor.core.protocol.export import ExportRequest
     from exportdoctor.targets import resolve
 
-    _refuse_combinations(given)
-    target = _target(given)
+    _refuse_combinations(arguments)
+    target = arguments.target_ref
     plan = resolve(target)
-    part = given["part"] or plan.parts[0]
+    part = arguments.part or plan.parts[0]
     if plan.options.weights == "fake":
         raise UsageError(
-            f"{plan.title} has weights without values here: there is nothing to save",
-            hint="Give --weights random, or the folder with its *.safetensors; or export its tiny twin",
+            f"{plan.title} has no weight values here, so there is nothing to save",
+            hint="Give --weights random, or the folder with its *.safetensors files",
         )
-    output = _output(given, part)
-    target = msgspec.structs.replace(target, parts=(part,))
-    order = Order(
-        target=target,
+    output = _output(arguments, part)
+    order = ExportRequest(
+        target=msgspec.structs.replace(target, parts=(part,)),
         part=part,
-        to=given["to"],
+        to=arguments.to,
         folder="",
-        stem=output.name.removesuffix(_SUFFIX[given["to"]]),
-        shims=_shims(given, target.ref, part),
-        shim_files=_files(given),
-        opset=given["opset"] or 0,
-        external_data=given["external_data"],
-        split=given["split"],
-        image_input=given["image_input"],
-        cache=given["with_cache"],
+        stem=output.name.removesuffix(f".{arguments.to}"),
+        shims=_shims(arguments, part),
+        shim_files=arguments.shim_files,
+        opset=arguments.opset or 0,
+        external_data=arguments.external_data,
+        split=arguments.split,
+        image_input=arguments.image_input,
+        cache=arguments.with_cache,
     )
     return order, output
 
 
-def _target(given: dict[str, Any]) -> TargetRef:
-    weights, ref = given["weights"], given["target"]
-    if weights == "auto" and Path(ref).is_dir() and any(Path(ref).glob("*.safetensors")):
-        weights = ref  # a checkpoint's folder brings its weights
-    options = BuildOptions(
-        device=given["device"],
-        dtype=given["dtype"],
-        weights=weights,
-        image_size=given["image_size"],
-        static=given["static"],
-    )
-    return TargetRef(ref=ref, parts=(given["part"],) if given["part"] else (), options=options)
-
-
-def _output(given: dict[str, Any], part: str) -> Path:
-    suffix = _SUFFIX[given["to"]]
-    output: Path = given["output"] or Path(f"{part}{suffix}")
+def _output(arguments: ExportArguments, part: str) -> Path:
+    suffix = f".{arguments.to}"
+    output = arguments.output or Path(f"{part}{suffix}")
     if output.suffix != suffix:
-        raise UsageError(f"{output} does not end in {suffix}", hint=f"--to {given['to']} writes {suffix} files")
+        raise UsageError(f"{output} does not end in {suffix}", hint=f"--to {arguments.to} writes {suffix} files")
     return output
 
 
-def _shims(given: dict[str, Any], ref: str, part: str) -> tuple[str, ...]:
-    """Those asked for, else those prescribed; checked to exist, to fit and to go together."""
-    asked, files = _names(given), _files(given)
+def _shims(arguments: ExportArguments, part: str) -> tuple[str, ...]:
+    """The shims named on the command line, else those of the prescription; checked to exist, fit and go together."""
     from exportdoctor.export.find_prescription import find_prescription
-    from exportdoctor.shims import find, installed_versions
-    from exportdoctor.shims.composing import conflict
+    from exportdoctor.shims import find, find_conflict, installed_versions
 
-    names = find_prescription(ref, part) if asked is None else asked
+    given = arguments.shim_names
+    names = find_prescription(arguments.target, part) if given is None else given
     versions = installed_versions()
-    for place, name in enumerate(names):
-        if name.startswith("static-dim:"):
-            continue  # its axes are known when the part is built
-        shim = find(name, files=files)
-        reason = shim.fits(versions)
-        if reason is not None:
-            raise UsageError(f"The shim {name} does not fit what is installed: {reason}", hint="Leave it out")
-        other = next(
-            (one for at, one in enumerate(names) if at != place and (one == name or conflict(shim, one))), None
-        )
-        if other is not None:
-            raise UsageError(f"The shims {name} and {other} can't be applied together", hint="Leave one of them out")
+    # the axes of static-dim:AXIS are known when the part is built
+    static = [name for name in names if name.startswith("static-dim:")]
+    shims = [find(name, files=arguments.shim_files) for name in names if name not in static]
+    for shim in shims:
+        if (reason := shim.fits(versions)) is not None:
+            raise UsageError(f"The shim {shim.id} does not fit what is installed: {reason}", hint="Leave it out")
+    if clash := find_conflict(shims, static):
+        raise UsageError(f"The shims {' and '.join(clash)} cannot be combined", hint="Leave one of them out")
     return names
 
 
-def _names(given: dict[str, Any]) -> tuple[str, ...] | None:
-    """The shims named on the command line; None where none was."""
-    named = [one for one in given["shims"] if not one.endswith(".py")]
-    if not named:
-        return None
-    return tuple(name.strip() for one in named for name in one.split("+") if name.strip() not in ("", _NONE))
+def _refuse_combinations(arguments: ExportArguments) -> None:
+    onnx_only = {
+        "--opset": arguments.opset is not None,
+        "--split": arguments.split > 1,
+        "--external-data": arguments.external_data,
+    }
+    wrong = [name for name, given in onnx_only.items() if given]
+    if arguments.to != "onnx" and wrong:
+        raise UsageError(f"{wrong[0]} goes only with --to onnx", hint="Leave it out")
+    if arguments.with_cache and (arguments.split > 1 or arguments.image_input):
+        raise UsageError("--with-cache writes two files of a text part", hint="Leave out --split and --image-input")
 
 
-def _files(given: dict[str, Any]) -> tuple[str, ...]:
-    return tuple(one for one in given["shims"] if one.endswith(".py"))
-
-
-def _refuse_combinations(given: dict[str, Any]) -> None:
-    onnx_only = {"--opset": given["opset"], "--split": given["split"] > 1, "--external-data": given["external_data"]}
-    wrong = [name for name, value in onnx_only.items() if value]
-    if given["to"] != "onnx" and wrong:
-        raise UsageError(f"{wrong[0]} goes with --to onnx", hint="Leave it out")
-    if given["with_cache"] and (given["split"] > 1 or given["image_input"]):
-        raise UsageError("--with-cache makes two files of a text part", hint="Leave out --split and --image-input")
-
-
-def _check_packages(given: dict[str, Any]) -> None:
-    """The packages behind --to onnx, told before anything is built."""
-    if given["to"] != "onnx":
+def _check_packages(arguments: ExportArguments) -> None:
+    """Refuse --to onnx if its packages are missing, before anything is built."""
+    if arguments.to != "onnx":
         return
-    extra = "gpu" if given["device"] == "cuda" else "onnx"
-    missing = [name for name in ("onnx", "onnxscript", "onnxruntime") if not _can_be_imported(name)]
-    if missing:
-        raise UsageError(
-            f"--to onnx needs {', '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} not installed",
-            hint=f'pip install "exportdoctor[{extra}]"',
-        )
-    if {"onnxruntime", "onnxruntime-gpu"} <= _installed():
+    extra = "gpu" if arguments.device == "cuda" else "onnx"
+    require_packages(("onnx", "onnxscript", "onnxruntime"), option="--to onnx", extra=extra)
+    if installed_version("onnxruntime") and installed_version("onnxruntime-gpu"):
         remedy = 'pip uninstall onnxruntime onnxruntime-gpu; pip install "exportdoctor[onnx]" (or [gpu])'
         message = "onnxruntime and onnxruntime-gpu are both installed and overwrite each other's files"
-        if given["device"] == "cuda":
+        if arguments.device == "cuda":
             raise UsageError(message, hint=f"Keep one: {remedy}")
-        say(f"{message}: keep one: {remedy}")
-
-
-def _can_be_imported(name: str) -> bool:
-    try:
-        return importlib.util.find_spec(name) is not None
-    except ValueError:  # somebody has forbidden it
-        return False
-
-
-def _installed() -> set[str]:
-    found = set()
-    for name in ("onnxruntime", "onnxruntime-gpu"):
-        try:
-            importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-        found.add(name)
-    return found
+        print_line(f"{message}. Keep one: {remedy}")

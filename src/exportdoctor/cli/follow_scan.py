@@ -1,61 +1,61 @@
-"""Follows a scan to its end: each event is recorded, then shown. However it ends, what was found is saved and told."""
+"""Follows a scan to its end: records each event, then shows it. However it ends, results are saved and printed."""
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TextIO
 
-from exportdoctor.cli.errors import say, tell
+from exportdoctor.cli.error_output import print_error, print_line
 from exportdoctor.cli.interruption import Interruption
-from exportdoctor.cli.progress import progress_for
+from exportdoctor.cli.progress import Lines, Progress, Silence
 from exportdoctor.cli.terminal import style_of, write_out
 from exportdoctor.core import events as ev
 from exportdoctor.core.errors import ExitCode, ExportdoctorError
 from exportdoctor.core.run_state import RunState
-from exportdoctor.report import render
-from exportdoctor.store.recording import Recorder
+from exportdoctor.report import render, wording
 from exportdoctor.store.run_folder import RunFolder
 
 
 @dataclass(frozen=True, kw_only=True)
-class Manner:
-    """How the user wants to be told."""
+class OutputOptions:
+    """How results and progress are printed."""
 
     as_json: bool = False
     quiet: bool = False
 
 
 def follow(
-    events: Generator[ev.AnyEvent], folder: RunFolder, state: RunState, *, manner: Manner
+    events: Generator[ev.AnyEvent], folder: RunFolder, state: RunState, *, output: OutputOptions
 ) -> tuple[RunState, int]:
-    """Take `events` into `folder` and `state`; returns what is known at the end, and the exit code."""
-    recorder = Recorder(folder)
-    begun = time.time()
+    """Record `events` in `folder` and apply them to `state`; returns the state at the end, and the exit code."""
+    began = time.time()
     with Interruption():
-        stop = _take_in(events, recorder, state, manner=manner)
+        stop = _consume(events, folder, state, output=output)
         if state.finished is None or stop is not None:
-            ended = _ending(stop, begun)
-            recorder.record(ended)
-            state.apply(ended)
-        recorder.write_report(state.report())
+            end = _end_event(stop, began)
+            folder.record(end)
+            state.apply(end)
+        folder.record_report(state.report())
         if state.parts or stop is None:
-            tell_result(state, None if recorder.trouble else folder.path, manner=manner)
-    code = _stopped(stop, state) if stop else state.finished.exit_code if state.finished else ExitCode.INTERNAL
-    if recorder.trouble is not None:
-        code = tell(recorder.trouble)
+            print_result(state, None if folder.trouble else folder.path, output=output)
+    code = _report_stop(stop, state) if stop else state.finished.exit_code if state.finished else ExitCode.INTERNAL
+    if folder.trouble is not None:
+        code = print_error(folder.trouble)
     return state, code
 
 
-def _take_in(
-    events: Generator[ev.AnyEvent], recorder: Recorder, state: RunState, *, manner: Manner
+def _consume(
+    events: Generator[ev.AnyEvent], folder: RunFolder, state: RunState, *, output: OutputOptions
 ) -> BaseException | None:
     """Record and show each event; returns what stopped them before their end, if anything did."""
-    with progress_for(sys.stderr, quiet=manner.quiet) as progress:
+    with _progress_for(sys.stderr, quiet=output.quiet) as progress:
         try:
-            for event in recorder.recorded(events):
+            for event in folder.record_all(events):
                 progress.show(event, state.apply(event))
         except (Exception, KeyboardInterrupt) as stop:
             return stop
@@ -64,25 +64,35 @@ def _take_in(
     return None
 
 
-def tell_result(state: RunState, path: Path | None, *, manner: Manner) -> None:
-    """The report on stdout, and on stderr where it is kept, if it is."""
-    report = state.report()
-    form = "json" if manner.as_json else "text"
-    write_out(render(report, form, style_of(sys.stdout)))
-    if path is not None and not manner.quiet:
-        say(f"saved in {path}")
+def _progress_for(stream: TextIO, *, quiet: bool) -> Progress:
+    """The display that suits `stream`."""
+    if quiet:
+        return Silence()
+    if stream.isatty() and os.environ.get("TERM") != "dumb":
+        from exportdoctor.cli.live_display import LiveDisplay
+
+        return LiveDisplay(stream)
+    return Lines(stream)
 
 
-def _stopped(stop: BaseException, state: RunState) -> int:
-    """Say what stopped the run; returns its exit code."""
+def print_result(state: RunState, path: Path | None, *, output: OutputOptions) -> None:
+    """The report on stdout; on stderr the run's folder, if it was saved."""
+    form = "json" if output.as_json else "text"
+    write_out(render(state.report(), form, style_of(sys.stdout)))
+    if path is not None and not output.quiet:
+        print_line(f"saved in {path}")
+
+
+def _report_stop(stop: BaseException, state: RunState) -> int:
+    """Print what stopped the run; returns its exit code."""
     if not isinstance(stop, KeyboardInterrupt):
-        return tell(stop)
+        return print_error(stop)
     run = state.started.run if state.started else ""
-    say(f"interrupted; go on with: exportdoctor scan --resume {run}")
+    print_line(f"interrupted. Continue with: {wording.resume_command(run)}")
     return ExitCode.INTERRUPTED
 
 
-def _ending(stop: BaseException | None, begun: float) -> ev.RunFinished:
+def _end_event(stop: BaseException | None, began: float) -> ev.RunFinished:
     """The last event of a run that did not end by itself."""
     match stop:
         case KeyboardInterrupt():
@@ -94,4 +104,4 @@ def _ending(stop: BaseException | None, begun: float) -> ev.RunFinished:
         case _:
             code, error = ExitCode.INTERNAL, f"{type(stop).__name__}: {stop}"
     now = time.time()
-    return ev.RunFinished(at=now, exit_code=code, seconds=now - begun, complete=False, error=error)
+    return ev.RunFinished(at=now, exit_code=code, seconds=now - began, complete=False, error=error)

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: the first stops the work in order, the second ends the process at once."""
+"""Ctrl-C and SIGTERM: the first stops the work cleanly, the second ends the process at once."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Interruption:
 
     def __enter__(self) -> Interruption:
         for number in _SIGNALS:
-            self._before[number] = signal.signal(number, self._came)
+            self._before[number] = signal.signal(number, self._on_signal)
         return self
 
     def __exit__(
@@ -31,7 +31,7 @@ class Interruption:
         for number, handler in self._before.items():
             signal.signal(number, handler)  # type: ignore[arg-type]
 
-    def _came(self, number: int, frame: FrameType | None) -> None:
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self._count += 1
         if self._count == 1:
             raise KeyboardInterrupt

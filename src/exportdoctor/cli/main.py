@@ -1,4 +1,4 @@
-"""The entry point: runs a verb and turns whatever it raises into one line and an exit code. Nothing else exits."""
+"""The entry point: runs a verb and turns what it raises into one line and an exit code."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import NoReturn
 
 import click
 
-from exportdoctor.cli.errors import tell
+from exportdoctor.cli.error_output import print_error
+from exportdoctor.cli.options import CONTEXT
 from exportdoctor.cli.verbs import VERBS
 
 COMPLETION_VARIABLE = "_EXPORTDOCTOR_COMPLETE"
@@ -27,8 +28,8 @@ class VerbGroup(click.Group):
         """The command of that name, from its own module."""
         for verb in VERBS:
             if verb.name == cmd_name:
-                module = importlib.import_module(f"exportdoctor.cli.{verb.module}")
-                command: click.Command = getattr(module, verb.command)
+                module = importlib.import_module(f"exportdoctor.cli.{verb.name}")
+                command: click.Command = getattr(module, verb.name)
                 return command
         return None
 
@@ -39,16 +40,16 @@ class VerbGroup(click.Group):
 
 
 def _print_version(ctx: click.Context, _option: click.Parameter, wanted: bool) -> None:
-    """Say the version and leave; the metadata is read only if it is asked for."""
+    """Print the versions and exit."""
     if not wanted or ctx.resilient_parsing:
         return
-    from exportdoctor.cli.version import version_line
+    from exportdoctor.cli.packages import version_line
 
     click.echo(version_line())
     ctx.exit()
 
 
-@click.command(cls=VerbGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(cls=VerbGroup, context_settings=CONTEXT)
 @click.option(
     "--version",
     is_flag=True,
@@ -79,10 +80,10 @@ def run(arguments: Sequence[str]) -> int:
         )
         sys.stdout.flush()
     except BrokenPipeError:
-        _let_go_of_stdout()
+        _discard_stdout()
         return 0
     except BaseException as error:
-        return tell(error)
+        return print_error(error)
     return code if isinstance(code, int) else 0
 
 
@@ -91,6 +92,6 @@ def main() -> NoReturn:
     sys.exit(run(sys.argv[1:]))
 
 
-def _let_go_of_stdout() -> None:
-    """Nobody reads any more: keep the interpreter from complaining when it flushes at exit."""
+def _discard_stdout() -> None:
+    """The pipe is closed: keep the interpreter from complaining when it flushes at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,24 +1,23 @@
-"""What goes on, on stderr: a live display on a terminal, plain lines elsewhere, nothing if the user says so."""
+"""Progress on stderr: plain lines for logs and pipes, or nothing. `live_display` is the one for terminals."""
 
 from __future__ import annotations
 
-import os
 import time
 from types import TracebackType
 from typing import Protocol, Self, TextIO
 
 from exportdoctor.core import events as ev
 from exportdoctor.core.run_state import RunState
-from exportdoctor.report.wording import culprit_line, elapsed, finding_count, parameters, plain, progress_counts
+from exportdoctor.report.wording import duration, event_line, plain, progress_counts, time_left
 
 _PAUSE = 10.0  # seconds between two lines on how far it is
 
 
 class Progress(Protocol):
-    """Shows events as they come; a context manager that leaves the terminal as it found it."""
+    """Shows events as they come; a context manager that leaves the terminal as it was."""
 
     def show(self, event: ev.AnyEvent, state: RunState) -> None:
-        """Take notice of `event`; `state` includes it."""
+        """Show `event`; `state` includes it."""
 
     def __enter__(self) -> Self: ...
 
@@ -31,7 +30,7 @@ class Silence:
     """Shows nothing."""
 
     def show(self, event: ev.AnyEvent, state: RunState) -> None:
-        """Nothing."""
+        """Ignore the event."""
 
     def __enter__(self) -> Self:
         return self
@@ -43,66 +42,40 @@ class Silence:
 
 
 class Lines(Silence):
-    """A line for each thing worth knowing, with the seconds since the start; for logs and pipes."""
+    """A line for each notable event, and one on how far the run is every ten seconds."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
-        self._begun = self._told = time.monotonic()
-        self._findings: set[str] = set()
+        self._begun = self._shown = time.monotonic()
+        self._findings = SeenFindings()
 
     def show(self, event: ev.AnyEvent, state: RunState) -> None:
-        """One line, or none; a finding of which more becomes known has had its line."""
-        text = None if is_old(event, self._findings) else news(event, state)
-        if text is None and time.monotonic() - self._told >= _PAUSE:
-            text = progress_counts(state)
+        """One line, or none."""
+        text = None if self._findings.contain(event) else event_line(event, state)
+        now = time.monotonic()
+        if text is None and now - self._shown >= _PAUSE:
+            text = " · ".join(filter(None, (progress_counts(state), time_left(state, now - self._begun))))
         if text:
-            self._say(text)
+            self._write(text, now)
 
-    def _say(self, text: str) -> None:
-        self._told = time.monotonic()
+    def _write(self, text: str, now: float) -> None:
+        self._shown = now
         try:
-            print(f"{elapsed(self._told - self._begun):>7}  {plain(text)}", file=self._stream, flush=True)
+            print(f"{duration(now - self._begun):>7}  {plain(text)}", file=self._stream, flush=True)
         except OSError:
             return
 
 
-def news(event: ev.AnyEvent, state: RunState) -> str | None:
-    """What is worth a line of its own."""
-    match event:
-        case ev.RunStarted():
-            return f"run {event.run}"
-        case ev.RunResumed():
-            return f"going on; {len(state.answers)} answers are known"
-        case ev.Stepped() | ev.Noted():
-            return event.text
-        case ev.TargetOpened(opened=opened):
-            return f"built: {parameters(opened.parameters)} on {opened.device}, {opened.dtype}"
-        case ev.PartCaptured(captured=captured):
-            return f"{captured.part}: {sum(1 for fact in captured.modules if fact.calls)} modules captured"
-        case ev.FindingMade(finding=finding):
-            return f"{finding.id}  {culprit_line(finding)}"
-        case ev.PartFinished():
-            here = sum(1 for finding in state.findings.values() if finding.part == event.part)
-            return f"{event.part}: {event.verdict}, {finding_count(here)}, {elapsed(event.seconds)}"
-        case _:
-            return None
+class SeenFindings:
+    """Which findings have been shown: when more becomes known of a finding, it is sent again."""
 
+    def __init__(self) -> None:
+        self._ids: set[str] = set()
 
-def is_old(event: ev.AnyEvent, told: set[str]) -> bool:
-    """Whether this is a finding that was told before; `told` is kept up to date."""
-    if not isinstance(event, ev.FindingMade):
-        return False
-    old = event.finding.id in told
-    told.add(event.finding.id)
-    return old
-
-
-def progress_for(stream: TextIO, *, quiet: bool) -> Progress:
-    """The display that fits `stream`."""
-    if quiet:
-        return Silence()
-    if stream.isatty() and os.environ.get("TERM") != "dumb":
-        from exportdoctor.cli.live import Live
-
-        return Live(stream)
-    return Lines(stream)
+    def contain(self, event: ev.AnyEvent) -> bool:
+        """Whether the event is about a finding that was shown before; remembers it."""
+        if not isinstance(event, ev.FindingMade):
+            return False
+        seen = event.finding.id in self._ids
+        self._ids.add(event.finding.id)
+        return seen

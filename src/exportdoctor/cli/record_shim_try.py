@@ -1,4 +1,4 @@
-"""Notes what shims did, tried on their own, in a run: as events of it, like everything that is known of it."""
+"""Records the results of `shims try` in a run, as events."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from exportdoctor.store.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from exportdoctor.core.outcome import Frame
-    from exportdoctor.engine.cure.try_shims import Tried
+    from exportdoctor.engine.cure.try_shims import PartTrial
 
 
-def note_tried(found: Sequence[Tried], run: Path) -> None:
-    """Add each result to the run's finding of the failure that it was tried on. Raises StoreError."""
+def record_tries(found: Sequence[PartTrial], run: Path) -> None:
+    """Add each result to the run's finding at the line where the part failed. Raises StoreError."""
     with RunFolder.reopen(run) as folder:
         state = fold(folder.events)
         for tried in found:
@@ -42,7 +42,7 @@ def note_tried(found: Sequence[Tried], run: Path) -> None:
 
 
 def _at(findings: Iterable[Finding], part: str, frame: Frame | None) -> Finding | None:
-    """The part's finding at that line; where no line is known, the part's first without one."""
+    """The part's finding at that line; if no line is known, the part's first without one."""
     mine = [finding for finding in findings if finding.part == part]
     place = (frame.file, frame.line, frame.function) if frame else (None, None, None)
     return next((finding for finding in mine if (finding.file, finding.line, finding.function) == place), None)

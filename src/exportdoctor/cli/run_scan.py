@@ -1,4 +1,4 @@
-"""Decides where a scan's events come from: an earlier run that still holds, or the engine; and where they are kept."""
+"""Starts or resumes a scan: its events come from an earlier run that is still valid, or from the engine."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from typing import Any
 
 import msgspec
 
-from exportdoctor.cli.follow_scan import Manner, follow, tell_result
-from exportdoctor.cli.version import version
+from exportdoctor.cli.follow_scan import OutputOptions, follow, print_result
+from exportdoctor.cli.packages import version
 from exportdoctor.core import events as ev
 from exportdoctor.core.errors import UsageError
 from exportdoctor.core.run_state import RunState, fold
+from exportdoctor.core.scan_options import ScanOptions
 from exportdoctor.core.target import TargetRef
 from exportdoctor.store.digest import changed_sources, request_digest, sources_of
 from exportdoctor.store.places import new_run_id, runs_root
-from exportdoctor.store.run_cache import RunCache, told_again
+from exportdoctor.store.run_cache import RunCache, replay
 from exportdoctor.store.run_folder import RunFolder
 from exportdoctor.store.runs import find_run, register
 
@@ -25,11 +26,11 @@ Events = Generator[ev.AnyEvent]
 
 
 def start(
-    target: TargetRef, options: ev.ScanOptions, *, manner: Manner, out: Path | None, command: tuple[str, ...]
+    target: TargetRef, options: ScanOptions, *, output: OutputOptions, out: Path | None, command: tuple[str, ...]
 ) -> int:
-    """Scan `target` into `out` (None = among the other runs); returns the exit code.
+    """Scan `target` into the folder `out` (None: a new one among the runs); returns the exit code.
 
-    Raises what stops it before there is a run.
+    Raises what prevents the run from starting.
     """
     from exportdoctor.targets import resolve
 
@@ -51,44 +52,44 @@ def start(
         register(run, folder.path)
         if earlier is not None:
             folder.share_logs(earlier.path)
-            events = told_again(earlier, started=first, logs=folder.logs)
+            events = replay(earlier, started=first, logs=folder.logs)
         else:
-            events = _asked(first, folder, answers={})
-        state, code = follow(events, folder, RunState(), manner=manner)
+            events = _engine_events(first, folder, answers={})
+        state, code = follow(events, folder, RunState(), output=output)
     _remember(digest, folder.path, state)
     return code
 
 
-def go_on(which: str, *, manner: Manner, limits: dict[str, Any]) -> int:
-    """Resume the run that `which` names, with new `limits` of ScanOptions; asks nothing that it has an answer to."""
+def resume(which: str, *, output: OutputOptions, limits: dict[str, Any]) -> int:
+    """Continue the run that `which` names, with new `limits` of ScanOptions; known results are not computed again."""
     from exportdoctor.targets import resolve
 
     with RunFolder.reopen(find_run(which)) as folder:
         state = fold(folder.events)
         if state.started is None:
-            raise UsageError(f"{folder.path} was cut off before its first event", hint="Scan again")
+            raise UsageError(f"the run in {folder.path} was cut off before its first event", hint="Scan again")
         if state.finished is not None and state.finished.complete:
-            tell_result(state, folder.path, manner=manner)
+            print_result(state, folder.path, output=output)
             return state.finished.exit_code
         digest = request_digest(resolve(state.started.target).identity(), state.started.options)
         _refuse_changed(folder, digest)
         options = msgspec.structs.replace(state.started.options, **limits)
-        events = _resumed(msgspec.structs.replace(state.started, options=options), folder, state)
-        state, code = follow(events, folder, state, manner=manner)
+        events = _resumed_events(msgspec.structs.replace(state.started, options=options), folder, state)
+        state, code = follow(events, folder, state, output=output)
     _remember(digest, folder.path, state)
     return code
 
 
-def _resumed(first: ev.RunStarted, folder: RunFolder, state: RunState) -> Events:
-    """That a later process goes on, and then what it finds."""
+def _resumed_events(first: ev.RunStarted, folder: RunFolder, state: RunState) -> Events:
+    """RunResumed, then the engine's events."""
     yield ev.RunResumed(at=time.time(), version=version())
-    engine = _asked(first, folder, answers=dict(state.answers))
-    next(engine)  # the run's first event, which it has already
+    engine = _engine_events(first, folder, answers=dict(state.answers))
+    next(engine)  # the run's first event, which is recorded already
     yield from engine
 
 
-def _asked(first: ev.RunStarted, folder: RunFolder, *, answers: dict[str, Any]) -> Events:
-    """The run's first event and then the engine's, which begin after it."""
+def _engine_events(first: ev.RunStarted, folder: RunFolder, *, answers: dict[str, Any]) -> Events:
+    """The run's first event, then the engine's."""
     yield first
     from exportdoctor.engine.scan import scan
     from exportdoctor.engine.scan_request import ScanRequest
@@ -98,18 +99,18 @@ def _asked(first: ev.RunStarted, folder: RunFolder, *, answers: dict[str, Any]) 
 
 
 def _refuse_changed(folder: RunFolder, digest: str) -> None:
-    """Answers from before a change and from after it must not mix in one report."""
+    """Results from before and after a change must not mix in one report."""
     changed = changed_sources(sources_of(folder.events))
     if not changed and folder.noted_request() in {digest, ""}:
         return
-    what = ", ".join(Path(path).name for path in changed[:3]) or "the target, a package or exportdoctor itself"
+    what = ", ".join(Path(path).name for path in changed[:3]) or "the model, a package or exportdoctor"
     raise UsageError(
-        f"{folder.path.name} cannot be resumed: {what} changed since",
-        hint="Scan again; answers that still hold come from the cache",
+        f"{folder.path.name} cannot be resumed: {what} has changed since",
+        hint="Scan again; results that are still valid come from the cache",
     )
 
 
 def _remember(digest: str, path: Path, state: RunState) -> None:
-    """Let the same request be answered by this run next time."""
+    """Let this run answer the same request next time."""
     if state.started is not None and state.finished is not None:
         RunCache().remember(digest, run=state.started.run, path=path, state=state)

@@ -1,125 +1,191 @@
-"""`exportdoctor scan`: the options, as values for whoever conducts the scan."""
+"""`exportdoctor scan`: the options of a scan, as values for `run_scan`."""
 
 from __future__ import annotations
 
 import os
 import sys
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
 from exportdoctor.cli.complete import complete_runs, complete_targets
-from exportdoctor.cli.image_size import ImageSizeType
+from exportdoctor.cli.options import CONTEXT, DEVICE, DTYPE, EXPORTER, IMAGE_SIZE, JSON, QUIET, STATIC, TIMEOUT
+from exportdoctor.cli.packages import require_packages
 from exportdoctor.core.errors import UsageError
-from exportdoctor.core.events import ScanOptions
-from exportdoctor.core.target import BuildOptions, TargetRef
+from exportdoctor.core.scan_options import ScanOptions
+from exportdoctor.core.target import BuildOptions, Device, DType, TargetRef
 
-_POSITIVE = click.FloatRange(min=0, min_open=True)
+if TYPE_CHECKING:
+    from exportdoctor.core.exporters import Exporter
+
 _MOST_JOBS = 4  # each attempt holds the target's graph: more of them cost memory and gain little
-# what may be said of a run that already has its target and its way of asking
+_PACKAGES = {"export": (), "onnx": ("onnx", "onnxscript"), "ort": ("onnx", "onnxscript", "onnxruntime")}
+# the options that --resume accepts; all others are those of the run
 _OF_A_RESUMED_RUN = frozenset({"resume", "timeout", "memory", "jobs", "as_json", "quiet", "tui", "no_cache"})
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@dataclass(frozen=True, kw_only=True)
+class ScanArguments:
+    """The command line of a scan, as click parsed it."""
+
+    target: str | None
+    parts: tuple[str, ...]
+    exporter: Exporter
+    to: Literal["export", "onnx", "ort"]
+    device: Device
+    dtype: DType
+    weights: str
+    image_size: tuple[int, int] | None
+    static: bool
+    modules: tuple[str, ...]
+    exhaustive: bool
+    no_cure: bool
+    shim_files: tuple[str, ...]
+    allow: tuple[Literal["unsound"], ...]
+    timeout: float | None
+    memory: float | None
+    jobs: int | None
+    out: Path | None
+    resume: str | None
+    no_cache: bool
+    as_json: bool
+    quiet: bool
+    tui: bool
+
+    @property
+    def target_ref(self) -> TargetRef:
+        """What to scan, and how to build it."""
+        return TargetRef(
+            ref=self.target or "",
+            parts=self.parts,
+            options=BuildOptions(
+                device=self.device,
+                dtype=self.dtype,
+                weights=self.weights,
+                image_size=self.image_size,
+                static=self.static,
+            ),
+        )
+
+    @property
+    def options(self) -> ScanOptions:
+        """How to scan it."""
+        return ScanOptions(
+            exporter=self.exporter,
+            to=self.to,
+            exhaustive=self.exhaustive,
+            modules=self.modules,
+            cure=not self.no_cure,
+            shim_files=tuple(os.path.abspath(file) for file in self.shim_files),
+            allow=self.allow,
+            jobs=self.jobs or min(_MOST_JOBS, _cores()),
+            timeout=self.timeout,
+            memory_mb=self.memory,
+            use_cache=not self.no_cache,
+        )
+
+    @property
+    def limits(self) -> dict[str, Any]:
+        """The ScanOptions that a resumed run takes from this command line, where they are given."""
+        limits = {"jobs": self.jobs, "timeout": self.timeout, "memory_mb": self.memory}
+        limits["use_cache"] = False if self.no_cache else None
+        return {name: value for name, value in limits.items() if value is not None}
+
+
+@click.command(context_settings=CONTEXT)
 @click.argument("target", required=False, shell_complete=complete_targets)
-@click.option("--part", "parts", multiple=True, metavar="P", help="Scan this part only; may be given again.")
-@click.option(
-    "--exporter",
-    type=click.Choice(["export", "export-strict", "torchscript"]),
-    default="export",
-    show_default=True,
-    help="How to export.",
-)
+@click.option("--part", "parts", multiple=True, metavar="P", help="Scan only this part. Can be repeated.")
+@EXPORTER
 @click.option(
     "--to",
     type=click.Choice(["export", "onnx", "ort"]),
     default="export",
     show_default=True,
-    help="How far to go.",
+    help="How far to go: export only, also translate to ONNX, or also run in ONNX Runtime.",
 )
-@click.option(
-    "--device",
-    type=click.Choice(["auto", "cpu", "cuda"]),
-    default="auto",
-    show_default=True,
-    help="Where the model lives.",
-)
-@click.option(
-    "--dtype",
-    type=click.Choice(["auto", "float32", "float16", "bfloat16"]),
-    default="auto",
-    show_default=True,
-    help="The weights' dtype.",
-)
+@DEVICE
+@DTYPE
 @click.option(
     "--weights",
     default="fake",
     show_default=True,
     metavar="fake|random|PATH",
-    help="Shapes only, random numbers, or a folder with safetensors.",
+    help="fake (shapes only), random, or a folder with safetensors files.",
 )
-@click.option("--image-size", type=ImageSizeType(), metavar="HxW", help="The example image, in pixels.")
-@click.option("--static", is_flag=True, help="Fix every size; the default keeps batch, length and patches dynamic.")
-@click.option("--module", "modules", multiple=True, metavar="FQN", help="Ask this submodule in place of the root.")
-@click.option("--exhaustive", is_flag=True, help="Ask every distinct submodule, not only where a parent fails.")
-@click.option("--no-cure", is_flag=True, help="Do not look for shims.")
-@click.option("--shims", "shim_files", metavar="FILE", multiple=True, help="A Python file with shims of your own.")
+@IMAGE_SIZE
+@STATIC
+@click.option(
+    "--module",
+    "modules",
+    multiple=True,
+    metavar="FQN",
+    help="Export this submodule instead of the whole part. Can be repeated.",
+)
+@click.option(
+    "--exhaustive", is_flag=True, help="Export every distinct submodule, not only those below a failing parent."
+)
+@click.option("--no-cure", is_flag=True, help="Do not search for shims.")
+@click.option(
+    "--shims", "shim_files", metavar="FILE", multiple=True, help="Python file with your own shims. Can be repeated."
+)
 @click.option(
     "--allow",
     multiple=True,
     type=click.Choice(["unsound"]),
-    help="Try shims that silence a guard or an assertion, too.",
+    help="Also try shims that only silence a guard or an assertion.",
 )
+@TIMEOUT
 @click.option(
-    "--timeout",
-    type=_POSITIVE,
-    metavar="S",
-    help="Seconds for one attempt; the default comes from the first, at least 60.",
+    "--memory",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="MiB",
+    help="Memory limit for one export. Default: a share of the free memory.",
 )
-@click.option("--memory", type=_POSITIVE, metavar="MB", help="Memory for one attempt, in MiB.")
-@click.option("--jobs", type=click.IntRange(min=1), metavar="N", help="Attempts at a time.")
-@click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="The run's folder.")
+@click.option("--jobs", type=click.IntRange(min=1), metavar="N", help="Number of exports to run in parallel.")
+@click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Folder for this run.")
 @click.option(
     "--resume",
     metavar="RUN",
     shell_complete=complete_runs,
-    help="Go on with a run that was cut off; asks nothing twice.",
+    help="Continue a run that was cut off, reusing its results.",
 )
-@click.option("--no-cache", is_flag=True, help="Reuse no answer of an earlier run.")
-@click.option("--json", "as_json", is_flag=True, help="The result as JSON.")
-@click.option("--quiet", "-q", is_flag=True, help="No progress on stderr.")
-@click.option("--tui", is_flag=True, help="Watch it in the terminal interface.")
+@click.option("--no-cache", is_flag=True, help="Do not reuse results of earlier runs.")
+@JSON
+@QUIET
+@click.option("--tui", is_flag=True, help="Show the scan in the terminal interface.")
 @click.pass_context
 def scan(context: click.Context, /, **given: Any) -> int:
-    """Find which submodules of TARGET cannot be exported, where and why.
+    """Find which submodules of TARGET fail to export, where and why.
 
     TARGET is a preset (Qwen2.5-VL-3B, -7B, -32B, -72B), a folder with config.json, a hub id,
     or file.py:factory, a callable that returns (module, args[, kwargs[, dynamic_shapes]]).
 
-    Exit code: 0 exports as it is, 1 findings, 2 usage, 3 the target does not build or run,
-    4 our own fault, 130 interrupted.
+    Exit code: 0 exports as is, 1 findings, 2 usage error, 3 the model cannot be built or run,
+    4 internal error, 130 interrupted.
     """
-    if not given["target"] and given["resume"] is None:
+    arguments = ScanArguments(**given)
+    if not arguments.target and arguments.resume is None:
         raise click.UsageError("A TARGET is missing: a preset, a folder, a hub id or file.py:factory", ctx=context)
-    if given["resume"] is not None:
+    if arguments.resume is not None:
         _refuse_other_options(context)
-    if given["tui"]:
-        return _watch(context, given)
-    from exportdoctor.cli.follow_scan import Manner
-    from exportdoctor.cli.run_scan import go_on, start
+    if arguments.tui:
+        return _open_tui(context, arguments)
+    from exportdoctor.cli.follow_scan import OutputOptions
+    from exportdoctor.cli.run_scan import resume, start
 
-    _check_shims(given["shim_files"])
-    _check_packages(given["to"])
-    manner = Manner(as_json=given["as_json"], quiet=given["quiet"])
-    if given["resume"] is not None:
-        return go_on(given["resume"], manner=manner, limits=_limits(given))
+    _check_shims(arguments.shim_files)
+    require_packages(_PACKAGES[arguments.to], option=f"--to {arguments.to}", extra="onnx")
+    output = OutputOptions(as_json=arguments.as_json, quiet=arguments.quiet)
+    if arguments.resume is not None:
+        return resume(arguments.resume, output=output, limits=arguments.limits)
     command = ("exportdoctor", *context.obj)
-    return start(_target(given), _options(given), manner=manner, out=given["out"], command=command)
+    return start(arguments.target_ref, arguments.options, output=output, out=arguments.out, command=command)
 
 
-def _watch(context: click.Context, given: dict[str, Any]) -> int:
-    """Let the terminal interface start this scan and show it; what can be refused at once is refused here."""
+def _open_tui(context: click.Context, arguments: ScanArguments) -> int:
+    """Let the terminal interface start this scan; wrong requests are refused here."""
     from exportdoctor.cli.tui import find_interface
     from exportdoctor.store.places import new_run_id, runs_root
     from exportdoctor.store.runs import find_run
@@ -127,80 +193,33 @@ def _watch(context: click.Context, given: dict[str, Any]) -> int:
 
     interface = find_interface()
     words = [word for word in context.obj if word != "--tui"]
-    if given["resume"] is not None:
-        folder = find_run(given["resume"])
+    if arguments.resume is not None:
+        folder = find_run(arguments.resume)
     else:
-        resolve(_target(given))
-        folder = given["out"] or runs_root() / new_run_id(given["target"])
+        target = arguments.target_ref
+        resolve(target)
+        folder = arguments.out or runs_root() / new_run_id(target.ref)
         words += ["--out", str(folder)]
     return interface(folder, scan=(sys.executable, "-m", "exportdoctor", *words, "--quiet"))
 
 
 def _check_shims(files: tuple[str, ...]) -> None:
-    """A user's file that cannot be used is refused before anything runs."""
+    """Refuse a file with shims that cannot be used, before anything runs."""
     if files:
         from exportdoctor.shims import registry
 
         registry(files)
 
 
-def _check_packages(to: str) -> None:
-    """A stage whose packages are missing is refused before anything runs."""
-    from importlib.util import find_spec
-
-    needed = {"onnx": ("onnx", "onnxscript"), "ort": ("onnx", "onnxscript", "onnxruntime")}.get(to, ())
-    missing = [name for name in needed if find_spec(name) is None]
-    if missing:
-        what = " and ".join(missing)
-        raise UsageError(f"--to {to} needs {what}, which is not installed", hint="pip install 'exportdoctor[onnx]'")
-
-
-def _target(given: dict[str, Any]) -> TargetRef:
-    return TargetRef(
-        ref=given["target"],
-        parts=given["parts"],
-        options=BuildOptions(
-            device=given["device"],
-            dtype=given["dtype"],
-            weights=given["weights"],
-            image_size=given["image_size"],
-            static=given["static"],
-        ),
-    )
-
-
-def _options(given: dict[str, Any]) -> ScanOptions:
-    return ScanOptions(
-        exporter=given["exporter"],
-        to=given["to"],
-        exhaustive=given["exhaustive"],
-        modules=given["modules"],
-        cure=not given["no_cure"],
-        shim_files=tuple(os.path.abspath(file) for file in given["shim_files"]),
-        allow=given["allow"],
-        jobs=given["jobs"] or min(_MOST_JOBS, _cores()),
-        timeout=given["timeout"],
-        memory_mb=given["memory"],
-        use_cache=not given["no_cache"],
-    )
-
-
-def _limits(given: dict[str, Any]) -> dict[str, Any]:
-    """The options that a resumed run takes from this command line, where they are given."""
-    limits = {"jobs": given["jobs"], "timeout": given["timeout"], "memory_mb": given["memory"]}
-    limits["use_cache"] = False if given["no_cache"] else None
-    return {name: value for name, value in limits.items() if value is not None}
-
-
 def _refuse_other_options(context: click.Context) -> None:
-    """A resumed run keeps its target and its way of asking: answers of two kinds must not mix."""
+    """A resumed run keeps its target and options: results of two kinds must not mix."""
     default = click.core.ParameterSource.DEFAULT
     for parameter in context.command.params:
         name = parameter.name or ""
         if name not in _OF_A_RESUMED_RUN and context.get_parameter_source(name) not in (default, None):
             raise UsageError(
                 f"{parameter.opts[0]} does not go with --resume: the run keeps its target and options",
-                hint="Leave it out, or scan anew",
+                hint="Leave it out, or start a new scan",
             )
 
 

@@ -1,47 +1,46 @@
-"""`exportdoctor shims`: the known cures, whether they fit what is installed, and what each of them changes."""
+"""`exportdoctor shims`: lists shims, shows what one changes, and tries some on a model."""
 
 from __future__ import annotations
 
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
 import click
 
 from exportdoctor.cli.complete import complete_runs, complete_targets
-from exportdoctor.cli.image_size import ImageSizeType
-from exportdoctor.cli.record_shim_try import note_tried
-from exportdoctor.cli.terminal import style_of, write_out
+from exportdoctor.cli.options import CONTEXT, EXPORTER, IMAGE_SIZE, JSON, STATIC
+from exportdoctor.cli.record_shim_try import record_tries
+from exportdoctor.cli.terminal import style_of, table_style, write_out
 from exportdoctor.core.codec import pretty
 from exportdoctor.core.errors import ExitCode
-from exportdoctor.core.events import ScanOptions
+from exportdoctor.core.scan_options import ScanOptions
 from exportdoctor.report import wording
 from exportdoctor.report.canvas import Canvas, Span
-from exportdoctor.shims import SOUNDNESS_MEANS, Shim, difference, find, installed_versions, registry
+from exportdoctor.shims import SOUNDNESS_MEANS, Shim, find, installed_versions, registry
 from exportdoctor.store.runs import find_run
 from exportdoctor.targets import resolve
 
-_ENDLESS = 10_000
 _COLOURS = {"exact": "green", "signature": "green", "precondition": "yellow", "specialised": "yellow"}
-_FILES = click.option("--shims", "files", metavar="FILE", multiple=True, help="A Python file with shims of your own.")
-_JSON = click.option("--json", "as_json", is_flag=True, help="As JSON.")
+_FILES = click.option(
+    "--shims", "files", metavar="FILE", multiple=True, help="Python file with your own shims. Can be repeated."
+)
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(context_settings=CONTEXT)
 def shims() -> None:
-    """List the known cures, show one, try some on a target."""
+    """List and show shims, or try some on a model."""
 
 
 @shims.command("list")
-@click.option("--provider", metavar="NAME", help="Those of one provider only.")
-@click.option("--fitting", is_flag=True, help="Those that fit the installed versions only.")
+@click.option("--provider", metavar="NAME", help="List only shims of this provider.")
+@click.option("--fitting", is_flag=True, help="List only shims that fit the installed versions.")
 @_FILES
-@_JSON
-def list_them(provider: str | None, fitting: bool, files: tuple[str, ...], as_json: bool) -> int:
-    """List every shim: its provider, how sound it is, and whether it fits the installed versions."""
+@JSON
+def list_shims(provider: str | None, fitting: bool, files: tuple[str, ...], as_json: bool) -> int:
+    """List all shims: provider, soundness, and whether they fit the installed versions."""
     versions = installed_versions()
     found = [shim for shim in registry(files) if provider in (None, shim.provider)]
     found = [shim for shim in found if not fitting or shim.fits(versions) is None]
@@ -52,15 +51,15 @@ def list_them(provider: str | None, fitting: bool, files: tuple[str, ...], as_js
     return ExitCode.EXPORTS
 
 
-@shims.command()
+@shims.command("show")
 @click.argument("name", metavar="ID")
 @_FILES
-@_JSON
-def show(name: str, files: tuple[str, ...], as_json: bool) -> int:
-    """Tell all of one shim, with the diff of what it replaces."""
+@JSON
+def show_shim(name: str, files: tuple[str, ...], as_json: bool) -> int:
+    """Describe a shim, with the diff of what it replaces."""
     shim, versions = find(name, files=files), installed_versions()
     if as_json:
-        write_out(pretty({**_record(shim, versions), "diff": difference(shim)}).decode())
+        write_out(pretty({**_record(shim, versions), "diff": shim.diff()}).decode())
     else:
         write_out(_sheet(shim, versions))
     return ExitCode.EXPORTS
@@ -69,22 +68,31 @@ def show(name: str, files: tuple[str, ...], as_json: bool) -> int:
 @shims.command("try")
 @click.argument("name", metavar="ID[+ID...]")
 @click.argument("target", shell_complete=complete_targets)
-@click.option("--part", "parts", multiple=True, metavar="P", help="Try it on this part only; may be given again.")
+@click.option("--part", "parts", multiple=True, metavar="P", help="Try it only on this part. Can be repeated.")
+@EXPORTER
 @click.option(
-    "--exporter", type=click.Choice(["export", "export-strict", "torchscript"]), default="export", help="How to export."
+    "--weights",
+    default="fake",
+    show_default=True,
+    metavar="fake|random|PATH",
+    help="fake (shapes only), random, or a folder with safetensors files.",
 )
-@click.option("--weights", default="fake", metavar="fake|random|PATH", help="As in a scan.")
-@click.option("--image-size", type=ImageSizeType(), metavar="HxW", help="The example image, in pixels.")
-@click.option("--static", is_flag=True, help="Fix every size.")
-@click.option("--timeout", type=click.FloatRange(min=0, min_open=True), metavar="S", help="Seconds for one attempt.")
-@click.option("--run", metavar="RUN", shell_complete=complete_runs, help="Note what they do in this run, too.")
+@IMAGE_SIZE
+@STATIC
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="S",
+    help="Timeout for one export, in seconds. Default: 600.",
+)
+@click.option("--run", metavar="RUN", shell_complete=complete_runs, help="Also record the results in this run.")
 @_FILES
-@_JSON
-def try_them(name: str, target: str, files: tuple[str, ...], as_json: bool, run: str | None, **given: Any) -> int:
-    """Apply one shim, or several joined by +, to a target's parts, and tell what each part does then.
+@JSON
+def try_on_target(name: str, target: str, files: tuple[str, ...], as_json: bool, run: str | None, **given: Any) -> int:
+    """Export the parts of TARGET without and with the shim ID (several are joined by +), and show the results.
 
-    Exit code: 0 every part exports and its numbers agree with eager's, 1 not so. A specialised set may refuse others
-    than the example's sizes and values.
+    Exit code: 0 every part exports and its outputs match eager, 1 otherwise. A specialised set of shims need only match
+    at the example's sizes and values.
     """
     from exportdoctor.core.target import BuildOptions, TargetRef
     from exportdoctor.engine.cure.try_shims import try_shims
@@ -98,29 +106,28 @@ def try_them(name: str, target: str, files: tuple[str, ...], as_json: bool, run:
     options = ScanOptions(
         exporter=given["exporter"], timeout=given["timeout"], shim_files=tuple(map(os.path.abspath, files))
     )
-    resolve(TargetRef(ref=target, parts=given["parts"], options=build))
+    reference = TargetRef(ref=target, parts=given["parts"], options=build)
+    resolve(reference)
     found = []
-    for tried in try_shims(TargetRef(ref=target, parts=given["parts"], options=build), options, names):
+    for tried in try_shims(reference, options, names):
         found.append(tried)
         if not as_json:
-            write_out(_tried(tried))
+            write_out(_result(tried))
     if folder is not None:
-        note_tried(found, folder)
+        record_tries(found, folder)
     if as_json:
         write_out(pretty(found).decode())
     return ExitCode.EXPORTS if all(tried.cured or tried.exports for tried in found) else ExitCode.FINDINGS
 
 
-def _tried(tried: Any) -> str:
+def _result(tried: Any) -> str:
     """What one part does without the shims and with them."""
     canvas = Canvas(style_of(sys.stdout))
     canvas.paragraph(wording.plain(f"{tried.part} with {' + '.join(tried.shims)}"), colour="title")
     canvas.paragraph(wording.plain(f"before: {tried.before}"), indent=2, hang=4)
     canvas.paragraph(wording.plain(f"after:  {tried.after}"), indent=2, hang=4, colour="green" if tried.cured else "")
     for row in tried.numbers:
-        said = row.trouble or f"max |Δ| {row.max_abs:.1e}, allowed {row.tolerance:.0e}"
-        does = "refuses" if row.refused else "agrees on" if row.holds else "differs on"
-        canvas.paragraph(wording.plain(f"{does} {row.inputs}: {said}"), indent=4)
+        canvas.paragraph(wording.plain(wording.agreement_line(row)), indent=4)
     return canvas.text()
 
 
@@ -143,29 +150,23 @@ def _record(shim: Shim, versions: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _table(found: list[Shim], versions: Mapping[str, str]) -> str:
-    """A block for each provider; on a terminal as wide as that, elsewhere as long as it must be, for grep."""
-    style = style_of(sys.stdout)
-    canvas = Canvas(style if sys.stdout.isatty() else replace(style, width=_ENDLESS))
-    for provider, block in groupby(found, key=lambda shim: shim.provider):
-        rows = [_cells(shim, versions) for shim in block]
+    """A block for each provider."""
+    canvas = Canvas(table_style(sys.stdout))
+    for provider, group in groupby(found, key=lambda shim: shim.provider):
+        rows = [_cells(shim, versions) for shim in group]
         canvas.blank()
         canvas.paragraph(f"{provider} · {wording.count(len(rows), 'shim')}", colour="title")
-        widths = [max(len(row[column].text) for row in rows) for column in range(2)]
-        for row in rows:
-            canvas.columns(row, widths=(*widths, 0), indent=2)
+        canvas.table(rows, indent=2)
     if not found:
-        canvas.paragraph("No shim is like that.")
+        canvas.paragraph("No shims match.")
     return canvas.text()
 
 
 def _cells(shim: Shim, versions: Mapping[str, str]) -> tuple[Span, ...]:
     reason = shim.fits(versions)
     last = Span(shim.title) if reason is None else Span(f"does not fit: {reason}", "dim")
-    return Span(shim.id, "bold" if reason is None else "dim"), Span(shim.soundness, _colour(shim)), last
-
-
-def _colour(shim: Shim) -> str:
-    return _COLOURS.get(shim.soundness, "red")
+    colour = _COLOURS.get(shim.soundness, "red")
+    return Span(shim.id, "bold" if reason is None else "dim"), Span(shim.soundness, colour), last
 
 
 def _sheet(shim: Shim, versions: Mapping[str, str]) -> str:
@@ -178,19 +179,17 @@ def _sheet(shim: Shim, versions: Mapping[str, str]) -> str:
     facts = {
         "provider": shim.provider,
         "soundness": f"{shim.soundness}: {SOUNDNESS_MEANS[shim.soundness]}",
-        "condition": shim.precondition,
+        "valid only if": shim.precondition,
         "fits": "yes" if reason is None else f"no: {reason}",
         "needs": needs,
         "not with": ", ".join(shim.conflicts),
         "upstream": shim.link,
-        "retire when": shim.retire,
+        "not needed if": shim.retire,
     }
-    for name, fact in facts.items():
-        if fact:
-            canvas.columns((Span(name, "dim"), Span(fact)), widths=(12, 0), indent=2)
+    canvas.table([(Span(name, "dim"), Span(fact)) for name, fact in facts.items() if fact], indent=2)
     if shim.does and shim.does.rstrip(".") != shim.title:
         canvas.blank()
         canvas.paragraph(shim.does)
     canvas.blank()
-    canvas.code(difference(shim), indent=0)
+    canvas.code(shim.diff(), indent=0)
     return canvas.text()

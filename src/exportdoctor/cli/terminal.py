@@ -1,22 +1,28 @@
-"""What the streams can show: width, colour, characters. The only place that asks; reports take the answer as values."""
+"""What a stream can show: width, colour, characters. Reports take it as a Style."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import sys
+from dataclasses import replace
 from typing import TextIO
 
 from exportdoctor.report.style import Style
 
 _SYMBOLS = "✓✗◐○☠⧗·…Δ"
-_UNBOUND = 100
+_WIDTH_OF_A_FILE = 100
+_UNLIMITED = 10_000
 
 
 def style_of(stream: TextIO) -> Style:
-    """How a text report looks best on `stream`; a file or pipe gets a fixed width and no colour."""
+    """The style of text on `stream`; a file or pipe gets a fixed width and no colour."""
     terminal = stream.isatty()
-    columns = shutil.get_terminal_size((_UNBOUND, 24)).columns if terminal or "COLUMNS" in os.environ else _UNBOUND
+    columns = (
+        shutil.get_terminal_size((_WIDTH_OF_A_FILE, 24)).columns
+        if terminal or "COLUMNS" in os.environ
+        else _WIDTH_OF_A_FILE
+    )
     return Style(
         width=max(40, columns),
         colour=(terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"),
@@ -24,8 +30,14 @@ def style_of(stream: TextIO) -> Style:
     )
 
 
+def table_style(stream: TextIO) -> Style:
+    """The style for tables: on a terminal as wide as that, elsewhere one line for each row, for grep."""
+    style = style_of(stream)
+    return style if stream.isatty() else replace(style, width=_UNLIMITED)
+
+
 def write_out(text: str) -> None:
-    """The result on stdout; a reader who has seen enough (`| head`) is no error."""
+    """Write the result to stdout; a closed pipe (`| head`) is no error."""
     try:
         sys.stdout.write(text)
         sys.stdout.flush()

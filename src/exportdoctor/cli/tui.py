@@ -1,4 +1,4 @@
-"""`exportdoctor tui`: hands over to the terminal interface, which is found by its entry point and never imported."""
+"""`exportdoctor tui`: starts the terminal interface, which is loaded by its entry point."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Protocol
 import click
 
 from exportdoctor.cli.complete import complete_runs
+from exportdoctor.cli.options import CONTEXT
 from exportdoctor.core.errors import UsageError
 from exportdoctor.store.runs import find_run, run_ids
 
@@ -16,26 +17,26 @@ GROUP = "exportdoctor.tui"
 
 
 class Interface(Protocol):
-    """Shows the run in a folder (None = the list of runs) until the user leaves; returns an exit code.
+    """Shows the run in a folder (None: the list of runs) until the user quits; returns an exit code.
 
-    `scan` is a command line that makes that run, started by the interface; `web` serves the same in a browser.
+    `scan` is a command line that makes that run, started by the interface; `web` serves it to a browser.
     """
 
     def __call__(self, run: Path | None, *, scan: tuple[str, ...] = (), web: bool = False, port: int = 8000) -> int: ...
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(context_settings=CONTEXT)
 @click.argument("run", required=False, shell_complete=complete_runs)
 @click.option("--web", is_flag=True, help="Serve it to a browser on this machine.")
-@click.option("--port", type=click.IntRange(1, 65535), default=8000, show_default=True, help="Where to serve it.")
+@click.option("--port", type=click.IntRange(1, 65535), default=8000, show_default=True, help="Port for --web.")
 def tui(run: str | None, web: bool, port: int) -> int:
-    """Explore RUN in the terminal; the newest one if none is named."""
+    """Browse RUN in the terminal. Default: the newest run."""
     shown = find_run(run) if run or run_ids() else None
     return find_interface()(shown, web=web, port=port)
 
 
 def find_interface(group: str = GROUP) -> Interface:
-    """The interface that is installed under `group`. Raises UsageError with what to install where there is none."""
+    """The interface installed under the entry point `group`. Raises UsageError if there is none."""
     for point in metadata.entry_points(group=group):
         try:
             interface: Interface = point.load()

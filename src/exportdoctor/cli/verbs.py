@@ -1,6 +1,6 @@
-"""The table of verbs. A new verb is a module with a click command named after it, and a row here.
+"""The table of verbs. A verb is a module in this folder with a click command of the same name, and a row here.
 
-The help line stands here so that `exportdoctor --help` imports none of them.
+The help lines are here so that `exportdoctor --help` imports none of the modules.
 """
 
 from __future__ import annotations
@@ -9,23 +9,21 @@ from typing import NamedTuple
 
 
 class Verb(NamedTuple):
-    """`module` below exportdoctor.cli has a click command called `command`."""
+    """The module and command `name`, and its line in `exportdoctor --help`."""
 
     name: str
-    module: str
-    command: str
     help: str
 
 
 VERBS = (
-    Verb("scan", "scan", "scan", "Find which submodules of a target cannot be exported, and why."),
-    Verb("report", "report", "report", "Tell a run again: as text, Markdown, HTML, JSON, JUnit or SARIF."),
-    Verb("repro", "repro", "repro", "Make and verify the minimal script of a finding."),
-    Verb("runs", "runs", "runs", "List the runs."),
-    Verb("known", "known", "known", "Search the known upstream issues."),
-    Verb("shims", "shims", "shims", "List the known cures, show one, try some on a target."),
-    Verb("export", "export", "export", "Write a part as .pt2 or .onnx, cured and proved against eager."),
-    Verb("compare", "compare", "compare", "Tell what changed from one run to another."),
-    Verb("tui", "tui", "tui", "Explore a run in the terminal."),
-    Verb("completion", "completion", "completion", "Print the completion script for a shell."),
+    Verb("scan", "Find which submodules of a model fail to export, and why."),
+    Verb("report", "Print a run as text, Markdown, HTML, JSON, JUnit or SARIF."),
+    Verb("repro", "Make a minimal script that reproduces a finding."),
+    Verb("runs", "List the runs."),
+    Verb("known", "Search the known upstream issues."),
+    Verb("shims", "List and show shims, or try some on a model."),
+    Verb("export", "Export a part to .pt2 or .onnx with shims, and verify the file."),
+    Verb("compare", "Show what changed between two runs."),
+    Verb("tui", "Browse a run in the terminal."),
+    Verb("completion", "Print the completion script for a shell."),
 )

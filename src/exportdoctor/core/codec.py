@@ -1,4 +1,4 @@
-"""The one JSON codec: every event, protocol message and report is written and read here."""
+"""JSON encoding and decoding of records, with decoding errors as StoreError."""
 
 from __future__ import annotations
 

@@ -1,15 +1,16 @@
-"""Every error that a user may see, with what to do about it, and the exit code that goes with each.
+"""Errors that a user may see, each with a hint and an exit code.
 
-A failing export is data and never raised here; these are the cases in which there is nothing to diagnose.
+A failing export is a result, not an error; these are the cases in which there is nothing to diagnose.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """What the process tells its caller."""
+    """The exit code of the process."""
 
     EXPORTS = 0
     FINDINGS = 1
@@ -20,7 +21,7 @@ class ExitCode(IntEnum):
 
 
 class ExportdoctorError(Exception):
-    """An error that is told in one line: what was wrong and what was found, then what to do."""
+    """An error printed in one line: what is wrong, then what to do (`hint`)."""
 
     exit_code = ExitCode.INTERNAL
 
@@ -36,7 +37,7 @@ class ExportdoctorError(Exception):
 
 
 class UsageError(ExportdoctorError):
-    """What was asked for does not exist or does not fit: a preset, a part, a size, a file."""
+    """The request is invalid: a preset, part, size or file does not exist or does not fit."""
 
     exit_code = ExitCode.USAGE
 
@@ -58,4 +59,13 @@ class StoreError(ExportdoctorError):
 
 
 class WorkerLost(ExportdoctorError):
-    """A worker process ended without an answer; the pool turns it into an outcome where a probe was in flight."""
+    """A worker process ended without a reply; the pool turns it into an outcome if a probe was running."""
+
+
+def did_you_mean(name: str, known: Iterable[str], *, most: int = 3) -> str:
+    """`Did you mean 'a' or 'b'? ` for the names that come near `name`, ignoring case; empty if none does."""
+    from difflib import get_close_matches
+
+    spelled = {each.casefold(): each for each in known}
+    near = [repr(spelled[match]) for match in get_close_matches(name.casefold(), spelled, n=most, cutoff=0.5)]
+    return f"Did you mean {' or '.join(near)}? " if near else ""

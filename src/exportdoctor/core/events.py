@@ -5,40 +5,17 @@ Events are appended and never changed; a reader skips the kinds it does not know
 
 from __future__ import annotations
 
-from typing import Literal
-
 import msgspec
 
 from exportdoctor.core.finding import Finding
-from exportdoctor.core.outcome import Exporter, Outcome
+from exportdoctor.core.outcome import Outcome
 from exportdoctor.core.probe import Probe
 from exportdoctor.core.protocol.scan import Captured, Opened
 from exportdoctor.core.report import Evidence, ModuleStatus, PartVerdict, Prescription
+from exportdoctor.core.scan_options import ScanOptions
 from exportdoctor.core.target import TargetRef
 
 SCHEMA = "exportdoctor.events/1"
-
-
-class ScanOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How a scan asks. `timeout` in seconds, none = found from the first attempt; `jobs` attempts at a time.
-
-    `isolation`: attempts are forks of a warm worker, or made by workers that are replaced after any failure; by default
-    forks, unless a CUDA context exists or the platform has none. `modules`: these submodules are asked in place of each
-    part's root.
-    """
-
-    exporter: Exporter = "export"
-    to: str = "export"
-    exhaustive: bool = False
-    cure: bool = True
-    timeout: float | None = None
-    memory_mb: float | None = None
-    jobs: int = 2
-    isolation: Literal["auto", "fork", "process"] = "auto"
-    use_cache: bool = True
-    allow: tuple[str, ...] = ()
-    shim_files: tuple[str, ...] = ()
-    modules: tuple[str, ...] = ()
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event"):

@@ -6,8 +6,9 @@ from typing import Literal
 
 import msgspec
 
+from exportdoctor.core.failure.kinds import FailureKind
 from exportdoctor.core.graph_slice import GraphSlice
-from exportdoctor.core.outcome import Birth, Frame, OpFact
+from exportdoctor.core.outcome import Frame, OpFact, SymbolOrigin
 
 Culprit = Literal["op", "python", "higher_order_op", "pytree", "dynamo", "call"]
 ShimResult = Literal["cured", "moved", "same", "error", "not_applicable"]
@@ -73,7 +74,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     file: str | None
     line: int | None
     source: str | None
-    kind: str
+    kind: FailureKind
     op: str | None
     expression: str | None
     signature: str
@@ -83,7 +84,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     known_issues: tuple[KnownIssueRecord, ...] = ()
     shims_tried: tuple[ShimTry, ...] = ()
     repro: Repro | None = None
-    born: tuple[Birth, ...] = ()
+    origins: tuple[SymbolOrigin, ...] = msgspec.field(default=(), name="born")
     last_op: OpFact | None = None
     modules: tuple[str, ...] = ()
     only_inside: str | None = None

@@ -5,15 +5,36 @@ Frames run outermost first, as Python prints them; exceptions run outermost firs
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Literal
 
 import msgspec
 
 from exportdoctor.core.graph_slice import GraphSlice
 
-Stage = Literal["build", "capture", "export", "decompose", "translate", "load", "run", "numbers"]
-Exporter = Literal["export", "export-strict", "torchscript"]
-OutcomeStatus = Literal["passed", "failed", "crashed", "timed_out", "out_of_memory", "not_applicable", "shim_trouble"]
+Stage = Literal["build", "capture", "export", "decompose", "translate", "load", "run", "numbers", "save"]
+
+
+class OutcomeStatus(StrEnum):
+    """How an attempt ended. What kind of failure it shows is `FailureKind` in core/failure/kinds.py."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    CRASHED = "crashed"
+    TIMED_OUT = "timed_out"
+    OUT_OF_MEMORY = "out_of_memory"
+    NOT_APPLICABLE = "not_applicable"
+    SHIM_TROUBLE = "shim_trouble"
+
+    @property
+    def is_conclusive(self) -> bool:
+        """Whether another attempt would end in the same way: it passed, or an exception was raised."""
+        return self in {OutcomeStatus.PASSED, OutcomeStatus.FAILED}
+
+    @property
+    def ended_the_process(self) -> bool:
+        """Whether the attempt's process died or was killed: no exception, and the stack is not reliable."""
+        return self in {OutcomeStatus.CRASHED, OutcomeStatus.TIMED_OUT, OutcomeStatus.OUT_OF_MEMORY}
 
 
 class Frame(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,7 +64,7 @@ class ExceptionFact(msgspec.Struct, frozen=True, kw_only=True):
         return self.type.rpartition(".")[2]
 
 
-class Birth(msgspec.Struct, frozen=True, kw_only=True):
+class SymbolOrigin(msgspec.Struct, frozen=True, kw_only=True):
     """Where an unbacked symbol was made: the op that made it and the user's frame that asked for it."""
 
     symbol: str
@@ -69,7 +90,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     stage: Stage
     exceptions: tuple[ExceptionFact, ...]
     frames: tuple[Frame, ...] = ()
-    births: tuple[Birth, ...] = ()
+    origins: tuple[SymbolOrigin, ...] = msgspec.field(default=(), name="births")
     op: OpFact | None = None
     custom_ops: tuple[str, ...] | None = None
     guard: Frame | None = None
@@ -135,4 +156,4 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def passed(self) -> bool:
         """Whether every stage asked for succeeded."""
-        return self.status == "passed"
+        return self.status == OutcomeStatus.PASSED

@@ -6,7 +6,7 @@ import hashlib
 
 import msgspec
 
-from exportdoctor.core.outcome import Exporter
+from exportdoctor.core.exporters import Exporter
 
 
 class Probe(msgspec.Struct, frozen=True, kw_only=True):

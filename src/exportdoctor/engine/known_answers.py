@@ -17,7 +17,7 @@ from exportdoctor.store.outcome_cache import OutcomeCache
 
 
 @dataclass
-class Answers:
+class KnownAnswers:
     """`question` tells the captured question that a probe is about; `sources` are what every answer rests on."""
 
     request: ScanRequest
@@ -53,7 +53,7 @@ class Answers:
         """For later runs."""
         key = self._key(probe) if self._cache is not None else None
         if self._cache is not None and key is not None:
-            self._cache.put(key, outcome)
+            self._cache.add(key, outcome)
 
     def close(self) -> None:
         """Put the cache in order."""
@@ -73,7 +73,7 @@ class Answers:
         if same is None or not same.done() or same.cancelled():
             return None
         outcome = same.result()
-        return msgspec.structs.replace(outcome, probe=probe.id) if outcome.status in ("passed", "failed") else None
+        return msgspec.structs.replace(outcome, probe=probe.id) if outcome.status.is_conclusive else None
 
     def _key(self, probe: Probe) -> str | None:
         """The cache's key; None for a question that means nothing outside this run's processes."""

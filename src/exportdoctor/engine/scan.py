@@ -10,13 +10,12 @@ import sys
 import time
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack, closing
-from difflib import get_close_matches
 
 import msgspec
 import psutil
 
 from exportdoctor.core import events as ev
-from exportdoctor.core.errors import ExitCode, UsageError
+from exportdoctor.core.errors import ExitCode, UsageError, did_you_mean
 from exportdoctor.core.protocol.scan import Capture, Captured, Open, Opened
 from exportdoctor.engine.part.part_scan import PartScan
 from exportdoctor.engine.pool.launch import Launcher, Spawn
@@ -24,7 +23,7 @@ from exportdoctor.engine.pool.limits import Limits
 from exportdoctor.engine.pool.replies import accepted, captured
 from exportdoctor.engine.pool.worker_pool import Pool
 from exportdoctor.engine.scan_request import ScanRequest
-from exportdoctor.engine.scheduler import Asking
+from exportdoctor.engine.scheduler import ProbeScheduler
 
 _SHARE_OF_MEMORY = 0.8
 
@@ -59,7 +58,7 @@ def _events(request: ScanRequest, launcher: Launcher) -> Iterator[ev.AnyEvent]:
         yield ev.TargetOpened(opened=opened)
         yield from (ev.Noted(text=text) for text in opened.notes)
         limits = Limits(fixed=options.timeout, memory_mb=options.memory_mb or _fair_share_mb(options.jobs))
-        asking = stack.enter_context(closing(Asking(pool, request, opened, limits)))
+        asking = stack.enter_context(closing(ProbeScheduler(pool, request, opened, limits)))
         waiting: list[Captured] = []
         for name in opened.parts:
             yield ev.Stepped(text=f"capturing {name}")
@@ -83,19 +82,18 @@ def _events(request: ScanRequest, launcher: Launcher) -> Iterator[ev.AnyEvent]:
     yield ev.RunFinished(exit_code=int(code), seconds=seconds, peak_rss_mb=asking.peak_rss_mb)
 
 
-def _begin(asking: Asking, found: Captured, opened: Opened) -> Iterator[ev.AnyEvent]:
+def _begin(asking: ProbeScheduler, found: Captured, opened: Opened) -> Iterator[ev.AnyEvent]:
     part = PartScan(found, options=asking.request.options, versions=opened.environment)
     yield from asking.add(part, forward_seconds=found.seconds)
     yield from asking.step()
 
 
-def _refuse_unknown(modules: tuple[str, ...], asking: Asking) -> None:
+def _refuse_unknown(modules: tuple[str, ...], asking: ProbeScheduler) -> None:
     """A submodule that no part calls cannot be asked."""
     called = {fqn for part in asking.parts.values() for fqn in part.chart.facts}
     unknown = next((fqn for fqn in modules if fqn not in called), None)
     if unknown is not None:
-        near = get_close_matches(unknown, called, n=3, cutoff=0.5)
-        hint = f"Did you mean {' or '.join(near)}?" if near else "Leave --module out to see them all"
+        hint = did_you_mean(unknown, called) or "Scan without --module to see them all"
         raise UsageError(f"No part calls a submodule {unknown!r}", hint=hint)
 
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from exportdoctor.core.events import ScanOptions
 from exportdoctor.core.outcome import Outcome
+from exportdoctor.core.scan_options import ScanOptions
 from exportdoctor.core.target import TargetRef
 
 

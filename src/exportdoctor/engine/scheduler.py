@@ -15,10 +15,12 @@ import msgspec
 
 from exportdoctor.core import events as ev
 from exportdoctor.core.errors import WorkerLost
+from exportdoctor.core.exporters import EXPORTERS
 from exportdoctor.core.outcome import Outcome
 from exportdoctor.core.probe import Probe
-from exportdoctor.core.protocol.scan import TWIN, Capture, Captured, Opened, Prepare, Refused
-from exportdoctor.engine.known_answers import Answers
+from exportdoctor.core.protocol.reply import Refused
+from exportdoctor.core.protocol.scan import SMALL_MODEL, Capture, Captured, Opened, Prepare
+from exportdoctor.engine.known_answers import KnownAnswers
 from exportdoctor.engine.part.part_scan import PartScan
 from exportdoctor.engine.pool.limits import Limits
 from exportdoctor.engine.pool.replies import captured
@@ -32,7 +34,7 @@ _EARLY = 600.0
 
 
 @dataclass
-class Asking:
+class ProbeScheduler:
     """All parts of one scan share it, so that two parts' attempts run side by side."""
 
     pool: Pool
@@ -49,7 +51,7 @@ class Asking:
     _early: dict[str, tuple[str, Flight]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._answers = Answers(self.request, self.opened.sources, self._question)
+        self._answers = KnownAnswers(self.request, self.opened.sources, self._question)
 
     def add(self, part: PartScan, *, forward_seconds: float) -> Iterator[ev.AnyEvent]:
         """Begin a part whose eager forward took so long."""
@@ -65,7 +67,7 @@ class Asking:
         """
         options = self.request.options
         alone = options.jobs > 1 and self.opened.isolation == "fork" and self.opened.weights == "fake"
-        if not alone or options.modules or options.exporter == "torchscript" or self.request.answers:
+        if not alone or options.modules or EXPORTERS[options.exporter].bakes_values or self.request.answers:
             return
         limit = max(self.limits.timeout, _EARLY) if self.limits.fixed is None else self.limits.fixed
         template = Probe(
@@ -108,7 +110,7 @@ class Asking:
             if not part.has_root_failed() or part.name in self._sought:
                 continue
             self._sought.add(part.name)
-            twin = self._twin_of(part) if self.opened.twins else None
+            twin = self._twin_of(part) if self.opened.has_small_model else None
             if isinstance(twin, Refused):
                 yield ev.Noted(text=f"{part.name}: {twin.message}")
             found = twin if isinstance(twin, Captured) else None
@@ -117,9 +119,9 @@ class Asking:
     def _twin_of(self, part: PartScan) -> Captured | Refused:
         """The part of the small twin, captured, or why there is none."""
         try:
-            return self.pool.capture(Capture(part=part.name + TWIN, exporter=self.request.options.exporter))
+            return self.pool.capture(Capture(part=part.name + SMALL_MODEL, exporter=self.request.options.exporter))
         except WorkerLost as error:
-            return Refused(stage="build", part=part.name, message=f"There is no small twin: {error.message}")
+            return Refused(message=f"There is no small twin: {error.message}")
 
     def close(self) -> None:
         """Put the cache in order, however the scan ends."""
@@ -201,9 +203,9 @@ class Asking:
         return self._part_of(probe).call_fact(probe).question
 
     def _part_of(self, probe: Probe) -> PartScan:
-        return self.parts[probe.part.removesuffix(TWIN)]
+        return self.parts[probe.part.removesuffix(SMALL_MODEL)]
 
 
 def _is_of_a_search(probe: Probe) -> bool:
     """Whether a search for a cure waits for it: such a search asks one thing after the other, and takes longest."""
-    return bool(probe.shims) or probe.part.endswith(TWIN)
+    return bool(probe.shims) or probe.part.endswith(SMALL_MODEL)

@@ -10,13 +10,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 from exportdoctor.core.codec import decode, encode
-from exportdoctor.core.errors import ExportdoctorError, TargetError, UsageError, WorkerLost
-from exportdoctor.core.protocol.export import AnyReply, Doing, ExportResult, Order, Refused
+from exportdoctor.core.errors import WorkerLost
+from exportdoctor.core.protocol.export import ExportProgress, ExportReply, ExportRequest, ExportResult
+from exportdoctor.core.protocol.reply import Refused
 
 _ROOT = str(Path(__file__).resolve().parents[2])
 
 
-def asked(order: Order, doing: Callable[[str], None]) -> ExportResult:
+def asked(order: ExportRequest, doing: Callable[[str], None]) -> ExportResult:
     """What the worker made. Raises UsageError and TargetError as the worker says, WorkerLost where it died."""
     process = _started()
     try:
@@ -26,14 +27,14 @@ def asked(order: Order, doing: Callable[[str], None]) -> ExportResult:
             process.stdin.write(encode(order) + b"\n")
             process.stdin.flush()
         for line in process.stdout:
-            reply: AnyReply = decode(line, AnyReply)
+            reply: ExportReply = decode(line, ExportReply)
             match reply:
-                case Doing(what=what):
+                case ExportProgress(what=what):
                     doing(what)
                 case ExportResult():
                     return reply
                 case Refused():
-                    raise _error(reply)
+                    raise reply.to_error()
         raise WorkerLost(f"The process that makes the files has ended{_how(process)}", hint=_told(process))
     finally:
         _end(process)
@@ -54,15 +55,6 @@ def _started() -> subprocess.Popen[bytes]:
         env=environment,
         process_group=0,
     )
-
-
-def _error(refused: Refused) -> ExportdoctorError:
-    match refused.fault:
-        case "usage":
-            return UsageError(refused.message, hint=refused.hint)
-        case "target":
-            return TargetError(refused.message, hint=refused.hint, stack=refused.stack)
-    return WorkerLost("\n".join([refused.message, *refused.stack]), hint=refused.hint)
 
 
 def _how(process: subprocess.Popen[bytes]) -> str:

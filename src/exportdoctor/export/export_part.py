@@ -8,13 +8,13 @@ from pathlib import Path
 
 import msgspec
 
-from exportdoctor.core.protocol.export import ExportResult, Order
+from exportdoctor.core.protocol.export import ExportRequest, ExportResult
 from exportdoctor.export.client import asked
 from exportdoctor.export.install_files import check_output_path, draft_folder, install, write_draft
 from exportdoctor.export.proof_file import as_json, as_markdown, proof_file
 from exportdoctor.export.shims_module import CACHES, ModuleHeader, file_name, shims_module
-from exportdoctor.export.summary import headline
-from exportdoctor.shims import Shim, find, in_order, installed_versions
+from exportdoctor.report.wording import export_headline
+from exportdoctor.shims import Shim, find, installed_versions, order_shims
 
 _KEPT = ("proved", "specialised")
 
@@ -23,13 +23,13 @@ _KEPT = ("proved", "specialised")
 class InstalledExport:
     """What was made, and the files that are there now, the one asked for first."""
 
-    order: Order
+    order: ExportRequest
     handed: ExportResult
     shims: tuple[Shim, ...]
     placed: tuple[Path, ...]
 
 
-def export_part(order: Order, *, output: Path, command: str, doing: Callable[[str], None]) -> InstalledExport:
+def export_part(order: ExportRequest, *, output: Path, command: str, doing: Callable[[str], None]) -> InstalledExport:
     """Make the files beside `output`, prove them, and put them there if their numbers hold. Raises what stops it."""
     check_output_path(output)
     with draft_folder(output.parent, order.stem) as draft:
@@ -37,7 +37,7 @@ def export_part(order: Order, *, output: Path, command: str, doing: Callable[[st
         names = tuple(handed.shims)
         if handed.needs_caches and CACHES not in names:
             names = (*names, CACHES)
-        shims = in_order([_find_shim(name, order) for name in names])
+        shims = order_shims([_find_shim(name, order) for name in names])
         final = _install(order, handed, draft, output.parent) if handed.verdict in _KEPT else ()
         texts = _texts(order, handed, shims, command)
         for name, data in texts.items():
@@ -47,20 +47,20 @@ def export_part(order: Order, *, output: Path, command: str, doing: Callable[[st
         )
 
 
-def _find_shim(name: str, order: Order) -> Shim:
+def _find_shim(name: str, order: ExportRequest) -> Shim:
     kind, _, axis = name.partition(":")
     axes = {axis: ()} if kind == "static-dim" and axis else None
     return find(name, files=order.shim_files, axes=axes)
 
 
-def _install(order: Order, handed: ExportResult, draft: Path, folder: Path) -> tuple[Path, ...]:
+def _install(order: ExportRequest, handed: ExportResult, draft: Path, folder: Path) -> tuple[Path, ...]:
     """Weights first, so that no file is there whose weights are not."""
     data = [name for one in handed.files for name in one.data]
     moved = install(draft, folder, [*data, *(one.name for one in handed.files)])
     return (*moved[len(data) :], *moved[: len(data)])
 
 
-def _texts(order: Order, handed: ExportResult, shims: Sequence[Shim], command: str) -> dict[str, bytes]:
+def _texts(order: ExportRequest, handed: ExportResult, shims: Sequence[Shim], command: str) -> dict[str, bytes]:
     texts = {f"{order.stem}.proof.json": as_json(proof_file(order, handed, shims, command))}
     texts[f"{order.stem}.proof.md"] = as_markdown(order, handed, shims, command).encode()
     if shims and handed.verdict in _KEPT:
@@ -72,7 +72,7 @@ def _texts(order: Order, handed: ExportResult, shims: Sequence[Shim], command: s
             made_by=command,
             versions={name: value for name, value in known.items() if name in kept},
             program=handed.files[0].name if handed.files else "",
-            proved=headline(order, handed),
+            proved=export_headline(order, handed),
             imports=handed.imports,
             image_input=order.image_input,
         )

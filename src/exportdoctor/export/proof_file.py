@@ -8,8 +8,8 @@ import msgspec
 
 from exportdoctor.core.codec import pretty
 from exportdoctor.core.outcome import Agreement
-from exportdoctor.core.protocol.export import ExportResult, Order, Precision, Trouble, Written
-from exportdoctor.export.summary import headline, lines_of
+from exportdoctor.core.protocol.export import ExportedFile, ExportRequest, ExportResult, Precision, StageFailure
+from exportdoctor.report.wording import agreement_cell, export_headline, export_lines
 from exportdoctor.shims import Shim
 
 SCHEMA = "exportdoctor.proof/1"
@@ -34,11 +34,11 @@ class ProofFile(msgspec.Struct, frozen=True, kw_only=True):
     command: str
     image_input: bool
     shims: tuple[ShimRecord, ...]
-    files: tuple[Written, ...]
+    files: tuple[ExportedFile, ...]
     numbers: tuple[Agreement, ...]
     ran_in: str
     imports: tuple[str, ...] = ()
-    trouble: Trouble | None = None
+    trouble: StageFailure | None = None
     precision: Precision | None = None
     notes: tuple[str, ...] = ()
     weights: str = ""
@@ -49,7 +49,7 @@ class ProofFile(msgspec.Struct, frozen=True, kw_only=True):
     environment: dict[str, str] = {}
 
 
-def proof_file(order: Order, handed: ExportResult, shims: Sequence[Shim], command: str) -> ProofFile:
+def proof_file(order: ExportRequest, handed: ExportResult, shims: Sequence[Shim], command: str) -> ProofFile:
     """The record of what was made and what it computed."""
     return ProofFile(
         target=order.target.ref,
@@ -84,22 +84,16 @@ def as_json(proof: ProofFile) -> bytes:
     return pretty(proof)
 
 
-def as_markdown(order: Order, handed: ExportResult, shims: Sequence[Shim], command: str) -> str:
+def as_markdown(order: ExportRequest, handed: ExportResult, shims: Sequence[Shim], command: str) -> str:
     """The same for a reader."""
     used = [shim for shim in shims if shim.id in handed.shims]
-    rows = [f"| {row.inputs} | {_format_row(row)} |" for row in handed.numbers]
+    rows = [f"| {row.inputs} | {agreement_cell(row)} |" for row in handed.numbers]
     sections = [
-        f"# {headline(order, handed)}",
+        f"# {export_headline(order, handed)}",
         f"`{command}`",
         "\n".join(f"- **{shim.id}** ({shim.soundness}): {shim.title}" for shim in used) or "No shims.",
-        "\n".join(["| inputs | beside eager, without shims |", "|---|---|", *rows]),
-        "```\n" + "\n".join(lines_of(order, handed, shims)) + "\n```",
+        "\n".join(["| inputs | compared with unpatched eager |", "|---|---|", *rows]),
+        "```\n" + "\n".join(export_lines(order, handed, shims)) + "\n```",
         ", ".join(f"{name} {version}" for name, version in handed.environment.items()),
     ]
     return "\n\n".join(sections) + "\n"
-
-
-def _format_row(row: Agreement) -> str:
-    if row.trouble:
-        return row.trouble.replace("|", "\\|")
-    return f"largest difference {row.max_abs:.2g}, relative {row.max_rel:.2g}, allowed {row.tolerance:.2g}"

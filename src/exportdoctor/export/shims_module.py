@@ -22,7 +22,7 @@ from exportdoctor.store.places import slug
 
 CACHES = "register-cache-pytree"
 _CALL = "exportdoctor.shims.export_call"
-_EXPORTING = "exportdoctor.shims.exporting"
+_EXPORTING = "exportdoctor.shims.torch_export"
 _PLAIN_IMAGE = "exportdoctor.worker.export.image_input"
 _RECORD = "exportdoctor.shims.record"
 
@@ -158,7 +158,7 @@ def _expression(bundler: SourceBundler, shim: Shim) -> str:
     except (OSError, TypeError, SyntaxError, LookupError) as error:
         raise UsageError(
             f"The source of the shim {shim.id} cannot be carried into a file of its own: {error}",
-            hint="The program is written; its shims can be applied with exportdoctor.shims.applying",
+            hint="The program is written; its shims can be applied with exportdoctor.shims.apply_shims",
         ) from error
 
 

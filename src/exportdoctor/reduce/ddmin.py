@@ -1,7 +1,6 @@
 """Delta debugging: the smallest part of a set that still matters.
 
-The only place that removes items from a tuple by asking. Invariant: what remains is a subset in its old
-order.
+What remains is a subset in its old order.
 """
 
 from __future__ import annotations

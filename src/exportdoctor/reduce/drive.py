@@ -1,28 +1,24 @@
-"""Runs a search against whoever can judge its candidates: one at a time, or from a log of earlier verdicts.
+"""Runs a search against an oracle that judges its candidates.
 
-The only place where a search meets verdicts; drive_parallel.py adds another oracle and nothing else. The
-invariant: smallest, closest, asked and answer depend on the verdicts alone, not on the driver, its width or
-its log.
+The result (smallest, closest, asked, answer) depends on the verdicts alone: not on whether the oracle judges one
+candidate at a time or several (parallel_oracle.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Hashable, Iterable, Sized
+from collections import deque
+from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Sized
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeAlias, TypeVar, cast
 
-from exportdoctor.reduce.ledger import Ledger
-from exportdoctor.reduce.lookahead import Lookahead
 from exportdoctor.reduce.search import Search
-from exportdoctor.reduce.verdict import Ended, Flaky, NotInteresting, Reduced, Step, Verdict
+from exportdoctor.reduce.verdict import Ended, NotInteresting, Reduced, Step, Verdict
 
 C = TypeVar("C")
 C_contra = TypeVar("C_contra", contravariant=True)
 R = TypeVar("R")
-T = TypeVar("T")
 
 Steps: TypeAlias = Generator[Step[C], None, Reduced[C, R]]
-Log: TypeAlias = Iterable[tuple[Hashable, Verdict]]
 
 
 def itself(candidate: Hashable) -> Hashable:
@@ -37,39 +33,54 @@ def size_of(candidate: object) -> int:
 
 @dataclass(frozen=True)
 class Terms(Generic[C]):
-    """What a drive may cost, and how it knows and weighs candidates.
+    """What a drive may cost, and how it identifies and measures candidates.
 
-    - `questions`: at most so many distinct candidates, known ones included, so that a resumed run ends where
-      an uninterrupted one would. A parallel driver may waste a few more on what turns out not to be needed.
-    - `should_stop`: asked before each question that nobody has answered yet: a clock, or a flag that Ctrl-C
-      sets
-    - `confirmations`: how often the result is asked again at the end, past the cache and on top of
-      `questions`
-    - `size`, `distance`: for the smallest interesting candidate, and the closest passing one; without a
-      `distance`, the nearest in size
-    - `log`: earlier verdicts by key; a log that contradicts itself ends the drive as flaky
+    - `questions`: the most distinct candidates that are judged
+    - `should_stop`: called before each new candidate: a clock, or a flag that Ctrl-C sets
+    - `key`: what identifies a candidate, where it cannot be hashed itself
+    - `size`, `distance`: for the smallest interesting candidate and the closest passing one; without a `distance`,
+      the nearest in size
     """
 
     questions: int | None = None
     should_stop: Callable[[], bool] = lambda: False
-    confirmations: int = 0
     key: Callable[[C], Hashable] = itself
     size: Callable[[C], int] = size_of
     distance: Callable[[C, C], int] | None = None
-    log: Log = ()
 
-    def apart(self, one: C, other: C) -> int:
+    def distance_between(self, one: C, other: C) -> int:
         """How far two candidates are apart."""
         return self.distance(one, other) if self.distance else abs(self.size(one) - self.size(other))
 
 
 class Oracle(Protocol[C_contra]):
-    """Gives the verdict of a candidate, or None where it has none and the search must end.
+    """Gives the verdict of a candidate. `ahead(n)` names up to n candidates that follow if it is not interesting."""
 
-    `ahead(n)` names up to n candidates that will be needed next if this one is not interesting.
-    """
+    def __call__(self, candidate: C_contra, ahead: Callable[[int], tuple[C_contra, ...]]) -> Verdict: ...
 
-    def __call__(self, candidate: C_contra, ahead: Callable[[int], tuple[C_contra, ...]]) -> Verdict | None: ...
+
+class _Lookahead(Iterator[C]):
+    """An iterator over a batch. What `ahead` reads early is still delivered later, once and in order."""
+
+    def __init__(self, batch: Iterable[C]) -> None:
+        self._rest = iter(batch)
+        self._buffer: deque[C] = deque()
+
+    def __next__(self) -> C:
+        return self._buffer.popleft() if self._buffer else next(self._rest)
+
+    def ahead(self, count: int, wanted: Callable[[C], bool]) -> tuple[C, ...]:
+        """The next `count` candidates that are `wanted`, or as many as there are."""
+        found = [candidate for candidate in self._buffer if wanted(candidate)][:count]
+        while len(found) < count:
+            for candidate in self._rest:
+                self._buffer.append(candidate)
+                if wanted(candidate):
+                    found.append(candidate)
+                break
+            else:
+                break
+        return tuple(found)
 
 
 class _Cut(Exception):
@@ -81,56 +92,53 @@ class _Cut(Exception):
 
 
 class _Drive(Generic[C]):
-    """The state of one drive: its ledger and the smallest interesting candidate so far."""
+    """The state of one drive: every verdict by key, the candidate needed last at the end, and the smallest one."""
 
     def __init__(self, oracle: Oracle[C], start: C, terms: Terms[C]) -> None:
         self.oracle = oracle
         self.terms = terms
         self.smallest = start
-        self.ledger: Ledger[C] = Ledger(key=terms.key, distance=terms.apart)
+        self.verdicts: dict[Hashable, tuple[C, Verdict]] = {}
 
-    def judge(self, candidate: C, queue: Lookahead[C]) -> Verdict:
-        if not self.ledger.was_needed(candidate):
-            if self.ledger.asked == self.terms.questions:
-                raise _Cut(Ended.QUESTIONS)
-            if not self.ledger.knows(candidate):
-                self.ledger.learn(candidate, self._ask(candidate, queue))
-        return self.ledger.need(candidate)
-
-    def _ask(self, candidate: C, queue: Lookahead[C]) -> Verdict:
-        if self.terms.should_stop():
-            raise _Cut(Ended.STOPPED)
-        verdict = self.oracle(candidate, lambda count: queue.ahead(count, self._is_new))
-        if verdict is None:
-            raise _Cut(Ended.LOG)
+    def judge(self, candidate: C, queue: _Lookahead[C]) -> Verdict:
+        key = self.terms.key(candidate)
+        known = self.verdicts.pop(key, None)
+        verdict = known[1] if known is not None else self._ask(candidate, queue)
+        self.verdicts[key] = candidate, verdict
         return verdict
 
-    def _is_new(self, candidate: C) -> bool:
-        return not self.ledger.knows(candidate)
+    def _ask(self, candidate: C, queue: _Lookahead[C]) -> Verdict:
+        if len(self.verdicts) == self.terms.questions:
+            raise _Cut(Ended.QUESTIONS)
+        if self.terms.should_stop():
+            raise _Cut(Ended.STOPPED)
+        return self.oracle(candidate, lambda count: queue.ahead(count, self._is_new))
 
-    def step(self, candidate: C, verdict: Verdict) -> Step[C]:
-        size, yes = self.terms.size, verdict is Verdict.YES
-        accepted = yes and size(candidate) <= size(self.smallest)
+    def _is_new(self, candidate: C) -> bool:
+        return self.terms.key(candidate) not in self.verdicts
+
+    def step(self, candidate: C, queue: _Lookahead[C]) -> Step[C]:
+        verdict = self.judge(candidate, queue)
+        size = self.terms.size
+        accepted = verdict is Verdict.YES and size(candidate) <= size(self.smallest)
         if accepted:
             self.smallest = candidate
-        return Step(candidate, verdict, accepted, self.ledger.asked)
+        return Step(candidate, verdict, accepted, len(self.verdicts))
 
     def begin(self) -> Generator[Step[C], None, None]:
-        """Learn the log and ask whether there is anything to reduce."""
-        for key, verdict in self.terms.log:
-            self.ledger.learn_key(key, verdict)
-        verdict = self.judge(self.smallest, Lookahead(()))
-        yield self.step(self.smallest, verdict)
-        if verdict is not Verdict.YES:
-            raise NotInteresting(self.smallest, verdict)
+        """Judge the start: is there anything to reduce?"""
+        first = self.step(self.smallest, _Lookahead(()))
+        yield first
+        if first.verdict is not Verdict.YES:
+            raise NotInteresting(self.smallest, first.verdict)
 
-    def first(self, batch: Iterable[C]) -> Generator[Step[C], None, int | None]:
+    def first_interesting(self, batch: Iterable[C]) -> Generator[Step[C], None, int | None]:
         """The index of the first interesting candidate of a batch."""
-        queue = Lookahead(batch)
+        queue = _Lookahead(batch)
         for index, candidate in enumerate(queue):
-            verdict = self.judge(candidate, queue)
-            yield self.step(candidate, verdict)
-            if verdict is Verdict.YES:
+            step = self.step(candidate, queue)
+            yield step
+            if step.verdict is Verdict.YES:
                 return index
         return None
 
@@ -138,57 +146,39 @@ class _Drive(Generic[C]):
         try:
             batch = next(search)
             while True:
-                reply = yield from self.first(batch)
+                reply = yield from self.first_interesting(batch)
                 batch = search.send(reply)
         except StopIteration as end:
             return cast(R, end.value)
 
-    def confirm(self) -> None:
-        for _ in range(self.terms.confirmations):
-            verdict = None if self.terms.should_stop() else self.oracle(self.smallest, lambda count: ())
-            if verdict is not None:
-                self.ledger.learn(self.smallest, verdict)
-
-    def result(self, ended: Ended, answer: R | None, flaky: Flaky | None = None) -> Reduced[C, R]:
-        closest, asked = self.ledger.closest_passing(self.smallest), self.ledger.asked
-        return Reduced(self.smallest, closest, asked, self.ledger.unknown, ended, answer, flaky)
+    def result(self, ended: Ended, answer: R | None) -> Reduced[C, R]:
+        """The closest passing candidate is, among equally close ones, the one that was needed last."""
+        passing = [candidate for candidate, verdict in self.verdicts.values() if verdict is Verdict.NO]
+        closest = min(reversed(passing), key=lambda one: self.terms.distance_between(one, self.smallest), default=None)
+        return Reduced(self.smallest, closest, len(self.verdicts), ended, answer)
 
 
 def steps(search: Search[C, R], oracle: Oracle[C], *, start: C, terms: Terms[C] | None = None) -> Steps[C, R]:
-    """Drive `search`, one step at a time, for a caller who wants to tell or record each; returns the result.
+    """Drive `search`, one step at a time, for a caller who shows or records each; returns the result.
 
-    `start` is asked first; raises `NotInteresting` if it is not. Verdicts that contradict each other end the
-    drive as `Ended.FLAKY` with what was reached.
+    `start` is judged first; raises `NotInteresting` if it is not interesting.
     """
-    course = _Drive(oracle, start, terms or Terms())
-    answer: R | None = None
+    state = _Drive(oracle, start, terms or Terms())
     try:
-        yield from course.begin()
-        answer = yield from course.search(search)
-        course.confirm()
+        yield from state.begin()
+        answer = yield from state.search(search)
     except _Cut as cut:
-        return course.result(cut.ended, None)
-    except Flaky as flaky:
-        return course.result(Ended.FLAKY, answer, flaky)
-    return course.result(Ended.FINISHED, answer)
-
-
-def exhaust(generator: Generator[object, None, T]) -> T:
-    """Run a generator to its end, for what it returns."""
-    while True:
-        try:
-            next(generator)
-        except StopIteration as end:
-            return cast(T, end.value)
+        return state.result(cut.ended, None)
+    return state.result(Ended.FINISHED, answer)
 
 
 def drive(
     search: Search[C, R], ask: Callable[[C], Verdict], *, start: C, terms: Terms[C] | None = None
 ) -> Reduced[C, R]:
-    """Drive `search` by asking one candidate at a time; see `steps`."""
-    return exhaust(steps(search, lambda candidate, ahead: ask(candidate), start=start, terms=terms))
-
-
-def replay(search: Search[C, R], *, start: C, terms: Terms[C]) -> Reduced[C, R]:
-    """Drive `search` from `terms.log` alone; it ends as `Ended.LOG` where the log does."""
-    return exhaust(steps(search, lambda candidate, ahead: None, start=start, terms=terms))
+    """Drive `search` by judging one candidate at a time; see `steps`."""
+    course = steps(search, lambda candidate, ahead: ask(candidate), start=start, terms=terms)
+    while True:
+        try:
+            next(course)
+        except StopIteration as end:
+            return cast("Reduced[C, R]", end.value)

@@ -1,12 +1,11 @@
-"""The one shape of every search, and the two ways to build a search out of others.
+"""The type of a search, and two ways to build a search out of others.
 
 A search is a generator. It yields a batch: candidates in order of preference, lazily. It is sent the index of
 the first interesting one, or None when the batch has none. It returns its answer.
 
-That reply is why one piece of code serves every driver: a serial driver asks until the first `yes`; a
-parallel one asks several at a time, and the first `yes` *in the batch's order* is the same; a replayed one
-looks them up. A search must therefore be a pure function of its replies, and a batch may be read ahead of
-what is needed.
+A serial driver asks until the first `yes`; a parallel one asks several at a time, and takes the first `yes` *in the
+batch's order*, which is the same. A search must therefore be a pure function of its replies, and a batch may be read
+ahead of what is needed.
 """
 
 from __future__ import annotations
@@ -22,11 +21,10 @@ Search: TypeAlias = Generator[Iterable[C], int | None, R]
 Pass: TypeAlias = Callable[[C], Search[C, C]]
 
 
-def lifted(search: Search[A, R], lift: Callable[[A], C | None]) -> Search[C, R]:
-    """The same search, shown to the driver as other candidates; one that lifts to None is not interesting.
+def lift(search: Search[A, R], embed: Callable[[A], C | None]) -> Search[C, R]:
+    """The same search, shown to the driver as other candidates; one that `embed` gives None for is not interesting.
 
-    Shrinking one number of a source file is `shrink_int`, each of whose numbers is lifted to the file that
-    holds it.
+    Shrinking one number of a source file is `shrink_int`, each of whose numbers is embedded in the file that holds it.
     """
     reply: int | None = None
     while True:
@@ -35,14 +33,14 @@ def lifted(search: Search[A, R], lift: Callable[[A], C | None]) -> Search[C, R]:
         except StopIteration as end:
             return cast(R, end.value)
         offered: list[int] = []
-        found = yield _offered(batch, lift, offered)
+        found = yield _embed_each(batch, embed, offered)
         reply = None if found is None else offered[found]
 
 
-def _offered(batch: Iterable[A], lift: Callable[[A], C | None], offered: list[int]) -> Iterator[C]:
-    """The lifted candidates; `offered` gets the index in `batch` of each."""
+def _embed_each(batch: Iterable[A], embed: Callable[[A], C | None], offered: list[int]) -> Iterator[C]:
+    """The embedded candidates; `offered` gets the index in `batch` of each."""
     for index, candidate in enumerate(batch):
-        higher = lift(candidate)
+        higher = embed(candidate)
         if higher is not None:
             offered.append(index)
             yield higher

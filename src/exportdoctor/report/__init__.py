@@ -1,6 +1,6 @@
-"""A run told as text, Markdown, JSON, HTML, JUnit or SARIF: pure functions of a Report.
+"""Renders a Report as text, Markdown, JSON, HTML, JUnit or SARIF.
 
-`render` is the door; the sentences are in `wording`, the folding of the tree in `tree`.
+The sentences are in `wording`, the folding of the module tree in `folded_tree`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from exportdoctor.core.report import Report
 from exportdoctor.report.style import Style
 
 FORMS = {
-    "text": "text",
+    "text": "plain_text",
     "md": "markdown",
     "html": "html_page",
     "json": "json_file",
@@ -23,12 +23,12 @@ FORMS = {
 
 
 def render(report: Report, form: str = "text", style: Style | None = None) -> str:
-    """`report` in one of `FORMS`, ending with a newline. `style` counts for text only.
+    """`report` in one of `FORMS`, ending with a newline. `style` is used by text only.
 
-    Raises UsageError for a format that does not exist.
+    Raises UsageError for an unknown format.
     """
     if form not in FORMS:
-        raise UsageError(f"there is no format {form!r}", hint=f"Formats: {', '.join(FORMS)}")
+        raise UsageError(f"unknown format {form!r}", hint=f"Formats: {', '.join(FORMS)}")
     module = importlib.import_module(f"exportdoctor.report.{FORMS[form]}")
-    text: str = module.render(report, style or Style())
+    text: str = module.render(report, style or Style()) if form == "text" else module.render(report)
     return text

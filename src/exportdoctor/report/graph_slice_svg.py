@@ -1,7 +1,6 @@
-"""Draws a slice of the traced graph as SVG: layers from inputs down to the failure, no program or library needed.
+"""Draws a slice of the traced graph as SVG: layers from the inputs down to the failure.
 
-The only place that lays out a picture. Law: the picture is a pure function of the slice, so equal slices give equal
-files.
+Graphviz would need a program that is not a Python package; equal slices give equal files.
 """
 
 from __future__ import annotations
@@ -35,10 +34,10 @@ class _Box:
 
 def as_svg(found: GraphSlice) -> str:
     """An SVG document; the nodes that the failure is about stand out."""
-    boxes = _placed(found)
+    boxes = _lay_out(found)
     width = max((box.x + box.width for box in boxes), default=0) + _MARGIN
     height = max((box.y + box.height for box in boxes), default=0) + _MARGIN
-    body = [*(_edge(boxes[start], boxes[end]) for start, end in found.edges), *map(_drawn, boxes)]
+    body = [*(_edge(boxes[start], boxes[end]) for start, end in found.edges), *map(_draw, boxes)]
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}" '
@@ -52,9 +51,9 @@ def as_svg(found: GraphSlice) -> str:
     )
 
 
-def _placed(found: GraphSlice) -> list[_Box]:
+def _lay_out(found: GraphSlice) -> list[_Box]:
     """Every node's box, in the slice's order."""
-    texts = [tuple(_cut(line) for line in _lines(node)) for node in found.nodes]
+    texts = [tuple(_shorten(line) for line in _lines(node)) for node in found.nodes]
     widths = [max(len(line) for line in lines) * _CHARACTER + 2 * _PAD for lines in texts]
     boxes: dict[int, _Box] = {}
     rows = _rows(found)
@@ -103,11 +102,11 @@ def _lines(node: SliceNode) -> Iterator[str]:
         yield f"{node.file.replace(chr(92), '/').rpartition('/')[2]}:{node.line}"
 
 
-def _cut(text: str) -> str:
+def _shorten(text: str) -> str:
     return text if len(text) <= _WIDEST else f"{text[: _WIDEST - 1]}…"
 
 
-def _drawn(box: _Box) -> str:
+def _draw(box: _Box) -> str:
     kind = "t" if box.target else "b"
     place = f'x="{box.x:.0f}" y="{box.y:.0f}" width="{box.width:.0f}" height="{box.height:.0f}"'
     rect = f'<rect class="{kind}" {place} rx="4"/>'

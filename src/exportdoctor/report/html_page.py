@@ -1,6 +1,6 @@
 """The report as one HTML file that needs nothing else: no script, no font, no address but upstream's.
 
-Law: every text of the target's is escaped; the page is the same whoever opens it.
+Every text that comes from the target is escaped.
 """
 
 from __future__ import annotations
@@ -12,22 +12,24 @@ from exportdoctor.core.finding import Finding
 from exportdoctor.core.outcome import Frame
 from exportdoctor.core.report import PartRecord, Report
 from exportdoctor.report import wording
-from exportdoctor.report.style import Style
-from exportdoctor.report.tree import Row, condensed, grouped, label, silent
+from exportdoctor.report.folded_tree import Row, condense, group_siblings, label, silent
 
 
-def render(report: Report, style: Style) -> str:
-    """The whole page; `style` says nothing here."""
+def render(report: Report) -> str:
+    """The whole page."""
     title, *rest = wording.headline(report)
     body = [f"<h1>{_text(title)}</h1>", f"<p>{_text(' · '.join(rest))}</p>", _parts(report)]
     body += [_tree(part) for part in report.parts]
-    body += [_finding(finding, report) for finding in report.findings]
+    body += [_finding_section(finding, report) for finding in report.findings]
     for part in report.parts:
         if sentences := wording.prescription(part, report):
-            body += [f"<h2>Cure of {_text(part.name)}</h2>", *(f"<p>{_text(sentence)}</p>" for sentence in sentences)]
+            body += [
+                f"<h2>{_text(wording.cure_title(part))}</h2>",
+                *(f"<p>{_text(sentence)}</p>" for sentence in sentences),
+            ]
             body.append(f"<pre>{_text(wording.prescription_code(part))}</pre>")
     body += [
-        f"<p>{_text(note)}</p>" for note in (*report.notes, wording.cost(report), wording.unfinished(report)) if note
+        f"<p>{_text(note)}</p>" for note in (*report.notes, wording.cost(report), wording.cut_off_note(report)) if note
     ]
     body.append(f"<p class=dim>{_text(', '.join(map(' '.join, sorted(report.environment.items()))))}</p>")
     css = (Path(__file__).parent / "page.css").read_text(encoding="utf-8")
@@ -54,7 +56,7 @@ def _parts(report: Report) -> str:
 
 def _tree(part: PartRecord) -> str:
     lines = [f"<h2>{_text(part.name)}</h2>", f"<p>{_text(wording.coverage(part))}</p>"]
-    lines += _rows(condensed(grouped(part)))
+    lines += _rows(condense(group_siblings(part)))
     for status in ("not_called", "not_asked"):
         if names := silent(part, status):
             lines.append(
@@ -78,10 +80,10 @@ def _rows(rows: tuple[Row, ...]) -> list[str]:
     return [*lines, "</ul>"]
 
 
-def _finding(finding: Finding, report: Report) -> str:
+def _finding_section(finding: Finding, report: Report) -> str:
     source = (
         f"<pre>{_text(finding.source.strip())}</pre>"
-        if finding.source and not wording.told_before(finding, report)
+        if finding.source and not wording.same_as_earlier(finding, report)
         else ""
     )
     links = [wording.issue_link(issue.link) for issue in finding.known_issues if issue.link]

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from exportdoctor.core.codec import pretty
 from exportdoctor.core.report import Report
-from exportdoctor.report.style import Style
 
 
-def render(report: Report, style: Style) -> str:
+def render(report: Report) -> str:
     """Indented JSON with a final newline."""
     return pretty(report).decode()

@@ -2,60 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from xml.sax.saxutils import escape, quoteattr
+from collections.abc import Mapping, Sequence
+from xml.etree import ElementTree
+from xml.etree.ElementTree import Element, SubElement
 
 from exportdoctor.core.finding import Finding
 from exportdoctor.core.report import FAILING, ModuleRecord, PartRecord, Report
 from exportdoctor.report import wording
-from exportdoctor.report.style import Style
 
 _ERRORS = frozenset({"crashed", "timed_out"})
 _SKIPPED = frozenset({"not_called", "not_asked"})
 
 
-def render(report: Report, style: Style) -> str:
-    """The whole report; `style` says nothing here."""
+def render(report: Report) -> str:
+    """The whole report."""
     findings = {finding.id: finding for finding in report.findings}
-    suites = [_suite(report, part, findings) for part in report.parts]
     modules = [module for part in report.parts for module in part.modules]
-    head = f'<testsuites name={_quoted(report.target.ref)} {_counts(modules)} time="{report.stats.seconds:.3f}">'
-    return "\n".join(['<?xml version="1.0" encoding="UTF-8"?>', head, *suites, "</testsuites>"]) + "\n"
+    root = Element("testsuites", _counts(report.target.ref, modules, report.stats.seconds))
+    for part in report.parts:
+        suite = SubElement(root, "testsuite", _counts(f"{report.target.ref} {part.name}", part.modules, part.seconds))
+        for module in part.modules:
+            _add_case(suite, part, module, findings)
+    ElementTree.indent(root)
+    return '<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(root, encoding="unicode") + "\n"
 
 
-def _suite(report: Report, part: PartRecord, findings: Mapping[str, Finding]) -> str:
-    name = _quoted(f"{report.target.ref} {part.name}")
-    lines = [f'  <testsuite name={name} {_counts(part.modules)} time="{part.seconds:.3f}">']
-    lines += [_case(part, module, findings.get(module.finding or "")) for module in part.modules]
-    return "\n".join([*lines, "  </testsuite>"])
-
-
-def _counts(modules: list[ModuleRecord] | tuple[ModuleRecord, ...]) -> str:
+def _counts(name: str, modules: Sequence[ModuleRecord], seconds: float) -> dict[str, str]:
     errors = sum(1 for module in modules if module.status in _ERRORS)
-    failures = sum(1 for module in modules if module.status in FAILING) - errors
-    skipped = sum(1 for module in modules if module.status in _SKIPPED)
-    return f'tests="{len(modules)}" failures="{failures}" errors="{errors}" skipped="{skipped}"'
+    return {
+        "name": _one_line(name),
+        "tests": str(len(modules)),
+        "failures": str(sum(1 for module in modules if module.status in FAILING) - errors),
+        "errors": str(errors),
+        "skipped": str(sum(1 for module in modules if module.status in _SKIPPED)),
+        "time": f"{seconds:.3f}",
+    }
 
 
-def _case(part: PartRecord, module: ModuleRecord, finding: Finding | None) -> str:
-    name = _quoted(wording.module_name(module.fqn))
-    head = (
-        f'    <testcase classname={_quoted(f"{part.name}.{module.class_name}")} name={name} time="{module.seconds:.3f}"'
-    )
+def _add_case(suite: Element, part: PartRecord, module: ModuleRecord, findings: Mapping[str, Finding]) -> None:
+    name = _one_line(wording.module_name(module.fqn))
+    owner = _one_line(f"{part.name}.{module.class_name}")
+    case = SubElement(suite, "testcase", {"classname": owner, "name": name, "time": f"{module.seconds:.3f}"})
+    finding = findings.get(module.finding or "")
+    words = wording.STATUS_WORDS[module.status]
     if module.status in _SKIPPED:
-        return f"{head}>\n      <skipped message={_quoted(wording.STATUS_WORDS[module.status])}/>\n    </testcase>"
-    if module.status not in FAILING:
-        return f"{head}/>"
-    tag = "error" if module.status in _ERRORS else "failure"
-    message = _quoted(wording.culprit_line(finding) if finding else wording.STATUS_WORDS[module.status])
-    kind = f" type={_quoted(finding.kind)}" if finding else ""
-    body = "\n".join(wording.story(finding)) if finding else ""
-    return f"{head}>\n      <{tag} message={message}{kind}>{_safe(body)}</{tag}>\n    </testcase>"
+        SubElement(case, "skipped", {"message": words})
+    elif module.status in FAILING:
+        tag = "error" if module.status in _ERRORS else "failure"
+        entry = SubElement(case, tag, {"message": _one_line(wording.culprit_line(finding)) if finding else words})
+        if finding:
+            entry.set("type", _one_line(finding.kind))
+            entry.text = wording.plain("\n".join(wording.story(finding)))
 
 
-def _quoted(text: str) -> str:
-    return quoteattr(wording.plain(text).replace("\n", " "))
-
-
-def _safe(text: str) -> str:
-    return escape(wording.plain(text))
+def _one_line(text: str) -> str:
+    return wording.plain(text).replace("\n", " ")

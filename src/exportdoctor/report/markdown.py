@@ -8,27 +8,26 @@ from exportdoctor.core.finding import Finding
 from exportdoctor.core.outcome import Frame
 from exportdoctor.core.report import PartRecord, Report
 from exportdoctor.report import wording
-from exportdoctor.report.style import Style
-from exportdoctor.report.tree import Row, condensed, grouped, label, silent
+from exportdoctor.report.folded_tree import Row, condense, group_siblings, label, silent
 
 _SPECIAL = re.compile(r"([\\`*{}\[\]<>#|~]|(?<!\w)_|_(?!\w))")
 
 
-def render(report: Report, style: Style) -> str:
-    """The whole report; `style` says nothing here."""
+def render(report: Report) -> str:
+    """The whole report."""
     title, *rest = wording.headline(report)
     blocks = [f"# {_text(title)}", _text(" · ".join(rest)), _parts(report)]
     for part in report.parts:
         if part.verdict != "passes" or not part.complete:
             blocks.append(_tree(part))
     for finding in report.findings:
-        blocks += _finding(finding, report)
+        blocks += _finding_section(finding, report)
     for part in report.parts:
         if sentences := wording.prescription(part, report):
-            blocks += [f"## Cure of {_text(part.name)}", *map(_text, sentences)]
-            blocks.append(_fenced(wording.prescription_code(part), "python"))
+            blocks += [f"## {_text(wording.cure_title(part))}", *map(_text, sentences)]
+            blocks.append(_fence(wording.prescription_code(part), "python"))
     blocks += [_text(note) for note in report.notes]
-    blocks += [_text(wording.cost(report)), _text(wording.unfinished(report)), _environment(report)]
+    blocks += [_text(wording.cost(report)), _text(wording.cut_off_note(report)), _environment(report)]
     return "\n\n".join(block for block in blocks if block) + "\n"
 
 
@@ -46,7 +45,7 @@ def _parts(report: Report) -> str:
 def _tree(part: PartRecord) -> str:
     """The folded tree as a nested list."""
     lines = [f"## {_text(part.name)}", "", _text(wording.coverage(part)), ""]
-    lines += _rows(condensed(grouped(part)), depth=0)
+    lines += _rows(condense(group_siblings(part)), depth=0)
     for status in ("not_called", "not_asked"):
         if names := silent(part, status):
             lines.append(f"- {wording.SYMBOLS[status]} {wording.STATUS_WORDS[status]}: {_code(label(names, most=6))}")
@@ -63,17 +62,17 @@ def _rows(rows: tuple[Row, ...], *, depth: int) -> list[str]:
     return lines
 
 
-def _finding(finding: Finding, report: Report) -> list[str]:
+def _finding_section(finding: Finding, report: Report) -> list[str]:
     """What, where, why, what next, and the stack folded away."""
     blocks = [f"## {_text(wording.title(finding, report))}"]
-    if finding.source and not wording.told_before(finding, report):
-        blocks.append(_fenced(finding.source.strip(), "python"))
+    if finding.source and not wording.same_as_earlier(finding, report):
+        blocks.append(_fence(finding.source.strip(), "python"))
     blocks += [_text(sentence) for sentence in wording.chapter(finding, report)]
     links = [wording.issue_link(issue.link) for issue in finding.known_issues if issue.link]
     blocks.append("\n".join(f"- <{link}>" for link in links))
     stack = "\n".join(_frame(frame) for frame in finding.stack)
     details = f"{finding.exception.type}: {finding.exception.message}\n\n{stack}".strip()
-    blocks.append(f"<details><summary>Exception and stack</summary>\n\n{_fenced(details, 'text')}\n\n</details>")
+    blocks.append(f"<details><summary>Exception and stack</summary>\n\n{_fence(details, 'text')}\n\n</details>")
     return blocks
 
 
@@ -106,7 +105,7 @@ def _code(text: str) -> str:
     return f"{ticks}{space}{text}{space}{ticks}"
 
 
-def _fenced(text: str, language: str) -> str:
+def _fence(text: str, language: str) -> str:
     """`text` as a code block, whatever fences it has."""
     text = wording.plain(text)
     ticks = "`" * max(3, max((len(run) for run in re.findall(r"`+", text)), default=0) + 1)

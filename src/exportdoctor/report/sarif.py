@@ -6,17 +6,17 @@ from pathlib import PurePath
 from typing import Any
 
 from exportdoctor.core.codec import pretty
+from exportdoctor.core.failure import explanations
+from exportdoctor.core.failure.kinds import FailureKind
 from exportdoctor.core.finding import Finding
 from exportdoctor.core.report import Report
 from exportdoctor.report import wording
-from exportdoctor.report.causes import cause_of
-from exportdoctor.report.style import Style
 
 _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 
 
-def render(report: Report, style: Style) -> str:
-    """The whole report; `style` says nothing here."""
+def render(report: Report) -> str:
+    """The whole report."""
     kinds = sorted({finding.kind for finding in report.findings})
     driver = {"name": "exportdoctor", "rules": [_rule(kind) for kind in kinds]}
     run = {
@@ -27,17 +27,16 @@ def render(report: Report, style: Style) -> str:
     return pretty({"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}).decode()
 
 
-def _rule(kind: str) -> dict[str, Any]:
-    cause = cause_of(kind)
+def _rule(kind: FailureKind) -> dict[str, Any]:
     return {
         "id": kind,
         "shortDescription": {"text": kind.replace("_", " ")},
-        "fullDescription": {"text": cause.why},
-        "help": {"text": cause.next},
+        "fullDescription": {"text": explanations.summary(kind)},
+        "help": {"text": explanations.next_step(kind)},
     }
 
 
-def _result(finding: Finding, kinds: list[str]) -> dict[str, Any]:
+def _result(finding: Finding, kinds: list[FailureKind]) -> dict[str, Any]:
     """A finding; without a file of its own it has only the submodule as its place."""
     location: dict[str, Any] = {
         "logicalLocations": [{"fullyQualifiedName": wording.module_name(finding.module), "kind": "module"}]

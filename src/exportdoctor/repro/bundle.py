@@ -1,8 +1,8 @@
 """A folder that is ready to become an upstream issue: script, issue.md, closest passing variant, graph, log.
 
 issue.md is written for a maintainer who knows torch and not the model: what fails, the script, and what is needed to
-run it. What a newcomer needs explained is in the report. It is about one bug: other failures that were met on the way
-lie beside it as other-1.py and so on, and it says nothing of them.
+run it. It is about one bug: scripts of other failures lie beside it as other-1.py and so on, and it does not mention
+them.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+from exportdoctor.core.exporters import EXPORTERS
+from exportdoctor.core.failure.messages import first_line, without_advice
 from exportdoctor.core.finding import Finding
-from exportdoctor.core.outcome import Frame
+from exportdoctor.core.outcome import Frame, OutcomeStatus
 from exportdoctor.report.graph_slice_svg import as_svg
 from exportdoctor.report.slice import as_dot, as_mermaid, as_text
-from exportdoctor.repro.pipeline import Made
-from exportdoctor.repro.repro_signature import DEAD
-from exportdoctor.repro.script import spaced, tail_of, versions_of
+from exportdoctor.repro.pipeline import ReproResult
+from exportdoctor.repro.script import limit_blank_lines, tail_of, versions_of
 from exportdoctor.store.disk import make_folder, replace_file
 from exportdoctor.store.runs import StoredRun
 
@@ -27,17 +28,14 @@ _AROUND = 2
 _COLLECT_TIMEOUT = 60.0
 _MOST_SHOWN = 3000
 _SLICE_LINES = 25
-_WAYS = {
-    "export": "`torch.export.export(..., strict=False)`",
-    "export-strict": "`torch.export.export(..., strict=True)`",
-    "torchscript": "`torch.onnx.export(..., dynamo=False)`",
-}
+
+_DEATHS: dict[str, str] = {OutcomeStatus.TIMED_OUT: "never returning", OutcomeStatus.OUT_OF_MEMORY: "taking all memory"}
 
 
-def write_bundle(made: Made, run: StoredRun, folder: Path) -> None:
+def write_bundle(made: ReproResult, run: StoredRun, folder: Path) -> None:
     """Write the folder, which may exist. Raises StoreError."""
     make_folder(folder)
-    environment = collected(made.environment)
+    environment = collect_environment(made.environment)
     files = {
         "repro.py": made.text,
         "issue.md": issue(made, environment),
@@ -57,30 +55,30 @@ def write_bundle(made: Made, run: StoredRun, folder: Path) -> None:
         replace_file(folder / name, text.encode())
 
 
-def issue(made: Made, environment: str) -> str:
+def issue(made: ReproResult, environment: str) -> str:
     """The text of an issue, in Markdown."""
     sections = [
         f"# {_title(made)}",
         f"## What happens\n\n{_happens(made)}",
-        _fence("\n".join(spaced(made.source)), "python"),
-        _fence(stated(made.sighting.message)[:_MOST_SHOWN], ""),
-        f"## What was expected\n\n{_expected(made)}",
+        _fence("\n".join(limit_blank_lines(made.source)), "python"),
+        _fence(quote_message(made.sighting.message)[:_MOST_SHOWN], ""),
+        f"## What was expected\n\n{_expected_behaviour(made)}",
         *_closest(made),
-        f"## Where it was met\n\n{_met(made.finding)}",
-        _fence("\n".join(folded(made.finding.stack)), ""),
+        f"## Where it was met\n\n{_where_it_was_met(made.finding)}",
+        _fence("\n".join(fold_stack(made.finding.stack)), ""),
         *_graph(made.finding),
-        f"## Known issues\n\n{_known(made.finding)}",
+        f"## Known issues\n\n{_known_issues(made.finding)}",
         f"## Versions\n\n{_versions(made, environment)}",
     ]
     return "\n\n".join(section for section in sections if section) + "\n"
 
 
-def _happens(made: Made) -> str:
+def _happens(made: ReproResult) -> str:
     """One or two sentences: what is called, what it raises, how the script was checked."""
-    way = _WAYS.get(made.exporter, "the export")
+    way = EXPORTERS[made.exporter].call
     needs = " and ".join(made.imports)
     sighting = made.sighting
-    ends = f"raises `{sighting.exception}`" if sighting.exception else f"ends by {_died(sighting.died)}"
+    ends = f"raises `{sighting.exception}`" if sighting.exception else f"ends by {_how_it_died(sighting.died)}"
     checked = (
         "Run in a fresh interpreter, it fails as shown"
         if sighting.verified
@@ -90,32 +88,32 @@ def _happens(made: Made) -> str:
     return f"{way} of this module {ends}. The script needs {needs} only. {checked}.{flaky}"
 
 
-def _versions(made: Made, environment: str) -> str:
+def _versions(made: ReproResult, environment: str) -> str:
     """The few that matter most in a line, and folded below it what torch's issue form asks for."""
     short = versions_of(made.environment, made.imports)
     folded_up = f"<details>\n<summary>python -m torch.utils.collect_env</summary>\n\n{_fence(environment.strip(), '')}"
     return f"{short}\n\n{folded_up}\n\n</details>"
 
 
-def _died(how: str) -> str:
-    return {"timed_out": "never returning", "out_of_memory": "taking all memory"}.get(how, how or "nothing")
+def _how_it_died(how: str) -> str:
+    return _DEATHS.get(how, how or "nothing")
 
 
-def _expected(made: Made) -> str:
-    if made.trait.kind in DEAD:
+def _expected_behaviour(made: ReproResult) -> str:
+    if made.trait.kind.ends_the_process:
         return "The export ends, with a program or with an exception."
     eager = " The module runs in eager mode with these very inputs." if made.eager else ""
     return f"An exported program.{eager}"
 
 
-def _closest(made: Made) -> list[str]:
+def _closest(made: ReproResult) -> list[str]:
     if not made.reduction.closest:
         return []
     changed = difference(made.source, made.reduction.closest)
     return [f"## Closest variant that exports\n\n{_fence(changed, 'diff')}"]
 
 
-def _met(finding: Finding) -> str:
+def _where_it_was_met(finding: Finding) -> str:
     """Where in the user's model."""
     module = f"`{finding.module}` ({finding.module_class})" if finding.module else f"the root ({finding.module_class})"
     others = len(finding.modules) - 1
@@ -136,11 +134,10 @@ def _graph(finding: Finding) -> list[str]:
     return [f"What leads to it in the graph traced so far (▶ is what the failure is about):\n\n{_fence(text, '')}"]
 
 
-def stated(message: str) -> str:
+def quote_message(message: str) -> str:
     """A message up to where torch begins to advise, without empty lines and the folders of one machine."""
-    text = re.split(r"\n\s*(?:For more information, run|The error above occurred|For C\+\+ stack)", message)[0]
     folders = r"[^\s()\"']*(?:exportdoctor-\w+|site-packages|dist-packages)/"
-    lines = (re.sub(folders, "", line).rstrip() for line in text.splitlines())
+    lines = (re.sub(folders, "", line).rstrip() for line in without_advice(message).splitlines())
     return "\n".join(filter(None, lines)).strip()
 
 
@@ -150,21 +147,21 @@ def _link(link: str) -> str:
     return f"https://github.com/{found[1]}/issues/{found[2]}" if found else link
 
 
-def _title(made: Made) -> str:
+def _title(made: ReproResult) -> str:
     """What a maintainer searches for: the way, the exception and its first line."""
     sighting = made.sighting
     if not sighting.exception:
-        return f"torch.export: {_died(sighting.died)} in {made.finding.function or 'the export'}"
+        return f"torch.export: {_how_it_died(sighting.died)} in {made.finding.function or 'the export'}"
     name = sighting.exception.rpartition(".")[2]
-    first = (sighting.message.strip().splitlines() or [""])[0].partition(" (unhinted")[0]
-    return f"torch.export: {name}: {_shortened(first)}".rstrip(": ")
+    first = first_line(sighting.message).partition(" (unhinted")[0]
+    return f"torch.export: {name}: {_shorten(first)}".rstrip(": ")
 
 
-def _shortened(text: str, most: int = 110) -> str:
+def _shorten(text: str, most: int = 110) -> str:
     return text if len(text) <= most else f"{text[:most].rpartition(' ')[0]} …"
 
 
-def _known(finding: Finding) -> str:
+def _known_issues(finding: Finding) -> str:
     if not finding.known_issues:
         return "None known: worth filing."
     lines = [f"- [{issue.id}]({_link(issue.link)}) {issue.title}".rstrip() for issue in finding.known_issues]
@@ -178,7 +175,7 @@ def difference(failing: str, passing: str) -> str:
     return "\n".join(line for line in lines if not line.startswith(("---", "+++", "@@")))
 
 
-def folded(stack: tuple[Frame, ...]) -> list[str]:
+def fold_stack(stack: tuple[Frame, ...]) -> list[str]:
     """The user's frames in full, those of torch between them counted, and the last one that raised."""
     lines: list[str] = []
     hidden = 0
@@ -199,7 +196,7 @@ def _fence(text: str, language: str) -> str:
     return f"```{language}\n{text}\n```" if text else ""
 
 
-def collected(environment: dict[str, str]) -> str:
+def collect_environment(environment: dict[str, str]) -> str:
     """What `torch.utils.collect_env` says; the versions that the run noted where it cannot be run."""
     short = "\n".join(f"{name}: {value}" for name, value in environment.items())
     try:

@@ -10,7 +10,8 @@ from types import TracebackType
 
 from exportdoctor.core.codec import decode, encode
 from exportdoctor.core.errors import UsageError, WorkerLost
-from exportdoctor.core.protocol.repro import AnyHarvestReply, Draft, Harvest, Harvested, NoMore, Unharvested
+from exportdoctor.core.protocol.reply import Refused
+from exportdoctor.core.protocol.repro import DraftReply, DraftRequest, NoMoreDrafts, ReproducedFailure, ScriptDraft
 from exportdoctor.repro.candidate_runner import end, started
 
 
@@ -18,7 +19,7 @@ from exportdoctor.repro.candidate_runner import end, started
 class Harvesting:
     """A context manager that ends the process. `notes` fill up as drafts are taken."""
 
-    command: Harvest
+    command: DraftRequest
     talk: Path | None = None
     notes: tuple[str, ...] = ()
 
@@ -35,28 +36,28 @@ class Harvesting:
         """End the process; more than once does no harm."""
         end(self._process)
 
-    def again(self) -> Harvested:
+    def again(self) -> ReproducedFailure:
         """The failure, seen again. Raises UsageError where it is gone or the target does not build any more."""
         reply = self._ask(encode(self.command))
-        if isinstance(reply, Unharvested):
-            raise UsageError(reply.error, hint=reply.hint)
-        assert isinstance(reply, Harvested)
+        if isinstance(reply, Refused):
+            raise UsageError(reply.message, hint=reply.hint)
+        assert isinstance(reply, ReproducedFailure)
         return reply
 
-    def drafts(self) -> Iterator[Draft]:
+    def drafts(self) -> Iterator[ScriptDraft]:
         """Drafts, the barest first; each is written when it is asked for."""
         while True:
             match self._ask(b"next"):
-                case Draft() as draft:
+                case ScriptDraft() as draft:
                     yield draft
-                case NoMore(notes=notes):
+                case NoMoreDrafts(notes=notes):
                     self.notes = notes
                     return
-                case Unharvested(error=text):
+                case Refused(message=text):
                     self.notes = (text,)
                     return
 
-    def _ask(self, line: bytes) -> AnyHarvestReply:
+    def _ask(self, line: bytes) -> DraftReply:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         with contextlib.suppress(OSError):
@@ -67,5 +68,5 @@ class Harvesting:
             raise WorkerLost(
                 "The process that harvests has ended", hint=f"Its output: {self.talk}" if self.talk else ""
             )
-        reply: AnyHarvestReply = decode(answer, AnyHarvestReply)
+        reply: DraftReply = decode(answer, DraftReply)
         return reply

@@ -1,7 +1,4 @@
-"""From a finding to the question that shows it: which attempt it was, what has changed since, and is it still so.
-
-The only place that compares a run with today. Nothing here is reduced yet.
-"""
+"""From a finding of a run to the probe that shows it, what has changed since, and the failure as it is today."""
 
 from __future__ import annotations
 
@@ -11,15 +8,21 @@ import msgspec
 
 from exportdoctor.core import events as ev
 from exportdoctor.core.errors import UsageError
+from exportdoctor.core.failure.messages import first_line
 from exportdoctor.core.failure.signature import signature_of
 from exportdoctor.core.finding import Finding
+from exportdoctor.core.outcome import OutcomeStatus
 from exportdoctor.core.probe import Probe
-from exportdoctor.core.protocol.repro import Harvested
+from exportdoctor.core.protocol.repro import ReproducedFailure
 from exportdoctor.repro.repro_signature import Trait, trait_of
 from exportdoctor.store.digest import changed_sources, sources_of
 from exportdoctor.store.runs import StoredRun
 
-_LIMITS = {"crashed": (60.0, None), "timed_out": (15.0, None), "out_of_memory": (60.0, 600.0)}
+_LIMITS = {
+    OutcomeStatus.CRASHED: (60.0, None),
+    OutcomeStatus.TIMED_OUT: (15.0, None),
+    OutcomeStatus.OUT_OF_MEMORY: (60.0, 600.0),
+}
 _MEMORY_MB = 4000.0
 _NAMED = 3
 
@@ -35,7 +38,7 @@ def finding_of(run: StoredRun, name: str) -> Finding:
 
 
 def probe_of(events: tuple[ev.AnyEvent, ...], finding: Finding) -> Probe:
-    """The question whose answer the finding tells, one without shims and a plain one first, with limits of its own."""
+    """The probe that showed the finding, preferably one without shims and a plain one, with limits of its own."""
     found = [
         event for event in events
         if isinstance(event, ev.ProbeFinished)
@@ -74,13 +77,13 @@ def changes_since(run: StoredRun, environment: dict[str, str] | None = None) -> 
     return tuple(notes)
 
 
-def same_failure(seen: Harvested, finding: Finding, notes: list[str]) -> Trait:
+def identify_failure(seen: ReproducedFailure, finding: Finding, notes: list[str]) -> Trait:
     """What is to be reproduced: the failure as it is seen now; a note says where that is not the run's."""
     trait = trait_of(seen.outcome, exporter=seen.exporter)
     assert trait is not None
     signature = signature_of(seen.outcome)
-    if seen.outcome.status == "failed" and signature is not None and signature.key != finding.signature:
-        first = (signature.message.strip().splitlines() or [""])[0][:120]
+    if seen.outcome.status == OutcomeStatus.FAILED and signature is not None and signature.key != finding.signature:
+        first = first_line(signature.message, 120)
         notes.append(
             f"the failure that is seen now is not quite that of the run: {trait.kind} in "
             f"{signature.function or 'the call'}: {first}"

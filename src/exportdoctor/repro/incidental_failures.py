@@ -1,8 +1,8 @@
-"""The other failures that were met while a bug was reduced: each a script of its own, verified like the bug itself.
+"""Other failures that candidates showed during a reduction: each a script of its own, verified like the bug itself.
 
-The only place that decides which of them are worth keeping. Law: of what is kept, eager runs, the export fails, and
-it is neither the bug that was being reduced nor another finding of the same run. None of it is a finding of the
-model: it was a candidate script that failed so, and perhaps the model never does.
+Of what is kept, eager runs, the export fails, and it is neither the bug that was being reduced nor another finding of
+the same run. None of it is a finding of the model: it was a candidate script that failed so, and perhaps the model
+never does.
 """
 
 from __future__ import annotations
@@ -11,47 +11,46 @@ import threading
 from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
+from exportdoctor.core.failure.kinds import FailureKind
+from exportdoctor.core.failure.messages import first_line
 from exportdoctor.core.finding import Finding
 from exportdoctor.core.outcome import Outcome
 from exportdoctor.reduce import source_size
+from exportdoctor.repro.candidate_judge import CandidateJudge
+from exportdoctor.repro.reduction import slice_by_stack, tidy_script
 from exportdoctor.repro.repro_signature import Trait, anonymous, trait_of
 from exportdoctor.repro.script import Header, code_lines, with_header
 from exportdoctor.repro.verdict_log import VerdictLog
 from exportdoctor.repro.verify import verify
 
-if TYPE_CHECKING:
-    from exportdoctor.repro.reduction import Reducer
-
 _KEPT = 2
-_LOOKED_AT = 5
-_AGAIN = 12  # scripts of an earlier, interrupted reduction that are run again
-_SLOW = ("timed_out", "out_of_memory")  # a busy machine makes them too
+_EXAMINED = 5
+_RERUN = 12  # scripts of an earlier, interrupted reduction that are run again
 _BESIDE = 2
 
 
 @dataclass(frozen=True, kw_only=True)
-class Other:
+class IncidentalFailure:
     """A script that fails in another way. `culprit` is the line of it that does, `text` the script with its header."""
 
-    kind: str
+    kind: FailureKind
     exception: str
     message: str
     culprit: str
     source: str
     text: str = ""
 
-    def told(self) -> str:
+    def summary(self) -> str:
         """It in one line."""
         at = f" at {self.culprit}" if self.culprit else ""
-        first = (self.message.splitlines() or [""])[0][:120]
+        first = first_line(self.message, 120)
         return f"{self.kind}{at}: {': '.join(filter(None, (self.exception, first)))}, {code_lines(self.source)} lines"
 
 
 @dataclass
-class Met:
-    """Collects them while a reduction goes on: scripts of each, ever smaller, and how often it was met. Thread-safe."""
+class FailureCollector:
+    """Collects them during a reduction: scripts of each, ever smaller, and how often it was seen. Thread-safe."""
 
     wanted: Trait
     exporter: str
@@ -60,8 +59,8 @@ class Met:
     _times: dict[tuple[str, ...], int] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def note(self, source: str, outcome: Outcome) -> None:
-        """What `source` did, if it is another failure of an export."""
+    def add(self, source: str, outcome: Outcome) -> None:
+        """Collect how `source` ended, if that is another failure of an export."""
         trait = trait_of(outcome, exporter=self.exporter)
         if trait is None or not _is_of_export(outcome, trait) or identity(trait) == identity(self.wanted):
             return
@@ -76,7 +75,7 @@ class Met:
     def scripts(self) -> tuple[tuple[str, ...], ...]:
         """Of each failure the smallest, a middling and the first, which runs in eager most likely.
 
-        Failures of another kind come first, then those that were met most often.
+        Failures of another kind come first, then those that were seen most often.
         """
         with self._lock:
             keys = sorted(self._scripts, key=lambda key: (key[0] == self.wanted.kind, -self._times[key]))
@@ -85,22 +84,22 @@ class Met:
 
 
 def identity(trait: Trait) -> tuple[str, ...]:
-    """What tells two failures apart here: what asked for a symbol's value, and what made it, does not."""
+    """By which two failures are compared here: without what asked for a symbol's value, and what made it."""
     return (trait.kind, *trait.exceptions, trait.message)
 
 
 def _is_of_export(outcome: Outcome, trait: Trait) -> bool:
     """Whether it is the export that failed, and not a script that calls it wrongly."""
     failure = outcome.failure
-    if outcome.status in _SLOW or (failure is not None and failure.stage != "export"):
+    if trait.kind.depends_on_load or (failure is not None and failure.stage != "export"):
         return False
     at_call = failure is not None and (failure.culprit is None or failure.culprit.function == "<module>")
-    return not (at_call and trait.kind == "python_error")
+    return not (at_call and trait.kind is FailureKind.PYTHON_ERROR)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Circumstances:
-    """What their headers tell. `findings` are the run's: what is one of these is nothing new."""
+class ReproContext:
+    """For their headers. `findings` are the run's: a failure that is one of these is nothing new."""
 
     finding: Finding
     findings: Collection[Finding]
@@ -108,34 +107,40 @@ class Circumstances:
     made_by: str
 
 
-def others_of(reducer: Reducer, met: Met, told: Circumstances) -> tuple[Other, ...]:
+def find_incidental_failures(
+    judge: CandidateJudge, collector: FailureCollector, context: ReproContext
+) -> tuple[IncidentalFailure, ...]:
     """At most two, the most telling first, each seen to fail so in a fresh process where eager runs."""
-    for source in met.log.kept[-_AGAIN:]:
-        met.note(source, reducer.bench.run(source, eager=True))
-    found: dict[tuple[str, ...], tuple[Other, Trait]] = {}
-    for scripts in met.scripts()[:_LOOKED_AT]:
-        seen = next(filter(None, (_looked_at(reducer, source) for source in scripts)), None)
-        if seen is not None and not _is_known(seen[1], told.findings) and identity(seen[1]) != identity(met.wanted):
+    for source in collector.log.kept[-_RERUN:]:
+        collector.add(source, judge.bench.run(source, eager=True))
+    found: dict[tuple[str, ...], tuple[IncidentalFailure, Trait]] = {}
+    for scripts in collector.scripts()[:_EXAMINED]:
+        seen = next(filter(None, (_reduce_script(judge, source) for source in scripts)), None)
+        if (
+            seen is not None
+            and not _is_known(seen[1], context.findings)
+            and identity(seen[1]) != identity(collector.wanted)
+        ):
             found.setdefault(identity(seen[1]), seen)
         if len(found) == _KEPT:
             break
     with ThreadPoolExecutor(_BESIDE) as threads:
-        proved = threads.map(lambda one: _proved(one[0], one[1], told), found.values())
-        return tuple(one for one in proved if one is not None)
+        verified = threads.map(lambda one: _verify(one[0], one[1], context), found.values())
+        return tuple(one for one in verified if one is not None)
 
 
-def _looked_at(reducer: Reducer, source: str) -> tuple[Other, Trait] | None:
+def _reduce_script(judge: CandidateJudge, source: str) -> tuple[IncidentalFailure, Trait] | None:
     """What `source` shows where eager runs, with the script cut by data flow; None where eager does not run."""
-    outcome = reducer.bench.run(source, eager=True)
-    trait = trait_of(outcome, exporter=reducer.exporter)
+    outcome = judge.bench.run(source, eager=True)
+    trait = trait_of(outcome, exporter=judge.exporter)
     if trait is None or not _is_of_export(outcome, trait):
         return None
-    own = replace(reducer, wanted=trait, log=VerdictLog(None), eager=True, tell=_silent, met=None)
-    source = own.tidy(own.slice(source))
+    own = CandidateJudge(bench=judge.bench, wanted=trait, exporter=judge.exporter, log=VerdictLog(None), eager=True)
+    source = tidy_script(own, slice_by_stack(own, source, lambda text: None))
     failure = outcome.failure
     fact = failure.exceptions[0] if failure and failure.exceptions else None
     culprit = failure.culprit.source.strip() if failure and failure.culprit and failure.culprit.source else ""
-    return Other(
+    return IncidentalFailure(
         kind=trait.kind, exception=fact.name if fact else outcome.signal or outcome.status,
         message=fact.message if fact else "", culprit=culprit, source=source,
     ), trait  # fmt: skip
@@ -145,18 +150,14 @@ def _is_known(trait: Trait, findings: Collection[Finding]) -> bool:
     return any(one.kind == trait.kind and anonymous(one.exception.message) == trait.message for one in findings)
 
 
-def _proved(other: Other, trait: Trait, told: Circumstances) -> Other | None:
-    if not verify(other.source, trait).verified:
+def _verify(failure: IncidentalFailure, trait: Trait, context: ReproContext) -> IncidentalFailure | None:
+    if not verify(failure.source, trait).verified:
         return None
-    first = (other.message.strip().splitlines() or [""])[0][:200]
+    first = first_line(failure.message, 200)
     header = Header(
-        origin=f"met while {told.finding.id} was reduced: another failure, which the model itself may never show",
-        expected=": ".join(filter(None, (other.exception, first))),
-        environment=told.environment,
-        made_by=told.made_by,
+        origin=f"met while {context.finding.id} was reduced: another failure, which the model itself may never show",
+        expected=": ".join(filter(None, (failure.exception, first))),
+        environment=context.environment,
+        made_by=context.made_by,
     )
-    return replace(other, text=with_header(other.source, header))
-
-
-def _silent(text: str) -> None:
-    """Nobody is told of what is only looked at."""
+    return replace(failure, text=with_header(failure.source, header))

@@ -1,21 +1,19 @@
-"""Drives the reducer over a draft: every candidate runs on a bench, and only the same bug counts as interesting.
+"""Reduces a draft to the smallest script that still shows the same bug.
 
-Law: what is returned was seen to fail with the wanted trait, whenever and however the search ends.
+What is returned was seen to fail with the wanted signature, whenever and however the search ends.
 """
 
 from __future__ import annotations
 
-import ast
 import itertools
-import threading
 import time
 from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from exportdoctor.reduce import (
     Ended,
-    InFlight,
+    ParallelOracle,
     Reduced,
     Search,
     Step,
@@ -27,44 +25,33 @@ from exportdoctor.reduce import (
     source_size,
     steps,
 )
-from exportdoctor.repro.backward_slice import sliced
-from exportdoctor.repro.candidate_runner import CANDIDATE_FILE, Bench
-from exportdoctor.repro.fix_eager_sizes import mended
-from exportdoctor.repro.incidental_failures import Met
-from exportdoctor.repro.inline_modules import flattened, with_root_called
-from exportdoctor.repro.replace_with_ones import stand_ins
-from exportdoctor.repro.repro_signature import Trait, verdict
+from exportdoctor.reduce.source.passes.backward_slice import slice_backward
+from exportdoctor.reduce.source.passes.inline_modules import inline_modules
+from exportdoctor.reduce.source.passes.replace_with_ones import replace_with_ones
+from exportdoctor.reduce.source.passes.script_sizes import offer_eager_sizes, shrink_sizes
+from exportdoctor.reduce.source.passes.tidy import drop_idle_statements, rename_exported_class
+from exportdoctor.repro.budget import BudgetClock
+from exportdoctor.repro.candidate_judge import CandidateJudge
+from exportdoctor.repro.candidate_runner import CANDIDATE_FILE
 from exportdoctor.repro.script import code_lines
-from exportdoctor.repro.sizes import shrink_sizes
-from exportdoctor.repro.verdict_log import VerdictLog
 
-Told = Callable[[str], None]
-_PAUSE = 2.0
-_BUSY = 0.9  # seconds of the processor that candidates get in a second of a quiet machine, at least
+Tell = Callable[[str], None]
+"""Shows a line of progress."""
+
+_INTERRUPTED = "interrupted"
+_PAUSE = 2.0  # seconds between two lines of progress
 _TRIES = 90
 _TRIES_AT_LEAST = 15
 _CONFIRMATIONS = 2
 _POLISHING = 0.35  # of the budget, so that it is not all spent before sizes that run in eager are looked for
 
 
-@dataclass(frozen=True, kw_only=True)
-class Budget:
-    """What a reduction may cost: wall seconds, and candidates.
-
-    On a machine that does other things too it may take up to `at_most` wall seconds, until the candidates have had as
-    much of the processor as `seconds` give them on a quiet one.
-    """
-
-    seconds: float = 60.0
-    questions: int = 2000
-    at_most: float = 0.0
-
-
-@dataclass
+@dataclass(frozen=True)
 class Reduction:
-    """What came of it.
+    """The result of a reduction.
 
-    `same` of the last `runs` runs of `source` were the same bug: with fewer than all the bug is flaky.
+    `closest` passes; `eager`: both run without export. `ended` is a value of reduce.Ended, or "interrupted". `same` of
+    the last `runs` runs of `source` were the same bug: with fewer than all the bug is flaky.
     """
 
     source: str
@@ -72,163 +59,106 @@ class Reduction:
     asked: int = 0
     seconds: float = 0.0
     ended: str = Ended.FINISHED.value
+    eager: bool = False
     same: int = 0
     runs: int = 0
 
     @property
     def flaky(self) -> bool:
         """Whether the same script was seen to fail so and not to."""
-        return self.same < self.runs or self.ended == Ended.FLAKY.value
+        return self.same < self.runs
 
     @property
     def interrupted(self) -> bool:
         """Whether Ctrl-C ended it."""
-        return self.ended == "interrupted"
+        return self.ended == _INTERRUPTED
 
 
-@dataclass
+@dataclass(frozen=True)
 class Reducer:
-    """Reduces drafts of one bug. With `eager` a candidate must also run without export, as the user's model does.
+    """Reduces drafts of one bug until the time of `clock` is over. Ctrl-C keeps the best so far."""
 
-    `tell` gets a line now and then; `log` makes it resumable; `met` collects the other failures.
-    """
-
-    bench: Bench
-    wanted: Trait
-    exporter: str
-    budget: Budget
-    tell: Told
-    log: VerdictLog
-    met: Met | None = None
-    eager: bool = False
-    _begun: float = field(default_factory=time.monotonic)
-    _worked: float = 0.0
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def judge(self, source: str) -> Verdict:
-        """The verdict of one candidate; from the log where it has one. Any thread may ask."""
-        key = f"{self.eager} {source}"
-        with self._lock:
-            known = self.log.known(key)
-        if known is not None:
-            return known
-        found = self.seen(source)
-        with self._lock:
-            self.log.note(key, found)
-        return found
-
-    def seen(self, source: str) -> Verdict:
-        """The verdict of one run of a candidate, whatever was said of it before."""
-        outcome = self.bench.run(source, eager=self.eager)
-        found = verdict(self.wanted, outcome, exporter=self.exporter)
-        if found is Verdict.UNKNOWN and self.met is not None:
-            self.met.note(source, outcome)
-        return found
-
-    def slice(self, source: str) -> str:
-        """`source` cut by data flow, as often as that helps."""
-        while True:
-            cut = sliced(source, self.bench.run(source).failure, file=CANDIDATE_FILE)
-            if len(cut) >= len(source) or self.judge(cut) is not Verdict.YES:
-                return source
-            self.tell(f"{code_lines(cut)} lines by data flow")
-            source = cut
-
-    def stand_in(self, source: str) -> str:
-        """`source` with plain tensors for what a few questions show that they may stand for."""
-        found = drive(stand_ins(source), self.judge, start=source, terms=Terms(size=source_size))
-        return found.answer or source
+    judge: CandidateJudge
+    clock: BudgetClock
+    tell: Tell
 
     def reduce(self, source: str) -> Reduction:
-        """The smallest version of `source` that is still the same bug. Ctrl-C keeps the best so far."""
-        self._begun, self._worked = time.monotonic(), self.bench.worked()
+        """The smallest version of `source` that is still the same bug."""
         try:
-            source = self.slice(source)
-            stood_in = self.stand_in(source)
-            source = source if stood_in == source else self.slice(stood_in)
+            source = slice_by_stack(self.judge, source, self.tell)
+            answer = drive(replace_with_ones(source), self.judge, start=source, terms=Terms(size=source_size)).answer
+            if answer and answer != source:
+                source = slice_by_stack(self.judge, answer, self.tell)
         except KeyboardInterrupt:
-            return Reduction(source, ended="interrupted")
-        return self._driven(_all_passes, source, share=1 - _POLISHING, asked=self.budget.questions)
+            return Reduction(source, ended=_INTERRUPTED, eager=self.judge.eager)
+        return self._drive(_all_passes, source, share=1 - _POLISHING, questions=self.clock.budget.questions)
 
     def polish(self, found: Reduction) -> Reduction:
-        """The same with sizes that run in eager too where a few tries find some, as small as that can be.
+        """The same, as small as can be, with sizes that run in eager mode too; unchanged where a few tries find none.
 
-        `eager` then says so, and the closest variant that exports runs in eager as well.
+        The closest variant that exports then runs in eager mode as well.
         """
+        strict = replace(self, judge=self.judge.with_eager(True))
         try:
-            source = self.mend(found.source)
+            source = strict._find_eager_sizes(found.source)
         except KeyboardInterrupt:
-            self.eager = False
-            return replace(found, ended="interrupted")
-        if not self.eager:
+            return replace(found, ended=_INTERRUPTED)
+        if source is None:
             return found
-        asked = max(0, self.budget.questions - found.asked)
-        again = self._driven(_statements, source, share=1.0, asked=asked)
-        again.closest = again.closest or found.closest
-        again.asked, again.seconds = again.asked + found.asked, again.seconds + found.seconds
-        again.ended = found.ended if again.ended == Ended.FINISHED.value else again.ended
-        return again
+        questions = max(0, self.clock.budget.questions - found.asked)
+        again = strict._drive(reduce_source, source, share=1.0, questions=questions)
+        return replace(
+            again,
+            closest=again.closest or found.closest,
+            asked=again.asked + found.asked,
+            seconds=again.seconds + found.seconds,
+            ended=found.ended if again.ended == Ended.FINISHED.value else again.ended,
+        )
 
-    def tidied(self, found: Reduction) -> Reduction:
-        """The same without idle statements; its closest passing variant has the same class name."""
-        closest = self.tidy(found.closest, like=Verdict.NO) if found.closest else None
-        return replace(found, source=self.tidy(found.source), closest=closest)
-
-    def tidy(self, source: str, *, like: Verdict = Verdict.YES) -> str:
-        """`source` without statements that do nothing, which a search that was cut off leaves behind, as `Model`."""
-        tree = ast.parse(source)
-        for node in ast.walk(tree):
-            body = getattr(node, "body", None)
-            if isinstance(body, list) and not isinstance(node, ast.Module):
-                node.body = [one for one in body if not _is_idle(one)] or [ast.Pass()]  # type: ignore[attr-defined]
-        for text in (with_root_called("Model", ast.unparse(tree)), ast.unparse(tree)):
-            if text != source and self.judge(text) is like:
-                return text
-        return source
-
-    def mend(self, source: str) -> str:
-        """`source` with sizes that run in eager too, where a few tries find some; `eager` then says so."""
-        self.eager = True
-        for number, tried in enumerate(itertools.chain((source,), itertools.islice(mended(source), _TRIES))):
-            if number > _TRIES_AT_LEAST and self._is_late(1.0):
+    def _find_eager_sizes(self, source: str) -> str | None:
+        offered = itertools.chain((source,), itertools.islice(offer_eager_sizes(source), _TRIES))
+        for number, tried in enumerate(offered):
+            if number > _TRIES_AT_LEAST and self.clock.is_over():
                 break
             if self.judge(tried) is Verdict.YES:
                 return tried
-        self.eager = False
-        return source
+        return None
 
-    def confirm(self, found: Reduction) -> None:
-        """Run the result again: a bug that comes and goes must not be sold as one that stays."""
-        for _ in range(_CONFIRMATIONS):
-            found.runs += 1
-            found.same += self.seen(found.source) is Verdict.YES
+    def tidy(self, found: Reduction) -> Reduction:
+        """The same without idle statements; its closest passing variant has the same class name."""
+        judge = self.judge.with_eager(found.eager)
+        closest = tidy_script(judge, found.closest, like=Verdict.NO) if found.closest else None
+        return replace(found, source=tidy_script(judge, found.source), closest=closest)
 
-    def _is_late(self, share: float) -> bool:
-        """Whether that share of the time is over."""
-        seconds, taken = share * self.budget.seconds, time.monotonic() - self._begun
-        if taken <= seconds:
-            return False
-        return taken > share * self.budget.at_most or self.bench.worked() - self._worked > seconds * _BUSY
+    def confirm(self, found: Reduction) -> Reduction:
+        """Run the result again, because a bug may come and go."""
+        judge = self.judge.with_eager(found.eager)
+        same = sum(judge.rerun(found.source) is Verdict.YES for _ in range(_CONFIRMATIONS))
+        return replace(found, same=same, runs=_CONFIRMATIONS)
 
-    def _driven(self, search: Callable[[str], Search[str, str]], source: str, *, share: float, asked: int) -> Reduction:
-        with ThreadPoolExecutor(self.bench.width) as threads:
-            oracle: InFlight[str] = InFlight(
-                lambda one: threads.submit(self.judge, one), width=self.bench.width, key=str
+    def _drive(
+        self, search: Callable[[str], Search[str, str]], source: str, *, share: float, questions: int
+    ) -> Reduction:
+        width = self.judge.bench.width
+        with ThreadPoolExecutor(width) as threads:
+            oracle: ParallelOracle[str] = ParallelOracle(
+                lambda one: threads.submit(self.judge, one), width=width, key=str
             )
             terms = Terms[str](
-                questions=asked,
-                should_stop=lambda: self._is_late(share),
+                questions=questions,
+                should_stop=lambda: self.clock.is_over(share),
                 size=source_size,
                 distance=source_distance,
             )
             try:
-                return self._followed(steps(search(source), oracle, start=source, terms=terms), source)
+                found = self._follow(steps(search(source), oracle, start=source, terms=terms), source)
+                return replace(found, eager=self.judge.eager)
             finally:
                 oracle.close()
 
-    def _followed(self, course: Generator[Step[str], None, Reduced[str, str]], source: str) -> Reduction:
+    def _follow(self, course: Generator[Step[str], None, Reduced[str, str]], source: str) -> Reduction:
         best, closest, asked = source, None, 0
-        began = told = time.monotonic()
+        began = shown = time.monotonic()
         try:
             while True:
                 step = next(course)
@@ -237,8 +167,8 @@ class Reducer:
                     best = step.candidate
                 elif step.verdict is Verdict.NO:
                     closest = step.candidate
-                if time.monotonic() - told >= _PAUSE:
-                    told = time.monotonic()
+                if time.monotonic() - shown >= _PAUSE:
+                    shown = time.monotonic()
                     self.tell(f"{code_lines(best)} lines after {asked} candidates")
         except StopIteration as end:
             result: Reduced[str, str] = end.value
@@ -247,22 +177,32 @@ class Reducer:
                 seconds=time.monotonic() - began, ended=result.ended.value,
             )  # fmt: skip
         except KeyboardInterrupt:
-            seconds = time.monotonic() - began
-            return Reduction(best, closest, asked, seconds, "interrupted")
-
-
-def _is_idle(statement: ast.stmt) -> bool:
-    return isinstance(statement, ast.Pass) or (
-        isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant | ast.Name)
-    )
+            return Reduction(best, closest, asked, time.monotonic() - began, _INTERRUPTED)
 
 
 def _all_passes(source: str) -> Search[str, str]:
     """Sizes first, then statements and expressions, then whole modules, with what that makes possible."""
     source = yield from shrink_sizes(source)
-    source = yield from _statements(source)
-    return (yield from flattened(source, _statements))
+    source = yield from reduce_source(source)
+    return (yield from inline_modules(source, reduce_source))
 
 
-def _statements(source: str) -> Search[str, str]:
-    return reduce_source(source)
+def slice_by_stack(judge: CandidateJudge, source: str, tell: Tell) -> str:
+    """`source` cut by data flow to what the lines of its failing stack need, as often as that helps."""
+    while True:
+        failure = judge.bench.run(source).failure
+        lines = {frame.line for frame in failure.frames if frame.file == CANDIDATE_FILE} if failure else set()
+        cut = slice_backward(source, lines)
+        if len(cut) >= len(source) or judge(cut) is not Verdict.YES:
+            return source
+        tell(f"{code_lines(cut)} lines by data flow")
+        source = cut
+
+
+def tidy_script(judge: CandidateJudge, source: str, *, like: Verdict = Verdict.YES) -> str:
+    """`source` without statements that do nothing, and with `Model` for the exported class where that may be."""
+    tidy = drop_idle_statements(source)
+    for text in (rename_exported_class(tidy, "Model"), tidy):
+        if text != source and judge(text) is like:
+            return text
+    return source

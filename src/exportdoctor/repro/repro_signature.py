@@ -10,9 +10,10 @@ import re
 
 import msgspec
 
-from exportdoctor.core.failure.kinds import classify
-from exportdoctor.core.failure.signature import normalise
-from exportdoctor.core.outcome import Failure, Outcome
+from exportdoctor.core.failure.classify import classify
+from exportdoctor.core.failure.kinds import KIND_OF_STATUS, FailureKind
+from exportdoctor.core.failure.messages import normalise
+from exportdoctor.core.outcome import Failure, Outcome, OutcomeStatus
 from exportdoctor.reduce import Verdict
 
 _NAMES = (
@@ -24,13 +25,12 @@ _NAMES = (
 )
 # What a line may call to make symbols; others, such as int(), are what asks for the value at once
 _MAKERS = re.compile(r"\.(tolist|item|nonzero|argwhere|unique\w*|masked_select|bincount|repeat_interleave)\b")
-DEAD = ("crashed", "timed_out", "out_of_memory")
 
 
 class Trait(msgspec.Struct, frozen=True):
     """What two sightings of one bug have in common, whatever script they come from."""
 
-    kind: str
+    kind: FailureKind
     exceptions: tuple[str, ...]
     message: str
     raised_in: str = ""
@@ -42,8 +42,9 @@ def trait_of(outcome: Outcome, *, exporter: str) -> Trait | None:
     """The trait of what `outcome` shows; None where it passed."""
     if outcome.passed:
         return None
-    if outcome.status in DEAD:
-        return Trait(outcome.status, (outcome.signal or "",) if outcome.status == "crashed" else (), "")
+    if outcome.status in KIND_OF_STATUS:
+        died_of = (outcome.signal or "",) if outcome.status == OutcomeStatus.CRASHED else ()
+        return Trait(KIND_OF_STATUS[outcome.status], died_of, "")
     failure = outcome.failure or Failure(stage="export", exceptions=())
     kind = classify(
         stage=failure.stage,
@@ -63,15 +64,15 @@ def trait_of(outcome: Outcome, *, exporter: str) -> Trait | None:
     )
 
 
-def _of_symbols(kind: str, failure: Failure) -> tuple[str, tuple[str, ...]]:
+def _of_symbols(kind: FailureKind, failure: Failure) -> tuple[str, tuple[str, ...]]:
     """For a symbol without a value: what asked for the value, and what made the symbols.
 
     `int(grid.tolist()[0])` must not become `int(grid)`: the cure of the one is not that of the other.
     """
-    if not kind.startswith("data_dependent"):
+    if not kind.is_data_dependent:
         return "", ()
     culprit = failure.culprit
-    born = {word for birth in failure.births if birth.frame for word in _MAKERS.findall(birth.frame.source)}
+    born = {word for birth in failure.origins if birth.frame for word in _MAKERS.findall(birth.frame.source)}
     return operation(culprit.expression) if culprit else "", tuple(sorted(born))
 
 

@@ -1,7 +1,6 @@
-"""Keeps a script with its run: the file, the event that tells of it, and the report made anew.
+"""Saves a script in its run's folder: the file, the event for it, and the report written again.
 
-The scripts of other failures that were met on the way lie beside it. The report does not tell of them: they are no
-findings of the model.
+The scripts of other failures lie beside it. The report does not mention them: they are no findings of the model.
 """
 
 from __future__ import annotations
@@ -14,20 +13,20 @@ import msgspec
 from exportdoctor.core import events as ev
 from exportdoctor.core.finding import Repro
 from exportdoctor.core.run_state import fold
-from exportdoctor.repro.pipeline import Made
+from exportdoctor.repro.pipeline import ReproResult
 from exportdoctor.store.disk import make_folder, replace_file
 from exportdoctor.store.run_folder import RunFolder
 
 FOLDER = "repros"
 
 
-def keep(made: Made, run: Path) -> Path:
+def save_repro(made: ReproResult, run: Path) -> Path:
     """Write the script below the run's folder and note it; returns its path. Raises StoreError."""
     with RunFolder.reopen(run) as folder:
         make_folder(run / FOLDER)
         path = run / FOLDER / f"{made.finding.id}.py"
         replace_file(path, made.text.encode())
-        _keep_others(made, path)
+        _save_others(made, path)
         repro = Repro(
             path=f"{FOLDER}/{path.name}",
             lines=made.lines,
@@ -40,12 +39,12 @@ def keep(made: Made, run: Path) -> Path:
     return path
 
 
-def other_name(made: Made, number: int) -> str:
+def other_name(made: ReproResult, number: int) -> str:
     """What the script of the `number`th other failure is called, beside the one of the finding."""
     return f"{made.finding.id}-other-{number}.py"
 
 
-def _keep_others(made: Made, beside: Path) -> None:
+def _save_others(made: ReproResult, beside: Path) -> None:
     """In place of those of an earlier reduction, unless this one was cut off before it came to them."""
     if made.reduction.interrupted:
         return

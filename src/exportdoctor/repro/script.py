@@ -1,8 +1,9 @@
-"""The form of a finished script: a header that says what, where and how, and then the code."""
+"""The form of a finished script: a header with what fails, where it comes from and how it was made, then the code."""
 
 from __future__ import annotations
 
 import ast
+import sys
 import textwrap
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -10,13 +11,11 @@ from dataclasses import dataclass
 from exportdoctor.core.finding import Finding
 
 _WIDTH = 110
-_TOLD = ("python", "platform", "torch", "transformers", "cuda")
+_SHOWN = ("python", "platform", "torch", "transformers", "cuda")
 
 
 def imports_of(source: str) -> tuple[str, ...]:
     """The top-level packages that a script imports, Python's own left out."""
-    import sys
-
     names: dict[str, None] = {}
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
@@ -28,7 +27,7 @@ def imports_of(source: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class Header:
-    """What the head of a script tells. `expected` is what the script shows in a fresh process, in one line."""
+    """What the head of a script holds. `expected` is what the script shows in a fresh process, in one line."""
 
     origin: str
     expected: str
@@ -47,7 +46,7 @@ def with_header(source: str, header: Header) -> str:
         *(line for remark in header.remarks for line in _comment(f"Note: {remark}")),
         *_comment(f"Made by: {header.made_by}"),
     ]
-    return "\n".join([*lines, *spaced(source), ""])
+    return "\n".join([*lines, *limit_blank_lines(source), ""])
 
 
 def versions_of(environment: Mapping[str, str], imports: Collection[str]) -> str:
@@ -55,7 +54,7 @@ def versions_of(environment: Mapping[str, str], imports: Collection[str]) -> str
     return ", ".join(
         f"{name} {value}" if name != "platform" else value
         for name, value in environment.items()
-        if name in _TOLD and (name != "transformers" or "transformers" in imports)
+        if name in _SHOWN and (name != "transformers" or "transformers" in imports)
     )
 
 
@@ -78,7 +77,7 @@ def _comment(text: str) -> list[str]:
     return textwrap.wrap(" ".join(text.split()), _WIDTH, initial_indent="# ", subsequent_indent="#   ")
 
 
-def spaced(source: str) -> list[str]:
+def limit_blank_lines(source: str) -> list[str]:
     """The code, with no more empty lines than one in a row, and none below the head of a class."""
     lines: list[str] = []
     for line in source.strip("\n").splitlines():

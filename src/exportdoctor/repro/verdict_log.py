@@ -1,13 +1,14 @@
-"""Remembers what was said of each candidate, on disk, so that a reduction that was cut off asks nothing twice.
+"""Keeps the verdict of each candidate on disk, so that a reduction that was interrupted judges nothing twice.
 
 One JSON line for each verdict, and for each script worth looking at again; a torn last line is dropped. The first
-line says under which trait and versions the verdicts hold: with others the file begins anew.
+line is a digest of the failure and the versions for which the verdicts hold: with others the file begins anew.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import threading
 from contextlib import suppress
 from pathlib import Path
 
@@ -17,7 +18,7 @@ _KEPT = "kept"
 
 
 class VerdictLog:
-    """Verdicts by the digest of their source, in the file at `path`, or in memory alone where that is None.
+    """Verdicts by the digest of their source, in the file at `path`, or only in memory where that is None. Thread-safe.
 
     `kept` are the scripts of an earlier reduction that were worth looking at again, the latest last.
     """
@@ -25,6 +26,7 @@ class VerdictLog:
     def __init__(self, path: Path | None, *, holds_for: str = "") -> None:
         self._path = path
         self._known: dict[str, Verdict] = {}
+        self._lock = threading.Lock()
         self.kept: list[str] = []
         if path is not None:
             self._open(path, holds_for)
@@ -47,19 +49,22 @@ class VerdictLog:
                 else:
                     self._known[key] = Verdict(text)
 
-    def known(self, source: str) -> Verdict | None:
-        """What was said of `source`; None where nothing was."""
-        return self._known.get(_digest(source))
+    def verdict_of(self, source: str) -> Verdict | None:
+        """The verdict of `source`; None where there is none yet."""
+        with self._lock:
+            return self._known.get(_digest(source))
 
     def note(self, source: str, verdict: Verdict) -> None:
         """Remember a verdict; a full disk costs a resumed run some questions and nothing else."""
-        self._known[_digest(source)] = verdict
-        self._append(_digest(source), verdict.value)
+        with self._lock:
+            self._known[_digest(source)] = verdict
+            self._append(_digest(source), verdict.value)
 
     def keep(self, source: str) -> None:
-        """Remember a script for whoever goes on with this reduction."""
-        if source not in self.kept:
-            self._append(_KEPT, source)
+        """Remember a script for a later run that resumes this reduction."""
+        with self._lock:
+            if source not in self.kept:
+                self._append(_KEPT, source)
 
     def _append(self, key: str, text: str) -> None:
         if self._path is not None:

@@ -20,6 +20,8 @@ from pathlib import Path
 
 import psutil
 
+from exportdoctor.core.failure.kinds import KIND_OF_STATUS, FailureKind
+from exportdoctor.core.outcome import OutcomeStatus
 from exportdoctor.repro.repro_signature import Trait, anonymous
 
 _TRACEBACK = "Traceback (most recent call last):\n"
@@ -68,9 +70,10 @@ def _die_with_parent() -> None:
         _PRCTL(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
-def _watched(process: subprocess.Popen[bytes], *, timeout: float, memory_mb: float) -> str:
-    """Why it was killed; empty where it ended by itself."""
-    deadline, idle_since, worked, fate = time.monotonic() + timeout, time.monotonic(), 0.0, ""
+def _watched(process: subprocess.Popen[bytes], *, timeout: float, memory_mb: float) -> OutcomeStatus | None:
+    """Why it was killed; None where it ended by itself."""
+    deadline, idle_since, worked = time.monotonic() + timeout, time.monotonic(), 0.0
+    fate: OutcomeStatus | None = None
     watched = psutil.Process(process.pid)
     try:
         while process.poll() is None:
@@ -81,9 +84,9 @@ def _watched(process: subprocess.Popen[bytes], *, timeout: float, memory_mb: flo
                 if times.user + times.system > worked + 0.02 or watched.status() == psutil.STATUS_RUNNING:
                     worked, idle_since = times.user + times.system, now
                 if watched.memory_info().rss > memory_mb * 2**20:
-                    fate = "out_of_memory"
+                    fate = OutcomeStatus.OUT_OF_MEMORY
             if now > deadline or now - idle_since > _IDLE:
-                fate = fate or "timed_out"
+                fate = fate or OutcomeStatus.TIMED_OUT
             if fate:
                 break
     finally:
@@ -93,14 +96,14 @@ def _watched(process: subprocess.Popen[bytes], *, timeout: float, memory_mb: flo
     return fate
 
 
-def _sighting(wanted: Trait, code: int | None, fate: str, output: str) -> Sighting:
-    if fate:
-        return Sighting(wanted.kind == fate, died=fate, output=output)
+def _sighting(wanted: Trait, code: int | None, fate: OutcomeStatus | None, output: str) -> Sighting:
+    if fate is not None:
+        return Sighting(wanted.kind == KIND_OF_STATUS[fate], died=fate, output=output)
     if code is not None and code < 0:
         name = signal.Signals(-code).name
-        return Sighting(wanted.kind == "crashed" and wanted.exceptions == (name,), died=name, output=output)
+        return Sighting(wanted.kind == FailureKind.CRASH and wanted.exceptions == (name,), died=name, output=output)
     if code == 0 or _TRACEBACK not in output:
-        same = wanted.kind == "crashed" and wanted.exceptions == (f"exit code {code}",)
+        same = wanted.kind == FailureKind.CRASH and wanted.exceptions == (f"exit code {code}",)
         return Sighting(same, died="" if code == 0 else f"exit code {code}", output=output)
     name, message = raised(output)
     chain = output.split(_TRACEBACK)[1:]

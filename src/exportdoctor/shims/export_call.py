@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from torch import nn
 
+    from exportdoctor.targets.built import BuiltPart
+
 Inputs = tuple[tuple[Any, ...], dict[str, Any]]
 """Positional and keyword arguments of one call."""
 
@@ -122,12 +124,12 @@ def _shapes(call: ExportCall, kwargs: dict[str, Any], more: tuple[Inputs, ...]) 
     if known is None:
         return None
     return {
-        name: known.get(name) if name in call.named else _differing(value, [other.get(name) for _, other in more])
+        name: known.get(name) if name in call.named else _dynamic_dims(value, [other.get(name) for _, other in more])
         for name, value in kwargs.items()
     }
 
 
-def _differing(value: Any, others: list[Any]) -> Any:
+def _dynamic_dims(value: Any, others: list[Any]) -> Any:
     """Dimensions whose sizes differ between the input sets must stay dynamic. Of others torch may find out, since two
     images can have as many windows by chance; a size of one is fixed."""
     import torch
@@ -143,3 +145,14 @@ def _differing(value: Any, others: list[Any]) -> Any:
 def _bundles(module: nn.Module, kwargs: Mapping[str, Any]) -> bool:
     """Whether one of these keywords has no parameter of its own."""
     return not kwargs.keys() <= inspect.signature(module.forward).parameters.keys()
+
+
+def call_for_part(part: BuiltPart) -> ExportCall:
+    """The export of a target's part, as yet without shims."""
+    return ExportCall(
+        module=part.module,
+        args=part.args,
+        kwargs=part.kwargs,
+        dynamic_shapes=part.dynamic_shapes,
+        more_inputs=part.more_inputs,
+    )

@@ -5,6 +5,8 @@ A shim is reversible: on leaving `apply`, everything is as it was, also when the
 
 from __future__ import annotations
 
+import ast
+import difflib
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -12,9 +14,9 @@ from typing import Literal, get_args
 
 from exportdoctor.core.errors import ExportdoctorError
 from exportdoctor.core.version_range import holds
-from exportdoctor.shims.cure import Cure, Seen
+from exportdoctor.shims.cure_pattern import Cure, Seen
 from exportdoctor.shims.export_call import ExportCall
-from exportdoctor.shims.sources import is_installed
+from exportdoctor.shims.installed_sources import is_installed, source_of
 
 Soundness = Literal["exact", "signature", "precondition", "specialised", "opaque", "unsound"]
 SOUNDNESS: tuple[Soundness, ...] = get_args(Soundness)
@@ -55,6 +57,21 @@ class Replacement:
     after: str = ""
     optional: bool = False
 
+    def diff(self) -> str:
+        """The change as a unified diff, empty where the target is not installed. Imports and applies nothing."""
+        if self.before or self.after:
+            return _diff(self.before, self.after, self.target, f"{self.target}, with the shim")
+        old = source_of(self.target)
+        if old is None:  # made in C, or nothing that has a name: a graph, the inputs
+            new = "" if self.optional else source_of(self.by) or ""
+            return _diff("", new, self.target.strip(":") or "the graph or the inputs", self.by)
+        if self.rewrite is not None:
+            # both as Python prints them, so that layout and comments are no difference
+            return _diff(
+                ast.unparse(ast.parse(old)) + "\n", self.rewrite(old), self.target, f"{self.target}, rewritten"
+            )
+        return _diff(old, source_of(self.by) or "", self.target, self.by)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Shim:
@@ -85,6 +102,11 @@ class Shim:
         """Within it the shim holds; what it yields is the call to export. Raises NotApplicable."""
         return self.enter(call)
 
+    def diff(self) -> str:
+        """The unified diff of everything that the shim replaces and that is installed here; never empty."""
+        found = "".join(replacement.diff() for replacement in self.replaces)
+        return found or f"--- nothing that {self.id} replaces is installed here\n"
+
     def may_cure(self, seen: Seen) -> bool:
         """Whether one of its patterns matches the failure. Pure, and no promise."""
         return any(cure.matches(seen) for cure in self.cures)
@@ -100,9 +122,14 @@ class Shim:
             if wanted and holds(wanted, found) is False:
                 return f"made for {package} {wanted}, found {found}"
         missing = next((target for target in self.wants if not is_installed(target)), None)
-        return f"the installed {missing.partition('.')[0]} has no {_spoken(missing)}" if missing else None
+        return f"the installed {missing.partition('.')[0]} has no {_as_words(missing)}" if missing else None
 
 
-def _spoken(target: str) -> str:
+def _as_words(target: str) -> str:
     module, _, name = target.partition(":")
     return f"{name} in {module.rpartition('.')[2]}" if name else module
+
+
+def _diff(before: str, after: str, old: str, new: str) -> str:
+    lines = difflib.unified_diff(before.splitlines(keepends=True), after.splitlines(keepends=True), old, new)
+    return "".join(line if line.endswith("\n") else line + "\n" for line in lines)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import cache
 
-from exportdoctor.core.errors import UsageError
-from exportdoctor.shims.cure import Seen
+from exportdoctor.core.errors import UsageError, did_you_mean
+from exportdoctor.shims.cure_pattern import Seen
 from exportdoctor.shims.own import OWN
 from exportdoctor.shims.own.frozen import static_axis
 from exportdoctor.shims.providers import onnx_diagnostic, transformers_exporters, user
@@ -18,12 +18,12 @@ def registry(files: Sequence[str] = ()) -> tuple[Shim, ...]:
 
     Raises UsageError where a user's file can't be used.
     """
-    found = {shim.id: shim for shim in (*_installed(), *user.shims_of_files(files))}
+    found = {shim.id: shim for shim in (*_load_installed(), *user.shims_of_files(files))}
     return tuple(found.values())
 
 
 @cache
-def _installed() -> tuple[Shim, ...]:
+def _load_installed() -> tuple[Shim, ...]:
     others = (*transformers_exporters.shims(), *onnx_diagnostic.shims(), *user.shims_of_entry_points())
     return (*OWN, *others)
 
@@ -36,10 +36,7 @@ def find(name: str, *, files: Sequence[str] = (), axes: Mapping[str, tuple[str, 
     if found is None and kind == "static-dim" and axes is not None and axis in axes:
         found = static_axis(axis, axes[axis])
     if found is None:
-        import difflib
-
-        near = difflib.get_close_matches(name, [shim.id for shim in shims], n=3, cutoff=0.4)
-        hint = f"Did you mean {' or '.join(near)}?" if near else "All of them: exportdoctor shims list"
+        hint = did_you_mean(name, [shim.id for shim in shims]) or "See: exportdoctor shims list"
         raise UsageError(f"There is no shim {name!r}", hint=hint)
     return found
 

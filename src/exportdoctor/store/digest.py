@@ -1,6 +1,6 @@
-"""What an answer depends on, as digests: the request, the installed packages, the sources, the machine.
+"""Digests of what a result depends on: the request, the installed packages, the sources, the machine.
 
-Law: two equal digests promise equal answers; whatever cannot be told cheaply counts as different.
+Equal digests mean equal results; whatever is expensive to compare counts as different.
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ from pathlib import Path
 import msgspec
 
 from exportdoctor.core.codec import encode
-from exportdoctor.core.events import AnyEvent, PartCaptured, ScanOptions, TargetOpened
+from exportdoctor.core.events import AnyEvent, PartCaptured, TargetOpened
+from exportdoctor.core.file_hash import file_sha256
+from exportdoctor.core.scan_options import ScanOptions
 
-# these change how torch, transformers or the user's code behave, and no file tells
+# these change how torch, transformers or the user's code behave
 _VARIABLES = ("TORCH", "PYTORCH", "TRANSFORMERS_", "HF_", "CUDA_VISIBLE", "PYTHONPATH", "PYTHONHASHSEED")
-# limits and speed decide how long to wait; the runs in which they decided an answer are never reused
+# limits and speed do not change a result; runs in which a limit was hit are never reused
 _NOT_ASKED = {"jobs": 1, "use_cache": True, "timeout": None, "memory_mb": None, "shim_files": ()}
 _PACKAGE = Path(__file__).parent.parent
 _ROOMS = ("core", "data", "engine", "reduce", "shims", "targets", "worker")
@@ -56,9 +58,9 @@ def surroundings() -> dict[str, object]:
 
 
 def file_digest(path: Path) -> str:
-    """SHA-256 of a file's content; empty where it cannot be read."""
+    """SHA-256 of a file's content; empty if it cannot be read."""
     try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
+        return file_sha256(path)
     except OSError:
         return ""
 

@@ -1,4 +1,4 @@
-"""The only place that turns an operating system's refusal into one clear line, and that replaces a file as a whole."""
+"""Turns an operating system's refusal into one clear error, and replaces files atomically."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def make_folder(path: Path) -> None:
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Write `path` as a whole: afterwards it holds either all of `data` or what it held before."""
+    """Write `path` atomically: afterwards it holds either all of `data` or what it held before."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with open(draft, "wb") as file:

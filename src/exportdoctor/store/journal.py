@@ -1,6 +1,6 @@
-"""A run's `events.jsonl`: the only place that writes and reads it.
+"""Writes and reads a run's `events.jsonl`.
 
-Law: an event is one line, appended by one write; a file cut off at any byte still reads as a prefix of its events.
+An event is one line, appended by one write; a file cut off at any byte still reads as a prefix of its events.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Journal:
             raise refusal(self.path, error) from error
 
     def close(self) -> None:
-        """Give the file back."""
+        """Close the file."""
         os.close(self._file)
 
 
@@ -132,15 +132,15 @@ class EventReader:
             raise foreign(self.path)
         if head.schema != SCHEMA:
             raise StoreError(
-                f"{self.path} is of schema {head.schema}, and this version reads {SCHEMA}",
-                hint="Read it with the version of exportdoctor that wrote it, or scan again",
+                f"{self.path} has schema {head.schema}, but this version reads {SCHEMA}",
+                hint="Use the version of exportdoctor that wrote it, or scan again",
             )
 
 
 def foreign(path: Path) -> StoreError:
     """The error for a file that no version of exportdoctor wrote."""
     return StoreError(
-        f"{path} was not written by exportdoctor", hint="Name the folder of a run; see: exportdoctor runs"
+        f"{path} was not written by exportdoctor", hint="Give the folder of a run; see: exportdoctor runs"
     )
 
 

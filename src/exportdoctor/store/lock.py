@@ -1,92 +1,70 @@
-"""One run at a time in a folder. The operating system drops the lock with its process, however that ends."""
+"""A lock on a run's folder, so that one process at a time writes in it. The OS drops it when the process ends."""
 
 from __future__ import annotations
 
+import errno
 import os
-import sys
-import time
 from pathlib import Path
 
 from exportdoctor.core.errors import StoreError
 from exportdoctor.store.disk import refusal
 
 NAME = ".lock"
-_TRIES, _PAUSE = 5, 0.02  # `is_held` takes the lock for an instant, which must not look like another run
+_TIMEOUT = 0.1  # seconds; `is_held` takes the lock for an instant, which must not look like another run
+_NO_LOCKS = frozenset({errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP})  # a file system without locks
 
 
 class FolderLock:
     """Held from construction to `release`. Raises StoreError where another process holds it."""
 
     def __init__(self, folder: Path) -> None:
+        from filelock import FileLock, Timeout  # imports asyncio: 40 ms that listing runs does not need
+
         self.path = folder / NAME
+        self._lock = FileLock(self.path, timeout=_TIMEOUT, poll_interval=0.02, thread_local=False)
         try:
-            self._file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
-        except OSError as error:
-            raise refusal(self.path, error) from error
-        if not self._take():
-            owner = os.read(self._file, 32).decode("ascii", "replace").strip()
-            os.close(self._file)
+            self._lock.acquire()
+        except Timeout as error:
             raise StoreError(
-                f"another run is at work in {folder}" + (f" (process {owner})" if owner else ""),
-                hint="Wait for it, or choose another folder with --out",
-            )
+                f"another process is using {folder}{self._owner()}",
+                hint="Wait until it ends, or choose another folder with --out",
+            ) from error
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                raise refusal(self.path, error) from error
         self._sign()
 
     def release(self) -> None:
-        """Let others in."""
-        os.close(self._file)
+        """Let other processes in."""
+        self._lock.release()
 
-    def _take(self) -> bool:
-        for _ in range(_TRIES):
-            if _lock(self._file):
-                return True
-            time.sleep(_PAUSE)
-        return False
+    def _owner(self) -> str:
+        try:
+            process = self.path.read_text(encoding="ascii", errors="replace").strip()
+        except OSError:
+            return ""
+        return f" (process {process})" if process else ""
 
     def _sign(self) -> None:
-        """Leave our process id for whoever finds the lock held; a full disk is no reason to stop here."""
+        """Write our process id into the file, for the message above; a full disk is no reason to stop."""
         try:
-            os.ftruncate(self._file, 0)
-            os.write(self._file, str(os.getpid()).encode())
+            self.path.write_text(str(os.getpid()), encoding="ascii")
         except OSError:
-            pass
+            return
 
 
 def is_held(folder: Path) -> bool:
-    """Whether a process is at work in `folder` now."""
+    """Whether a process is writing in `folder` now."""
+    if not (folder / NAME).exists():
+        return False
+    from filelock import FileLock, Timeout
+
+    lock = FileLock(folder / NAME, blocking=False, thread_local=False)
     try:
-        file = os.open(folder / NAME, os.O_RDWR)
+        lock.acquire()
+    except Timeout:
+        return True
     except OSError:
         return False
-    try:
-        return not _lock(file)
-    finally:
-        os.close(file)
-
-
-if sys.platform == "win32":
-    import msvcrt
-
-    def _lock(file: int) -> bool:
-        """Try to lock the byte far behind the process id."""
-        os.lseek(file, 1 << 20, os.SEEK_SET)
-        try:
-            msvcrt.locking(file, msvcrt.LK_NBLCK, 1)
-        except OSError:
-            return False
-        finally:
-            os.lseek(file, 0, os.SEEK_SET)
-        return True
-
-else:
-    import fcntl
-
-    def _lock(file: int) -> bool:
-        """Try to lock the file; a file system that knows no locks must not forbid scanning."""
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        except OSError:
-            return True
-        return True
+    lock.release()
+    return False

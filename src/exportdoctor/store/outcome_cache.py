@@ -1,6 +1,7 @@
-"""Answers to single questions, kept across runs in one SQLite file of bounded size.
+"""Outcomes of single probes, kept across runs in one SQLite file of bounded size.
 
-Law: only what a process answered by itself is kept (passed, failed); a fault of this file is a miss, never an error.
+Only outcomes that no limit decided are kept (passed, failed); a damaged or locked file is a cache miss, never an error.
+diskcache would do the same, but raises where the file is unusable, and would be one more dependency.
 """
 
 from __future__ import annotations
@@ -18,11 +19,10 @@ from exportdoctor.store.places import cache_home
 
 _MIB = 1024 * 1024
 _TABLE = "CREATE TABLE IF NOT EXISTS outcomes (key TEXT PRIMARY KEY, used REAL, size INTEGER, value BLOB) WITHOUT ROWID"
-_LASTING = frozenset({"passed", "failed"})
 
 
 class OutcomeCache:
-    """`get` and `put` by key (see `digest.probe_digest`). `limit_mb` bounds the stored answers, in MiB.
+    """`get` and `add` by key (see `digest.probe_digest`). `limit_mb` bounds the stored answers, in MiB.
 
     Opened on first use, from one thread; several processes may share the file.
     """
@@ -35,7 +35,7 @@ class OutcomeCache:
         self._used: set[str] = set()
 
     def get(self, key: str) -> Outcome | None:
-        """The answer to the question `key`, if it is known."""
+        """The outcome stored for `key`, if any."""
         rows = self._do("SELECT value FROM outcomes WHERE key = ?", key)
         if not rows:
             return None
@@ -46,15 +46,15 @@ class OutcomeCache:
         self._used.add(key)
         return outcome
 
-    def put(self, key: str, outcome: Outcome) -> None:
-        """Keep an answer; one that a crash or a limit gave is not kept, for it may be another next time."""
-        if outcome.status not in _LASTING:
+    def add(self, key: str, outcome: Outcome) -> None:
+        """Keep an outcome; crashes and exceeded limits are not kept, because they may not happen again."""
+        if not outcome.status.is_conclusive:
             return
         value = zlib.compress(encode(outcome), 1)
         self._do("INSERT OR REPLACE INTO outcomes VALUES (?, ?, ?, ?)", key, time.time(), len(value), value)
 
     def close(self) -> None:
-        """Note which answers were used, drop those unused for longest until the rest fits, and close the file."""
+        """Update the times of use, drop the least recently used outcomes beyond the limit, and close the file."""
         if self._base is None:
             return
         now = time.time()
@@ -77,7 +77,7 @@ class OutcomeCache:
         self.close()
 
     def _do(self, statement: str, *values: object) -> list[tuple[bytes, ...]]:
-        """The rows that `statement` gives; none once the file has shown itself unusable."""
+        """The rows of `statement`; none once the file was found to be unusable."""
         if self._off:
             return []
         try:
@@ -86,7 +86,7 @@ class OutcomeCache:
             return self._base.execute(statement, values).fetchall()
         except sqlite3.DatabaseError as error:
             self._off = True
-            if not isinstance(error, sqlite3.OperationalError):  # damaged: begin anew next time
+            if not isinstance(error, sqlite3.OperationalError):  # damaged: start over next time
                 self.path.unlink(missing_ok=True)
         except OSError:
             self._off = True
@@ -94,7 +94,7 @@ class OutcomeCache:
 
 
 def _open(path: Path) -> sqlite3.Connection:
-    """The file's connection; each statement commits by itself, and a lost last one costs only time."""
+    """The connection; each statement commits by itself, and losing the last one costs only time."""
     path.parent.mkdir(parents=True, exist_ok=True)
     base = sqlite3.connect(path, timeout=2.0, isolation_level=None)
     base.execute("PRAGMA journal_mode = WAL")

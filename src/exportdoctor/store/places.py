@@ -1,24 +1,26 @@
-"""Where things are kept, and how a run is named. `EXPORTDOCTOR_HOME` moves everything; nothing is created here."""
+"""Paths of runs and caches, and run ids. `EXPORTDOCTOR_HOME` moves everything; nothing is created here."""
 
 from __future__ import annotations
 
 import os
 import re
-import sys
 import time
 from pathlib import Path
 
-_LETTERS = "abcdefghijkmnpqrstuvwxyz23456789"  # 32 of them, without l, o, 0, 1: a run id is read aloud and typed
+from platformdirs.unix import Unix
+
+_XDG = Unix("exportdoctor")  # XDG on macOS too, where earlier runs are kept
+_LETTERS = "abcdefghijkmnpqrstuvwxyz23456789"  # 32 of them, without l, o, 0, 1, which are easily confused
 
 
 def data_home() -> Path:
     """The folder of all runs and error logs."""
-    return _home("XDG_DATA_HOME", ".local/share", "")
+    return _home(_XDG.user_data_path, "")
 
 
 def cache_home() -> Path:
     """The folder of what may be deleted at any time."""
-    return _home("XDG_CACHE_HOME", ".cache", "cache")
+    return _home(_XDG.user_cache_path, "cache")
 
 
 def runs_root() -> Path:
@@ -40,13 +42,8 @@ def slug(ref: str) -> str:
     return re.sub(r"[^a-z0-9._]+", "-", text.lower()).strip("-.")[:40] or "target"
 
 
-def _home(variable: str, below_home: str, part: str) -> Path:
-    """`EXPORTDOCTOR_HOME`, else the platform's folder of this kind."""
+def _home(folder: Path, part: str) -> Path:
+    """`EXPORTDOCTOR_HOME`, else the XDG folder of this kind."""
     if own := os.environ.get("EXPORTDOCTOR_HOME"):
         return Path(own).expanduser().absolute() / part
-    if sys.platform == "win32" and (local := os.environ.get("LOCALAPPDATA")):
-        return Path(local) / "exportdoctor" / part
-    chosen = os.environ.get(variable, "")
-    # the XDG specification says that a relative path is to be ignored
-    root = Path(chosen) if os.path.isabs(chosen) else Path.home() / below_home
-    return root / "exportdoctor"
+    return folder

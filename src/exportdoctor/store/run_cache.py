@@ -1,6 +1,6 @@
-"""Which finished run answers a request that is asked again.
+"""Finds the finished run that answers a repeated request.
 
-Law: a run is reused only while its folder is there and every source file it depended on has the same content.
+A run is reused only while its folder exists and every source file it depended on has the same content.
 """
 
 from __future__ import annotations
@@ -73,10 +73,10 @@ def is_reusable(state: RunState) -> bool:
     done = state.finished
     if done is None or not done.complete or done.error:
         return False
-    return all(outcome.status in {"passed", "failed"} for outcome in state.answers.values())
+    return all(outcome.status.is_conclusive for outcome in state.answers.values())
 
 
-def told_again(earlier: StoredRun, *, started: ev.RunStarted, logs: Path) -> Generator[ev.AnyEvent]:
+def replay(earlier: StoredRun, *, started: ev.RunStarted, logs: Path) -> Generator[ev.AnyEvent]:
     """The events of an earlier run as those of the run that `started` now, whose logs are in `logs`.
 
     Its answers are marked as cached; the time it takes is its own.
@@ -93,7 +93,7 @@ def told_again(earlier: StoredRun, *, started: ev.RunStarted, logs: Path) -> Gen
             case ev.FindingMade(finding=finding):
                 yield ev.FindingMade(at=now, finding=_at_home(finding, logs))
             case ev.RunFinished():
-                yield ev.Noted(at=now, text=f"Nothing has changed since {earlier.run}, which gave these answers.")
+                yield ev.Noted(at=now, text=f"Nothing has changed since run {earlier.run}; its results are shown.")
                 yield msgspec.structs.replace(event, at=now, seconds=now - begun, peak_rss_mb=0.0)
             case _:
                 yield msgspec.structs.replace(event, at=now)

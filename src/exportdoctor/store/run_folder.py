@@ -1,15 +1,16 @@
 """A run's folder: events.jsonl, report.json, logs/. One process at a time may write in it.
 
-Law: an event is on disk before anybody sees it, and report.json is whole or absent.
+report.json is complete or absent. When the disk refuses, a scan goes on in memory and `RunFolder.trouble` is the error.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
 
-from exportdoctor.core.codec import decode, pretty
+from exportdoctor.core.codec import pretty
 from exportdoctor.core.errors import StoreError, UsageError
 from exportdoctor.core.events import AnyEvent
 from exportdoctor.core.report import Report
@@ -23,17 +24,22 @@ REQUEST = ".request"
 
 
 class RunFolder:
-    """The writing end of a run, made by `create` or `reopen`; use it as a context manager."""
+    """The writing end of a run, made by `create` or `reopen`; a context manager.
+
+    `append` and `write_report` raise StoreError; `record` and `record_report` keep the first one in `trouble` instead,
+    so that a scan does not end because the disk is full.
+    """
 
     def __init__(self, path: Path, lock: FolderLock, events: tuple[AnyEvent, ...]) -> None:
         self.path = path
         self.events = events
+        self.trouble: StoreError | None = None
         self._lock = lock
         self._journal = journal.Journal(path / journal.NAME)
 
     @classmethod
     def create(cls, path: Path) -> RunFolder:
-        """A new run in `path`. Raises StoreError where it cannot be written, UsageError where there is one already."""
+        """A new run in `path`. Raises StoreError if it cannot be written, UsageError if it already holds a run."""
         make_folder(path)
         make_folder(path / LOGS)
         lock = FolderLock(path)
@@ -42,15 +48,15 @@ class RunFolder:
             lock.release()
             raise UsageError(
                 f"{path} already holds a run",
-                hint=f"Go on with it by --resume {path}, or choose another folder with --out",
+                hint=f"Continue it with --resume {path}, or choose another folder with --out",
             )
-        return _opened(cls, path, lock, ())
+        return _open_or_release(cls, path, lock, ())
 
     @classmethod
     def reopen(cls, path: Path) -> RunFolder:
-        """Go on with the run in `path`: `events` holds what it has; a torn last line is cut off.
+        """Continue the run in `path`: `events` holds its events so far; an incomplete last line is cut off.
 
-        Raises StoreError for a folder that holds no run, and where another process is at work in it.
+        Raises StoreError for a folder that holds no run, and where another process is using it.
         """
         file = path / journal.NAME
         if not file.is_file():
@@ -67,7 +73,7 @@ class RunFolder:
         except StoreError:
             lock.release()
             raise
-        return _opened(cls, path, lock, events)
+        return _open_or_release(cls, path, lock, events)
 
     @property
     def logs(self) -> Path:
@@ -78,23 +84,44 @@ class RunFolder:
         """Write one event. Raises StoreError, and then has not changed the file."""
         self._journal.append(event)
 
+    def record(self, event: AnyEvent) -> None:
+        """Write one event; none after one that was lost, because the file must stay a prefix of the events."""
+        if self.trouble is None:
+            try:
+                self.append(event)
+            except StoreError as error:
+                self.trouble = error
+
+    def record_all(self, events: Iterable[AnyEvent]) -> Iterator[AnyEvent]:
+        """Each of `events`, after it was recorded."""
+        for event in events:
+            self.record(event)
+            yield event
+
     def write_report(self, report: Report) -> None:
-        """Put report.json in place of the earlier one, as a whole."""
+        """Replace report.json. Raises StoreError."""
         replace_file(self.path / REPORT, pretty(report))
 
+    def record_report(self, report: Report) -> None:
+        """Replace report.json; tried even after trouble, because a full disk may have room again."""
+        try:
+            self.write_report(report)
+        except StoreError as error:
+            self.trouble = self.trouble or error
+
     def note_request(self, digest: str) -> None:
-        """Keep what the run depends on, so that resuming it can tell whether that has changed."""
+        """Save the digest of what the run depends on; resuming compares it."""
         replace_file(self.path / REQUEST, digest.encode())
 
     def noted_request(self) -> str:
-        """The digest noted when the run was made; empty where there is none."""
+        """The saved digest; empty if there is none."""
         try:
             return (self.path / REQUEST).read_text()
         except (OSError, UnicodeDecodeError):
             return ""
 
     def share_logs(self, earlier: Path) -> None:
-        """Let this run have the logs of the one that gave its answers; a log that cannot be had is not missed."""
+        """Link or copy the logs of an earlier run whose results this one reuses; failures are ignored."""
         for log in sorted((earlier / LOGS).glob("*")):
             try:
                 os.link(log, self.logs / log.name)
@@ -102,7 +129,7 @@ class RunFolder:
                 _copy(log, self.logs / log.name)
 
     def close(self) -> None:
-        """Let other processes in."""
+        """Close the journal and release the lock."""
         self._journal.close()
         self._lock.release()
 
@@ -115,8 +142,8 @@ class RunFolder:
         self.close()
 
 
-def _opened(cls: type[RunFolder], path: Path, lock: FolderLock, events: tuple[AnyEvent, ...]) -> RunFolder:
-    """The folder object, or the lock given back."""
+def _open_or_release(cls: type[RunFolder], path: Path, lock: FolderLock, events: tuple[AnyEvent, ...]) -> RunFolder:
+    """The folder object; if the journal cannot be opened, the lock is released."""
     try:
         return cls(path, lock, events)
     except StoreError:
@@ -130,13 +157,3 @@ def _copy(source: Path, target: Path) -> None:
         target.write_bytes(source.read_bytes())
     except OSError:
         target.unlink(missing_ok=True)
-
-
-def read_report(path: Path) -> Report:
-    """The report.json of the run in `path`. Raises StoreError for a missing or foreign one."""
-    try:
-        data = (path / REPORT).read_bytes()
-    except OSError as error:
-        raise refusal(path / REPORT, error, doing="read") from error
-    report: Report = decode(data, Report)
-    return report

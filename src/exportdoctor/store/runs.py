@@ -1,4 +1,4 @@
-"""The runs that there are: listing them, and finding the one that a user means."""
+"""Lists the stored runs, and finds the one that a user names."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from exportdoctor.store.places import runs_root
 RunStatus = Literal["finished", "running", "cut off", "unreadable"]
 _ELSEWHERE = ".path"  # a run with --out leaves a file `<run>.path` here that says where it is
 # what a summary needs; the rest, nine tenths of the bytes, is not decoded
-_TOLD = ("run_started", "run_resumed", "part_finished", "finding_made", "run_finished")
+_SUMMARY_EVENTS = ("run_started", "run_resumed", "part_finished", "finding_made", "run_finished")
 
 
 class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,14 +71,14 @@ def find_run(which: str | None = None, root: Path | None = None) -> Path:
     runs = _newest_first(root)
     if which is None:
         if not runs:
-            raise UsageError("there is no run yet", hint="Make one with: exportdoctor scan Qwen2.5-VL-3B")
+            raise UsageError("there is no run yet", hint="Start one with: exportdoctor scan Qwen2.5-VL-3B")
         return runs[0][1]
-    matches = _matching(which, runs)
+    matches = _match(which, runs)
     if not matches:
-        raise UsageError(f"no run is called {which!r}", hint="See: exportdoctor runs")
+        raise UsageError(f"no run matches {which!r}", hint="See: exportdoctor runs")
     if len(matches) > 1:
         names = ", ".join(run for run, _ in matches[:4]) + (", …" if len(matches) > 4 else "")
-        raise UsageError(f"{which!r} may mean {len(matches)} runs: {names}", hint="Give more of the name")
+        raise UsageError(f"{which!r} matches {len(matches)} runs: {names}", hint="Type more of the id")
     return matches[0][1]
 
 
@@ -86,7 +86,7 @@ def read_run(path: Path) -> StoredRun:
     """The run in `path`. Raises StoreError where there is none, or none that this version can read."""
     events = journal.read_events(path / journal.NAME)
     if not events or not isinstance(events[0], ev.RunStarted):
-        raise StoreError(f"{path} holds a run that was cut off before its first event", hint="Scan again")
+        raise StoreError(f"the run in {path} was cut off before its first event", hint="Scan again")
     return StoredRun(run=events[0].run, path=path, events=events, running=is_held(path))
 
 
@@ -123,7 +123,7 @@ def _folders(root: Path) -> Iterator[tuple[str, Path]]:
             yield entry.stem if elsewhere else entry.name, path
 
 
-def _matching(which: str, runs: list[tuple[str, Path]]) -> list[tuple[str, Path]]:
+def _match(which: str, runs: list[tuple[str, Path]]) -> list[tuple[str, Path]]:
     """The run of exactly this id, else those whose id starts so, else those whose id contains it."""
     text = which.strip().lower()
     exact = [run for run in runs if run[0] == text]
@@ -142,12 +142,12 @@ def _age(path: Path) -> float:
 def _summary(run: str, path: Path) -> RunSummary:
     """What the list says of a run, from a few of its events."""
     try:
-        events = journal.read_events(path / journal.NAME, only=_TOLD)
+        events = journal.read_events(path / journal.NAME, only=_SUMMARY_EVENTS)
     except ExportdoctorError as error:
         return RunSummary(run=run, path=str(path), status="unreadable", at=_age(path), problem=error.message)
     started = events[0] if events else None
     if not isinstance(started, ev.RunStarted):
-        return RunSummary(run=run, path=str(path), status="unreadable", at=_age(path), problem="it has no event")
+        return RunSummary(run=run, path=str(path), status="unreadable", at=_age(path), problem="no events")
     last = events[-1] if isinstance(events[-1], ev.RunFinished) else None
     return RunSummary(
         run=run,

@@ -1,61 +1,19 @@
-"""What a target is before and after it is built: the only place for what the worker sees of a target.
-
-A plan is torch-free and cheap; torch is imported when it is built. Inputs are made when a part is asked for.
-"""
+"""A target that is built: its model and how to make each of its parts. Inputs are made when a part is asked for."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from exportdoctor.core.errors import UsageError
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from exportdoctor.core.target import BuildOptions
-
 Inputs = tuple[tuple[Any, ...], dict[str, Any]]
 """Positional and keyword arguments of one call."""
-
-
-class Plan(Protocol):
-    """A target that was found and checked, not yet built."""
-
-    @property
-    def ref(self) -> str:
-        """The target as typed."""
-
-    @property
-    def title(self) -> str:
-        """The target's name for a report's first line."""
-
-    @property
-    def parts(self) -> tuple[str, ...]:
-        """The parts that will be scanned, in this order."""
-
-    @property
-    def available_parts(self) -> tuple[str, ...]:
-        """Every part that can be asked for."""
-
-    @property
-    def options(self) -> BuildOptions:
-        """How it will be built, with what the target itself decides filled in."""
-
-    def identity(self) -> dict[str, object]:
-        """Everything on disk and on the command line that the answers depend on, ready for JSON."""
-
-    @property
-    def has_twin(self) -> bool:
-        """Whether `twin` gives one."""
-
-    def twin(self) -> Plan | None:
-        """A small model of the same kind with real values, `None` where there is none. May import torch."""
-
-    def build(self) -> Built:
-        """Import torch and build. Raises `TargetError`, with the target's own stack where its code failed."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,13 +1,19 @@
-"""The only place where targets/ runs a model: once, on copies of its inputs, leaving no trace in the model."""
+"""Runs the target's own code: on copies of its inputs, without traces in the model, its exceptions as `TargetError`."""
 
 from __future__ import annotations
 
 import copy
 import logging
+import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
+
+from exportdoctor.core.errors import ExportdoctorError, TargetError
+from exportdoctor.core.failure.frames import is_our_file
+from exportdoctor.core.failure.messages import first_line
+from exportdoctor.core.patch_attribute import patch_attribute
 
 if TYPE_CHECKING:
     from torch import nn
@@ -22,14 +28,14 @@ def run_once(module: nn.Module, inputs: Inputs) -> Any:
 
 
 def run_in_a_row(module: nn.Module, inputs: Inputs, *, times: int = 1) -> tuple[Any, ...]:
-    """The outputs of so many calls one after the other, without gradients; state that a call leaves, the next one sees.
+    """The outputs of `times` calls one after the other, without gradients; state is kept between them.
 
-    The module is then as it was. Raises what the module raises.
+    The module is restored afterwards. Raises what the module raises.
     """
     import torch
 
     outputs = []
-    with torch.no_grad(), _quiet(), left_as_it_was(module):
+    with torch.no_grad(), _quiet(), restore_afterwards(module):
         for _ in range(times):
             args, kwargs = copy.deepcopy(inputs)
             outputs.append(copy.deepcopy(module(*args, **kwargs)))
@@ -37,27 +43,22 @@ def run_in_a_row(module: nn.Module, inputs: Inputs, *, times: int = 1) -> tuple[
 
 
 def run_method_once(module: nn.Module, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """What a method of the module returns without gradients. Raises what it raises."""
+    """What a method of the module returns, without gradients. Raises what the method raises."""
     import torch
 
-    with torch.no_grad(), _quiet(), left_as_it_was(module):
+    with torch.no_grad(), _quiet(), restore_afterwards(module):
         args, kwargs = copy.deepcopy((args, kwargs))
         return method(*args, **kwargs)
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without what torch says on stderr of fake tensors: of the data pointer when one is copied (torch 2.13),
-    and of an operator that refuses one, which is an answer here."""
+    """Without torch's messages on stderr about fake tensors: of the data pointer when one is copied (torch 2.13),
+    and of an operator that refuses one, which is an expected result here."""
     logger = logging.getLogger("torch._subclasses.fake_tensor")
-    before = logger.disabled
-    logger.disabled = True
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="Accessing the data pointer of FakeTensor")
-            yield
-    finally:
-        logger.disabled = before
+    with patch_attribute(logger, "disabled", True), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Accessing the data pointer of FakeTensor")
+        yield
 
 
 def runs_in_eager(module: nn.Module, inputs: Inputs) -> bool:
@@ -70,7 +71,7 @@ def runs_in_eager(module: nn.Module, inputs: Inputs) -> bool:
 
 
 @contextmanager
-def left_as_it_was(module: nn.Module) -> Iterator[None]:
+def restore_afterwards(module: nn.Module) -> Iterator[None]:
     """Restore attributes, hooks, buffers and the random state on exit. In-place writes to parameters stay.
 
     Hooks and the flags about them must go together: transformers adds output hooks to a model at its first run
@@ -106,3 +107,24 @@ def _restore(module: nn.Module, contents: dict[str, Any]) -> None:
             container.extend(content)
         else:
             container.update(content)
+
+
+@contextmanager
+def blame_target(what: str, *, hint: str = "") -> Iterator[None]:
+    """Raise the target's own exceptions as `TargetError`: `what`, the exception, and the frames that are not ours."""
+    try:
+        yield
+    except ExportdoctorError:
+        raise
+    except (Exception, SystemExit) as error:
+        message = ": ".join(filter(None, (what, type(error).__name__, first_line(error))))
+        raise TargetError(message, hint=hint, stack=own_stack(error)) from error
+
+
+def own_stack(error: BaseException) -> tuple[str, ...]:
+    """One line for each frame that is not ours, outermost first, then the exception itself."""
+    stack = traceback.extract_tb(error.__traceback__)
+    frames = [frame for frame in stack if not (is_our_file(frame.filename) or frame.filename.startswith("<frozen"))]
+    lines = [f"{frame.filename}:{frame.lineno} in {frame.name}: {frame.line or ''}" for frame in frames]
+    exception = (line.rstrip() for line in traceback.format_exception_only(error))
+    return (*(line.rstrip(": ") for line in lines), *exception)

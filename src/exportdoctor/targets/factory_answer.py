@@ -1,4 +1,4 @@
-"""The only place that checks what a factory returned. Each kind of nonsense gets its own line."""
+"""Checks what a factory returned; each kind of mistake has an error message of its own."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class FactoryAnswer:
 
 
 def check_answer(answer: Any, *, name: str) -> FactoryAnswer:
-    """The answer in one form. Raises `TargetError` that says what was found instead."""
+    """The answer in one form. Raises `TargetError`, which names what was found instead."""
     given = _by_key(answer, name)
     module, args, kwargs = given["module"], given.get("args", ()), given.get("kwargs")
     _check_module(module, name)

@@ -1,18 +1,17 @@
-"""The only place that reads a user's factory file: first as text, to check it, then as a module, to call it."""
+"""Reads a user's factory file: first as text, to check and hash it without running it, then as a module."""
 
 from __future__ import annotations
 
 import ast
-import hashlib
 import importlib.util
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
 
-from exportdoctor.core.errors import TargetError, UsageError
+from exportdoctor.core.errors import TargetError, UsageError, did_you_mean
+from exportdoctor.core.file_hash import file_sha256
 
 
 def check_factory(file: Path, *, name: str) -> None:
@@ -26,8 +25,7 @@ def check_factory(file: Path, *, name: str) -> None:
         example = functions[-1] if functions else "build"
         raise UsageError(f"{str(file)!r} names no factory", hint=f"Give {file}:{example}")
     if name not in names and "*" not in names:
-        near = get_close_matches(name, names, n=1)
-        meant = f"Did you mean {near[0]!r}? " if near else ""
+        meant = did_you_mean(name, names)
         found = ", ".join(functions) or "no functions"
         raise UsageError(f"{str(file)!r} defines no {name!r}", hint=f"{meant}It defines {found}")
 
@@ -44,7 +42,7 @@ def import_factory_file(file: Path) -> ModuleType:
     if spec is None or spec.loader is None:
         raise TargetError(f"Python cannot import {str(file)!r}")
     module = importlib.util.module_from_spec(spec)
-    with _registered(module):
+    with _register_module(module):
         spec.loader.exec_module(module)
     return module
 
@@ -66,13 +64,13 @@ def source_hashes(file: Path) -> dict[str, str]:
         name = path.relative_to(folder).as_posix()
         if name in hashes:
             continue
-        hashes[name] = hashlib.sha256(path.read_bytes()).hexdigest()
+        hashes[name] = file_sha256(path)
         waiting.extend(_neighbours(path, folder))
     return dict(sorted(hashes.items()))
 
 
 @contextmanager
-def _registered(module: ModuleType) -> Iterator[None]:
+def _register_module(module: ModuleType) -> Iterator[None]:
     """Register the module for good, unless its import fails."""
     before = sys.modules.get(module.__name__)
     sys.modules[module.__name__] = module

@@ -1,7 +1,8 @@
-"""The only place that makes inputs of other sizes, where a factory gave dynamic shapes and one input set.
+"""Makes inputs of other sizes, where a factory gave dynamic shapes and one input set.
 
-Dimensions that belong together grow together: those of one `Dim`, those derived from it, and unnamed ones of
-one size. Values are repeated, so an index stays a legal index. What eager does not accept is not offered.
+Dimensions that belong together grow together: those of one `Dim`, those derived from it, and unnamed ones of one size.
+Values are repeated, so an index stays a legal index. Inputs that eager does not accept are left out.
+`torch.export.AdditionalInputs` derives dynamic shapes from several input sets; this goes the other way.
 """
 
 from __future__ import annotations
@@ -9,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from exportdoctor.targets.dynamic_shapes import dynamic_dims, map_inputs
 from exportdoctor.targets.eager import runs_in_eager
-from exportdoctor.targets.given_shapes import dynamic_dims, map_inputs
 
 if TYPE_CHECKING:
     import torch

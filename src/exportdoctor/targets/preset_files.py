@@ -1,4 +1,4 @@
-"""The only place that reads the presets in the package: configurations by name, one JSON file each.
+"""The presets of the package: configurations by name, one JSON file each.
 
 A preset file states its recipe, its image size and its default weights; nothing here knows a model by name.
 """
@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import json
 import re
-from difflib import get_close_matches
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
 import msgspec
 
-from exportdoctor.core.errors import UsageError
+from exportdoctor.core.errors import UsageError, did_you_mean
 
 
 class Preset(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,7 +29,7 @@ class Preset(msgspec.Struct, frozen=True, kw_only=True):
 
 @cache
 def preset_names() -> tuple[str, ...]:
-    """Every preset's name, smaller models first, tiny twins last."""
+    """Every preset's name, smaller models first, tiny ones last."""
     entries = files(__package__).joinpath("presets").iterdir()
     names = [entry.name.removesuffix(".json") for entry in entries if entry.name.endswith(".json")]
     return tuple(sorted(names, key=_tiny_last_then_by_size))
@@ -47,13 +46,11 @@ def find_preset(name: str) -> Preset | None:
 
 
 def unknown_preset(name: str) -> UsageError:
-    """What to tell somebody who asked for a preset that does not exist."""
-    known = {preset.casefold(): preset for preset in preset_names()}
-    near = [known[match] for match in get_close_matches(name.casefold(), known, n=3, cutoff=0.5)]
-    meant = f"Did you mean {' or '.join(near)}? " if near else ""
+    """The error for a name that is no preset, with names that come near."""
+    known = preset_names()
     return UsageError(
         f"{name!r} is no preset, and no folder or file of that name exists",
-        hint=f"{meant}Give a preset ({', '.join(known.values())}), a folder with config.json, a hub id "
+        hint=f"{did_you_mean(name, known)}Give a preset ({', '.join(known)}), a folder with config.json, a hub id "
         "or file.py:factory",
     )
 

@@ -1,4 +1,4 @@
-"""The only place that decides, from a configuration alone, which parts a target has.
+"""Which parts a target has, as far as its configuration tells, and which of them are scanned.
 
 A recipe is chosen by what the configuration says about the model's structure, never by the model's name.
 """
@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from exportdoctor.targets.image_size import vision_settings
+from exportdoctor.core.errors import UsageError, did_you_mean
+from exportdoctor.targets.image_sizes import vision_settings
 
 VISION_LANGUAGE = "vision-language"
 ONE_FORWARD = "one-forward"
@@ -37,7 +38,7 @@ def choose_recipe(config: Mapping[str, Any], *, name: str = "") -> Recipe:
     """The recipe of this name, or the one that fits the configuration."""
     if (name or _recipe_by_structure(config)) == VISION_LANGUAGE:
         parts = ("vision", "text", "decode", "full", "video")
-        # video asks the same code as full with other sizes: worth a minute only to whom videos matter
+        # video runs the same code as full with other sizes: only scanned on request
         return Recipe(
             name=VISION_LANGUAGE, available=parts, default=parts[:-1], takes_images=True, chooses_image_size=True
         )
@@ -62,3 +63,12 @@ def _recipe_by_structure(config: Mapping[str, Any]) -> str:
 def _takes_images(config: Mapping[str, Any]) -> bool:
     vision = vision_settings(config)
     return any(key in vision for key in ("image_size", "num_channels", "in_channels", "patch_size"))
+
+
+def choose_parts(asked: tuple[str, ...], *, available: tuple[str, ...], default: tuple[str, ...]) -> tuple[str, ...]:
+    """The parts to scan: those of `asked` in the target's own order, else the default ones. Raises `UsageError`."""
+    for name in asked:
+        if name not in available:
+            hint = f"{did_you_mean(name, available)}Parts: {', '.join(available)}"
+            raise UsageError(f"There is no part {name!r}", hint=hint)
+    return tuple(name for name in available if name in asked) if asked else default

@@ -1,7 +1,6 @@
-"""The only place that decides what a target's reference means. Imports no torch and answers in milliseconds.
+"""What a target's reference means: `file.py:factory`, a path that exists, a preset or a hub id, in this order.
 
-Order: `file.py:factory`, a path that exists, a preset, a hub id. Whatever can be refused without torch is
-refused here.
+Imports no torch and takes milliseconds; whatever can be refused without torch is refused here.
 """
 
 from __future__ import annotations
@@ -11,20 +10,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from exportdoctor.core.errors import UsageError
-from exportdoctor.targets.configuration_plan import folder_plan, hub_plan, preset_plan
-from exportdoctor.targets.factory_plan import factory_plan
+from exportdoctor.targets.configuration import folder_plan, hub_plan, preset_plan
+from exportdoctor.targets.factory import factory_plan
 from exportdoctor.targets.preset_files import find_preset, unknown_preset
 
 if TYPE_CHECKING:
     from exportdoctor.core.target import TargetRef
-    from exportdoctor.targets.built import Plan
+    from exportdoctor.targets.build import Plan
 
 _FACTORY = re.compile(r"(?P<file>.+\.py)(?::(?P<name>\w*))?$")
 _HUB_ID = re.compile(r"[\w][\w.-]*/[\w][\w.-]*$")
 
 
 def resolve(target: TargetRef) -> Plan:
-    """Find and check the target. Raises `UsageError` or `TargetError` with one line that says what to do."""
+    """Find and check the target. Raises `UsageError` or `TargetError`, with a hint about what to do."""
     ref = target.ref
     if not ref:
         raise unknown_preset(ref)

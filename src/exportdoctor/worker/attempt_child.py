@@ -18,7 +18,7 @@ import msgspec
 
 from exportdoctor.core.codec import decode, encode
 from exportdoctor.core.errors import StoreError
-from exportdoctor.core.outcome import Outcome
+from exportdoctor.core.outcome import Outcome, OutcomeStatus
 from exportdoctor.core.probe import Probe
 from exportdoctor.worker.process_setup import die_with_parent, lead_a_group, send_output_to, write_stacks_to
 
@@ -60,7 +60,7 @@ class Child:
         sign = signal.Signals(os.WTERMSIG(status)).name if os.WIFSIGNALED(status) else None
         return Outcome(
             probe=self.probe.id,
-            status="crashed",
+            status=OutcomeStatus.CRASHED,
             signal=sign or f"exit code {os.waitstatus_to_exitcode(status)}",
             seconds=round(time.perf_counter() - self.started, 4),
             peak_rss_mb=round(peak_kb / 1024, 1),

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib.metadata
 import os
 import platform
 import sys
-import sysconfig
 from functools import cache
 
 import torch
+
+from exportdoctor.core.failure.frames import is_local_file
+from exportdoctor.core.file_hash import file_sha256
 
 _REPORTED = ("torch", "transformers", "onnx", "onnxscript", "onnxruntime", "onnxruntime-gpu", "onnx-diagnostic",
              "numpy", "sympy", "exportdoctor")  # fmt: skip
@@ -43,28 +44,15 @@ def sources(model: torch.nn.Module) -> dict[str, str]:
         path = getattr(module, "__file__", None)
         if not path or not path.endswith(".py") or not os.path.isfile(path):
             continue
-        if name.partition(".")[0] in packages or _is_local(path):
+        if name.partition(".")[0] in packages or is_local_file(path):
             digests[path] = file_digest(path)
     return digests
 
 
 @cache
 def file_digest(path: str) -> str:
-    """SHA-256 of a file's content when it was first asked for, in hexadecimal."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-_STDLIB = os.path.realpath(sysconfig.get_paths()["stdlib"]) + os.sep
-_OURS = os.path.dirname(os.path.dirname(os.path.realpath(__file__))) + os.sep
-
-
-@cache
-def _is_local(path: str) -> bool:
-    """Neither installed, nor Python's, nor exportdoctor's own."""
-    real = os.path.realpath(path)
-    installed = f"{os.sep}site-packages{os.sep}" in real or f"{os.sep}dist-packages{os.sep}" in real
-    return not installed and not real.startswith((_STDLIB, _OURS))
+    """SHA-256 of a file's content at the first call, in hexadecimal."""
+    return file_sha256(path)
 
 
 def available_bytes() -> int:

@@ -11,9 +11,10 @@ import msgspec
 import torch
 
 from exportdoctor.core.errors import ExportdoctorError, TargetError
-from exportdoctor.core.protocol.scan import TWIN, Capture, Captured, Open, Opened, Prepare, Prepared, Refused
+from exportdoctor.core.failure.messages import first_line
+from exportdoctor.core.protocol.scan import SMALL_MODEL, Capture, Captured, Open, Opened, Prepare, Prepared
 from exportdoctor.core.target import TargetRef
-from exportdoctor.targets import Plan, resolve
+from exportdoctor.targets import Plan, build, has_small_model, plan_small_model, resolve
 from exportdoctor.targets.built import Built, BuiltPart
 from exportdoctor.targets.eager import run_once
 from exportdoctor.worker import environment
@@ -25,14 +26,6 @@ from exportdoctor.worker.capture.session import (
     complete_capture,
 )
 from exportdoctor.worker.describe.describe_failure import describe_failure, state_id
-
-
-class Refusal(Exception):
-    """The target cannot be diagnosed; `reply` tells the engine why."""
-
-    def __init__(self, reply: Refused) -> None:
-        super().__init__(reply.message)
-        self.reply = reply
 
 
 @dataclass
@@ -51,7 +44,7 @@ class Opening:
     _made: dict[str, BuiltPart] = field(default_factory=dict)
 
     def open(self, command: Open) -> Opened:
-        """Build the target. Raises Refusal."""
+        """Build the target. Raises UsageError and TargetError."""
         started = time.perf_counter()
         if command.isolation != "process":
             # libgomp's threads do not survive a fork: with one thread no parallel region is ever entered
@@ -59,7 +52,7 @@ class Opening:
         target, self.shim_files = command.target, command.shim_files
         self.plan = self.given if self.given is not None or target is None else resolve(target)
         assert self.plan is not None
-        self.built = self._build(self.plan)
+        self.built = build(self.plan)
         _warm_up()
         return Opened(
             environment=environment.versions(),
@@ -71,16 +64,8 @@ class Opening:
             seconds=round(time.perf_counter() - started, 3),
             parts=tuple(self.plan.parts),
             sources=environment.sources(self.built.model),
-            twins=self.built.weights == "fake" and self.plan.has_twin,
+            has_small_model=self.built.weights == "fake" and has_small_model(self.plan),
         )
-
-    def _build(self, plan: Plan) -> Built:
-        try:
-            return plan.build()
-        except TargetError as error:
-            message, hint = error.message, error.hint
-            stack = "\n".join(error.stack)
-            raise Refusal(Refused(stage="build", message=message, hint=hint, stack=stack)) from error
 
     def prepare(self, command: Prepare) -> Prepared:
         """Make a part's inputs; nothing of it runs. Raises what making them raises."""
@@ -90,12 +75,12 @@ class Opening:
         return Prepared(part=command.part, prefix=entry.prefix, question=alone.questions[entry.prefix][0].full)
 
     def capture(self, command: Capture) -> Captured:
-        """Capture a part. Raises Refusal where its eager forward fails."""
+        """Capture a part. Raises TargetError where its eager forward fails."""
         assert self.built is not None
         started = time.perf_counter()
         begun = self.parts.get(command.part)
-        if command.part.endswith(TWIN):
-            part = self._of_twin(command.part.removesuffix(TWIN))
+        if command.part.endswith(SMALL_MODEL):
+            part = self._capture_small_model(command.part.removesuffix(SMALL_MODEL))
         elif begun is not None and begun.at_one_size is not None and not command.at_one_size:
             part = complete_capture(begun, exporter=command.exporter)
         else:
@@ -120,21 +105,19 @@ class Opening:
                     "so it runs with random weights"
                 )
                 return part
-            raise Refusal(_eager_failure(error, command.part, entry)) from error
+            raise _eager_failure(error, command.part, entry) from error
 
-    def _of_twin(self, name: str) -> PartCapture:
-        """The root alone: nobody asks for the twin's submodules. Raises Refusal where the twin does not run."""
+    def _capture_small_model(self, name: str) -> PartCapture:
+        """The root alone; its submodules are never attempted. Raises TargetError where the small model does not run."""
         assert self.plan is not None
         try:
             if self.twin is None:
-                plan = self.plan.twin()
-                assert plan is not None
-                self.twin = plan.build()
+                self.twin = build(plan_small_model(self.plan))
             entry = self.twin.part(name)
             run_once(entry.module, (entry.args, entry.kwargs))
         except Exception as error:
             said = f"{type(error).__name__}: {_first_line(error)}"
-            raise Refusal(Refused(stage="build", part=name, message=f"There is no small twin: {said}")) from error
+            raise TargetError(f"There is no small twin: {said}") from error
         return capture_root_only(entry)
 
     def _with_values(self, error: Exception) -> Built | None:
@@ -148,7 +131,7 @@ class Opening:
             return None
         options = msgspec.structs.replace(plan.options, weights="random")
         self.plan = resolve(TargetRef(ref=plan.ref, parts=tuple(plan.parts), options=options))
-        self.built = self._build(self.plan)
+        self.built = build(self.plan)
         return self.built
 
 
@@ -169,7 +152,7 @@ def _wants_values(error: BaseException) -> bool:
     return False
 
 
-def _eager_failure(error: Exception, part: str, entry: BuiltPart | None) -> Refused:
+def _eager_failure(error: Exception, part: str, entry: BuiltPart | None) -> TargetError:
     names = {}
     if entry is not None:
         for path, module in entry.module.named_modules():
@@ -177,19 +160,15 @@ def _eager_failure(error: Exception, part: str, entry: BuiltPart | None) -> Refu
     failure = describe_failure(error, stage="capture", names=names)
     culprit = failure.culprit
     where = f" at {culprit.file}:{culprit.line} in {culprit.function}" if culprit else ""
-    return Refused(
-        stage="capture",
-        part=part,
-        message=f"The eager forward of part {part} fails{where}: {type(error).__name__}: {_first_line(error)}",
+    return TargetError(
+        f"The eager forward of part {part} fails{where}: {type(error).__name__}: {_first_line(error)}",
         hint="This is the model's own failure, before any export; mend it or its inputs first",
-        failure=failure,
-        stack="".join(traceback.format_exception(error)),
+        stack=tuple("".join(traceback.format_exception(error)).splitlines()),
     )
 
 
 def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0][:300] if lines else "(no message)"
+    return first_line(error, 300) or "(no message)"
 
 
 def _isolation(asked: str) -> str:

@@ -17,19 +17,18 @@ from dataclasses import dataclass, field
 from typing import assert_never
 
 from exportdoctor.core.codec import decode, encode
-from exportdoctor.core.errors import ExportdoctorError
 from exportdoctor.core.outcome import Outcome
 from exportdoctor.core.probe import Probe
+from exportdoctor.core.protocol.reply import Refused
 from exportdoctor.core.protocol.scan import (
-    AnyCommand,
-    AnyReply,
-    Attempt,
+    AttemptProbe,
     Capture,
     Finished,
     Open,
     Opened,
     Prepare,
-    Refused,
+    ScanCommand,
+    ScanReply,
     Started,
 )
 from exportdoctor.targets import Plan
@@ -37,7 +36,7 @@ from exportdoctor.worker.attempt.export_attempt import attempt, attempt_fast
 from exportdoctor.worker.attempt.fast_export import has_no_side_effects
 from exportdoctor.worker.attempt_child import IN_DOUBT, Child, clear_group, fork
 from exportdoctor.worker.batched_attempts import Aside, aside
-from exportdoctor.worker.open_target import Opening, Refusal
+from exportdoctor.worker.open_target import Opening
 from exportdoctor.worker.process_setup import die_with_parent, lead_a_group, send_output_to, write_stacks_to
 
 
@@ -96,11 +95,11 @@ class Server:
         while b"\n" in self._buffer:
             line, _, rest = self._buffer.partition(b"\n")
             self._buffer = bytearray(rest)
-            command: AnyCommand = decode(bytes(line), AnyCommand)
+            command: ScanCommand = decode(bytes(line), ScanCommand)
             self._obey(command)
         return True
 
-    def _obey(self, command: AnyCommand) -> None:
+    def _obey(self, command: ScanCommand) -> None:
         match command:
             case Open():
                 self.logs = command.logs
@@ -111,7 +110,7 @@ class Server:
             case Capture():
                 self._end_aside()
                 self._answer(lambda: self.opening.capture(command))
-            case Attempt(probe=probe):
+            case AttemptProbe(probe=probe):
                 if self.isolation == "fork":
                     if not self._passed_aside(probe):
                         self._attempt_in_child(probe)
@@ -128,16 +127,11 @@ class Server:
         gc.enable()
         return opened
 
-    def _answer(self, make: object) -> None:
+    def _answer(self, make: Callable[[], ScanReply]) -> None:
         try:
-            self._reply(make())  # type: ignore[operator]
-        except Refusal as refusal:
-            self._reply(refusal.reply)
-        except ExportdoctorError as error:
-            self._reply(Refused(stage="build", message=error.message, hint=error.hint, usage=error.exit_code == 2))
-        except Exception as error:  # ours: the engine must hear of it rather than wait
-            stack = traceback.format_exc()
-            self._reply(Refused(stage="internal", message=f"{type(error).__name__}: {error}", stack=stack))
+            self._reply(make())
+        except Exception as error:  # also a bug of ours: the engine waits for a reply
+            self._reply(Refused.from_error(error))
 
     def _passed_aside(self, probe: Probe) -> bool:
         """Whether it needed no child of its own: it is harmless, and passed."""
@@ -166,7 +160,7 @@ class Server:
         return (self.commands, self.replies, *self._wake, *pipes, *(self.aside.descriptors if self.aside else ()))
 
     def _attempt_in_child(self, probe: Probe, *, final: bool = False) -> None:
-        """Attempt it thriftily at first; where the answer to that is in doubt, without savings, which is final."""
+        """AttemptProbe it thriftily at first; where the answer to that is in doubt, without savings, which is final."""
         how: Callable[..., Outcome | None] = attempt if final else attempt_fast
         part, files = self.opening.parts[probe.part], self.opening.shim_files
         child = fork(
@@ -176,7 +170,7 @@ class Server:
         self.children[child.pid] = child
         self._reply(Started(probe=probe.id, pid=child.pid))
 
-    def _attempt_here(self, command: Attempt) -> None:
+    def _attempt_here(self, command: AttemptProbe) -> None:
         log = self._log(command.probe)
         write_stacks_to(send_output_to(log))
         part, files = self.opening.parts[command.probe.part], self.opening.shim_files
@@ -201,7 +195,7 @@ class Server:
                     _remove(child.log)
                 self._reply(Finished(outcome=outcome))
 
-    def _reply(self, reply: AnyReply) -> None:
+    def _reply(self, reply: ScanReply) -> None:
         data = memoryview(encode(reply) + b"\n")
         while data:
             data = data[os.write(self.replies, data) :]

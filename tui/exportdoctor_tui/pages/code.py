@@ -1,4 +1,4 @@
-"""Source on the screen: highlighted, with line numbers, the culprit marked by a sign as well as by colour."""
+"""Source as Content: highlighted and numbered; the culprit has a marker, so that it is seen without colour."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from textual.highlight import HighlightTheme, highlight
 from exportdoctor_tui.sanitize import block, line
 
 if TYPE_CHECKING:
-    from exportdoctor_tui.sources import Excerpt
+    from exportdoctor_tui.state.source_lines import Excerpt
 
 
-class _Ink(HighlightTheme):
-    """Textual's, with plain names: most of Python is names, and colour shall say something."""
+class _Theme(HighlightTheme):
+    """Textual's, but names are not coloured: most of Python is names."""
 
     STYLES = {  # noqa: RUF012
         **HighlightTheme.STYLES,
@@ -31,14 +31,14 @@ class _Ink(HighlightTheme):
 
 
 def code(excerpt: Excerpt, *, expression: str | None = None, widest: int = 400) -> Content:
-    """The excerpt, one screen line for each of its lines; lines around the culprit are cut at `widest` cells."""
+    """The excerpt with its line numbers; lines around the culprit are cut at `widest` cells."""
     text = textwrap.dedent(block("\n".join(excerpt.lines)))
-    inked = highlight(text, language="python", tab_size=4, theme=_Ink).split("\n", allow_blank=True)
+    lines = highlight(text, language="python", tab_size=4, theme=_Theme).split("\n", allow_blank=True)
     width = len(str(excerpt.first + len(excerpt.lines)))
     found = []
-    for number, content in enumerate(inked[: len(excerpt.lines)], start=excerpt.first):
+    for number, content in enumerate(lines[: len(excerpt.lines)], start=excerpt.first):
         if number == excerpt.culprit:
-            content = _underlined(content, expression)
+            content = _underline(content, expression)
             found.append(Content.assemble((f"▶ {number:>{width}} ┃ ", "bold $text-error"), content))
         else:
             content = content.truncate(widest, ellipsis=True)
@@ -49,12 +49,12 @@ def code(excerpt: Excerpt, *, expression: str | None = None, widest: int = 400) 
 
 
 def script(text: str) -> Content:
-    """A whole script."""
-    return highlight(block(text), language="python", tab_size=4, theme=_Ink)
+    """A whole Python script."""
+    return highlight(block(text), language="python", tab_size=4, theme=_Theme)
 
 
-def _underlined(content: Content, expression: str | None) -> Content:
-    """The part that was being evaluated, underlined where it stands on this line."""
+def _underline(content: Content, expression: str | None) -> Content:
+    """Underline the evaluated `expression`, if it is on this line."""
     wanted = line(expression or "")
     start = content.plain.find(wanted) if wanted else -1
     return content.stylize("bold underline", start, start + len(wanted)) if start >= 0 else content

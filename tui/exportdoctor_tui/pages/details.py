@@ -9,22 +9,22 @@ from textual.content import Content
 
 from exportdoctor.report import wording
 from exportdoctor_tui.pages.code import script
-from exportdoctor_tui.pages.cure import cure
+from exportdoctor_tui.pages.cure_page import cure
 from exportdoctor_tui.pages.story import story
-from exportdoctor_tui.sanitize import block, fitted, line
+from exportdoctor_tui.sanitize import block, fit, line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from exportdoctor.core.graph_slice import GraphSlice
     from exportdoctor.core.protocol.scan import InputFact
-    from exportdoctor_tui.pages.selection import Selection
+    from exportdoctor_tui.state.selection import Selection
 
 _TAIL = 64_000  # bytes of a log that are shown
 
 
 def inputs(selection: Selection) -> Content:
-    """The captured calls: path, dtype and shape of each leaf; `≈` marks a dynamic dimension."""
+    """The captured calls: path, dtype and shape of each input; `≈` marks a dynamic dimension."""
     return Content("\n").join(_inputs(selection))
 
 
@@ -37,8 +37,8 @@ def _inputs(selection: Selection) -> Iterator[Content]:
         yield Content.styled(f"call {number} of {len(calls)}{times}", "bold $text-accent")
         for leaf in call.inputs:
             yield Content.assemble(
-                f"  {fitted(line(leaf.path), min(width, 36))}  ",
-                (f"{fitted(line(leaf.kind), 9)} ", "$foreground 60%"),
+                f"  {fit(line(leaf.path), min(width, 36))}  ",
+                (f"{fit(line(leaf.kind), 9)} ", "$foreground 60%"),
                 *_shape(leaf),
             )
         if not call.inputs:
@@ -67,7 +67,7 @@ def _shape(leaf: InputFact) -> Iterator[str | tuple[str, str]]:
 
 
 def graph(selection: Selection) -> Content:
-    """The part of the traced graph that leads to the failure, the last operator, the origin of each symbol."""
+    """The slice of the traced graph that leads to the failure, the last operator, and the origin of each symbol."""
     finding = selection.finding
     if finding is None:
         return Content("")
@@ -84,22 +84,21 @@ def graph(selection: Selection) -> Content:
             Content.assemble((f"{verb}: ", "$foreground 60%"), (line(finding.last_op.name), "bold $text-accent"))
         )
         found += [Content(f"  {line(argument)}") for argument in finding.last_op.arguments]
-    for sentence in wording.born(finding):
+    for sentence in wording.symbol_origins(finding):
         found += [Content(""), Content(line(sentence))]
     return Content("\n").join(found)
 
 
 def _slice(found: GraphSlice) -> Iterator[Content]:
-    """A line for each value, and one for the source that asked for it where that is another than before."""
+    """A line for each value, after a line with its source where that differs from the previous one."""
     if found.left_out:
         yield Content.styled(f"  … {wording.count(found.left_out, 'value')} farther away", "$foreground 60%")
-    told = file = ""
+    place = file = ""
     names = [line(node.label or node.name) for node in found.nodes]
     for index, node in enumerate(found.nodes):
-        place = f"{node.file}:{node.line}" if node.file else ""
-        if place and place != told:
+        if node.file and f"{node.file}:{node.line}" != place:
             known = PurePath(node.file).name if node.file == file else wording.short_path(node.file)
-            told, file = place, node.file
+            place, file = f"{node.file}:{node.line}", node.file
             where = f"  {line(known)}:{node.line}  "
             yield Content.assemble((where, "$foreground 60%"), (line(node.source), "$foreground 80%"))
         given = ", ".join(names[start] for start, end in sorted(found.edges) if end == index)
@@ -114,7 +113,7 @@ def _slice(found: GraphSlice) -> Iterator[Content]:
 
 
 def repro(selection: Selection) -> Content:
-    """The script that fails in the same way."""
+    """The repro script, or the command that makes it."""
     finding = selection.finding
     if finding is None:
         return Content("")
@@ -133,7 +132,7 @@ def repro(selection: Selection) -> Content:
 
 
 def log(selection: Selection) -> Content:
-    """The end of what the attempt's process printed."""
+    """The end of the output of the attempt's process."""
     name = selection.finding.log if selection.finding else None
     if name is None:
         return Content("")
@@ -154,4 +153,4 @@ PAGES: dict[str, Callable[[Selection], Content]] = {
     "repro": repro,
     "log": log,
 }
-"""What each tab says; the stack has a widget of its own."""
+"""The text of each tab but the stack, which has a widget of its own."""

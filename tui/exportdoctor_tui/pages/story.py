@@ -1,4 +1,4 @@
-"""The story of a row in the reports' own sentences: what, where, why, what next; or why there is nothing to tell."""
+"""The tab Story, in the reports' sentences: what failed, where, why, what next; or the evidence for another status."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 from textual.content import Content
 
 from exportdoctor.report import wording
-from exportdoctor_tui.outline import failures
 from exportdoctor_tui.pages.code import code
 from exportdoctor_tui.sanitize import line
+from exportdoctor_tui.state.outline import failures
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from exportdoctor.core.finding import Finding
-    from exportdoctor_tui.pages.selection import Selection
+    from exportdoctor_tui.state.selection import Selection
 
 COLOURS = {
     "pass": "$text-success",
@@ -32,12 +32,12 @@ _BLANK = Content("")
 
 
 def story(selection: Selection) -> Content:
-    """Everything the first tab says."""
+    """The whole tab."""
     paragraphs = [_module(selection)]
     if selection.finding is not None:
-        paragraphs += _finding(selection, selection.finding)
+        paragraphs += _finding_lines(selection, selection.finding)
     else:
-        paragraphs += _no_finding(selection)
+        paragraphs += _status_lines(selection)
     return Content("\n").join(paragraphs)
 
 
@@ -55,12 +55,12 @@ def _module(selection: Selection) -> Content:
     )
 
 
-def _finding(selection: Selection, finding: Finding) -> Iterator[Content]:
+def _finding_lines(selection: Selection, finding: Finding) -> Iterator[Content]:
     kind = finding.kind.replace("_", " ") if finding.id else "being diagnosed"
     yield Content.assemble((f"{finding.id or '…'} · {kind} · {finding.stage}", "$foreground 60%"))
     if selection.part.cured:
         record = selection.part.record
-        yield Content.assemble((f"◐ {line(record.name)} is {wording.cure(record)}", "$text-warning"), ": 5 tells how")
+        yield Content.assemble((f"◐ {line(record.name)} {wording.cure(record)}", "$text-warning"), ": press 5 for how")
     yield _BLANK
     yield Content.styled(line(wording.culprit_line(finding)), "bold $text-accent")
     culprit = selection.culprit
@@ -77,14 +77,14 @@ def _finding(selection: Selection, finding: Finding) -> Iterator[Content]:
 
 
 def _sentence(text: str) -> Content:
-    """A sentence; its label, where it has one, in bold."""
+    """A sentence, with its label in bold."""
     label = _LABELLED.match(text)
     if label is None:
         return Content(text)
     return Content.assemble((label[0], "bold"), text[label.end() :])
 
 
-def _no_finding(selection: Selection) -> Iterator[Content]:
+def _status_lines(selection: Selection) -> Iterator[Content]:
     row, record = selection.row, selection.record
     yield _BLANK
     yield Content(f"{wording.STATUS_WORDS[row.status].capitalize()}: {_evidence(selection)}")
@@ -102,7 +102,7 @@ def _no_finding(selection: Selection) -> Iterator[Content]:
 
 
 def _evidence(selection: Selection) -> str:
-    """How the verdict came about."""
+    """The evidence for the verdict."""
     record = selection.record
     if selection.row.status == "not_called":
         return "the forward never called it with these inputs."
@@ -112,4 +112,4 @@ def _evidence(selection: Selection) -> str:
         return f"equal to {line(wording.module_name(record.same_as))}, which was asked."
     if record.evidence == "parent":
         return "it lies inside a module that passes."
-    return f"asked, in {wording.elapsed(record.seconds)}."
+    return f"asked, in {wording.duration(record.seconds)}."

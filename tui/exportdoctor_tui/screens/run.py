@@ -3,53 +3,61 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar, cast
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar
 
 from textual import on, work
+from textual.app import SystemCommand
 from textual.containers import Container
 from textual.content import Content
 from textual.message import Message
+from textual.screen import Screen
 from textual.widgets import Input, Static
 from textual.worker import get_current_worker
 
-from exportdoctor_tui import navigation as browsing
-from exportdoctor_tui.follower import Follower
+from exportdoctor.report.wording import culprit_line
+from exportdoctor_tui.actions.commands import CommandLine, available_commands
+from exportdoctor_tui.doctor import doctor_of
 from exportdoctor_tui.keymap import RUN, bindings
-from exportdoctor_tui.navigation import Browse
-from exportdoctor_tui.pages import live
-from exportdoctor_tui.pages.selection import Selection
-from exportdoctor_tui.sanitize import TOO_SMALL
-from exportdoctor_tui.screens.run_navigation import RunSteps
-from exportdoctor_tui.view import PartView, RunView, finding_for
+from exportdoctor_tui.pages import run_status
+from exportdoctor_tui.sanitize import TOO_SMALL, line
+from exportdoctor_tui.screens.run_commands import RunCommands
+from exportdoctor_tui.state import navigation
+from exportdoctor_tui.state.navigation import Position
+from exportdoctor_tui.state.run_follower import RunFollower
+from exportdoctor_tui.state.run_view import PartView, RunView, finding_for
+from exportdoctor_tui.state.selection import Selection
+from exportdoctor_tui.widgets.bars import KeyBar, Tab, TabBar
 from exportdoctor_tui.widgets.finding_pane import FindingPane
-from exportdoctor_tui.widgets.key_bar import KeyBar
 from exportdoctor_tui.widgets.module_tree import ModuleTree
-from exportdoctor_tui.widgets.tab_bar import Tab, TabBar
-from exportdoctor_tui.widgets.text import Text
+from exportdoctor_tui.widgets.texts import TextBlock
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from textual.app import ComposeResult
     from textual.binding import BindingType
     from textual.timer import Timer
 
-    from exportdoctor_tui.app import DoctorApp
-    from exportdoctor_tui.outline import Line
+    from exportdoctor_tui.state.outline import Line
 
 
 _REST = 0.04  # seconds without a key before the pane follows the cursor
 
 
-class RunScreen(RunSteps):
-    """Holds where the user is, as a value; every step makes a new value and draws it."""
+class RunScreen(Screen[None]):
+    """Draws two values: `view`, the run as it was last read, and `position`, where the user is in it.
+
+    Every key makes a new position.
+    """
 
     BINDINGS: ClassVar[list[BindingType]] = bindings(RUN)
     HELP_TABLES = ("Run", "Tree of submodules", "Stack", "Everywhere")
     AUTO_FOCUS = "#tree"
 
     class Changed(Message):
-        """The run, as the follower sees it now."""
+        """The follower has read more of the run."""
 
         def __init__(self, view: RunView) -> None:
             super().__init__()
@@ -59,35 +67,29 @@ class RunScreen(RunSteps):
         super().__init__()
         self.path = path
         self.view = RunView(path=str(path), problem="")
-        self.browse = Browse()
-        self.read = False
+        self.position = Position()
+        self._commands = RunCommands(self)
+        self._read = False
         # until the user goes somewhere, the cursor goes to the first failure as soon as there is one
-        self.touched = False
+        self._touched = False
         self._lines_key: tuple[object, ...] = ()
-        self._kept: tuple[Line, ...] = ()
+        self._lines: tuple[Line, ...] = ()
         self._later: Timer | None = None
-        self._pressed = False
 
     def compose(self) -> ComposeResult:
-        """From top to bottom."""
-        yield Text(id="head")
-        yield Text(id="status")
+        yield TextBlock(id="head")
+        yield TextBlock(id="status")
         yield TabBar(id="parts")
         with Container(id="body"):
             yield ModuleTree(id="tree")
             yield FindingPane(id="finding")
         yield Input(placeholder="name, class, verdict or finding", id="filter")
-        yield Text(id="job")
+        yield TextBlock(id="job")
         yield Static(TOO_SMALL, id="small", markup=False)
         yield KeyBar(("Tree of submodules", "Run", "Everywhere"))
 
-    @property
-    def doctor(self) -> DoctorApp:
-        """The app, which knows the clock and where sources are."""
-        return cast("DoctorApp", self.app)
-
     def on_mount(self) -> None:
-        """Begin to follow."""
+        """Start to follow the run."""
         self.query_one("#filter").display = False
         self.query_one("#job").display = False
         self.query_one(FindingPane).display = False
@@ -97,70 +99,24 @@ class RunScreen(RunSteps):
     @work(thread=True, group="follow")
     def _follow(self) -> None:
         worker = get_current_worker()
-        Follower(self.path, self._follow_shows).follow(lambda: worker.is_cancelled)
+        # the function runs in this thread, so it may only post a message
+        RunFollower(self.path, self._send).follow(lambda: worker.is_cancelled)
 
-    def _follow_shows(self, view: RunView) -> None:
-        """Called in the follower's thread: a message is all that leaves it."""
+    def _send(self, view: RunView) -> None:
         self.post_message(self.Changed(view))
 
     def on_run_screen_changed(self, message: RunScreen.Changed) -> None:
-        """A new picture of the run."""
+        """Draw the run as it is now."""
         self.view = message.view
-        if not self.touched:
-            self.browse = browsing.begun(self.view, self.browse)
-        self.read = True
+        if not self._touched:
+            self.position = navigation.start_position(self.view, self.position)
+        self._read = True
         self.draw()
-
-    def draw(self) -> None:
-        """Everything, from the two values `view` and `browse`."""
-        part = browsing.part_shown(self.view, self.browse)
-        lines = self._lines(part)
-        self.query_one("#head", Text).show(live.head(self.view))
-        tree = self.query_one(ModuleTree)
-        tree.show(part, lines, self.browse.cursor)
-        tree.loading = not self.read
-        self._draw_status()
-        self._draw_parts()
-        self.draw_finding(at_once=not self._pressed)
-
-    def _lines(self, part: PartView | None) -> tuple[Line, ...]:
-        """The tree's lines; the very same ones while part, folds and filter stay."""
-        key = (part, self.browse.fold, self.browse.words)
-        if key != self._lines_key:
-            self._lines_key, self._kept = key, browsing.lines_shown(self.view, self.browse)
-        return self._kept
-
-    def _draw_status(self) -> None:
-        self.query_one("#status", Text).show(
-            live.status(self.view, self.doctor.clock()) if self.read else Content("reading")
-        )
-
-    def _draw_parts(self) -> None:
-        tabs = []
-        for part in self.view.parts:
-            found = sum(1 for finding in self.view.findings.values() if finding.part == part.record.name)
-            tabs.append(Tab(part.record.name, *live.part_title(part, found)))
-        self.query_one("#parts", TabBar).show(tuple(tabs), self.browse.part)
-
-    def draw_finding(self, *, at_once: bool = True) -> None:
-        """What is known of the selection; not `at_once` where keys come first and the cursor may move on."""
-        if self._later is not None:
-            self._later.stop()
-            self._later = None
-        if at_once:
-            self.query_one(FindingPane).show(self.selection, self.browse.tab)
-        else:
-            self._later = self.set_timer(_REST, self.draw_finding)
-
-    @property
-    def at_rest(self) -> bool:
-        """Whether everything is drawn that the keys so far asked for."""
-        return self.read and self._later is None
 
     @property
     def selection(self) -> Selection | None:
         """The row under the cursor, with what is known of it."""
-        part = browsing.part_shown(self.view, self.browse)
+        part = navigation.current_part(self.view, self.position)
         line = self.query_one(ModuleTree).line
         if part is None or line is None:
             return None
@@ -169,54 +125,184 @@ class RunScreen(RunSteps):
             part=part,
             row=line.row,
             finding=finding_for(self.view, part, line.row),
-            sources=self.doctor.sources,
-            torch_frames=self.browse.torch_frames,
+            sources=doctor_of(self).sources,
+            torch_frames=self.position.torch_frames,
         )
 
+    def commands(self) -> tuple[CommandLine, ...]:
+        """What can be started now."""
+        return available_commands(self.view, self.selection) if self._read else ()
+
+    def palette(self) -> Iterator[SystemCommand]:
+        """What can be started, and every finding, for the command palette."""
+        for command in self.commands():
+            yield SystemCommand(line(command.title), "Do", partial(self.start, command))
+        for finding in self.view.findings.values():
+            title = line(f"{finding.id}  {culprit_line(finding)}")
+            yield SystemCommand(title, "Go to this finding", partial(self.go_to, finding.id))
+
+    def start(self, command: CommandLine) -> None:
+        """Start a command for the current selection."""
+        self._commands.start(command, self.view, self.selection)
+
+    # Drawing
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether everything is drawn that was asked for so far."""
+        return self._read and self._later is None
+
+    def draw(self, *, at_once: bool = True) -> None:
+        """Draw everything from `view` and `position`; the finding a moment later if not `at_once`."""
+        part = navigation.current_part(self.view, self.position)
+        self.query_one("#head", TextBlock).show(run_status.head(self.view))
+        tree = self.query_one(ModuleTree)
+        tree.show(part, self._current_lines(part), self.position.cursor)
+        tree.loading = not self._read
+        self._draw_status()
+        self._draw_parts()
+        self._draw_finding(at_once=at_once)
+
+    def _current_lines(self, part: PartView | None) -> tuple[Line, ...]:
+        """The tree's lines; the same object while part, expansion and filter stay."""
+        key = (part, self.position.expansion, self.position.words)
+        if key != self._lines_key:
+            self._lines_key, self._lines = key, navigation.current_lines(self.view, self.position)
+        return self._lines
+
+    def _draw_status(self) -> None:
+        now = doctor_of(self).clock()
+        status = run_status.status(self.view, now) if self._read else Content("reading")
+        self.query_one("#status", TextBlock).show(status)
+
+    def _draw_parts(self) -> None:
+        tabs = []
+        for part in self.view.parts:
+            count = sum(1 for finding in self.view.findings.values() if finding.part == part.record.name)
+            tabs.append(Tab(part.record.name, *run_status.part_title(part, count)))
+        self.query_one("#parts", TabBar).show(tuple(tabs), self.position.part)
+
+    def _draw_finding(self, *, at_once: bool = True) -> None:
+        """What is known of the selection; not `at_once` while the cursor may move on with the next key."""
+        if self._later is not None:
+            self._later.stop()
+            self._later = None
+        if at_once:
+            self.query_one(FindingPane).show(self.selection, self.position.tab)
+        else:
+            self._later = self.set_timer(_REST, self._draw_finding)
+
     def _tick(self) -> None:
-        if self.view.status == "running" and self.read:
+        if self.view.status == "running" and self._read:
             self._draw_status()
-        self.draw_job()
+        self._commands.draw()
 
-    def step(self, browse: Browse) -> None:
-        """Go to another place."""
-        self.touched = self._pressed = True
-        self.browse = browse
-        self.draw()
-        self._pressed = False
+    # Where the user is
 
-    @on(ModuleTree.Moved)
-    def _moved(self, message: ModuleTree.Moved) -> None:
-        self.touched = True
-        self.browse = replace(self.browse, cursor=message.key)
-        self.draw_finding(at_once=False)
+    def move_to(self, position: Position) -> None:
+        """Go to another position."""
+        self._touched = True
+        self.position = position
+        self.draw(at_once=False)
 
-    @on(ModuleTree.Wished)
-    def _wished(self, message: ModuleTree.Wished) -> None:
+    def go_to(self, finding: str) -> None:
+        """Go to the row of a finding."""
+        self.move_to(navigation.finding_position(self.view, self.position, finding))
+
+    def action_failure(self, step: int) -> None:
+        self.move_to(navigation.next_failure(self.view, self.position, step=step))
+
+    def action_part(self, step: int) -> None:
+        self.move_to(navigation.adjacent_part(self.view, self.position, step=step))
+
+    def action_open_all(self) -> None:
+        self.move_to(navigation.expand_all(self.view, self.position))
+
+    def action_open_failing(self) -> None:
+        self.move_to(navigation.expand_failing(self.position))
+
+    def action_tab(self, tab: str) -> None:
+        self.position = replace(self.position, tab=tab)
+        self._draw_finding()
+
+    def action_torch_frames(self) -> None:
+        self.position = replace(self.position, torch_frames=not self.position.torch_frames, tab="stack")
+        self._draw_finding()
+
+    def action_zoom(self) -> None:
+        self.set_class(not self.has_class("zoomed"), "zoomed")
+
+    def action_filter(self) -> None:
+        self.query_one("#filter").display = True
+        self.query_one("#filter").focus()
+
+    def action_back(self) -> None:
+        """Drop the filter, or unzoom, or go back to the tree, or else to the list of runs."""
+        entry, tree = self.query_one("#filter", Input), self.query_one(ModuleTree)
+        steps: tuple[tuple[bool, Callable[[], object]], ...] = (
+            (bool(entry.display), self._drop_filter),
+            (self.has_class("zoomed"), self.action_zoom),
+            (not tree.has_focus, tree.focus),
+            (True, doctor_of(self).show_runs),
+        )
+        next(back for applies, back in steps if applies)()
+
+    def _drop_filter(self) -> None:
+        entry = self.query_one("#filter", Input)
+        entry.value = ""
+        entry.display = False
+        self.query_one(ModuleTree).focus()
+
+    @on(ModuleTree.CursorMoved)
+    def _move_cursor(self, message: ModuleTree.CursorMoved) -> None:
+        self._touched = True
+        self.position = replace(self.position, cursor=message.key)
+        self._draw_finding(at_once=False)
+
+    @on(ModuleTree.ActionRequested)
+    def _act_on_line(self, message: ModuleTree.ActionRequested) -> None:
         line = message.line
-        match message.wish:
+        match message.action:
             case "toggle":
-                self.step(browsing.toggled(self.browse, line))
+                self.move_to(navigation.toggle(self.position, line))
             case "open":
-                self.step(browsing.opened_or_inside(self.view, self.browse, line))
+                self.move_to(navigation.open_or_enter(self.view, self.position, line))
             case "close":
-                self.step(browsing.closed_or_parent(self.view, self.browse, line))
+                self.move_to(navigation.close_or_leave(self.view, self.position, line))
             case "unfold":
-                self.step(browsing.unfolded(self.browse, line))
+                self.move_to(navigation.toggle_members(self.position, line))
             case "read":
                 self.query_one(FindingPane).read()
 
     @on(TabBar.Chosen)
-    def _chosen(self, message: TabBar.Chosen) -> None:
+    def _choose_tab(self, message: TabBar.Chosen) -> None:
         if message.bar.id == "parts":
-            self.step(browsing.begun(self.view, replace(self.browse, part=message.tab)))
+            self.move_to(navigation.start_position(self.view, replace(self.position, part=message.tab)))
         else:
             self.action_tab(message.tab)
 
     @on(Input.Changed, "#filter")
-    def _filtered(self, message: Input.Changed) -> None:
-        self.step(replace(self.browse, words=tuple(message.value.lower().split())))
+    def _filter(self, message: Input.Changed) -> None:
+        self.move_to(replace(self.position, words=tuple(message.value.lower().split())))
 
     @on(Input.Submitted, "#filter")
-    def _filter_kept(self) -> None:
+    def _keep_filter(self) -> None:
         self.query_one(ModuleTree).focus()
+
+    # What the user does
+
+    def action_actions(self) -> None:
+        self._commands.choose(self.commands(), self.view, self.selection)
+
+    def action_cancel(self) -> None:
+        self._commands.cancel()
+
+    def action_job_log(self) -> None:
+        self._commands.show_output()
+
+    def action_copy(self) -> None:
+        if self.selection is not None:
+            self._commands.copy(self.selection)
+
+    def action_edit(self) -> None:
+        self._commands.edit(self.query_one(FindingPane).frame)

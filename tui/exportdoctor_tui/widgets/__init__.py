@@ -1,1 +1,1 @@
-"""The pieces of the screens. Each takes a frozen value to draw and posts messages; none decides anything."""
+"""The widgets of the screens. Each draws a frozen value and posts messages."""

@@ -1,4 +1,4 @@
-"""What is known of the selected row, in tabs. Draws the active tab only, so that moving the cursor stays cheap."""
+"""What is known of the selected row, in tabs. Only the active tab is drawn, so that moving the cursor stays cheap."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from textual.content import Content
 from textual.widgets import ContentSwitcher
 
 from exportdoctor_tui.pages.details import PAGES
-from exportdoctor_tui.pages.selection import TABS, TITLES, Selection
+from exportdoctor_tui.state.selection import TABS, TITLES, Selection
+from exportdoctor_tui.widgets.bars import Tab, TabBar
 from exportdoctor_tui.widgets.stack_pane import Frames, StackPane
-from exportdoctor_tui.widgets.tab_bar import Tab, TabBar
-from exportdoctor_tui.widgets.text_page import Leaf
+from exportdoctor_tui.widgets.texts import TextPage
 
 if TYPE_CHECKING:
     from textual.app import ComposeResult
@@ -28,14 +28,13 @@ class FindingPane(Vertical):
         self._drawn: tuple[Selection, str] | None = None
 
     def compose(self) -> ComposeResult:
-        """The line of tabs and two kinds of page."""
         yield TabBar(id="tabs")
         with ContentSwitcher(initial="page"):
-            yield Leaf(id="page")
+            yield TextPage(id="page")
             yield StackPane(id="stack")
 
     def show(self, selection: Selection | None, wanted: str) -> None:
-        """Draw another selection, on the wanted tab where it has one."""
+        """Draw a selection, on the `wanted` tab if it has that one. None hides the pane."""
         self.display = selection is not None
         if selection is None:
             return
@@ -50,9 +49,9 @@ class FindingPane(Vertical):
         if active == "stack":
             self.query_one(StackPane).show(selection)
             return
-        self.query_one("#page", Leaf).show(PAGES[active](selection))
+        self.query_one("#page", TextPage).show(PAGES[active](selection))
         if not same_row:
-            self.query_one("#page", Leaf).scroll_home(animate=False)
+            self.query_one("#page", TextPage).scroll_home(animate=False)
 
     @property
     def frame(self) -> Frame | None:
@@ -64,10 +63,10 @@ class FindingPane(Vertical):
 
     @property
     def text(self) -> Content:
-        """The page as it is drawn, for tests and for whoever reads a screen aloud."""
-        return self.query_one("#page", Leaf).content
+        """The text of the page."""
+        return self.query_one("#page", TextPage).content
 
     def read(self) -> None:
-        """Let the keys scroll here."""
+        """Give the page the focus, so that keys scroll it."""
         active = self._drawn[1] if self._drawn else "story"
-        (self.query_one(Frames) if active == "stack" else self.query_one("#page", Leaf)).focus()
+        (self.query_one(Frames) if active == "stack" else self.query_one("#page", TextPage)).focus()

@@ -20,19 +20,19 @@ if TYPE_CHECKING:
     from textual.binding import BindingType
 
     from exportdoctor.core.outcome import Frame
-    from exportdoctor_tui.pages.selection import Selection
+    from exportdoctor_tui.state.selection import Selection
 
 _AROUND = 30
 
 
 class Frames(OptionList):
-    """The list, with the keys of all lists here."""
+    """The frames, with the keys j and k in addition."""
 
     BINDINGS: ClassVar[list[BindingType]] = bindings(STACK)
 
 
 class StackPane(Vertical):
-    """Frames run outermost first, as Python prints them; the culprit is chosen at first."""
+    """Frames from the outermost to the innermost, as Python prints them; the culprit is chosen at first."""
 
     def __init__(self, *, id: str) -> None:
         super().__init__(id=id)
@@ -40,13 +40,12 @@ class StackPane(Vertical):
         self._drawn: tuple[Frame, ...] | None = None
 
     def compose(self) -> ComposeResult:
-        """A list and the source."""
         yield Frames(id="frames", markup=False)
         with VerticalScroll(id="source"):
             yield Static(id="code", markup=False)
 
     def show(self, selection: Selection) -> None:
-        """Draw another stack; the same one keeps its chosen frame."""
+        """Draw the stack of a selection; the same stack keeps its chosen frame."""
         self._selection = selection
         if selection.frames == self._drawn:
             return
@@ -72,7 +71,6 @@ class StackPane(Vertical):
         return frames[number] if number is not None and number < len(frames) else None
 
     def on_option_list_option_highlighted(self, event: OptionList.OptionHighlighted) -> None:
-        """Another frame, another source."""
         event.stop()
         self._show_source()
 
@@ -90,7 +88,7 @@ class StackPane(Vertical):
 
 
 def _prompt(frame: Frame) -> Content:
-    """Function and place on one line; the whole path stands above the source."""
+    """Function, file name and line; the path is shown above the source."""
     name, where = line(frame.function), line(f"{PurePath(frame.file).name}:{frame.line}")
     if not frame.user:
         return Content.styled(f"  {name}  {where}", "$foreground 60%")

@@ -1,28 +1,18 @@
-"""What a failure's exceptions and frames say, as the texts that rules are matched against. Torch-free and pure.
+"""The texts of a failure that rules are matched against: its exceptions' messages and its frames. Pure.
 
-Any objects with the right attributes will do. A message is cut where torch starts to quote a stack or to advertise,
-so that no rule can match the user's own source by accident; the quoted stack is read as frames instead.
+A message is cut where torch starts to quote a stack or to give advice, so that no rule can match the user's own source
+by accident. The quoted stack is read as frames instead.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-# A message may carry a whole graph; what it states stands at its beginning
-_LIMIT = 8_000
-_QUOTED = re.compile(
-    r"\n\s*(?:Caused by:|User Stack|C\+\+ Stack|For C\+\+ stack trace|from user code:|The following call raised|"
-    r"For more information, run with TORCH_LOGS=\"dynamic\"|Set TORCHDYNAMO_VERBOSE|Original traceback|"
-    r"The error above occurred when calling|To fix the error, insert|You can suppress this exception|"
-    r"For more details about this graph break)"
-)
-_QUOTED_FRAME = re.compile(r'File "([^"\n]+)", line \d+,? in ([^\s,]+)[^\n]*\n([^\n]*)')
-# Frames outside of these calls belong to whoever asked for the export
-_ENTRANCE = re.compile(r"[/\\]torch[/\\](?:export|onnx)[/\\]__init__\.py$|^torch/(?:export|onnx)/__init__\.py$")
-_TORCH_FILE = re.compile(r"(?:site-packages|dist-packages)[/\\](?:torch|functorch)[/\\]|^torch[/\\]")
+from exportdoctor.core.failure.frames import frames_in_text, is_entrance, is_user_file
+from exportdoctor.core.failure.messages import statement
 
 
 class ExceptionLike(Protocol):
@@ -34,8 +24,8 @@ class ExceptionLike(Protocol):
     def message(self) -> str: ...
 
 
-class FrameLike(Protocol):
-    """A frame of a stack; `user` is true for code outside torch."""
+class LineLike(Protocol):
+    """A line of a stack: its file, function and source."""
 
     @property
     def file(self) -> str: ...
@@ -43,12 +33,17 @@ class FrameLike(Protocol):
     def function(self) -> str: ...
     @property
     def source(self) -> str: ...
+
+
+class FrameLike(LineLike, Protocol):
+    """A frame of a stack; `user` is true for code outside torch."""
+
     @property
     def user(self) -> bool: ...
 
 
 @dataclass(frozen=True)
-class Said:
+class Message:
     """One exception: the class name without its package, and the part of its message that states what is wrong."""
 
     name: str
@@ -62,7 +57,7 @@ class Evidence:
     `inner` are the lines from the innermost user frame on; `culprit` is the first of them, empty where there is none.
     """
 
-    said: tuple[Said, ...]
+    messages: tuple[Message, ...]
     lines: tuple[str, ...]
     inner: tuple[str, ...]
 
@@ -70,44 +65,36 @@ class Evidence:
     def culprit(self) -> str:
         return self.inner[0] if self.inner else ""
 
-    def says(self, *, names: Sequence[str], pattern: str) -> bool:
+    def has_message(self, *, names: Sequence[str], pattern: str) -> bool:
         """Whether an exception of one of these classes (of any, where none is named) has a matching statement."""
         return any(
             (not names or one.name in names) and re.search(pattern, one.statement, re.S) is not None
-            for one in self.said
+            for one in self.messages
         )
 
 
 def evidence_of(exceptions: Sequence[ExceptionLike], frames: Sequence[FrameLike]) -> Evidence:
     """The evidence in a chain of exceptions, outermost first, and the frames of its stack, innermost last."""
-    seen = _inside_the_export(frames)
-    marked = [(_line(frame), frame.user) for frame in seen]
-    if not any(user for _, user in marked):
-        marked += [pair for one in exceptions for pair in _quoted_frames(one.message)]
+    marked = [(_line(frame), frame.user) for frame in _inside_the_export(frames)]
+    if not any(user for _, user in marked):  # dynamo interprets the user's code, so its errors quote that stack
+        marked += [
+            (_line(frame), is_user_file(frame.file)) for one in exceptions for frame in frames_in_text(one.message)
+        ]
     users = [index for index, (_, user) in enumerate(marked) if user]
     lines = tuple(line for line, _ in marked)
     return Evidence(
-        said=tuple(Said(name=one.type.rpartition(".")[2], statement=_statement(one.message)) for one in exceptions),
+        messages=tuple(
+            Message(name=one.type.rpartition(".")[2], statement=statement(one.message)) for one in exceptions
+        ),
         lines=lines,
         inner=lines[users[-1] :] if users else (),
     )
 
 
 def _inside_the_export(frames: Sequence[FrameLike]) -> Sequence[FrameLike]:
-    entrances = [index for index, frame in enumerate(frames) if _ENTRANCE.search(frame.file)]
+    entrances = [index for index, frame in enumerate(frames) if is_entrance(frame.file)]
     return frames[entrances[-1] + 1 :] if entrances else frames
 
 
-def _line(frame: FrameLike) -> str:
+def _line(frame: LineLike) -> str:
     return f"{frame.file}:{frame.function}: {frame.source.strip()}"
-
-
-def _statement(message: str) -> str:
-    found = _QUOTED.search(message[:_LIMIT])
-    return message[: found.start() if found else _LIMIT]
-
-
-def _quoted_frames(message: str) -> Iterator[tuple[str, bool]]:
-    """Dynamo interprets the user's code, so its errors quote the stack that their traceback lacks."""
-    for file, function, source in _QUOTED_FRAME.findall(message):
-        yield f"{file}:{function}: {source.strip()}", not _TORCH_FILE.search(file) and not file.startswith("<")

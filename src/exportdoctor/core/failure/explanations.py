@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from exportdoctor.core.errors import ExportdoctorError
-from exportdoctor.core.failure.kinds import KINDS, Kind
+from exportdoctor.core.failure.kinds import KINDS, FailureKind
 
 
 class Rewrite(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,11 +29,12 @@ class Rewrite(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
-    """A kind in one sentence, in one paragraph, and in code."""
+    """A kind in one sentence, what usually helps in another, the whole in a paragraph, and in code."""
 
-    kind: Kind
+    kind: FailureKind
     title: str
     summary: str
+    next_step: str = msgspec.field(name="next")
     paragraph: str
     rewrites: tuple[Rewrite, ...]
 
@@ -47,8 +48,14 @@ def explain(kind: str) -> Explanation:
 
 
 def summary(kind: str) -> str:
-    """One sentence on what went wrong; that of `python_error` for a kind of a newer release."""
-    return _explanations().get(kind, _explanations()["python_error"]).summary
+    """One sentence on what went wrong; a general one for a kind that only a newer release knows."""
+    explanation = _explanations().get(kind)
+    return explanation.summary if explanation else f"{explain(FailureKind.PYTHON_ERROR).title}."
+
+
+def next_step(kind: str) -> str:
+    """One sentence on what usually helps; that of `python_error` for a kind that only a newer release knows."""
+    return (_explanations().get(kind) or explain(FailureKind.PYTHON_ERROR)).next_step
 
 
 @cache
@@ -62,5 +69,5 @@ def _explanations() -> Mapping[str, Explanation]:
 
 
 def _on_one_line(told: Explanation) -> Explanation:
-    joined = {name: " ".join(getattr(told, name).split()) for name in ("title", "summary", "paragraph")}
+    joined = {name: " ".join(getattr(told, name).split()) for name in ("title", "summary", "next_step", "paragraph")}
     return msgspec.structs.replace(told, **joined)

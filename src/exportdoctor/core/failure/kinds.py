@@ -1,94 +1,296 @@
-"""The fixed vocabulary of failure kinds, and the one function that gives a failure its kind. Torch-free and pure.
+"""The kinds of failure, and the table of rules by which a failure gets its kind.
 
-A kind says what the tracer was asked and could not answer, whichever exporter was asking: the same disease in
-non-strict, strict and TorchScript has one kind wherever their messages allow it.
+A kind says what the tracer was asked and could not answer. It does not depend on the exporter: the same failure in
+non-strict export, in strict export and in TorchScript has one kind wherever their messages allow it. The first rule
+that fits decides, so specific rules come first. Each rule names why it holds and the torch releases it was seen in.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
-from typing import Literal, get_args
+from enum import StrEnum
+from typing import NamedTuple
 
-from exportdoctor.core.failure.evidence import Evidence, ExceptionLike, FrameLike, evidence_of
-from exportdoctor.core.failure.kind_rules import LYING_KERNEL, MEMORY, RULES, TRANSLATION, Rule
-
-Kind = Literal[
-    "data_dependent_value",
-    "data_dependent_guard",
-    "dynamic_dim_specialised",
-    "dims_related",
-    "unregistered_pytree",
-    "missing_fake_kernel",
-    "wrong_fake_kernel",
-    "vmap",
-    "unsupported_python",
-    "attribute_mutation",
-    "input_mutation",
-    "autograd_state",
-    "torchscript_trace",
-    "python_error",
-    "crash",
-    "timeout",
-    "out_of_memory",
-    "translate",
-    "load",
-    "run",
-    "numbers",
-]
-KINDS: tuple[Kind, ...] = get_args(Kind)
-
-_STATUSES: dict[str, Kind] = {"crashed": "crash", "timed_out": "timeout", "out_of_memory": "out_of_memory"}
-_LATER: dict[str, Kind] = {"translate": "translate", "load": "load", "run": "run", "numbers": "numbers"}
-# torch.onnx wraps a failure of the export that it starts with
-_WRAPPERS = frozenset({"TorchExportError"})
+from exportdoctor.core.outcome import OutcomeStatus
 
 
-def classify(
-    *,
-    stage: str,
-    exporter: str,
-    exceptions: Sequence[ExceptionLike],
-    frames: Sequence[FrameLike] = (),
-    signal: str | None = None,
-    status: str | None = None,
-    op: str | None = None,
-    custom_ops: Sequence[str] | None = None,
-) -> Kind:
-    """The kind of a failure. Never raises, whatever the texts hold.
+class FailureKind(StrEnum):
+    """What kind of failure it is; the values stand in reports, and each has an entry in data/explanations.yaml."""
 
-    `exceptions` run outermost first, each with its causes after it; `frames` outermost first. `status` is that of an
-    attempt that left no exception (`crashed`, `timed_out`, `out_of_memory`). `op` is the last operator dispatched;
-    where a leaked constant is the failure, the one that writes into it, if any does. `custom_ops` are the operators
-    from outside torch that were traced before; None = not known.
+    DATA_DEPENDENT_VALUE = "data_dependent_value"
+    DATA_DEPENDENT_GUARD = "data_dependent_guard"
+    DYNAMIC_DIM_SPECIALISED = "dynamic_dim_specialised"
+    DIMS_RELATED = "dims_related"
+    UNREGISTERED_PYTREE = "unregistered_pytree"
+    MISSING_FAKE_KERNEL = "missing_fake_kernel"
+    WRONG_FAKE_KERNEL = "wrong_fake_kernel"
+    VMAP = "vmap"
+    UNSUPPORTED_PYTHON = "unsupported_python"
+    ATTRIBUTE_MUTATION = "attribute_mutation"
+    INPUT_MUTATION = "input_mutation"
+    AUTOGRAD_STATE = "autograd_state"
+    TORCHSCRIPT_TRACE = "torchscript_trace"
+    PYTHON_ERROR = "python_error"
+    CRASH = "crash"
+    TIMEOUT = "timeout"
+    OUT_OF_MEMORY = "out_of_memory"
+    TRANSLATE = "translate"
+    LOAD = "load"
+    RUN = "run"
+    NUMBERS = "numbers"
+
+    @classmethod
+    def _missing_(cls, value: object) -> FailureKind | None:
+        """A kind that only a newer release knows, read from its report: it keeps its name and is in no group."""
+        if not isinstance(value, str):
+            return None
+        kind = str.__new__(cls, value)
+        kind._name_, kind._value_ = value.upper(), value
+        return kind
+
+    @property
+    def is_data_dependent(self) -> bool:
+        """Whether a value was needed that only real data could give."""
+        return self in {FailureKind.DATA_DEPENDENT_VALUE, FailureKind.DATA_DEPENDENT_GUARD}
+
+    @property
+    def ends_the_process(self) -> bool:
+        """Whether the attempt's process died or was killed: no exception, and the stack is not reliable."""
+        return self in KIND_OF_STATUS.values()
+
+    @property
+    def depends_on_load(self) -> bool:
+        """Whether a busy machine alone can cause it."""
+        return self in {FailureKind.TIMEOUT, FailureKind.OUT_OF_MEMORY}
+
+    @property
+    def is_found_after_tracing(self) -> bool:
+        """Whether torch finds it only when the whole forward has been traced."""
+        return self in {FailureKind.DIMS_RELATED, FailureKind.DYNAMIC_DIM_SPECIALISED}
+
+
+KINDS: tuple[FailureKind, ...] = tuple(FailureKind)
+KIND_OF_STATUS = {
+    OutcomeStatus.CRASHED: FailureKind.CRASH,
+    OutcomeStatus.TIMED_OUT: FailureKind.TIMEOUT,
+    OutcomeStatus.OUT_OF_MEMORY: FailureKind.OUT_OF_MEMORY,
+}
+KIND_OF_STAGE = {
+    "translate": FailureKind.TRANSLATE,
+    "load": FailureKind.LOAD,
+    "run": FailureKind.RUN,
+    "numbers": FailureKind.NUMBERS,
+}
+# The "exception" of an exported program whose numbers are not eager's: nothing was raised
+NUMBERS_DIFFER = "exportdoctor.NumbersDiffer"
+
+
+class Rule(NamedTuple):
+    """Fits where one exception has a class in `types` (any, if empty) and a message that matches, and frames match.
+
+    `frames` is searched in every frame from the innermost user frame on, `culprit` in that frame alone, both written
+    `file:function: source`; `op` in the name of the last operator. An empty pattern asks nothing.
     """
-    ended = _STATUSES.get(status or "") or (_STATUSES.get(exceptions[0].type) if exceptions else None)
-    if ended is not None or signal is not None:
-        return ended or "crash"
-    if any(one.type.endswith("AccuracyMismatch") for one in exceptions):
-        return "numbers"
-    exported = stage not in _LATER or any(one.type.rpartition(".")[2] in _WRAPPERS for one in exceptions)
-    if not exported:
-        return _LATER[stage]
-    return _of_the_export(evidence_of(exceptions, frames), exporter=exporter, op=op, custom_ops=custom_ops)
+
+    kind: FailureKind
+    why: str
+    seen: str
+    message: str
+    types: tuple[str, ...] = ()
+    frames: str = ""
+    culprit: str = ""
+    op: str = ""
 
 
-def _of_the_export(evidence: Evidence, *, exporter: str, op: str | None, custom_ops: Sequence[str] | None) -> Kind:
-    legacy = exporter == "torchscript"
-    rules: list[Rule] = [*MEMORY, *RULES]
-    if legacy:
-        rules.append(TRANSLATION)
-    elif custom_ops is None or custom_ops:
-        rules.append(LYING_KERNEL)
-    found = next((rule.kind for rule in rules if fits(rule, evidence, op=op)), None)
-    return found or ("torchscript_trace" if legacy else "python_error")
+_DYNAMO = ("Unsupported", "TorchRuntimeError", "UncapturedHigherOrderOpError")
+_SHAPES_DIFFER = (
+    r"Attempting to broadcast a dimension of length|must match the size of tensor|cannot be multiplied|"
+    r"must have same reduction dim|Sizes of tensors must match|is invalid for input of size|"
+    r"attempting to expand a dimension|expected (?:input|weight|m1 and m2|mat1 and mat2|size for)|"
+    r"Expected size for|to have \d+ channels|broadcast shape|split_sizes to sum exactly|Dimension out of range|"
+    r"index \d+ (?:is )?out of (?:range|bounds)|expected (?:scalar type|.{0,30} to have the same dtype)"
+)
+_INPUT_PAIR = r"generated guard [^\n]*?(L\['\w+'\]\S*?\.size\(\)\[\d+\])[^\n]*?(?!\1)L\['\w+'\]\S*?\.size\("
 
+MEMORY = (
+    Rule(FailureKind.OUT_OF_MEMORY, "the allocator says so", "2.8-2.13",
+         r"not enough memory: you tried to allocate|CUDA out of memory|can't allocate memory"),
+    Rule(FailureKind.OUT_OF_MEMORY, "raised for memory alone", "any", "", types=("MemoryError", "OutOfMemoryError")),
+)  # fmt: skip
 
-def fits(rule: Rule, evidence: Evidence, *, op: str | None = None) -> bool:
-    """Whether everything that `rule` asks for is there."""
-    return (
-        (not rule.frames or any(re.search(rule.frames, line) for line in evidence.inner or evidence.lines))
-        and (not rule.culprit or re.search(rule.culprit, evidence.culprit) is not None)
-        and (not rule.op or (op is not None and re.search(rule.op, op) is not None))
-        and evidence.says(names=rule.types, pattern=rule.message)
-    )
+PYTREE = (
+    Rule(FailureKind.UNREGISTERED_PYTREE, "an input that pytree takes for a leaf", "2.5-2.13",
+         r"Unsupported input type <class .*Export only supports pytree containers"),
+    Rule(FailureKind.UNREGISTERED_PYTREE, "an output that pytree takes for a leaf", "2.1-2.13",
+         r"Found <class .*> in output, which is not a known type"),
+    Rule(FailureKind.UNREGISTERED_PYTREE, "dynamo's check of inputs and outputs", "2.1-2.13",
+         r"It looks like one of the (?:inputs|outputs) with type .* is not supported or pytree-flattenable"),
+    Rule(FailureKind.UNREGISTERED_PYTREE, "dynamo at the end of its graph", "2.9-2.13",
+         r"Encountered unrecognized type .* at output"),
+    Rule(FailureKind.UNREGISTERED_PYTREE, "a spec for an object that pytree takes for a leaf", "2.5-2.13",
+         r"Cannot associate shape .* to non-tensor type"),
+    Rule(FailureKind.UNREGISTERED_PYTREE, "the boundary of the legacy tracer", "1.13-2.13",
+         r"Only tuples, lists and Variables are supported as JIT inputs/outputs"),
+)  # fmt: skip
+
+VMAP = (
+    Rule(FailureKind.VMAP, "functorch's own refusals begin so", "2.0-2.13",
+         r"\bvmap: |You tried to vmap over|with functorch transforms \(vmap"),
+    Rule(FailureKind.VMAP, "an autograd.Function under vmap has no rule for the tracer's mode", "2.8-2.13",
+         r"Current active mode .*ProxyTorchDispatchMode.* not registered"),
+    Rule(FailureKind.VMAP, "a size that vmap made lies outside the tracer's bookkeeping", "2.9",
+         r"is not tracked with proxy for .*_ModuleStackTracer"),
+    Rule(FailureKind.VMAP, "a node's value is a BatchedTensor, which the bare assertion does not expect", "2.6-2.8",
+         r"^\s*$", types=("AssertionError",), frames=r"_free_unbacked_symbols_with_path|_replace_unbacked_bindings"),
+    Rule(FailureKind.VMAP, "dynamo on functorch", "2.5-2.13", r"Unsupported functorch tracing attempt", types=_DYNAMO),
+)  # fmt: skip
+
+FAKE_KERNELS = (
+    Rule(FailureKind.MISSING_FAKE_KERNEL, "torch.library's own words", "2.4-2.13",
+         r"There was no fake impl registered for|no fake impl or Meta kernel was found|leaf_function without fake_fn"),
+    Rule(FailureKind.MISSING_FAKE_KERNEL, "no fake, meta or composite kernel", "2.1-2.13",
+         r"attempted to run this operator with Meta tensors|from the 'Meta' backend|"
+         r"Operator does not support running with fake tensors|no meta kernel"),
+    Rule(FailureKind.MISSING_FAKE_KERNEL, "raised for fake tensors alone", "2.1-2.13", "",
+         types=("UnsupportedOperatorException", "UnsupportedFakeTensorException", "MissingOpProfile")),
+    Rule(FailureKind.MISSING_FAKE_KERNEL, "a compiled extension reads the memory of a tensor that has none", "2.4-2.13",
+         r"Cannot access data pointer of Tensor \(e\.g\. FakeTensor.*erroneously tracing into a custom kernel",
+         frames=r"^(?!.*(?:data_ptr|storage|dlpack|deepcopy|numpy|site-packages/torch/|^torch/)).*\w\("),
+    Rule(FailureKind.WRONG_FAKE_KERNEL, "fake and real results were compared", "2.6-2.13",
+         r"Real tensor propagation found"),
+    Rule(FailureKind.WRONG_FAKE_KERNEL, "raised for that alone", "2.6-2.13", "", types=("MetadataMismatchError",)),
+)  # fmt: skip
+
+HIGHER_ORDER = (
+    Rule(FailureKind.INPUT_MUTATION, "a branch writes into its operand", "2.4-2.13",
+         r"Encountered (?:input mutation|aliasing) during higher order op tracing"),
+    Rule(FailureKind.ATTRIBUTE_MUTATION, "a branch assigns to a module", "2.4-2.13",
+         r"nn\.Module mutation in HigherOrderOp"),
+    Rule(FailureKind.UNSUPPORTED_PYTHON, "dynamo could not take in the body of a higher-order op", "2.1-2.13", "",
+         types=("UncapturedHigherOrderOpError", "CondOpArgsMismatchError")),
+    Rule(FailureKind.UNSUPPORTED_PYTHON, "a higher-order op's branches do not fit together", "2.5-2.13",
+         r"call_function (?:cond|while_loop|scan|associative_scan|map)\(", types=("TorchRuntimeError",)),
+)  # fmt: skip
+
+DATA_DEPENDENT = (
+    Rule(FailureKind.DATA_DEPENDENT_VALUE, "int() or an index needs the number itself", "2.1-2.13",
+         r"Could not extract specialized (?:integer|float) from data-dependent expression"),
+    Rule(FailureKind.DATA_DEPENDENT_VALUE, "float() asks for a bare symbol, no comparison", "2.1-2.13",
+         r"Could not guard on data-dependent expression (?:(?!Eq\(|Ne\(|[<>=&|~]|\(unhinted)[^\n])+ \(unhinted"),
+    Rule(FailureKind.DATA_DEPENDENT_GUARD, "a comparison of an unbacked symbol", "2.1-2.13",
+         r"Could not guard on data-dependent expression"),
+    Rule(FailureKind.DATA_DEPENDENT_GUARD, "dynamo on `if tensor`", "2.1-2.13",
+         r"^\s*Data-dependent (?:branching|assertion failed|jump)|Assertion failed on symbolic shapes|"
+         r"^generic_jump TensorVariable"),
+    Rule(FailureKind.DATA_DEPENDENT_VALUE, "dynamo on a number read out of a tensor", "2.5-2.13",
+         r"^\s*(?:Data dependent operator|Dynamic shape operator|Unsupported Tensor\.item\(\)|"
+         r"Dynamic slicing with Tensor|Tensor\.tolist\(\) with)|with data-dependent output shape"),
+    Rule(FailureKind.DATA_DEPENDENT_VALUE, "a fake tensor has no values to give", "2.1-2.13", "",
+         types=("DataDependentOutputException", "DynamicOutputShapeException", "PendingUnbackedSymbolNotFound")),
+    Rule(FailureKind.DATA_DEPENDENT_VALUE, "numpy wants the values", "2.1-2.13",
+         r"\.numpy\(\) is not supported for tensor subclasses"),
+    Rule(FailureKind.DATA_DEPENDENT_VALUE, "Python wants a plain number where the tracer has a symbol", "2.6-2.13",
+         r"unhashable type: non-nested Sym|string passed to Sym(?:Int|Float)|"
+         r"'Sym(?:Int|Float)' object cannot be interpreted"),
+)  # fmt: skip
+
+CONSTRAINTS = (
+    Rule(FailureKind.DYNAMIC_DIM_SPECIALISED, "a declared dimension became one number", "2.1-2.13",
+         r"specialized it to be a constant|was inferred to be a constant|0/1 specialized"),
+    Rule(FailureKind.DIMS_RELATED, "two sizes must be equal or follow from one another", "2.1-2.13",
+         r"must always be (?:equal|related)|is not equal to L\[|Expected input .* to be equal to|"
+         r"of the form .* where .* is an integer"),
+    Rule(FailureKind.DIMS_RELATED, "one guard speaks of two sizes", "2.3-2.13", _INPUT_PAIR),
+    Rule(FailureKind.DIMS_RELATED, "torch fails to print a relation that it can't state", "2.8-2.13",
+         r"Expected op to be '==', got|name 'L' is not defined|Attempted to negate|"
+         r"'One' object has no attribute 'name'",
+         frames=r"symbolic_shapes\.py|dynamic_shapes\.py|non_strict_utils\.py"),
+    Rule(FailureKind.DYNAMIC_DIM_SPECIALISED, "the declared range is too wide for the code", "2.1-2.13",
+         r"satisfy the generated guard|not in range \[|Static shape constraint of|"
+         r"conflicts between user-specified ranges and inferred ranges"),
+    Rule(FailureKind.DYNAMIC_DIM_SPECIALISED, "any other violation of a declared dimension", "2.1-2.13", "",
+         types=("ConstraintViolationError",)),
+)  # fmt: skip
+
+STATE = (
+    Rule(FailureKind.ATTRIBUTE_MUTATION, "strict mode forbade every assignment", "2.0-2.9",
+         r"Mutating module attribute \w+ during export"),
+    Rule(FailureKind.ATTRIBUTE_MUTATION, "a tensor attribute that is no buffer was assigned", "2.4-2.9",
+         r"tensor attributes? .* (?:was|were) assigned during export"),
+    Rule(FailureKind.ATTRIBUTE_MUTATION, "a buffer was assigned something that is no tensor", "2.8-2.13",
+         r"expected FakeTensor, got|^$", frames=r"_map_assigned_buffer_to_proxy"),
+    Rule(FailureKind.ATTRIBUTE_MUTATION, "a buffer was assigned a tensor of another shape", "2.13",
+         r"attempting to expand a dimension.*While executing %copy_"),
+    Rule(FailureKind.ATTRIBUTE_MUTATION, "forward registered or removed parameters or buffers", "1.13-2.13",
+         r"state_dict changed after running the tracer"),
+    Rule(FailureKind.ATTRIBUTE_MUTATION, "dynamo can't replay the assignment", "2.8-2.13",
+         r"^\s*(?:Failed to set tensor attribute|getattr\(\) on nn\.Module with pending mutation|"
+         r"Class attribute mutation when)"),
+    Rule(FailureKind.INPUT_MUTATION, "a write into a tensor that went round the tracer", "2.9-2.13",
+         r"fake tensor in the exported program constant's list", op=r"_\."),
+    Rule(FailureKind.AUTOGRAD_STATE, "autograd made a tensor that no node made", "2.9-2.13",
+         r"fake tensor in the exported program constant's list", culprit=r"autograd\.grad\(|\.backward\("),
+    Rule(FailureKind.AUTOGRAD_STATE, "a constant that no node writes into comes from autograd", "2.9-2.13",
+         r"fake tensor in the exported program constant's list", op=r"\w(?<!_)\."),
+    Rule(FailureKind.INPUT_MUTATION, "a write through .data goes round the tracer", "2.9-2.13",
+         r"fake tensor in the exported program constant's list"),
+    Rule(FailureKind.AUTOGRAD_STATE, "a write into a leaf, or across grad modes", "2.0-2.13",
+         r"leaf Variable that requires grad is being used in an in-place|"
+         r"view was created in (?:no_grad|inference) mode|Inplace update to inference tensor"),
+    Rule(FailureKind.AUTOGRAD_STATE, "the exporter guards the grad mode", "2.1-2.13",
+         r"Encountered autograd state manager op"),
+    Rule(FailureKind.AUTOGRAD_STATE, "only leaves can be copied; a graph that records gradients made this one",
+         "1.13-2.13",
+         r"Only Tensors created explicitly by the user .*support the deepcopy protocol"),
+    Rule(FailureKind.AUTOGRAD_STATE, "gradients are being recorded where none are wanted", "1.13-2.13",
+         r"Can't call numpy\(\) on Tensor that requires grad|Cannot insert a Tensor that requires grad as a constant|"
+         r"does not require grad and does not have a grad_fn|SymInt graph input is not implemented yet|"
+         r"wrap_with_set_grad_enabled"),
+    Rule(FailureKind.AUTOGRAD_STATE, "dynamo does not trace what changes autograd's state", "2.1-2.13",
+         r"^\s*(?:setattr\(\) on Tensor\.requires_grad|Unsupported Tensor\.(?:requires_grad_|backward)\(\)|"
+         r"(?:using `?torch\.)?`?autograd\.grad\b|using `torch\.autograd\.grad`|_autograd_grad |backward\(\) with|"
+         r"Tensor\.retain_grad|Unsupported autograd\.Function|Non-function or method in subclass of torch\.autograd|"
+         r"autograd\.Function\.apply|returning intermediate with requires_grad|requires_grad_\(\) intermediate|"
+         r"Compilation of intermediate hooks|Module-level backwards hooks)", types=_DYNAMO),
+    Rule(FailureKind.AUTOGRAD_STATE, "activation checkpointing inside a strict export", "2.8-2.13",
+         r"_checkpoint_context_fn"),
+    Rule(FailureKind.INPUT_MUTATION, "autograd forbids writes into one of several views", "1.13-2.13",
+         r"is a view and is being modified inplace"),
+    Rule(FailureKind.INPUT_MUTATION, "functionalisation froze the storage", "2.4-2.13",
+         r"cannot mutate tensors with frozen storage"),
+    Rule(FailureKind.INPUT_MUTATION, "one storage is written under two names", "2.8-2.9",
+         r"Encountered duplicated inputs that are mutated"),
+    Rule(FailureKind.INPUT_MUTATION, "the same in newer words: the graph was wrapped to take the alias apart", "2.13",
+         r"expected compiled_fn to be GraphModule", frames=r"aot_stage2_export"),
+    Rule(FailureKind.INPUT_MUTATION, "several elements share one address", "1.13-2.13",
+         r"more than one element of the written-to tensor refers to a single memory location"),
+    Rule(FailureKind.INPUT_MUTATION, "dynamo on a write into a graph input", "2.1-2.13",
+         r"inplace view on a graph input|Inplace op on input tensor|Failed to mutate tensor data attribute|"
+         r"Unsupported Tensor\.(?:set_|resize_|resize_as_)\(\)"),
+    Rule(FailureKind.INPUT_MUTATION, "raised for aliases and writes alone", "2.5-2.13", "",
+         types=("UnsupportedAliasMutationException", "UnsupportedMutationAliasingException")),
+)  # fmt: skip
+
+DYNAMO = (
+    Rule(FailureKind.PYTHON_ERROR, "the user's own exception, seen by dynamo", "2.6-2.13",
+         r"^\s*Observed exception", types=("Unsupported",)),
+    Rule(FailureKind.UNSUPPORTED_PYTHON, "dynamo refuses the construct", "2.0-2.13", "", types=("Unsupported",)),
+    Rule(FailureKind.UNSUPPORTED_PYTHON, "a hook or a compiled callable made dynamo start again", "2.0-2.13",
+         r"Tried to emit a second graph during export"),
+    Rule(FailureKind.UNSUPPORTED_PYTHON, "dynamo itself stumbled", "2.0-2.13", "",
+         types=("InternalTorchDynamoError", "BackendCompilerFailed")),
+)  # fmt: skip
+
+RULES = (*PYTREE, *VMAP, *FAKE_KERNELS, *HIGHER_ORDER, *DATA_DEPENDENT, *CONSTRAINTS, *STATE, *DYNAMO)
+
+# Only where an operator from outside torch was traced: eager passes, so a shape that does not fit was promised wrongly
+LYING_KERNEL = Rule(
+    FailureKind.WRONG_FAKE_KERNEL, "shapes fit in eager and not in the trace", "2.1-2.13", _SHAPES_DIFFER
+)
+
+# The legacy exporter traces and translates in one call
+TRANSLATION = Rule(
+    FailureKind.TRANSLATE, "a symbolic function is missing or refuses", "1.13-2.13",
+    r"Exporting the operator|unrecognized namespace|Occurred when translating|Unsupported prim::|"
+    r"ONNX export failed on an operator|is an unexpected tensor scalar type|z_\(\): incompatible function arguments|"
+    r"Module onnx is not installed",
+)  # fmt: skip

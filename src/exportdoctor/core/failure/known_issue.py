@@ -13,9 +13,9 @@ from typing import Any, Literal
 import msgspec
 
 from exportdoctor.core.errors import ExportdoctorError
+from exportdoctor.core.exporters import Exporter
 from exportdoctor.core.version_range import is_range
 
-Exporter = Literal["export", "export-strict", "torchscript"]
 Stage = Literal["export", "decompose", "translate", "load", "run", "numbers", "save"]
 
 # What torch says of any data-dependent value: no issue may be told from these words alone

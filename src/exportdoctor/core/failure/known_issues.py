@@ -61,7 +61,7 @@ def match(
     `exceptions` and `frames` run outermost first; `dynamic` = the attempt had dynamic shapes; `versions` by package.
     """
     evidence = evidence_of(exceptions, frames)
-    stages = {stage, "export"} if any(one.name == "TorchExportError" for one in evidence.said) else {stage}
+    stages = {stage, "export"} if any(one.name == "TorchExportError" for one in evidence.messages) else {stage}
     found = [
         (strength, issue)
         for issue in load()
@@ -91,7 +91,7 @@ def _strength(clause: Clause, evidence: Evidence, stages: set[str], exporter: st
         return 0
     if clause.dynamic not in (None, dynamic):
         return 0
-    if not evidence.says(names=clause.exceptions, pattern=clause.message):
+    if not evidence.has_message(names=clause.exceptions, pattern=clause.message):
         return 0
     if clause.unless and any(re.search(clause.unless, line) for line in evidence.lines):
         return 0

@@ -1,4 +1,4 @@
-"""What `exportdoctor export` and its worker say to each other: one JSON object a line. Torch-free."""
+"""The protocol of `exportdoctor export` and its worker: one JSON object a line, one request, then replies."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Literal
 import msgspec
 
 from exportdoctor.core.outcome import Agreement
+from exportdoctor.core.protocol.reply import Refused, Reply
 from exportdoctor.core.target import TargetRef
 
 Format = Literal["pt2", "onnx"]
@@ -15,8 +16,8 @@ ExportVerdict = Literal["proved", "specialised", "differs", "fails"]
 """`specialised`: right at the traced sizes alone. `differs`: other numbers than eager's. `fails`: nothing that runs."""
 
 
-class Order(msgspec.Struct, frozen=True, kw_only=True):
-    """What to make. `folder` is where files may be written, under `stem` + suffix; nobody else writes there.
+class ExportRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What to export. Files are written to `folder`, a folder of this export's own, as `stem` + suffix.
 
     `opset` 0 = torch's own choice. `split` is the number of ONNX files. With `cache` the part is a pair, prefill and
     decode, which must generate `tokens` tokens as eager does.
@@ -37,26 +38,13 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     tokens: int = 20
 
 
-class Reply(msgspec.Struct, frozen=True, kw_only=True, tag_field="say"):
-    """From the worker: any number of Doing, then one ExportResult or Refused."""
-
-
-class Doing(Reply, frozen=True, kw_only=True, tag="doing"):
-    """What it is at, for whoever watches."""
+class ExportProgress(Reply, frozen=True, kw_only=True, tag="progress"):
+    """What the worker does now, for whoever watches. Any number of these come before the result."""
 
     what: str
 
 
-class Refused(Reply, frozen=True, kw_only=True, tag="refused"):
-    """Why there is nothing to hand over: the target, the options or the machine, never the export."""
-
-    message: str
-    hint: str = ""
-    fault: Literal["usage", "target", "internal"] = "usage"
-    stack: tuple[str, ...] = ()
-
-
-class Input(msgspec.Struct, frozen=True, kw_only=True):
+class ValueInfo(msgspec.Struct, frozen=True, kw_only=True):
     """One input of the file, or one output. A dynamic size is a name, a fixed one a number."""
 
     name: str
@@ -64,22 +52,23 @@ class Input(msgspec.Struct, frozen=True, kw_only=True):
     shape: tuple[int | str, ...]
 
 
-class Written(msgspec.Struct, frozen=True, kw_only=True):
+class ExportedFile(msgspec.Struct, frozen=True, kw_only=True):
     """One file, with what it takes and gives. `data` are files that it refers to; `bytes` counts all of them."""
 
     name: str
     bytes: int
     data: tuple[str, ...] = ()
-    inputs: tuple[Input, ...] = ()
-    outputs: tuple[Input, ...] = ()
+    inputs: tuple[ValueInfo, ...] = ()
+    outputs: tuple[ValueInfo, ...] = ()
     nodes: int = 0
     what: str = ""
 
 
-class Trouble(msgspec.Struct, frozen=True, kw_only=True):
+class StageFailure(msgspec.Struct, frozen=True, kw_only=True):
     """A stage that failed, and where. `node` is the FX or ONNX node, `module` the submodule whose code made it.
 
-    `alone` is the smallest submodule that fails in the same way by itself, None where none was found or asked.
+    `alone` is the smallest submodule that fails in the same way by itself, None where none was found or tried;
+    `asked` is how many were tried.
     """
 
     stage: str
@@ -97,7 +86,7 @@ class Trouble(msgspec.Struct, frozen=True, kw_only=True):
     where: str = ""
 
 
-class Loss(msgspec.Struct, frozen=True, kw_only=True):
+class PrecisionLoss(msgspec.Struct, frozen=True, kw_only=True):
     """Where a low precision loses most: `before` and `after` are relative errors of the op's inputs and output."""
 
     node: str
@@ -118,27 +107,27 @@ class Precision(msgspec.Struct, frozen=True, kw_only=True):
     max_abs: float
     share: float
     digits: float
-    losses: tuple[Loss, ...] = ()
-    overflow: Loss | None = None
+    losses: tuple[PrecisionLoss, ...] = ()
+    overflow: PrecisionLoss | None = None
 
 
-class ExportResult(Reply, frozen=True, kw_only=True, tag="handed"):
-    """What was made and what it computes; `ran_in` is the engine that the numbers come from.
+class ExportResult(Reply, frozen=True, kw_only=True, tag="result"):
+    """The exported files and what they compute; `ran_in` is the engine that the numbers come from.
 
     `imports` are the modules to import before a saved program can be loaded, `needs_caches` says that it takes or gives
     a cache, whose class is registered nowhere.
     """
 
     verdict: ExportVerdict
-    files: tuple[Written, ...] = ()
+    files: tuple[ExportedFile, ...] = ()
     numbers: tuple[Agreement, ...] = ()
-    trouble: Trouble | None = None
+    trouble: StageFailure | None = None
     precision: Precision | None = None
     notes: tuple[str, ...] = ()
     shims: tuple[str, ...] = ()
     needs_caches: bool = False
     imports: tuple[str, ...] = ()
-    environment: dict[str, str] = {}
+    environment: dict[str, str] = msgspec.field(default_factory=dict)
     weights: str = ""
     device: str = ""
     dtype: str = ""
@@ -147,4 +136,4 @@ class ExportResult(Reply, frozen=True, kw_only=True, tag="handed"):
     ran_in: str = ""
 
 
-AnyReply = Doing | Refused | ExportResult
+ExportReply = ExportProgress | Refused | ExportResult

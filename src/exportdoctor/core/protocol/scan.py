@@ -1,14 +1,15 @@
-"""What engine and worker say to each other: one JSON object a line, commands one way and replies the other.
+"""The protocol of a scan and its workers: one JSON object a line, commands one way and replies the other.
 
-A worker is a process that has the target in memory; it answers each Attempt with Started and then Finished.
+A worker is a process that has the target in memory; it answers each AttemptProbe with Started and then Finished.
 """
 
 from __future__ import annotations
 
 import msgspec
 
-from exportdoctor.core.outcome import Failure, Outcome
+from exportdoctor.core.outcome import Outcome
 from exportdoctor.core.probe import Probe
+from exportdoctor.core.protocol.reply import Refused, Reply
 from exportdoctor.core.target import TargetRef
 
 
@@ -26,7 +27,7 @@ class Open(Command, frozen=True, kw_only=True, tag="open"):
 
 
 class Prepare(Command, frozen=True, kw_only=True, tag="prepare"):
-    """Make a part's own inputs, so that its root can be attempted while its forward is captured."""
+    """Make a part's inputs, so that its root can be attempted while its forward is captured."""
 
     part: str
 
@@ -34,8 +35,8 @@ class Prepare(Command, frozen=True, kw_only=True, tag="prepare"):
 class Capture(Command, frozen=True, kw_only=True, tag="capture"):
     """Run a part's forward and keep every submodule's inputs.
 
-    `at_one_size`: leave out the forward at other sizes, which tells what is dynamic in submodules. The same command
-    without it makes up for that.
+    `at_one_size`: leave out the forward at other sizes, which shows what is dynamic in submodules. The same command
+    without it adds that later.
     """
 
     part: str
@@ -43,17 +44,17 @@ class Capture(Command, frozen=True, kw_only=True, tag="capture"):
     at_one_size: bool = False
 
 
-class Attempt(Command, frozen=True, kw_only=True, tag="attempt"):
+class AttemptProbe(Command, frozen=True, kw_only=True, tag="attempt"):
     """Answer one probe."""
 
     probe: Probe
 
 
-AnyCommand = Open | Prepare | Capture | Attempt
+ScanCommand = Open | Prepare | Capture | AttemptProbe
 
 
-TWIN = "~twin"
-"""Ends the name of a part that is taken of the small twin."""
+SMALL_MODEL = "~twin"
+"""Suffix of a part's name: that part of the small model."""
 
 
 class InputFact(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,10 +72,10 @@ class InputFact(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CallFact(msgspec.Struct, frozen=True, kw_only=True):
-    """One distinct call of a module. Equal `question` = equal answer for certain; see Kin for the rest."""
+    """One distinct call of a module. Equal `question` = equal answer for certain; for `group` see EquivalenceGroup."""
 
     question: str
-    kin: str
+    group: str = msgspec.field(name="kin")
     times: int = 1
     inputs: tuple[InputFact, ...] = ()
     marks: tuple[str, ...] = ()
@@ -91,8 +92,8 @@ class ModuleFact(msgspec.Struct, frozen=True, kw_only=True):
     calls_left_out: int = 0
 
 
-class Kin(msgspec.Struct, frozen=True, kw_only=True):
-    """Questions that are equal but for the plain attributes in `differing`, each a (submodule path, name).
+class EquivalenceGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """Questions that differ only in the plain attributes of `differing`, each a (submodule path, name).
 
     The members' values of them are in CallFact.marks, in the same order.
     """
@@ -101,14 +102,10 @@ class Kin(msgspec.Struct, frozen=True, kw_only=True):
     differing: tuple[tuple[str, str], ...]
 
 
-class Reply(msgspec.Struct, frozen=True, kw_only=True, tag_field="say"):
-    """From a worker to the engine."""
-
-
 class Opened(Reply, frozen=True, kw_only=True, tag="opened"):
     """The target stands. `sources` maps each file that the answers depend on to the SHA-256 of its content.
 
-    `twins`: each part can also be had of a small model of the same kind, with real values.
+    `has_small_model`: each part can also be captured of a small model of the same kind, with real values.
     """
 
     environment: dict[str, str]
@@ -120,8 +117,8 @@ class Opened(Reply, frozen=True, kw_only=True, tag="opened"):
     seconds: float
     parts: tuple[str, ...]
     notes: tuple[str, ...] = ()
-    sources: dict[str, str] = {}
-    twins: bool = False
+    sources: dict[str, str] = msgspec.field(default_factory=dict)
+    has_small_model: bool = msgspec.field(default=False, name="twins")
 
 
 class Prepared(Reply, frozen=True, kw_only=True, tag="prepared"):
@@ -140,23 +137,11 @@ class Captured(Reply, frozen=True, kw_only=True, tag="captured"):
     prefix: str
     seconds: float
     modules: tuple[ModuleFact, ...]
-    kin: tuple[Kin, ...] = ()
-    axes: dict[str, tuple[str, ...]] = {}
+    groups: tuple[EquivalenceGroup, ...] = msgspec.field(default=(), name="kin")
+    axes: dict[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
     notes: tuple[str, ...] = ()
-    sources: dict[str, str] = {}
+    sources: dict[str, str] = msgspec.field(default_factory=dict)
     at_one_size: bool = False
-
-
-class Refused(Reply, frozen=True, kw_only=True, tag="refused"):
-    """The target does not build (`stage` build) or its eager forward fails (`stage` capture)."""
-
-    stage: str
-    message: str
-    hint: str = ""
-    part: str | None = None
-    failure: Failure | None = None
-    stack: str = ""
-    usage: bool = False
 
 
 class Started(Reply, frozen=True, kw_only=True, tag="started"):
@@ -167,10 +152,10 @@ class Started(Reply, frozen=True, kw_only=True, tag="started"):
 
 
 class Finished(Reply, frozen=True, kw_only=True, tag="finished"):
-    """A probe's answer. `spoiled`: this worker attempted it in its own memory and must not be asked again."""
+    """A probe's answer. `spoiled`: this worker attempted it in its own memory and is to be replaced."""
 
     outcome: Outcome
     spoiled: bool = False
 
 
-AnyReply = Opened | Prepared | Captured | Refused | Started | Finished
+ScanReply = Opened | Prepared | Captured | Refused | Started | Finished

@@ -11,21 +11,21 @@ from dataclasses import replace
 
 from exportdoctor.core.outcome import Outcome
 from exportdoctor.core.probe import Probe
-from exportdoctor.engine.cure.catalogue import Ids, Stock
-from exportdoctor.engine.cure.trial import Ahead, Cured, Trial
+from exportdoctor.engine.cure.catalogue import Ids, ShimCatalogue
+from exportdoctor.engine.cure.trial import Cured, Prefetch, Trial
 from exportdoctor.shims import Shim
 
 MOST_TRIES = 2
 """Sets asked beyond the cure, each as dear as the cure itself; one that does not apply costs next to nothing and does
 not count."""
 
-Attempt = Callable[[Ids, Outcome], Generator[Probe | Ahead, Outcome, Trial]]
+Attempt = Callable[[Ids, Outcome], Generator[Probe | Prefetch, Outcome, Trial]]
 """Asks a set where that was the failure."""
 
 
 def with_alternatives(
-    best: Cured, stock: Stock, tried: list[Trial], attempt: Attempt
-) -> Generator[Probe | Ahead, Outcome, tuple[Cured, ...]]:
+    best: Cured, stock: ShimCatalogue, tried: list[Trial], attempt: Attempt
+) -> Generator[Probe | Prefetch, Outcome, tuple[Cured, ...]]:
     """`best` and what was found beside it, the soundest first, then the smallest, then the first that was found."""
     found, left = [best], MOST_TRIES
     for name, shim in _exchanges(best, stock):
@@ -43,7 +43,7 @@ def with_alternatives(
     return tuple(sorted(found, key=lambda cured: (stock.rank(cured.shims), len(cured.shims))))
 
 
-def _exchanges(best: Cured, stock: Stock) -> Iterator[tuple[str, Shim]]:
+def _exchanges(best: Cured, stock: ShimCatalogue) -> Iterator[tuple[str, Shim]]:
     """A shim of the best set and what may stand in its place: for each the soundest other, then the next soundest."""
     rows = []
     for name, failure in best.chain:
@@ -72,7 +72,9 @@ def _holds_one(shims: Ids, found: list[Cured]) -> bool:
     return any(set(cured.shims) <= set(shims) for cured in found)
 
 
-def _with_less(cured: Cured, new: Shim, stock: Stock, attempt: Attempt) -> Generator[Probe | Ahead, Outcome, Cured]:
+def _with_less(
+    cured: Cured, new: Shim, stock: ShimCatalogue, attempt: Attempt
+) -> Generator[Probe | Prefetch, Outcome, Cured]:
     """Without those of its shims whose failures the new one may cure, too, where it does."""
     for name, failure in cured.chain:
         if name == new.id or new.id not in {shim.id for shim in stock.fitting(failure)}:

@@ -9,15 +9,14 @@ from functools import cached_property
 from exportdoctor.core.outcome import Failure, Outcome
 from exportdoctor.core.report import Step
 from exportdoctor.engine.verdicts.diagnosis import kind_of
-from exportdoctor.shims import SOUNDNESS, Shim, candidates, in_order, seen_in_failure
-from exportdoctor.shims.composing import conflict
+from exportdoctor.shims import SOUNDNESS, Shim, candidates, conflicts_with, order_shims, seen_in_failure
 from exportdoctor.shims.own.frozen import static_axis
 
 Ids = tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stock:
+class ShimCatalogue:
     """`axes` are the part's dynamic axes by name, each with its places; `allow` may hold `unsound`."""
 
     shims: Sequence[Shim]
@@ -39,7 +38,7 @@ class Stock:
     def ordered(self, names: Ids) -> Ids:
         """The ids in the order in which they are applied."""
         known = [self._by_id[name] for name in names if name in self._by_id]
-        return tuple(shim.id for shim in in_order(known))
+        return tuple(shim.id for shim in order_shims(known))
 
     def rank(self, names: Ids) -> int:
         """The place of the least sound of them in SOUNDNESS."""
@@ -51,7 +50,7 @@ class Stock:
 
     def clash(self, shim: Shim, names: Ids) -> bool:
         """Whether it must not be applied together with one of these."""
-        return any(conflict(shim, name) or conflict(self._by_id[name], shim.id) for name in names)
+        return any(conflicts_with(shim, name) or conflicts_with(self._by_id[name], shim.id) for name in names)
 
     def steps(self, names: Ids) -> tuple[Step, ...]:
         """Each of them in words."""

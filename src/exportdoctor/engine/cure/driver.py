@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 from exportdoctor.core.outcome import Outcome
 from exportdoctor.core.probe import Probe
 from exportdoctor.core.protocol.scan import Captured
-from exportdoctor.engine.cure.search import Prescriber
-from exportdoctor.engine.cure.trial import Ahead, Asked
+from exportdoctor.engine.cure.search import CureSearch
+from exportdoctor.engine.cure.trial import Asked, Prefetch
 
 
 @dataclass
-class CureSearch:
+class CureDriver:
     """Feed it outcomes with `answered`; `twin` is the part of the small twin, where there is one."""
 
-    prescriber: Prescriber
+    prescriber: CureSearch
     twin: Captured | None
     _steps: Asked | None = None
     _waiting: str = ""
@@ -44,7 +44,7 @@ class CureSearch:
         try:
             step = next(self._steps) if answer is None else self._steps.send(answer)
             while not isinstance(step, Probe) or step.id in self._known:
-                if isinstance(step, Ahead):
+                if isinstance(step, Prefetch):
                     yield from self._ask(*step.probes)
                     step = next(self._steps)
                 else:

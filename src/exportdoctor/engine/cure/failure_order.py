@@ -5,17 +5,14 @@ from __future__ import annotations
 from exportdoctor.core.outcome import Failure, Frame, Outcome
 from exportdoctor.engine.verdicts.diagnosis import kind_of
 
-_AFTER_TRACING = frozenset({"dims_related", "dynamic_dim_specialised"})
-"""Kinds that torch finds when the whole forward has been traced."""
 
-
-def deeper(before: Outcome, after: Outcome, *, exporter: str) -> bool:
+def is_later_failure(before: Outcome, after: Outcome, *, exporter: str) -> bool:
     """Whether the second failure comes later in the forward.
 
     A later line of the same function says so; else that more submodules had been entered, or as many and more nodes
     traced, for a shim may also move work out of the graph. Where no graph tells, a line of a forward must have failed.
     """
-    if kind_of(after, exporter=exporter) in _AFTER_TRACING:
+    if kind_of(after, exporter=exporter).is_found_after_tracing:
         return True
     one, other = before.failure, after.failure
     if one is None or other is None:

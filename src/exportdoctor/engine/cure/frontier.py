@@ -7,7 +7,7 @@ import itertools
 from dataclasses import dataclass, field
 
 from exportdoctor.core.outcome import Outcome
-from exportdoctor.engine.cure.catalogue import Ids, Stock
+from exportdoctor.engine.cure.catalogue import Ids, ShimCatalogue
 
 Chain = tuple[tuple[str, Outcome], ...]
 """Each shim that was added, with the failure for which it was."""
@@ -30,7 +30,7 @@ class Edge:
 class Frontier:
     """The sets not asked yet, and the failures that were met."""
 
-    def __init__(self, stock: Stock) -> None:
+    def __init__(self, stock: ShimCatalogue) -> None:
         self.met: list[Outcome] = []
         self._stock = stock
         self._edges: list[Edge] = []

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 from exportdoctor.core.outcome import Outcome
 from exportdoctor.core.report import Alternative, Prescription, Proof
-from exportdoctor.engine.cure.catalogue import Ids, Stock
-from exportdoctor.engine.cure.trial import Cured, Ground
+from exportdoctor.engine.cure.catalogue import Ids, ShimCatalogue
+from exportdoctor.engine.cure.trial import Cured, SearchTarget
 
 STRUCTURE_ALONE = "structure alone, no values"
 
 
-def prescription_of(cures: Sequence[Cured], stock: Stock, *, on: Ground) -> Prescription:
+def prescription_of(cures: Sequence[Cured], stock: ShimCatalogue, *, on: SearchTarget) -> Prescription:
     """The first of them, with the others as alternatives."""
     best, *others = cures
     return Prescription(
@@ -24,7 +24,7 @@ def prescription_of(cures: Sequence[Cured], stock: Stock, *, on: Ground) -> Pres
     )
 
 
-def proof_of(outcome: Outcome, *, on: Ground) -> Proof:
+def proof_of(outcome: Outcome, *, on: SearchTarget) -> Proof:
     """What the comparison with eager showed."""
     rows = [row for row in outcome.numbers if not row.trouble]
     return Proof(
@@ -37,7 +37,7 @@ def proof_of(outcome: Outcome, *, on: Ground) -> Proof:
     )
 
 
-def _alternative(cured: Cured, best: Cured, stock: Stock, *, on: Ground) -> Alternative:
+def _alternative(cured: Cured, best: Cured, stock: ShimCatalogue, *, on: SearchTarget) -> Alternative:
     return Alternative(
         shims=cured.shims,
         soundness=stock.soundness(cured.shims),
@@ -47,7 +47,7 @@ def _alternative(cured: Cured, best: Cured, stock: Stock, *, on: Ground) -> Alte
     )
 
 
-def _why(shims: Ids, best: Ids, stock: Stock) -> str:
+def _why(shims: Ids, best: Ids, stock: ShimCatalogue) -> str:
     """Why it was not chosen."""
     if stock.rank(shims) > stock.rank(best):
         return f"less sound: {stock.soundness(shims)}"

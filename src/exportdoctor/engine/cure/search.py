@@ -11,15 +11,24 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from exportdoctor.core.finding import ShimResult
-from exportdoctor.core.outcome import Outcome
+from exportdoctor.core.outcome import Outcome, OutcomeStatus
 from exportdoctor.core.probe import Probe
 from exportdoctor.core.report import Prescription
 from exportdoctor.engine.cure.alternatives import with_alternatives
-from exportdoctor.engine.cure.catalogue import Ids, Stock
-from exportdoctor.engine.cure.failure_order import deeper
+from exportdoctor.engine.cure.catalogue import Ids, ShimCatalogue
+from exportdoctor.engine.cure.failure_order import is_later_failure
 from exportdoctor.engine.cure.frontier import Chain, Frontier
 from exportdoctor.engine.cure.prescription import prescription_of
-from exportdoctor.engine.cure.trial import Ahead, Asked, Cured, Ground, Trial, note_of, raised_note, right_at_its_size
+from exportdoctor.engine.cure.trial import (
+    Asked,
+    Cured,
+    Prefetch,
+    SearchTarget,
+    Trial,
+    note_of,
+    raised_note,
+    right_at_its_size,
+)
 from exportdoctor.engine.verdicts.same_failure import same_disease
 from exportdoctor.reduce import ddmin
 from exportdoctor.shims import Shim
@@ -32,7 +41,7 @@ _MODES = frozenset({"strict", "non-strict"})
 
 
 @dataclass
-class Prescriber:
+class CureSearch:
     """Feed `steps` with outcomes. `root` is the part's own probe, `first` its failure, `twin` the small twin's."""
 
     root: Probe
@@ -51,20 +60,20 @@ class Prescriber:
     done: bool = False
 
     def __post_init__(self) -> None:
-        self._stock = Stock(
+        self._stock = ShimCatalogue(
             shims=self.shims, versions=self.versions, axes=self.axes, allow=self.allow, exporter=self.root.exporter
         )
 
     def steps(self) -> Asked:
         """The whole search. Its answer is in `prescription`, and why there is none in `note`."""
-        large = Ground(probe=self.root, first=self.first, values=self.values, said="the part itself")
+        large = SearchTarget(probe=self.root, first=self.first, values=self.values, said="the part itself")
         small = yield from self._small()
         ground = small or large
         found = yield from self._cured(ground)
         if found is None:
             return
         if small is not None:
-            yield Ahead((large.with_shims(found.shims),))  # it takes longest; nearly always nothing is to spare
+            yield Prefetch((large.with_shims(found.shims),))  # it takes longest; nearly always nothing is to spare
         found = yield from self._smallest(ground, found)
         self.cures = (found,)
         if ground.values:
@@ -90,18 +99,18 @@ class Prescriber:
 
     # --- the grounds
 
-    def _small(self) -> Generator[Probe | Ahead, Outcome, Ground | None]:
+    def _small(self) -> Generator[Probe | Prefetch, Outcome, SearchTarget | None]:
         """The twin, where it fails as the part does."""
         if self.twin is None:
             return None
         outcome = yield self.twin
         if not self._same(outcome, self.first):
             return None
-        return Ground(probe=self.twin, first=outcome, values=True, said="a small twin with random weights")
+        return SearchTarget(probe=self.twin, first=outcome, values=True, said="a small twin with random weights")
 
     def _confirmed(
-        self, large: Ground, small: Ground, cures: tuple[Cured, ...]
-    ) -> Generator[Probe | Ahead, Outcome, tuple[Cured, ...]]:
+        self, large: SearchTarget, small: SearchTarget, cures: tuple[Cured, ...]
+    ) -> Generator[Probe | Prefetch, Outcome, tuple[Cured, ...]]:
         """The twin's cure at full size; where that fails further on, the search goes on there."""
         best = cures[0]
         trial = yield from self._attempt(large, best.shims, self.first)
@@ -121,8 +130,8 @@ class Prescriber:
     # --- the search on one ground
 
     def _cured(
-        self, ground: Ground, *, start: Ids = (), first: Outcome | None = None
-    ) -> Generator[Probe | Ahead, Outcome, Cured | None]:
+        self, ground: SearchTarget, *, start: Ids = (), first: Outcome | None = None
+    ) -> Generator[Probe | Prefetch, Outcome, Cured | None]:
         """The first set that cures; None where none was found."""
         frontier = Frontier(self._stock)
         chain: Chain = tuple((name, ground.first) for name in start)
@@ -141,7 +150,7 @@ class Prescriber:
             self.note = "none of the shims that fit cures it" if self.trials else "no shim fits its failure"
         return None
 
-    def _smallest(self, ground: Ground, cured: Cured) -> Generator[Probe | Ahead, Outcome, Cured]:
+    def _smallest(self, ground: SearchTarget, cured: Cured) -> Generator[Probe | Prefetch, Outcome, Cured]:
         """Without what is not needed."""
         search, reply, best = ddmin(cured.shims), None, cured
         while True:
@@ -150,7 +159,7 @@ class Prescriber:
             except StopIteration:
                 return best
             reply = None
-            yield Ahead(tuple(ground.with_shims(subset) for subset in batch if subset))
+            yield Prefetch(tuple(ground.with_shims(subset) for subset in batch if subset))
             for index, subset in enumerate(batch):
                 if not subset:
                     continue  # without any it fails
@@ -160,15 +169,17 @@ class Prescriber:
                     reply, best = index, replace(best, shims=subset, outcome=answer, chain=chain)
                     break
 
-    def _alternatives(self, ground: Ground, best: Cured) -> Generator[Probe | Ahead, Outcome, tuple[Cured, ...]]:
-        def attempt(shims: Ids, before: Outcome) -> Generator[Probe | Ahead, Outcome, Trial]:
+    def _alternatives(
+        self, ground: SearchTarget, best: Cured
+    ) -> Generator[Probe | Prefetch, Outcome, tuple[Cured, ...]]:
+        def attempt(shims: Ids, before: Outcome) -> Generator[Probe | Prefetch, Outcome, Trial]:
             return self._attempt(ground, shims, before)
 
         return with_alternatives(best, self._stock, self.trials, attempt)
 
     def _attempt(
-        self, ground: Ground, shims: Ids, before: Outcome, *, met: Sequence[Outcome] = ()
-    ) -> Generator[Probe | Ahead, Outcome, Trial]:
+        self, ground: SearchTarget, shims: Ids, before: Outcome, *, met: Sequence[Outcome] = ()
+    ) -> Generator[Probe | Prefetch, Outcome, Trial]:
         """Ask a set, and note what came of it."""
         outcome = yield ground.with_shims(shims)
         result, note = self._result(before, outcome, shims), note_of(outcome)
@@ -181,18 +192,18 @@ class Prescriber:
         return trial
 
     def _result(self, before: Outcome, after: Outcome, shims: Ids) -> ShimResult:
-        if after.status == "not_applicable":
+        if after.status == OutcomeStatus.NOT_APPLICABLE:
             return "not_applicable"
         if after.passed:
             return "cured"
         if after.numbers:
             specialised = self._stock.soundness(shims) == "specialised"
             return "cured" if specialised and right_at_its_size(after) else "error"
-        if after.status != "failed" or after.failure is None:
+        if after.status != OutcomeStatus.FAILED or after.failure is None:
             return "error"
         if self._same(before, after):
             return "same"
-        return "moved" if deeper(before, after, exporter=self.root.exporter) else "error"
+        return "moved" if is_later_failure(before, after, exporter=self.root.exporter) else "error"
 
     def _same(self, one: Outcome, other: Outcome) -> bool:
         return same_disease(one, other, exporter=self.root.exporter)

@@ -7,20 +7,21 @@ from dataclasses import dataclass
 
 import msgspec
 
+from exportdoctor.core.failure.messages import first_line
 from exportdoctor.core.finding import ShimResult
-from exportdoctor.core.outcome import Outcome
+from exportdoctor.core.outcome import Outcome, OutcomeStatus
 from exportdoctor.core.probe import Probe
 from exportdoctor.engine.cure.catalogue import Ids
 
 
 @dataclass(frozen=True)
-class Ahead:
+class Prefetch:
     """Probes that will be asked presently, or may be: whoever carries them can begin at once. It has no answer."""
 
     probes: tuple[Probe, ...]
 
 
-Asked = Generator[Probe | Ahead, Outcome, None]
+Asked = Generator[Probe | Prefetch, Outcome, None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +36,7 @@ class Trial:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ground:
+class SearchTarget:
     """Where a search asks. `values`: its tensors have some, so a program's numbers can be compared with eager's."""
 
     probe: Probe
@@ -68,7 +69,7 @@ def right_at_its_size(outcome: Outcome) -> bool:
 
 def note_of(outcome: Outcome) -> str:
     """What there is to say of a try beyond its result."""
-    if outcome.status == "not_applicable":
+    if outcome.status == OutcomeStatus.NOT_APPLICABLE:
         return outcome.note.partition(": ")[2] or outcome.note  # it begins with the shim's own name
     if outcome.note or outcome.signal:
         return outcome.note or (outcome.signal or "")
@@ -76,7 +77,7 @@ def note_of(outcome: Outcome) -> str:
     if wrong is not None:
         what = wrong.trouble or f"differs from eager by {wrong.max_abs:.1e} (allowed {wrong.tolerance:.0e})"
         return f"exports, but on inputs {wrong.inputs}: {what}"
-    if outcome.status in ("timed_out", "out_of_memory", "crashed"):
+    if outcome.status.ended_the_process:
         return outcome.status.replace("_", " ")
     return ""
 
@@ -84,5 +85,4 @@ def note_of(outcome: Outcome) -> str:
 def raised_note(outcome: Outcome) -> str:
     """What a try raised that leads nowhere, in a line."""
     facts = outcome.failure.exceptions if outcome.failure is not None else ()
-    lines = facts[0].message.strip().splitlines() if facts else []
-    return f"raises {facts[0].name}: {lines[0][:120] if lines else ''}".rstrip(": ") if facts else ""
+    return f"raises {facts[0].name}: {first_line(facts[0].message, 120)}".rstrip(": ") if facts else ""

@@ -9,11 +9,12 @@ from contextlib import closing
 import msgspec
 
 from exportdoctor.core.errors import WorkerLost
-from exportdoctor.core.events import ScanOptions
+from exportdoctor.core.failure.messages import first_line
 from exportdoctor.core.finding import ShimResult
-from exportdoctor.core.outcome import Agreement, Frame, Outcome
+from exportdoctor.core.outcome import Agreement, Frame, Outcome, OutcomeStatus
 from exportdoctor.core.probe import Probe
-from exportdoctor.core.protocol.scan import TWIN, Capture, Captured, Open, Opened
+from exportdoctor.core.protocol.scan import SMALL_MODEL, Capture, Captured, Open, Opened
+from exportdoctor.core.scan_options import ScanOptions
 from exportdoctor.core.target import TargetRef
 from exportdoctor.engine.cure.trial import right_at_its_size
 from exportdoctor.engine.pool.launch import Launcher, Spawn
@@ -25,7 +26,7 @@ _PATIENCE = 600.0
 """Seconds for one attempt unless the user says otherwise; it ends sooner where it makes no progress."""
 
 
-class Tried(msgspec.Struct, frozen=True, kw_only=True):
+class PartTrial(msgspec.Struct, frozen=True, kw_only=True):
     """One part. `before` and `after` are sentences; `numbers` are the part's own or its small twin's.
 
     `at` is the line that fails without the shims, `next_at` the one that fails with them.
@@ -45,7 +46,7 @@ class Tried(msgspec.Struct, frozen=True, kw_only=True):
 
 def try_shims(
     target: TargetRef, options: ScanOptions, shims: tuple[str, ...], launcher: Launcher | None = None
-) -> Iterator[Tried]:
+) -> Iterator[PartTrial]:
     """What each part of `target` does under `shims`. Raises TargetError and UsageError."""
     opening = Open(target=target, shim_files=options.shim_files)
     patient = options.timeout is None
@@ -57,7 +58,7 @@ def try_shims(
             yield _tried(pool, opened, part, options, shims)
 
 
-def _tried(pool: Pool, opened: Opened, captured: Captured, options: ScanOptions, shims: tuple[str, ...]) -> Tried:
+def _tried(pool: Pool, opened: Opened, captured: Captured, options: ScanOptions, shims: tuple[str, ...]) -> PartTrial:
     values = opened.weights != "fake"
     plain = Probe(
         part=captured.part, fqn=captured.prefix, exporter=options.exporter, timeout=options.timeout or _PATIENCE
@@ -66,12 +67,12 @@ def _tried(pool: Pool, opened: Opened, captured: Captured, options: ScanOptions,
     flights = [pool.submit(plain), pool.submit(treated)]
     before, after = (flight.result() for flight in flights)
     shown: Outcome | None = after
-    if after.passed and not values and opened.twins:
+    if after.passed and not values and opened.has_small_model:
         shown = _on_the_twin(pool, treated)
     specialised = _are_specialised(shims, options.shim_files, captured)
     proved = shown is not None and (shown.passed or (specialised and right_at_its_size(shown)))
     numbers = shown.numbers if shown is not None else ()
-    return Tried(
+    return PartTrial(
         part=captured.part,
         shims=shims,
         exports=before.passed,
@@ -93,7 +94,7 @@ def _are_specialised(shims: tuple[str, ...], files: tuple[str, ...], captured: C
 
 def _on_the_twin(pool: Pool, treated: Probe) -> Outcome | None:
     try:
-        found = pool.capture(Capture(part=treated.part + TWIN, exporter=treated.exporter))
+        found = pool.capture(Capture(part=treated.part + SMALL_MODEL, exporter=treated.exporter))
     except WorkerLost:
         return None
     if not isinstance(found, Captured):
@@ -102,11 +103,11 @@ def _on_the_twin(pool: Pool, treated: Probe) -> Outcome | None:
 
 
 def _result(before: Outcome, after: Outcome, *, proved: bool) -> ShimResult:
-    if after.status == "not_applicable":
+    if after.status == OutcomeStatus.NOT_APPLICABLE:
         return "not_applicable"
     if after.stages.get("export") == "pass":
         return "cured" if proved else "error"
-    if after.status != "failed" or before.status != "failed":
+    if after.status != OutcomeStatus.FAILED or before.status != OutcomeStatus.FAILED:
         return "error"
     one, other = (outcome.failure.culprit if outcome.failure else None for outcome in (before, after))
     return "same" if one == other else "moved"
@@ -126,5 +127,4 @@ def _said(outcome: Outcome) -> str:
         return outcome.status.replace("_", " ") + (f" ({outcome.signal})" if outcome.signal else "")
     first, culprit = failure.exceptions[0], failure.culprit
     where = f" at {culprit.file.rpartition('/')[2]}:{culprit.line} in {culprit.function}" if culprit else ""
-    message = next(iter(first.message.strip().splitlines()), "")
-    return f"fails{where}: {first.name}: {message[:200]}"
+    return f"fails{where}: {first.name}: {first_line(first.message, 200)}"

@@ -11,12 +11,13 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from exportdoctor.core.exporters import EXPORTERS
 from exportdoctor.core.finding import Finding
-from exportdoctor.core.outcome import Outcome
+from exportdoctor.core.outcome import Outcome, OutcomeStatus
 from exportdoctor.core.probe import Probe
 from exportdoctor.core.protocol.scan import CallFact
 from exportdoctor.engine.part.dimensions import Dimensions, smallest_dimensions
-from exportdoctor.engine.part.questions import Answer, Place
+from exportdoctor.engine.part.questions import Answer, CallSite
 from exportdoctor.engine.verdicts.judge import Verdict, judge
 from exportdoctor.engine.verdicts.localise import Case
 
@@ -24,14 +25,14 @@ Rung = Generator[Probe, Outcome, None]
 
 
 @dataclass
-class Ladder:
+class FollowUps:
     """Feed it outcomes with `answered`; it yields the probes that are needed next. `fact` tells a place's call.
 
     `dynamic`: the part has dynamic dimensions.
     """
 
     template: Probe
-    fact: Callable[[Place], CallFact]
+    fact: Callable[[CallSite], CallFact]
     dynamic: bool
     dimensions: dict[tuple[str, ...], Dimensions] = field(default_factory=dict)
     own: dict[str, Verdict] = field(default_factory=dict)
@@ -57,7 +58,7 @@ class Ladder:
                 continue
             if verdict.outcome.failure is not None and verdict.outcome.failure.stage != "export":
                 continue
-            if self.template.exporter == "torchscript":
+            if not EXPORTERS[self.template.exporter].takes_opaque_children:
                 self.notes[verdict.fqn] = "its own code was not asked: the legacy exporter knows no opaque operator"
             else:
                 yield from self._advance(self._own_code(verdict), None)
@@ -65,7 +66,11 @@ class Ladder:
     def climb(self, cases: Iterable[Case]) -> Iterator[Probe]:
         """Ask what is still unknown of each disease."""
         for case in cases:
-            if self.dynamic and case.leading().outcome.status == "failed" and self._begin(("dimensions", case.key)):
+            if (
+                self.dynamic
+                and case.leading().outcome.status == OutcomeStatus.FAILED
+                and self._begin(("dimensions", case.key))
+            ):
                 yield from self._advance(self._dimensions(case), None)
 
     def told(self, case: Case, finding: Finding, *, hidden_by: str | None) -> Finding:
@@ -103,7 +108,7 @@ class Ladder:
     def _own_code(self, verdict: Verdict) -> Rung:
         asked = verdict.deciding.asked
         outcome = yield self._probe(asked, opaque=True)
-        if outcome.status == "not_applicable":
+        if outcome.status == OutcomeStatus.NOT_APPLICABLE:
             self.notes[verdict.fqn] = (
                 f"its own code could not be asked: no opaque operator stands here ({outcome.note})"
             )
@@ -121,7 +126,7 @@ class Ladder:
         found = yield from smallest_dimensions(probe, self.fact(asked), leading.outcome)
         self.dimensions[case.key] = found
 
-    def _probe(self, place: Place, *, opaque: bool) -> Probe:
+    def _probe(self, place: CallSite, *, opaque: bool) -> Probe:
         # an opaque operator can be exported and not translated
         to = "export" if opaque else self.template.to
         return msgspec.structs.replace(self.template, fqn=place.fqn, call=place.call, opaque=opaque, to=to)

@@ -10,12 +10,13 @@ from exportdoctor.core import events as ev
 from exportdoctor.core.outcome import Outcome
 from exportdoctor.core.probe import Probe
 from exportdoctor.core.protocol.scan import CallFact, Captured
-from exportdoctor.engine.cure.driver import CureSearch
-from exportdoctor.engine.cure.search import Prescriber
+from exportdoctor.core.scan_options import ScanOptions
+from exportdoctor.engine.cure.driver import CureDriver
+from exportdoctor.engine.cure.search import CureSearch
 from exportdoctor.engine.part.call_tree import below
-from exportdoctor.engine.part.followups import Ladder
+from exportdoctor.engine.part.followups import FollowUps
 from exportdoctor.engine.part.part_events import Telling
-from exportdoctor.engine.part.questions import Answer, Place, Questions
+from exportdoctor.engine.part.questions import Answer, CallSite, Questions
 from exportdoctor.engine.part.state import Chart
 from exportdoctor.engine.verdicts.judge import Verdict, judge
 from exportdoctor.shims import installed_versions, registry
@@ -24,12 +25,12 @@ from exportdoctor.shims import installed_versions, registry
 class PartScan:
     """Feed it outcomes with `answered`; it yields probes to ask and events to tell."""
 
-    def __init__(self, captured: Captured, *, options: ev.ScanOptions, versions: Mapping[str, str]) -> None:
+    def __init__(self, captured: Captured, *, options: ScanOptions, versions: Mapping[str, str]) -> None:
         template = Probe(part=captured.part, fqn="", exporter=options.exporter, to=options.to)
         self.questions = Questions(captured, template)
         root = next(module for module in captured.modules if module.fqn == captured.prefix)
         dynamic = any(leaf.axes for leaf in root.calls[0].inputs)
-        ladder = Ladder(template, self.questions.fact, dynamic=dynamic)
+        ladder = FollowUps(template, self.questions.fact, dynamic=dynamic)
         self.chart = Chart(captured, options, versions, ladder)
         self.telling = Telling(self.chart)
         self._wanted: set[str] = set()
@@ -95,8 +96,8 @@ class PartScan:
         if root.outcome.failure is not None and root.outcome.failure.stage != "export":
             return  # it exports; no shim is known that mends a later stage
         template = msgspec.structs.replace(self.questions.template, fqn=self.chart.captured.prefix, to="export")
-        self.chart.cure = CureSearch(
-            Prescriber(
+        self.chart.cure = CureDriver(
+            CureSearch(
                 root=template,
                 first=root.outcome,
                 twin=msgspec.structs.replace(template, part=twin.part, fqn=twin.prefix) if twin else None,
@@ -115,13 +116,13 @@ class PartScan:
         twin = self.chart.cure.twin if self.chart.cure is not None else None
         if twin is not None and probe.part == twin.part:
             return twin.modules[0].calls[0]
-        return self.questions.fact(Place(probe.fqn, probe.call))
+        return self.questions.fact(CallSite(probe.fqn, probe.call))
 
     def _want(self, fqn: str) -> Iterator[Probe | ev.AnyEvent]:
         if fqn in self._wanted:
             return
         self._wanted.add(fqn)
-        self.chart.open[fqn] = tuple(Place(fqn, index) for index in range(len(self.chart.facts[fqn].calls)))
+        self.chart.open[fqn] = tuple(CallSite(fqn, index) for index in range(len(self.chart.facts[fqn].calls)))
         for place in self.chart.open[fqn]:
             yield from self.questions.want(place)
         yield from self._judge_what_is_known((fqn,))
@@ -129,7 +130,7 @@ class PartScan:
     def _judge_what_is_known(self, fqns: tuple[str, ...]) -> Iterator[Probe | ev.AnyEvent]:
         fresh: list[Verdict] = []
         for fqn in fqns:
-            known: list[tuple[Place, Answer]] = []
+            known: list[tuple[CallSite, Answer]] = []
             for place in self.chart.open[fqn]:
                 found = self.questions.answer(place)
                 if found is None:

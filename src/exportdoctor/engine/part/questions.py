@@ -1,7 +1,7 @@
 """Which probes must be asked so that every wanted question has its answer: equal modules are asked once.
 
-Questions with equal digests share one answer. Kin, equal but for some plain attributes, share one when a watched
-attempt gave the same answer and read none of the attributes in which they differ.
+Questions with equal digests share one answer. Those of one equivalence group, equal but for some plain attributes,
+share one when a watched attempt gave the same answer and read none of the attributes in which they differ.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from exportdoctor.core.exporters import EXPORTERS
 from exportdoctor.core.failure.signature import signature_of
 from exportdoctor.core.outcome import Outcome
 from exportdoctor.core.probe import Probe
@@ -18,7 +19,7 @@ from exportdoctor.core.protocol.scan import CallFact, Captured
 
 
 @dataclass(frozen=True)
-class Place:
+class CallSite:
     """One distinct call of one module."""
 
     fqn: str
@@ -29,17 +30,17 @@ class Place:
 class Answer:
     """The outcome for a question, and the place at which it was asked."""
 
-    asked: Place
+    asked: CallSite
     outcome: Outcome
 
 
 @dataclass
 class _Family:
-    """One kin group: who waits, who represents it now, and what representatives have shown."""
+    """One equivalence group: who waits, who represents it now, and what representatives have shown."""
 
     differing: tuple[tuple[str, str], ...] = ()
-    waiting: dict[str, tuple[Place, CallFact]] = field(default_factory=dict)
-    asking: tuple[Place, CallFact] | None = None
+    waiting: dict[str, tuple[CallSite, CallFact]] = field(default_factory=dict)
+    asking: tuple[CallSite, CallFact] | None = None
     outcome: Outcome | None = None
     shown: list[tuple[CallFact, Answer, frozenset[int]]] = field(default_factory=list)
 
@@ -49,16 +50,17 @@ class Questions:
 
     def __init__(self, captured: Captured, template: Probe) -> None:
         self.template = template
-        self.kin_counts = template.exporter != "export-strict"  # dynamo would not run the watching descriptors
+        # dynamo would not run the descriptors that watch
+        self.kin_counts = not EXPORTERS[template.exporter].traces_with_dynamo
         self._facts = {
-            Place(module.fqn, index): call for module in captured.modules for index, call in enumerate(module.calls)
+            CallSite(module.fqn, index): call for module in captured.modules for index, call in enumerate(module.calls)
         }
-        self._differing = {kin.id: kin.differing for kin in captured.kin}
+        self._differing = {group.id: group.differing for group in captured.groups}
         self._families: dict[str, _Family] = {}
         self._answers: dict[str, Answer] = {}
         self._probes: dict[str, tuple[_Family, bool]] = {}
 
-    def want(self, place: Place) -> Iterator[Probe]:
+    def want(self, place: CallSite) -> Iterator[Probe]:
         """Ask for a place's answer; yields nothing where it is known or on its way."""
         fact = self._facts[place]
         family = self._family(fact)
@@ -77,7 +79,7 @@ class Questions:
         if not watched:
             self._answers[fact.question] = Answer(place, outcome)
             family.outcome = outcome
-            if family.differing and self.kin_counts and outcome.status in ("passed", "failed"):
+            if family.differing and self.kin_counts and outcome.status.is_conclusive:
                 probe = self._probe(place, watch=family.differing)
                 self._probes[probe.id] = (family, True)
                 yield probe
@@ -88,17 +90,17 @@ class Questions:
             family.asking = None
         yield from self._advance(family)
 
-    def answer(self, place: Place) -> Answer | None:
+    def answer(self, place: CallSite) -> Answer | None:
         """The answer for a place, once it is known."""
         return self._answers.get(self._facts[place].question)
 
-    def fact(self, place: Place) -> CallFact:
+    def fact(self, place: CallSite) -> CallFact:
         """The call at that place."""
         return self._facts[place]
 
     def _family(self, fact: CallFact) -> _Family:
-        differing = self._differing.get(fact.kin, ())
-        name = fact.kin if differing and self.kin_counts else fact.question
+        differing = self._differing.get(fact.group, ())
+        name = fact.group if differing and self.kin_counts else fact.question
         return self._families.setdefault(name, _Family(differing if self.kin_counts else ()))
 
     def _learn(self, family: _Family, watched: Outcome) -> None:
@@ -128,7 +130,7 @@ class Questions:
             self._probes[probe.id] = (family, False)
             yield probe
 
-    def _probe(self, place: Place, watch: tuple[tuple[str, str], ...] = ()) -> Probe:
+    def _probe(self, place: CallSite, watch: tuple[tuple[str, str], ...] = ()) -> Probe:
         return msgspec.structs.replace(self.template, fqn=place.fqn, call=place.call, watch=watch)
 
 

@@ -6,12 +6,12 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from exportdoctor.core import events as ev
 from exportdoctor.core.protocol.scan import Captured
-from exportdoctor.engine.cure.driver import CureSearch
+from exportdoctor.core.scan_options import ScanOptions
+from exportdoctor.engine.cure.driver import CureDriver
 from exportdoctor.engine.part.call_tree import call_tree, facts
-from exportdoctor.engine.part.followups import Ladder, with_own
-from exportdoctor.engine.part.questions import Answer, Place
+from exportdoctor.engine.part.followups import FollowUps, with_own
+from exportdoctor.engine.part.questions import Answer, CallSite
 from exportdoctor.engine.verdicts.judge import Verdict, blaming, judge, same_bug
 from exportdoctor.engine.verdicts.localise import Case, cases
 from exportdoctor.engine.verdicts.same_failure import same_disease
@@ -22,12 +22,12 @@ class Chart:
     """Whoever asks fills `verdicts`, `open` (what was asked and has no verdict yet), `asked` and `cure`."""
 
     captured: Captured
-    options: ev.ScanOptions
+    options: ScanOptions
     versions: Mapping[str, str]
-    ladder: Ladder
-    cure: CureSearch | None = None
+    ladder: FollowUps
+    cure: CureDriver | None = None
     verdicts: dict[str, Verdict] = field(default_factory=dict)
-    open: dict[str, tuple[Place, ...]] = field(default_factory=dict)
+    open: dict[str, tuple[CallSite, ...]] = field(default_factory=dict)
     asked: int = 0
     started: float = field(default_factory=time.monotonic)
 
@@ -70,7 +70,7 @@ class Chart:
             for outcome in self.cure.prescriber.hidden()
             if not any(same_disease(outcome, case.leading().outcome, exporter=exporter) for case in known)
         ]
-        place = Place(self.captured.prefix, 0)
+        place = CallSite(self.captured.prefix, 0)
         return [judge(place.fqn, ((place, Answer(place, outcome)),)) for outcome in fresh]
 
     def placed_verdicts(self) -> list[Verdict]:

@@ -8,7 +8,8 @@ import re
 import signal
 from pathlib import Path
 
-from exportdoctor.core.outcome import ExceptionFact, Failure, Frame, Outcome
+from exportdoctor.core.failure.frames import is_user_file
+from exportdoctor.core.outcome import ExceptionFact, Failure, Frame, Outcome, OutcomeStatus
 
 _HEADER = re.compile(r"^(?:Current thread|Thread|Stack) .*\(most recent call first\):$")
 _LINE = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)$')
@@ -47,13 +48,11 @@ def frames_in(log: str | None) -> tuple[Frame, ...]:
 
 
 def _frame(file: str, line: int, function: str) -> Frame:
-    installed = any(f"/{package}/" in file for package in ("torch", "sympy", "numpy"))
-    user = not installed and not re.search(r"/lib/python3\.\d+/(?!site-packages|dist-packages)", file)
-    user = user and not file.startswith("<") and "/exportdoctor/worker/" not in file
-    return Frame(file=file, line=line, function=function, source=linecache.getline(file, line).strip(), user=user)
+    source = linecache.getline(file, line).strip()
+    return Frame(file=file, line=line, function=function, source=source, user=is_user_file(file))
 
 
-def with_crash(outcome: Outcome, *, status: str, reason: str) -> Outcome:
+def with_crash(outcome: Outcome, *, status: OutcomeStatus, reason: str) -> Outcome:
     """`outcome` of a dead attempt, as the engine knows it: why it died and where it was."""
     message = reason or _MEANING.get(outcome.signal or "", f"The process died: {outcome.signal}")
     failure = Failure(
@@ -63,7 +62,7 @@ def with_crash(outcome: Outcome, *, status: str, reason: str) -> Outcome:
     )
     return Outcome(
         probe=outcome.probe,
-        status=status,  # type: ignore[arg-type]
+        status=status,
         seconds=outcome.seconds,
         peak_rss_mb=outcome.peak_rss_mb,
         stages={"export": "fail"},

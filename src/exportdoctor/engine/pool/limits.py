@@ -31,6 +31,6 @@ class Limits:
 
     def learn(self, outcome: Outcome) -> None:
         """Take the first attempt's own time as the measure; a failure says less of it than a pass does."""
-        if outcome.status in ("passed", "failed"):
+        if outcome.status.is_conclusive:
             longest = self.first_seconds or 0.0
             self.first_seconds = outcome.seconds if outcome.passed and not longest else max(longest, outcome.seconds)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from exportdoctor.core.errors import ExportdoctorError, TargetError, UsageError, WorkerLost
-from exportdoctor.core.protocol.scan import Capture, Captured, Refused
+from exportdoctor.core.errors import TargetError, WorkerLost
+from exportdoctor.core.protocol.reply import Refused
+from exportdoctor.core.protocol.scan import Capture, Captured
 from exportdoctor.engine.pool.worker_pool import Pool
 
 
@@ -13,11 +14,7 @@ def accepted(reply: Any) -> Any:
     """The reply. Raises UsageError, TargetError or, where the worker itself failed, ExportdoctorError."""
     if not isinstance(reply, Refused):
         return reply
-    if reply.stage == "internal":
-        raise ExportdoctorError(f"The worker failed: {reply.message}", hint=reply.stack[-2000:])
-    if reply.usage:
-        raise UsageError(reply.message, hint=reply.hint)
-    raise TargetError(reply.message, hint=reply.hint, stack=tuple(reply.stack.splitlines()))
+    raise reply.to_error()
 
 
 def captured(pool: Pool, command: Capture) -> Captured:

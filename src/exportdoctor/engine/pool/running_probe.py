@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import msgspec
 import psutil
 
-from exportdoctor.core.outcome import Outcome
+from exportdoctor.core.outcome import Outcome, OutcomeStatus
 from exportdoctor.core.probe import Probe
 from exportdoctor.engine.pool.crash import with_crash
 
@@ -38,7 +38,7 @@ class Flight:
     started: float = 0.0
     baseline_mb: float = 0.0
     baseline_cpu: float = 0.0
-    fate: tuple[str, str, str] | None = None
+    fate: tuple[OutcomeStatus, str, str] | None = None
     losses: int = 0
     ticks: int = 0
     idle: int = 0
@@ -56,8 +56,8 @@ class Flight:
         if self.fate is not None:
             status, sign, reason = self.fate
             return with_crash(msgspec.structs.replace(outcome, signal=sign), status=status, reason=reason)
-        if outcome.status == "crashed":
-            return with_crash(outcome, status="crashed", reason="")
+        if outcome.status == OutcomeStatus.CRASHED:
+            return with_crash(outcome, status=OutcomeStatus.CRASHED, reason="")
         return outcome
 
 
@@ -75,26 +75,30 @@ def enforce(flight: Flight, *, patient: bool) -> None:
         _kill(flight.pid)
 
 
-def _memory_fate(flight: Flight) -> tuple[str, str, str] | None:
+def _memory_fate(flight: Flight) -> tuple[OutcomeStatus, str, str] | None:
     assert flight.pid is not None
     limit = flight.probe.memory_mb
     grown = _rss_mb(flight.pid, group=flight.ticks % _GROUP_EVERY == 0) - flight.baseline_mb
     if limit is None or grown <= limit:
         return None
     text = f"Killed at {grown:,.0f} MiB: more than the {limit:,.0f} MiB that one attempt may take"
-    return "out_of_memory", "out of memory", text
+    return OutcomeStatus.OUT_OF_MEMORY, "out of memory", text
 
 
-def _time_fate(flight: Flight, *, patient: bool) -> tuple[str, str, str] | None:
+def _time_fate(flight: Flight, *, patient: bool) -> tuple[OutcomeStatus, str, str] | None:
     assert flight.pid is not None
     waited, limit = time.monotonic() - flight.started, flight.probe.timeout
     if waited <= limit:
         return None
     if flight.idle > _IDLE * flight.ticks:
-        return "timed_out", "hang", f"Killed after {waited:.0f} s: it was waiting and hardly used the processor"
+        return (
+            OutcomeStatus.TIMED_OUT,
+            "hang",
+            f"Killed after {waited:.0f} s: it was waiting and hardly used the processor",
+        )
     if patient and waited <= _PATIENCE * limit and _cpu_seconds(flight.pid) - flight.baseline_cpu <= limit:
         return None
-    return "timed_out", "time-out", f"Killed after {waited:.0f} s: it was still computing"
+    return OutcomeStatus.TIMED_OUT, "time-out", f"Killed after {waited:.0f} s: it was still computing"
 
 
 def _kill(pid: int) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from exportdoctor.core.codec import decode, encode
 from exportdoctor.core.errors import StoreError, WorkerLost
 from exportdoctor.core.outcome import Outcome
-from exportdoctor.core.protocol.scan import AnyReply, Attempt, Command, Finished, Opened, Started
+from exportdoctor.core.protocol.scan import AttemptProbe, Command, Finished, Opened, ScanReply, Started
 from exportdoctor.engine.pool.crash import death
 from exportdoctor.engine.pool.launch import Channel
 from exportdoctor.engine.pool.running_probe import Flight
@@ -30,7 +30,7 @@ class Worker:
     flights: dict[str, Flight] = field(default_factory=dict)
     opened: bool = False
     ready: bool = False
-    _replies: queue.SimpleQueue[AnyReply | None] = field(default_factory=queue.SimpleQueue)
+    _replies: queue.SimpleQueue[ScanReply | None] = field(default_factory=queue.SimpleQueue)
 
     def say(self, command: Command) -> None:
         """Tell it something; its replies come to `listen`."""
@@ -38,7 +38,7 @@ class Worker:
             self.channel.commands.write(encode(command) + b"\n")
             self.channel.commands.flush()
 
-    def ask(self, command: Command, *, log: Path | None) -> AnyReply:
+    def ask(self, command: Command, *, log: Path | None) -> ScanReply:
         """Its reply. Raises WorkerLost where it ends instead; what it printed is then in `log`."""
         self.say(command)
         reply = self._replies.get()
@@ -54,13 +54,13 @@ class Worker:
     def attempt(self, flight: Flight) -> None:
         """Put an attempt into its hands."""
         self.flights[flight.probe.id] = flight
-        self.say(Attempt(probe=flight.probe))
+        self.say(AttemptProbe(probe=flight.probe))
 
     def listen(self, *, started: Callable[[str, int], None], finished: Callable[[Outcome, bool], None]) -> None:
         """Hear its replies until they end. `finished` is told whether the attempt has spoiled the worker."""
         for line in self.channel.replies:
             try:
-                reply: AnyReply = decode(line, AnyReply)
+                reply: ScanReply = decode(line, ScanReply)
             except StoreError:
                 continue  # a torn last line of a killed worker
             match reply:

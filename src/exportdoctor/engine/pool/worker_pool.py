@@ -19,10 +19,10 @@ from pathlib import Path
 import msgspec
 
 from exportdoctor.core.errors import WorkerLost
-from exportdoctor.core.outcome import Outcome
+from exportdoctor.core.outcome import Outcome, OutcomeStatus
 from exportdoctor.core.probe import Probe
+from exportdoctor.core.protocol.reply import Refused
 from exportdoctor.core.protocol.scan import (
-    AnyReply,
     Capture,
     Captured,
     Command,
@@ -30,7 +30,7 @@ from exportdoctor.core.protocol.scan import (
     Opened,
     Prepare,
     Prepared,
-    Refused,
+    ScanReply,
 )
 from exportdoctor.engine.pool.crash import death
 from exportdoctor.engine.pool.launch import Launcher
@@ -117,7 +117,7 @@ class Pool:
                 return
         while not flight.future.done():
             if flight.pid is not None:
-                flight.fate = ("crashed", "SIGKILL", "abandoned")
+                flight.fate = (OutcomeStatus.CRASHED, "SIGKILL", "abandoned")
                 with contextlib.suppress(OSError):
                     os.killpg(flight.pid, signal.SIGKILL)
             wait((flight.future,), timeout=TICK)
@@ -157,7 +157,7 @@ class Pool:
         threading.Thread(target=self._read, args=(worker,), name="replies", daemon=True).start()
         return worker
 
-    def _ask(self, worker: Worker, command: Command) -> AnyReply:
+    def _ask(self, worker: Worker, command: Command) -> ScanReply:
         return worker.ask(command, log=self.log)
 
     # --- attempts
@@ -272,7 +272,7 @@ class Pool:
                 alone = self.isolation != "fork"
                 if flight.fate is not None or alone or flight.losses >= _LOSSES_ALLOWED:
                     outcome = Outcome(
-                        probe=flight.probe.id, status="crashed", signal=death(status),
+                        probe=flight.probe.id, status=OutcomeStatus.CRASHED, signal=death(status),
                         seconds=time.monotonic() - flight.started, log=_log_of(self.opening, flight.probe),
                     )  # fmt: skip
                     failed.append((flight, outcome))

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from exportdoctor.core.failure.kinds import Kind
+from exportdoctor.core.failure.kinds import FailureKind
 from exportdoctor.core.finding import Culprit
-from exportdoctor.core.outcome import Failure, Frame
+from exportdoctor.core.outcome import Failure, Frame, OutcomeStatus
 
 _HIGHER_ORDER = "/torch/_higher_order_ops/"
 _DYNAMO = "torch._dynamo.exc."
 
 
-def culprit_of(failure: Failure, *, kind: Kind, status: str) -> Culprit | None:
-    """What a failure is about. None where a process died: its stack is chance.
+def culprit_of(failure: Failure, *, kind: FailureKind, status: OutcomeStatus) -> Culprit | None:
+    """What a failure is about. None where the process died: its stack is not reliable.
 
     - `op`: an operator raised, or an operator's own kernel lies
     - `python`: the user's code asked a symbolic value for what nobody knows, or did what tracing cannot follow
@@ -20,16 +20,16 @@ def culprit_of(failure: Failure, *, kind: Kind, status: str) -> Culprit | None:
     - `dynamo`: a construct that dynamo does not trace
     - `call`: found when tracing was over, in the inputs, the outputs or the constraints
     """
-    if status != "failed":
+    if status != OutcomeStatus.FAILED:
         return None
-    if kind == "unregistered_pytree":
+    if kind is FailureKind.UNREGISTERED_PYTREE:
         return "pytree"
     inner = _below_the_user(failure.frames)
     if any(_HIGHER_ORDER in frame.file.replace("\\", "/") for frame in inner):
         return "higher_order_op"
     if failure.op is not None and failure.op.raised:
         return "op"
-    if kind == "unsupported_python" and any(fact.type.startswith(_DYNAMO) for fact in failure.exceptions):
+    if kind is FailureKind.UNSUPPORTED_PYTHON and any(fact.type.startswith(_DYNAMO) for fact in failure.exceptions):
         return "dynamo"
     return "python" if failure.culprit is not None else "call"
 

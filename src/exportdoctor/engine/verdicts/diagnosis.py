@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 from exportdoctor.core.failure import known_issues as known
-from exportdoctor.core.failure.kinds import Kind, classify
+from exportdoctor.core.failure.classify import classify
+from exportdoctor.core.failure.kinds import FailureKind
 from exportdoctor.core.failure.known_issues import KnownMatch
 from exportdoctor.core.finding import KnownIssueRecord
 from exportdoctor.core.outcome import ExceptionFact, Failure, Frame, Outcome
 
 
-def kind_of(outcome: Outcome, *, exporter: str) -> Kind:
+def kind_of(outcome: Outcome, *, exporter: str) -> FailureKind:
     """The kind of the failure that `outcome` shows."""
     failure = outcome.failure or Failure(stage="export", exceptions=())
     return classify(

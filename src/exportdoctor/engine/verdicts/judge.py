@@ -6,10 +6,10 @@ import dataclasses
 from dataclasses import dataclass
 
 from exportdoctor.core.failure.signature import signature_of
-from exportdoctor.core.outcome import Frame, Outcome
+from exportdoctor.core.outcome import Frame, Outcome, OutcomeStatus
 from exportdoctor.core.report import FAILING, ModuleStatus, PartVerdict
 from exportdoctor.engine.part.call_tree import moved
-from exportdoctor.engine.part.questions import Answer, Place
+from exportdoctor.engine.part.questions import Answer, CallSite
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Verdict:
     def located(self) -> bool:
         """Whether a frame of a submodule or of the user's code raised; where a process died, its stack is chance."""
         failure = self.outcome.failure
-        if failure is None or self.outcome.status != "failed":
+        if failure is None or self.outcome.status != OutcomeStatus.FAILED:
             return False
         return failure.deepest_module is not None or failure.culprit is not None
 
@@ -58,7 +58,7 @@ class Verdict:
         return moved(deepest, asked=self.deciding.asked.fqn, member=self.fqn)
 
 
-def judge(fqn: str, answers: tuple[tuple[Place, Answer], ...]) -> Verdict:
+def judge(fqn: str, answers: tuple[tuple[CallSite, Answer], ...]) -> Verdict:
     """The verdict for a module from the answers to all its distinct calls: it passes only where every call does."""
     deciding_place, deciding = next((pair for pair in answers if not pair[1].outcome.passed), answers[0])
     return Verdict(
@@ -73,13 +73,13 @@ def judge(fqn: str, answers: tuple[tuple[Place, Answer], ...]) -> Verdict:
 
 def _status(fqn: str, answer: Answer) -> ModuleStatus:
     match answer.outcome.status:
-        case "passed":
+        case OutcomeStatus.PASSED:
             return "pass"
-        case "crashed" | "out_of_memory":
+        case OutcomeStatus.CRASHED | OutcomeStatus.OUT_OF_MEMORY:
             return "crashed"
-        case "timed_out":
+        case OutcomeStatus.TIMED_OUT:
             return "timed_out"
-        case "failed" | "not_applicable" | "shim_trouble":
+        case OutcomeStatus.FAILED | OutcomeStatus.NOT_APPLICABLE | OutcomeStatus.SHIM_TROUBLE:
             failure = answer.outcome.failure
             deepest = failure.deepest_module if failure else None
             own = deepest is None or moved(deepest, asked=answer.asked.fqn, member=fqn) == fqn
@@ -90,7 +90,7 @@ def same_bug(one: Verdict, other: Verdict) -> bool:
     """Whether two failures that no frame places are the same: by guard or signature, or by how their processes died."""
     if not (one.failing and other.failing) or other.located or one.outcome.status != other.outcome.status:
         return False
-    if one.outcome.status == "failed":
+    if one.outcome.status == OutcomeStatus.FAILED:
         guards = (_guard(one), _guard(other))
         return guards[0] == guards[1] if all(guards) else signature_of(one.outcome) == signature_of(other.outcome)
     return one.outcome.signal == other.outcome.signal

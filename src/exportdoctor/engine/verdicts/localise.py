@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from exportdoctor.core.failure.explanations import explain
 from exportdoctor.core.failure.signature import signature_of
 from exportdoctor.core.finding import ExceptionRecord, Finding
-from exportdoctor.core.outcome import Failure, Frame
+from exportdoctor.core.outcome import Failure, Frame, OutcomeStatus
 from exportdoctor.engine.part.call_tree import depth
 from exportdoctor.engine.verdicts.culprit import culprit_of
 from exportdoctor.engine.verdicts.diagnosis import kind_of, known_of, op_of
@@ -49,7 +49,7 @@ def _identity(verdict: Verdict, classes: Mapping[str, str]) -> tuple[str, ...]:
     """
     failure = verdict.outcome.failure
     culprit = failure.culprit if failure else None
-    if verdict.outcome.status != "failed":
+    if verdict.outcome.status != OutcomeStatus.FAILED:
         return (verdict.outcome.status, verdict.outcome.signal or "", classes.get(verdict.blamed(), ""))
     if failure is not None and culprit is not None:
         kinds = tuple(fact.type for fact in failure.exceptions)
@@ -103,7 +103,7 @@ def finding_of(
         stack=_told(failure.frames),
         explanation=explain(kind).paragraph,
         known_issues=known_of(outcome, exporter=exporter, dynamic=dynamic, versions=versions),
-        born=failure.births,
+        origins=failure.origins,
         last_op=failure.op,
         modules=case.modules() or (module,),
         only_inside=verdict.fqn if module != verdict.fqn and module in passing else None,

@@ -83,12 +83,12 @@ def _bindings(tree: ast.Module) -> Iterator[tuple[tuple[str, ...], ast.expr]]:
     for node in ast.walk(tree):
         match node:
             case ast.Assign(targets=targets, value=value):
-                yield tuple(name for target in targets for name in _named(target)), value
+                yield tuple(name for target in targets for name in _names_in(target)), value
             case ast.For(target=target, iter=value):
-                yield tuple(_named(target)), value
+                yield tuple(_names_in(target)), value
 
 
-def _named(node: ast.AST) -> Iterator[str]:
+def _names_in(node: ast.AST) -> Iterator[str]:
     for part in ast.walk(node):
         match part:
             case ast.Name(id=name) if not is_self(part):
@@ -99,4 +99,4 @@ def _named(node: ast.AST) -> Iterator[str]:
 
 def mentions(value: ast.AST, names: set[str] | frozenset[str]) -> bool:
     """Whether an expression has one of the names in it, as a variable or as an attribute."""
-    return not names.isdisjoint(_named(value))
+    return not names.isdisjoint(_names_in(value))

@@ -17,18 +17,18 @@ _ALWAYS_DEFINED = frozenset(dir(builtins)) | {"__file__", "__builtins__", ".weig
 
 
 @dataclass(frozen=True)
-class Names:
+class NameUse:
     """The global names, and with a leading dot the attributes of `self`, that a source binds and reads."""
 
     bound: frozenset[str]
     read: frozenset[str]
 
     @staticmethod
-    def all_of(parts: Iterable[Names]) -> Names:
+    def all_of(parts: Iterable[NameUse]) -> NameUse:
         """The names of several sources taken together."""
         several = tuple(parts)
         bound = frozenset[str]().union(*(names.bound for names in several))
-        return Names(bound, frozenset[str]().union(*(names.read for names in several)))
+        return NameUse(bound, frozenset[str]().union(*(names.read for names in several)))
 
     @property
     def undefined(self) -> frozenset[str]:
@@ -36,12 +36,12 @@ class Names:
         return self.read - self.bound - _ALWAYS_DEFINED
 
 
-def names_in(text: str, tree: ast.AST) -> Names:
+def names_in(text: str, tree: ast.AST) -> NameUse:
     """The names of a source, given as text and as tree."""
     symbols = tuple(_global_symbols(symtable.symtable(text, "<candidate>", "exec")))
     bound = {s.get_name() for s in symbols if s.is_assigned() or s.is_imported() or s.is_namespace()}
     read = {s.get_name() for s in symbols if s.is_referenced()}
-    return Names(
+    return NameUse(
         frozenset(bound | {f".{name}" for name in _given_to_self(tree)}),
         frozenset(read | {f".{name}" for name in _read_from_self(tree)}),
     )

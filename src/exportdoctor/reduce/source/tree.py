@@ -16,22 +16,22 @@ _ALIGNED_LISTS = frozenset({"kw_defaults"})
 """Lists in which an absent node is None, because they run parallel to another one."""
 
 
-def replaced(node: ast.AST, *by: ast.AST) -> Edit:
+def replace_node(node: ast.AST, *by: ast.AST) -> Edit:
     """The edit that puts other nodes, usually one, in the place of a node."""
     return {node: by}
 
 
-def removed(*nodes: ast.AST) -> Edit:
+def remove_nodes(*nodes: ast.AST) -> Edit:
     """The edit that removes nodes."""
     return dict.fromkeys(nodes, ())
 
 
-def substituted(node: ast.AST, edit: Edit) -> ast.AST:
+def substitute(node: ast.AST, edit: Edit) -> ast.AST:
     """The node, itself replaced or with replacements inside; for building an edit out of another."""
-    return next(resolved(node, edit))
+    return next(apply_edit(node, edit))
 
 
-def resolved(node: ast.AST, edit: Edit) -> Iterator[ast.AST]:
+def apply_edit(node: ast.AST, edit: Edit) -> Iterator[ast.AST]:
     """What a node becomes: its replacements, which may hold nodes that are replaced in turn.
 
     Raises ValueError where several nodes would have to fit into one place.
@@ -43,7 +43,7 @@ def resolved(node: ast.AST, edit: Edit) -> Iterator[ast.AST]:
         if replacement is node:
             yield _rebuilt(node, edit)
         else:
-            yield from resolved(replacement, edit)
+            yield from apply_edit(replacement, edit)
 
 
 def _rebuilt(node: ast.AST, edit: Edit) -> ast.AST:
@@ -55,9 +55,9 @@ def _rebuilt(node: ast.AST, edit: Edit) -> ast.AST:
 
 def _field(name: str, value: object, edit: Edit) -> object:
     if isinstance(value, ast.AST):
-        return _single(name, tuple(resolved(value, edit)))
+        return _single(name, tuple(apply_edit(value, edit)))
     if isinstance(value, list):
-        return list(_spliced(name, value, edit))
+        return list(_splice(name, value, edit))
     return value
 
 
@@ -67,12 +67,12 @@ def _single(name: str, nodes: tuple[ast.AST, ...]) -> ast.AST | None:
     return nodes[0] if nodes else None
 
 
-def _spliced(name: str, values: list[object], edit: Edit) -> Iterator[object]:
+def _splice(name: str, values: list[object], edit: Edit) -> Iterator[object]:
     for value in values:
         if not isinstance(value, ast.AST):
             yield value
             continue
-        nodes = tuple(resolved(value, edit))
+        nodes = tuple(apply_edit(value, edit))
         yield from nodes or ((None,) if name in _ALIGNED_LISTS else ())
 
 

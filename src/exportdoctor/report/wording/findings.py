@@ -1,18 +1,12 @@
-"""A finding in sentences: what, where, why, what next."""
+"""Sentences about a finding: what, where, why, what next."""
 
 from __future__ import annotations
 
-import re
-
+from exportdoctor.core.failure import explanations
+from exportdoctor.core.failure.messages import first_line, without_hints
 from exportdoctor.core.finding import Finding, ShimTry
 from exportdoctor.core.report import Report
-from exportdoctor.report.causes import cause_of
-from exportdoctor.report.wording.depends import depends
 from exportdoctor.report.wording.pieces import count, issue_name, module_name, short_path
-
-# torch repeats the expression without hints, and lists size-like symbols, of which there are mostly none
-_ASIDES = re.compile(r"\s*\((?:unhinted: (?:[^()]|\([^()]*\))*|Size-like symbols: none)\)")
-_WITHOUT_PLACE = {"crash": "", "timeout": "", "out_of_memory": ""}  # nobody could look at its stack
 
 
 def title(finding: Finding, report: Report) -> str:
@@ -21,26 +15,24 @@ def title(finding: Finding, report: Report) -> str:
     return f"{finding.id} {part} {culprit_line(finding)}"
 
 
-def told_before(finding: Finding, report: Report) -> str:
-    """Where the same disease of another part has been told in full; empty where this is the first time."""
+def same_as_earlier(finding: Finding, report: Report) -> str:
+    """Which earlier finding, of another part, is the same failure; empty if none is."""
     for earlier in report.findings:
         if earlier.id == finding.id:
             break
         if (earlier.signature, earlier.module, earlier.line) == (finding.signature, finding.module, finding.line):
-            return f"The same as {earlier.id}, in {finding.part}."
+            return f"Same failure as {earlier.id}, in part {finding.part}."
     return ""
 
 
 def culprit_line(finding: Finding) -> str:
-    """Function, place and submodule: where a finding is."""
+    """Function, place and submodule of a finding."""
     module = module_name(finding.module)
     if finding.function is None:
-        owner = f"{module} ({finding.module_class})"
-        return ", ".join(
-            filter(None, (owner, place(finding) or _WITHOUT_PLACE.get(finding.kind, "at the call itself")))
-        )
-    relation = "of" if finding.function.rpartition(".")[2] in {"forward", "__call__"} else "called by"
-    return f"{finding.function}, {place(finding)}, {relation} {module}"
+        where = place(finding) or ("" if finding.kind.ends_the_process else "in the call itself")
+        return ", ".join(filter(None, (f"{module} ({finding.module_class})", where)))
+    relation = "in" if finding.function.rpartition(".")[2] in {"forward", "__call__"} else "called by"
+    return f"{finding.function} ({place(finding)}), {relation} {module}"
 
 
 def place(finding: Finding) -> str:
@@ -51,24 +43,26 @@ def place(finding: Finding) -> str:
 
 
 def chapter(finding: Finding, report: Report) -> tuple[str, ...]:
-    """A finding's story; a short one where it has been told before."""
-    before = told_before(finding, report)
-    return (before, *_told(("Repro", repro(finding)), ("Log", finding.log or ""))) if before else story(finding)
+    """A finding's story; a short one if an earlier finding is the same failure."""
+    same = same_as_earlier(finding, report)
+    return (same, *_facts(("Repro", repro(finding)), ("Log", finding.log or ""))) if same else story(finding)
 
 
 def story(finding: Finding) -> tuple[str, ...]:
     """A finding in sentences: what was raised, why, where its symbols come from, what to do, what is known."""
     sentences = [
         exception_line(finding),
-        evaluated(finding),
+        expression(finding),
         why(finding),
-        *born(finding),
-        *depends(finding),
-        others(finding),
+        *symbol_origins(finding),
+        guard(finding),
+        dimensions(finding),
+        masked_by(finding),
+        other_modules(finding),
         f"Next: {next_step(finding)}",
     ]
-    sentences += _told(
-        ("Known upstream", known(finding)),
+    sentences += _facts(
+        ("Known upstream", known_upstream(finding)),
         ("Shims tried", ", ".join(map(shim_result, finding.shims_tried))),
         ("Repro", repro(finding)),
         ("Log", finding.log or ""),
@@ -76,85 +70,126 @@ def story(finding: Finding) -> tuple[str, ...]:
     return tuple(sentence for sentence in sentences if sentence)
 
 
-def _told(*facts: tuple[str, str]) -> list[str]:
+def _facts(*facts: tuple[str, str]) -> list[str]:
     """`heading: text` for each fact that is known."""
     return [f"{heading}: {text}" for heading, text in facts if text]
 
 
 def exception_line(finding: Finding) -> str:
     """Type and first line of the exception, as one would search for it."""
-    first = _ASIDES.sub("", (finding.exception.message.strip().splitlines() or [""])[0]).strip()
+    first = without_hints(first_line(finding.exception.message))
     return f"{finding.exception.type.rpartition('.')[2]}: {first}" if first else finding.exception.type
 
 
-def evaluated(finding: Finding) -> str:
-    """The expression and the operator at which it happened, where they say more than the source line does."""
-    expression = (finding.expression or "").strip()
+def expression(finding: Finding) -> str:
+    """The expression and the operator that failed, where they say more than the source line does."""
+    text = (finding.expression or "").strip()
     pieces = []
-    if expression and expression != (finding.source or "").strip():
-        pieces.append(f"while evaluating {expression}")
+    if text and text != (finding.source or "").strip():
+        pieces.append(f"while evaluating {text}")
     if finding.op:
         pieces.append(f"in operator {finding.op}")
-    text = ", ".join(pieces)
-    return f"{text[0].upper()}{text[1:]}." if text else ""
+    joined = ", ".join(pieces)
+    return f"{joined[0].upper()}{joined[1:]}." if joined else ""
 
 
 def why(finding: Finding) -> str:
     """Why it fails."""
-    inside = f" It passes alone, and fails only inside {finding.only_inside}." if finding.only_inside else ""
-    return cause_of(finding.kind).why + inside
+    inside = f" It exports on its own and fails only inside {finding.only_inside}." if finding.only_inside else ""
+    return explanations.summary(finding.kind) + inside
 
 
-def born(finding: Finding) -> tuple[str, ...]:
-    """Where each unbacked symbol of the message was made, one sentence each."""
+def symbol_origins(finding: Finding) -> tuple[str, ...]:
+    """Where each unbacked symbol in the message was created, one sentence each."""
     lines = []
-    for birth in finding.born:
-        frame = birth.frame
-        by = f" by {birth.op}" if birth.op else ""
+    for origin in finding.origins:
+        frame = origin.frame
+        by = f" by {origin.op}" if origin.op else ""
         at = f" at {short_path(frame.file)}:{frame.line} in {frame.function}" if frame else ""
         source = f": {frame.source.strip()}" if frame and frame.source else ""
-        lines.append(f"{birth.symbol} was made{by}{at}{source}")
+        lines.append(f"{origin.symbol} was created{by}{at}{source}")
     return tuple(lines)
 
 
-def others(finding: Finding) -> str:
-    """In how many more modules the same happens; empty where in none."""
+def guard(finding: Finding) -> str:
+    """Where the guard was added that contradicts a declared dynamic dimension; else empty."""
+    frame = finding.guard
+    if frame is None:
+        return ""
+    source = f": {frame.source}" if frame.source else ""
+    return f"The guard was added at {short_path(frame.file)}:{frame.line} in {frame.function}{source}"
+
+
+def dimensions(finding: Finding) -> str:
+    """Which dynamic dimensions the failure depends on; empty where that was not tested."""
+    if finding.dimensions is None:
+        return ""
+    if not finding.dimensions:
+        return "Also fails with static shapes."
+    fails = f"Fails when {_are(finding.dimensions)} dynamic"
+    match finding.dimensions_passing:
+        case None:
+            return f"{fails}."
+        case ():
+            return f"{fails}; exports with static shapes."
+        case passing:
+            return f"{fails}; exports when only {_are(passing)}."
+
+
+def masked_by(finding: Finding) -> str:
+    """Which failure comes first and hides this one; empty where none does."""
+    return f"Masked by {finding.behind}: appears only after {finding.behind} is fixed." if finding.behind else ""
+
+
+def _are(names: tuple[str, ...]) -> str:
+    quoted = [f"`{name}`" for name in names]
+    return f"{quoted[0]} is" if len(quoted) == 1 else f"{', '.join(quoted[:-1])} and {quoted[-1]} are"
+
+
+def other_modules(finding: Finding) -> str:
+    """In how many more modules the same failure occurs; empty for none."""
     more = len(set(finding.modules) - {finding.module})
-    return f"The same in {count(more, 'other module')}." if more else ""
+    return f"Same failure in {count(more, 'other module')}." if more else ""
 
 
 def next_step(finding: Finding) -> str:
-    """What to do about it: the upstream workaround where there is one, else what helps with this kind."""
-    around = next((issue.workaround for issue in finding.known_issues if issue.workaround), "")
-    return around.strip() or cause_of(finding.kind).next
+    """What to do: the workaround of the upstream issue about this code, else what helps with this kind of failure."""
+    issues = (issue for issue in finding.known_issues if not issue.elsewhere)
+    workaround = next((issue.workaround for issue in issues if issue.workaround), "")
+    return workaround.strip() or explanations.next_step(finding.kind)
 
 
-def known(finding: Finding) -> str:
-    """The upstream issues that tell of the same failure, or of its pattern in other code; empty where none does."""
+def known_upstream(finding: Finding) -> str:
+    """The upstream issues about this failure, or about the same pattern in other code; empty where none is known."""
     here = [issue for issue in finding.known_issues if not issue.elsewhere]
     links = [issue_name(issue.link or issue.id) for issue in here or finding.known_issues]
     fixed = [issue.fixed_in for issue in here if issue.fixed_in]
-    said = f" (fixed in {', '.join(fixed)})" if fixed else "" if here else " (the same pattern in other code)"
-    return ", ".join(links) + said if links else ""
+    remark = f" (fixed in {', '.join(fixed)})" if fixed else "" if here else " (same pattern in other code)"
+    return ", ".join(links) + remark if links else ""
 
 
 def shim_result(tried: ShimTry) -> str:
-    """What a shim did."""
-    words = {
-        "cured": "cures it",
-        "moved": f"moves it on to {tried.next}" if tried.next else "moves it on",
-        "same": "changes nothing",
-        "error": "fails itself",
-        "not_applicable": "does not apply",
-    }
-    return f"{tried.shim} {words[tried.result]}"
+    """A shim, and what it did in parentheses."""
+    return f"{tried.shim} ({shim_effect(tried)})"
+
+
+def shim_effect(tried: ShimTry) -> str:
+    """What a shim, or a set of them, did."""
+    following = f"; next failure {tried.next}" if tried.next else ", then another failure"
+    return {
+        "cured": "makes it export",
+        "moved": f"gets past this{following}",
+        "same": "no effect",
+        "error": "does not work",
+        "not_applicable": "not applicable",
+    }[tried.result]
 
 
 def repro(finding: Finding) -> str:
-    """What is known of its repro script; empty where there is none."""
+    """The size and state of its repro script; empty where there is none."""
     script = finding.repro
     if script is None:
         return ""
-    needs = f"{' and '.join(script.imports)} only" if script.imports else "no imports"
-    proved = "verified" if script.verified else "not verified"
-    return f"{count(script.lines, 'line')}, {needs}, {proved}: exportdoctor repro {finding.id}"
+    needs = f"needs only {' and '.join(script.imports)}" if script.imports else "no imports"
+    verified = "verified" if script.verified else "not verified"
+    return f"{count(script.lines, 'line')}, {needs}, {verified}: exportdoctor repro {finding.id}"

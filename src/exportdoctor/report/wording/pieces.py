@@ -1,20 +1,27 @@
-"""The small pieces of every sentence: counts, durations, names, paths, links. Plain strings in, plain strings out."""
+"""The small pieces of every sentence: counts, durations, sizes, names, paths, links. Plain strings."""
 
 from __future__ import annotations
 
 import re
 
-# control characters and the ones that reorder text: a module's name must not steer a terminal
+# control characters and those that reorder text: a module's name must not control a terminal
 _UNSAFE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 _INSTALLED = re.compile(r"^.*[/\\](?:site|dist)-packages[/\\]")
 _STANDARD_LIBRARY = re.compile(r"^.*[/\\]lib[/\\]python3\.\d+[/\\]")
 _GITHUB = re.compile(r"^https://github\.com/([\w.-]+/[\w.-]+)/(?:issues|pull)/(\d+)$")
 _SHORT_ISSUE = re.compile(r"^([\w.-]+/[\w.-]+)#(\d+)$")
+_ASCII = str.maketrans({"✓": "+", "✗": "x", "·": "-", "…": "...", "Δ": "diff", "→": "->", "▶": ">"})
+_UNITS = ("bytes", "KB", "MB", "GB")
 
 
 def plain(text: str) -> str:
     """`text` with its control characters made visible; newlines and tabs stay."""
     return _UNSAFE.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+
+
+def to_ascii(text: str) -> str:
+    """`text` with our own symbols replaced, for a terminal that shows only ASCII."""
+    return text.translate(_ASCII)
 
 
 def count(number: int, noun: str) -> str:
@@ -23,12 +30,12 @@ def count(number: int, noun: str) -> str:
 
 
 def finding_count(number: int) -> str:
-    """`no finding`, `1 finding`, `2 findings`."""
-    return count(number, "finding") if number else "no finding"
+    """`no findings`, `1 finding`, `2 findings`."""
+    return count(number, "finding") if number else "no findings"
 
 
-def elapsed(seconds: float) -> str:
-    """A duration: `0.42 s`, `8.3 s`, `75 s`, `12 min 05 s`, `2 h 03 min`."""
+def duration(seconds: float) -> str:
+    """`0.42 s`, `8.3 s`, `75 s`, `12 min 05 s`, `2 h 03 min`."""
     if seconds < 1:
         return f"{max(0.0, seconds):.2f} s"
     if seconds < 20:
@@ -49,21 +56,29 @@ def parameters(number: int) -> str:
     return count(number, "parameter")
 
 
+def file_size(number: int) -> str:
+    """`512 bytes`, `7.5 MB` (decimal units)."""
+    amount, unit = float(number), 0
+    while amount >= 1000 and unit < len(_UNITS) - 1:
+        amount, unit = amount / 1000, unit + 1
+    return f"{amount:.3g} {_UNITS[unit]}" if unit else f"{number} bytes"
+
+
 def module_name(fqn: str) -> str:
-    """A submodule's name; the outermost one has none of its own."""
+    """A submodule's name; `(root)` for the outermost one."""
     return fqn or "(root)"
 
 
 def short_path(file: str) -> str:
-    """A source file as its reader knows it: an installed one from its package on."""
+    """A source file, an installed one from its package on."""
     return _STANDARD_LIBRARY.sub("", _INSTALLED.sub("", file)).replace("\\", "/")
 
 
 def issue_name(link: str) -> str:
-    """`owner/name#12` of a link to GitHub; any other link as it is."""
+    """`owner/name#12` for a link to GitHub; any other link unchanged."""
     return _GITHUB.sub(r"\1#\2", link)
 
 
 def issue_link(link: str) -> str:
-    """The address of an issue that is given as `owner/name#12`; any other link as it is."""
+    """The address of an issue given as `owner/name#12`; any other link unchanged."""
     return _SHORT_ISSUE.sub(r"https://github.com/\1/issues/\2", link)

@@ -1,8 +1,8 @@
-"""What a status looks like and is called, and what is said of a row of the tree."""
+"""Symbols and words for statuses, and the remarks in rows of the tree."""
 
 from __future__ import annotations
 
-from exportdoctor.report.tree import Row, label
+from exportdoctor.report.folded_tree import Row, label
 from exportdoctor.report.wording.pieces import count, module_name
 
 SYMBOLS = {
@@ -28,13 +28,13 @@ ASCII_SYMBOLS = {
 VERDICT_STATUS = {"passes": "pass", "cured": "cured", "fails": "fails_own"}
 STATUS_WORDS = {
     "pass": "passes",
-    "fails_own": "own code",
-    "fails_child": "through a child",
-    "cured": "cured",
+    "fails_own": "fails itself",
+    "fails_child": "a child fails",
+    "cured": "exports with shims",
     "not_called": "never called",
     "crashed": "crashed",
     "timed_out": "timed out",
-    "not_asked": "not asked yet",
+    "not_asked": "not tried",
 }
 
 
@@ -42,21 +42,23 @@ def row_name(row: Row) -> str:
     """The submodules of a row, and how many they are."""
     if len(row.names) == 1:
         return module_name(row.names[0])
-    alike = "equal" if row.equal else "alike"
-    return label(row.names) + (f"  {len(row.names)} {alike}" if row.class_name else "")
+    likeness = "identical" if row.equal else "similar"
+    return label(row.names) + (f"  {len(row.names)} {likeness}" if row.class_name else "")
 
 
 def remark(row: Row) -> str:
-    """What a row says beside its name: where the failure arises, or how much passes."""
+    """What a row says beside its name: which child fails, or how many modules pass."""
     if row.status == "fails_child":
-        through = [label(child.names, most=3) for child in row.children if child.telling]
-        return f"through {', '.join(through)}" if through else STATUS_WORDS["fails_child"]
+        failing = [child for child in row.children if child.notable]
+        names = ", ".join(label(child.names, most=3) for child in failing)
+        several = len(failing) > 1 or any(len(child.names) > 1 for child in failing)
+        return f"{names} fail{'' if several else 's'}" if failing else STATUS_WORDS["fails_child"]
     if row.status == "pass":
         return count(row.modules, "module") if row.modules > len(row.names) else ""
     return STATUS_WORDS[row.status]
 
 
 def row_finding(row: Row) -> str:
-    """The finding to name in a row; what is told by a row below it is not told twice."""
-    told_below = row.status == "fails_child" and any(child.telling for child in row.children)
-    return "" if told_below else row.finding or ""
+    """The finding to name in a row; none if a row below it names it."""
+    named_below = row.status == "fails_child" and any(child.notable for child in row.children)
+    return "" if named_below else row.finding or ""

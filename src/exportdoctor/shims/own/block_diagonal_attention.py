@@ -15,10 +15,11 @@ from contextlib import ExitStack, contextmanager
 from types import MethodType
 from typing import Any
 
-from exportdoctor.shims.cure import Cure
+from exportdoctor.core.patch_attribute import patch_attribute
+from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.export_call import ExportCall
-from exportdoctor.shims.patching import Overlay, rebound, replaced, tree_of
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim
+from exportdoctor.shims.rewriting import Overlay, function_tree, rebind_globals
 
 BOUNDARIES = "cu_seqlens"
 
@@ -75,7 +76,7 @@ class Interfaces:
         return self[name] if name in self.below else default
 
     def get_interface(self, name: str, default: Any) -> Any:
-        """As transformers 5 asks; the default is the module's own eager attention, kept already."""
+        """As transformers 5 asks; the default is the module's own eager attention, wrapped already."""
         return self[name] if name in self.below else default
 
 
@@ -94,14 +95,14 @@ def block_diagonal(forward: Callable[..., Any]) -> Callable[..., Any]:
     signature = inspect.signature(plain)
 
     @functools.wraps(plain)
-    def segmented(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def attend_packed(self: Any, *args: Any, **kwargs: Any) -> Any:
         bound = signature.bind(self, *args, **kwargs)
         packed, boundaries = list(bound.arguments.values())[1], bound.arguments[BOUNDARIES]
         length = packed.shape[-2]
         bound.arguments[BOUNDARIES] = Offsets(0, length)
-        return rebound(plain, _names(plain, boundaries, length))(*bound.args, **bound.kwargs)
+        return rebind_globals(plain, _names(plain, boundaries, length))(*bound.args, **bound.kwargs)
 
-    return segmented
+    return attend_packed
 
 
 def _names(plain: Any, boundaries: Any, length: Any) -> dict[str, Any]:
@@ -109,7 +110,7 @@ def _names(plain: Any, boundaries: Any, length: Any) -> dict[str, Any]:
 
     def keep(attention: Callable[..., Any], *, boolean: bool = False) -> Callable[..., Any]:
         @functools.wraps(attention)
-        def kept(module: Any, query: Any, key: Any, value: Any, attention_mask: Any = None, **kwargs: Any) -> Any:
+        def attend(module: Any, query: Any, key: Any, value: Any, attention_mask: Any = None, **kwargs: Any) -> Any:
             mask = same_segment(boundaries, length)[None, None]
             if not boolean or attention_mask is not None:
                 mask = _additive(mask, query.dtype)
@@ -117,7 +118,7 @@ def _names(plain: Any, boundaries: Any, length: Any) -> dict[str, Any]:
                 mask = mask + attention_mask
             return attention(module, query, key, value, attention_mask=mask, **kwargs)
 
-        return kept
+        return attend
 
     found = plain.__globals__
     names: dict[str, Any] = {}
@@ -144,7 +145,7 @@ def _additive(mask: Any, dtype: Any) -> Any:
 
 def splits_by_boundaries(forward: Callable[..., Any]) -> bool:
     """Whether a forward takes `cu_seqlens` and cuts by them: a split by a `.tolist()`, or a loop over them."""
-    tree = tree_of(forward)
+    tree = function_tree(forward)
     if tree is None or BOUNDARIES not in inspect.signature(inspect.unwrap(forward)).parameters:
         return False
     return any(_cuts(node) for node in ast.walk(tree))
@@ -171,10 +172,10 @@ def _enter(call: ExportCall) -> Iterator[ExportCall]:
         raise NotApplicable(f"no submodule splits its input at {BOUNDARIES}")
     with ExitStack() as stack:
         for owner in dict.fromkeys(type(module) for module in found):
-            stack.enter_context(replaced(owner, "forward", block_diagonal(owner.forward)))
+            stack.enter_context(patch_attribute(owner, "forward", block_diagonal(owner.forward)))
         for module in found:
             if "forward" in vars(module):  # left by another library; it would hide the class's
-                stack.enter_context(replaced(module, "forward", MethodType(type(module).forward, module)))
+                stack.enter_context(patch_attribute(module, "forward", MethodType(type(module).forward, module)))
         yield call
 
 

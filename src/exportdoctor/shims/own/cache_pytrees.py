@@ -6,17 +6,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from exportdoctor.shims.cure import Cure
+from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.export_call import ExportCall
-from exportdoctor.shims.pytrees import register, registries_restored
 from exportdoctor.shims.record import Replacement, Shim
+from exportdoctor.targets.pytrees import cache_from, register, temporary_registrations, tensors_of
 
 
 def register_caches() -> None:
     """DynamicCache: key and value of each layer in turn. EncoderDecoderCache: its two caches."""
     from transformers.cache_utils import DynamicCache, EncoderDecoderCache
-
-    from exportdoctor.targets.cache_pytree import cache_from, tensors_of
 
     register(DynamicCache, tensors_of, cache_from)
     register(EncoderDecoderCache, _two_caches, lambda caches: EncoderDecoderCache(*caches))
@@ -28,8 +26,7 @@ def _two_caches(cache: Any) -> list[Any]:
 
 @contextmanager
 def _enter(call: ExportCall) -> Iterator[ExportCall]:
-    with registries_restored():
-        register_caches()
+    with temporary_registrations(register_caches):
         yield call
 
 

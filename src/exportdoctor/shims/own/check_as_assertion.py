@@ -12,31 +12,31 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from exportdoctor.shims.cure import Cure
+from exportdoctor.core.patch_attribute import patch_attribute
+from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.export_call import ExportCall
-from exportdoctor.shims.patching import replaced
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim
-from exportdoctor.shims.rewriting import rewritten, rewritten_source
+from exportdoctor.shims.rewriting import rewrite_function, rewrite_source
 
-_DECIDE, _COMPARE = "_refused", "_compared"
+_DECIDE, _COMPARE = "_check_fails", "_compare"
 
 _WORDS = (".numel()", ".shape", ".size(", ".sum()", ".any()", ".all()", ".max()", ".min()")
 _SIGNS = {ast.Eq: "eq", ast.NotEq: "ne", ast.Lt: "lt", ast.LtE: "le", ast.Gt: "gt", ast.GtE: "ge"}
 
 
 class ChecksDecided(ast.NodeTransformer):
-    """`if a != b: raise E` becomes `if _refused(_compared("ne", a, b)): raise E`."""
+    """`if a != b: raise E` becomes `if _check_fails(_compare("ne", a, b)): raise E`."""
 
     def visit_If(self, node: ast.If) -> ast.AST:
         """A check is a condition that does nothing but raise."""
         self.generic_visit(node)
         if len(node.body) == 1 and isinstance(node.body[0], ast.Raise) and not node.orelse and _on_tensors(node.test):
-            decided = ast.Call(ast.Name(_DECIDE, ast.Load()), [_Compared().visit(node.test)], [])
+            decided = ast.Call(ast.Name(_DECIDE, ast.Load()), [_ComparisonCalls().visit(node.test)], [])
             node.test = ast.copy_location(decided, node.test)
         return node
 
 
-class _Compared(ast.NodeTransformer):
+class _ComparisonCalls(ast.NodeTransformer):
     def visit_Compare(self, node: ast.Compare) -> ast.AST:
         if len(node.ops) != 1 or type(node.ops[0]) not in _SIGNS:
             return node
@@ -50,7 +50,7 @@ def _on_tensors(test: ast.expr) -> bool:
     return any(word in text for word in _WORDS)
 
 
-def compared(sign: str, left: Any, right: Any) -> Any:
+def compare(sign: str, left: Any, right: Any) -> Any:
     """The comparison; as a tensor, bool (), where a size that only a run knows is in it."""
     import torch
     from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
@@ -61,7 +61,7 @@ def compared(sign: str, left: Any, right: Any) -> Any:
     return getattr(operator, sign)(left, right)
 
 
-def refused(condition: Any) -> bool:
+def check_fails(condition: Any) -> bool:
     """Whether the check fails for certain; where a run must decide, the program asserts that it does not."""
     import torch
 
@@ -73,10 +73,10 @@ def refused(condition: Any) -> bool:
 
 
 def _rewrite(source: str) -> str:
-    return rewritten_source(source, ChecksDecided())
+    return rewrite_source(source, ChecksDecided())
 
 
-_NAMES = {_DECIDE: refused, _COMPARE: compared}
+_NAMES = {_DECIDE: check_fails, _COMPARE: compare}
 
 
 @contextmanager
@@ -86,10 +86,10 @@ def _enter(call: ExportCall) -> Iterator[ExportCall]:
         changed = False
         for owner in owners:
             for name, method in list(vars(owner).items()):
-                made = rewritten(method, ChecksDecided(), names=_NAMES) if _is_users(method) else None
+                made = rewrite_function(method, ChecksDecided(), names=_NAMES) if _is_users(method) else None
                 if made is not None:
                     changed = True
-                    stack.enter_context(replaced(owner, name, made))
+                    stack.enter_context(patch_attribute(owner, name, made))
         if not changed:
             raise NotApplicable("no submodule checks the sizes or values of its inputs")
         yield call
@@ -125,7 +125,7 @@ SHIM = Shim(
         Replacement(
             target="the checks in the methods of submodules",
             before="if features.numel() != expected.numel():\n    raise ...\n",
-            after='if _refused(_compared("ne", features.numel(), expected.numel())):\n    raise ...\n',
+            after='if _check_fails(_compare("ne", features.numel(), expected.numel())):\n    raise ...\n',
         ),
     ),
 )

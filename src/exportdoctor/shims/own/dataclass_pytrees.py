@@ -8,20 +8,23 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from exportdoctor.shims.cure import Cure
+from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.export_call import ExportCall
-from exportdoctor.shims.pytrees import is_registered, register, registries_restored
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim
+from exportdoctor.targets.pytrees import is_registered, register, temporary_registrations
 
 
 @contextmanager
 def _enter(call: ExportCall) -> Iterator[ExportCall]:
-    found = _unregistered((call.args, call.kwargs)) | _unregistered(_outputs(call))
+    found = _unregistered_classes((call.args, call.kwargs)) | _unregistered_classes(_outputs(call))
     if not found:
         raise NotApplicable("no dataclass and no object with tensors goes in or out without a registration")
-    with registries_restored():
+
+    def register_found() -> None:
         for kind, names in found.items():
             register_fields(kind, names)
+
+    with temporary_registrations(register_found):
         yield call
 
 
@@ -45,7 +48,7 @@ def _outputs(call: ExportCall) -> Any:
         return call.module(*args, **kwargs)
 
 
-def _unregistered(value: Any) -> dict[type[Any], tuple[str, ...]]:
+def _unregistered_classes(value: Any) -> dict[type[Any], tuple[str, ...]]:
     """Classes that torch cannot take apart, each with its attributes."""
     from torch.utils._pytree import tree_leaves
 
@@ -53,7 +56,7 @@ def _unregistered(value: Any) -> dict[type[Any], tuple[str, ...]]:
     for leaf in tree_leaves(value):
         names = () if is_registered(type(leaf)) else _attributes(leaf)
         if names:
-            found |= {type(leaf): names} | _unregistered([getattr(leaf, name) for name in names])
+            found |= {type(leaf): names} | _unregistered_classes([getattr(leaf, name) for name in names])
     return found
 
 

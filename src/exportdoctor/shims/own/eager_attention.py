@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
-from exportdoctor.shims.cure import Cure
+from exportdoctor.core.patch_attribute import patch_attribute
+from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.export_call import ExportCall
-from exportdoctor.shims.patching import replaced
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim
 
 _SETTING = "_attn_implementation_internal"
@@ -21,7 +21,7 @@ def _enter(call: ExportCall) -> Iterator[ExportCall]:
         raise NotApplicable("no submodule has a configuration with another attention than eager")
     with ExitStack() as stack:
         for config in others:
-            stack.enter_context(replaced(config, _SETTING, "eager"))
+            stack.enter_context(patch_attribute(config, _SETTING, "eager"))
         yield call
 
 

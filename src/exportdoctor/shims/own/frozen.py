@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from exportdoctor.shims.cure import Cure
+from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.export_call import ExportCall, shapes_by_name
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim
 
@@ -30,7 +30,7 @@ def static_axis(axis: str, places: tuple[str, ...]) -> Shim:
         shapes = shapes_by_name(call)
         frozen = shapes
         for place in places:
-            frozen = _frozen(frozen, place)
+            frozen = _freeze(frozen, place)
         if frozen == shapes:
             raise NotApplicable(f"no dimension called {axis} is dynamic")
         yield replace(call, dynamic_shapes=frozen)
@@ -46,7 +46,7 @@ def static_axis(axis: str, places: tuple[str, ...]) -> Shim:
     )
 
 
-def _frozen(shapes: Any, place: str) -> Any:
+def _freeze(shapes: Any, place: str) -> Any:
     found = _PLACE.fullmatch(place)
     if found is None or not isinstance(shapes, dict):
         return shapes

@@ -14,30 +14,31 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from exportdoctor.shims.cure import Cure
+from exportdoctor.core.patch_attribute import patch_attribute
+from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.export_call import ExportCall, Named
-from exportdoctor.shims.patching import Overlay, rebound, replaced, tree_of
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim
+from exportdoctor.shims.rewriting import Overlay, function_tree, rebind_globals
 
 _GRID = "grid_thw"
 _MEDIA = ("image", "video")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Made:
+class MethodCall:
     """A statement of forward, `names = self.method(grid)`."""
 
     method: str
     names: tuple[str, ...]
 
 
-def made_of_grid(owner: type[Any]) -> tuple[Made, ...]:
+def grid_method_calls(owner: type[Any]) -> tuple[MethodCall, ...]:
     """The statements of an encoder's forward that make something of the grid alone, by a method with a loop in it."""
-    tree = tree_of(owner.forward)
+    tree = function_tree(owner.forward)
     if tree is None or _GRID not in inspect.signature(inspect.unwrap(owner.forward)).parameters:
         return ()
     return tuple(
-        Made(method=name, names=_names(statement.targets[0]))
+        MethodCall(method=name, names=_names(statement.targets[0]))
         for statement in tree.body
         if isinstance(statement, ast.Assign) and (name := _method(statement.value)) and _loops(owner, name)
     )
@@ -54,7 +55,7 @@ def _method(value: ast.expr) -> str:
 
 def _loops(owner: type[Any], name: str) -> bool:
     method = getattr(owner, name, None)
-    tree = tree_of(method) if method is not None else None
+    tree = function_tree(method) if method is not None else None
     return tree is not None and any(isinstance(node, ast.For) for node in ast.walk(tree))
 
 
@@ -62,13 +63,13 @@ def _names(target: ast.expr) -> tuple[str, ...]:
     return tuple(node.id for node in ast.walk(target) if isinstance(node, ast.Name))
 
 
-def _computed(encoder: Any, grid: Any) -> dict[str, Any]:
+def _compute_inputs(encoder: Any, grid: Any) -> dict[str, Any]:
     """What the methods make of a grid, int (images, 3), by name; a list of boundaries as int64 (boundaries,)."""
     import torch
 
     found: dict[str, Any] = {}
     with torch.no_grad():
-        for made in made_of_grid(type(encoder)):
+        for made in grid_method_calls(type(encoder)):
             result = getattr(encoder, made.method)(grid)
             found.update(zip(made.names, result if len(made.names) > 1 else (result,), strict=True))
     return {
@@ -77,7 +78,7 @@ def _computed(encoder: Any, grid: Any) -> dict[str, Any]:
     }
 
 
-def _taking(forward: Callable[..., Any], given: list[tuple[Any, dict[str, Any]]]) -> Callable[..., Any]:
+def _forward_with_results(forward: Callable[..., Any], given: list[tuple[Any, dict[str, Any]]]) -> Callable[..., Any]:
     """The encoder's forward, whose methods answer with what was given for its grid."""
     plain = inspect.unwrap(forward)
     signature = inspect.signature(plain)
@@ -89,12 +90,12 @@ def _taking(forward: Callable[..., Any], given: list[tuple[Any, dict[str, Any]]]
         if values is None:
             return forward(self, *args, **kwargs)
         with ExitStack() as stack:
-            for made in made_of_grid(type(self)):
+            for made in grid_method_calls(type(self)):
                 answer = tuple(values[name] for name in made.names)
                 answer = answer if len(answer) > 1 else answer[0]
-                stack.enter_context(replaced(self, made.method, lambda _, answer=answer: answer))
+                stack.enter_context(patch_attribute(self, made.method, lambda _, answer=answer: answer))
             torch = Overlay(plain.__globals__["torch"], tensor=_tensor)
-            return rebound(plain, {"torch": torch})(self, *args, **kwargs)
+            return rebind_globals(plain, {"torch": torch})(self, *args, **kwargs)
 
     return forward_taking
 
@@ -106,7 +107,7 @@ def _tensor(data: Any, **options: Any) -> Any:
     return data.to(**options) if isinstance(data, torch.Tensor) else torch.tensor(data, **options)
 
 
-def _popping(
+def _forward_with_inputs(
     forward: Callable[..., Any], grids: dict[str, str], names: tuple[str, ...], given: list[tuple[Any, dict[str, Any]]]
 ) -> Callable[..., Any]:
     """The root's forward with more inputs, that puts them down for the encoder. `grids`: prefix -> name of the grid."""
@@ -139,24 +140,26 @@ def _with(signature: inspect.Signature, names: list[str]) -> inspect.Signature:
 
 @contextmanager
 def _enter(call: ExportCall) -> Iterator[ExportCall]:
-    encoder = next((module for module in call.module.modules() if made_of_grid(type(module))), None)
+    encoder = next((module for module in call.module.modules() if grid_method_calls(type(module))), None)
     named = call.named
     prefixes = {"": _GRID} if encoder is call.module else {f"{kind}_": f"{kind}_{_GRID}" for kind in _MEDIA}
     grids = {prefix: grid for prefix, grid in prefixes.items() if named.get(grid) is not None}
     if encoder is None or not grids:
         raise NotApplicable(f"nothing here is called with a {_GRID} and makes tensors of it by methods")
     given: list[tuple[Any, dict[str, Any]]] = []
-    names = tuple(name for made in made_of_grid(type(encoder)) for name in made.names)
+    names = tuple(name for made in grid_method_calls(type(encoder)) for name in made.names)
 
     def compute(named: Named) -> dict[str, Any]:
-        values = {prefix: _computed(encoder, named[grid]) for prefix, grid in grids.items()}
+        values = {prefix: _compute_inputs(encoder, named[grid]) for prefix, grid in grids.items()}
         return {f"{prefix}{name}": value for prefix, made in values.items() for name, value in made.items()}
 
     root = type(call.module)
     with ExitStack() as stack:
-        stack.enter_context(replaced(type(encoder), "forward", _taking(type(encoder).forward, given)))
+        stack.enter_context(
+            patch_attribute(type(encoder), "forward", _forward_with_results(type(encoder).forward, given))
+        )
         call = call.with_inputs(compute)
-        stack.enter_context(replaced(root, "forward", _popping(root.forward, grids, names, given)))
+        stack.enter_context(patch_attribute(root, "forward", _forward_with_inputs(root.forward, grids, names, given)))
         yield call.with_options(flat_forward=False)
 
 

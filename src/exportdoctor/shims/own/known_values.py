@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from exportdoctor.shims.cure import Cure
+from exportdoctor.core.patch_attribute import patch_attribute
+from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.export_call import ExportCall, Named, named_inputs, shapes_by_name
-from exportdoctor.shims.patching import replaced
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim
 
 _LARGEST = 64
@@ -26,7 +26,7 @@ _FACTORIES = ("arange", "tensor", "zeros", "ones", "full")
 _RANDOM = ("rand", "dropout", "bernoulli", "multinomial", "normal", "poisson", "exponential")
 
 
-def propagating(inputs: dict[str, Any]) -> Any:
+def propagate_constants(inputs: dict[str, Any]) -> Any:
     """A context in which everything computed from these real tensors alone is computed for real."""
     import torch
     from torch.overrides import TorchFunctionMode
@@ -99,7 +99,7 @@ def _with_constants(forward: Callable[..., Any], root: Any, constants: dict[str,
 
         if self is not root:
             return forward(self, *args, **kwargs)
-        mode = propagating(constants)
+        mode = propagate_constants(constants)
         with mode:
             return tree_map(mode.constant, forward(self, *args, **constants, **kwargs))
 
@@ -125,23 +125,25 @@ def _enter(call: ExportCall) -> Iterator[ExportCall]:
     }
     if not constants:
         raise NotApplicable("no small integer input is there whose sizes are fixed")
-    same = tuple(inputs for inputs in call.more_inputs if not _differing(named_inputs(signature, inputs), constants))
-    changed = replace(call, more_inputs=same).with_inputs(lambda named: _dropped(named, constants))
+    same = tuple(
+        inputs for inputs in call.more_inputs if not _changed_inputs(named_inputs(signature, inputs), constants)
+    )
+    changed = replace(call, more_inputs=same).with_inputs(lambda named: _drop_constants(named, constants))
     root = type(call.module)
-    with replaced(root, "forward", _with_constants(root.forward, call.module, constants)):
+    with patch_attribute(root, "forward", _with_constants(root.forward, call.module, constants)):
         yield changed
 
 
-def _differing(named: Named, constants: Named) -> list[str]:
+def _changed_inputs(named: Named, constants: Named) -> list[str]:
     """The inputs whose values are not those that the program was made for."""
     import torch
 
     return [name for name, value in constants.items() if name not in named or not torch.equal(named[name], value)]
 
 
-def _dropped(named: Named, constants: Named) -> dict[str, Any]:
+def _drop_constants(named: Named, constants: Named) -> dict[str, Any]:
     """The program does not take them; other values than its own are refused rather than forgotten."""
-    other = _differing(named, constants)
+    other = _changed_inputs(named, constants)
     if other:
         raise ValueError(f"the program was made for one value of {', '.join(other)}, found another")
     return dict.fromkeys(constants)

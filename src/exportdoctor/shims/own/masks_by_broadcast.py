@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
-from exportdoctor.shims.cure import Cure
+from exportdoctor.core.patch_attribute import patch_attribute
+from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.export_call import ExportCall
-from exportdoctor.shims.patching import replaced
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim
 
 _MASKING = "transformers.masking_utils"
@@ -24,7 +24,7 @@ def broadcast_expansion(mask_function: Callable[..., Any], bh_indices: bool = Tr
     """In place of the vmapped function: takes 1-d indices, bool (b, h, q, k), or (q, k) without the first two."""
     _refuse_unknown(mask_function)
 
-    def expanded(batch: Any, head: Any, query: Any, key: Any) -> Any:
+    def expand_mask(batch: Any, head: Any, query: Any, key: Any) -> Any:
         if not bh_indices:
             return mask_function(batch, head, query[:, None], key[None, :]).expand(query.shape[0], key.shape[0])
         found = mask_function(
@@ -32,7 +32,7 @@ def broadcast_expansion(mask_function: Callable[..., Any], bh_indices: bool = Tr
         )
         return found.expand(batch.shape[0], head.shape[0], query.shape[0], key.shape[0])
 
-    return expanded
+    return expand_mask
 
 
 def _refuse_unknown(mask_function: Any) -> None:
@@ -55,9 +55,9 @@ def _enter(call: ExportCall) -> Iterator[ExportCall]:
         raise NotApplicable(f"{_MASKING} makes no mask by vmap")
     with ExitStack() as stack:
         for name in found:
-            stack.enter_context(replaced(masking_utils, name, broadcast_expansion))
+            stack.enter_context(patch_attribute(masking_utils, name, broadcast_expansion))
         if _INDEXING in vars(masking_utils):  # made for indices inside of vmap; tensors can index by themselves
-            stack.enter_context(replaced(masking_utils, _INDEXING, nullcontext))
+            stack.enter_context(patch_attribute(masking_utils, _INDEXING, nullcontext))
         yield call
 
 

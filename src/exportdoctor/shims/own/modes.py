@@ -6,17 +6,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from exportdoctor.core.failure.kinds import Kind
-from exportdoctor.shims.cure import Cure
+from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.export_call import ExportCall, shapes_by_name
 from exportdoctor.shims.record import Enter, NotApplicable, Replacement, Shim
 
-_GUARDS: tuple[Kind, ...] = ("data_dependent_guard", "dynamic_dim_specialised", "dims_related")
+_GUARDS = ("data_dependent_guard", "dynamic_dim_specialised", "dims_related")
 _LINK = "https://docs.pytorch.org/docs/stable/export.html"
 _EXPORT = "torch.export.export(module, args, kwargs, dynamic_shapes=shapes{more})\n"
 
 
-def _changed(call_after: str, *, call_before: str = "") -> tuple[Replacement, ...]:
+def _changed_call(call_after: str, *, call_before: str = "") -> tuple[Replacement, ...]:
     before, after = _EXPORT.format(more=call_before), _EXPORT.format(more=call_after)
     return (Replacement(target="the call of torch.export.export", before=before, after=after),)
 
@@ -34,13 +33,13 @@ def _option(**changes: Any) -> Enter:
 
 def _where_dynamic(enter: Enter) -> Enter:
     @contextmanager
-    def guarded(call: ExportCall) -> Iterator[ExportCall]:
+    def enter_if_dynamic(call: ExportCall) -> Iterator[ExportCall]:
         if call.dynamic_shapes is None:
             raise NotApplicable("no dimension is dynamic")
         with enter(call) as changed:
             yield changed
 
-    return guarded
+    return enter_if_dynamic
 
 
 @contextmanager
@@ -93,7 +92,7 @@ NON_STRICT = Shim(
     retire="dynamo takes all of Python",
     rank=40,
     conflicts=("strict",),
-    replaces=_changed(", strict=False", call_before=", strict=True"),
+    replaces=_changed_call(", strict=False", call_before=", strict=True"),
 )
 
 STRICT = Shim(
@@ -113,7 +112,7 @@ STRICT = Shim(
     retire="non-strict export takes all that strict export takes",
     rank=60,
     conflicts=("non-strict",),
-    replaces=_changed(", strict=True", call_before=", strict=False"),
+    replaces=_changed_call(", strict=True", call_before=", strict=False"),
 )
 
 NO_GRAD = Shim(
@@ -151,7 +150,7 @@ DEFERRED = Shim(
     link=_LINK,
     retire="",
     rank=30,
-    replaces=_changed(", prefer_deferred_runtime_asserts_over_guards=True"),
+    replaces=_changed_call(", prefer_deferred_runtime_asserts_over_guards=True"),
 )
 
 OBLIVIOUS = Shim(

@@ -13,10 +13,11 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from exportdoctor.shims.cure import Cure
+from exportdoctor.core.patch_attribute import patch_attribute
+from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.export_call import ExportCall
-from exportdoctor.shims.patching import replaced, tree_of
 from exportdoctor.shims.record import Replacement, Shim
+from exportdoctor.shims.rewriting import function_tree
 
 
 @functools.lru_cache(maxsize=1024)
@@ -26,12 +27,12 @@ def state_of(owner: type[Any]) -> tuple[tuple[str, Any], ...]:
     set_later: set[str] = set()
     for name, method in methods.items():
         if inspect.isfunction(method) and name != "__init__" and _is_users(method):
-            set_later |= {attribute for attribute, _ in _assigned(method)}
+            set_later |= {attribute for attribute, _ in _assignments(method)}
     initial = {
         attribute: value
         for base in reversed(owner.__mro__)
         if inspect.isfunction(init := vars(base).get("__init__")) and _is_users(init)
-        for attribute, value in _assigned(init)
+        for attribute, value in _assignments(init)
     }
     literals = ((name, _literal(initial[name])) for name in sorted(set_later & initial.keys()))
     return tuple((name, value[0]) for name, value in literals if value)
@@ -41,8 +42,8 @@ def _is_users(function: Any) -> bool:
     return not function.__module__.startswith("torch.")
 
 
-def _assigned(function: Callable[..., Any]) -> list[tuple[str, ast.expr]]:
-    tree = tree_of(function)
+def _assignments(function: Callable[..., Any]) -> list[tuple[str, ast.expr]]:
+    tree = function_tree(function)
     found = []
     for node in ast.walk(tree) if tree else ():
         if isinstance(node, ast.Assign):
@@ -68,17 +69,19 @@ def _enter(call: ExportCall) -> Iterator[ExportCall]:
             owner: Any = type(module)
             for name, value in state_of(owner):
                 if name in vars(module):
-                    stack.enter_context(replaced(module, name, value))
+                    stack.enter_context(patch_attribute(module, name, value))
         forward = type(call.module).forward
-        stack.enter_context(replaced(type(call.module), "forward", _taking_back(forward, call.module)))
+        stack.enter_context(
+            patch_attribute(type(call.module), "forward", _forward_without_traces(forward, call.module))
+        )
         yield call
 
 
-def _taking_back(forward: Callable[..., Any], root: Any) -> Callable[..., Any]:
+def _forward_without_traces(forward: Callable[..., Any], root: Any) -> Callable[..., Any]:
     """The forward; whatever it set on the modules below `root` is undone before it returns."""
 
     @functools.wraps(forward)
-    def taking_back(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def forward_without_traces(self: Any, *args: Any, **kwargs: Any) -> Any:
         if self is not root:
             return forward(self, *args, **kwargs)
         before = [(module, dict(vars(module)), dict(module._buffers)) for module in root.modules()]
@@ -89,7 +92,7 @@ def _taking_back(forward: Callable[..., Any], root: Any) -> Callable[..., Any]:
                 _restore(vars(module), attributes)
                 _restore(module._buffers, buffers)
 
-    return taking_back
+    return forward_without_traces
 
 
 def _restore(now: dict[str, Any], before: dict[str, Any]) -> None:

@@ -10,11 +10,11 @@ import ast
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
-from exportdoctor.shims.cure import Cure
+from exportdoctor.core.patch_attribute import patch_attribute, patch_item
+from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.export_call import ExportCall
-from exportdoctor.shims.patching import replaced, replaced_item
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim
-from exportdoctor.shims.rewriting import rewritten, rewritten_source
+from exportdoctor.shims.rewriting import rewrite_function, rewrite_source
 
 _TARGET = "transformers.integrations.sdpa_attention"
 
@@ -38,7 +38,7 @@ def _compares_sizes(node: ast.expr) -> bool:
 
 
 def _rewrite(source: str) -> str:
-    return rewritten_source(source, SizesLast())
+    return rewrite_source(source, SizesLast())
 
 
 @contextmanager
@@ -46,12 +46,12 @@ def _enter(call: ExportCall) -> Iterator[ExportCall]:
     from transformers.integrations import sdpa_attention
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-    made = rewritten(sdpa_attention.sdpa_attention_forward, SizesLast())
+    made = rewrite_function(sdpa_attention.sdpa_attention_forward, SizesLast())
     if made is None:
         raise NotApplicable("transformers' SDPA does not begin with a comparison of sizes")
     with ExitStack() as stack:
-        stack.enter_context(replaced(sdpa_attention, "sdpa_attention_forward", made))
-        stack.enter_context(replaced_item(type(ALL_ATTENTION_FUNCTIONS)._global_mapping, "sdpa", made))
+        stack.enter_context(patch_attribute(sdpa_attention, "sdpa_attention_forward", made))
+        stack.enter_context(patch_item(type(ALL_ATTENTION_FUNCTIONS)._global_mapping, "sdpa", made))
         yield call
 
 

@@ -12,16 +12,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from exportdoctor.shims.cure import Cure
+from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.export_call import ExportCall, Named
-from exportdoctor.shims.patching import tree_of
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim
+from exportdoctor.shims.rewriting import function_tree
 
 GRID = "grid_thw"
 MEDIA = ("image", "video")
 
 
-class Asked(dict[str, Any]):
+class PoppedNames(dict[str, Any]):
     """Keyword arguments that note which names are popped, in order."""
 
     def __init__(self) -> None:
@@ -34,13 +34,13 @@ class Asked(dict[str, Any]):
         return default
 
 
-def precomputed(encoder: Any, grid: Any) -> dict[str, Any]:
+def compute_geometry(encoder: Any, grid: Any) -> dict[str, Any]:
     """The tensors that the encoder's forward would make of `grid`, int (images, 3), by the keyword it takes them."""
     forward = inspect.unwrap(type(encoder).forward)
     scope: dict[str, Any] = {"self": encoder, GRID: grid}
     found: dict[str, Any] = {}
-    for statement in _popping(forward):
-        scope["kwargs"] = asked = Asked()
+    for statement in _keyword_statements(forward):
+        scope["kwargs"] = asked = PoppedNames()
         try:
             exec(compile(ast.Module([statement], []), "<geometry>", "exec"), forward.__globals__, scope)
         except NameError:
@@ -50,9 +50,9 @@ def precomputed(encoder: Any, grid: Any) -> dict[str, Any]:
     return {name: value for name, value in found.items() if hasattr(value, "shape")}
 
 
-def _popping(forward: Callable[..., Any]) -> list[ast.Assign]:
+def _keyword_statements(forward: Callable[..., Any]) -> list[ast.Assign]:
     """The assignments of forward's body that hand `kwargs` on to be popped from."""
-    tree = tree_of(forward)
+    tree = function_tree(forward)
     return [node for node in tree.body if isinstance(node, ast.Assign) and _hands_kwargs_on(node)] if tree else []
 
 
@@ -72,7 +72,9 @@ def _targets(statement: ast.Assign, scope: dict[str, Any]) -> list[Any]:
 def takes_grid(module: Any) -> bool:
     """Whether a module takes a grid, and tensors made of it in its place."""
     forward = type(module).forward
-    return GRID in inspect.signature(inspect.unwrap(forward)).parameters and bool(_popping(inspect.unwrap(forward)))
+    return GRID in inspect.signature(inspect.unwrap(forward)).parameters and bool(
+        _keyword_statements(inspect.unwrap(forward))
+    )
 
 
 def _plan(root: Any) -> dict[str, tuple[str, Any]]:
@@ -94,7 +96,7 @@ def _enter(call: ExportCall) -> Iterator[ExportCall]:
         raise NotApplicable(f"nothing here is called with a {GRID} and takes tensors made of it")
 
     def compute(named: Named) -> dict[str, Any]:
-        made = {prefix: precomputed(encoder, named[name]) for prefix, (name, encoder) in plan.items()}
+        made = {prefix: compute_geometry(encoder, named[name]) for prefix, (name, encoder) in plan.items()}
         return {f"{prefix}{name}": value for prefix, values in made.items() for name, value in values.items()}
 
     yield call.with_inputs(compute)

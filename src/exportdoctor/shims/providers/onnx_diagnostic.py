@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from exportdoctor.shims.cure import Cure
+from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.export_call import ExportCall
+from exportdoctor.shims.installed_sources import folder_of, tree_of_file
 from exportdoctor.shims.providers.onnx_diagnostic_entering import (
     ROOT,
     by_class,
@@ -21,7 +22,6 @@ from exportdoctor.shims.providers.onnx_diagnostic_entering import (
 )
 from exportdoctor.shims.providers.onnx_diagnostic_table import FUNCTIONS, KNOWN, TORCH, Known, TorchPatch
 from exportdoctor.shims.record import Enter, NotApplicable, Replacement, Shim
-from exportdoctor.shims.sources import folder_of, tree_of_file
 
 PROVIDER = "onnx-diagnostic"
 _LINK = "https://github.com/sdpython/onnx-diagnostic"
@@ -30,7 +30,7 @@ _MARK = re.compile(r"\[patch:([\w.]+)\]")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
+class OnnxDiagnosticPatch:
     """One patch: the file's module, the name in it, and what it replaces, as dotted paths."""
 
     module: str
@@ -43,7 +43,7 @@ def shims() -> tuple[Shim, ...]:
     """Every patch as a shim; one that tells that the package is missing where it is."""
     folder = folder_of("onnx_diagnostic")
     if folder is None:
-        return (_missing(),)
+        return (_missing_package(),)
     files = sorted((folder / "torch_export_patches" / "patches").glob("_patch_transformers_*.py"))
     entries = [entry for file in files for entry in _entries(file)]
     return (
@@ -54,7 +54,7 @@ def shims() -> tuple[Shim, ...]:
     )
 
 
-def _missing() -> Shim:
+def _missing_package() -> Shim:
     def enter(call: ExportCall) -> Any:
         raise NotApplicable("onnx-diagnostic is not installed")
 
@@ -69,22 +69,22 @@ def _missing() -> Shim:
     )
 
 
-def _entries(file: Path) -> Iterator[Entry]:
+def _entries(file: Path) -> Iterator[OnnxDiagnosticPatch]:
     module = f"{ROOT}.patches.{file.stem}"
     try:
         _, tree = tree_of_file(file)
     except (OSError, SyntaxError, UnicodeDecodeError):
         return
     for node in ast.walk(tree):
-        if isinstance(node, ast.ClassDef) and (targets := _patched(node)):
-            yield Entry(module=module, name=node.name, targets=targets, by_class=True)
+        if isinstance(node, ast.ClassDef) and (targets := _patched_methods(node)):
+            yield OnnxDiagnosticPatch(module=module, name=node.name, targets=targets, by_class=True)
         elif isinstance(node, ast.FunctionDef) and node.name.startswith("patched_"):
             marked = tuple(_MARK.findall(ast.get_docstring(node) or "")) or FUNCTIONS.get(node.name, ())
             if marked:
-                yield Entry(module=module, name=node.name, targets=marked)
+                yield OnnxDiagnosticPatch(module=module, name=node.name, targets=marked)
 
 
-def _patched(node: ast.ClassDef) -> tuple[str, ...]:
+def _patched_methods(node: ast.ClassDef) -> tuple[str, ...]:
     """The methods that a class of patches replaces, as `Class.method` or longer."""
     given = {
         target.id: statement.value
@@ -100,7 +100,7 @@ def _patched(node: ast.ClassDef) -> tuple[str, ...]:
     return tuple(f"{owner}.{name}" for name in names if isinstance(name, str) and name.isidentifier())
 
 
-def _of_transformers(entry: Entry) -> Shim:
+def _of_transformers(entry: OnnxDiagnosticPatch) -> Shim:
     name = entry.name.removeprefix("patched_")
     known = KNOWN.get(name, Known())
     return Shim(
@@ -124,18 +124,18 @@ def _of_transformers(entry: Entry) -> Shim:
     )
 
 
-def _enter(entry: Entry) -> Enter:
+def _enter(entry: OnnxDiagnosticPatch) -> Enter:
     if entry.by_class:
         return by_class(entry.module, entry.name)
     return by_function(entry.module, entry.name, entry.targets)
 
 
-def _replacement(entry: Entry, target: str) -> Replacement:
+def _replacement(entry: OnnxDiagnosticPatch, target: str) -> Replacement:
     by = f"{entry.name}.{target.rpartition('.')[2]}" if entry.by_class else entry.name
     return Replacement(target=_colon(target), by=f"{entry.module}:{by}")
 
 
-def _cures(entry: Entry) -> tuple[Cure, ...]:
+def _cures(entry: OnnxDiagnosticPatch) -> tuple[Cure, ...]:
     names = ["\\.".join(map(re.escape, target.split(".")[-2:])) for target in entry.targets]
     return (Cure(where="|".join(rf":[^\n]*{name}:" for name in names)),)
 

@@ -15,11 +15,12 @@ from contextlib import ExitStack, contextmanager
 from types import ModuleType
 from typing import Any
 
+from exportdoctor.core.patch_attribute import patch_attribute
 from exportdoctor.shims.export_call import ExportCall
-from exportdoctor.shims.patching import rebound, replaced
-from exportdoctor.shims.pytrees import registries_restored
+from exportdoctor.shims.installed_sources import folder_of
 from exportdoctor.shims.record import Enter, NotApplicable
-from exportdoctor.shims.sources import folder_of
+from exportdoctor.shims.rewriting import rebind_globals
+from exportdoctor.targets.pytrees import temporary_registrations
 
 ROOT = "onnx_diagnostic.torch_export_patches"
 
@@ -66,7 +67,7 @@ def by_class(module: str, name: str) -> Enter:
             for method in filter(None, patch._PATCHES_):
                 if not hasattr(owner, method):
                     raise NotApplicable(f"{owner.__name__} has no {method} in this transformers")
-                stack.enter_context(replaced(owner, method, inspect.getattr_static(patch, method)))
+                stack.enter_context(patch_attribute(owner, method, inspect.getattr_static(patch, method)))
             yield call
 
     return enter
@@ -92,15 +93,15 @@ def _at(target: str, value: Any) -> Any:
     """The replacement at a dotted path. Raises NotApplicable where nothing is there."""
     holder_path, _, name = target.rpartition(".")
     try:
-        holder = _resolved(holder_path)
+        holder = _resolve(holder_path)
     except (ImportError, AttributeError) as error:
         raise NotApplicable(f"there is no {target}: {error}") from error
     if not hasattr(holder, name):
         raise NotApplicable(f"there is no {target}")
-    return replaced(holder, name, value)
+    return patch_attribute(holder, name, value)
 
 
-def _resolved(path: str) -> Any:
+def _resolve(path: str) -> Any:
     names = path.split(".")
     for length in range(len(names), 0, -1):
         try:
@@ -120,30 +121,30 @@ def by_torch_patch(name: str, targets: tuple[str, ...], value: Callable[[], Any]
     def enter(call: ExportCall) -> Iterator[ExportCall]:
         with ExitStack() as stack:
             for target in targets:
-                made = value() if value is not None else _resolved_in(load(f"{ROOT}.patches.patch_torch"), name)
+                made = value() if value is not None else _resolve_in(load(f"{ROOT}.patches.patch_torch"), name)
                 if wraps:
-                    made = _wrapping(made, _resolved(target))
+                    made = _wrap(made, _resolve(target))
                 stack.enter_context(_at(target, made))
             yield call
 
     return enter
 
 
-def _resolved_in(module: Any, name: str) -> Any:
+def _resolve_in(module: Any, name: str) -> Any:
     for part in name.split("."):
         module = vars(module)[part] if isinstance(module, type) else getattr(module, part)
     return module
 
 
-def _wrapping(made: Any, original: Any) -> Any:
+def _wrap(made: Any, original: Any) -> Any:
     return lambda *args, **kwargs: made(original, *args, **kwargs)
 
 
 @contextmanager
 def register_caches(call: ExportCall) -> Iterator[ExportCall]:
     """transformers' caches as pytree nodes; unlike in the package, nothing stays registered."""
-    with registries_restored():
-        load(f"{ROOT}.onnx_export_serialization").register_cache_serialization(patch_transformers=True)
+    serialization = load(f"{ROOT}.onnx_export_serialization")
+    with temporary_registrations(lambda: serialization.register_cache_serialization(patch_transformers=True)):
         yield call
 
 
@@ -159,7 +160,7 @@ def rewrite(call: ExportCall) -> Iterator[ExportCall]:
             made = _rewritten(transform, owner)
             if made is not None:
                 changed = True
-                stack.enter_context(replaced(owner, "forward", made))
+                stack.enter_context(patch_attribute(owner, "forward", made))
         if not changed:
             raise NotApplicable("no forward has an `if` that can be rewritten")
         yield call
@@ -176,4 +177,4 @@ def _rewritten(transform: Any, owner: type[Any]) -> Any:
         return None
     import torch
 
-    return rebound(made, {"torch": torch})  # the new code says torch.cond; the old may never have said torch
+    return rebind_globals(made, {"torch": torch})  # the new code says torch.cond; the old may never have said torch

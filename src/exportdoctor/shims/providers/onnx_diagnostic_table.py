@@ -6,11 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from exportdoctor.core.failure.kinds import Kind
-from exportdoctor.shims.cure import Cure
+from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.record import Soundness
 
-_SHAPES: tuple[Kind, ...] = ("data_dependent_guard", "dynamic_dim_specialised")
+_SHAPES = ("data_dependent_guard", "dynamic_dim_specialised")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from exportdoctor.shims.cure import Cure
+from exportdoctor.core.patch_attribute import patch_attribute
+from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.export_call import ExportCall, Named
-from exportdoctor.shims.patching import replaced
-from exportdoctor.shims.pytrees import registries_restored
+from exportdoctor.shims.installed_sources import folder_of, tree_of_file
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim, Soundness
-from exportdoctor.shims.sources import folder_of, tree_of_file
+from exportdoctor.targets.pytrees import temporary_registrations
 
 PROVIDER = "transformers.exporters"
 _PACKAGE = "transformers.exporters"
@@ -54,7 +54,7 @@ _UNKNOWN: tuple[Soundness, str] = ("precondition", "it is not of transformers 5.
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
+class TransformersEntry:
     """A decorated function: its registry, what it is registered for, and the first paragraph of its docstring."""
 
     registry: str
@@ -76,7 +76,7 @@ def shims() -> tuple[Shim, ...]:
     return (*found.values(), *((_CACHES,) if entries else ()))
 
 
-def _entries(file: Path) -> Iterator[Entry]:
+def _entries(file: Path) -> Iterator[TransformersEntry]:
     try:
         _, tree = tree_of_file(file)
     except (OSError, SyntaxError, UnicodeDecodeError):
@@ -87,7 +87,7 @@ def _entries(file: Path) -> Iterator[Entry]:
                 yield from _entries_of(node, call, f"{_PACKAGE}.{file.stem}")
 
 
-def _entries_of(node: ast.FunctionDef, call: ast.Call, module: str) -> Iterator[Entry]:
+def _entries_of(node: ast.FunctionDef, call: ast.Call, module: str) -> Iterator[TransformersEntry]:
     words = [word.value for word in call.args if isinstance(word, ast.Constant) and isinstance(word.value, str)]
     says = " ".join((ast.get_docstring(node) or "").split("\n\n")[0].split())
     registry = getattr(call.func, "id", "")
@@ -101,10 +101,12 @@ def _entries_of(node: ast.FunctionDef, call: ast.Call, module: str) -> Iterator[
         case _:
             return
     for path in paths:
-        yield Entry(registry=registry, backend=backend, module=module, function=node.name, path=path, says=says)
+        yield TransformersEntry(
+            registry=registry, backend=backend, module=module, function=node.name, path=path, says=says
+        )
 
 
-def _shim(entry: Entry, *, alone: bool) -> Shim:
+def _shim(entry: TransformersEntry, *, alone: bool) -> Shim:
     exact = entry.function.removeprefix("_") in _EXACT
     soundness, condition = ("exact", "") if exact else _CONDITIONS.get(entry.function, _UNKNOWN)
     name = _words(entry).replace(" ", "-")
@@ -132,12 +134,12 @@ def _shim(entry: Entry, *, alone: bool) -> Shim:
     )
 
 
-def _words(entry: Entry) -> str:
+def _words(entry: TransformersEntry) -> str:
     """What the function's name says."""
     return entry.function.removeprefix("_").removeprefix("patch_").removeprefix("prepare_").replace("_", " ")
 
 
-def _title(entry: Entry, *, alone: bool) -> str:
+def _title(entry: TransformersEntry, *, alone: bool) -> str:
     """The first sentence of its docstring; of one of several targets, or without a sentence, what stands for what."""
     sentence = _sentence(entry.says)
     holder, _, attribute = entry.path.rpartition(".")
@@ -162,13 +164,13 @@ def _sentence(text: str) -> str:
     return max((head for head in heads if _TITLE // 4 <= len(head) <= _TITLE), key=len, default="")
 
 
-def _target(entry: Entry) -> str:
+def _target(entry: TransformersEntry) -> str:
     holder, _, name = entry.path.rpartition(".")
     module, _, owner = holder.rpartition(".")
     return f"{module}:{owner}.{name}" if owner[:1].isupper() else f"{holder}:{name}"
 
 
-def _cures(entry: Entry) -> tuple[Cure, ...]:
+def _cures(entry: TransformersEntry) -> tuple[Cure, ...]:
     if entry.backend == "onnx":
         return (Cure(kinds=("translate", "load", "run")),)
     name = ".".join(entry.path.split(".")[-2:])
@@ -176,14 +178,14 @@ def _cures(entry: Entry) -> tuple[Cure, ...]:
     return (Cure(where="|".join(rf":[^\n]*\b{one}\b".replace(".", r"\.", 1) for one in names)),)
 
 
-def _cures_of_inputs(entry: Entry) -> tuple[Cure, ...]:
+def _cures_of_inputs(entry: TransformersEntry) -> tuple[Cure, ...]:
     """Numbers that are read out of one of the inputs it is registered for, or by the helpers that it calls before."""
     read = "|".join(rf"{marker}\b.*(?:tolist\(|item\()|int\(.*{marker}" for marker in entry.path.split("+"))
     helpers = "vision_utils|" if "grid_thw" in entry.path else ""
     return (Cure(kinds=("data_dependent_value", "data_dependent_guard"), where=helpers + read),)
 
 
-def _patch(entry: Entry) -> Any:
+def _patch(entry: TransformersEntry) -> Any:
     @contextmanager
     def enter(call: ExportCall) -> Iterator[ExportCall]:
         utils = importlib.import_module(f"{_PACKAGE}.utils")
@@ -195,7 +197,7 @@ def _patch(entry: Entry) -> Any:
         original = getattr(holder, attribute)
         if _is_module_class(holder) and not any(isinstance(module, holder) for module in call.module.modules()):
             raise NotApplicable(f"no submodule is a {holder.__name__}")
-        with replaced(holder, attribute, _with_signature(factory(original), original)):
+        with patch_attribute(holder, attribute, _with_signature(factory(original), original)):
             yield call
 
     return enter
@@ -215,7 +217,7 @@ def _with_signature(made: Any, original: Any) -> Any:
         return made
 
 
-def _preparer(entry: Entry) -> Any:
+def _preparer(entry: TransformersEntry) -> Any:
     markers = entry.path.split("+")
 
     @contextmanager
@@ -235,7 +237,7 @@ def _preparer(entry: Entry) -> Any:
     return enter
 
 
-def _graph_fix(entry: Entry) -> Any:
+def _graph_fix(entry: TransformersEntry) -> Any:
     """A fix of single nodes runs where the exporter for ONNX has decomposed the program, and nowhere else."""
 
     @contextmanager
@@ -245,7 +247,7 @@ def _graph_fix(entry: Entry) -> Any:
         original = core._prepare_exported_program_for_export
 
         @functools.wraps(original)
-        def prepared(*args: Any, **kwargs: Any) -> Any:
+        def prepare_and_fix(*args: Any, **kwargs: Any) -> Any:
             program = original(*args, **kwargs)
             if entry.registry == "register_fx_program_fix":
                 fix(program)
@@ -256,7 +258,7 @@ def _graph_fix(entry: Entry) -> Any:
                 graph.recompile()
             return program
 
-        with replaced(core, "_prepare_exported_program_for_export", prepared):
+        with patch_attribute(core, "_prepare_exported_program_for_export", prepare_and_fix):
             yield call
 
     return enter
@@ -264,9 +266,9 @@ def _graph_fix(entry: Entry) -> Any:
 
 @contextmanager
 def _caches(call: ExportCall) -> Iterator[ExportCall]:
-    with registries_restored():
-        importlib.import_module(f"{_PACKAGE}.utils")
-        importlib.import_module(f"{_PACKAGE}.exporter_dynamo").register_cache_pytrees_for_model(call.module)
+    importlib.import_module(f"{_PACKAGE}.utils")
+    exporter = importlib.import_module(f"{_PACKAGE}.exporter_dynamo")
+    with temporary_registrations(lambda: exporter.register_cache_pytrees_for_model(call.module)):
         yield call
 
 

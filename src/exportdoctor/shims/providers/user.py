@@ -38,7 +38,7 @@ def _of_file(path: str) -> tuple[Shim, ...]:
     if not file.is_file():
         raise UsageError(f"There is no file {path}", hint="Give --shims a Python file with a tuple SHIMS")
     try:
-        found = tuple(_in_module(_imported(file)))
+        found = tuple(_in_module(_import_file(file)))
     except Exception as error:
         raise UsageError(f"{path} can't be imported: {type(error).__name__}: {error}", hint="Mend the file") from error
     if not found:
@@ -46,7 +46,7 @@ def _of_file(path: str) -> tuple[Shim, ...]:
     return tuple(replace(shim, provider=PROVIDER) for shim in found)
 
 
-def _imported(file: Path) -> ModuleType:
+def _import_file(file: Path) -> ModuleType:
     name = f"exportdoctor_user_shims_{file.stem}"
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
@@ -72,7 +72,7 @@ def _of_point(point: importlib.metadata.EntryPoint) -> tuple[Shim, ...]:
         given = (loaded,) if isinstance(loaded, Shim) else tuple(_in_module(_Listed(loaded)))
         return tuple(replace(shim, provider=PROVIDER) for shim in given)
     except Exception as error:
-        return (_broken(point, error),)
+        return (_broken_shim(point, error),)
 
 
 class _Listed:
@@ -80,7 +80,7 @@ class _Listed:
         self.SHIMS = getattr(found, "SHIMS", found)
 
 
-def _broken(point: importlib.metadata.EntryPoint, error: Exception) -> Shim:
+def _broken_shim(point: importlib.metadata.EntryPoint, error: Exception) -> Shim:
     def enter(call: ExportCall) -> AbstractContextManager[ExportCall]:
         raise NotApplicable("it could not be loaded")
 

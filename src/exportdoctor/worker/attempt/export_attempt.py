@@ -13,7 +13,9 @@ from typing import Any
 import msgspec
 import torch
 
-from exportdoctor.core.outcome import Agreement, Birth, Failure, Frame, Outcome
+from exportdoctor.core.exporters import EXPORTERS
+from exportdoctor.core.failure.messages import first_line
+from exportdoctor.core.outcome import Agreement, Failure, Frame, Outcome, OutcomeStatus, SymbolOrigin
 from exportdoctor.core.probe import Probe
 from exportdoctor.shims import ExportCall, NotApplicable, ShimTrouble
 from exportdoctor.worker.attempt.fast_export import ExportContext, FastExport, finish_graphs
@@ -22,8 +24,7 @@ from exportdoctor.worker.attempt.shimmed_export import shimmed_export
 from exportdoctor.worker.attempt.torchscript import export_torchscript
 from exportdoctor.worker.capture.attribute_reads import watch_reads
 from exportdoctor.worker.capture.dim_names import all_dynamic, declared_dims, select_dims
-from exportdoctor.worker.capture.dynamic_dims import dynamic_shapes_of
-from exportdoctor.worker.capture.flat_signature import flat_signature
+from exportdoctor.worker.capture.dynamic_dims import dynamic_shapes_of, spell_out_kwargs
 from exportdoctor.worker.capture.forward_hooks import Call
 from exportdoctor.worker.capture.session import PartCapture
 from exportdoctor.worker.describe.describe_failure import cause_chain, describe_failure
@@ -53,7 +54,7 @@ def _strict(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, An
         return torch.export.export(module, args, kwargs, dynamic_shapes=shapes, strict=True)
 
 
-EXPORTERS: Mapping[str, Callable[..., Any]] = {
+_FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "export": _non_strict,
     "export-strict": _strict,
     "torchscript": export_torchscript,
@@ -70,7 +71,7 @@ def attempt(part: PartCapture, probe: Probe, *, shim_files: Sequence[str] = ()) 
 
 def attempt_fast(part: PartCapture, probe: Probe, *, shim_files: Sequence[str] = ()) -> Outcome | None:
     """As `attempt`, and sooner. None where the answer is in doubt: `attempt` must then be asked, in a fresh process."""
-    if probe.exporter != "export":
+    if not EXPORTERS[probe.exporter].has_fast_path:
         return attempt(part, probe, shim_files=shim_files)
     fast = FastExport()
     outcome = _attempt(part, probe, shim_files=shim_files, saving=fast.within)
@@ -86,7 +87,7 @@ def _attempt(part: PartCapture, probe: Probe, *, shim_files: Sequence[str], savi
     guards = GuardLog()
     kept: tuple[str, ...] = ()
     numbers: tuple[Agreement, ...] = ()
-    status: Any
+    status: OutcomeStatus
     stages: dict[str, str] = {"export": "pass"}
     try:
         with (
@@ -103,29 +104,29 @@ def _attempt(part: PartCapture, probe: Probe, *, shim_files: Sequence[str], savi
                 numbers = shimmed_export(given, probe, files=shim_files, axes=part.built.axes, saving=saving)
             else:
                 with saving():
-                    program = EXPORTERS[probe.exporter](module, call.args, call.kwargs, shapes)
-                if probe.to in _LATER and probe.exporter != "torchscript":
+                    program = _FUNCTIONS[probe.exporter](module, call.args, call.kwargs, shapes)
+                if probe.to in _LATER and EXPORTERS[probe.exporter].makes_program:
                     stages |= run_later_stages(program, module, call, to=probe.to, prefix=probe.fqn)
     except StageFailed as error:
         stages |= {**dict.fromkeys(error.passed, "pass"), error.stage: "fail"}
         _log(error.__cause__ or error, "")
         facts = {"failure": error.failure, "numbers": error.numbers, "stages": stages}
-        return _outcome(probe, "failed", started, reads=reads, kept=kept, **facts)
+        return _outcome(probe, OutcomeStatus.FAILED, started, reads=reads, kept=kept, **facts)
     except (NotApplicable, ShimTrouble) as error:
-        status = "not_applicable" if isinstance(error, NotApplicable) else "shim_trouble"
+        status = OutcomeStatus.NOT_APPLICABLE if isinstance(error, NotApplicable) else OutcomeStatus.SHIM_TROUBLE
         return _outcome(probe, status, started, reads=None, kept=(), note=str(error))
     except (Exception, SystemExit, GeneratorExit) as error:
         chain = tuple(cause_chain(error))
         if probe.opaque and blames_opaque_op(chain):
             _log(error, "")
-            return _outcome(probe, "not_applicable", started, reads=None, kept=kept, note=_first_line(error))
+            return _outcome(probe, OutcomeStatus.NOT_APPLICABLE, started, reads=None, kept=kept, note=_note(error))
         failure = _failure(error, chain, part, probe, births=births.of(chain), guard=guards.frame_of_violated(chain))
         _log(error, partial_graph(chain))
-        status = "out_of_memory" if isinstance(error, MemoryError) else "failed"
+        status = OutcomeStatus.OUT_OF_MEMORY if isinstance(error, MemoryError) else OutcomeStatus.FAILED
         return _outcome(probe, status, started, failure=failure, stages={"export": "fail"}, reads=reads, kept=kept)
     if numbers:
         stages["numbers"] = "pass" if all(row.holds for row in numbers) else "fail"
-    status = "failed" if "fail" in stages.values() else "passed"
+    status = OutcomeStatus.FAILED if "fail" in stages.values() else OutcomeStatus.PASSED
     return _outcome(probe, status, started, stages=stages, reads=reads, kept=kept, numbers=numbers)
 
 
@@ -147,7 +148,7 @@ def _failure(
     part: PartCapture,
     probe: Probe,
     *,
-    births: tuple[Birth, ...],
+    births: tuple[SymbolOrigin, ...],
     guard: Frame | None,
 ) -> Failure:
     """What the error itself says, and what was noted while it came about."""
@@ -155,12 +156,12 @@ def _failure(
     leads, note = slice_trace(chain, births, exporter=probe.exporter)
     traced, entered = trace_progress(chain)
     return msgspec.structs.replace(
-        failure, births=births, guard=guard, slice=leads, slice_note=note, traced=traced, entered=entered
+        failure, origins=births, guard=guard, slice=leads, slice_note=note, traced=traced, entered=entered
     )
 
 
-def _first_line(error: BaseException) -> str:
-    return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0][:200]}"
+def _note(error: BaseException) -> str:
+    return f"{type(error).__name__}: {first_line(error, 200)}"
 
 
 def _log(error: BaseException, graph: str) -> None:
@@ -185,7 +186,7 @@ def shapes_for(part: PartCapture, probe: Probe, module: torch.nn.Module) -> Shap
 def _spelled_out(part: PartCapture, probe: Probe, module: torch.nn.Module, call: Call) -> AbstractContextManager[None]:
     if not call.dims and (probe.fqn != part.prefix or probe.dynamic is None):
         return nullcontext()
-    return flat_signature(module, call.args, call.kwargs)
+    return spell_out_kwargs(module, call.args, call.kwargs)
 
 
 def _opaque_children(part: PartCapture, probe: Probe, call: Call) -> AbstractContextManager[tuple[str, ...]]:
@@ -196,7 +197,7 @@ def _opaque_children(part: PartCapture, probe: Probe, call: Call) -> AbstractCon
 
 def _outcome(
     probe: Probe,
-    status: Any,
+    status: OutcomeStatus,
     started: float,
     *,
     reads: set[tuple[str, str]] | None,

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
+from exportdoctor.core.exporters import EXPORTERS
 from exportdoctor.core.outcome import Outcome
 from exportdoctor.core.probe import Probe
 from exportdoctor.worker.capture.session import PartCapture
@@ -132,7 +133,8 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter, torch._subclasses.FakeTensor, int, f
 
 def has_no_side_effects(part: PartCapture, probe: Probe) -> bool:
     """Whether the probe asks a plain export of a childless layer that torch brings, with tensors and numbers alone."""
-    if probe.exporter != "export" or probe.to != "export" or probe.shims or probe.watch or probe.fqn == part.prefix:
+    plain = probe.to == "export" and not probe.shims and not probe.watch and probe.fqn != part.prefix
+    if not plain or not EXPORTERS[probe.exporter].has_fast_path:
         return False
     call = part.calls_of(probe.fqn)[probe.call]
     leaves = tree_leaves((call.args, call.kwargs))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from exportdoctor.core.patch_attribute import patch_attribute
 from exportdoctor.worker.capture.call_shapes import CallShapes, OutputLeaf, Sizes, sizes_of
 from exportdoctor.worker.capture.size_inference import SizeRules, infer_size
 
@@ -142,23 +143,15 @@ def _leaf_choices(
     return "it returns something else at other sizes"
 
 
-@contextmanager
-def _patch_forward(child: torch.nn.Module, actor: _ChildCalls) -> Iterator[None]:
+def _patch_forward(child: torch.nn.Module, calls: _ChildCalls) -> AbstractContextManager[None]:
     operator = _operator()
-    own = child.__dict__.get("forward")
 
     def forward(*args: Any, **kwargs: Any) -> Any:
-        stand = actor.next()
+        stand = calls.next()
         leaves = pytree.tree_leaves((args, kwargs))
         return pytree.tree_unflatten(_outputs(operator, stand, leaves), stand.exchange.layout)
 
-    child.__dict__["forward"] = forward
-    try:
-        yield
-    finally:
-        del child.__dict__["forward"]
-        if own is not None:
-            child.__dict__["forward"] = own
+    return patch_attribute(child, "forward", forward)
 
 
 def _outputs(operator: Callable[..., list[torch.Tensor]], stand: _StandIn, leaves: list[Any]) -> list[Any]:

@@ -16,9 +16,10 @@ from typing import Any
 import msgspec
 from torch.utils._pytree import tree_leaves
 
+from exportdoctor.core.exporters import EXPORTERS
 from exportdoctor.core.outcome import Agreement
 from exportdoctor.core.probe import Probe
-from exportdoctor.shims import ExportCall, applying, export_program, find, in_order
+from exportdoctor.shims import ExportCall, apply_shims, export_program, find, order_shims
 from exportdoctor.targets.eager import run_in_a_row
 from exportdoctor.worker.attempt.fast_export import ExportContext, finish_graphs
 from exportdoctor.worker.attempt.torchscript import export_torchscript
@@ -34,9 +35,9 @@ def shimmed_export(
 
     `saving` surrounds the export, not the runs. Raises what the export raises, NotApplicable and ShimTrouble.
     """
-    shims = in_order([find(name, files=files, axes=axes) for name in probe.shims])
+    shims = order_shims([find(name, files=files, axes=axes) for name in probe.shims])
     sets = tuple(cure_inputs(call)) if probe.to == "run" else ()
-    with applying(shims, dataclasses.replace(call, options=_options(call, probe))) as given:
+    with apply_shims(shims, dataclasses.replace(call, options=_options(call, probe))) as given:
         if probe.exporter == "torchscript":
             export_torchscript(given.module, given.args, given.kwargs, None)
             return ()
@@ -48,7 +49,7 @@ def shimmed_export(
 
 
 def _options(call: ExportCall, probe: Probe) -> Any:
-    return dataclasses.replace(call.options, strict=probe.exporter == "export-strict")
+    return dataclasses.replace(call.options, strict=EXPORTERS[probe.exporter].traces_with_dynamo)
 
 
 def _compare_set(ready: Callable[[], Any], given: ExportCall, one: InputSet) -> Agreement:

@@ -27,9 +27,8 @@ def export_torchscript(module: torch.nn.Module, args: tuple[Any, ...], kwargs: d
 
 
 def _real(tensor: torch.Tensor) -> torch.Tensor:
-    size = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True)) + 1 if tensor.numel() else 0
-    storage = torch.zeros(size, dtype=tensor.dtype, device=tensor.device)
-    return storage.as_strided(tensor.shape, tensor.stride())
+    size, stride = tuple(tensor.shape), tensor.stride()
+    return torch.empty_strided(size, stride, dtype=tensor.dtype, device=tensor.device).zero_()
 
 
 class _real_parameters:

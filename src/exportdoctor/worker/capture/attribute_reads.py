@@ -1,19 +1,21 @@
-"""Which plain attributes an export looks at: the second question that is put to kin.
+"""Records which plain attributes an export reads.
 
-Two layers may differ in nothing but their index. If an export of the one never reads it, its answer is the other's
-too. The attribute is moved out of the instance and a descriptor on the class reports each look at it.
+Two layers may differ only in an attribute such as their index. Where an export of one never reads it, the outcome
+holds for the other as well. The attribute is moved out of the instance, and a descriptor on its class records each use.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
 
+from exportdoctor.core.patch_attribute import patch_attribute
 
-class _Watched:
+
+class _RecordedAttribute:
     """A data descriptor in place of one attribute name, for the instances that are watched."""
 
     def __init__(self, name: str, log: set[tuple[str, str]]) -> None:
@@ -22,8 +24,17 @@ class _Watched:
         self.paths: dict[int, str] = {}
         self.values: dict[int, Any] = {}
 
+    def take_from(self, instance: torch.nn.Module, path: str) -> None:
+        """Hold the instance's value from here on. `path` is what a use is recorded under."""
+        self.paths[id(instance)] = path
+        self.values[id(instance)] = instance.__dict__.pop(self.name)
+
+    def give_back(self, instance: torch.nn.Module) -> None:
+        """Give the instance its value, as it is now."""
+        instance.__dict__[self.name] = self.values.pop(id(instance))
+
     # Dynamo would look through this function and drop its note; refusing to be traced makes that attempt differ
-    @torch._dynamo.disable  # type: ignore[misc, untyped-decorator]
+    @torch.compiler.disable  # type: ignore[misc, untyped-decorator]
     def __get__(self, instance: Any, owner: type) -> Any:
         if instance is None:
             return self
@@ -46,28 +57,16 @@ class _Watched:
 def watch_reads(module: torch.nn.Module, watch: tuple[tuple[str, str], ...]) -> Iterator[set[tuple[str, str]]]:
     """Yields the set of (submodule path, attribute) pairs of `watch` that are read or written inside."""
     log: set[tuple[str, str]] = set()
-    placed: dict[tuple[type, str], tuple[_Watched, bool, Any]] = {}
-    for path, name in watch:
-        child = module.get_submodule(path)
-        if name not in child.__dict__:
-            continue
-        kind = type(child)
-        if (kind, name) not in placed:
-            placed[kind, name] = (_Watched(name, log), name in kind.__dict__, kind.__dict__.get(name))
-            setattr(kind, name, placed[kind, name][0])
-        descriptor = placed[kind, name][0]
-        descriptor.paths[id(child)] = path
-        descriptor.values[id(child)] = child.__dict__.pop(name)
-    try:
-        yield log
-    finally:
-        for (kind, name), (_, had, old) in placed.items():
-            if had:
-                setattr(kind, name, old)
-            else:
-                delattr(kind, name)
+    placed: dict[tuple[type, str], _RecordedAttribute] = {}
+    with ExitStack() as stack:
         for path, name in watch:
             child = module.get_submodule(path)
-            found = placed.get((type(child), name))
-            if found is not None and id(child) in found[0].values:
-                child.__dict__[name] = found[0].values[id(child)]
+            if name not in child.__dict__:
+                continue
+            key = type(child), name
+            if key not in placed:
+                placed[key] = _RecordedAttribute(name, log)
+                stack.enter_context(patch_attribute(type(child), name, placed[key]))
+            placed[key].take_from(child, path)
+            stack.callback(placed[key].give_back, child)
+        yield log

@@ -5,15 +5,19 @@ Leaves are counted in pytree's order, so that a leaf's index means the same here
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
 
+from exportdoctor.core.patch_attribute import patch_attribute
 from exportdoctor.core.protocol.scan import InputFact
+from exportdoctor.shims.torch_export import bundled_keywords, spell_out
 
 Dims = Mapping[int, tuple[int, ...]]
 """Leaf index -> its dynamic dimensions; a dynamic Python int has the empty tuple."""
@@ -105,6 +109,30 @@ def _spec(value: Any, dims: Mapping[InputDim, Any]) -> Any:
         return mine.get(None, mine or None)
 
     return pytree.tree_map(at_leaf, value, is_leaf=lambda item: isinstance(item, _LeafIndex))
+
+
+@contextmanager
+def spell_out_kwargs(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[None]:
+    """Within it, every keyword of this call is a named parameter of `module.forward`.
+
+    torch 2.13 matches `dynamic_shapes` once with the keywords bundled as forward's signature has them and once spelled
+    out; no spec fits both, and an export that would pass ends in a bare AssertionError
+    (`torch.export._trace._get_range_constraints`). The submodule is not to blame: its caller chose the keywords.
+    """
+    signature = inspect.signature(module.forward)
+    names = bundled_keywords(signature, args, kwargs)
+    if not names:
+        yield
+        return
+    forward = module.forward
+
+    @functools.wraps(forward)
+    def spelled_out(*given: Any, **named: Any) -> Any:
+        return forward(*given, **named)
+
+    spelled_out.__signature__ = spell_out(signature, names)  # type: ignore[attr-defined]
+    with patch_attribute(module, "forward", spelled_out):
+        yield
 
 
 def input_facts(leaves: list[tuple[str, Any]], axes: Mapping[InputDim, str]) -> tuple[InputFact, ...]:

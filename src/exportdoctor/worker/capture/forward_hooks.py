@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from exportdoctor.targets.eager import left_as_it_was
+from exportdoctor.targets.eager import restore_afterwards
 from exportdoctor.worker.capture.call_shapes import CallShapes, OpenCall, close_call, open_call
 from exportdoctor.worker.capture.dynamic_dims import (
     InputDim,
@@ -73,7 +73,7 @@ def record_calls(
         if under_way:
             under_way[-1].calls.append(close_call(begun, given, named, output))
 
-    with left_as_it_was(module), torch.no_grad():
+    with restore_afterwards(module), torch.no_grad():
         # prepended, so that inputs are seen before hooks of the model's own change them: an export runs those again
         handles = [
             child.register_forward_pre_hook(before, prepend=True, with_kwargs=True) for child in module.modules()

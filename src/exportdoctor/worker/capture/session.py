@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 
-from exportdoctor.core.protocol.scan import CallFact, Captured, Kin, ModuleFact
+from exportdoctor.core.exporters import EXPORTERS
+from exportdoctor.core.protocol.scan import CallFact, Captured, EquivalenceGroup, ModuleFact
 from exportdoctor.targets.built import BuiltPart
 from exportdoctor.worker.capture.dim_names import name_axes
 from exportdoctor.worker.capture.dynamic_dims import input_facts, leaves_of
@@ -122,7 +123,7 @@ def _keep_calls(part: PartCapture, calls: dict[int, ModuleCalls], *, exporter: s
     seen = calls[id(part.built.module)].kept[0]
     part.root = Call(part.built.args, part.built.kwargs, inner=seen.inner, inner_there=seen.inner_there)
     name_axes(part.built, part.root, (call for one in calls.values() for call in one.kept))
-    _keep_distinct(part, calls, Fingerprints(values_matter=exporter == "torchscript"))
+    _keep_distinct(part, calls, Fingerprints(values_matter=EXPORTERS[exporter].bakes_values))
 
 
 def _keep_distinct(part: PartCapture, calls: dict[int, ModuleCalls], fingerprints: Fingerprints) -> None:
@@ -175,14 +176,14 @@ def captured_fact(part: PartCapture, *, seconds: float) -> Captured:
         prefix=part.prefix,
         seconds=round(seconds, 3),
         modules=tuple(modules),
-        kin=kin,
+        groups=kin,
         axes=dict(part.built.axes),
         notes=tuple(part.notes),
         at_one_size=part.at_one_size is not None,
     )
 
 
-def _equivalence_groups(part: PartCapture) -> tuple[tuple[Kin, ...], dict[str, tuple[int, ...]]]:
+def _equivalence_groups(part: PartCapture) -> tuple[tuple[EquivalenceGroup, ...], dict[str, tuple[int, ...]]]:
     """Groups of questions that are not equal but kin, each with the attributes whose values differ among them."""
     groups: dict[str, dict[str, Question]] = {}
     for questions in part.questions.values():
@@ -195,7 +196,7 @@ def _equivalence_groups(part: PartCapture) -> tuple[tuple[Kin, ...], dict[str, t
         columns = list(zip(*(question.scalars for question in members.values()), strict=True))
         places = tuple(i for i, column in enumerate(columns) if len({value for _, _, value in column}) > 1)
         positions[name] = places
-        kin.append(Kin(id=name, differing=tuple(columns[i][0][:2] for i in places)))
+        kin.append(EquivalenceGroup(id=name, differing=tuple(columns[i][0][:2] for i in places)))
     return tuple(kin), positions
 
 
@@ -203,7 +204,7 @@ def _call_fact(part: PartCapture, fqn: str, index: int, differing: dict[str, tup
     call, question = part.distinct[fqn][index], part.questions[fqn][index]
     return CallFact(
         question=question.full,
-        kin=question.kin,
+        group=question.kin,
         times=call.times,
         inputs=input_facts(leaves_of(call.args, call.kwargs), call.axes),
         marks=tuple(question.scalars[i][2] for i in differing.get(question.kin, ())),

@@ -12,9 +12,10 @@ from typing import Any
 import msgspec
 import torch
 
+from exportdoctor.core.failure.frames import is_our_file, is_user_file
 from exportdoctor.core.outcome import ExceptionFact, Failure, Frame, Stage
-from exportdoctor.worker.describe.frames import OURS, is_user_file, python_frame, segment, source_line, tracebacks
 from exportdoctor.worker.describe.partial_graph import custom_ops, last_op
+from exportdoctor.worker.describe.python_frames import python_frame, segment, source_line, tracebacks
 
 Names = Mapping[int, str]
 
@@ -60,7 +61,7 @@ def _stack(chain: tuple[BaseException, ...], names: Names) -> Iterator[Frame]:
     for frame in best:
         # a helper function runs on behalf of the submodule that called it
         module = frame.module if frame.module is not None else module
-        if not frame.file.startswith(OURS):
+        if not is_our_file(frame.file):
             yield msgspec.structs.replace(frame, module=module)
 
 

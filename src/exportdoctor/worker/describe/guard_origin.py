@@ -17,12 +17,11 @@ from typing import Any
 import sympy  # type: ignore[import-untyped]
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
+from exportdoctor.core.failure.messages import statement
 from exportdoctor.core.outcome import Frame
 from exportdoctor.worker.describe.symbol_origins import user_frame_of
 
 _KEPT = 20_000
-# What follows quotes the stack or gives advice; both name dimensions that are not to blame
-_REST = re.compile(r"\n\s*(?:User [Ss]tack|Suggested fixes|The error above|Framework stack)")
 
 
 @dataclass(frozen=True)
@@ -98,7 +97,7 @@ def _from_replacement(env: ShapeEnv, symbol: sympy.Symbol, target: sympy.Basic, 
 def _statement(error: BaseException) -> str | None:
     text = str(error)
     violated = "onstraints violated" in text or type(error).__name__ == "ConstraintViolationError"
-    return _REST.split(text)[0] if violated else None
+    return statement(text) if violated else None
 
 
 def _symbols_in(env: ShapeEnv, statement: str) -> list[sympy.Basic]:

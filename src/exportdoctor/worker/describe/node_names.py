@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.fx.experimental.proxy_tensor import get_proxy_slot
 
-from exportdoctor.worker.describe.frames import is_user_frame, tracebacks
+from exportdoctor.worker.describe.python_frames import is_user_frame, tracebacks
 
 
 def user_names(chain: tuple[BaseException, ...], graph: torch.fx.Graph) -> dict[torch.fx.Node, str]:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from exportdoctor.core.outcome import OpFact
-from exportdoctor.worker.describe.frames import tracebacks
+from exportdoctor.worker.describe.python_frames import tracebacks
 
 _GRAPH_LIMIT = 200_000
 

@@ -17,21 +17,22 @@ from typing import Any
 import torch
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from exportdoctor.core.outcome import Birth, Frame
-from exportdoctor.worker.describe.frames import OURS, is_user_file, is_user_frame, source_line
+from exportdoctor.core.failure.frames import OUR_FOLDER, is_user_file
+from exportdoctor.core.outcome import Frame, SymbolOrigin
+from exportdoctor.worker.describe.python_frames import is_user_frame, source_line
 
 _MAKERS = ("create_unbacked_symint", "create_unbacked_symfloat", "create_unbacked_symbool")
 _KEPT = 10_000
-_ATTEMPT = OURS + os.path.join("worker", "attempt", "export_attempt.py")
+_ATTEMPT = OUR_FOLDER + os.path.join("worker", "attempt", "export_attempt.py")
 
 
 @dataclass
 class SymbolOrigins:
     """The births of one attempt, by symbol; where two tracings name the same symbol, the later one counts."""
 
-    births: dict[str, Birth] = field(default_factory=dict)
+    births: dict[str, SymbolOrigin] = field(default_factory=dict)
 
-    def of(self, chain: tuple[BaseException, ...]) -> tuple[Birth, ...]:
+    def of(self, chain: tuple[BaseException, ...]) -> tuple[SymbolOrigin, ...]:
         """The births of the symbols in the condition that could not be decided."""
         return tuple(self.births[name] for name in undecided_symbols(chain) if name in self.births)
 
@@ -85,7 +86,7 @@ def _record_symbols(original: Callable[..., Any], registry: SymbolOrigins) -> Ca
     return make
 
 
-def _symbol_origin(symbol: str, frame: FrameType | None) -> Birth:
+def _symbol_origin(symbol: str, frame: FrameType | None) -> SymbolOrigin:
     operator = next(
         (
             str(found.f_locals["func"])
@@ -94,7 +95,7 @@ def _symbol_origin(symbol: str, frame: FrameType | None) -> Birth:
         ),
         None,
     )
-    return Birth(symbol=symbol, op=operator, frame=user_frame_of(frame))
+    return SymbolOrigin(symbol=symbol, op=operator, frame=user_frame_of(frame))
 
 
 def _is_operator(value: object) -> bool:

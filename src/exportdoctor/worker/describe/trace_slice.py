@@ -14,9 +14,10 @@ from typing import Any
 import networkx as nx
 import torch
 
+from exportdoctor.core.exporters import EXPORTERS
+from exportdoctor.core.failure.frames import is_user_file
 from exportdoctor.core.graph_slice import GraphSlice, SliceNode
-from exportdoctor.core.outcome import Birth, Frame
-from exportdoctor.worker.describe.frames import is_user_file, source_line
+from exportdoctor.core.outcome import Frame, SymbolOrigin
 from exportdoctor.worker.describe.node_names import nodes_of_tensors, user_names
 from exportdoctor.worker.describe.partial_graph import (
     dynamo_graphs,
@@ -26,6 +27,7 @@ from exportdoctor.worker.describe.partial_graph import (
     traced_graphs,
     value_of,
 )
+from exportdoctor.worker.describe.python_frames import source_line
 from exportdoctor.worker.describe.symbol_origins import undecided_symbols
 
 _NODES = 40
@@ -35,7 +37,7 @@ Chain = tuple[BaseException, ...]
 SliceOrReason = tuple[GraphSlice | None, str]
 
 
-def slice_trace(chain: Chain, births: Iterable[Birth], *, exporter: str) -> SliceOrReason:
+def slice_trace(chain: Chain, births: Iterable[SymbolOrigin], *, exporter: str) -> SliceOrReason:
     """The slice of at most 40 nodes, or None and why there is none. Never raises: it is an extra."""
     try:
         return _slice(chain, births, exporter)
@@ -43,8 +45,8 @@ def slice_trace(chain: Chain, births: Iterable[Birth], *, exporter: str) -> Slic
         return None, f"the traced graph cannot be read: {type(error).__name__}: {error}"[:300]
 
 
-def _slice(chain: Chain, births: Iterable[Birth], exporter: str) -> SliceOrReason:
-    if exporter == "torchscript":
+def _slice(chain: Chain, births: Iterable[SymbolOrigin], exporter: str) -> SliceOrReason:
+    if not EXPORTERS[exporter].has_partial_graph:
         return None, "the legacy tracer throws its graph away when it fails"
     graphs = list(dict.fromkeys((*traced_graphs(chain), *dynamo_graphs(chain))))
     if not graphs:

@@ -14,12 +14,21 @@ import msgspec
 import torch
 
 from exportdoctor.core.codec import decode, encode
-from exportdoctor.core.errors import ExitCode, ExportdoctorError, TargetError, UsageError
+from exportdoctor.core.errors import ExportdoctorError, UsageError
+from exportdoctor.core.failure.messages import first_line
 from exportdoctor.core.outcome import Agreement
-from exportdoctor.core.protocol.export import AnyReply, Doing, ExportResult, ExportVerdict, Order, Precision, Refused
+from exportdoctor.core.protocol.export import (
+    ExportProgress,
+    ExportReply,
+    ExportRequest,
+    ExportResult,
+    ExportVerdict,
+    Precision,
+)
+from exportdoctor.core.protocol.reply import Refused
 from exportdoctor.core.target import TargetRef
-from exportdoctor.shims import NotApplicable, Shim, ShimTrouble, find, in_order
-from exportdoctor.targets import Built, BuiltPart, Plan, resolve
+from exportdoctor.shims import NotApplicable, Shim, ShimTrouble, find, order_shims
+from exportdoctor.targets import Built, BuiltPart, Plan, build, resolve
 from exportdoctor.worker import environment
 from exportdoctor.worker.export.image_input import with_image_input
 from exportdoctor.worker.export.part_files import PartExport, PartJob, export_part_files
@@ -42,12 +51,12 @@ class PartPiece:
     shims: tuple[Shim, ...] = ()
 
 
-def export_target(order: Order, doing: Progress) -> ExportResult:
+def export_target(order: ExportRequest, doing: Progress) -> ExportResult:
     """Make the files of an order and prove them. Raises UsageError, TargetError, ShimTrouble, OSError."""
     plan = resolve(_choose_device(order))
     doing(f"building {plan.title}")
     reference = reference_for(plan)
-    built = plan.build()
+    built = build(plan)
     if reference is not None:
         reference.share_with(built)
     if order.to == "onnx":
@@ -63,7 +72,7 @@ def export_target(order: Order, doing: Progress) -> ExportResult:
     return _result(order, built, found, pieces, _precision(reference, part, sets[0], found))
 
 
-def _choose_device(order: Order) -> TargetRef:
+def _choose_device(order: ExportRequest) -> TargetRef:
     """The target; with `--device auto` on the device that ONNX Runtime can run on, too."""
     target, device = order.target, order.target.options.device
     if order.to != "onnx" or device != "auto" or can_run_on("cuda"):
@@ -77,13 +86,13 @@ def _step(made: PartExport) -> Step:
     return lambda kwargs: run(*made.convert(((), kwargs)))
 
 
-def _part(order: Order, plan: Plan, built: Built) -> BuiltPart:
+def _part(order: ExportRequest, plan: Plan, built: Built) -> BuiltPart:
     part = built.part(order.part)
     return with_image_input(part, plan) if order.image_input else part
 
 
-def _pieces(order: Order, built: Built, part: BuiltPart) -> list[PartPiece]:
-    shims = in_order([find(name, files=order.shim_files, axes=part.axes) for name in order.shims])
+def _pieces(order: ExportRequest, built: Built, part: BuiltPart) -> list[PartPiece]:
+    shims = order_shims([find(name, files=order.shim_files, axes=part.axes) for name in order.shims])
     if order.image_input:  # they would hand in what is made inside of the graph
         shims = tuple(shim for shim in shims if shim.soundness != "signature")
     if not order.cache:
@@ -96,7 +105,7 @@ def _pieces(order: Order, built: Built, part: BuiltPart) -> list[PartPiece]:
 
 
 def _export_piece(
-    order: Order, built: Built, piece: PartPiece, sets: tuple[InputSet, ...], doing: Progress
+    order: ExportRequest, built: Built, piece: PartPiece, sets: tuple[InputSet, ...], doing: Progress
 ) -> PartExport:
     job = PartJob(
         order=order,
@@ -123,7 +132,7 @@ def _precision(
 
 
 def _result(
-    order: Order, built: Built, found: list[PartExport], pieces: list[PartPiece], precision: Precision | None
+    order: ExportRequest, built: Built, found: list[PartExport], pieces: list[PartPiece], precision: Precision | None
 ) -> ExportResult:
     numbers = tuple(row for made in found for row in made.numbers)
     trouble = next((made.trouble for made in found if made.trouble is not None), None)
@@ -166,25 +175,21 @@ def _takes_or_gives_caches(part: BuiltPart) -> bool:
     return part.prepare is not nullcontext
 
 
-def _answer(order: Order, tell: Callable[[AnyReply], None]) -> AnyReply:
+def _answer(order: ExportRequest, tell: Callable[[ExportReply], None]) -> ExportReply:
     """The last reply, whatever goes wrong."""
     try:
-        return export_target(order, lambda what: tell(Doing(what=what)))
+        return export_target(order, lambda what: tell(ExportProgress(what=what)))
     except ShimTrouble as error:
         return Refused(message=error.message, hint=error.hint)
-    except TargetError as error:
-        return Refused(message=error.message, hint=error.hint, fault="target", stack=error.stack)
     except ExportdoctorError as error:
-        fault: Any = "usage" if error.exit_code == ExitCode.USAGE else "internal"
-        return Refused(message=error.message, hint=error.hint, fault=fault)
+        return Refused.from_error(error)
     except OSError as error:
         return _disk(error)
     except torch.cuda.OutOfMemoryError as error:
-        return Refused(message=f"The GPU's memory is full: {str(error).splitlines()[0]}", hint="Use --device cpu")
+        return Refused(message=f"The GPU's memory is full: {first_line(error)}", hint="Use --device cpu")
     except Exception as error:
         traceback.print_exc()
-        stack = tuple(traceback.format_exc().splitlines()[-12:])
-        return Refused(message=f"{type(error).__name__}: {error}", fault="internal", stack=stack)
+        return Refused.from_error(error)
 
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
@@ -204,11 +209,11 @@ def main() -> None:
     os.dup2(2, 1)
     sys.stdout = sys.stderr
 
-    def tell(reply: AnyReply) -> None:
+    def tell(reply: ExportReply) -> None:
         replies.write(encode(reply) + b"\n")
         replies.flush()
 
-    order: Order = decode(orders.readline(), Order)
+    order: ExportRequest = decode(orders.readline(), ExportRequest)
     tell(_answer(order, tell))
     os._exit(0)  # see handed_files: a writer that could not finish its file must not be destroyed
 

@@ -13,7 +13,7 @@ import torch
 from torch.export import Dim
 
 from exportdoctor.core.errors import UsageError
-from exportdoctor.shims.own.vision_geometry import precomputed, takes_grid
+from exportdoctor.shims.own.vision_geometry import compute_geometry, takes_grid
 from exportdoctor.targets import BuiltPart, Plan
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class PlainImage(torch.nn.Module):
         self.patch, self.merge = int(config.patch_size), int(config.spatial_merge_size)
         self.frames = int(getattr(config, "temporal_patch_size", 1))
         self.window = int(getattr(config, "window_size", 0)) // (self.patch * self.merge)
-        self.names = tuple(precomputed(encoder, torch.tensor([[1, 2 * self.merge, 2 * self.merge]])))
+        self.names = tuple(compute_geometry(encoder, torch.tensor([[1, 2 * self.merge, 2 * self.merge]])))
 
     def around(self, encoder: torch.nn.Module) -> PlainImage:
         """The same around another encoder."""
@@ -137,7 +137,7 @@ def _check(module: PlainImage) -> None:
     """The closed forms must give what the encoder itself makes of a grid."""
     for rows, columns in _GRIDS:
         grid = torch.tensor([[1, rows * module.merge, columns * module.merge]] * 2)
-        wanted = precomputed(module.encoder, grid)
+        wanted = compute_geometry(module.encoder, grid)
         made = module.geometry(2, rows, columns, grid.device)
         wrong = [name for name, value in wanted.items() if name not in made or not _equal(made[name], value)]
         if wrong:

@@ -17,16 +17,15 @@ import torch
 from torch.utils._pytree import BUILTIN_TYPES
 
 from exportdoctor.core.outcome import Agreement
-from exportdoctor.core.protocol.export import Loss, Order, Trouble, Written
-from exportdoctor.shims import ExportCall, Inputs, Shim, applying, call_of, export_program
+from exportdoctor.core.protocol.export import ExportedFile, ExportRequest, PrecisionLoss, StageFailure
+from exportdoctor.shims import ExportCall, Inputs, Shim, apply_shims, call_for_part, export_program
 from exportdoctor.targets import BuiltPart
 from exportdoctor.worker.describe.describe_failure import state_id
 from exportdoctor.worker.prove.compare_outputs import compare_outputs, failed_run, tensors_in
 from exportdoctor.worker.prove.input_set import InputSet
-from exportdoctor.worker.translate import onnx_first_difference as onnx_numbers
-from exportdoctor.worker.translate import onnx_split
 from exportdoctor.worker.translate.failed_node import describe_export_failure, describe_stage_failure
 from exportdoctor.worker.translate.onnx_bisect import find_smallest_submodule
+from exportdoctor.worker.translate.onnx_first_difference import first_difference
 from exportdoctor.worker.translate.onnx_program import (
     check_model,
     flat_inputs,
@@ -36,6 +35,7 @@ from exportdoctor.worker.translate.onnx_program import (
     translate,
 )
 from exportdoctor.worker.translate.onnx_session import OnnxSession
+from exportdoctor.worker.translate.onnx_split import split_and_merge
 from exportdoctor.worker.translate.precision import losses_of
 
 RunProgram = Callable[[tuple[Any, ...], dict[str, Any]], list[torch.Tensor]]
@@ -46,13 +46,13 @@ RunProgram = Callable[[tuple[Any, ...], dict[str, Any]], list[torch.Tensor]]
 class PartExport:
     """What came of one part. `runs` are the loaded programs by what they are; none where a stage failed."""
 
-    files: list[Written] = field(default_factory=list)
+    files: list[ExportedFile] = field(default_factory=list)
     numbers: list[Agreement] = field(default_factory=list)
-    trouble: Trouble | None = None
+    trouble: StageFailure | None = None
     notes: list[str] = field(default_factory=list)
     runs: dict[str, RunProgram] = field(default_factory=dict)
     opset: int = 0
-    losses: tuple[Loss, ...] = ()
+    losses: tuple[PrecisionLoss, ...] = ()
     imports: tuple[str, ...] = ()
     convert: Callable[[Inputs], Inputs] = field(default=lambda inputs: inputs)
 
@@ -61,7 +61,7 @@ class PartExport:
 class PartJob:
     """What to make of which part, and where. `stem` is the file's name without its suffix."""
 
-    order: Order
+    order: ExportRequest
     part: BuiltPart
     shims: Sequence[Shim]
     sets: Sequence[InputSet]
@@ -79,7 +79,7 @@ class PartJob:
 class StageStopped(Exception):
     """A stage failed; `found` says which and where."""
 
-    def __init__(self, found: Trouble) -> None:
+    def __init__(self, found: StageFailure) -> None:
         super().__init__(found.message)
         self.found = found
 
@@ -87,7 +87,7 @@ class StageStopped(Exception):
 def export_part_files(job: PartJob) -> PartExport:
     """Export, write, load, run and compare. Raises NotApplicable, ShimTrouble, and OSError where the disk is full."""
     made = PartExport()
-    with torch.no_grad(), job.part.prepare(), applying(job.shims, call_of(job.part)) as call:
+    with torch.no_grad(), job.part.prepare(), apply_shims(job.shims, call_for_part(job.part)) as call:
         try:
             job.doing(f"exporting {job.part.name}")
             made.convert = call.convert
@@ -129,7 +129,7 @@ def _as_program(job: PartJob, made: PartExport, program: Any) -> None:
             raise OSError(errno.ENOSPC, "the disk is full, or the file larger than allowed") from error
         raise StageStopped(describe_stage_failure("load", error, prefix=job.part.prefix)) from error
     made.files.append(
-        Written(name=path.name, bytes=path.stat().st_size, nodes=len(program.graph.nodes), what=job.part.name)
+        ExportedFile(name=path.name, bytes=path.stat().st_size, nodes=len(program.graph.nodes), what=job.part.name)
     )
     made.runs["torch"] = lambda args, kwargs: tensors_in(loaded(*args, **kwargs))
 
@@ -185,10 +185,20 @@ def _as_onnx(job: PartJob, made: PartExport, call: ExportCall, program: Any) -> 
     _tell_dropped(made, translated.dropped)
     made.runs["ONNX Runtime"] = lambda args, kwargs: session.run(flat_inputs(reader, args, kwargs))
     if order.split > 1:
-        onnx_split.split_and_merge(job, made, path, reader)
+        _add_split(job, made, path, reader)
 
 
-def _plainer(at: str, error: Exception, path: Path, program: Any, example: Any, job: PartJob) -> Trouble:
+def _add_split(job: PartJob, made: PartExport, path: Path, program: Any) -> None:
+    """Cut the file, and note the pieces and how they run one after the other and merged again."""
+    count = job.order.split
+    job.doing(f"cutting it into {count} files")
+    found = split_and_merge(path, count, device=job.device, external_data=job.order.external_data)
+    made.files += found.files
+    made.runs[f"{len(found.files)} files"] = lambda *inputs: found.run_pieces(flat_inputs(program, *inputs))
+    made.runs["merged again"] = lambda *inputs: found.run_merged(flat_inputs(program, *inputs))
+
+
+def _plainer(at: str, error: Exception, path: Path, program: Any, example: Any, job: PartJob) -> StageFailure:
     """The failure as it is without ONNX Runtime's optimisations: they fuse nodes, whose names say little."""
     if at not in ("load", "run"):
         return describe_stage_failure(at, error, prefix=job.part.prefix, model=path)
@@ -211,8 +221,9 @@ def _compare(job: PartJob, made: PartExport, call: ExportCall) -> None:
             made.numbers.append(_row(title, run, call, one))
     wrong = next((place for place, row in enumerate(made.numbers) if not row.holds and not row.trouble), None)
     if wrong is not None and job.order.to == "onnx":
-        found = onnx_numbers.first_difference(job, call, job.sets[wrong % len(job.sets)])
-        made.trouble = found
+        job.doing("looking for the first value that differs")
+        one = job.sets[wrong % len(job.sets)]
+        made.trouble = first_difference(call, one, opset=job.order.opset, prefix=job.part.prefix)
 
 
 def _row(title: str, run: RunProgram, call: ExportCall, one: InputSet) -> Agreement:

@@ -10,10 +10,11 @@ from typing import Any
 import torch
 
 from exportdoctor.core.errors import UsageError
+from exportdoctor.core.failure.messages import first_line
 from exportdoctor.core.outcome import Agreement
 from exportdoctor.targets import Built, BuiltPart
 from exportdoctor.targets.built import Inputs
-from exportdoctor.targets.cache_pytree import cache_from, registered_cache
+from exportdoctor.targets.pytrees import cache_from, registered_cache
 from exportdoctor.worker.prove.compare_outputs import tensors_in
 
 Step = Callable[[dict[str, Any]], list[torch.Tensor]]
@@ -52,7 +53,7 @@ def compare_generation(parts: Sequence[BuiltPart], steps: Sequence[Step], count:
         try:
             found = _generate(prefill, decode, (steps[0], steps[1]), count)
         except Exception as error:
-            return Agreement(inputs=title, trouble=f"{type(error).__name__}: {str(error).splitlines()[0][:300]}")
+            return Agreement(inputs=title, trouble=f"{type(error).__name__}: {first_line(error, 300)}")
     return Agreement(inputs=title, max_abs=float((found != wanted).sum()), tolerance=0.0)
 
 

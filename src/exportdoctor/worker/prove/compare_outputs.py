@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
+from exportdoctor.core.failure.messages import first_line
 from exportdoctor.core.outcome import Agreement
 from exportdoctor.worker.prove.allowed_error import RELATIVE, SMALLEST_SCALE, allowed_error, is_fill_value
 
@@ -99,8 +100,7 @@ def _as_real(value: torch.Tensor) -> torch.Tensor:
 
 def failed_run(title: str, error: BaseException) -> Agreement:
     """The row of a program that raised."""
-    lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
-    return Agreement(inputs=title, trouble=f"{type(error).__name__}: {lines[0][:300] if lines else ''}")
+    return Agreement(inputs=title, trouble=f"{type(error).__name__}: {first_line(error, 300)}")
 
 
 def _kind(value: Any) -> str:

@@ -11,10 +11,10 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_flatten, tree_map
 
 from exportdoctor.core.target import TargetRef
-from exportdoctor.targets import BuiltPart, Plan, resolve
+from exportdoctor.targets import BuiltPart, Plan, build, resolve
 from exportdoctor.targets.built import Inputs
 from exportdoctor.targets.eager import run_once, runs_in_eager
-from exportdoctor.targets.image_size import image_unit
+from exportdoctor.targets.image_sizes import image_unit
 from exportdoctor.targets.other_sizes import other_sizes, same_shapes
 from exportdoctor.worker.prove.input_set import InputSet, pad_batch, padding_in
 
@@ -83,7 +83,7 @@ def _another_image(part: BuiltPart, plan: Plan) -> Inputs | None:
     unit = image_unit(config)
     smaller = (max(unit, size[0] * 2 // 3 // unit * unit), max(unit, size[1] // 2 // unit * unit))
     options = msgspec.structs.replace(plan.options, image_size=smaller, weights="fake", device="cpu")
-    other = resolve(TargetRef(ref=plan.ref, parts=(part.name,), options=options)).build().part(part.name)
+    other = build(resolve(TargetRef(ref=plan.ref, parts=(part.name,), options=options))).part(part.name)
     inputs = (other.args, other.kwargs)
     if other.kwargs.keys() != part.kwargs.keys():
         return None

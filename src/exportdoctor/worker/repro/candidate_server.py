@@ -26,7 +26,7 @@ import torch
 
 from exportdoctor.core.codec import decode, encode
 from exportdoctor.core.errors import StoreError
-from exportdoctor.core.outcome import Failure, Outcome
+from exportdoctor.core.outcome import Failure, Outcome, OutcomeStatus
 from exportdoctor.core.protocol.repro import Candidate
 from exportdoctor.worker.attempt.fast_export import FastExport
 from exportdoctor.worker.describe.describe_failure import cause_chain, describe_failure
@@ -49,7 +49,7 @@ class Run:
     data: bytearray = field(default_factory=bytearray)
     worked: float = 0.0
     worked_at: float = field(default_factory=time.perf_counter)
-    fate: str = ""
+    fate: OutcomeStatus | None = None
 
     def ended(self) -> bool:
         """Take what the child has written; whether that was its end."""
@@ -67,11 +67,11 @@ class Run:
             if worked > self.worked + 0.01 or process.status() == psutil.STATUS_RUNNING:
                 self.worked, self.worked_at = worked, now
             if process.memory_info().rss - _rss() > self.candidate.memory_mb * 2**20:
-                self.kill("out_of_memory")
+                self.kill(OutcomeStatus.OUT_OF_MEMORY)
         if now - self.started > self.candidate.timeout or now - self.worked_at > _IDLE:
-            self.kill("timed_out")
+            self.kill(OutcomeStatus.TIMED_OUT)
 
-    def kill(self, fate: str) -> None:
+    def kill(self, fate: OutcomeStatus) -> None:
         """End the child and all that it has started."""
         self.fate = self.fate or fate
         with contextlib.suppress(OSError):
@@ -90,10 +90,12 @@ class Run:
                 return told
         sign = signal.Signals(os.WTERMSIG(status)).name if os.WIFSIGNALED(status) else None
         if not self.data.startswith(b"\n"):  # it died before any export
-            return Outcome(probe=self.candidate.id, status="failed", failure=Failure(stage="capture", exceptions=()))
+            return Outcome(
+                probe=self.candidate.id, status=OutcomeStatus.FAILED, failure=Failure(stage="capture", exceptions=())
+            )
         return Outcome(
             probe=self.candidate.id,
-            status=self.fate or "crashed",  # type: ignore[arg-type]
+            status=self.fate or OutcomeStatus.CRASHED,
             signal=None if self.fate else sign or f"exit code {os.waitstatus_to_exitcode(status)}",
             seconds=seconds,
         )
@@ -141,12 +143,12 @@ def _executed(candidate: Candidate, writer: int) -> Outcome:
     except (Exception, SystemExit, GeneratorExit) as error:
         stage = "export" if entrance.entered else "capture"
         failure = describe_failure(error, stage=stage, names={})  # type: ignore[arg-type]
-        failure = msgspec.structs.replace(failure, births=births.of(tuple(cause_chain(error))))
-        status = "out_of_memory" if isinstance(error, MemoryError) else "failed"
+        failure = msgspec.structs.replace(failure, origins=births.of(tuple(cause_chain(error))))
+        status = OutcomeStatus.OUT_OF_MEMORY if isinstance(error, MemoryError) else OutcomeStatus.FAILED
         return _outcome(candidate, status, started, failure)
     if not entrance.entered:  # what exports nothing does not export well
-        return _outcome(candidate, "failed", started, Failure(stage="capture", exceptions=()))
-    return _outcome(candidate, "passed", started, None)
+        return _outcome(candidate, OutcomeStatus.FAILED, started, Failure(stage="capture", exceptions=()))
+    return _outcome(candidate, OutcomeStatus.PASSED, started, None)
 
 
 def _run(source: str) -> None:
@@ -187,9 +189,9 @@ class _Entrance:
         return enter
 
 
-def _outcome(candidate: Candidate, status: str, started: float, failure: object) -> Outcome:
+def _outcome(candidate: Candidate, status: OutcomeStatus, started: float, failure: Failure | None) -> Outcome:
     seconds = round(time.perf_counter() - started, 4)
-    return Outcome(probe=candidate.id, status=status, seconds=seconds, failure=failure)  # type: ignore[arg-type]
+    return Outcome(probe=candidate.id, status=status, seconds=seconds, failure=failure)
 
 
 def _rss() -> int:

@@ -1,7 +1,7 @@
 """Asks a failing probe once more, watched, and writes drafts of a script that fails in the same way.
 
-A process of its own, for one finding: it reads a Harvest from stdin and answers with one line. The attempt runs in a
-forked child, because it may crash, hang or spoil the model.
+A process of its own, for one finding, which speaks core/protocol/repro.py. The attempt runs in a forked child, because
+it may crash, hang or spoil the model.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from exportdoctor.core.errors import ExportdoctorError
 from exportdoctor.core.failure.signature import signature_of
 from exportdoctor.core.outcome import Outcome
 from exportdoctor.core.probe import Probe
-from exportdoctor.core.protocol.repro import AnyHarvestReply, Harvest, Harvested, NoMore, Unharvested
+from exportdoctor.core.protocol.reply import Refused
+from exportdoctor.core.protocol.repro import DraftReply, DraftRequest, NoMoreDrafts, ReproducedFailure
 from exportdoctor.core.protocol.scan import Capture, Open
 from exportdoctor.worker import environment
 from exportdoctor.worker.capture.session import PartCapture
-from exportdoctor.worker.open_target import Opening, Refusal
+from exportdoctor.worker.open_target import Opening
 from exportdoctor.worker.process_setup import die_with_parent
 from exportdoctor.worker.repro.draft_variants import drafts
 from exportdoctor.worker.repro.recorder import Record
@@ -32,28 +33,28 @@ from exportdoctor.worker.repro.watched_run import watched
 _TIMES = 2  # attempts, because a failure may come and go
 
 
-def harvest(command: Harvest) -> Iterator[AnyHarvestReply]:
+def harvest(command: DraftRequest) -> Iterator[DraftReply]:
     """The failure seen again, and then drafts of a script, each written when it is asked for."""
     opening, probe = Opening(), command.probe
     opening.open(Open(target=command.target, isolation="fork", shim_files=command.shim_files))
     found = _by_short_cut(opening, command) or _by_capture(opening, probe)
-    if isinstance(found, Unharvested):
+    if isinstance(found, Refused):
         yield found
         return
     part, outcome, record, times = found
-    yield Harvested(outcome=outcome, exporter=probe.exporter, environment=environment.versions())
+    yield ReproducedFailure(outcome=outcome, exporter=probe.exporter, environment=environment.versions())
     notes: list[str] = []
     remarks = (f"this failure is flaky: it was seen in 1 of {times} attempts",) if times > 1 else ()
     for draft in drafts(part, probe, record, notes):
         yield msgspec.structs.replace(draft, notes=(*remarks, *draft.notes))
-    yield NoMore(notes=tuple(notes))
+    yield NoMoreDrafts(notes=tuple(notes))
 
 
 _Seen = tuple[PartCapture, Outcome, Record, int]
 """The part, how the attempt ended, what ran in it, and how many attempts that took."""
 
 
-def _by_short_cut(opening: Opening, command: Harvest) -> _Seen | None:
+def _by_short_cut(opening: Opening, command: DraftRequest) -> _Seen | None:
     """By a capture of the one call that it is about; None where that does not show the very same failure."""
     probe = command.probe
     if not command.signature or not can_be_captured_alone(probe) or opening.built is None:
@@ -70,30 +71,28 @@ def _by_short_cut(opening: Opening, command: Harvest) -> _Seen | None:
     return (part, outcome, record, 1) if signature is not None and signature.key == command.signature else None
 
 
-def _by_capture(opening: Opening, probe: Probe) -> _Seen | Unharvested:
-    """By a capture of the whole part, and a second attempt where the first passes. Raises Refusal."""
+def _by_capture(opening: Opening, probe: Probe) -> _Seen | Refused:
+    """By a capture of the whole part, and a second attempt where the first passes. Raises TargetError."""
     opening.capture(Capture(part=probe.part, exporter=probe.exporter))
     part = opening.parts[probe.part]
     if probe.fqn not in part.distinct or probe.call >= len(part.distinct[probe.fqn]):
-        return Unharvested(error=f"{probe.fqn or 'the root'} is not called any more", hint="Scan again")
+        return Refused(message=f"{probe.fqn or 'the root'} is not called any more", hint="Scan again")
     for times in range(1, _TIMES + 1):
         outcome, record = watched(part, probe, exporting=True)
         if not outcome.passed:
             return part, outcome, record, times
-    return Unharvested(error="The failure is gone: this module exports now", hint="Scan again")
+    return Refused(message="The failure is gone: this module exports now", hint="Scan again")
 
 
-def _answers(command: Harvest) -> Iterator[AnyHarvestReply]:
+def _answers(command: DraftRequest) -> Iterator[DraftReply]:
     """The replies, whatever goes wrong."""
     try:
         yield from harvest(command)
-    except Refusal as refusal:
-        yield Unharvested(error=refusal.reply.message, hint=refusal.reply.hint)
     except ExportdoctorError as error:
-        yield Unharvested(error=error.message, hint=error.hint)
+        yield Refused.from_error(error)
     except Exception as error:
         traceback.print_exc()
-        yield Unharvested(error=f"Harvesting failed: {type(error).__name__}: {error}")
+        yield Refused(message=f"Harvesting failed: {type(error).__name__}: {error}")
 
 
 def main() -> None:
@@ -102,7 +101,7 @@ def main() -> None:
     replies, commands = os.fdopen(os.dup(1), "wb"), sys.stdin.buffer
     os.dup2(2, 1)
     sys.stdout = sys.stderr
-    for answer in _answers(decode(commands.readline(), Harvest)):
+    for answer in _answers(decode(commands.readline(), DraftRequest)):
         replies.write(encode(answer) + b"\n")
         replies.flush()
         if not commands.readline():

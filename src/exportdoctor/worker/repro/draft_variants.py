@@ -11,10 +11,11 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from exportdoctor.core.exporters import EXPORTERS
 from exportdoctor.core.probe import Probe
-from exportdoctor.core.protocol.repro import Draft
+from exportdoctor.core.protocol.repro import ScriptDraft
+from exportdoctor.shims.torch_export import bundled_keywords
 from exportdoctor.worker.attempt.export_attempt import shapes_for
-from exportdoctor.worker.capture.flat_signature import _bundled
 from exportdoctor.worker.capture.forward_hooks import Call
 from exportdoctor.worker.capture.session import PartCapture
 from exportdoctor.worker.repro.literals import shapes_code
@@ -39,7 +40,7 @@ def _ways(part: PartCapture, probe: Probe, record: Record) -> Iterator[_Way]:
     yield "everything", None, False, True
 
 
-def drafts(part: PartCapture, probe: Probe, record: Record, notes: list[str]) -> Iterator[Draft]:
+def drafts(part: PartCapture, probe: Probe, record: Record, notes: list[str]) -> Iterator[ScriptDraft]:
     """Drafts from the barest to the fullest; one that cannot be written leaves a note."""
     seen: set[str] = set()
     for what, run, substitute, decorators in _ways(part, probe, record):
@@ -56,7 +57,7 @@ def drafts(part: PartCapture, probe: Probe, record: Record, notes: list[str]) ->
 
 def _draft(
     part: PartCapture, probe: Probe, what: str, record: Record | None, *, substitute: bool, decorators: bool
-) -> Draft:
+) -> ScriptDraft:
     module, call = part.module_at(probe.fqn), part.calls_of(probe.fqn)[probe.call]
     script = Script(part.names, record, substitute, decorators)
     if record is not None:
@@ -65,7 +66,7 @@ def _draft(
         script.stands = dict(_stands(script, call))
         script.notes.append("children return tensors of their captured shapes, because they fail themselves")
     shapes = shapes_for(part, probe, module)
-    spelled = _bundled(inspect.signature(module.forward), call.args, call.kwargs)
+    spelled = bundled_keywords(inspect.signature(module.forward), call.args, call.kwargs)
     instance = script.instance(module, spelled=spelled)
     if not module.training and any(_cares_for_mode(one) for one in module.modules()):
         instance += ".eval()"
@@ -79,17 +80,18 @@ def _draft(
     ending = [f"{name} = {code}" for name, code in dims.items()]
     given = f"{instance}, {args}"
     named = f", {kwargs}" if keywords else ""
-    match probe.exporter:
-        case "torchscript":
+    facts = EXPORTERS[probe.exporter]
+    match facts.makes_program, facts.traces_with_dynamo:
+        case False, _:
             script._imports["io"] = None
             named = f", kwargs={kwargs}" if keywords else ""
             ending.append(f"torch.onnx.export({given}, io.BytesIO(){named}, dynamo=False)")
-        case "export-strict":
+        case _, True:
             ending.append(f"torch.export.export({given}{named}{told}, strict=True)")
         case _:
             default = inspect.signature(torch.export.export).parameters["strict"].default
             ending.append(f"torch.export.export({given}{named}{told}{', strict=False' if default else ''})")
-    return Draft(what=what, source=script.text(ending), notes=tuple(dict.fromkeys(script.notes)))
+    return ScriptDraft(what=what, source=script.text(ending), notes=tuple(dict.fromkeys(script.notes)))
 
 
 def _stands(script: Script, call: Call) -> Iterator[tuple[int, str]]:

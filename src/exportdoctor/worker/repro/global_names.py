@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from exportdoctor.worker.describe.frames import is_user_file
+from exportdoctor.core.failure.frames import TRACER_PACKAGES, is_user_file
 from exportdoctor.worker.repro.literals import plain_code, torch_name
 from exportdoctor.worker.repro.prune import (
     top_level,
@@ -76,13 +76,11 @@ class Naming(Sheet):
                 return self.function(value)
         name = str(getattr(value, "__name__", ""))
         return f"torch.{name}" if callable(value) and getattr(torch, name, None) is value else None
-        return None
 
     @staticmethod
     def _is_foreign(module: str, value: Any) -> bool:
         """Whether it is torch's, Python's or a library's of the tracer: importable anywhere torch is."""
-        top = module.partition(".")[0]
-        if top in ("torch", "functorch", "builtins", "numpy", "sympy", "math", "typing", "collections"):
+        if module.partition(".")[0] in TRACER_PACKAGES:
             return True
         file = getattr(sys.modules.get(module), "__file__", None)
         return (file is not None and not is_user_file(file)) or module in sys.stdlib_module_names

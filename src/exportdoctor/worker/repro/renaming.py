@@ -8,7 +8,7 @@ import types
 from collections.abc import Mapping
 from typing import Any
 
-from exportdoctor.worker.describe.frames import is_user_file
+from exportdoctor.core.failure.frames import is_user_file
 from exportdoctor.worker.repro.global_names import Naming
 from exportdoctor.worker.repro.literals import expression
 from exportdoctor.worker.repro.prune import (

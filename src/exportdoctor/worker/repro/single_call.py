@@ -12,7 +12,7 @@ import torch
 
 from exportdoctor.core.probe import Probe
 from exportdoctor.targets.built import BuiltPart
-from exportdoctor.targets.eager import left_as_it_was
+from exportdoctor.targets.eager import restore_afterwards
 from exportdoctor.worker.capture.forward_hooks import Call, ModuleCalls, add_dims
 from exportdoctor.worker.capture.session import PartCapture, capture_root_only
 from exportdoctor.worker.capture.snapshot import CopyBudget, snapshot
@@ -55,7 +55,7 @@ def _first_call(
         seen.append(Call(*snapshot((given, named), budget=CopyBudget())))
         raise _Reached
 
-    with left_as_it_was(root), torch.no_grad():
+    with restore_afterwards(root), torch.no_grad():
         handle = wanted.register_forward_pre_hook(before, prepend=True, with_kwargs=True)
         own_args, own_kwargs = snapshot((args, kwargs), budget=CopyBudget(left=2**62))
         try:

@@ -14,7 +14,8 @@ import torch
 
 from exportdoctor.core.codec import decode, encode
 from exportdoctor.core.errors import StoreError
-from exportdoctor.core.outcome import Outcome
+from exportdoctor.core.exporters import EXPORTERS
+from exportdoctor.core.outcome import Outcome, OutcomeStatus
 from exportdoctor.core.probe import Probe
 from exportdoctor.worker.attempt.export_attempt import attempt
 from exportdoctor.worker.capture.session import PartCapture
@@ -52,7 +53,7 @@ def _child(part: PartCapture, probe: Probe, out: int, writer: int, *, exporting:
         recorder = Recorder(out, part.names)
         if not exporting:
             outcome = _eager(part, probe, recorder)
-        elif probe.exporter == "export-strict":
+        elif EXPORTERS[probe.exporter].traces_with_dynamo:
             outcome = attempt(part, probe)  # dynamo runs no user code that could be watched
         else:
             outcome = recorder.run(lambda: attempt(part, probe))
@@ -68,12 +69,13 @@ def _eager(part: PartCapture, probe: Probe, recorder: Recorder) -> Outcome:
     module, call = part.module_at(probe.fqn), part.calls_of(probe.fqn)[probe.call]
     with part.prepare(), torch.no_grad(), contextlib.suppress(Exception):
         recorder.run(lambda: module(*call.args, **call.kwargs))
-    return Outcome(probe=probe.id, status="passed")
+    return Outcome(probe=probe.id, status=OutcomeStatus.PASSED)
 
 
 def _ended(pid: int, pipe: int, probe: Probe) -> Outcome:
     """The child's word, or how it ended."""
-    data, fate, deadline = bytearray(), "", time.monotonic() + probe.timeout
+    data, deadline = bytearray(), time.monotonic() + probe.timeout
+    fate: OutcomeStatus | None = None
     process, base = psutil.Process(pid), psutil.Process().memory_info().rss
     worked, idle_since = 0.0, time.monotonic()
     while True:
@@ -89,9 +91,9 @@ def _ended(pid: int, pipe: int, probe: Probe) -> Outcome:
             if times.user + times.system > worked + 0.02 or process.status() == psutil.STATUS_RUNNING:
                 worked, idle_since = times.user + times.system, time.monotonic()
             if probe.memory_mb and process.memory_info().rss - base > probe.memory_mb * 2**20:
-                fate = "out_of_memory"
+                fate = OutcomeStatus.OUT_OF_MEMORY
         late = time.monotonic() > deadline or time.monotonic() - idle_since > _IDLE
-        fate = fate or ("timed_out" if late else "")
+        fate = fate or (OutcomeStatus.TIMED_OUT if late else None)
         if fate:
             os.kill(pid, signal.SIGKILL)
     os.close(pipe)
@@ -103,4 +105,4 @@ def _ended(pid: int, pipe: int, probe: Probe) -> Outcome:
             told: Outcome = decode(bytes(data), Outcome)
             return told
     sign = signal.Signals(os.WTERMSIG(status)).name if os.WIFSIGNALED(status) and not fate else None
-    return Outcome(probe=probe.id, status=fate or "crashed", signal=sign)  # type: ignore[arg-type]
+    return Outcome(probe=probe.id, status=fate or OutcomeStatus.CRASHED, signal=sign)

@@ -15,10 +15,11 @@ from typing import Any
 import msgspec
 import torch
 
-from exportdoctor.core.failure.signature import normalise
-from exportdoctor.core.protocol.export import Trouble
+from exportdoctor.core.failure.frames import frames_in_text, is_user_file
+from exportdoctor.core.failure.messages import first_line, normalise
+from exportdoctor.core.protocol.export import StageFailure
 from exportdoctor.worker.describe.describe_failure import cause_chain, describe_failure, qualified_name
-from exportdoctor.worker.describe.frames import tracebacks
+from exportdoctor.worker.describe.python_frames import tracebacks
 
 _NODE_IN_MESSAGE = (
     r"with name '([^']+)'",
@@ -27,7 +28,7 @@ _NODE_IN_MESSAGE = (
     r"Node:\s*([\w./:-]+)",
     r"node[_ ]name[:=]\s*'?([\w./:-]+)",
 )
-_FRAME = re.compile(r'File "([^"\n]+)", line (\d+), in [^\n]*(?:\n\s+([^\n]+))?')
+_LONGEST = 600  # characters of a message
 _SCOPES, _CLASSES = "pkg.torch.onnx.name_scopes", "pkg.torch.onnx.class_hierarchy"
 _STACK = "pkg.torch.onnx.stack_trace"
 
@@ -43,24 +44,26 @@ class NodeFact:
     stack: str = ""
 
 
-def describe_stage_failure(stage: str, error: BaseException, *, prefix: str = "", model: Path | None = None) -> Trouble:
+def describe_stage_failure(
+    stage: str, error: BaseException, *, prefix: str = "", model: Path | None = None
+) -> StageFailure:
     """What failed and where. `prefix` is the part's place in the whole model, `model` the file that was loaded."""
     chain = tuple(cause_chain(error))
     node = _fx_node(chain)
     fact = fx_fact(node) if node is not None else _onnx_fact(str(error), model)
     innermost = chain[-1]
-    said = statement(innermost).replace(f"{model.parent}{os.sep}" if model else os.sep + os.sep, "")
-    return _with_node(Trouble(stage=stage, exception=qualified_name(type(innermost)), message=said), fact, prefix)
+    said = first_line(innermost, _LONGEST).replace(f"{model.parent}{os.sep}" if model else os.sep + os.sep, "")
+    return with_node(StageFailure(stage=stage, exception=qualified_name(type(innermost)), message=said), fact, prefix)
 
 
-def describe_export_failure(error: BaseException, names: dict[int, str]) -> Trouble:
+def describe_export_failure(error: BaseException, names: dict[int, str]) -> StageFailure:
     """As `describe_stage_failure`, for the export itself: its frames tell the line."""
     failure = describe_failure(error, stage="export", names=names)
     culprit, first = failure.culprit, failure.exceptions[0]
-    return Trouble(
+    return StageFailure(
         stage="export",
         exception=first.type,
-        message=statement(error),
+        message=first_line(error, _LONGEST),
         op=failure.op.name if failure.op else "",
         module=failure.deepest_module or "",
         file=culprit.file if culprit else "",
@@ -70,18 +73,12 @@ def describe_export_failure(error: BaseException, names: dict[int, str]) -> Trou
     )
 
 
-def statement(error: BaseException) -> str:
-    """The first line of a message that says something."""
-    lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
-    return lines[0][:600] if lines else ""
-
-
-def same_trouble(one: Trouble, other: Trouble) -> bool:
+def same_trouble(one: StageFailure, other: StageFailure) -> bool:
     """Whether two failures are one: same stage, same exception, same op, same message but for names and numbers."""
     return _key(one) == _key(other)
 
 
-def _key(found: Trouble) -> tuple[str, str, str, str]:
+def _key(found: StageFailure) -> tuple[str, str, str, str]:
     message = re.sub(r"'[^']*'|\([\w.:/-]*\)", "<name>", re.sub(r"Load model from \S+ failed:", "", found.message))
     message = message.replace(found.node or "\0", "<name>")
     return found.stage, found.exception, found.op, normalise(message)
@@ -151,16 +148,12 @@ def _plain(name: str) -> str:
     return name.partition("@")[0].removeprefix("L['self'].")
 
 
-def with_node(found: Trouble, fact: NodeFact | None, prefix: str) -> Trouble:
-    """The failure with a node's facts."""
-    return _with_node(found, fact, prefix)
-
-
-def _with_node(found: Trouble, fact: NodeFact | None, prefix: str) -> Trouble:
+def with_node(found: StageFailure, fact: NodeFact | None, prefix: str) -> StageFailure:
+    """The failure with a node's name, op, submodule and line; as it is without a node."""
     if fact is None:
         return found
-    frames = [one for one in _FRAME.findall(fact.stack) if "/torch/" not in one[0]]
-    file, line, source = frames[-1] if frames else ("", "0", "")
+    frames = [frame for frame in frames_in_text(fact.stack) if is_user_file(frame.file)]
+    file, line, _, source = frames[-1] if frames else ("", 0, "", "")
     return msgspec.structs.replace(
         found,
         node=fact.name,
@@ -168,6 +161,6 @@ def _with_node(found: Trouble, fact: NodeFact | None, prefix: str) -> Trouble:
         module=".".join(filter(None, (prefix, fact.module))),
         module_class=fact.module_class,
         file=file,
-        line=int(line),
-        source=source.strip(),
+        line=line,
+        source=source,
     )

@@ -14,13 +14,14 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_leaves
 
+from exportdoctor.core.failure.kinds import NUMBERS_DIFFER
 from exportdoctor.core.outcome import Agreement, ExceptionFact, Failure, Frame, OpFact, Stage
 from exportdoctor.targets.eager import run_once
 from exportdoctor.worker.capture.forward_hooks import Call
 from exportdoctor.worker.describe.describe_failure import cause_chain
 from exportdoctor.worker.prove.compare_outputs import compare_outputs, tensors_in
 from exportdoctor.worker.translate.failed_node import describe_stage_failure
-from exportdoctor.worker.translate.onnx_program import check_model, drop_assertions, flat_inputs, quiet, save_model
+from exportdoctor.worker.translate.onnx_program import check_model, flat_inputs, save_model, translate
 from exportdoctor.worker.translate.onnx_session import OnnxSession
 
 
@@ -40,13 +41,13 @@ def run_later_stages(program: Any, module: torch.nn.Module, call: Call, *, to: s
     Raises StageFailed. Without values only the translation is asked: an ONNX file of fake weights cannot be run.
     """
     if to != "ort" or _fake(module, call):
-        _stage("translate", lambda: _translate(program), (), prefix)
+        _stage("translate", lambda: translate(program, optimise=False), (), prefix)
         return {"translate": "pass"}
     passed: tuple[Stage, ...] = ()
     wanted = run_once(module, (call.args, call.kwargs))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"
-        made = _stage("translate", lambda: _translate(program, optimise=True), passed, prefix)
+        made = _stage("translate", lambda: translate(program).made, passed, prefix)
         passed = ("translate",)
 
         def load() -> OnnxSession:
@@ -62,7 +63,7 @@ def run_later_stages(program: Any, module: torch.nn.Module, call: Call, *, to: s
     row = compare_outputs("the captured call", answers, tensors_in(wanted))
     if not row.holds:
         said = row.trouble or f"an output differs from eager's by {row.max_abs:.1e}, {row.tolerance:.0e} is allowed"
-        fact = ExceptionFact(type="exportdoctor.NumbersDiffer", message=said)
+        fact = ExceptionFact(type=NUMBERS_DIFFER, message=said)
         raise StageFailed("numbers", Failure(stage="numbers", exceptions=(fact,)), passed, (row,))
     return dict.fromkeys((*passed, "numbers"), "pass")
 
@@ -70,12 +71,6 @@ def run_later_stages(program: Any, module: torch.nn.Module, call: Call, *, to: s
 def _fake(module: torch.nn.Module, call: Call) -> bool:
     values = (*module.parameters(), *module.buffers(), *tree_leaves((call.args, call.kwargs)))
     return any(isinstance(value, FakeTensor) for value in values)
-
-
-def _translate(program: Any, *, optimise: bool = False) -> Any:
-    drop_assertions(program)
-    with quiet():
-        return torch.onnx.export(program, dynamo=True, verbose=False, optimize=optimise)
 
 
 def _stage(stage: Stage, work: Any, passed: tuple[Stage, ...], prefix: str, model: Path | None = None) -> Any:

@@ -15,11 +15,10 @@ from typing import Any
 import msgspec
 import torch
 
-from exportdoctor.core.protocol.export import Trouble
+from exportdoctor.core.protocol.export import StageFailure
 from exportdoctor.shims import ExportCall
 from exportdoctor.worker.capture.dim_names import all_dynamic
-from exportdoctor.worker.capture.dynamic_dims import dynamic_shapes_of
-from exportdoctor.worker.capture.flat_signature import flat_signature
+from exportdoctor.worker.capture.dynamic_dims import dynamic_shapes_of, spell_out_kwargs
 from exportdoctor.worker.capture.forward_hooks import Call, ModuleCalls, add_dims, record_calls
 from exportdoctor.worker.capture.snapshot import CopyBudget
 from exportdoctor.worker.translate.failed_node import describe_stage_failure, same_trouble
@@ -30,8 +29,8 @@ _MOST_ASKED = 6
 
 
 def find_smallest_submodule(
-    found: Trouble, call: ExportCall, *, prefix: str, opset: int, doing: Callable[[str], None]
-) -> Trouble:
+    found: StageFailure, call: ExportCall, *, prefix: str, opset: int, doing: Callable[[str], None]
+) -> StageFailure:
     """The failure with the smallest submodule that shows it alone. To be asked while the shims of `call` hold."""
     own = found.module.removeprefix(prefix).lstrip(".") if prefix else found.module
     chain = _ancestors(own)
@@ -74,7 +73,7 @@ def _call_of(call: ExportCall, calls: dict[int, ModuleCalls], path: str) -> Call
     return kept[0] if kept else None
 
 
-def _fails(module: torch.nn.Module, seen: Call, *, opset: int, stage: str) -> Trouble | None:
+def _fails(module: torch.nn.Module, seen: Call, *, opset: int, stage: str) -> StageFailure | None:
     """How a submodule fails alone, `None` where it does not."""
     at, path = "export", None
     with tempfile.TemporaryDirectory() as folder:
@@ -98,7 +97,7 @@ def _fails(module: torch.nn.Module, seen: Call, *, opset: int, stage: str) -> Tr
 
 
 def _export(module: torch.nn.Module, seen: Call) -> Any:
-    context: AbstractContextManager[None] = flat_signature(module, seen.args, seen.kwargs)
+    context: AbstractContextManager[None] = spell_out_kwargs(module, seen.args, seen.kwargs)
     with torch.no_grad(), context:
         shapes = dynamic_shapes_of(module, seen.args, seen.kwargs, all_dynamic(seen))
         return torch.export.export(module, seen.args, seen.kwargs, dynamic_shapes=shapes, strict=False)

@@ -1,31 +1,32 @@
-"""The first value of an ONNX file that differs from the exported program's: where wrong numbers begin."""
+"""The first value of an ONNX file that differs from the exported program's: where wrong numbers begin.
+
+`torch.onnx.verification.verify_onnx_program(compare_intermediates=True)` (torch 2.13) runs the model once for every
+value and never stops early; here 200 values share a run, and the search ends at the first difference.
+"""
 
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-from exportdoctor.core.protocol.export import Trouble
+from exportdoctor.core.failure.kinds import NUMBERS_DIFFER
+from exportdoctor.core.protocol.export import StageFailure
 from exportdoctor.shims import ExportCall, export_program
 from exportdoctor.worker.prove.compare_outputs import LARGEST, largest_difference
 from exportdoctor.worker.prove.input_set import InputSet
 from exportdoctor.worker.translate.failed_node import fx_fact, with_node
 from exportdoctor.worker.translate.onnx_program import flat_inputs, leaves_of_program, quiet, runnable, translate
 
-if TYPE_CHECKING:
-    from exportdoctor.worker.export.part_files import PartJob
-
 _AT_A_TIME = 200
 
 
-def first_difference(job: PartJob, call: ExportCall, one: InputSet) -> Trouble | None:
+def first_difference(call: ExportCall, one: InputSet, *, opset: int, prefix: str) -> StageFailure | None:
     """The node behind the first value that is not eager's, `None` where all values in between agree."""
-    job.doing("looking for the first value that differs")
     program = export_program(call)
     reader = copy.copy(program)
-    made = translate(program, opset=job.order.opset).made
+    made = translate(program, opset=opset).made
     inputs = call.convert(copy.deepcopy(one.inputs))
     flat = flat_inputs(reader, *inputs)
     recorder = _Recorder(runnable(made.exported_program))
@@ -39,8 +40,8 @@ def first_difference(job: PartJob, call: ExportCall, one: InputSet) -> Trouble |
         for node, answer in zip(several, answers, strict=True):
             found = _differs(node, answer, recorder.seen[node])
             if found:
-                trouble = Trouble(stage="numbers", exception="AccuracyMismatch", message=found)
-                return with_node(trouble, fx_fact(node), job.part.prefix)
+                mismatch = StageFailure(stage="numbers", exception=NUMBERS_DIFFER, message=found)
+                return with_node(mismatch, fx_fact(node), prefix)
     return None
 
 

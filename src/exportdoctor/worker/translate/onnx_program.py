@@ -1,6 +1,6 @@
-"""Makes an ONNX file of an exported program, and turns inputs of the program into inputs of the file.
+"""Translates an exported program into an ONNX file, and turns inputs of the program into inputs of the file.
 
-What an ONNX file cannot say is left out here and counted: the assertions of the program.
+ONNX has no assertions: those of the program are dropped and counted.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, TensorArgument
 from torch.utils._pytree import keystr, tree_flatten, tree_flatten_with_path, tree_unflatten
 
-from exportdoctor.core.protocol.export import Input, Written
+from exportdoctor.core.protocol.export import ExportedFile, ValueInfo
 
 _CHECKS = ("_assert_", "sym_constrain_range", "_check")
 _ABOUT_DTYPES = "_assert_tensor_metadata"
@@ -34,11 +34,14 @@ class Translated:
     dropped: int
 
 
-def translate(program: Any, *, opset: int = 0) -> Translated:
-    """Translate an exported program, whose graph is changed by it. Raises what torch.onnx raises."""
+def translate(program: Any, *, opset: int = 0, optimise: bool = True) -> Translated:
+    """Translate an exported program, whose graph is changed by it. Raises what torch.onnx raises.
+
+    `opset` 0 is torch's default; `optimise` runs onnxscript's optimizer over the result.
+    """
     dropped = drop_assertions(program)
     with quiet():
-        made = torch.onnx.export(program, dynamo=True, verbose=False, opset_version=opset or None)
+        made = torch.onnx.export(program, dynamo=True, verbose=False, opset_version=opset or None, optimize=optimise)
     return Translated(made=made, dropped=dropped)
 
 
@@ -114,17 +117,17 @@ def quiet() -> Iterator[None]:
             logger.setLevel(level)
 
 
-def save_model(made: Any, path: Path, *, external_data: bool) -> Written:
+def save_model(made: Any, path: Path, *, external_data: bool) -> ExportedFile:
     """Write the file; weights go beside it where they are more than a protobuf message may hold, or on request."""
     sizes = [value.const_value.nbytes for value in made.model.graph.initializers.values() if value.const_value]
     made.save(str(path), external_data=external_data or sum(sizes) > _INLINE_LIMIT)
     return describe_file(path, made.model)
 
 
-def describe_file(path: Path, model: Any) -> Written:
+def describe_file(path: Path, model: Any) -> ExportedFile:
     """The record of a file of this model. A data file bears the name of the ONNX file."""
     beside = tuple(sorted(one.name for one in path.parent.glob(f"{path.name}.*") if one.is_file()))
-    return Written(
+    return ExportedFile(
         name=path.name,
         bytes=path.stat().st_size + sum((path.parent / one).stat().st_size for one in beside),
         data=beside,
@@ -134,9 +137,9 @@ def describe_file(path: Path, model: Any) -> Written:
     )
 
 
-def _input(value: Any) -> Input:
+def _input(value: Any) -> ValueInfo:
     shape = tuple(size if isinstance(size, int) else str(size) for size in value.shape or ())
-    return Input(name=value.name, dtype=value.dtype.name.lower() if value.dtype else "", shape=shape)
+    return ValueInfo(name=value.name, dtype=value.dtype.name.lower() if value.dtype else "", shape=shape)
 
 
 def check_model(path: Path) -> None:

@@ -1,48 +1,55 @@
-"""An ONNX file cut into several at block boundaries, to be run one after the other, and the same merged again.
+"""Cuts an ONNX file into several at block boundaries, which run one after the other, and merges them again.
 
-Cuts lie where the next of the numbered blocks begins (`blocks.3` after `blocks.2`), as torch.onnx noted it at each
-node. What is made before a cut and needed behind it leaves one file as an output and enters a later one as an input.
+Cuts lie where the next of the numbered blocks begins (`blocks.3` after `blocks.2`), by the module names that torch.onnx
+writes to each node. A value made before a cut and used after it is an output of one file and an input of a later one.
+
+onnx's own tools do not fit (onnx 1.23): `onnx.utils.Extractor` does not see what subgraphs of If and Loop read, and
+`onnx.compose.merge_models` refuses pieces that share an input or a weight, and models of more than 2 GB.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from exportdoctor.core.errors import UsageError
-from exportdoctor.core.protocol.export import Input, Written
+from exportdoctor.core.protocol.export import ExportedFile, ValueInfo
 from exportdoctor.worker.translate.failed_node import onnx_fact
-from exportdoctor.worker.translate.onnx_program import check_model, flat_inputs
+from exportdoctor.worker.translate.onnx_program import check_model
 from exportdoctor.worker.translate.onnx_session import OnnxSession
-
-if TYPE_CHECKING:
-    from exportdoctor.worker.export.part_files import PartExport, PartJob, RunProgram
 
 _BLOCK = re.compile(r"((?:[\w.]*\.)?[A-Za-z_]\w*)\.(\d+)(?:\.|$)")
 _INLINE_LIMIT = 2**31 - 2**20
 
 
-def split_and_merge(job: PartJob, made: PartExport, path: Path, program: Any) -> None:
-    """Cut the file at `path`, note the pieces and how they run in `made`, and how they run merged again."""
-    job.doing(f"cutting it into {job.order.split} files")
-    whole = OnnxSession(path, device=job.device)
+@dataclass(frozen=True, kw_only=True)
+class SplitModel:
+    """The files that a model was cut into. Both functions take the whole model's inputs and give its outputs."""
+
+    files: list[ExportedFile]
+    run_pieces: Callable[[list[torch.Tensor]], list[torch.Tensor]]
+    run_merged: Callable[[list[torch.Tensor]], list[torch.Tensor]]
+
+
+def split_and_merge(path: Path, count: int, *, device: str, external_data: bool) -> SplitModel:
+    """Cut the file at `path` into `count` files beside it, load them, and load what they merge into again."""
+    whole = OnnxSession(path, device=device)
     names, outputs = whole.inputs, whole.outputs
-    pieces = split(path, job.order.split, external_data=job.order.external_data)
-    paths = [path.parent / piece.name for piece in pieces]
-    chain = [OnnxSession(one, device=job.device) for one in paths]
-    merged = [OnnxSession(merge(paths, outputs), device=job.device)]
-    made.files += pieces
-
-    def make_run(sessions: Sequence[OnnxSession]) -> RunProgram:
-        return lambda args, kwargs: run_chain(sessions, names, outputs, flat_inputs(program, args, kwargs))
-
-    made.runs[f"{len(pieces)} files"] = make_run(chain)
-    made.runs["merged again"] = make_run(merged)
+    files = split(path, count, external_data=external_data)
+    paths = [path.parent / file.name for file in files]
+    chain = [OnnxSession(one, device=device) for one in paths]
+    merged = [OnnxSession(merge(paths, outputs), device=device)]
+    return SplitModel(
+        files=files,
+        run_pieces=lambda given: run_chain(chain, names, outputs, given),
+        run_merged=lambda given: run_chain(merged, names, outputs, given),
+    )
 
 
 def run_chain(
@@ -55,7 +62,7 @@ def run_chain(
     return [known[name] for name in outputs]
 
 
-def split(path: Path, count: int, *, external_data: bool = False) -> list[Written]:
+def split(path: Path, count: int, *, external_data: bool = False) -> list[ExportedFile]:
     """Write the pieces beside `path`. Raises UsageError where there are not as many blocks."""
     import onnx
 
@@ -151,7 +158,7 @@ def _value(known: dict[str, Any], name: str) -> Any:
     return value
 
 
-def _write(made: Any, path: Path, *, external_data: bool) -> Written:
+def _write(made: Any, path: Path, *, external_data: bool) -> ExportedFile:
     import onnx
 
     graph = made.graph
@@ -160,7 +167,7 @@ def _write(made: Any, path: Path, *, external_data: bool) -> Written:
     onnx.save(made, str(path), save_as_external_data=large, location=f"{path.name}.data", size_threshold=1024)
     check_model(path)
     data = (f"{path.name}.data",) if path.with_name(f"{path.name}.data").exists() else ()
-    return Written(
+    return ExportedFile(
         name=path.name,
         bytes=path.stat().st_size + sum((path.parent / one).stat().st_size for one in data),
         data=data,
@@ -170,12 +177,12 @@ def _write(made: Any, path: Path, *, external_data: bool) -> Written:
     )
 
 
-def _input(value: Any) -> Input:
+def _input(value: Any) -> ValueInfo:
     import onnx
 
     kind = value.type.tensor_type
     shape = tuple(size.dim_param or size.dim_value for size in kind.shape.dim)
-    return Input(name=value.name, dtype=onnx.TensorProto.DataType.Name(kind.elem_type).lower(), shape=shape)
+    return ValueInfo(name=value.name, dtype=onnx.TensorProto.DataType.Name(kind.elem_type).lower(), shape=shape)
 
 
 def merge(paths: Sequence[Path], outputs: Sequence[str]) -> Path:

@@ -12,8 +12,8 @@ import msgspec
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
-from exportdoctor.core.protocol.export import Loss, Precision
-from exportdoctor.targets import Built, BuiltPart, Plan
+from exportdoctor.core.protocol.export import Precision, PrecisionLoss
+from exportdoctor.targets import Built, BuiltPart, Plan, build
 from exportdoctor.targets.eager import run_once
 from exportdoctor.worker import environment
 from exportdoctor.worker.prove.compare_outputs import LARGEST, largest_difference, tensors_in
@@ -47,11 +47,11 @@ def reference_for(plan: Plan) -> Reference | None:
     if plan.options.dtype not in LOW:
         return None
     options = msgspec.structs.replace(plan.options, dtype="float32")
-    built = dataclasses.replace(plan, options=options).build()  # type: ignore[type-var]
+    built = build(dataclasses.replace(plan, options=options))
     return Reference(built=built) if built.parameters * 4 < environment.available_bytes() // 2 else None
 
 
-def cost_of_dtype(reference: Reference, part: BuiltPart, one: InputSet, losses: tuple[Loss, ...]) -> Precision:
+def cost_of_dtype(reference: Reference, part: BuiltPart, one: InputSet, losses: tuple[PrecisionLoss, ...]) -> Precision:
     """Eager in the low precision beside eager in float32, both on the inputs of the low one."""
     other = dataclasses.replace(part, module=_twin(reference, part))
     inputs = tree_map(_to_float32, copy.deepcopy(one.inputs))
@@ -91,7 +91,7 @@ def _share(low: torch.Tensor, high: torch.Tensor) -> tuple[float, float]:
     return absolute, min(absolute / largest, LARGEST) if largest else 0.0
 
 
-def losses_of(program: Any, inputs: list[Any]) -> tuple[Loss, ...]:
+def losses_of(program: Any, inputs: list[Any]) -> tuple[PrecisionLoss, ...]:
     """The ops of a program at which most is lost on these inputs, in the order of the program.
 
     Each op runs twice: on low values as it is, and on float32 values that were carried along from the start.
@@ -113,7 +113,7 @@ class _Shadow(torch.fx.Interpreter):
         super().__init__(module)
         self.high: dict[torch.fx.Node, Any] = {}
         self.errors: dict[torch.fx.Node, float] = {}
-        self.found: list[Loss] = []
+        self.found: list[PrecisionLoss] = []
 
     def run_node(self, n: torch.fx.Node) -> Any:
         """The low value; the high one and its distance are noted."""
@@ -123,7 +123,9 @@ class _Shadow(torch.fx.Interpreter):
         before = max((self.errors.get(one, 0.0) for one in n.all_input_nodes), default=0.0)
         if n.op == "call_function" and self.errors[n] > before:
             fact = fx_fact(n)
-            self.found.append(Loss(node=fact.name, op=fact.op, module=fact.module, before=before, after=self.errors[n]))
+            self.found.append(
+                PrecisionLoss(node=fact.name, op=fact.op, module=fact.module, before=before, after=self.errors[n])
+            )
         for done in self.user_to_last_uses.get(n, []):
             self.high.pop(done, None)
         return low

@@ -1,0 +1,95 @@
+"""Prints errors on stderr, one line each, gives their exit codes, and saves the traceback of an internal error."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import time
+import traceback
+from pathlib import Path
+
+import click
+
+from exportdoctor.core.errors import ExitCode, ExportdoctorError, TargetError
+from exportdoctor.core.failure.messages import first_line
+from exportdoctor.store.places import data_home
+
+_STACK_LINES = 12
+
+
+def print_error(error: BaseException) -> int:
+    """Print on stderr what went wrong, in one line; returns the exit code."""
+    match error:
+        case ExportdoctorError():
+            _print_target_stack(error)
+            print_line(error.line())
+            return error.exit_code
+        case click.exceptions.NoArgsIsHelpError():
+            click.echo(error.format_message(), err=True)
+            return ExitCode.USAGE
+        case click.ClickException():
+            print_line(_click_line(error))
+            return ExitCode.USAGE
+        case KeyboardInterrupt() | click.Abort():
+            print_line("interrupted")
+            return ExitCode.INTERRUPTED
+        case SystemExit():
+            return error.code if isinstance(error.code, int) else ExitCode.INTERNAL
+        case _:
+            return _print_internal_error(error)
+
+
+def print_line(line: str) -> None:
+    """One line on stderr; a closed stderr is ignored."""
+    try:
+        print(f"exportdoctor: {line}", file=sys.stderr, flush=True)
+    except OSError:
+        return
+
+
+def _print_target_stack(error: ExportdoctorError) -> None:
+    """The last lines of the model's own traceback, if its code raised the error."""
+    stack = error.stack if isinstance(error, TargetError) else ()
+    if not stack:
+        return
+    lines = [line for entry in stack for line in entry.rstrip("\n").split("\n")]
+    left_out = len(lines) - _STACK_LINES
+    if left_out > 0:
+        lines = [f"  … {left_out} more lines", *lines[-_STACK_LINES:]]
+    try:
+        print("Traceback of the model's code:", *lines, sep="\n", file=sys.stderr)
+    except OSError:
+        return
+
+
+def _click_line(error: click.ClickException) -> str:
+    """A usage error in one line, with the command that shows the help."""
+    message = " ".join(error.format_message().split()).removesuffix(".")
+    context = getattr(error, "ctx", None)
+    return f"{message}. See: {context.command_path if context else 'exportdoctor'} --help"
+
+
+def _print_internal_error(error: BaseException) -> int:
+    """A bug of ours: one line, and the traceback in a file that can be attached to an issue."""
+    if os.environ.get("EXPORTDOCTOR_DEBUG"):
+        traceback.print_exception(error)
+    path = _write_crash_log(error)
+    first = first_line(error) or "no message"
+    print_line(f"internal error, please report it: {type(error).__name__}: {first}. Traceback: {path}")
+    return ExitCode.INTERNAL
+
+
+def _write_crash_log(error: BaseException) -> str:
+    """Write the traceback to the first folder that takes it; returns the file's path."""
+    text = "".join(traceback.format_exception(error))
+    name = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{os.getpid()}.txt"
+    text = f"command: {sys.argv}\n\n{text}"
+    for folder in (data_home() / "crashes", Path(tempfile.gettempdir())):
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / f"exportdoctor-{name}").write_text(text, encoding="utf-8")
+        except OSError:
+            continue
+        return str(folder / f"exportdoctor-{name}")
+    return "could not be saved; set EXPORTDOCTOR_DEBUG=1 to print it"

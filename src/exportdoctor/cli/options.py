@@ -1,0 +1,69 @@
+"""Options that several verbs share, and the type of an image size."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from exportdoctor.core.exporters import EXPORTERS
+
+CONTEXT: dict[str, Any] = {"help_option_names": ["-h", "--help"]}
+
+
+class ImageSizeType(click.ParamType[tuple[int, int]]):
+    """HEIGHTxWIDTH in pixels, or one number for a square."""
+
+    name = "HxW"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int]:
+        """(height, width)."""
+        if isinstance(value, tuple):
+            return value
+        height, _, width = str(value).lower().partition("x")
+        try:
+            size = int(height), int(width or height)
+        except ValueError:
+            self.fail(f"{value!r} is not a size such as 672x672", param, ctx)
+        if min(size) <= 0:
+            self.fail(f"{value!r} is not a size: both numbers must be above zero", param, ctx)
+        return size
+
+
+EXPORTER = click.option(
+    "--exporter",
+    type=click.Choice(list(EXPORTERS)),
+    default="export",
+    show_default=True,
+    help="Exporter to use.",
+)
+DEVICE = click.option(
+    "--device",
+    type=click.Choice(["auto", "cpu", "cuda"]),
+    default="auto",
+    show_default=True,
+    help="Device of the model.",
+)
+DTYPE = click.option(
+    "--dtype",
+    type=click.Choice(["auto", "float32", "float16", "bfloat16"]),
+    default="auto",
+    show_default=True,
+    help="Dtype of the weights.",
+)
+IMAGE_SIZE = click.option(
+    "--image-size", type=ImageSizeType(), metavar="HxW", help="Size of the example image, in pixels."
+)
+STATIC = click.option(
+    "--static",
+    is_flag=True,
+    help="Fix all sizes. By default batch size, sequence length and number of patches are dynamic.",
+)
+TIMEOUT = click.option(
+    "--timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="S",
+    help="Timeout for one export, in seconds. Default: 10 times the first export, at least 60.",
+)
+QUIET = click.option("--quiet", "-q", is_flag=True, help="Do not print progress.")
+JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")

@@ -1,0 +1,79 @@
+"""Whose code a frame of a stack is, by its file's name: the user's, torch's and its tracer's, Python's or our own.
+
+The user's code is everything else: the model, and the libraries that it is made of, such as transformers.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sysconfig
+from collections.abc import Iterator
+from functools import cache, lru_cache
+from importlib.util import find_spec
+from typing import NamedTuple
+
+import exportdoctor
+
+OUR_FOLDER = os.path.dirname(os.path.realpath(exportdoctor.__file__)) + os.sep
+TRACER_PACKAGES = frozenset({"torch", "functorch", "torchgen", "sympy", "mpmath", "numpy", "networkx", "optree"})
+"""Packages that torch's tracer calls into: a frame of theirs is not the user's, wherever they are installed."""
+
+_STDLIB = os.path.realpath(sysconfig.get_paths()["stdlib"]) + os.sep
+_INSTALLED = re.compile(r"[/\\](?:site|dist)-packages[/\\]([^/\\]+)")
+_TORCH_BY_NAME = re.compile(r"torch[/\\]")  # dynamo and stored stacks shorten paths so
+_ENTRANCE = re.compile(r"(?:^|[/\\])torch[/\\](?:export|onnx)[/\\]__init__\.py$")
+_QUOTED_FRAME = re.compile(r'File "([^"\n]+)", line (\d+),? in ([^\s,]+)[^\n]*(?:\n([^\n]*))?')
+
+
+@lru_cache(maxsize=4096)
+def is_user_file(path: str) -> bool:
+    """Whether code of this file is the user's. Generated code, whose file is called `<...>`, is not."""
+    if path.startswith("<") or _TORCH_BY_NAME.match(path):
+        return False
+    real = os.path.realpath(path)
+    if real.startswith((OUR_FOLDER, _torch_folder())):
+        return False
+    installed = _INSTALLED.search(real)
+    if installed:
+        return installed[1].removesuffix(".py") not in TRACER_PACKAGES
+    return not real.startswith(_STDLIB)
+
+
+@cache
+def _torch_folder() -> str:
+    """Where torch is, which a checkout of its sources has elsewhere than among the installed packages."""
+    spec = find_spec("torch")
+    return os.path.dirname(os.path.realpath(spec.origin)) + os.sep if spec and spec.origin else os.sep + os.sep
+
+
+@cache
+def is_local_file(path: str) -> bool:
+    """Whether this file is neither installed, nor Python's, nor exportdoctor's: it may change from run to run."""
+    real = os.path.realpath(path)
+    return not _INSTALLED.search(real) and not real.startswith((_STDLIB, OUR_FOLDER))
+
+
+def is_our_file(path: str) -> bool:
+    """Whether code of this file is exportdoctor's."""
+    return path.startswith(OUR_FOLDER)
+
+
+def is_entrance(path: str) -> bool:
+    """Whether a frame of this file is the call of `torch.export` or `torch.onnx` that the stack goes through."""
+    return _ENTRANCE.search(path) is not None
+
+
+class QuotedFrame(NamedTuple):
+    """A frame in the text of a stack."""
+
+    file: str
+    line: int
+    function: str
+    source: str
+
+
+def frames_in_text(text: str) -> Iterator[QuotedFrame]:
+    """The frames of a stack that is printed or quoted in `text`, in its order."""
+    for file, line, function, source in _QUOTED_FRAME.findall(text):
+        yield QuotedFrame(file, int(line), function, source.strip())

@@ -1,0 +1,111 @@
+"""Reads the messages of torch's exceptions: where the statement ends, and what differs between two sightings of it.
+
+torch appends quoted stacks and advice to what it states. The tables below list how these begin, with the torch
+releases they were seen in where it is not all of 2.1 to 2.13. Torch-free and pure.
+"""
+
+from __future__ import annotations
+
+import re
+
+LONGEST = 8_000
+"""Characters of a message that are read. A message may carry a whole graph; what it states is at its beginning."""
+
+_QUOTES = (
+    "Caused by", "User [Ss]tack", r"C\+\+ Stack", "Framework stack", "Stack from", "from user code",
+    "The following call raised", "Original traceback",
+    "For more details about this graph break",  # 2.9: a link, then the user's code
+    "Suggested fixes", "To fix the error",
+)  # fmt: skip
+_ADVICE = (
+    'For more information, run with TORCH_LOGS="dynamic"',
+    "The error above occurred when calling torch",  # torch/export/__init__.py advertises draft_export
+    r"For C\+\+ stack trace", "Set TORCHDYNAMO_VERBOSE", "You can suppress this",
+)  # fmt: skip
+_NODE = "While executing"  # says which node of the graph failed, by a name that the next attempt may not give it
+_END_OF_STATEMENT = re.compile(rf"\n\s*(?:{'|'.join((*_QUOTES, *_ADVICE))})")
+_END_OF_CONSTANT_PART = re.compile(rf"\n\s*(?:{'|'.join((*_QUOTES, *_ADVICE, _NODE))})")
+_BEGIN_OF_ADVICE = re.compile(rf"\n\s*(?:{'|'.join(_ADVICE)})")
+_FIXES = "Suggested fixes:"
+# torch repeats the expression without hints, and lists size-like symbols, of which there are mostly none
+_HINTS = re.compile(r"\s*\((?:unhinted: (?:[^()]|\([^()]*\))*|Size-like symbols: none)\)")
+
+# What to look for, and what to put in its place. Order matters: names first, then numbers.
+_VARYING = (
+    (re.compile(r"Caused by: \([^\n]*"), ""),  # torch 2.9 glues it to the line before
+    (re.compile(r"Constraints violated \([^\n]*?\)!"), "Constraints violated!"),
+    (re.compile(r"You marked \S+ as dynamic"), "You marked <input> as dynamic"),
+    (re.compile(r"(model attributes?: )[\w., ]+"), r"\1<name>"),
+    (re.compile(r"For more information, run with TORCH_LOGS=\S+"), ""),
+    (re.compile(r"\s*\((?:unhinted|Size-like symbols): [^\n]*?\)(?=[.\s]|$)"), ""),
+    (re.compile(r"0x[0-9a-fA-F]+"), "<address>"),
+    (re.compile(r"\b\d+(?:x\d+)+\b"), "<n>"),
+    (re.compile(r"(?:/[^\s:'\"()]+)+/([^\s/:'\"()]+)"), r"\1"),
+    (re.compile(r"\bL\[(['\"])[^\]]*\1\](?:\.size\(\)\[\d+\]|\[[^\]]*\]|\.\w+)*"), "<input>"),
+    (re.compile(r"\b(?:zuf|zf|[usz])\d+\b"), "<symbol>"),
+    (re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?:e-?\d+)?(?![\w.]*')"), "<n>"),
+    (re.compile(r"\b\d+\b"), "<n>"),
+    (re.compile(r"(?:<n>,\s*)+<n>"), "<n>"),
+)
+_USERS_NAMES = (
+    (re.compile(r"<class '[^']*'>"), "<class>"),
+    (re.compile(r"<function .*?(?:>|$)"), "<function>"),
+    (re.compile(r"\b(?!aten\b|prim\b)\w+::\w+"), "<op>"),
+    (re.compile(r"\b(?!aten\b|prim\b)\w+\.\w+\.default\b"), "<op>"),
+    (re.compile(r"[\w*+ ]+ = <input>"), " <dim> = <input>"),
+)
+
+
+def statement(message: str) -> str:
+    """The part of a message that says what is wrong: without quoted stacks, proposed fixes and advice."""
+    found = _END_OF_STATEMENT.search(message[:LONGEST])
+    return message[: found.start() if found else LONGEST]
+
+
+def without_advice(message: str) -> str:
+    """A message without torch's advice on how to learn more; quoted stacks and proposed fixes stay."""
+    return _BEGIN_OF_ADVICE.split(message, maxsplit=1)[0]
+
+
+def first_line(message: object, limit: int | None = None) -> str:
+    """The first line of a message that is not blank, at most `limit` characters of it; empty where there is none."""
+    lines = str(message).strip().splitlines()
+    return lines[0].strip()[:limit] if lines else ""
+
+
+def without_hints(line: str) -> str:
+    """A line of a message without what torch adds in brackets to an expression with unbacked symbols."""
+    return _HINTS.sub("", line).strip()
+
+
+def suggested_fixes(message: str) -> list[str]:
+    """The lines `name = value` that torch proposes for the dynamic shapes."""
+    block = message.partition(_FIXES)[2].strip().split("\n\n")[0]
+    return [line.strip() for line in block.splitlines() if " = " in line]
+
+
+def normalise(message: str) -> str:
+    """The part of a message that is the same each time the same failure occurs, at most 600 characters.
+
+    Left out are symbol names, sizes, addresses, folders, line numbers, and what follows the statement.
+    """
+    found = _END_OF_CONSTANT_PART.search(message)
+    message = message[: found.start()] if found else message
+    for pattern, replacement in _VARYING:
+        message = pattern.sub(replacement, message)
+    # one line for each dimension, say, is the same failure however many there are
+    lines = dict.fromkeys(" ".join(line.split()) for line in message.splitlines())
+    return " ".join(filter(None, lines))[:600]
+
+
+def without_names(message: str) -> str:
+    """A normalised message without what depends on how the user names things.
+
+    Dynamo's messages have a headline, and then an explanation that quotes the user's code: of that the first name
+    of a construct is kept.
+    """
+    headline, _, explanation = normalise(message).partition(" Explanation: ")
+    text = " ".join([headline, *re.findall(r"`(\w+)`", explanation)[:1]])
+    for pattern, replacement in _USERS_NAMES:
+        text = pattern.sub(replacement, text)
+    return text

@@ -1,0 +1,48 @@
+"""The shapes that all three worker protocols share: a reply, and the refusal that stands for an error in the worker."""
+
+from __future__ import annotations
+
+import traceback
+from typing import Literal
+
+import msgspec
+
+from exportdoctor.core.errors import ExitCode, ExportdoctorError, TargetError, UsageError
+
+
+class Reply(msgspec.Struct, frozen=True, kw_only=True, tag_field="say"):
+    """One line from a worker process."""
+
+
+class Refused(Reply, frozen=True, kw_only=True, tag="refused"):
+    """Why there is no answer. `stack` is a traceback, one line each.
+
+    `fault` is what must change: the request (`usage`), the target's own code (`target`) or exportdoctor (`internal`).
+    """
+
+    message: str
+    hint: str = ""
+    fault: Literal["usage", "target", "internal"] = "usage"
+    stack: tuple[str, ...] = ()
+
+    @classmethod
+    def from_error(cls, error: Exception) -> Refused:
+        """The refusal that a worker sends in place of `error`."""
+        if isinstance(error, TargetError):
+            return cls(message=error.message, hint=error.hint, fault="target", stack=error.stack)
+        if isinstance(error, ExportdoctorError):
+            fault: Literal["usage", "internal"] = "usage" if error.exit_code == ExitCode.USAGE else "internal"
+            return cls(message=error.message, hint=error.hint, fault=fault)
+        stack = tuple("".join(traceback.format_exception(error)).splitlines())
+        return cls(message=f"{type(error).__name__}: {error}", fault="internal", stack=stack)
+
+    def to_error(self) -> ExportdoctorError:
+        """The error to raise here: UsageError, TargetError, or ExportdoctorError where the worker failed."""
+        match self.fault:
+            case "usage":
+                return UsageError(self.message, hint=self.hint)
+            case "target":
+                return TargetError(self.message, hint=self.hint, stack=self.stack)
+            case "internal":
+                hint = self.hint or "\n".join(self.stack)[-2000:]
+                return ExportdoctorError(f"The worker failed: {self.message}", hint=hint)

@@ -1,0 +1,169 @@
+"""Cuts a script to what its failure needs, by data flow: one candidate that saves the reducer most of its questions.
+
+The analysis is rough: whether the cut script still fails is for the verdict to say.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
+
+from exportdoctor.reduce.source.names import is_self
+
+
+def slice_backward(source: str, lines: AbstractSet[int]) -> str:
+    """`source` with, in each function on the failing stack, only the failing statement and what it depends on.
+
+    `lines` are those of the stack's frames in this very source; functions and classes that nothing names any more are
+    dropped.
+    """
+    tree = ast.parse(source)
+    if lines:
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef) and _holds(node.body, lines):
+                node.body = _keep_needed(node.body, lines, set())
+                _drop_unread_parameters(node, tree)
+    return ast.unparse(ast.fix_missing_locations(_without_unused(tree)))
+
+
+def _drop_unread_parameters(function: ast.FunctionDef, tree: ast.Module) -> None:
+    """Drop the parameters that a cut function no longer reads where each call names them, so that callers are cut too.
+
+    What computed them goes with the next cut.
+    """
+    if function.name in ("forward", "__init__"):
+        return
+    read = {name for statement in function.body for name in _reads(statement)}
+    calls = [
+        node for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in (function.name, f"self.{function.name}")
+    ]  # fmt: skip
+    named = {keyword.arg for call in calls for keyword in call.keywords}
+    given = max((len(call.args) for call in calls), default=0) + 1
+    optional = function.args.defaults
+    required = len(function.args.args) - len(optional)
+    kept = [
+        (one, optional[place - required] if place >= required else None)
+        for place, one in enumerate(function.args.args)
+        if place < given or one.arg in read or (one.arg not in named and place < required)
+    ]
+    dropped = {one.arg for one in function.args.args} - {one.arg for one, _ in kept}
+    function.args.args = [one for one, _ in kept]
+    function.args.defaults = [default for _, default in kept if default is not None]
+    for call in calls:
+        call.keywords = [keyword for keyword in call.keywords if keyword.arg not in dropped]
+
+
+def _holds(body: Iterable[ast.stmt], lines: AbstractSet[int]) -> bool:
+    return any(one.lineno <= line <= (one.end_lineno or one.lineno) for one in body for line in lines)
+
+
+def _keep_needed(body: list[ast.stmt], lines: AbstractSet[int], wanted: set[str]) -> list[ast.stmt]:
+    """The statements up to the failing one that it or a kept one needs; `wanted` grows by the names they read."""
+    place = next((i for i, one in enumerate(body) if _holds([one], lines)), len(body) - 1)
+    failing = body[place]
+    kept = [_narrow(failing, lines, wanted)]
+    for statement in reversed(body[:place]):
+        if _writes(statement) & wanted:
+            wanted |= _reads(statement)
+            kept.insert(0, statement)
+    return kept
+
+
+def _narrow(statement: ast.stmt, lines: AbstractSet[int], wanted: set[str]) -> ast.stmt:
+    """A block that holds the failing statement, cut inside; its head keeps what it reads."""
+    for name in ("body", "orelse", "finalbody"):
+        inner = getattr(statement, name, None)
+        if isinstance(inner, list) and inner and isinstance(inner[0], ast.stmt) and _holds(inner, lines):
+            setattr(statement, name, _keep_needed(inner, lines, wanted))
+    wanted |= _reads(statement)
+    return statement
+
+
+def _reads(statement: ast.AST) -> set[str]:
+    """NameUse and attributes of `self` that a statement reads."""
+    return {node.id for node in ast.walk(statement) if isinstance(node, ast.Name)} - {"self"} | {
+        f".{node.attr}" for node in ast.walk(statement) if isinstance(node, ast.Attribute) and is_self(node.value)
+    }
+
+
+def _writes(statement: ast.AST) -> set[str]:
+    """NameUse and attributes of `self` that it may change, by assignment or by a method call on them."""
+    found: set[str] = set()
+    for node in ast.walk(statement):
+        match node:
+            case ast.Name(id=name, ctx=ast.Store() | ast.Del()):
+                found.add(name)
+            case ast.FunctionDef(name=name):
+                found.add(name)
+            case ast.Attribute(value=value, attr=name, ctx=ast.Store()) if is_self(value):
+                found.add(f".{name}")
+            case ast.Subscript(value=ast.Name(id=name), ctx=ast.Store()):
+                found.add(name)
+            case ast.Attribute(value=ast.Name(id=name), ctx=ast.Store()):
+                found.add(name)
+            case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Name(id=name)))):
+                found.add(name)
+    return found
+
+
+def _without_unused(tree: ast.Module) -> ast.Module:
+    """Without undecorated top-level definitions, assignments and attributes that nothing names."""
+    while True:
+        before = ast.unparse(tree)
+        attributes = {
+            node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)
+        } | {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+        for owner in [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]:
+            for method in [
+                part for part in owner.body if isinstance(part, ast.FunctionDef) and part.name == "__init__"
+            ]:
+                method.body = [one for one in method.body if _is_set_for(one, attributes)] or [ast.Pass()]
+        _drop_uncalled_methods(tree)
+        tree.body = [one for one in tree.body if _is_used(one, tree)]
+        if ast.unparse(tree) == before:
+            return tree
+
+
+def _drop_uncalled_methods(tree: ast.Module) -> None:
+    """Drop methods, all of one name at once, that nothing but methods of that name mentions."""
+    classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    methods = [part for owner in classes for part in owner.body if isinstance(part, ast.FunctionDef)]
+    everything = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute | ast.Constant)]
+    for name in {one.name for one in methods} - {"forward"}:
+        if name.startswith("__"):
+            continue
+        own = {node for method in methods if method.name == name for node in ast.walk(method)}
+        others = (node for node in everything if node not in own)
+        if not any(getattr(node, "attr", getattr(node, "value", None)) == name for node in others):
+            for owner in classes:
+                owner.body = [part for part in owner.body if getattr(part, "name", None) != name] or [ast.Pass()]
+
+
+def _is_set_for(statement: ast.stmt, attributes: set[str]) -> bool:
+    """Whether a statement of `__init__` does more than to set an attribute that nothing reads."""
+    asked_for = "parameters" in attributes and "torch.nn.Parameter(" in ast.unparse(statement)
+    return asked_for or _set_attribute(statement) in (None, *attributes)
+
+
+def _set_attribute(statement: ast.stmt) -> str | None:
+    match statement:
+        case ast.Assign(targets=[ast.Attribute(value=value, attr=name)]) if is_self(value):
+            return name
+    return None
+
+
+def _is_used(statement: ast.stmt, tree: ast.Module) -> bool:
+    match statement:
+        case ast.FunctionDef(name=name, decorator_list=[]) | ast.ClassDef(name=name, decorator_list=[]):
+            names = {name}
+        case ast.Assign(targets=[ast.Name(id=name)]):
+            names = {name}
+        case ast.Import(names=[ast.alias(name=name, asname=None)]):
+            names = {name.partition(".")[0]}
+        case _:
+            return True
+    others = [one for one in tree.body if one is not statement]
+    read = {node.id for one in others for node in ast.walk(one) if isinstance(node, ast.Name)}
+    return bool(names & read)

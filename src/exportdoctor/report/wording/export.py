@@ -1,0 +1,159 @@
+"""Sentences about an export: what was written, how it compares with eager, and what failed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+from exportdoctor.core.outcome import Agreement
+from exportdoctor.core.protocol.export import (
+    ExportedFile,
+    ExportRequest,
+    ExportResult,
+    Precision,
+    PrecisionLoss,
+    StageFailure,
+    ValueInfo,
+)
+from exportdoctor.report.wording.pieces import count, file_size
+
+_VERDICTS = {
+    "proved": "Verified: {comparisons} with unpatched eager in {engine}.",
+    "specialised": "Correct only at the traced sizes: matches eager there, but not at {wrong}.",
+    "differs": "Rejected: it runs, but its outputs differ from eager. No file was written.",
+    "fails": "No file was written.",
+}
+_STAGES = {
+    "export": "torch.export fails",
+    "load": "the file was written, but cannot be loaded",
+    "translate": "torch.onnx cannot translate the program",
+    "check": "the ONNX checker rejects the file",
+    "run": "the file was loaded, but fails when it runs",
+    "numbers": "its outputs differ from eager",
+}
+_FINITE = 1e300
+_MOST_VALUES = 6  # inputs or outputs in a line
+
+
+class ShimFacts(Protocol):
+    """What is said of a shim."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def soundness(self) -> str: ...
+    @property
+    def precondition(self) -> str: ...
+
+
+def export_headline(order: ExportRequest, handed: ExportResult) -> str:
+    """Target, part, and what they were built with."""
+    facts = [order.target.ref, order.part, _weights(handed.weights), handed.dtype, handed.device]
+    packages = ("torch", "transformers", *(("onnxruntime",) if order.to == "onnx" else ()))
+    facts += [f"{name} {handed.environment[name]}" for name in packages if name in handed.environment]
+    return " · ".join(fact for fact in facts if fact)
+
+
+def _weights(name: str) -> str:
+    return f"{name} weights" if name in ("random", "checkpoint") else f"weights {name}"
+
+
+def export_lines(order: ExportRequest, handed: ExportResult, shims: Sequence[ShimFacts]) -> list[str]:
+    """Everything but the headline."""
+    used = [shim for shim in shims if shim.id in handed.shims]
+    lines = [f"  {'shims':<8}{', '.join(f'{shim.id} ({shim.soundness})' for shim in used) or 'none needed'}"]
+    lines += [f"  {'':<8}{shim.id} is valid only if {shim.precondition}" for shim in used if shim.precondition]
+    for one in handed.files:
+        lines += _file(one, handed, titled=len(handed.files) < 3)
+    width = max((len(row.inputs) for row in handed.numbers), default=0)
+    lines += [_row(row, width) for row in handed.numbers]
+    if handed.precision is not None:
+        lines += [f"  {line}" for line in _precision(handed.precision)]
+    lines += [f"  note    {note}" for note in handed.notes]
+    if handed.imports and not shims:
+        lines.append(f"  note    import {', '.join(handed.imports)} before torch.export.load")
+    if handed.trouble is not None:
+        lines += [f"  {line}" for line in _trouble(handed.trouble)]
+        if handed.trouble.stage == "export":
+            lines.append(f"  To search for shims: exportdoctor scan {order.target.ref} --part {order.part}")
+    return [*lines, f"  {_verdict(handed)}"]
+
+
+def _file(one: ExportedFile, handed: ExportResult, *, titled: bool) -> Iterator[str]:
+    opset = f", opset {handed.opset}" if handed.opset else ""
+    data = f", weights in {', '.join(one.data)}" if one.data else ""
+    yield f"  {'file':<8}{one.name}, {file_size(one.bytes)}, {one.nodes} nodes{opset}{data}"
+    for word, values in (("in", one.inputs), ("out", one.outputs)):
+        if titled and values:
+            more = f" and {len(values) - _MOST_VALUES} more" if len(values) > _MOST_VALUES else ""
+            yield f"  {word:<8}{', '.join(map(_value, values[:_MOST_VALUES]))}{more}"
+
+
+def _value(value: ValueInfo) -> str:
+    return f"{value.name} {value.dtype}[{', '.join(map(str, value.shape))}]"
+
+
+def _number(value: float) -> str:
+    """A difference; it is huge where one side is not finite."""
+    return "not finite" if value > _FINITE else f"{value:.1e}"
+
+
+def _row(row: Agreement, width: int) -> str:
+    lead = f"  {'✓' if row.holds else '✗'} {row.inputs:<{width}}  "
+    if row.trouble:
+        return lead + row.trouble
+    if row.tolerance == 0:  # integers
+        return lead + ("same as eager" if row.holds else f"{row.max_abs:.0f} differ")
+    tolerance = f"tolerance {row.tolerance:.1e}"
+    return f"{lead}max |Δ| {_number(row.max_abs)}, relative {_number(row.max_rel)}, {tolerance}"
+
+
+def agreement_cell(row: Agreement) -> str:
+    """A comparison with eager, in a cell of a Markdown table."""
+    if row.trouble:
+        return row.trouble.replace("|", "\\|")
+    return f"largest difference {row.max_abs:.2g}, relative {row.max_rel:.2g}, tolerance {row.tolerance:.2g}"
+
+
+def _precision(found: Precision) -> Iterator[str]:
+    left = f", {found.share:.1e} of the largest value: about {found.digits:g} digits remain" if found.digits else ""
+    yield f"{found.dtype} compared with float32, both in eager: max |Δ| {_number(found.max_abs)}{left}"
+    if found.overflow is not None:
+        yield f"  not finite from {_at(found.overflow)} on"
+    for loss in found.losses:
+        yield f"  largest loss at {_at(loss)}: error {loss.before:.1e} before, {loss.after:.1e} after"
+
+
+def _at(loss: PrecisionLoss) -> str:
+    return f"{loss.node} ({loss.op}) in {loss.module or 'the part itself'}"
+
+
+def _trouble(found: StageFailure) -> Iterator[str]:
+    yield f"✗ {_STAGES.get(found.stage, found.stage)}: {found.exception.rpartition('.')[2]}: {found.message}"
+    if found.node:
+        yield f"  at {found.node} ({found.op}), from {_owner(found)}"
+    elif found.module:
+        yield f"  in {_owner(found)}"
+    if found.file:
+        where = f" in {found.where}" if found.where else ""
+        yield f"  {found.file}:{found.line}{where}"
+    if found.source:
+        yield f"      {found.source}"
+    if found.alone is not None:
+        yield f"  smallest submodule that fails in the same way on its own: {found.alone}"
+    elif found.asked:
+        yield f"  {count(found.asked, 'submodule')} exported separately; none of them fails in the same way"
+
+
+def _owner(found: StageFailure) -> str:
+    kind = f" ({found.module_class})" if found.module_class else ""
+    return f"{found.module or 'the part itself'}{kind}"
+
+
+def _verdict(handed: ExportResult) -> str:
+    wrong = [row.inputs for row in handed.numbers if not row.holds]
+    return _VERDICTS[handed.verdict].format(
+        comparisons=count(len(handed.numbers), "comparison"),
+        engine=handed.ran_in,
+        wrong="; ".join(wrong[:3]),
+    )

@@ -1,0 +1,114 @@
+"""Sentences about a prescription: which shims make a part export, and how that was verified."""
+
+from __future__ import annotations
+
+from exportdoctor.core.report import Alternative, PartRecord, Prescription, Proof, Report
+from exportdoctor.report.wording.pieces import count
+
+EXPORT_LABEL = "Export it with: "
+_SOUNDNESS = {
+    "exact": "exact",
+    "signature": "changes the inputs",
+    "precondition": "under a condition",
+    "specialised": "fixes sizes or values",
+    "opaque": "leaves a custom op",
+    "unsound": "unsound",
+}
+
+
+def soundness(kind: str) -> str:
+    """What a class of soundness means, in a few words."""
+    return _SOUNDNESS.get(kind, kind)
+
+
+def cure(part: PartRecord) -> str:
+    """What the prescription does for a part; empty where there is none."""
+    found = part.prescription
+    if found is None:
+        return ""
+    does = "exports" if part.verdict == "cured" else "gets further"
+    return f"{does} with {count(len(found.shims), 'shim')} ({soundness(found.soundness)})"
+
+
+def cure_title(part: PartRecord) -> str:
+    """The heading above a part's prescription."""
+    return f"How to export {part.name}" if part.verdict == "cured" else f"How {part.name} gets further"
+
+
+def proof(found: Prescription | None) -> str:
+    """The differences to eager that were measured; empty where there are none."""
+    return _proof_figures(found.proof if found else None)
+
+
+def _proof_figures(shown: Proof | None) -> str:
+    """The largest difference to eager, and on how many input sets; empty where nothing was compared."""
+    if shown is None:
+        return ""
+    where = f"on {count(shown.inputs_tried, 'input set')}"
+    if shown.max_abs_diff is None:
+        return shown.on or where
+    return f"max |Δ| {_small(shown.max_abs_diff)} {where}"
+
+
+def _small(value: float) -> str:
+    return f"{value:.0e}" if value else "0"
+
+
+def prescription(part: PartRecord, report: Report) -> tuple[str, ...]:
+    """What to do so that the part exports, and how that was verified; nothing where there is no prescription."""
+    found = part.prescription
+    if found is None:
+        return ()
+    sentences = []
+    for number, step in enumerate(found.steps, start=1):
+        condition = f" Valid only if {step.precondition}." if step.precondition else ""
+        sentences.append(f"{number}. {step.shim} ({soundness(step.soundness)}): {step.title}.{condition}")
+    if found.proof is not None and found.proof.max_abs_diff is not None:
+        sentences.append(_proof_sentence(found.proof))
+    sentences += map(_alternative, found.alternatives)
+    if part.verdict == "cured":
+        sentences.append(f"{EXPORT_LABEL}{export_command(part, report)}")
+    return tuple(sentences)
+
+
+def prescription_code(part: PartRecord) -> str:
+    """The prescription as Python to paste; empty where there is none. The reader supplies `inputs` and `shapes`."""
+    if part.prescription is None:
+        return ""
+    root = part.modules[0].fqn if part.modules else ""
+    names = "".join(f'    find("{shim}"),\n' for shim in part.prescription.shims)
+    return (
+        "from exportdoctor.shims import ExportCall, apply_shims, export_program, find\n\n"
+        f"call = ExportCall(module={f'model.{root}' if root else 'model'}, kwargs=inputs, dynamic_shapes=shapes)\n"
+        f"shims = [\n{names}]\n"
+        "with apply_shims(shims, call) as given:\n"
+        "    program = export_program(given)\n"
+        "outputs = program.module()(**given.convert(((), other_inputs))[1])"
+    )
+
+
+def _alternative(other: Alternative) -> str:
+    """Another set of shims that works, and why it was not chosen."""
+    figures = _proof_figures(other.proof)
+    shown = f" Verified on {other.proof.on}: {figures}." if other.proof is not None and figures else ""
+    conditions = "".join(
+        f" {step.shim} is valid only if {step.precondition}." for step in other.steps if step.precondition
+    )
+    return f"Alternative: {' + '.join(other.shims)} ({soundness(other.soundness)}), {other.why}.{shown}{conditions}"
+
+
+def _proof_sentence(proof: Proof) -> str:
+    sets = f"on {count(proof.inputs_tried, 'input set')} (different sizes and values)"
+    if not proof.max_abs_diff:
+        return f"Verified on {proof.on}: outputs match unpatched eager exactly {sets}."
+    allowed = f" (tolerance {_small(proof.tolerance)})" if proof.tolerance else ""
+    difference = f"by at most {_small(proof.max_abs_diff)}{allowed}"
+    return f"Verified on {proof.on}: outputs differ from unpatched eager {difference} {sets}."
+
+
+def export_command(part: PartRecord, report: Report) -> str:
+    """The command that applies the prescription and writes the program; fake weights have no values to write."""
+    weights = " --weights FOLDER" if report.target.weights == "fake" else ""
+    chosen = f" --part {part.name}" if len(report.parts) > 1 or part.name != "default" else ""
+    name = "model" if part.name == "default" else part.name
+    return f"exportdoctor export {report.target.ref}{chosen}{weights} --to pt2 -o {name}.pt2"

@@ -1,0 +1,151 @@
+"""Sentences about a scan: what was scanned, the verdicts, what it cost, how far it is."""
+
+from __future__ import annotations
+
+from exportdoctor.core import events as ev
+from exportdoctor.core.probe import Probe
+from exportdoctor.core.protocol.scan import SMALL_MODEL
+from exportdoctor.core.report import FAILING, PartRecord, Report
+from exportdoctor.core.run_state import RunState
+from exportdoctor.report.wording.findings import culprit_line
+from exportdoctor.report.wording.pieces import count, duration, finding_count, parameters
+
+_SHARE_FOR_AN_ESTIMATE = 0.05  # of the modules; an earlier estimate of the time left is too far off
+
+
+def headline(report: Report) -> tuple[str, ...]:
+    """What was scanned, and with which packages: the pieces of a report's first line."""
+    target = report.target
+    pieces = [target.ref or report.run or "a run"]
+    if target.parameters:
+        pieces.append(parameters(target.parameters) + _weights(target.weights))
+    pieces += [piece for piece in (target.device, target.dtype) if piece]
+    pieces += [f"{name} {report.environment[name]}" for name in ("torch", "transformers") if name in report.environment]
+    return tuple(pieces)
+
+
+def _weights(kind: str) -> str:
+    """What the weights are; nothing for those of a user's own module."""
+    return {"": "", "as built": "", "checkpoint": ", checkpoint weights"}.get(kind, f", {kind} weights")
+
+
+def verdict(part: PartRecord, findings: int) -> str:
+    """A part's verdict in a few words."""
+    if not part.complete:
+        return f"cut off, {finding_count(findings)} so far"
+    if part.only:
+        scanned = part.only[0] if len(part.only) == 1 else count(len(part.only), "submodule")
+        return f"only {scanned}: {finding_count(findings) if findings else 'exports as is'}"
+    match part.verdict:
+        case "passes":
+            return "exports as is"
+        case "cured":
+            return finding_count(findings)
+        case _:
+            return finding_count(findings) if findings else "fails"
+
+
+def coverage(part: PartRecord) -> str:
+    """How many modules there are, and how each got its verdict."""
+    by = [module.evidence for module in part.modules]
+    pieces = [f"{part.asked or by.count('asked')} tried"]
+    if identical := by.count("equal"):
+        pieces.append(f"{identical} identical to one of those")
+    if inside := by.count("parent"):
+        pieces.append(f"{inside} covered by a passing parent")
+    return f"{count(part.called, 'module')}: {', '.join(pieces)}"
+
+
+def cost(report: Report) -> str:
+    """What the run took."""
+    stats = report.stats
+    cached = f" ({stats.answered_from_cache} from the cache)" if stats.answered_from_cache else ""
+    pieces = [count(stats.probes, "attempt") + cached, duration(stats.seconds)]
+    if stats.peak_rss_mb:
+        pieces.append(f"peak memory {stats.peak_rss_mb / 1024:.2g} GiB")
+    return ", ".join(pieces)
+
+
+def cut_off_note(report: Report) -> str:
+    """How to continue a run that was cut off; empty for a complete one."""
+    return "" if report.complete else f"This run was cut off. Continue with: {resume_command(report.run)}"
+
+
+def resume_command(run: str) -> str:
+    """The command that continues a run."""
+    return f"exportdoctor scan --resume {run}"
+
+
+def probe_note(probe: Probe) -> str:
+    """How a module is exported where that is not the plain way; else empty."""
+    how = []
+    if probe.shims:
+        how.append(f"with {' + '.join(probe.shims)}")
+    if probe.part.endswith(SMALL_MODEL):
+        how.append("on a small model")
+    if probe.opaque:
+        how.append("with its children replaced")
+    if probe.dynamic is not None:
+        how.append(f"with {', '.join(probe.dynamic)} dynamic" if probe.dynamic else "with all sizes fixed")
+    return ", ".join(how)
+
+
+def progress_counts(state: RunState) -> str:
+    """How far a run is: the parts in progress, modules with a verdict, attempts, failures."""
+    parts = tuple(state.parts.values())
+    if not parts:
+        return state.step or "starting"
+    judged, called = _judged_modules(state)
+    # copied first: the live display reads this while the scan goes on
+    failing = sum(1 for part in parts for verdict in list(part.judged.values()) if verdict.status in FAILING)
+    pieces = (
+        ", ".join(part.captured.part for part in parts if part.finished is None) or "finishing",
+        f"{judged} of {count(called, 'module')}",
+        count(len(state.answers), "attempt"),
+        finding_count(len(state.findings)) if state.findings else f"{failing} failing",
+    )
+    return " · ".join(pieces)
+
+
+def time_left(state: RunState, elapsed: float) -> str:
+    """`~40 s left` for a run that has taken `elapsed` seconds; empty while there is no basis for an estimate."""
+    judged, called = _judged_modules(state)
+    left = remaining_seconds(judged / max(1, called), elapsed)
+    return "" if left is None else f"~{duration(left)} left"
+
+
+def remaining_seconds(share: float, elapsed: float) -> float | None:
+    """Seconds left if the other modules get their verdicts at the same pace; None if too few have one.
+
+    `share` is the share of modules with a verdict. The search for shims comes after that and is not included.
+    """
+    return elapsed * (1 - share) / share if _SHARE_FOR_AN_ESTIMATE <= share < 1 else None
+
+
+def _judged_modules(state: RunState) -> tuple[int, int]:
+    """How many modules have a verdict, of how many that are called."""
+    parts = tuple(state.parts.values())
+    called = [(part, fact.fqn) for part in parts for fact in part.captured.modules if fact.calls]
+    return sum(1 for part, fqn in called if fqn in part.judged), len(called)
+
+
+def event_line(event: ev.AnyEvent, state: RunState) -> str | None:
+    """The line that progress shows for an event; None for most of them. `state` includes the event."""
+    match event:
+        case ev.RunStarted():
+            return f"run {event.run}"
+        case ev.RunResumed():
+            return f"resumed with {count(len(state.answers), 'known result')}"
+        case ev.Stepped() | ev.Noted():
+            return event.text
+        case ev.TargetOpened(opened=opened):
+            return f"built: {parameters(opened.parameters)} on {opened.device}, {opened.dtype}"
+        case ev.PartCaptured(captured=captured):
+            return f"{captured.part}: {sum(1 for fact in captured.modules if fact.calls)} modules captured"
+        case ev.FindingMade(finding=finding):
+            return f"{finding.id}  {culprit_line(finding)}"
+        case ev.PartFinished():
+            here = sum(1 for finding in state.findings.values() if finding.part == event.part)
+            return f"{event.part}: {event.verdict}, {finding_count(here)}, {duration(event.seconds)}"
+        case _:
+            return None

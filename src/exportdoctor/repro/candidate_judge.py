@@ -1,0 +1,53 @@
+"""Judges candidate scripts of one bug: each runs in a process of its own, and only the same bug is interesting."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from exportdoctor.core.outcome import Outcome
+from exportdoctor.reduce import Verdict
+from exportdoctor.repro.candidate_runner import Bench
+from exportdoctor.repro.repro_signature import Trait, verdict
+from exportdoctor.repro.verdict_log import VerdictLog
+
+
+def ignore_failure(source: str, outcome: Outcome) -> None:
+    """An `on_other_failure` that does nothing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CandidateJudge:
+    """Compares what a candidate shows with `wanted`. Any thread may ask.
+
+    With `eager` a candidate must also run without export, as the user's model does. `on_other_failure` is called with
+    each candidate that fails in another way, and how it ended.
+    """
+
+    bench: Bench
+    wanted: Trait
+    exporter: str
+    log: VerdictLog
+    eager: bool = False
+    on_other_failure: Callable[[str, Outcome], None] = ignore_failure
+
+    def with_eager(self, eager: bool) -> CandidateJudge:
+        """The same, with or without the condition that a candidate runs in eager mode."""
+        return replace(self, eager=eager)
+
+    def __call__(self, source: str) -> Verdict:
+        """The verdict of one candidate; from the log where it has one."""
+        key = f"{self.eager} {source}"
+        found = self.log.verdict_of(key)
+        if found is None:
+            found = self.rerun(source)
+            self.log.note(key, found)
+        return found
+
+    def rerun(self, source: str) -> Verdict:
+        """The verdict of one run of a candidate, whatever the log has."""
+        outcome = self.bench.run(source, eager=self.eager)
+        found = verdict(self.wanted, outcome, exporter=self.exporter)
+        if found is Verdict.UNKNOWN:
+            self.on_other_failure(source, outcome)
+        return found

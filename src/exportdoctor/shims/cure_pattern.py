@@ -1,0 +1,70 @@
+"""Patterns of failures that a shim may cure, and what they are matched against.
+
+A match proposes a shim; only an attempt under the shim shows whether it cures the failure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from exportdoctor.core.failure.kinds import FailureKind
+from exportdoctor.core.outcome import Failure, Frame
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """A failure as patterns see it.
+
+    Lines are `file:function: source`; `born` are the lines that created unbacked symbols.
+    """
+
+    kind: FailureKind
+    exporter: str = "export"
+    messages: tuple[str, ...] = ()
+    lines: tuple[str, ...] = ()
+    born: tuple[str, ...] = ()
+
+
+def seen_in_failure(failure: Failure, *, kind: FailureKind, exporter: str = "export") -> Seen:
+    """What an outcome's failure shows."""
+    return Seen(
+        kind=kind,
+        exporter=exporter,
+        messages=tuple(f"{fact.name}: {fact.message}" for fact in failure.exceptions),
+        lines=_lines(failure.frames),
+        born=_lines(origin.frame for origin in failure.origins if origin.frame is not None),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cure:
+    """A pattern: everything that is given must match. Empty `kinds` or `exporters` match any.
+
+    `kinds` are values of `FailureKind`, written as strings.
+    `message` and `where` are regular expressions, searched in the exceptions' messages and in the lines of the stack or
+    of symbol origins.
+    """
+
+    kinds: tuple[str, ...] = ()
+    message: str = ""
+    where: str = ""
+    exporters: tuple[str, ...] = ()
+
+    def matches(self, seen: Seen) -> bool:
+        """Whether the failure has everything that the pattern requires."""
+        return (
+            (not self.kinds or seen.kind in self.kinds)
+            and (not self.exporters or seen.exporter in self.exporters)
+            and (not self.message or _any(self.message, seen.messages))
+            and (not self.where or _any(self.where, (*seen.lines, *seen.born)))
+        )
+
+
+def _any(pattern: str, texts: Sequence[str]) -> bool:
+    return any(re.search(pattern, text, re.S) for text in texts)
+
+
+def _lines(frames: Iterable[Frame]) -> tuple[str, ...]:
+    return tuple(f"{frame.file}:{frame.function}: {frame.source.strip()}" for frame in frames)

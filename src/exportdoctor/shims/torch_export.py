@@ -1,0 +1,103 @@
+"""The only place that hands an export call to torch, with its options, and that spells out a forward's keywords."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from typing import Any
+
+from exportdoctor.core.failure.messages import suggested_fixes
+from exportdoctor.core.patch_attribute import patch_attribute
+from exportdoctor.shims.export_call import ExportCall, shapes_by_name
+
+_ROUNDS = 4
+"""One fix can bring the next to light; torch.onnx stops after one."""
+
+
+def export_program(call: ExportCall) -> Any:
+    """The `ExportedProgram` of this call. Raises what torch raises."""
+    if call.options.suggested_fixes == "none":
+        return _export(call)
+    for _ in range(_ROUNDS):
+        try:
+            return _export(call)
+        except Exception as error:
+            refined = _refine_shapes(call, str(error))
+            if refined is None:
+                raise
+            call = refined
+    return _export(call)
+
+
+def _export(call: ExportCall) -> Any:
+    import torch
+
+    options = call.options
+    with ExitStack() as stack:
+        if options.flat_forward:
+            call = stack.enter_context(flat_forward(call))
+        return torch.export.export(
+            call.module,
+            call.args,
+            call.kwargs,
+            dynamic_shapes=call.dynamic_shapes,
+            strict=options.strict,
+            prefer_deferred_runtime_asserts_over_guards=options.prefer_deferred_runtime_asserts_over_guards,
+        )
+
+
+@contextmanager
+def flat_forward(call: ExportCall) -> Iterator[ExportCall]:
+    """Within it, every keyword of the call is a parameter of forward, and the dynamic shapes are by name.
+
+    torch 2.13 matches dynamic shapes once with the keywords bundled as in the signature and once spelled out; no spec
+    fits both. The class's forward is looked up at each call, so that changes of the class still take effect.
+    """
+    module = call.module
+    own, signature = vars(module).get("forward"), inspect.signature(module.forward)
+    if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in signature.parameters.values()):
+        yield call
+        return
+
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        return type(module).forward(module, *args, **kwargs) if own is None else own(*args, **kwargs)
+
+    forward.__signature__ = spell_out(signature, bundled_keywords(signature, call.args, call.kwargs))  # type: ignore[attr-defined]
+    shapes = shapes_by_name(call)
+    with patch_attribute(module, "forward", forward):
+        yield replace(call, dynamic_shapes=shapes)
+
+
+def bundled_keywords(signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, ...]:
+    """The names of the arguments that this call passes in `**kwargs`; none where the call does not fit."""
+    bundle = next((p.name for p in signature.parameters.values() if p.kind is p.VAR_KEYWORD), None)
+    try:
+        return tuple(signature.bind(*args, **kwargs).arguments.get(bundle, {})) if bundle is not None else ()
+    except TypeError:
+        return ()
+
+
+def spell_out(signature: inspect.Signature, names: tuple[str, ...]) -> inspect.Signature:
+    """The signature with keyword-only parameters of these names in place of `**kwargs`."""
+    plain = [parameter for parameter in signature.parameters.values() if parameter.kind is not parameter.VAR_KEYWORD]
+    named = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in names]
+    return signature.replace(parameters=[*plain, *named])
+
+
+def _refine_shapes(call: ExportCall, message: str) -> ExportCall | None:
+    """The call with the dynamic shapes that torch suggests, or `None` where it suggests none that may be taken."""
+    from torch.export.dynamic_shapes import refine_dynamic_shapes_from_suggested_fixes
+
+    lines = suggested_fixes(message)
+    if call.options.suggested_fixes == "relations":
+        lines = [line for line in lines if not line.partition(" = ")[2].strip().isdigit()]
+    given = call.dynamic_shapes
+    if not lines or not isinstance(given, dict | tuple | list):
+        return None
+    try:
+        shapes: Any = refine_dynamic_shapes_from_suggested_fixes("\n".join(["Suggested fixes:", *lines]), given)
+    except Exception:
+        return None  # a proposal that torch itself cannot read, such as one about Dim.DYNAMIC, which has no name
+    return None if shapes == given else replace(call, dynamic_shapes=shapes)

@@ -1,0 +1,94 @@
+"""Checkpoint folders: finds their files without reading them, and loads the weights with transformers' own loader.
+
+Every name and shape must match: a parameter without a value would give meaningless numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from exportdoctor.core.errors import TargetError, UsageError
+from exportdoctor.targets.eager import blame_target
+from exportdoctor.targets.model.model_class import dtype_argument
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+NO_CHECKPOINT = ("auto", "fake", "random")
+
+_COMPLAINTS = (
+    ("missing_keys", "has no values for"),
+    ("mismatched_keys", "has other shapes for"),
+    ("unexpected_keys", "has values that the model has no place for"),
+    ("error_msgs", "was refused"),
+)
+
+
+def find_checkpoint(weights: str) -> Path | None:
+    """The folder with *.safetensors that `weights` names; `None` for `fake` and `random`."""
+    if weights in NO_CHECKPOINT:
+        return None
+    folder = Path(weights).expanduser()
+    if not folder.is_dir():
+        raise UsageError(
+            f"Weights {weights!r} are neither `fake` nor `random` nor a folder that exists",
+            hint="Give the folder that has the *.safetensors files",
+        )
+    if not any(folder.glob("*.safetensors")):
+        found = ", ".join(sorted(path.name for path in folder.iterdir())[:5]) or "nothing"
+        hint = "Give a folder with *.safetensors; other formats must be converted first"
+        raise UsageError(f"No *.safetensors in {weights!r} (found: {found})", hint=hint)
+    return folder
+
+
+def checkpoint_identity(weights: str) -> list[list[object]]:
+    """Name, size and modification time of each of the checkpoint's files: they are too large to hash."""
+    folder = find_checkpoint(weights)
+    if folder is None:
+        return []
+    files = sorted([*folder.glob("*.safetensors"), *folder.glob("*.json")])
+    stats = [(file.name, file.stat()) for file in files]
+    return [[name, stat.st_size, stat.st_mtime_ns] for name, stat in stats]
+
+
+def load_checkpoint(model_class: Any, config: Any, *, folder: Path, dtype: torch.dtype | None) -> nn.Module:
+    """The model with the folder's weights, on the CPU; `None` keeps the checkpoint's own dtype."""
+    with blame_target(f"Loading {str(folder)!r} failed"):
+        model, info = model_class.from_pretrained(
+            str(folder),
+            config=config,
+            **dtype_argument(dtype or "auto"),
+            local_files_only=True,
+            ignore_mismatched_sizes=True,
+            output_loading_info=True,
+        )
+    check_loaded(info, folder=folder)
+    assert hasattr(model, "forward")
+    return model  # type: ignore[no-any-return]
+
+
+def check_loaded(info: dict[str, Any], *, folder: Path) -> None:
+    """Raise `TargetError` in one line if any name or shape did not fit."""
+    for key, complaint in _COMPLAINTS:
+        names = sorted(map(_name, info.get(key) or ()))
+        if names:
+            raise TargetError(
+                f"The checkpoint in {str(folder)!r} {complaint}: {_shorten(names)}",
+                hint="Is it a checkpoint of this configuration?",
+            )
+
+
+def _name(entry: Any) -> str:
+    """A parameter's name; mismatched ones come as (name, shape found, shape expected)."""
+    if isinstance(entry, tuple) and len(entry) == 3:
+        return f"{entry[0]} {tuple(entry[1])} instead of {tuple(entry[2])}"
+    return str(entry)
+
+
+def _shorten(names: Iterable[str]) -> str:
+    shown, *rest = (list(names)[:3], list(names)[3:])
+    more = f" and {len(rest[0])} more" if rest[0] else ""
+    return f"{', '.join(shown)}{more}"

@@ -1,0 +1,59 @@
+"""The device and dtype that a target is built with, and moving values there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from exportdoctor.core.errors import UsageError
+
+if TYPE_CHECKING:
+    import torch
+
+    from exportdoctor.core.target import BuildOptions
+
+
+def choose_device(options: BuildOptions) -> torch.device:
+    """The device of the options. `auto` is the GPU where there is one, but the CPU for fake weights: they hold no
+    values, and a process without a CUDA context can fork. Raises `UsageError` for a GPU that is not there."""
+    import torch
+
+    if options.device == "cuda" and not torch.cuda.is_available():
+        raise UsageError("Device cuda was asked for and torch sees no GPU", hint="Use --device cpu")
+    if options.device != "auto":
+        return torch.device(options.device)
+    return torch.device("cuda" if options.weights != "fake" and torch.cuda.is_available() else "cpu")
+
+
+def choose_dtype(options: BuildOptions) -> torch.dtype | None:
+    """The dtype of the options; `None` for `auto`."""
+    import torch
+
+    if options.dtype == "auto":
+        return None
+    dtype = getattr(torch, options.dtype)
+    assert isinstance(dtype, torch.dtype)
+    return dtype
+
+
+def move(value: Any, *, device: torch.device | None, dtype: torch.dtype | None) -> Any:
+    """Every tensor in `value` on the device, floating ones in the dtype; all else as it is."""
+    import torch
+    from torch.utils._pytree import tree_map_only
+
+    def move_tensor(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.to(device=device, dtype=dtype if tensor.is_floating_point() else None)
+
+    return tree_map_only(torch.Tensor, move_tensor, value)
+
+
+def count_parameters(model: torch.nn.Module) -> int:
+    """Elements of all parameters, tied ones counted once."""
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def dtype_name(model: torch.nn.Module) -> str:
+    """The dtype of the first floating parameter, as `float32`."""
+    for parameter in model.parameters():
+        if parameter.is_floating_point():
+            return str(parameter.dtype).removeprefix("torch.")
+    return "float32"

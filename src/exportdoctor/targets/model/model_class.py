@@ -1,0 +1,73 @@
+"""Finds the transformers class of a configuration, and imports transformers without its messages on stderr."""
+
+from __future__ import annotations
+
+import os
+from types import ModuleType
+from typing import Any
+
+from exportdoctor.core.errors import TargetError
+from exportdoctor.targets.eager import blame_target
+
+_SAYS_DTYPE = (4, 56)
+
+
+def import_transformers() -> ModuleType:
+    """transformers, without its advice and progress bars on stderr."""
+    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
+    try:
+        import transformers
+        from transformers.utils import logging
+    except ImportError as error:
+        raise TargetError(f"transformers cannot be imported: {error}", hint="pip install transformers") from error
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    return transformers
+
+
+def dtype_argument(dtype: Any) -> dict[str, Any]:
+    """The keyword by which this transformers takes a dtype: it was `torch_dtype` before 4.56."""
+    transformers = import_transformers()
+    release = tuple(int(number) for number in transformers.__version__.split(".")[:2])
+    return {"dtype" if release >= _SAYS_DTYPE else "torch_dtype": dtype}
+
+
+def load_config(content: dict[str, Any]) -> Any:
+    """The configuration object of its own class, from the content of a config.json."""
+    transformers = import_transformers()
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    model_type = str(content.get("model_type") or _type_of_architecture(transformers, content))
+    if model_type not in CONFIG_MAPPING:
+        own_code = " (it brings its own code, which is not run)" if "auto_map" in content else ""
+        raise TargetError(
+            f"transformers {transformers.__version__} knows no model type {model_type!r}{own_code}",
+            hint="Install a version that does, or give file.py:factory",
+        )
+    with blame_target("transformers refuses the configuration"):
+        return CONFIG_MAPPING[model_type].from_dict(dict(content))
+
+
+def find_model_class(config: Any) -> Any:
+    """The class named in `architectures`, else the first auto class that knows the configuration."""
+    transformers = import_transformers()
+    for name in getattr(config, "architectures", None) or ():
+        if model_class := getattr(transformers, name, None):
+            return model_class
+    for auto in ("AutoModelForCausalLM", "AutoModelForSeq2SeqLM", "AutoModelForImageTextToText", "AutoModel"):
+        mapping = getattr(getattr(transformers, auto, None), "_model_mapping", {})
+        if type(config) in mapping:
+            found = mapping[type(config)]
+            return found[0] if isinstance(found, tuple | list) else found
+    raise TargetError(
+        f"transformers {transformers.__version__} has no model class for {type(config).__name__}",
+        hint="Name one in the configuration's architectures",
+    )
+
+
+def _type_of_architecture(transformers: ModuleType, content: dict[str, Any]) -> str | None:
+    for name in content.get("architectures") or ():
+        config_class = getattr(getattr(transformers, name, None), "config_class", None)
+        if config_class is not None:
+            return str(config_class.model_type)
+    return None

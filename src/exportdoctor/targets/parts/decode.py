@@ -1,0 +1,99 @@
+"""The part `decode`: one new token for each sequence, and a filled cache."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from exportdoctor.core.errors import TargetError
+from exportdoctor.targets.eager import blame_target, run_once, runs_in_eager
+from exportdoctor.targets.parts.subject import Subject, assemble, forward_names
+from exportdoctor.targets.pytrees import cache_from, registered_cache, tensors_of
+
+if TYPE_CHECKING:
+    import torch
+
+    from exportdoctor.targets.built import BuiltPart
+
+_BATCH, _LENGTH = (2, 3), (19, 27)
+"""Sizes of the two input sets. A batch of one would be taken for a constant."""
+
+_AXES = {"input_ids": {0: "batch"}, "attention_mask": {0: "batch", 1: "cache length + 1"}}
+
+
+def decode_part(subject: Subject) -> BuiltPart:
+    """`input_ids` (batch, 1), `attention_mask` (batch, length + 1), and the cache of `length` positions."""
+    names = forward_names(subject.model)
+    if "past_key_values" not in names or "use_cache" not in names:
+        what = type(subject.model).__name__
+        raise TargetError(f"{what} takes no past_key_values: it has no part decode", hint="Scan another part")
+    cached = _fill(subject)
+    inputs = _inputs(subject, cached, batch=_BATCH[0], length=_LENGTH[0])
+    positions = _positions_needed(subject, inputs)
+    other = _inputs(subject, cached, batch=_BATCH[1], length=_LENGTH[1])
+    axes: dict[str, Any] = {
+        **_AXES,
+        "past_key_values": [{0: "batch", 2: "cache length"} for _ in cached],
+        "position_ids": {len(positions) - 2: "batch"},
+    }
+    return assemble(
+        "decode",
+        subject,
+        inputs=_with_positions(subject, inputs, positions),
+        other_inputs=_with_positions(subject, other, positions),
+        axes=axes,
+        prepare=registered_cache,
+    )
+
+
+def _fill(subject: Subject) -> list[torch.Tensor]:
+    """Key and value of each layer after one forward over a prompt: the model knows their shapes best."""
+    ids = subject.token_ids(_BATCH[0], _LENGTH[0])
+    cache = cache_from(())
+    mask = ids.new_ones(ids.shape)
+    kwargs = {"input_ids": ids, "attention_mask": mask, "past_key_values": cache, "use_cache": True}
+    with blame_target("The forward that fills the cache failed"):
+        filled = getattr(run_once(subject.model, ((), kwargs)), "past_key_values", None)
+    if type(filled) is not type(cache):
+        found = type(filled).__name__
+        raise TargetError(
+            f"The model fills a {found} and no DynamicCache: it has no part decode", hint="Scan another part"
+        )
+    return tensors_of(filled)
+
+
+def _inputs(subject: Subject, cached: list[torch.Tensor], *, batch: int, length: int) -> dict[str, Any]:
+    ids = subject.token_ids(batch, 1)
+    return {
+        "input_ids": ids,
+        "attention_mask": ids.new_ones(batch, length + 1),
+        "past_key_values": cache_from([_resize(tensor, batch=batch, length=length) for tensor in cached]),
+        "use_cache": True,
+    }
+
+
+def _resize(tensor: torch.Tensor, *, batch: int, length: int) -> torch.Tensor:
+    """The tensor with its sequences and its positions cut or repeated from their start."""
+    import torch
+
+    rows = torch.arange(batch, device=tensor.device) % tensor.shape[0]
+    columns = torch.arange(length, device=tensor.device) % tensor.shape[2]
+    return tensor.index_select(0, rows).index_select(2, columns)
+
+
+def _positions_needed(subject: Subject, inputs: dict[str, Any]) -> tuple[int, ...]:
+    """The shape of the `position_ids` without which eager fails; `()` where the model makes its own.
+
+    transformers 4.5x, known by its `cache_position`, computes the three-axis positions of whole prompts only,
+    and expects those of one token from `generate`. Later ones need no second run to find out.
+    """
+    if "cache_position" not in forward_names(subject.model) or runs_in_eager(subject.model, ((), inputs)):
+        return ()
+    return (3, _BATCH[0], 1)
+
+
+def _with_positions(subject: Subject, inputs: dict[str, Any], shape: tuple[int, ...]) -> dict[str, Any]:
+    if not shape:
+        return inputs
+    mask = inputs["attention_mask"]
+    positions = mask.new_full((*shape[:-2], mask.shape[0], 1), mask.shape[1] - 1)
+    return {**inputs, "position_ids": positions}

@@ -1,0 +1,160 @@
+"""The parts of a vision-language model whose images come as patches with a grid.
+
+Read from the signatures of the installed transformers: 4.53 to 5.23 differ in what their forwards take.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from exportdoctor.core.errors import TargetError
+from exportdoctor.targets.parts.subject import Subject, assemble, forward_names
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from exportdoctor.targets.built import BuiltPart
+
+Grid = tuple[int, int, int]
+"""Patches along time, height and width."""
+
+_BATCH, _LENGTH = (2, 3), (13, 22)
+_AROUND = ((5, 11), (7, 4))
+"""Text tokens before and after the image, for each of the two input sets."""
+
+_SECONDS_PER_GRID = 1.0
+_TOKEN_TYPE = {"image": 1, "video": 2}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Medium:
+    """How one kind of picture enters the whole model: its name there, its inputs, its frames at two sizes."""
+
+    kind: str
+    pixels: str
+    grid: str
+    frames: tuple[int, int]
+
+
+IMAGE = Medium(kind="image", pixels="pixel_values", grid="image_grid_thw", frames=(1, 1))
+VIDEO = Medium(kind="video", pixels="pixel_values_videos", grid="video_grid_thw", frames=(2, 3))
+
+
+def vision_part(subject: Subject) -> BuiltPart:
+    """The image encoder alone: patches (count, features) and their grid (images, 3)."""
+    prefix, module = _encoder(subject.model)
+    first, second = (_vision_inputs(subject, module, grid) for grid in _grids(subject, IMAGE))
+    patches = next(iter(first))
+    return assemble(
+        "vision",
+        subject,
+        module=module,
+        prefix=prefix,
+        inputs=first,
+        other_inputs=second,
+        axes={patches: {0: "patches"}},
+    )
+
+
+def text_part(subject: Subject) -> BuiltPart:
+    """The whole model without an image: `input_ids` and `attention_mask` (batch, sequence) to logits."""
+    first, second = (
+        _text_inputs(subject.token_ids(batch, length)) for batch, length in zip(_BATCH, _LENGTH, strict=True)
+    )
+    axes = {name: {0: "batch", 1: "sequence"} for name in ("input_ids", "attention_mask")}
+    return assemble("text", subject, inputs=first, other_inputs=second, axes=axes)
+
+
+def full_part(subject: Subject) -> BuiltPart:
+    """The whole model with one image in its text."""
+    return _whole(subject, IMAGE, name="full")
+
+
+def video_part(subject: Subject) -> BuiltPart:
+    """The whole model with one video of a few frames in its text."""
+    return _whole(subject, VIDEO, name="video")
+
+
+def _whole(subject: Subject, medium: Medium, *, name: str) -> BuiltPart:
+    if medium.grid not in forward_names(subject.model):
+        what = type(subject.model).__name__
+        raise TargetError(f"{what} takes no {medium.grid}: it has no part {name}", hint="Scan another part")
+    grids = _grids(subject, medium)
+    first, second = (
+        _whole_inputs(subject, medium, grid=grid, around=around) for grid, around in zip(grids, _AROUND, strict=True)
+    )
+    sequence = {1: "sequence"}
+    axes = {
+        "input_ids": sequence,
+        "attention_mask": sequence,
+        "mm_token_type_ids": sequence,
+        medium.pixels: {0: "patches"},
+    }
+    return assemble(name, subject, inputs=first, other_inputs=second, axes=axes)
+
+
+def _encoder(model: nn.Module) -> tuple[str, nn.Module]:
+    """The name and the submodule that takes a grid of patches."""
+    for name, module in model.named_modules():
+        if name and "grid_thw" in forward_names(module):
+            return name, module
+    what = type(model).__name__
+    raise TargetError(f"{what} has no submodule that takes grid_thw", hint="Scan another part")
+
+
+def _vision_inputs(subject: Subject, encoder: nn.Module, grid: Grid) -> dict[str, Any]:
+    patches = forward_names(encoder)[0]
+    return {patches: _patches(subject, grid), "grid_thw": subject.integers([grid])}
+
+
+def _text_inputs(ids: Any) -> dict[str, Any]:
+    return {"input_ids": ids, "attention_mask": ids.new_ones(ids.shape), "use_cache": False}
+
+
+def _whole_inputs(subject: Subject, medium: Medium, *, grid: Grid, around: tuple[int, int]) -> dict[str, Any]:
+    """Text, the vision start token, one placeholder for each merged patch, the end token, and text again."""
+    import torch
+
+    config, names = subject.config, forward_names(subject.model)
+    frames, height, width = grid
+    count = frames * height * width // subject.config.vision_config.spatial_merge_size**2
+    placeholder = getattr(config, f"{medium.kind}_token_id")
+    picture = [config.vision_start_token_id, *[placeholder] * count, config.vision_end_token_id]
+    before, after = (subject.token_ids(1, length) for length in around)
+    ids = torch.cat([before, subject.integers([picture]), after], dim=1)
+    inputs = {
+        **_text_inputs(ids),
+        medium.pixels: _patches(subject, grid),
+        medium.grid: subject.integers([grid]),
+    }
+    if "mm_token_type_ids" in names:
+        inputs["mm_token_type_ids"] = (ids == placeholder).to(torch.int32) * _TOKEN_TYPE[medium.kind]
+    if medium is VIDEO and "second_per_grid_ts" in names:
+        inputs["second_per_grid_ts"] = subject.integers([_SECONDS_PER_GRID])
+    return inputs
+
+
+def _patches(subject: Subject, grid: Grid) -> Any:
+    """Flattened patches: (count, channels * frames of a patch * height * width of a patch)."""
+    vision = subject.config.vision_config
+    channels = getattr(vision, "in_channels", None) or getattr(vision, "in_chans", None) or 3
+    features = channels * vision.temporal_patch_size * vision.patch_size**2
+    return subject.floats(grid[0] * grid[1] * grid[2], features)
+
+
+def _grids(subject: Subject, medium: Medium) -> tuple[Grid, Grid]:
+    """The grid of the image size asked for, and another whose windows are not all full."""
+    vision = subject.config.vision_config
+    assert subject.options.image_size is not None
+    height, width = (side // vision.patch_size for side in subject.options.image_size)
+    other = other_grid(height, width, merge=vision.spatial_merge_size)
+    return (medium.frames[0], height, width), (medium.frames[1], *other)
+
+
+def other_grid(height: int, width: int, *, merge: int) -> tuple[int, int]:
+    """Patches of another image: a merged patch less in height and one more in width; not as many in all."""
+    lower, wider = height - merge, width + merge
+    if lower > 0 and lower * wider != height * width:
+        return lower, wider
+    return height + merge, width + 2 * merge

@@ -1,0 +1,179 @@
+"""A small model of the same kind: the target's configuration with few layers, narrow ones and a short vocabulary.
+
+It is small enough for real values, so cures are searched and proved on it. It usually fails where the large one fails;
+the caller has to check that it does.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from exportdoctor.targets.configuration import ConfigurationPlan
+from exportdoctor.targets.image_sizes import image_unit, vision_settings
+from exportdoctor.targets.model.model_class import load_config
+
+if TYPE_CHECKING:
+    from exportdoctor.targets.build import Plan
+
+_LAYERS = re.compile(r"(?:^|_)(?:n|num)_(?:\w+_)?layers?$|^(?:en|de)coder_layers$|^depth$|^n_layer$|^num_layers$")
+_INDICES = re.compile(r"ind(?:ex(?:es)?|ices)$|_layers$")
+_PERIOD = re.compile(r"_(?:interval|pattern|freq|step|every_n_layers)$")
+_HEADS = re.compile(r"(?:^|_)(?:num|n)_(?:attention_)?heads?$|^(?:en|de)coder_attention_heads$")
+_KEY_VALUE_HEADS = re.compile(r"num_key_value_heads$|^n_head_kv$")
+_WIDTH = re.compile(r"^(?:hidden_size|d_model|n_embd|embed_dim|dim)$")
+_INNER = re.compile(r"(?:^|_)(?:intermediate_size|ffn_dim|d_ff|n_inner|mlp_dim)$")
+_OTHER_WIDTH = re.compile(r"(?:hidden|embed|proj|dim|out)\w*$|_size$")
+_NO_WIDTH = re.compile(r"image|patch|window|vocab|kernel|position|head_dim|merge|group")
+_TOKEN = re.compile(r"token_(?:id|index)s?$|token_ids$")
+_FEW, _HEADS_KEPT, _VOCABULARY = 2, 2, 512
+_MOST_LAYERS = 8
+_WINDOWS = (1.5, 2.0)
+"""Height and width of the image, in windows: some are full and some are not."""
+
+
+def has_small_model(plan: Plan) -> bool:
+    """Whether `plan_small_model` takes it: a configuration can be made small, a user's module cannot."""
+    return isinstance(plan, ConfigurationPlan)
+
+
+def plan_small_model(plan: Plan) -> ConfigurationPlan:
+    """The plan of the small model, with random weights in float32 on the CPU. Imports transformers."""
+    assert isinstance(plan, ConfigurationPlan), "has_small_model(plan) is False"
+    config = shrink_config({**load_config(plan.config).to_dict(), **_architectures(plan.config)})
+    size = _image_size(config) if plan.recipe.chooses_image_size else plan.options.image_size
+    options = msgspec.structs.replace(
+        plan.options, weights="random", dtype="float32", device="cpu", image_size=size or plan.options.image_size
+    )
+    return dataclasses.replace(plan, config=config, title=f"{plan.title}, small twin", options=options)
+
+
+def _architectures(config: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: config[key] for key in ("architectures",) if key in config}
+
+
+def shrink_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The configuration with fewer layers, heads, widths and tokens; one layer of each kind stays."""
+    widths = {width: _narrow(nested, width) for nested in _nested_settings(config) for width in _widths(nested)}
+    tokens = _tokens(config)
+    return _shrink(config, widths, tokens)
+
+
+def _shrink(config: Mapping[str, Any], widths: Mapping[int, int], tokens: Mapping[int, int]) -> dict[str, Any]:
+    depths = {key: value for key, value in config.items() if _LAYERS.search(key) and _is_count(value)}
+    kept = max((_layers_kept(config, depth) for depth in depths.values()), default=_FEW)
+    result: dict[str, Any] = {}
+    for key, value in config.items():
+        match value:
+            case Mapping() if _is_settings(value):
+                result[key] = _shrink(value, widths, tokens)
+            case list() if depths and len(value) in depths.values():
+                result[key] = value[:kept]
+            case list() if depths and value and _INDICES.search(key) and _are_layers(value, depths):
+                result[key] = [layer for layer in value if layer < kept] or [kept - 1]
+            case _:
+                result[key] = _scalar(config, key, value, widths, tokens, kept=min(kept, depths.get(key, kept)))
+    return result
+
+
+def _scalar(
+    config: Mapping[str, Any],
+    key: str,
+    value: Any,
+    widths: Mapping[int, int],
+    tokens: Mapping[int, int],
+    *,
+    kept: int,
+) -> Any:
+    if _TOKEN.search(key):
+        return [tokens.get(item, item) for item in value] if isinstance(value, list) else tokens.get(value, value)
+    if not _is_count(value):
+        return value
+    if _LAYERS.search(key):
+        return kept
+    if _HEADS.search(key):
+        return min(value, _HEADS_KEPT)
+    if _KEY_VALUE_HEADS.search(key):
+        return _key_value_heads(config, value)
+    if key == "vocab_size":
+        return min(value, _VOCABULARY)
+    if _INNER.search(key):
+        return min(value, 2 * max([width for old, width in widths.items() if old in config.values()] or [value]))
+    if _OTHER_WIDTH.search(key) and not _NO_WIDTH.search(key):
+        return widths.get(value, value)
+    return value
+
+
+def _layers_kept(config: Mapping[str, Any], depth: int) -> int:
+    """The fewest layers from the first on that are of every kind there is, at least two."""
+    needed = min(_FEW, depth)
+    for key, value in config.items():
+        if isinstance(value, list) and len(value) == depth:
+            firsts = [place for place, kind in enumerate(value) if kind not in value[:place]]
+            needed = max(needed, firsts[-1] + 1)
+        elif _PERIOD.search(key) and _is_count(value):
+            needed = max(needed, value)
+    return min(needed, depth, _MOST_LAYERS)
+
+
+def _are_layers(values: list[Any], depths: Mapping[str, int]) -> bool:
+    return all(isinstance(value, int) and 0 <= value < max(depths.values()) for value in values)
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
+
+def _nested_settings(config: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    yield config
+    for value in config.values():
+        if isinstance(value, Mapping) and _is_settings(value):
+            yield from _nested_settings(value)
+
+
+def _is_settings(value: Mapping[Any, Any]) -> bool:
+    return all(isinstance(key, str) for key in value)
+
+
+def _widths(config: Mapping[str, Any]) -> list[int]:
+    return [value for key, value in config.items() if _WIDTH.search(key) and _is_count(value)]
+
+
+def _narrow(config: Mapping[str, Any], width: int) -> int:
+    """As many heads as are kept, each as wide as before: rotary sections and norms of heads stay as they are."""
+    heads = [value for key, value in config.items() if _HEADS.search(key) and _is_count(value)]
+    if not heads or width % max(heads):
+        return width
+    return min(width, width // max(heads) * min(_HEADS_KEPT, max(heads)))
+
+
+def _key_value_heads(config: Mapping[str, Any], value: int) -> int:
+    heads = [count for key, count in config.items() if _HEADS.search(key) and _is_count(count)]
+    return min(value, _HEADS_KEPT) if heads and value >= max(heads) else 1
+
+
+def _tokens(config: Mapping[str, Any]) -> dict[int, int]:
+    """Special tokens by their new, low numbers, in the old order."""
+    found: set[int] = set()
+    for nested in _nested_settings(config):
+        for key, value in nested.items():
+            if _TOKEN.search(key):
+                items = value if isinstance(value, list) else [value]
+                found.update(item for item in items if isinstance(item, int) and item >= 0)
+    sizes = [nested["vocab_size"] for nested in _nested_settings(config) if _is_count(nested.get("vocab_size"))]
+    if not sizes or max(sizes) <= _VOCABULARY:
+        return {}
+    return {token: number for number, token in enumerate(sorted(found))}
+
+
+def _image_size(config: Mapping[str, Any]) -> tuple[int, int] | None:
+    """A small image with windows that are full and windows that are not."""
+    unit = image_unit(config)
+    window = vision_settings(config).get("window_size")
+    across = max(1, window // unit) if isinstance(window, int) and window else 4
+    height, width = (round(across * many) * unit for many in _WINDOWS)
+    return height, width

@@ -1,0 +1,185 @@
+"""Writes docs/failures: for each kind of failure what torch says, why, what exportdoctor says, and what works.
+
+    python tools/write_failures.py [--keep] [kind ...]      with --keep, what a scan said stays as it is
+
+The pages are not edited by hand. What torch says is the real output of the minimal script beside the kind's fixture;
+the rewrites are those of `exportdoctor.core.failure.explanations`, each of which tests/core/test_explain.py runs.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import textwrap
+from pathlib import Path
+from typing import Any
+
+from exportdoctor.core.failure.explanations import Rewrite, explain
+from exportdoctor.core.failure.kinds import KINDS
+from exportdoctor.core.outcome import Outcome, OutcomeStatus
+from exportdoctor.repro.bundle import quote_message
+from exportdoctor.repro.candidate_runner import CANDIDATE_FILE, Bench
+
+ROOT = Path(__file__).parents[1]
+PAGES = ROOT / "docs" / "failures"
+FIXTURES = {
+    "data_dependent_value": "data_dependent_int",
+    "data_dependent_guard": "if_tensor",
+    "dynamic_dim_specialised": "specialised_dynamic_dim",
+    "dims_related": "constraint_between_inputs",
+    "unregistered_pytree": "unregistered_pytree_in",
+    "missing_fake_kernel": "missing_fake_kernel",
+    "wrong_fake_kernel": "wrong_fake_kernel",
+    "vmap": "vmap_over_mask",
+    "unsupported_python": "unsupported_python_strict",
+    "attribute_mutation": "attribute_mutation",
+    "input_mutation": "inplace_on_view",
+    "autograd_state": "gradient_in_forward",
+    "torchscript_trace": "torchscript_only",
+    "python_error": "deepcopy_in_forward",
+    "crash": "segfault",
+    "timeout": "hang",
+    "out_of_memory": "memory_eater",
+}
+LATER = ROOT / "fixtures" / "later"
+"""One script for each kind of the stages after the export, where a fixture for a scan would say no more."""
+SCAN = {"timeout": ("--timeout", "8"), "out_of_memory": ("--memory", "1500")}
+LIMITS = {"timeout": 3.0}
+_MOST = 1500
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+_LOG = re.compile(r"\n +Log:.*", re.S)
+_WIDTH = 118
+
+
+def main() -> None:
+    """Write the pages of the kinds named on the command line, or all, and the list of them."""
+    kept = "--keep" in sys.argv
+    chosen = [kind for kind in sys.argv[1:] if kind != "--keep"] or list(KINDS)
+    with Bench(memory_mb=400) as bench:
+        for kind in chosen:
+            path = PAGES / f"{kind}.md"
+            said = said_in(path.read_text(encoding="utf-8")) if kept else scanned(kind)
+            path.write_text(page(kind, bench, said=said), encoding="utf-8")
+            print(kind, flush=True)
+    (PAGES / "README.md").write_text(listing(), encoding="utf-8")
+
+
+def literal(path: Path, name: str) -> Any:
+    """The literal that a fixture assigns to `name`, read without importing it."""
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name:
+            return ast.literal_eval(node.value)
+    raise LookupError(f"{path} has no {name}")
+
+
+def script_of(kind: str) -> str:
+    """The minimal script of a kind."""
+    if kind in FIXTURES:
+        return str(literal(ROOT / "fixtures" / f"{FIXTURES[kind]}.py", "MINIMUM")).strip()
+    return (LATER / f"{kind}.py").read_text(encoding="utf-8").strip()
+
+
+def page(kind: str, bench: Bench, *, said: str) -> str:
+    """The page of a kind; `said` is what a scan of its fixture tells, empty where there is none."""
+    told, script = explain(kind), script_of(kind)
+    bench.timeout = LIMITS.get(kind, 60.0)
+    parts = [
+        "<!-- fmt: off -->",
+        f"# {told.title}",
+        f"`{kind}`: {told.summary}",
+        "## What torch says",
+        fence(script, "python"),
+        fence(output_of(bench.run(script)), "text"),
+        "## Why",
+        wrapped(told.paragraph),
+    ]
+    if said:
+        parts += ["## What exportdoctor says", *_scan(kind, said)]
+    parts += ["## What works", *(text for rewrite in told.rewrites for text in _rewrite(rewrite))]
+    return "\n\n".join(parts) + "\n"
+
+
+def _scan(kind: str, said: str) -> list[str]:
+    fixture = FIXTURES[kind]
+    return [
+        f"The [fixture](../../fixtures/{fixture}.py) hides the same failure in a small network.",
+        fence(f"$ {' '.join(command(kind))}\n…\n{said}", "text"),
+    ]
+
+
+def _rewrite(rewrite: Rewrite) -> list[str]:
+    lead = "This fails:" if rewrite.example.get("fails", True) else "In place of:"
+    return [f"### {rewrite.title}", lead, fence(rewrite.before.strip(), "python"), "This exports:",
+            fence(rewrite.code.strip(), "python")]  # fmt: skip
+
+
+def output_of(outcome: Outcome) -> str:
+    """What a user sees of a script's end: the exception as Python prints it, or how the process died."""
+    failure = outcome.failure
+    if failure is None or not failure.exceptions:
+        return {
+            OutcomeStatus.CRASHED: f"the process dies of {outcome.signal}",
+            OutcomeStatus.TIMED_OUT: "nothing: it does not end",
+            OutcomeStatus.OUT_OF_MEMORY: "nothing: it takes all the memory that it can get",
+        }.get(outcome.status, str(outcome.status))
+    fact = failure.exceptions[0]
+    message = quote_message(fact.message).replace(CANDIDATE_FILE, "script.py")
+    shown = message if len(message) <= _MOST else message[:_MOST].rpartition("\n")[0] + "\n…"
+    lines = _COLOURS.sub("", f"{fact.type.removeprefix('builtins.')}: {shown}").splitlines()
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def command(kind: str) -> list[str]:
+    """The scan of a kind's fixture, as a user types it."""
+    path = ROOT / "fixtures" / f"{FIXTURES[kind]}.py"
+    exporter = literal(path, "EXPECTED")["exporter"]
+    chosen = [] if exporter == "export" else ["--exporter", exporter]
+    return ["exportdoctor", "scan", f"fixtures/{path.name}:build", *chosen, *SCAN.get(kind, ())]
+
+
+def scanned(kind: str) -> str:
+    """The finding of a kind's fixture as a scan tells it."""
+    if kind not in FIXTURES:
+        return ""
+    with tempfile.TemporaryDirectory() as home:
+        done = subprocess.run(
+            [sys.executable, "-m", *command(kind), "--no-cure", "--quiet"],
+            cwd=ROOT,
+            env={**os.environ, "EXPORTDOCTOR_HOME": home, "OMP_NUM_THREADS": "1", "COLUMNS": "100"},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=300,
+        )
+    blocks = done.stdout.replace(f"{ROOT}/", "").split("\n\n")
+    told = next(block.strip() for block in blocks if block.startswith("F1 "))
+    return _LOG.sub("", told)  # a file of this run
+
+
+def said_in(page_text: str) -> str:
+    """What a scan said when the page was made."""
+    return page_text.partition("\n$ exportdoctor scan")[2].partition("\n…\n")[2].partition("\n```")[0]
+
+
+def listing() -> str:
+    """The page that lists the others."""
+    rows = [f"| [{kind}]({kind}.md) | {explain(kind).summary} |" for kind in KINDS]
+    return "\n".join(["# Kinds of failure", "", "| kind | what went wrong |", "|---|---|", *rows]) + "\n"
+
+
+def wrapped(text: str) -> str:
+    """A paragraph in lines."""
+    return textwrap.fill(text, _WIDTH)
+
+
+def fence(text: str, language: str) -> str:
+    """A fenced block."""
+    return f"```{language}\n{text}\n```"
+
+
+if __name__ == "__main__":
+    main()

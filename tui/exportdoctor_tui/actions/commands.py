@@ -1,0 +1,185 @@
+"""The commands of exportdoctor that can be started from a run's screen.
+
+Each is a process of its own, so that what it finds reaches the screen as events of a run.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from exportdoctor.core.scan_options import ScanOptions
+from exportdoctor.core.target import BuildOptions
+from exportdoctor.store.places import new_run_id, runs_root, slug
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from exportdoctor_tui.state.run_view import RunView
+    from exportdoctor_tui.state.selection import Selection
+
+Argv = tuple[str, ...]
+EXPORTDOCTOR: Argv = (sys.executable, "-m", "exportdoctor")
+PICKED = "{picked}"
+"""Stands in a command's `argv` for what the user picks; of several picks, their names joined by +."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommandLine:
+    """A process to start once what it `needs` is picked: some shims, one, another run, or nothing.
+
+    `opens`: the folder of the run that it creates, None = it adds to this one. `shows`: its output is its result.
+    """
+
+    title: str
+    argv: Argv
+    opens: Path | None = None
+    shows: bool = False
+    needs: Literal["", "shims", "shim", "run"] = ""
+
+    def argv_with(self, picked: tuple[str, ...]) -> Argv:
+        """The arguments with what was picked filled in."""
+        return tuple("+".join(picked) if word == PICKED else word for word in self.argv)
+
+
+def available_commands(view: RunView, selection: Selection | None) -> tuple[CommandLine, ...]:
+    """What can be started now, in the order of the menu."""
+    groups = (_resume, _repro, _shims, _export, _rescan, _compare)
+    return tuple(command for group in groups for command in group(view, selection))
+
+
+def fitting_shims(options: ScanOptions) -> Argv:
+    """Prints every shim that fits the installed versions, as JSON."""
+    return (*EXPORTDOCTOR, "shims", "list", "--fitting", "--json", *_shim_files(options))
+
+
+def _resume(view: RunView, _selection: Selection | None) -> Iterator[CommandLine]:
+    if view.status == "cut off" and view.started is not None:
+        yield CommandLine(title=f"Resume {view.run}", argv=(*EXPORTDOCTOR, "scan", "--resume", view.path, "--quiet"))
+
+
+def _repro(view: RunView, selection: Selection | None) -> Iterator[CommandLine]:
+    finding = selection.finding if selection else None
+    if finding is None or not finding.id or view.status == "running":
+        return
+    run, repro = Path(view.path), (*EXPORTDOCTOR, "repro", view.path, finding.id)
+    again = "Make and verify the repro of" if finding.repro is None else "Verify and go on reducing the repro of"
+    yield CommandLine(title=f"{again} {finding.id}", argv=(*repro, "-o", str(run / "repros" / f"{finding.id}.py")))
+    yield CommandLine(
+        title=f"Write {finding.id} as an issue: script, text, log",
+        argv=(*repro, "--bundle", str(run / "bundles" / finding.id)),
+    )
+
+
+def _shims(view: RunView, selection: Selection | None) -> Iterator[CommandLine]:
+    started = view.started
+    if selection is None or started is None:
+        return
+    part, files = selection.part.record.name, _shim_files(started.options)
+    yield CommandLine(
+        title=f"Try shims on {part} …",
+        argv=(*EXPORTDOCTOR, "shims", "try", PICKED, started.target.ref, "--part", part,
+              *_unless_default("--exporter", started.options.exporter, ScanOptions().exporter),
+              *_build_options(started.target.options, "weights"), *files, "--run", view.path),
+        shows=True,
+        needs="shims",
+    )  # fmt: skip
+    yield CommandLine(
+        title="Show what a shim changes …",
+        argv=(*EXPORTDOCTOR, "shims", "show", PICKED, *files),
+        shows=True,
+        needs="shim",
+    )
+
+
+def _export(view: RunView, selection: Selection | None) -> Iterator[CommandLine]:
+    started = view.started
+    if selection is None or started is None:
+        return
+    part = selection.part.record
+    if part.verdict == "fails" or not part.complete:
+        return
+    for to in ("pt2", "onnx"):
+        out = f"{slug(view.target.ref)}-{part.name}.{to}"
+        yield CommandLine(
+            title=f"Export {part.name} to ./{out}",
+            argv=(*EXPORTDOCTOR, "export", started.target.ref, "--part", part.name, "--to", to, "-o", out,
+                  *_build_options(started.target.options)),
+            shows=True,
+        )  # fmt: skip
+
+
+def _rescan(view: RunView, selection: Selection | None) -> Iterator[CommandLine]:
+    """The scan that made the run again, of one submodule, of one part or of all its parts, without cached answers."""
+    started = view.started
+    if started is None:
+        return
+    out = runs_root() / new_run_id(view.target.ref)
+    options = (*_build_options(started.target.options), *_scan_options(started.options),
+               "--no-cache", "--quiet", "--out", str(out))  # fmt: skip
+    chosen: list[tuple[str, Argv]] = []
+    if selection is not None:
+        part, module = selection.part.record.name, selection.row.fqns[0]
+        if module:
+            chosen.append((module, ("--part", part, "--module", module)))
+        if len(view.parts) > 1:
+            chosen.append((part, ("--part", part)))
+    chosen.append(("everything", tuple(word for part in started.target.parts for word in ("--part", part))))
+    for name, words in chosen:
+        yield CommandLine(
+            title=f"Rescan {name}, as a new run",
+            argv=(*EXPORTDOCTOR, "scan", started.target.ref, *words, *options),
+            opens=out,
+        )
+
+
+def _compare(view: RunView, _selection: Selection | None) -> Iterator[CommandLine]:
+    if view.started is not None:
+        yield CommandLine(
+            title="Tell what changed since another run …",
+            argv=(*EXPORTDOCTOR, "compare", PICKED, view.path),
+            shows=True,
+            needs="run",
+        )
+
+
+def _build_options(options: BuildOptions, *only: str) -> Argv:
+    """How the target was built; of device, dtype and weights `only` the named ones, or all."""
+    size = options.image_size
+    named = only or ("device", "dtype", "weights")
+    return (
+        *(
+            word
+            for name in named
+            for word in _unless_default(f"--{name}", getattr(options, name), getattr(BuildOptions(), name))
+        ),
+        *(("--image-size", f"{size[0]}x{size[1]}") if size else ()),
+        *(("--static",) if options.static else ()),
+    )
+
+
+def _scan_options(options: ScanOptions) -> Argv:
+    """How the scan was made."""
+    default = ScanOptions()
+    return (
+        *_unless_default("--exporter", options.exporter, default.exporter),
+        *_unless_default("--to", options.to, default.to),
+        *_unless_default("--timeout", options.timeout, default.timeout),
+        *_unless_default("--memory", options.memory_mb, default.memory_mb),
+        "--jobs",
+        str(options.jobs),
+        *(("--exhaustive",) if options.exhaustive else ()),
+        *(() if options.cure else ("--no-cure",)),
+        *_shim_files(options),
+        *(word for name in options.allow for word in ("--allow", name)),
+    )
+
+
+def _shim_files(options: ScanOptions) -> Argv:
+    return tuple(word for file in options.shim_files for word in ("--shims", file))
+
+
+def _unless_default(name: str, value: object, default: object) -> Argv:
+    return () if value == default else (name, f"{value:g}" if isinstance(value, float) else str(value))

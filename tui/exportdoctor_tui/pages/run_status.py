@@ -1,0 +1,116 @@
+"""The lines around a run's tree: what was scanned, how far it is, the attempts in progress, the background job."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from textual.content import Content
+
+from exportdoctor.core.report import Report
+from exportdoctor.report import wording
+from exportdoctor_tui.sanitize import fit, line
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from exportdoctor_tui.actions.background_job import BackgroundJob
+    from exportdoctor_tui.state.run_view import PartView, RunningAttempt, RunView
+
+_BAR = 12
+_JOB_COLOURS = {
+    "running": "$text-primary",
+    "done": "$text-success",
+    "failed": "$text-error",
+    "cancelled": "$text-warning",
+}
+_NAMED = 2  # parts that are named; of more the tabs tell
+
+
+def head(view: RunView) -> Content:
+    """The target, and the versions it was scanned with."""
+    first, *rest = view.headline
+    return Content.assemble((line(first), "bold $text-accent"), ("  " + line(" · ".join(rest)), "$foreground 60%"))
+
+
+def status(view: RunView, now: float) -> Content:
+    """How far the scan is, and its notes; several lines while it runs. `now`: seconds since the epoch."""
+    return Content("\n").join(_status(view, now))
+
+
+def _status(view: RunView, now: float) -> Iterator[Content]:
+    if view.status == "running":
+        yield from _progress(view, now)
+    elif view.status == "finished":
+        cost = wording.cost(Report(target=view.target, stats=view.stats))
+        found = wording.finding_count(len(view.findings))
+        yield Content.assemble(("finished  ", "bold $text-success"), f"{found} · {cost}")
+    else:
+        text = "This run was cut off; what it found is here. Go on with it: a, then Resume"
+        yield Content.assemble(("cut off  ", "bold $text-warning"), text)
+    if view.problem:
+        yield Content.assemble(("▲ ", "bold $text-error"), line(view.problem))
+    for note in view.notes[:2]:
+        yield Content.styled(f"· {line(note)}", "$foreground 60%")
+
+
+def _progress(view: RunView, now: float) -> Iterator[Content]:
+    began = view.started.at if view.started else now
+    elapsed = max(0.0, now - began)
+    rate = view.stats.probes / elapsed if elapsed else 0.0
+    pieces = [wording.duration(elapsed), wording.count(view.stats.probes, "attempt"), f"{rate:.1f}/s"]
+    if not view.parts:
+        yield Content.assemble(("running  ", "bold $text-primary"), line(view.step or "starting"), f" · {pieces[0]}")
+        return
+    judged, called = (sum(numbers) for numbers in zip(*((part.judged, part.record.called) for part in view.parts)))
+    share = judged / max(1, called)
+    left = wording.remaining_seconds(share, elapsed)
+    if left is not None:
+        pieces.insert(1, f"~{wording.duration(left)} left")
+    full = round(share * _BAR)
+    yield Content.assemble(
+        ("running  ", "bold $text-primary"),
+        ("━" * full, "$text-success"), ("━" * (_BAR - full), "$foreground 25%"),
+        f"  {_activity(view, share)} {judged}/{called} · " + " · ".join(pieces),
+    )  # fmt: skip
+    yield from (_attempt(attempt, now) for attempt in view.attempts[:4])
+
+
+def _activity(view: RunView, share: float) -> str:
+    """The parts being scanned; once every module has its verdict, those for which a cure is searched."""
+    cures = [attempt.part for attempt in view.attempts if attempt.cures]
+    if share >= 1 and cures:
+        return f"seeking a cure for {line(', '.join(dict.fromkeys(cures)))} ·"
+    left = [part.record.name for part in view.parts if not part.record.complete]
+    return wording.count(len(left), "part") if len(left) > _NAMED else line(", ".join(left)) or "finishing"
+
+
+def _attempt(attempt: RunningAttempt, now: float) -> Content:
+    since = f"{wording.duration(max(0.0, now - attempt.since)):>7}" if attempt.since else "       "
+    return Content.assemble(
+        (f"  {since}  ", "$foreground 60%"),
+        fit(f"{line(attempt.part)} ", 8) + line(wording.module_name(attempt.fqn)),
+        (f"  {line(attempt.how)}", "$text-warning") if attempt.how else (f"  process {attempt.pid}", "$foreground 60%"),
+    )
+
+
+def part_title(part: PartView, findings: int) -> tuple[str, str]:
+    """A part's title in the line of tabs, and its colour."""
+    record = part.record
+    if not record.complete:
+        return f"{line(record.name)} {wording.SYMBOLS['not_asked']} {part.judged}/{record.called}", "$text-primary"
+    status = wording.VERDICT_STATUS[record.verdict]
+    colour = {"pass": "$text-success", "cured": "$text-warning"}.get(status, "$text-error")
+    return f"{line(record.name)} {wording.SYMBOLS[status]}{f' {findings}' if findings else ''}", colour
+
+
+def job_line(job: BackgroundJob, now: float) -> Content:
+    """The state of a job, and the last line that it printed."""
+    state = job.state
+    since = f" · {wording.duration(max(0.0, now - job.begun))}" if state == "running" else ""
+    code = f" · exit code {job.code}" if state == "failed" else ""
+    return Content.assemble(
+        (f"{state}  ", f"bold {_JOB_COLOURS[state]}"),
+        line(job.title) + since + code,
+        (f"  {line(job.last_line())}", "$foreground 60%"),
+        ("  x cancels · o output" if state == "running" else "  o output", "$foreground 60%"),
+    )

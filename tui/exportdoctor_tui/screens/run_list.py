@@ -1,0 +1,162 @@
+"""The first screen: a table of all runs, the newest first."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from textual import work
+from textual.content import Content
+from textual.message import Message
+from textual.screen import Screen
+from textual.widgets import OptionList, Static
+from textual.widgets.option_list import Option
+from textual.worker import get_current_worker
+
+from exportdoctor.report import wording
+from exportdoctor.store.runs import RunSummary, list_runs
+from exportdoctor_tui.doctor import doctor_of
+from exportdoctor_tui.keymap import RUN_LIST, RUNS, bindings
+from exportdoctor_tui.sanitize import TOO_SMALL, align_right, line
+from exportdoctor_tui.widgets.bars import KeyBar
+
+if TYPE_CHECKING:
+    from textual.app import ComposeResult
+    from textual.binding import BindingType
+
+_FIRST_COMMAND = "exportdoctor scan Qwen2.5-VL-3B"
+_NONE = Content.assemble(
+    ("There is no run yet.\n\n", "bold"),
+    "Make one in another terminal:\n\n    ", (_FIRST_COMMAND, "bold $text-accent"),
+    ("\n\nc copies the command · it appears here by itself", "$foreground 60%"),
+)  # fmt: skip
+_HEADING = tuple(map(Content, ("when", "target", "state", "found", "time", "parts", "run")))
+_WIDEST = (11, 28, 10, 5, 12, 44, 60)
+_COLOURS = {
+    "finished": "$text-success",
+    "running": "$text-primary",
+    "cut off": "$text-warning",
+    "unreadable": "$text-error",
+}
+
+
+class RunList(OptionList):
+    """The rows; the table of keys gives `enter` its word in the footer."""
+
+    BINDINGS: ClassVar[list[BindingType]] = bindings(RUN_LIST)
+
+
+class RunListScreen(Screen[None]):
+    """Enter opens the run under the cursor. `root`: where runs are, None = the usual folder."""
+
+    BINDINGS: ClassVar[list[BindingType]] = bindings(RUNS)
+    HELP_TABLES = ("List of runs", "Runs", "Everywhere")
+
+    class Listed(Message):
+        """The runs on disk were listed."""
+
+        def __init__(self, runs: tuple[RunSummary, ...]) -> None:
+            super().__init__()
+            self.runs = runs
+
+    def __init__(self, *, root: Path | None = None) -> None:
+        super().__init__()
+        self._root = root
+        self._runs: tuple[RunSummary, ...] = ()
+        self.listed = False
+
+    def compose(self) -> ComposeResult:
+        yield Static(Content.assemble(("exportdoctor", "bold $text-accent"), ("  runs", "$foreground 60%")), id="head")
+        yield Static(Content(""), id="heading", markup=False)
+        yield RunList(id="runs", markup=False)
+        yield Static(_NONE, id="none", markup=False)
+        yield Static(TOO_SMALL, id="small", markup=False)
+        yield KeyBar(("List of runs", "Runs", "Everywhere"))
+
+    def on_mount(self) -> None:
+        """Look for new runs every three seconds."""
+        self.query_one("#none").display = False
+        self.set_interval(3.0, self._look)
+
+    def on_screen_resume(self) -> None:
+        """Look at once: a run may have been made while another screen was shown."""
+        self._look()
+
+    @work(thread=True, exclusive=True, group="runs")
+    def _look(self) -> None:
+        runs = list_runs(self._root)
+        if not get_current_worker().is_cancelled:
+            self.post_message(self.Listed(runs))
+
+    def on_run_list_screen_listed(self, message: RunListScreen.Listed) -> None:
+        """Draw the list; the cursor stays on its run."""
+        table = self.query_one(OptionList)
+        self.query_one("#none").display = not message.runs
+        table.display = self.query_one("#heading").display = bool(message.runs)
+        self.listed = True
+        if message.runs == self._runs:
+            return
+        current = self._current()
+        self._runs = message.runs
+        heading, *lines = _table(self._runs)
+        self.query_one("#heading", Static).update(heading)
+        table.set_options(map(Option, lines))
+        names = [run.run for run in self._runs]
+        table.highlighted = names.index(current.run) if current and current.run in names else 0
+        table.focus()
+
+    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
+        event.stop()
+        self.action_open_run()
+
+    def action_open_run(self) -> None:
+        """Open the run under the cursor; of an unreadable one, show why."""
+        run = self._current()
+        if run is None:
+            return
+        if run.status == "unreadable":
+            self.notify(line(run.problem), title=run.run, severity="error", markup=False)
+            return
+        doctor_of(self).open_run(Path(run.path))
+
+    def action_refresh(self) -> None:
+        self._look()
+
+    def action_copy_command(self) -> None:
+        self.app.copy_to_clipboard(_FIRST_COMMAND)
+        self.notify("Copied", markup=False)
+
+    def _current(self) -> RunSummary | None:
+        number = self.query_one(OptionList).highlighted
+        return self._runs[number] if number is not None and number < len(self._runs) else None
+
+
+def _table(runs: tuple[RunSummary, ...]) -> list[Content]:
+    """The heading and a line for each run, in columns as wide as their cells, up to _WIDEST."""
+    rows = [_HEADING, *map(_cells, runs)]
+    widths = [min(most, max(row[column].cell_length for row in rows)) for column, most in enumerate(_WIDEST)]
+    return [Content("  ").join(map(_fit, row, widths)) for row in rows]
+
+
+def _fit(cell: Content, width: int) -> Content:
+    return cell.truncate(width, ellipsis=True, pad=True)
+
+
+def _cells(run: RunSummary) -> tuple[Content, ...]:
+    """One run, a cell for each of _HEADING."""
+    problem = run.problem and Content.styled(line(run.problem), "$text-error")
+    return (
+        Content.styled(time.strftime("%m-%d %H:%M", time.localtime(run.at)), "$foreground 60%"),
+        Content.styled(line(run.ref) or "?", "bold"),
+        Content.styled(run.status, _COLOURS[run.status]),
+        Content(align_right(str(run.findings) if run.findings else "", 5)),
+        Content.styled(align_right(wording.duration(run.seconds) if run.seconds else "", 12), "$foreground 60%"),
+        problem or Content("  ").join(_verdict(part, verdict) for part, verdict in run.parts.items()),
+        Content.styled(run.run, "$foreground 60%"),
+    )
+
+
+def _verdict(part: str, verdict: str) -> Content:
+    colour = {"passes": "$text-success", "cured": "$text-warning"}.get(verdict, "$text-error")
+    return Content.styled(f"{wording.SYMBOLS[wording.VERDICT_STATUS[verdict]]} {line(part)}", colour)

@@ -1,0 +1,82 @@
+"""Text that changes without a layout of the whole screen.
+
+Textual's Static asks for a layout at every update, which costs more than everything else that a key press does.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from textual.content import Content
+from textual.geometry import Size
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
+from textual.visual import Visual
+from textual.widgets import Static
+
+if TYPE_CHECKING:
+    from textual import events
+
+
+class TextBlock(Static):
+    """A few lines; the screen is laid out again only where their number may have changed."""
+
+    def __init__(self, *, id: str) -> None:
+        super().__init__(id=id, markup=False)
+        self._shown = Content("")
+
+    def show(self, content: Content) -> None:
+        """Draw `content`, if it differs from what is drawn."""
+        if content.is_same(self._shown):
+            return
+        before, self._shown = self._shown, content
+        self.update(content, layout=self._lines(before) != self._lines(content))
+
+    def _lines(self, content: Content) -> int:
+        """About how many lines `content` takes up: wrapping at words may add one."""
+        width = max(1, self.content_size.width)
+        return sum(max(1, -(-each.cell_length // width)) for each in content.split("\n", allow_blank=True))
+
+
+class TextPage(ScrollView, can_focus=True):
+    """A page that scrolls: wraps its text to its width, and draws only the visible lines."""
+
+    def __init__(self, *, id: str) -> None:
+        super().__init__(id=id)
+        self.content = Content("")
+        self._wrapped: list[Strip] | None = None
+        self._blank = Strip([])
+
+    def show(self, content: Content) -> None:
+        """Draw `content`, if it differs from what is drawn."""
+        if not content.is_same(self.content):
+            self.content = content
+            self._fit()
+
+    def render_line(self, y: int) -> Strip:
+        strips = self._strips()
+        number = y + self.scroll_offset.y
+        return strips[number] if number < len(strips) else self._blank
+
+    def on_resize(self, _event: events.Resize) -> None:
+        self._fit()
+
+    def notify_style_update(self) -> None:
+        self._wrapped = None
+        super().notify_style_update()
+
+    def _strips(self) -> list[Strip]:
+        if self._wrapped is None:
+            width = max(1, self.scrollable_content_region.width)
+            self._blank = Strip.blank(width, self.rich_style)
+            self._wrapped = Visual.to_strips(self, self.content, width, None, self.visual_style)
+        return self._wrapped
+
+    def _fit(self) -> None:
+        self._wrapped = None
+        size = Size(self.scrollable_content_region.width, len(self._strips()))
+        if size != self.virtual_size:
+            # the property's setter would lay out the whole screen; only the scroll bar depends on it
+            self.set_reactive(ScrollView.virtual_size, size)
+            self._scroll_update(size)
+        self.refresh()
