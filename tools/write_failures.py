@@ -1,4 +1,5 @@
 """Writes docs/failures: for each kind of failure what torch says, why, what exportdoctor says, and what works.
+Writes also the table in fixtures/README.md.
 
     python tools/write_failures.py [--keep] [kind ...]      with --keep, what a scan said stays as it is
 
@@ -21,35 +22,19 @@ from typing import Any
 from exportdoctor.core.failure.explanations import Rewrite, explain
 from exportdoctor.core.failure.kinds import KINDS
 from exportdoctor.core.outcome import Outcome, OutcomeStatus
+from exportdoctor.core.protocol.repro import CANDIDATE_FILE
 from exportdoctor.repro.bundle import quote_message
-from exportdoctor.repro.candidate_runner import CANDIDATE_FILE, Bench
+from exportdoctor.repro.candidate_runner import CandidateRunner
 
 ROOT = Path(__file__).parents[1]
 PAGES = ROOT / "docs" / "failures"
-FIXTURES = {
-    "data_dependent_value": "data_dependent_int",
-    "data_dependent_guard": "if_tensor",
-    "dynamic_dim_specialised": "specialised_dynamic_dim",
-    "dims_related": "constraint_between_inputs",
-    "unregistered_pytree": "unregistered_pytree_in",
-    "missing_fake_kernel": "missing_fake_kernel",
-    "wrong_fake_kernel": "wrong_fake_kernel",
-    "vmap": "vmap_over_mask",
-    "unsupported_python": "unsupported_python_strict",
-    "attribute_mutation": "attribute_mutation",
-    "input_mutation": "inplace_on_view",
-    "autograd_state": "gradient_in_forward",
-    "torchscript_trace": "torchscript_only",
-    "python_error": "deepcopy_in_forward",
-    "crash": "segfault",
-    "timeout": "hang",
-    "out_of_memory": "memory_eater",
-}
-LATER = ROOT / "fixtures" / "later"
+FIXTURES = ROOT / "fixtures"
+LATER = FIXTURES / "later"
 """One script for each kind of the stages after the export, where a fixture for a scan would say no more."""
 SCAN = {"timeout": ("--timeout", "8"), "out_of_memory": ("--memory", "1500")}
 LIMITS = {"timeout": 3.0}
 _MOST = 1500
+_CODE = 60
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _LOG = re.compile(r"\n +Log:.*", re.S)
 _WIDTH = 118
@@ -59,13 +44,15 @@ def main() -> None:
     """Write the pages of the kinds named on the command line, or all, and the list of them."""
     kept = "--keep" in sys.argv
     chosen = [kind for kind in sys.argv[1:] if kind != "--keep"] or list(KINDS)
-    with Bench(memory_mb=400) as bench:
+    with CandidateRunner(memory_mb=400) as bench:
         for kind in chosen:
             path = PAGES / f"{kind}.md"
             said = said_in(path.read_text(encoding="utf-8")) if kept else scanned(kind)
             path.write_text(page(kind, bench, said=said), encoding="utf-8")
             print(kind, flush=True)
     (PAGES / "README.md").write_text(listing(), encoding="utf-8")
+    readme = FIXTURES / "README.md"
+    readme.write_text(with_fixtures_listed(readme.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 def literal(path: Path, name: str) -> Any:
@@ -78,12 +65,13 @@ def literal(path: Path, name: str) -> Any:
 
 def script_of(kind: str) -> str:
     """The minimal script of a kind."""
-    if kind in FIXTURES:
-        return str(literal(ROOT / "fixtures" / f"{FIXTURES[kind]}.py", "MINIMUM")).strip()
+    fixture = explain(kind).fixture
+    if fixture:
+        return str(literal(FIXTURES / f"{fixture}.py", "MINIMUM")).strip()
     return (LATER / f"{kind}.py").read_text(encoding="utf-8").strip()
 
 
-def page(kind: str, bench: Bench, *, said: str) -> str:
+def page(kind: str, bench: CandidateRunner, *, said: str) -> str:
     """The page of a kind; `said` is what a scan of its fixture tells, empty where there is none."""
     told, script = explain(kind), script_of(kind)
     bench.timeout = LIMITS.get(kind, 60.0)
@@ -104,7 +92,7 @@ def page(kind: str, bench: Bench, *, said: str) -> str:
 
 
 def _scan(kind: str, said: str) -> list[str]:
-    fixture = FIXTURES[kind]
+    fixture = explain(kind).fixture
     return [
         f"The [fixture](../../fixtures/{fixture}.py) hides the same failure in a small network.",
         fence(f"$ {' '.join(command(kind))}\n…\n{said}", "text"),
@@ -135,7 +123,7 @@ def output_of(outcome: Outcome) -> str:
 
 def command(kind: str) -> list[str]:
     """The scan of a kind's fixture, as a user types it."""
-    path = ROOT / "fixtures" / f"{FIXTURES[kind]}.py"
+    path = FIXTURES / f"{explain(kind).fixture}.py"
     exporter = literal(path, "EXPECTED")["exporter"]
     chosen = [] if exporter == "export" else ["--exporter", exporter]
     return ["exportdoctor", "scan", f"fixtures/{path.name}:build", *chosen, *SCAN.get(kind, ())]
@@ -143,7 +131,7 @@ def command(kind: str) -> list[str]:
 
 def scanned(kind: str) -> str:
     """The finding of a kind's fixture as a scan tells it."""
-    if kind not in FIXTURES:
+    if not explain(kind).fixture:
         return ""
     with tempfile.TemporaryDirectory() as home:
         done = subprocess.run(
@@ -169,6 +157,32 @@ def listing() -> str:
     """The page that lists the others."""
     rows = [f"| [{kind}]({kind}.md) | {explain(kind).summary} |" for kind in KINDS]
     return "\n".join(["# Kinds of failure", "", "| kind | what went wrong |", "|---|---|", *rows]) + "\n"
+
+
+def list_fixtures() -> str:
+    """The table of the fixtures in fixtures/README.md: what fails in each, from its `EXPECTED`."""
+    rows = []
+    for path in sorted(FIXTURES.glob("*.py")):
+        findings = literal(path, "EXPECTED")["findings"]
+        kinds = ", ".join(dict.fromkeys(finding["kind"] for finding in findings)) or "none"
+        culprits = "; ".join(map(_culprit, findings)) or "none"
+        rows.append(f"| {path.stem} | {kinds} | {culprits} |")
+    return "\n".join(["| file | kind | culprit |", "|---|---|---|", *rows]) + "\n"
+
+
+def _culprit(finding: dict[str, Any]) -> str:
+    module = f"`{finding['module']}`" if finding["module"] else "root"
+    code = finding["source"] or finding["function"]
+    return f"{module}: `{_shorten(code)}`" if code else f"{module}: the call"
+
+
+def _shorten(code: str) -> str:
+    return code if len(code) <= _CODE else f"{code[: _CODE - 3]}..."
+
+
+def with_fixtures_listed(text: str) -> str:
+    """fixtures/README.md with its table as it should be."""
+    return text[: text.index("| file | kind |")] + list_fixtures()
 
 
 def wrapped(text: str) -> str:

@@ -5,16 +5,19 @@ from __future__ import annotations
 import importlib.util
 import io
 import logging
+import re
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from exportdoctor.core.errors import ExportdoctorError
-from exportdoctor.core.failure.classify import classify
+from exportdoctor.core.failure.classify import kind_of
 from exportdoctor.core.failure.explanations import Rewrite, explain, summary
 from exportdoctor.core.failure.kinds import KINDS
-from exportdoctor.repro.candidate_runner import Bench
+from exportdoctor.core.outcome import OpFact, Outcome, OutcomeStatus
+from exportdoctor.repro.candidate_runner import CandidateRunner
 
 PAGES_OF = "2.13.0"
 REWRITES = [(kind, rewrite) for kind in KINDS for rewrite in explain(kind).rewrites]
@@ -26,14 +29,18 @@ def test_every_kind_is_explained(kind: str) -> None:
     told = explain(kind)
     assert told.kind == kind
     assert told.rewrites
-    assert len(told.paragraph) > 200
+    sentences = re.split(r"(?<=[.!?]) ", told.paragraph)
+    assert len(sentences) >= 3, "what the tracer knows, what the code needs, why that fails"
+    assert max(len(sentence.split()) for sentence in sentences) <= 45, "a sentence that must be read twice"
+    assert told.next_step.endswith(".") or "exportdoctor " in told.next_step
+    assert told.next_step not in told.summary
     assert summary(kind) == told.summary
     assert told.summary.endswith(".")
     assert told.summary.count(". ") == 0
 
 
 def test_an_unknown_kind_is_told_with_those_that_exist() -> None:
-    with pytest.raises(ExportdoctorError, match="no kind") as raised:
+    with pytest.raises(ExportdoctorError, match="Unknown kind") as raised:
         explain("nonsense")
     assert "data_dependent_guard" in raised.value.hint
     assert summary("a_kind_of_tomorrow") == "Tracing raises an exception that eager does not."
@@ -59,13 +66,18 @@ def test_the_pages_on_failures_are_as_they_are_generated() -> None:
     torch, pages = pytest.importorskip("torch"), _writer()
     if not torch.__version__.startswith(PAGES_OF):
         pytest.skip(f"the pages show what torch {PAGES_OF} says")
-    with Bench(memory_mb=400) as bench:
+    with CandidateRunner(memory_mb=400) as bench:
         for kind in KINDS:
             kept = (pages.PAGES / f"{kind}.md").read_text()
             made = pages.page(kind, bench, said=pages.said_in(kept))
             assert made == kept, f"{kind}.md is not as tools/write_failures.py makes it: run it again"
             _names_the_culprit(pages, kind, pages.said_in(kept))
     assert (pages.PAGES / "README.md").read_text() == pages.listing()
+
+
+def test_the_fixtures_are_listed_as_they_are() -> None:
+    readme = (Path(__file__).parents[2] / "fixtures" / "README.md").read_text()
+    assert _writer().with_fixtures_listed(readme) == readme, "run tools/write_failures.py again"
 
 
 def _writer() -> Any:
@@ -79,8 +91,9 @@ def _writer() -> Any:
 
 
 def _names_the_culprit(pages: Any, kind: str, said: str) -> None:
-    if kind in pages.FIXTURES:
-        (finding, *_) = pages.literal(pages.ROOT / "fixtures" / f"{pages.FIXTURES[kind]}.py", "EXPECTED")["findings"]
+    fixture = explain(kind).fixture
+    if fixture:
+        (finding, *_) = pages.literal(pages.FIXTURES / f"{fixture}.py", "EXPECTED")["findings"]
         assert finding["kind"] == kind
         assert finding["source"] is None or finding["source"] in said
         assert finding["module"] in said
@@ -151,9 +164,11 @@ class Snippet:
         from exportdoctor.worker.describe.describe_failure import describe_failure
 
         failure = describe_failure(error, stage=stage, names={})  # type: ignore[arg-type]
-        op = self.example.get("op") or (failure.op.name if failure.op else None)
-        exporter = self.example.get("exporter", "export")
-        return classify(stage=stage, exporter=exporter, exceptions=failure.exceptions, frames=failure.frames, op=op)
+        failure = msgspec.structs.replace(failure, custom_ops=None)
+        if "op" in self.example:
+            failure = msgspec.structs.replace(failure, op=OpFact(name=self.example["op"]))
+        outcome = Outcome(probe="p", status=OutcomeStatus.FAILED, failure=failure)
+        return kind_of(outcome, exporter=self.example.get("exporter", "export"))
 
     def computes_the_same(self, before: Snippet) -> None:
         if "calls" in self.example:

@@ -17,8 +17,8 @@ from exportdoctor.core.errors import UsageError
 from exportdoctor.core.outcome import Agreement, ExceptionFact, Failure, Frame, Outcome, OutcomeStatus
 from exportdoctor.core.probe import Probe
 from exportdoctor.core.report import FAILING
-from exportdoctor.engine.cure.driver import CureDriver
 from exportdoctor.engine.cure.search import CureSearch
+from exportdoctor.engine.probe_driver import ProbeDriver
 from exportdoctor.shims import SOUNDNESS, Cure, Shim
 from exportdoctor.store.runs import read_run
 from scanning import scan_file
@@ -66,15 +66,15 @@ def treated(answer: Patient, shims: tuple[Shim, ...], *, twin: bool = False, val
     """The prescriber at the end of its search."""
     first = answer(ROOT)
     doctor = CureSearch(
-        root=ROOT, first=first, twin=TWIN if twin else None, values=values, shims=shims, versions={"torch": "2.13.0"}
+        root=ROOT, first=first, small=TWIN if twin else None, values=values, shims=shims, versions={"torch": "2.13.0"}
     )
-    search = CureDriver(doctor, None)
-    waiting = list(search.begin())
+    search = ProbeDriver()
+    waiting = list(search.start(doctor.steps()))
     while waiting:  # the newest first: what was asked ahead may be answered late
         probe = waiting.pop()
         outcome = msgspec.structs.replace(answer(probe), probe=probe.id)
         assert search.awaits(outcome)
-        waiting += search.answered(outcome)
+        waiting += search.take(outcome)
     assert doctor.done
     return doctor
 
@@ -171,8 +171,8 @@ def test_alternatives_come_from_exchanging_a_shim_and_are_ranked_by_soundness_th
     assert found is not None
     assert found.shims == ("a", "b")
     assert [(other.shims, other.why) for other in found.alternatives] == [
-        (("both",), "less sound: signature"),
-        (("other-b", "a"), "less sound: signature"),
+        (("both",), "less sound"),
+        (("other-b", "a"), "less sound"),
     ]
 
 
@@ -182,7 +182,9 @@ def test_one_shim_that_does_the_work_of_two_is_prescribed_though_the_two_were_fo
     found = treated(patient(2, cures), shims).prescription
     assert found is not None
     assert found.shims == ("z-both",)
-    assert [(other.shims, other.why) for other in found.alternatives] == [(("a", "b"), "as sound, and needs 2 shims")]
+    assert [(other.shims, other.why) for other in found.alternatives] == [
+        (("a", "b"), "equally sound, but needs 2 shims")
+    ]
 
 
 def test_no_alternative_is_sought_where_no_numbers_can_be_compared() -> None:

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from exportdoctor.core.events import AnyEvent, ProbeFinished
+from exportdoctor.core.failure.identity import name_free_signature
 from exportdoctor.core.outcome import Outcome
 from exportdoctor.core.report import Report
 from exportdoctor.core.run_state import fold
-from exportdoctor.repro.candidate_runner import Bench
-from exportdoctor.repro.repro_signature import trait_of
+from exportdoctor.repro.candidate_runner import CandidateRunner
 from scanning import events_of
 
 pytestmark = pytest.mark.slow
@@ -39,13 +39,13 @@ def expected_of(path: Path) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def bench() -> Iterator[Bench]:
-    with Bench(timeout=60.0, memory_mb=400.0) as process:
+def bench() -> Iterator[CandidateRunner]:
+    with CandidateRunner(timeout=60.0, memory_mb=400.0) as process:
         yield process
 
 
 @pytest.mark.parametrize("path", FIXTURES, ids=lambda path: path.stem)
-def test_the_disease_is_found_where_it_lies_and_the_minimum_has_it_too(path: Path, bench: Bench) -> None:
+def test_the_disease_is_found_where_it_lies_and_the_minimum_has_it_too(path: Path, bench: CandidateRunner) -> None:
     expected = expected_of(path)
     events = events_of(f"{path}:build", exporter=expected["exporter"], exhaustive=True, **LIMITS.get(path.stem, {}))
     report = fold(events).report()
@@ -68,8 +68,8 @@ def minima_of(path: Path) -> list[str]:
 
 def shown(outcome: Outcome, *, exporter: str) -> tuple[object, ...]:
     """Kind, exceptions and message of a failure, names left out."""
-    trait = trait_of(outcome, exporter=exporter)
-    return () if trait is None else (trait.kind, trait.exceptions, trait.message)
+    signature = name_free_signature(outcome, exporter=exporter)
+    return () if signature is None else (signature.kind, signature.exceptions, signature.message)
 
 
 def failures(events: list[AnyEvent]) -> list[tuple[object, ...]]:

@@ -17,9 +17,9 @@ from exportdoctor.core.probe import Probe
 from exportdoctor.core.protocol.scan import Capture, Captured, Open, Opened, Prepare, Prepared
 from exportdoctor.core.run_state import fold
 from exportdoctor.core.target import TargetRef
-from exportdoctor.engine.pool.launch import Fork
-from exportdoctor.engine.pool.running_probe import Flight
+from exportdoctor.engine.pool.running_probe import RunningProbe
 from exportdoctor.engine.pool.worker_pool import Pool
+from exportdoctor.process.launcher import Fork
 from exportdoctor.targets import resolve
 from scanning import events_of
 from targets_tiny import FAMILIES
@@ -46,14 +46,14 @@ def opened_pool(ref: str, tmp_path: Path) -> Iterator[Pool]:
         yield p
 
 
-def begun(pool: Pool) -> tuple[Prepared, Flight]:
+def begun(pool: Pool) -> tuple[Prepared, RunningProbe]:
     early = pool.attempt_early(Prepare(part="default"), PROBE)
     assert early is not None
     return early
 
 
 def captured(pool: Pool) -> Captured:
-    reply = pool.capture(Capture(part="default"))
+    reply = pool.capture_part(Capture(part="default"))
     assert isinstance(reply, Captured)
     return reply
 
@@ -88,7 +88,7 @@ def test_an_abandoned_attempt_leaves_room_for_the_same_probe(llama: str, tmp_pat
 def test_an_early_attempt_that_is_lost_with_its_worker_is_asked_again(llama: str, tmp_path: Path) -> None:
     with opened_pool(llama, tmp_path) as pool:
         _, flight = begun(pool)
-        os.kill(pool._workers[0].channel.pid, signal.SIGKILL)
+        os.kill(pool._workers[0].client.pid, signal.SIGKILL)
         assert flight.future.exception(timeout=120) is not None
         captured(pool)
         assert pool.adopt(flight, PROBE) is None
@@ -149,7 +149,7 @@ def test_a_forward_runs_at_other_sizes_where_its_part_fails(tmp_path: Path, fact
 
 def test_what_a_second_forward_tells_later_is_what_it_tells_at_once(llama: str, tmp_path: Path) -> None:
     with opened_pool(llama, tmp_path) as pool:
-        alone = pool.capture(Capture(part="default", at_one_size=True))
+        alone = pool.capture_part(Capture(part="default", at_one_size=True))
         later = captured(pool)
     with opened_pool(llama, tmp_path) as pool:
         at_once = captured(pool)

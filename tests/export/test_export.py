@@ -34,11 +34,11 @@ def told(*arguments: str, blocked: str = "", path: str = "") -> tuple[int, list[
     ("arguments", "words"),
     [
         (("Qwen2.5-VL-3B", "--to", "pt2"), "--weights random"),
-        ((TINY, "--to", "pt2", "--shims", "precompute-gird"), "Did you mean precompute-grid"),
-        ((TINY, "--to", "pt2", "--shims", "strict+non-strict"), "can't be applied together"),
-        ((TINY, "--to", "pt2", "--shims", "no-grad+no-grad"), "can't be applied together"),
+        ((TINY, "--to", "pt2", "--shims", "precompute-gird"), "Did you mean 'precompute-grid'"),
+        ((TINY, "--to", "pt2", "--shims", "strict+non-strict"), "cannot be combined"),
+        ((TINY, "--to", "pt2", "--shims", "no-grad+no-grad"), "cannot be combined"),
         ((TINY, "--to", "pt2", "--shims", "none", "-o", "x.onnx"), "does not end in .pt2"),
-        ((TINY, "--to", "pt2", "--shims", "none", "--split", "2"), "--split goes with --to onnx"),
+        ((TINY, "--to", "pt2", "--shims", "none", "--split", "2"), "--split goes only with --to onnx"),
         ((TINY, "--to", "pt2", "--part", "vision"), f"exportdoctor scan {TINY} --part vision"),
         ((TINY, "--to", "pt2", "--part", "nose"), "nose"),
         ((TINY, "--to", "pt2", "--shims", "none", "--with-cache", "--image-input"), "two files of a text part"),
@@ -54,7 +54,7 @@ def test_what_cannot_be_is_refused_in_one_line_before_anything_is_built(argument
 def test_a_missing_onnxruntime_is_told_with_the_command_that_installs_it() -> None:
     code, lines = told(TINY, "--to", "onnx", "--shims", CHAIN, blocked="onnxruntime")
     assert (code, len(lines)) == (2, 1)
-    assert 'pip install "exportdoctor[onnx]"' in lines[0]
+    assert "pip install 'exportdoctor[onnx]'" in lines[0]
 
 
 def test_both_onnxruntime_packages_are_noticed(tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ def test_no_prescription_is_told_with_the_scan_that_would_make_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("EXPORTDOCTOR_HOME", str(tmp_path))
-    with pytest.raises(UsageError, match="No scan of") as caught:
+    with pytest.raises(UsageError, match="has not been scanned") as caught:
         find_prescription(TINY, "vision")
     assert f"exportdoctor scan {TINY} --part vision" in caught.value.hint
 

@@ -6,7 +6,7 @@ import msgspec
 
 from exportdoctor.core.report import Report
 from exportdoctor.core.run_state import fold
-from exportdoctor.report.comparison import compared, told
+from exportdoctor.report.comparison import compare_reports, render_comparison
 from synthetic import qwen_scan
 
 
@@ -15,10 +15,10 @@ def report() -> Report:
 
 
 def test_a_run_is_the_same_as_itself() -> None:
-    found = compared(report(), report())
+    found = compare_reports(report(), report())
     assert found.same
     assert found.findings_same == len(report().findings) > 0
-    assert "No verdict differs" in told(found)
+    assert "No verdict differs" in render_comparison(found)
 
 
 def test_a_finding_that_went_and_a_module_that_passes_now_are_named() -> None:
@@ -34,13 +34,13 @@ def test_a_finding_that_went_and_a_module_that_passes_now_are_named() -> None:
         ),
         findings=(),
     )
-    found = compared(old, new)
+    found = compare_reports(old, new)
     assert not found.same
     assert len(found.findings_gone) == len(old.findings)
     assert not found.findings_new
     assert {change.after for change in found.modules} == {"pass"}
-    assert "9.9" in told(found)
-    back = compared(new, old)
+    assert "9.9" in render_comparison(found)
+    back = compare_reports(new, old)
     assert back.findings_new == found.findings_gone
     assert len(back.modules) == len(found.modules)
 
@@ -48,6 +48,6 @@ def test_a_finding_that_went_and_a_module_that_passes_now_are_named() -> None:
 def test_a_part_that_only_one_run_asked_is_told_without_its_modules() -> None:
     old = report()
     new = msgspec.structs.replace(old, parts=old.parts[:-1], findings=())
-    found = compared(old, new)
+    found = compare_reports(old, new)
     assert [change.after for change in found.parts if change.what == old.parts[-1].name] == [""]
     assert not any(change.what.startswith(f"{old.parts[-1].name}:") for change in found.modules)

@@ -20,17 +20,20 @@ import pytest
 from exportdoctor.cli.main import run as command_line
 from exportdoctor.core.codec import encode
 from exportdoctor.core.events import RunFinished
+from exportdoctor.core.failure.identity import name_free_signature, outermost_operation
+from exportdoctor.core.failure.kinds import KIND_OF_STATUS, KINDS
+from exportdoctor.core.failure.messages import without_names
 from exportdoctor.core.outcome import ExceptionFact, Failure, Frame, Outcome, OutcomeStatus, SymbolOrigin
 from exportdoctor.reduce import Verdict
 from exportdoctor.reduce.source.passes.backward_slice import slice_backward
 from exportdoctor.reduce.source.passes.script_sizes import offer_eager_sizes
 from exportdoctor.repro.budget import BudgetClock, ReductionBudget
 from exportdoctor.repro.bundle import difference, fold_stack
-from exportdoctor.repro.candidate_judge import CandidateJudge
-from exportdoctor.repro.candidate_runner import Bench
+from exportdoctor.repro.candidate_judge import CandidateJudge, judge_outcome
+from exportdoctor.repro.candidate_runner import CandidateRunner
 from exportdoctor.repro.incidental_failures import FailureCollector
+from exportdoctor.repro.pipeline import script_limits
 from exportdoctor.repro.reduction import Reducer, Reduction
-from exportdoctor.repro.repro_signature import anonymous, operation, trait_of, verdict
 from exportdoctor.repro.script import code_lines, imports_of
 from exportdoctor.repro.verdict_log import VerdictLog
 from exportdoctor.repro.verify import raised, verify
@@ -58,9 +61,9 @@ VALUE = "Could not extract specialized integer from data-dependent expression u0
 
 
 def judged(wanted: Outcome, seen: Outcome) -> Verdict:
-    trait = trait_of(wanted, exporter="export")
-    assert trait is not None
-    return verdict(trait, seen, exporter="export")
+    signature = name_free_signature(wanted, exporter="export")
+    assert signature is not None
+    return judge_outcome(signature, seen, exporter="export")
 
 
 def test_the_same_failure_of_another_symbol_is_the_same_bug() -> None:
@@ -86,8 +89,8 @@ def test_a_crash_is_the_same_by_its_signal() -> None:
 
 def test_a_message_does_not_depend_on_how_the_user_names_things() -> None:
     one = "Found <class 'fixtures.batch.Batch'> in output, needed by mine::smooth"
-    assert anonymous(one) == anonymous("Found <class '__main__.B'> in output, needed by other::op")
-    assert anonymous("aten::add failed") != anonymous("mine::add failed")
+    assert without_names(one) == without_names("Found <class '__main__.B'> in output, needed by other::op")
+    assert without_names("aten::add failed") != without_names("mine::add failed")
 
 
 @pytest.mark.parametrize(
@@ -95,7 +98,7 @@ def test_a_message_does_not_depend_on_how_the_user_names_things() -> None:
     [("int(x)", "int"), ("a.tolist()", "tolist"), ("n > 1 and m", "condition"), ("[x] * n", "BinOp"), ("n >", "")],
 )
 def test_an_expression_is_known_by_its_outermost_operation(expression: str, name: str) -> None:
-    assert operation(expression) == name
+    assert outermost_operation(expression) == name
 
 
 SCRIPT = """\
@@ -192,24 +195,36 @@ def test_a_folded_stack_counts_the_frames_of_torch() -> None:
     ]
 
 
+@pytest.mark.parametrize("status", KIND_OF_STATUS)
+def test_the_script_of_a_dead_process_has_the_limits_of_its_kind(status: OutcomeStatus) -> None:
+    signature = name_free_signature(Outcome(probe="1", status=status), exporter="export")
+    assert signature is not None
+    limits = script_limits(signature.kind)
+    assert limits == {"timed_out": {"timeout": 40.0}, "out_of_memory": {"memory_mb": 900.0}}.get(status, {})
+
+
+def test_a_failure_that_is_raised_needs_no_limits_of_its_own() -> None:
+    assert all(not script_limits(kind) for kind in KINDS if not kind.ends_the_process)
+
+
 @pytest.mark.slow
 def test_a_script_that_no_longer_fails_so_is_not_verified() -> None:
-    trait = trait_of(failing(VALUE), exporter="export")
-    assert trait is not None
-    assert not verify("raise KeyError('x')", trait).verified
-    assert not verify("pass", trait).verified
+    signature = name_free_signature(failing(VALUE), exporter="export")
+    assert signature is not None
+    assert not verify("raise KeyError('x')", signature).verified
+    assert not verify("pass", signature).verified
 
 
 @pytest.fixture(scope="module")
-def bench() -> Iterator[Bench]:
-    with Bench(width=2) as process:
+def bench() -> Iterator[CandidateRunner]:
+    with CandidateRunner(width=2) as process:
         yield process
 
 
-def reducer_of(bench: Bench, source: str, *, questions: int) -> Reducer:
-    trait = trait_of(bench.run(source), exporter="export")
-    assert trait is not None
-    judge = CandidateJudge(bench=bench, wanted=trait, exporter="export", log=VerdictLog(None))
+def reducer_of(bench: CandidateRunner, source: str, *, questions: int) -> Reducer:
+    signature = name_free_signature(bench.run(source), exporter="export")
+    assert signature is not None
+    judge = CandidateJudge(bench=bench, wanted=signature, exporter="export", log=VerdictLog(None))
     clock = BudgetClock(ReductionBudget(seconds=math.inf, questions=questions), bench)
     return Reducer(judge, clock, lambda text: None)
 
@@ -222,7 +237,7 @@ def minimum_of(path: Path) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["unregistered_pytree_out"])
-def test_a_whole_network_is_reduced_to_about_the_length_of_a_minimum_by_hand(name: str, bench: Bench) -> None:
+def test_a_whole_network_is_reduced_to_about_the_length_of_a_minimum_by_hand(name: str, bench: CandidateRunner) -> None:
     path = FIXTURES / f"{name}.py"
     source = path.read_text().partition("\nEXPECTED")[0] + "\ntorch.export.export(*build())\n"
     reducer = reducer_of(bench, source, questions=400)
@@ -233,7 +248,7 @@ def test_a_whole_network_is_reduced_to_about_the_length_of_a_minimum_by_hand(nam
 
 
 @pytest.mark.slow
-def test_candidates_beside_each_other_get_each_its_own_outcome(bench: Bench) -> None:
+def test_candidates_beside_each_other_get_each_its_own_outcome(bench: CandidateRunner) -> None:
     with ThreadPoolExecutor(4) as threads:
         sources = [f"raise ValueError('{number}')" for number in range(12)]
         outcomes = list(threads.map(bench.run, sources))
@@ -242,14 +257,14 @@ def test_candidates_beside_each_other_get_each_its_own_outcome(bench: Bench) -> 
 
 
 @pytest.mark.slow
-def test_a_script_that_exports_nothing_does_not_pass(bench: Bench) -> None:
+def test_a_script_that_exports_nothing_does_not_pass(bench: CandidateRunner) -> None:
     outcome = bench.run("import torch\n\ntorch.nn.Linear(2, 2)")
     assert outcome.failure is not None
     assert (outcome.status, outcome.failure.stage) == ("failed", "capture")
 
 
 @pytest.mark.slow
-def test_a_failure_that_comes_and_goes_is_noticed(bench: Bench, tmp_path: Path) -> None:
+def test_a_failure_that_comes_and_goes_is_noticed(bench: CandidateRunner, tmp_path: Path) -> None:
     diary = tmp_path / "diary"
     diary.touch()
     source = (
@@ -365,7 +380,7 @@ def test_a_repro_that_was_interrupted_is_kept_and_goes_on_where_it_was(target: P
     issue = (bundle / "issue.md").read_text()
     assert "<summary>python -m torch.utils.collect_env</summary>" in issue
     assert "PyTorch version: " in issue
-    for heading in ("What happens", "What was expected", "Closest variant", "Where it was met", "Versions"):
+    for heading in ("What happens", "What was expected", "Closest variant", "Where it occurs in the model", "Versions"):
         assert f"## {heading}" in issue
 
 
@@ -404,7 +419,7 @@ def test_another_failure_that_is_met_on_the_way_is_a_verified_script_of_its_own_
 
 
 def test_what_is_the_same_bug_a_finding_of_the_run_or_no_export_is_not_another_failure() -> None:
-    wanted = trait_of(failing(VALUE), exporter="export")
+    wanted = name_free_signature(failing(VALUE), exporter="export")
     assert wanted is not None
     collector = FailureCollector(wanted, "export", VerdictLog(None))
     collector.add("a", failing(VALUE, expression="[x] * n"))
@@ -448,4 +463,4 @@ def test_a_finding_is_looked_at_anew_before_its_repro_is_offered(
 
     target.write_text(target.read_text().replace("lengths.tolist()", "[3, 5]"))
     assert command_line(["repro", str(run), "F1", "-q"]) == 2
-    assert "The failure is gone" in capsys.readouterr().err
+    assert "The failure no longer occurs" in capsys.readouterr().err

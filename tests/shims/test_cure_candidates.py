@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import exportdoctor.shims as sh
-from exportdoctor.shims.leaks import changed, snapshot
+from exportdoctor.shims.leaks import changed_places, snapshot
 from exportdoctor.shims.own import OWN
 from shim_cases import CASES
 
@@ -82,7 +82,7 @@ def test_everything_is_restored_also_when_the_body_raises(name: str) -> None:
     before = snapshot(call)
     with pytest.raises(RuntimeError, match="from the body"), sh.apply_shims((shim,), call):
         raise RuntimeError("from the body")
-    assert changed(before, snapshot(call)) == set()
+    assert changed_places(before, snapshot(call)) == set()
 
 
 @pytest.mark.parametrize(

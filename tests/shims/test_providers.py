@@ -16,7 +16,7 @@ import exportdoctor.shims as sh
 from exportdoctor.export.shims_module import ModuleHeader, shims_module
 from exportdoctor.shims import ExportCall, NotApplicable, Shim, ShimTrouble, call_for_part
 from exportdoctor.shims.installed_sources import folder_of
-from exportdoctor.shims.leaks import changed, snapshot
+from exportdoctor.shims.leaks import changed_places, snapshot
 from exportdoctor.shims.providers import onnx_diagnostic, onnx_diagnostic_entering
 from parts import main_tensor, part_of
 
@@ -39,7 +39,7 @@ def test_a_shim_that_fits_is_entered_alone_and_leaves_nothing_behind(shim: Shim,
         with suppress(NotApplicable), sh.apply_shims((shim,), call) as given:
             assert isinstance(given, ExportCall)
         after = snapshot(call)
-    assert changed(before, after) == set()
+    assert changed_places(before, after) == set()
 
 
 @pytest.mark.parametrize("shim", [shim for shim in OTHERS if shim.fits(VERSIONS) is not None], ids=lambda s: s.id)

@@ -90,7 +90,7 @@ def test_a_file_of_shims_joins_the_registry(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "says"),
-    [("1 / 0", "ZeroDivisionError"), ("x = 1", "has no shim"), ("SHIMS = (1,)", "is no Shim"), (None, "no file")],
+    [("1 / 0", "ZeroDivisionError"), ("x = 1", "defines no shims"), ("SHIMS = (1,)", "is no Shim"), (None, "no file")],
 )
 def test_a_file_that_cannot_be_used_is_told_in_one_line(tmp_path: Path, text: str | None, says: str) -> None:
     file = tmp_path / "my_shims.py"
@@ -107,7 +107,7 @@ def test_a_file_that_cannot_be_used_is_told_in_one_line(tmp_path: Path, text: st
         (raises_on_exit, "the shim mine could not be left: ValueError: no exit"),
         (leaves_an_attribute, r"the shim mine did not restore the module\.forward"),
         (leaves_a_patch, r"the shim mine did not restore torch\.nn\.functional\.relu"),
-        (yields_nothing, "the shim mine gave a NoneType"),
+        (yields_nothing, "the shim mine yields a NoneType"),
     ],
 )
 def test_a_shim_that_misbehaves_is_noticed_and_named(enter: object, says: str) -> None:
@@ -151,7 +151,7 @@ def test_what_does_not_apply_is_told_with_its_name() -> None:
 
 def test_conflicting_shims_are_refused() -> None:
     with (
-        pytest.raises(ShimTrouble, match="strict and non-strict can't be applied together"),
+        pytest.raises(ShimTrouble, match="strict and non-strict cannot be combined"),
         sh.apply_shims((sh.find("strict"), sh.find("non-strict")), call()),
     ):
         pass

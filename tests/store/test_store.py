@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -17,6 +18,7 @@ from exportdoctor.core.codec import decode, encode
 from exportdoctor.core.errors import ExitCode, StoreError, UsageError
 from exportdoctor.core.failure.kinds import KIND_OF_STATUS
 from exportdoctor.core.outcome import Outcome, OutcomeStatus
+from exportdoctor.core.probe import Probe
 from exportdoctor.core.report import Report
 from exportdoctor.core.run_state import fold
 from exportdoctor.core.scan_options import ScanOptions
@@ -276,6 +278,17 @@ def test_a_run_in_progress_is_listed_as_running(tmp_path: Path) -> None:
     assert list_runs(tmp_path)[0].status == "cut off"
 
 
+def test_a_finished_run_stays_finished_when_a_repro_is_added_to_it(tmp_path: Path) -> None:
+    with RunFolder.create(tmp_path / "run") as folder:
+        for event in qwen_scan():
+            folder.append(event)
+        folder.append(next(event for event in qwen_scan() if isinstance(event, ev.FindingMade)))
+    assert (list_runs(tmp_path)[0].status, list_runs(tmp_path)[0].exit_code) == ("finished", 1)
+    with RunFolder.reopen(tmp_path / "run") as folder:
+        folder.append(ev.RunResumed(version="0"))
+    assert list_runs(tmp_path)[0].status == "cut off"
+
+
 def test_an_unreadable_run_is_listed_with_its_problem(tmp_path: Path) -> None:
     file_of(tmp_path / "foreign", b"hello\n")
     file_of(tmp_path / "empty", b"")
@@ -425,7 +438,8 @@ def test_a_damaged_or_unusable_cache_is_a_miss(tmp_path: Path) -> None:
 
 
 def test_a_digest_changes_with_everything_that_an_answer_depends_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = ScanOptions()
+    plain, probe = ScanOptions(), Probe(part="full", fqn="a")
+    changes: tuple[dict[str, Any], ...] = ({"to": "onnx"}, {"shims": ("s",)}, {"dynamic": ()}, {"opaque": True})
     digests = [
         request_digest({"config": 1}, plain),
         request_digest({"config": 2}, plain),
@@ -434,10 +448,9 @@ def test_a_digest_changes_with_everything_that_an_answer_depends_on(monkeypatch:
         request_digest({"config": 1}, ScanOptions(cure=False)),
         shared_digest({"a.py": "1"}, plain),
         shared_digest({"a.py": "2"}, plain),
-        probe_digest("q", exporter="export", to="export", shims=(), rest="r"),
-        probe_digest("q", exporter="export", to="onnx", shims=(), rest="r"),
-        probe_digest("q", exporter="export", to="export", shims=("s",), rest="r"),
-        probe_digest("q", exporter="export", to="export", shims=(), rest="other"),
+        probe_digest("q", probe, rest="r"),
+        probe_digest("q", probe, rest="other"),
+        *(probe_digest("q", msgspec.structs.replace(probe, **change), rest="r") for change in changes),
     ]
     monkeypatch.setenv("TORCH_SOMETHING", "1")
     digests.append(request_digest({"config": 1}, plain))
@@ -447,6 +460,8 @@ def test_a_digest_changes_with_everything_that_an_answer_depends_on(monkeypatch:
 def test_a_digest_does_not_change_with_limits_and_speed() -> None:
     patient = ScanOptions(jobs=7, timeout=900.0, memory_mb=1.0, use_cache=False)
     assert request_digest({}, ScanOptions()) == request_digest({}, patient)
+    probe, other = Probe(part="full", fqn="a"), Probe(part="vision", fqn="b", call=1, timeout=1.0, memory_mb=1.0)
+    assert probe_digest("q", probe, rest="r") == probe_digest("q", other, rest="r")
 
 
 def _with_sources(events: tuple[ev.AnyEvent, ...], sources: dict[str, str]) -> tuple[ev.AnyEvent, ...]:

@@ -17,9 +17,9 @@ from exportdoctor.core.report import Report
 from exportdoctor.core.run_state import fold
 from exportdoctor.core.scan_options import ScanOptions
 from exportdoctor.core.target import BuildOptions, TargetRef
-from exportdoctor.engine.pool.launch import Fork
 from exportdoctor.engine.scan import scan
 from exportdoctor.engine.scan_request import ScanRequest
+from exportdoctor.process.launcher import Fork
 from exportdoctor.targets import resolve
 
 

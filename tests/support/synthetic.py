@@ -269,7 +269,7 @@ def cured_part() -> ev.PartFinished:
             shims=("precompute-grid", "block-diagonal-attention"),
             soundness="signature",
             proof=Proof(
-                inputs_tried=3, max_abs_diff=1e-7, stage="run", tolerance=1e-4, on="a small twin with random weights"
+                inputs_tried=3, max_abs_diff=1e-7, stage="run", tolerance=1e-4, on="a small model with random weights"
             ),
             steps=(
                 Step(shim="precompute-grid", title="Windows are computed outside", soundness="signature"),
@@ -284,8 +284,8 @@ def cured_part() -> ev.PartFinished:
                 Alternative(
                     shims=("precompute-grid", "frozen-values"),
                     soundness="specialised",
-                    why="less sound: specialised",
-                    proof=Proof(inputs_tried=1, max_abs_diff=0.0, stage="run", on="a small twin with random weights"),
+                    why="less sound",
+                    proof=Proof(inputs_tried=1, max_abs_diff=0.0, stage="run", on="a small model with random weights"),
                     steps=(
                         Step(
                             shim="frozen-values",

@@ -92,7 +92,7 @@ def test_every_form_that_the_design_promises_is_accepted(tmp_path: Path, returne
         ("3", "returned an int"),
         ("()", "0 values"),
         ("(M, ())", "the class M"),
-        ("(3, ())", "an int in the place of the module"),
+        ("(3, ())", "an int instead of a module"),
         ("(M(1, 1), torch.ones(1))", "args are a Tensor"),
         ("(M(1, 1), (), 3)", "kwargs are an int"),
         ("(M(1, 1), (), {1: 2})", "kwargs are a dict"),

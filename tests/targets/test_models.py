@@ -274,8 +274,8 @@ def test_a_checkpoint_that_does_not_fit_is_refused_in_one_line(
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ({"model_type": "no_such_model"}, "knows no model type 'no_such_model'"),
-        ({"model_type": "llama", "hidden_size": "wide"}, "refuses the configuration"),
+        ({"model_type": "no_such_model"}, "does not know the model type 'no_such_model'"),
+        ({"model_type": "llama", "hidden_size": "wide"}, "rejects the configuration"),
         ({"model_type": "bert", "hidden_size": 30, "num_attention_heads": 4}, "cannot build|refuses"),
     ],
 )
@@ -289,7 +289,7 @@ def test_a_configuration_that_transformers_refuses_is_the_targets_fault(
 def test_a_gpu_that_is_not_there_is_said_so() -> None:
     if torch.cuda.is_available():
         pytest.skip("this machine has one")
-    with pytest.raises(UsageError, match="sees no GPU"):
+    with pytest.raises(UsageError, match="is not available to torch"):
         built(TINY, device="cuda")
 
 

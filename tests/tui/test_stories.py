@@ -311,8 +311,8 @@ def test_a_rescan_repeats_the_options_of_the_run() -> None:
     offered = available_commands(replace(view, started=started), selected(view, "full"))
     command = next(command for command in offered if "Rescan full" in command.title)
     assert command.argv[3:-1] == (
-        "scan", "Qwen2.5-VL-3B", "--part", "full", "--image-size", "476x672", "--static", "--timeout", "9",
-        "--jobs", "3", "--exhaustive", "--no-cure", "--shims", "/x/mine.py", "--no-cache", "--quiet", "--out",
+        "scan", "Qwen2.5-VL-3B", "--part", "full", "--image-size", "476x672", "--static", "--exhaustive",
+        "--no-cure", "--shims", "/x/mine.py", "--timeout", "9", "--jobs", "3", "--no-cache", "--quiet", "--out",
     )  # fmt: skip
     assert command.opens is not None
 
@@ -328,7 +328,7 @@ async def test_the_cure_tells_before_and_after_with_its_proof_and_what_to_paste(
     app = app_on(QWEN)
     async with app.run_test(size=(200, 50)) as pilot:
         await settled(pilot)
-        await shows(pilot, "vision is cured by 2 shims (signature)")
+        await shows(pilot, "vision exports with 2 shims (changes the inputs)")
         await press(pilot, "5")
         await shows(
             pilot,
@@ -336,7 +336,7 @@ async def test_the_cure_tells_before_and_after_with_its_proof_and_what_to_paste(
             "after   ✓ exports, max |Δ|",
             "1. precompute-grid (signature)",
             "2. block-diagonal-attention (exact)",
-            "Proved on a small twin",
+            "Verified on a small model",
             "exportdoctor export Qwen2.5-VL-3B --part vision --weights FOLDER --to pt2 -o vision.pt2",
             "→ precompute-grid moves it on to F2",
             "✓ precompute-grid+block-diagonal-attention cures it",

@@ -80,7 +80,7 @@ def _closure(number: int) -> Callable[[torch.Tensor], torch.Tensor]:
 def test_whatever_an_export_can_see_makes_another_question(what: str) -> None:
     first, second = ask(Layer()), ask(_changed(DIFFERENCES[what]))
     assert first.full != second.full
-    assert first.kin != second.kin
+    assert first.group != second.group
 
 
 def test_closures_over_other_values_are_told_apart() -> None:
@@ -97,7 +97,7 @@ def test_tied_and_untied_children_of_the_same_shapes_differ() -> None:
 def test_a_plain_index_makes_kin_that_say_what_differs() -> None:
     first, second = ask(Layer(index=0)), ask(Layer(index=1))
     assert first.full != second.full
-    assert first.kin == second.kin
+    assert first.group == second.group
     assert {a for a, b in zip(first.scalars, second.scalars, strict=True) if a != b} == {("", "index", "int:0")}
 
 

@@ -16,9 +16,10 @@ from exportdoctor.cli.complete import complete_targets
 from exportdoctor.cli.error_output import print_line
 from exportdoctor.cli.interruption import Interruption
 from exportdoctor.cli.options import CONTEXT, DEVICE, DTYPE, IMAGE_SIZE, QUIET, STATIC
-from exportdoctor.cli.packages import installed_version, require_packages
+from exportdoctor.cli.packages import require_packages
 from exportdoctor.cli.terminal import style_of, write_out
 from exportdoctor.core.errors import ExitCode, UsageError
+from exportdoctor.core.package_versions import installed_version
 from exportdoctor.core.target import BuildOptions, Device, DType, TargetRef
 
 if TYPE_CHECKING:

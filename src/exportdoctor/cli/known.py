@@ -10,8 +10,7 @@ from exportdoctor.cli.options import CONTEXT, JSON
 from exportdoctor.cli.terminal import style_of, write_out
 from exportdoctor.core.codec import pretty
 from exportdoctor.core.errors import ExitCode, UsageError
-from exportdoctor.core.failure.known_issue import KnownIssue
-from exportdoctor.core.failure.known_issues import search
+from exportdoctor.core.failure.known_issues import KnownIssue, search
 from exportdoctor.report import wording
 from exportdoctor.report.canvas import Canvas
 

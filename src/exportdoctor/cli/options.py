@@ -6,8 +6,6 @@ from typing import Any
 
 import click
 
-from exportdoctor.core.exporters import EXPORTERS
-
 CONTEXT: dict[str, Any] = {"help_option_names": ["-h", "--help"]}
 
 
@@ -30,13 +28,6 @@ class ImageSizeType(click.ParamType[tuple[int, int]]):
         return size
 
 
-EXPORTER = click.option(
-    "--exporter",
-    type=click.Choice(list(EXPORTERS)),
-    default="export",
-    show_default=True,
-    help="Exporter to use.",
-)
 DEVICE = click.option(
     "--device",
     type=click.Choice(["auto", "cpu", "cuda"]),
@@ -58,12 +49,6 @@ STATIC = click.option(
     "--static",
     is_flag=True,
     help="Fix all sizes. By default batch size, sequence length and number of patches are dynamic.",
-)
-TIMEOUT = click.option(
-    "--timeout",
-    type=click.FloatRange(min=0, min_open=True),
-    metavar="S",
-    help="Timeout for one export, in seconds. Default: 10 times the first export, at least 60.",
 )
 QUIET = click.option("--quiet", "-q", is_flag=True, help="Do not print progress.")
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import platform
-from importlib import metadata, util
+from importlib import util
 
 from exportdoctor.core.errors import UsageError
+from exportdoctor.core.package_versions import installed_version
 
 
 def version() -> str:
@@ -17,14 +18,6 @@ def version_line() -> str:
     """Versions of exportdoctor, Python, torch and transformers."""
     others = [f"{name} {found}" for name in ("torch", "transformers") if (found := installed_version(name))]
     return " · ".join((f"exportdoctor {version()}", f"Python {platform.python_version()}", *others))
-
-
-def installed_version(name: str) -> str:
-    """The version of a distribution; empty if it is not installed."""
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return ""
 
 
 def require_packages(names: tuple[str, ...], *, option: str, extra: str) -> None:

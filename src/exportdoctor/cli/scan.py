@@ -6,24 +6,30 @@ import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any
 
 import click
 
 from exportdoctor.cli.complete import complete_runs, complete_targets
-from exportdoctor.cli.options import CONTEXT, DEVICE, DTYPE, EXPORTER, IMAGE_SIZE, JSON, QUIET, STATIC, TIMEOUT
+from exportdoctor.cli.options import (
+    CONTEXT,
+    DEVICE,
+    DTYPE,
+    IMAGE_SIZE,
+    JSON,
+    QUIET,
+    STATIC,
+)
 from exportdoctor.cli.packages import require_packages
+from exportdoctor.cli.scan_flags import add_scan_options, pop_scan_options
 from exportdoctor.core.errors import UsageError
-from exportdoctor.core.scan_options import ScanOptions
+from exportdoctor.core.scan_options import OPTIONS, ScanOptions
 from exportdoctor.core.target import BuildOptions, Device, DType, TargetRef
-
-if TYPE_CHECKING:
-    from exportdoctor.core.exporters import Exporter
 
 _MOST_JOBS = 4  # each attempt holds the target's graph: more of them cost memory and gain little
 _PACKAGES = {"export": (), "onnx": ("onnx", "onnxscript"), "ort": ("onnx", "onnxscript", "onnxruntime")}
 # the options that --resume accepts; all others are those of the run
-_OF_A_RESUMED_RUN = frozenset({"resume", "timeout", "memory", "jobs", "as_json", "quiet", "tui", "no_cache"})
+_OF_A_RESUMED_RUN = {"resume", "as_json", "quiet", "tui"} | {n for n, one in OPTIONS.items() if not one.changes_result}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,27 +38,17 @@ class ScanArguments:
 
     target: str | None
     parts: tuple[str, ...]
-    exporter: Exporter
-    to: Literal["export", "onnx", "ort"]
     device: Device
     dtype: DType
     weights: str
     image_size: tuple[int, int] | None
     static: bool
-    modules: tuple[str, ...]
-    exhaustive: bool
-    no_cure: bool
-    shim_files: tuple[str, ...]
-    allow: tuple[Literal["unsound"], ...]
-    timeout: float | None
-    memory: float | None
-    jobs: int | None
     out: Path | None
     resume: str | None
-    no_cache: bool
     as_json: bool
     quiet: bool
     tui: bool
+    scan_options: dict[str, Any]
 
     @property
     def target_ref(self) -> TargetRef:
@@ -72,39 +68,19 @@ class ScanArguments:
     @property
     def options(self) -> ScanOptions:
         """How to scan it."""
-        return ScanOptions(
-            exporter=self.exporter,
-            to=self.to,
-            exhaustive=self.exhaustive,
-            modules=self.modules,
-            cure=not self.no_cure,
-            shim_files=tuple(os.path.abspath(file) for file in self.shim_files),
-            allow=self.allow,
-            jobs=self.jobs or min(_MOST_JOBS, _cores()),
-            timeout=self.timeout,
-            memory_mb=self.memory,
-            use_cache=not self.no_cache,
-        )
+        given = {"jobs": min(_MOST_JOBS, _cores()), **self.scan_options}
+        given["shim_files"] = tuple(os.path.abspath(file) for file in given.get("shim_files", ()))
+        return ScanOptions(**given)
 
     @property
     def limits(self) -> dict[str, Any]:
         """The ScanOptions that a resumed run takes from this command line, where they are given."""
-        limits = {"jobs": self.jobs, "timeout": self.timeout, "memory_mb": self.memory}
-        limits["use_cache"] = False if self.no_cache else None
-        return {name: value for name, value in limits.items() if value is not None}
+        return {name: value for name, value in self.scan_options.items() if not OPTIONS[name].changes_result}
 
 
 @click.command(context_settings=CONTEXT)
 @click.argument("target", required=False, shell_complete=complete_targets)
 @click.option("--part", "parts", multiple=True, metavar="P", help="Scan only this part. Can be repeated.")
-@EXPORTER
-@click.option(
-    "--to",
-    type=click.Choice(["export", "onnx", "ort"]),
-    default="export",
-    show_default=True,
-    help="How far to go: export only, also translate to ONNX, or also run in ONNX Runtime.",
-)
 @DEVICE
 @DTYPE
 @click.option(
@@ -116,34 +92,7 @@ class ScanArguments:
 )
 @IMAGE_SIZE
 @STATIC
-@click.option(
-    "--module",
-    "modules",
-    multiple=True,
-    metavar="FQN",
-    help="Export this submodule instead of the whole part. Can be repeated.",
-)
-@click.option(
-    "--exhaustive", is_flag=True, help="Export every distinct submodule, not only those below a failing parent."
-)
-@click.option("--no-cure", is_flag=True, help="Do not search for shims.")
-@click.option(
-    "--shims", "shim_files", metavar="FILE", multiple=True, help="Python file with your own shims. Can be repeated."
-)
-@click.option(
-    "--allow",
-    multiple=True,
-    type=click.Choice(["unsound"]),
-    help="Also try shims that only silence a guard or an assertion.",
-)
-@TIMEOUT
-@click.option(
-    "--memory",
-    type=click.FloatRange(min=0, min_open=True),
-    metavar="MiB",
-    help="Memory limit for one export. Default: a share of the free memory.",
-)
-@click.option("--jobs", type=click.IntRange(min=1), metavar="N", help="Number of exports to run in parallel.")
+@add_scan_options
 @click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Folder for this run.")
 @click.option(
     "--resume",
@@ -151,7 +100,6 @@ class ScanArguments:
     shell_complete=complete_runs,
     help="Continue a run that was cut off, reusing its results.",
 )
-@click.option("--no-cache", is_flag=True, help="Do not reuse results of earlier runs.")
 @JSON
 @QUIET
 @click.option("--tui", is_flag=True, help="Show the scan in the terminal interface.")
@@ -165,7 +113,7 @@ def scan(context: click.Context, /, **given: Any) -> int:
     Exit code: 0 exports as is, 1 findings, 2 usage error, 3 the model cannot be built or run,
     4 internal error, 130 interrupted.
     """
-    arguments = ScanArguments(**given)
+    arguments = ScanArguments(scan_options=pop_scan_options(given), **given)
     if not arguments.target and arguments.resume is None:
         raise click.UsageError("A TARGET is missing: a preset, a folder, a hub id or file.py:factory", ctx=context)
     if arguments.resume is not None:
@@ -175,13 +123,14 @@ def scan(context: click.Context, /, **given: Any) -> int:
     from exportdoctor.cli.follow_scan import OutputOptions
     from exportdoctor.cli.run_scan import resume, start
 
-    _check_shims(arguments.shim_files)
-    require_packages(_PACKAGES[arguments.to], option=f"--to {arguments.to}", extra="onnx")
+    options = arguments.options
+    _check_shims(options.shim_files)
+    require_packages(_PACKAGES[options.to], option=f"--to {options.to}", extra="onnx")
     output = OutputOptions(as_json=arguments.as_json, quiet=arguments.quiet)
     if arguments.resume is not None:
         return resume(arguments.resume, output=output, limits=arguments.limits)
     command = ("exportdoctor", *context.obj)
-    return start(arguments.target_ref, arguments.options, output=output, out=arguments.out, command=command)
+    return start(arguments.target_ref, options, output=output, out=arguments.out, command=command)
 
 
 def _open_tui(context: click.Context, arguments: ScanArguments) -> int:

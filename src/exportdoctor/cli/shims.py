@@ -11,8 +11,9 @@ from typing import Any
 import click
 
 from exportdoctor.cli.complete import complete_runs, complete_targets
-from exportdoctor.cli.options import CONTEXT, EXPORTER, IMAGE_SIZE, JSON, STATIC
+from exportdoctor.cli.options import CONTEXT, IMAGE_SIZE, JSON, STATIC
 from exportdoctor.cli.record_shim_try import record_tries
+from exportdoctor.cli.scan_flags import scan_option
 from exportdoctor.cli.terminal import style_of, table_style, write_out
 from exportdoctor.core.codec import pretty
 from exportdoctor.core.errors import ExitCode
@@ -34,7 +35,7 @@ def shims() -> None:
     """List and show shims, or try some on a model."""
 
 
-@shims.command("list")
+@shims.command("list", short_help="List all shims and whether they fit.")
 @click.option("--provider", metavar="NAME", help="List only shims of this provider.")
 @click.option("--fitting", is_flag=True, help="List only shims that fit the installed versions.")
 @_FILES
@@ -65,11 +66,11 @@ def show_shim(name: str, files: tuple[str, ...], as_json: bool) -> int:
     return ExitCode.EXPORTS
 
 
-@shims.command("try")
+@shims.command("try", short_help="Export a model without and with shims.")
 @click.argument("name", metavar="ID[+ID...]")
 @click.argument("target", shell_complete=complete_targets)
 @click.option("--part", "parts", multiple=True, metavar="P", help="Try it only on this part. Can be repeated.")
-@EXPORTER
+@scan_option("exporter")
 @click.option(
     "--weights",
     default="fake",

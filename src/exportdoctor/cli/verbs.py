@@ -25,5 +25,6 @@ VERBS = (
     Verb("export", "Export a part to .pt2 or .onnx with shims, and verify the file."),
     Verb("compare", "Show what changed between two runs."),
     Verb("tui", "Browse a run in the terminal."),
+    Verb("version", "Show versions, and the private torch APIs in use."),
     Verb("completion", "Print the completion script for a shell."),
 )

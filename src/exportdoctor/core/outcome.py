@@ -157,3 +157,9 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     def passed(self) -> bool:
         """Whether every stage asked for succeeded."""
         return self.status == OutcomeStatus.PASSED
+
+    @property
+    def agrees_at_its_size(self) -> bool:
+        """Whether the example's inputs gave eager's numbers, and all other inputs gave them or were refused."""
+        rows = self.numbers
+        return bool(rows) and rows[0].holds and all(row.holds or row.refused for row in rows)

@@ -1,4 +1,4 @@
-"""Replaces an attribute or an item for the length of a `with` block and restores it afterwards, also after an error.
+"""Replaces attributes or an item for the length of a `with` block and restores it afterwards, also after an error.
 
 Used instead of `unittest.mock.patch.object`, which writes with `setattr`: there `nn.Module` has rules of its own, for
 example that a tensor becomes a buffer.
@@ -6,8 +6,8 @@ example that a tensor becomes a buffer.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, MutableMapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, MutableMapping
+from contextlib import ExitStack, contextmanager
 from types import ModuleType
 from typing import Any
 
@@ -30,6 +30,15 @@ def patch_attribute(holder: Any, name: str, value: Any) -> Iterator[None]:
             _set_attribute(holder, name, before)
         elif name in vars(holder):
             _delete_attribute(holder, name)
+
+
+@contextmanager
+def patch_attributes(changes: Iterable[tuple[Any, str, Any]]) -> Iterator[None]:
+    """As `patch_attribute`, for each (holder, name, value) in turn."""
+    with ExitStack() as stack:
+        for holder, name, value in changes:
+            stack.enter_context(patch_attribute(holder, name, value))
+        yield
 
 
 @contextmanager

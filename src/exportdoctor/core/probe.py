@@ -7,6 +7,7 @@ import hashlib
 import msgspec
 
 from exportdoctor.core.exporters import Exporter
+from exportdoctor.core.scan_options import ScanOptions
 
 
 class Probe(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,9 +33,9 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def variant(self) -> str:
         """What is asked beyond the plain question; empty for a plain one."""
-        watched = "".join(f"?{path}.{name}" for path, name in self.watch)
-        dynamic = "" if self.dynamic is None else f"!dynamic {self.dynamic!r}"
-        return f"{watched}{dynamic}{'!opaque' if self.opaque else ''}"
+        fields = msgspec.structs.asdict(self).items()
+        further = [(name, value) for name, value in fields if name not in _PLAIN and value != _PLAIN_PROBE[name]]
+        return "".join(_spell(name, value) for name, value in further)
 
     @property
     def id(self) -> str:
@@ -42,3 +43,21 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True):
         plain = (self.part, self.fqn, str(self.call), self.exporter, self.to, *self.shims)
         text = "\x1f".join((*plain, self.variant) if self.variant else plain)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+_LIMITS = frozenset({"timeout", "memory_mb"})
+_PLAIN = frozenset({"part", "fqn", "call", "exporter", "to", "shims", *_LIMITS})
+_PLAIN_PROBE = msgspec.structs.asdict(Probe(part="", fqn=""))
+
+
+def _spell(name: str, value: object) -> str:
+    """A field that is not at its default, as stored runs have it in the ids of their probes."""
+    if name == "watch" and isinstance(value, tuple):
+        return "".join(f"?{path}.{attribute}" for path, attribute in value)
+    return f"!{name}" if value is True else f"!{name} {value!r}"
+
+
+def probe_template(part: str, options: ScanOptions) -> Probe:
+    """A probe of the part's root. An option that is also a field of the probe, other than a limit, goes into it."""
+    shared = [name for name in ScanOptions.__struct_fields__ if name in Probe.__struct_fields__ and name not in _LIMITS]
+    return Probe(part=part, fqn="", **{name: getattr(options, name) for name in shared})

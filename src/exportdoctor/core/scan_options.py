@@ -1,16 +1,22 @@
-"""How a scan asks: its options."""
+"""How a scan is made: its options, and how the command line, the Python API and the terminal interface spell them.
+
+To add an option: its field and its row here, and the place that uses it. One that is about the export itself has a
+field of the same name in core/probe.py, into which it is copied.
+"""
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal, TypedDict
 
 import msgspec
 
-from exportdoctor.core.exporters import Exporter
+from exportdoctor.core.exporters import EXPORTERS, Exporter
 
 
 class ScanOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How a scan asks. `timeout` in seconds, none = found from the first attempt; `jobs` attempts at a time.
+    """The options of a scan. `timeout` in seconds, None = found from the first attempt; `jobs` attempts at a time.
 
     `isolation`: attempts are forks of a warm worker, or made by workers that are replaced after any failure; by default
     forks, unless a CUDA context exists or the platform has none. `modules`: these submodules are asked in place of each
@@ -29,3 +35,98 @@ class ScanOptions(msgspec.Struct, frozen=True, kw_only=True):
     allow: tuple[str, ...] = ()
     shim_files: tuple[str, ...] = ()
     modules: tuple[str, ...] = ()
+
+
+class ScanKeywords(TypedDict, total=False):
+    """The options that `exportdoctor.scan` takes as keywords."""
+
+    exporter: Exporter
+    exhaustive: bool
+    cure: bool
+    timeout: float | None
+    memory_mb: float | None
+    jobs: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptionSpec:
+    """A field of ScanOptions on the command line. `flag` of a field that is True by default switches it off.
+
+    - `choices`: the values that it takes; `metavar`: what `--help` shows for a value that has none
+    - `changes_result`: another value can change what is found, so that results with the two must not mix
+    - `default_differs`: the command line's default is not the field's, so that a command line always has to spell it
+    """
+
+    flag: str
+    help: str
+    metavar: str = ""
+    choices: tuple[str, ...] = ()
+    changes_result: bool = True
+    default_differs: bool = False
+
+
+OPTIONS: Mapping[str, OptionSpec] = {
+    "exporter": OptionSpec(flag="--exporter", choices=tuple(EXPORTERS), help="Exporter to use."),
+    "to": OptionSpec(
+        flag="--to",
+        choices=("export", "onnx", "ort"),
+        help="How far to go: export only, also translate to ONNX, or also run in ONNX Runtime.",
+    ),
+    "modules": OptionSpec(
+        flag="--module", metavar="FQN", help="Export this submodule instead of the whole part. Can be repeated."
+    ),
+    "exhaustive": OptionSpec(
+        flag="--exhaustive", help="Export every distinct submodule, not only those below a failing parent."
+    ),
+    "cure": OptionSpec(flag="--no-cure", help="Do not search for shims."),
+    "shim_files": OptionSpec(flag="--shims", metavar="FILE", help="Python file with your own shims. Can be repeated."),
+    "allow": OptionSpec(
+        flag="--allow", choices=("unsound",), help="Also try shims that only silence a guard or an assertion."
+    ),
+    "timeout": OptionSpec(
+        flag="--timeout",
+        metavar="S",
+        help="Timeout for one export, in seconds. Default: 10 times the first export, at least 60.",
+        changes_result=False,
+    ),
+    "memory_mb": OptionSpec(
+        flag="--memory",
+        metavar="MiB",
+        help="Memory limit for one export. Default: a share of the free memory.",
+        changes_result=False,
+    ),
+    "jobs": OptionSpec(
+        flag="--jobs",
+        metavar="N",
+        help="Number of exports to run in parallel.",
+        changes_result=False,
+        default_differs=True,
+    ),
+    "use_cache": OptionSpec(flag="--no-cache", help="Do not reuse results of earlier runs.", changes_result=False),
+}
+
+DEFAULTS = msgspec.structs.asdict(ScanOptions())
+
+
+def result_options(options: ScanOptions) -> ScanOptions:
+    """The options with those at their defaults that cannot change what is found."""
+    same = {name: DEFAULTS[name] for name, spec in OPTIONS.items() if not spec.changes_result}
+    return msgspec.structs.replace(options, **same)
+
+
+def option_words(options: ScanOptions) -> tuple[str, ...]:
+    """The words of a command line that gives these options."""
+    return tuple(word for name in OPTIONS for word in _words(name, getattr(options, name)))
+
+
+def _words(name: str, value: object) -> Iterator[str]:
+    spec = OPTIONS[name]
+    if value == DEFAULTS[name] and not spec.default_differs:
+        return
+    if isinstance(value, bool):
+        yield spec.flag
+    elif isinstance(value, tuple):
+        for one in value:
+            yield from (spec.flag, str(one))
+    else:
+        yield from (spec.flag, f"{value:g}" if isinstance(value, float) else str(value))

@@ -1,11 +1,13 @@
-"""What is known already: answers of the same run before it was cut off, of earlier runs, and of its other parts."""
+"""What is known already: outcomes of the same run before it was cut off, of earlier runs, and of its other parts.
+
+A probe's `question` is the digest of what it is about (CallFact.question): equal questions have equal answers.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass, field
 
 import msgspec
 
@@ -16,78 +18,68 @@ from exportdoctor.store.digest import probe_digest, shared_digest
 from exportdoctor.store.outcome_cache import OutcomeCache
 
 
-@dataclass
 class KnownAnswers:
-    """`question` tells the captured question that a probe is about; `sources` are what every answer rests on."""
+    """`sources` maps each file that the answers depend on to its digest."""
 
-    request: ScanRequest
-    sources: Mapping[str, str]
-    question: Callable[[Probe], str]
-    _same: dict[tuple[str, ...], Future[Outcome]] = field(default_factory=dict)
-    _cache: OutcomeCache | None = None
-    _shared: str = ""
+    def __init__(self, request: ScanRequest, sources: Mapping[str, str]) -> None:
+        self._resumed = request.answers
+        self._running: dict[tuple[str, ...], Future[Outcome]] = {}
+        self._cache = OutcomeCache() if request.options.use_cache else None
+        self._shared = shared_digest(sources, request.options) if request.options.use_cache else ""
 
-    def __post_init__(self) -> None:
-        if self.request.options.use_cache:
-            self._cache = OutcomeCache()
-            self._shared = shared_digest(self.sources, self.request.options)
-
-    def known(self, probe: Probe) -> tuple[Outcome, bool] | None:
-        """The answer, and whether it is to be told as one that was given before."""
-        resumed = self.request.answers.get(probe.id)
+    def find(self, probe: Probe, question: str) -> tuple[Outcome, bool] | None:
+        """The answer, and whether an event should call it cached."""
+        resumed = self._resumed.get(probe.id)
         if resumed is not None:
             return resumed, False
-        found = self._cached(probe) or self._of_another_part(probe)
+        found = self._cached_outcome(probe, question) or self._outcome_of_another_part(probe, question)
         return None if found is None else (found, True)
 
-    def on_its_way(self, probe: Probe) -> Future[Outcome] | None:
-        """The attempt on the same submodule with an equal question, asked as another part's."""
-        return self._same.get(self._key_within_run(probe)) if _shared_by_parts(probe) else None
+    def running_attempt(self, probe: Probe, question: str) -> Future[Outcome] | None:
+        """The attempt on the same submodule with an equal question, made for another part."""
+        return self._running.get(_key_within_run(probe, question)) if _is_shared_by_parts(probe) else None
 
-    def asked(self, probe: Probe, future: Future[Outcome]) -> None:
-        """It was put to the pool."""
-        if _shared_by_parts(probe):
-            self._same[self._key_within_run(probe)] = future
+    def note_attempt(self, probe: Probe, question: str, future: Future[Outcome]) -> None:
+        """The pool attempts it."""
+        if _is_shared_by_parts(probe):
+            self._running[_key_within_run(probe, question)] = future
 
-    def keep(self, probe: Probe, outcome: Outcome) -> None:
-        """For later runs."""
-        key = self._key(probe) if self._cache is not None else None
-        if self._cache is not None and key is not None:
-            self._cache.add(key, outcome)
+    def keep(self, probe: Probe, question: str, outcome: Outcome) -> None:
+        """Keep an outcome for later runs."""
+        if self._cache is not None and _means_something_later(question):
+            self._cache.add(probe_digest(question, probe, rest=self._shared), outcome)
 
     def close(self) -> None:
         """Put the cache in order."""
         if self._cache is not None:
             self._cache.close()
 
-    def _cached(self, probe: Probe) -> Outcome | None:
-        key = self._key(probe) if self._cache is not None else None
-        found = self._cache.get(key) if self._cache is not None and key is not None else None
+    def _cached_outcome(self, probe: Probe, question: str) -> Outcome | None:
+        if self._cache is None or not _means_something_later(question):
+            return None
+        found = self._cache.get(probe_digest(question, probe, rest=self._shared))
         if found is None:
             return None
         log = found.log if found.log and os.path.exists(found.log) else None
         return msgspec.structs.replace(found, probe=probe.id, log=log)
 
-    def _of_another_part(self, probe: Probe) -> Outcome | None:
-        same = self.on_its_way(probe)
+    def _outcome_of_another_part(self, probe: Probe, question: str) -> Outcome | None:
+        same = self.running_attempt(probe, question)
         if same is None or not same.done() or same.cancelled():
             return None
         outcome = same.result()
         return msgspec.structs.replace(outcome, probe=probe.id) if outcome.status.is_conclusive else None
 
-    def _key(self, probe: Probe) -> str | None:
-        """The cache's key; None for a question that means nothing outside this run's processes."""
-        question = self.question(probe)
-        if question.startswith("~"):
-            return None
-        return probe_digest(
-            question + probe.variant, exporter=probe.exporter, to=probe.to, shims=probe.shims, rest=self._shared
-        )
 
-    def _key_within_run(self, probe: Probe) -> tuple[str, ...]:
-        return (self.question(probe), probe.fqn, probe.exporter, probe.to, probe.variant)
+def _means_something_later(question: str) -> bool:
+    """Whether the question means something outside this run's processes."""
+    return not question.startswith("~")
 
 
-def _shared_by_parts(probe: Probe) -> bool:
+def _key_within_run(probe: Probe, question: str) -> tuple[str, ...]:
+    return (question, probe.fqn, probe.exporter, probe.to, probe.variant)
+
+
+def _is_shared_by_parts(probe: Probe) -> bool:
     """Whether an equal question of another part has the same answer: a child's captured outputs are not in it."""
     return not probe.shims and not probe.watch and not probe.opaque

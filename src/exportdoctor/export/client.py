@@ -1,33 +1,22 @@
-"""Starts the process that makes the files (worker/export/export_server.py) and hands its answer on."""
+"""Has the worker (worker/export/export_server.py) make the files of an export."""
 
 from __future__ import annotations
 
-import contextlib
 import os
-import subprocess
-import sys
 from collections.abc import Callable
-from pathlib import Path
 
-from exportdoctor.core.codec import decode, encode
 from exportdoctor.core.errors import WorkerLost
 from exportdoctor.core.protocol.export import ExportProgress, ExportReply, ExportRequest, ExportResult
 from exportdoctor.core.protocol.reply import Refused
+from exportdoctor.process.client import LineClient, spawn
+from exportdoctor.process.group import name_exit
 
-_ROOT = str(Path(__file__).resolve().parents[2])
 
-
-def asked(order: ExportRequest, doing: Callable[[str], None]) -> ExportResult:
-    """What the worker made. Raises UsageError and TargetError as the worker says, WorkerLost where it died."""
-    process = _started()
-    try:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        with contextlib.suppress(OSError):
-            process.stdin.write(encode(order) + b"\n")
-            process.stdin.flush()
-        for line in process.stdout:
-            reply: ExportReply = decode(line, ExportReply)
+def request_export(request: ExportRequest, doing: Callable[[str], None]) -> ExportResult:
+    """What the worker made. Raises the error that it refuses with, WorkerLost where it died."""
+    with spawn("worker.export.export_server", log=None) as client:
+        client.send(request)
+        for reply in client.listen(ExportReply):
             match reply:
                 case ExportProgress(what=what):
                     doing(what)
@@ -35,47 +24,13 @@ def asked(order: ExportRequest, doing: Callable[[str], None]) -> ExportResult:
                     return reply
                 case Refused():
                     raise reply.to_error()
-        raise WorkerLost(f"The process that makes the files has ended{_how(process)}", hint=_told(process))
-    finally:
-        _end(process)
+        hint = "" if os.environ.get("EXPORTDOCTOR_DEBUG") else "EXPORTDOCTOR_DEBUG=1 shows what it printed"
+        raise WorkerLost(f"The export process has ended{_describe_end(client)}", hint=hint)
 
 
-def _started() -> subprocess.Popen[bytes]:
-    """A process that speaks in lines, leader of its own group. What libraries print goes nowhere but to its end."""
-    environment = dict(os.environ)
-    if _ROOT in sys.path:
-        environment["PYTHONPATH"] = os.pathsep.join(filter(None, (_ROOT, environment.get("PYTHONPATH"))))
-    environment.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    environment.setdefault("TOKENIZERS_PARALLELISM", "false")
-    return subprocess.Popen(
-        [sys.executable, "-P", "-m", "exportdoctor.worker.export.export_server"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=None if os.environ.get("EXPORTDOCTOR_DEBUG") else subprocess.DEVNULL,
-        env=environment,
-        process_group=0,
-    )
-
-
-def _how(process: subprocess.Popen[bytes]) -> str:
+def _describe_end(client: LineClient) -> str:
     """By which signal, if by one: SIGKILL most often means that memory ran out."""
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(timeout=5)
-    code = process.returncode
-    if code is None or code >= 0:
+    name = name_exit(client.wait())
+    if not name.startswith("SIG"):
         return ""
-    return " (killed: out of memory?)" if code == -9 else f" (signal {-code})"
-
-
-def _told(process: subprocess.Popen[bytes]) -> str:
-    return "" if os.environ.get("EXPORTDOCTOR_DEBUG") else "EXPORTDOCTOR_DEBUG=1 shows what it printed"
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    with contextlib.suppress(OSError):
-        os.killpg(process.pid, 9)
-    process.wait()
-    for stream in (process.stdin, process.stdout):
-        if stream is not None:
-            with contextlib.suppress(OSError):
-                stream.close()
+    return " (killed: out of memory?)" if name == "SIGKILL" else f" ({name})"

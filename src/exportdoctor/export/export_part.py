@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from exportdoctor.core.protocol.export import ExportRequest, ExportResult
-from exportdoctor.export.client import asked
+from exportdoctor.export.client import request_export
 from exportdoctor.export.install_files import check_output_path, draft_folder, install, write_draft
 from exportdoctor.export.proof_file import as_json, as_markdown, proof_file
 from exportdoctor.export.shims_module import CACHES, ModuleHeader, file_name, shims_module
@@ -33,7 +33,7 @@ def export_part(order: ExportRequest, *, output: Path, command: str, doing: Call
     """Make the files beside `output`, prove them, and put them there if their numbers hold. Raises what stops it."""
     check_output_path(output)
     with draft_folder(output.parent, order.stem) as draft:
-        handed = asked(msgspec.structs.replace(order, folder=str(draft)), doing)
+        handed = request_export(msgspec.structs.replace(order, folder=str(draft)), doing)
         names = tuple(handed.shims)
         if handed.needs_caches and CACHES not in names:
             names = (*names, CACHES)

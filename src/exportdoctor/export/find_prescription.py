@@ -39,12 +39,12 @@ def find_prescription(target: str, part: str) -> tuple[str, ...]:
         failing = True
     if failing:
         raise UsageError(
-            f"The scans of {target} found no shims that make part {part} export",
-            hint="Give some with --shims a+b; see: exportdoctor shims list",
+            f"No scan of {target} found shims with which part {part} exports",
+            hint="Name shims with --shims a+b; see: exportdoctor shims list",
         )
     raise UsageError(
-        f"No scan of {target} has looked at part {part}, so it is not known which shims it needs",
-        hint=f"First: exportdoctor scan {target} --part {part}, or give them with --shims a+b (--shims none for none)",
+        f"Part {part} of {target} has not been scanned, so the shims it needs are not known",
+        hint=f"Run: exportdoctor scan {target} --part {part}, or name the shims with --shims a+b or --shims none",
     )
 
 

@@ -1,4 +1,4 @@
-"""Files get their final names only when they are whole: the only place that puts an export where the user wants it.
+"""Puts the files of an export where the user wants them, under their final names only when they are complete.
 
 Everything is written into a folder beside the final place, flushed, and renamed. Whatever happens, no half-written
 file is left under a final name, and the folder is gone.
@@ -68,6 +68,6 @@ def _flush(path: Path) -> None:
 def check_output_path(path: Path) -> None:
     """Raise StoreError where `path` can be no file: it is a folder, or its parent is a file."""
     if path.is_dir():
-        raise StoreError(f"{path} is a folder", hint="Give -o the name of a file in it")
+        raise StoreError(f"{path} is a folder", hint="Give a file name with -o")
     if path.parent.exists() and not path.parent.is_dir():
-        raise StoreError(f"{path.parent} is a file, not a folder", hint="Give -o a file in a folder")
+        raise StoreError(f"{path.parent} is a file, not a folder", hint="Give another path with -o")

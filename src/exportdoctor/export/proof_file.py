@@ -1,4 +1,4 @@
-"""The proof of an export as files: JSON for scripts, Markdown for people. Both say the same."""
+"""The proof of an export as files with the same content: JSON for scripts, Markdown for people."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ def caches():
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModuleHeader:
-    """What the module says of itself. `made_by` is the command, `versions` those of the proof, `program` the file that
+    """The header of the module. `made_by` is the command, `versions` those of the proof, `program` the file that
     was proved, `imports` what must be imported before that can be loaded. With `image_input` it brings the module that
     makes patches of a plain image.
     """
@@ -157,8 +157,8 @@ def _expression(bundler: SourceBundler, shim: Shim) -> str:
         return _of_function(bundler, shim.enter, _identifier(shim.id))
     except (OSError, TypeError, SyntaxError, LookupError) as error:
         raise UsageError(
-            f"The source of the shim {shim.id} cannot be carried into a file of its own: {error}",
-            hint="The program is written; its shims can be applied with exportdoctor.shims.apply_shims",
+            f"The source of the shim {shim.id} cannot be copied into a separate file: {error}",
+            hint="Apply the shims with exportdoctor.shims.apply_shims",
         ) from error
 
 

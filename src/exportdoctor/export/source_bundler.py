@@ -1,7 +1,6 @@
-"""Carries definitions out of exportdoctor's modules: their very source and everything of ours that they need.
+"""Bundles definitions of exportdoctor's modules, with all of ours that they need, into text that needs no exportdoctor.
 
-The only place that follows names through our own imports. What comes from elsewhere stays an import. The result is text
-that means the same without exportdoctor.
+The source is copied as it is. Names are followed through our own imports; what comes from elsewhere stays an import.
 """
 
 from __future__ import annotations
@@ -144,7 +143,7 @@ class SourceBundler:
     def _add_import(self, module: str, name: str) -> str:
         origin = self._source(module).imported[name]
         if self.imports.get(name, origin) != origin:
-            raise UsageError(f"Two shims mean different things by {name}", hint="Export with one of them")
+            raise UsageError(f"Two shims define {name} differently", hint="Leave one of them out")
         self.imports[name] = origin
         return name
 

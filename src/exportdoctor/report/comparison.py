@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
+from exportdoctor.core.failure.identity import across_runs
 from exportdoctor.core.finding import Finding
 from exportdoctor.core.report import PartRecord, Report
 from exportdoctor.report import wording
@@ -42,8 +43,8 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
         return not (self.parts or self.modules or self.findings_gone or self.findings_new)
 
 
-def compared(before: Report, after: Report) -> Comparison:
-    """The differences. Parts that only one of them asked are told as such, their modules are not."""
+def compare_reports(before: Report, after: Report) -> Comparison:
+    """The differences. A part that only one of them has is listed without its modules."""
     old, new = {p.name: p for p in before.parts}, {p.name: p for p in after.parts}
     both = [name for name in old if name in new]
     one, other = _findings(before, both), _findings(after, both)
@@ -53,8 +54,8 @@ def compared(before: Report, after: Report) -> Comparison:
         environment=_changes(before.environment, after.environment),
         parts=_changes({name: _verdict(part) for name, part in old.items()}, {n: _verdict(p) for n, p in new.items()}),
         modules=tuple(change for name in both for change in _modules(old[name], new[name])),
-        findings_gone=tuple(_told(finding) for key, finding in one.items() if key not in other),
-        findings_new=tuple(_told(finding) for key, finding in other.items() if key not in one),
+        findings_gone=tuple(_describe(finding) for key, finding in one.items() if key not in other),
+        findings_new=tuple(_describe(finding) for key, finding in other.items() if key not in one),
         findings_same=len(one.keys() & other.keys()),
     )
 
@@ -80,15 +81,15 @@ def _modules(old: PartRecord, new: PartRecord) -> tuple[Change, ...]:
     )
 
 
-def _findings(report: Report, parts: list[str]) -> dict[tuple[str, str, str], Finding]:
-    return {(f.part, f.module, f.signature): f for f in report.findings if f.part in parts}
+def _findings(report: Report, parts: list[str]) -> dict[tuple[str, ...], Finding]:
+    return {across_runs(f): f for f in report.findings if f.part in parts}
 
 
-def _told(finding: Finding) -> str:
+def _describe(finding: Finding) -> str:
     return f"{finding.part}: {wording.culprit_line(finding)}: {finding.exception.type.rpartition('.')[2]}"
 
 
-def told(found: Comparison, style: Style | None = None) -> str:
+def render_comparison(found: Comparison, style: Style | None = None) -> str:
     """The comparison as text."""
     canvas = Canvas(style or Style())
     canvas.paragraph(f"{found.before} → {found.after}", colour="bold")

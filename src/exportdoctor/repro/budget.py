@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from exportdoctor.repro.candidate_runner import Bench
+from exportdoctor.repro.candidate_runner import CandidateRunner
 
 _BUSY = 0.9  # seconds of the processor that candidates get in a second of a quiet machine, at least
 
@@ -26,14 +26,14 @@ class ReductionBudget:
 class BudgetClock:
     """Measures the time of a reduction, from when it is made on."""
 
-    def __init__(self, budget: ReductionBudget, bench: Bench) -> None:
+    def __init__(self, budget: ReductionBudget, bench: CandidateRunner) -> None:
         self.budget = budget
         self._bench = bench
-        self._begun, self._worked = time.monotonic(), bench.worked()
+        self._begun, self._worked = time.monotonic(), bench.cpu_seconds
 
     def is_over(self, share: float = 1.0) -> bool:
         """Whether that share of the time is over."""
         seconds, taken = share * self.budget.seconds, time.monotonic() - self._begun
         if taken <= seconds:
             return False
-        return taken > share * self.budget.at_most or self._bench.worked() - self._worked > seconds * _BUSY
+        return taken > share * self.budget.at_most or self._bench.cpu_seconds - self._worked > seconds * _BUSY

@@ -14,9 +14,10 @@ import sys
 from pathlib import Path
 
 from exportdoctor.core.exporters import EXPORTERS
-from exportdoctor.core.failure.messages import first_line, without_advice
+from exportdoctor.core.failure.messages import without_advice
 from exportdoctor.core.finding import Finding
-from exportdoctor.core.outcome import Frame, OutcomeStatus
+from exportdoctor.core.outcome import Frame
+from exportdoctor.report import wording
 from exportdoctor.report.graph_slice_svg import as_svg
 from exportdoctor.report.slice import as_dot, as_mermaid, as_text
 from exportdoctor.repro.pipeline import ReproResult
@@ -28,8 +29,6 @@ _AROUND = 2
 _COLLECT_TIMEOUT = 60.0
 _MOST_SHOWN = 3000
 _SLICE_LINES = 25
-
-_DEATHS: dict[str, str] = {OutcomeStatus.TIMED_OUT: "never returning", OutcomeStatus.OUT_OF_MEMORY: "taking all memory"}
 
 
 def write_bundle(made: ReproResult, run: StoredRun, folder: Path) -> None:
@@ -57,35 +56,38 @@ def write_bundle(made: ReproResult, run: StoredRun, folder: Path) -> None:
 
 def issue(made: ReproResult, environment: str) -> str:
     """The text of an issue, in Markdown."""
+    expected = wording.issue_expectation(died=made.trait.kind.ends_the_process, runs_in_eager=made.eager)
     sections = [
         f"# {_title(made)}",
         f"## What happens\n\n{_happens(made)}",
         _fence("\n".join(limit_blank_lines(made.source)), "python"),
         _fence(quote_message(made.sighting.message)[:_MOST_SHOWN], ""),
-        f"## What was expected\n\n{_expected_behaviour(made)}",
+        f"## What was expected\n\n{expected}",
         *_closest(made),
-        f"## Where it was met\n\n{_where_it_was_met(made.finding)}",
+        f"## Where it occurs in the model\n\n{wording.issue_place(made.finding, tail_of(made.finding.file or ''))}",
         _fence("\n".join(fold_stack(made.finding.stack)), ""),
         *_graph(made.finding),
-        f"## Known issues\n\n{_known_issues(made.finding)}",
+        f"## Known issues\n\n{wording.issue_known(made.finding)}",
         f"## Versions\n\n{_versions(made, environment)}",
     ]
     return "\n\n".join(section for section in sections if section) + "\n"
 
 
+def _title(made: ReproResult) -> str:
+    seen = made.sighting
+    return wording.issue_title(seen.exception, seen.message, died=seen.died, function=made.finding.function or "")
+
+
 def _happens(made: ReproResult) -> str:
-    """One or two sentences: what is called, what it raises, how the script was checked."""
-    way = EXPORTERS[made.exporter].call
-    needs = " and ".join(made.imports)
+    """What is called, how it ends, and how the script was checked."""
     sighting = made.sighting
-    ends = f"raises `{sighting.exception}`" if sighting.exception else f"ends by {_how_it_died(sighting.died)}"
-    checked = (
-        "Run in a fresh interpreter, it fails as shown"
-        if sighting.verified
-        else "**Not verified**: in a fresh interpreter it does not fail in the same way"
+    return wording.issue_summary(
+        call=EXPORTERS[made.exporter].call,
+        ends=wording.issue_end(sighting.exception, sighting.died),
+        imports=made.imports,
+        verified=sighting.verified,
+        flaky=(made.reduction.same, made.reduction.runs) if made.reduction.flaky else None,
     )
-    flaky = f" It is flaky: {made.reduction.same} of {made.reduction.runs} runs." if made.reduction.flaky else ""
-    return f"{way} of this module {ends}. The script needs {needs} only. {checked}.{flaky}"
 
 
 def _versions(made: ReproResult, environment: str) -> str:
@@ -95,32 +97,11 @@ def _versions(made: ReproResult, environment: str) -> str:
     return f"{short}\n\n{folded_up}\n\n</details>"
 
 
-def _how_it_died(how: str) -> str:
-    return _DEATHS.get(how, how or "nothing")
-
-
-def _expected_behaviour(made: ReproResult) -> str:
-    if made.trait.kind.ends_the_process:
-        return "The export ends, with a program or with an exception."
-    eager = " The module runs in eager mode with these very inputs." if made.eager else ""
-    return f"An exported program.{eager}"
-
-
 def _closest(made: ReproResult) -> list[str]:
     if not made.reduction.closest:
         return []
     changed = difference(made.source, made.reduction.closest)
     return [f"## Closest variant that exports\n\n{_fence(changed, 'diff')}"]
-
-
-def _where_it_was_met(finding: Finding) -> str:
-    """Where in the user's model."""
-    module = f"`{finding.module}` ({finding.module_class})" if finding.module else f"the root ({finding.module_class})"
-    others = len(finding.modules) - 1
-    more = f", and in {others} other module{'s' if others > 1 else ''}" if others > 0 else ""
-    if not finding.file:
-        return f"In the call of {module}{more}."
-    return f"In `{finding.function}`, `{tail_of(finding.file)}`:{finding.line}, called by {module}{more}."
 
 
 def _graph(finding: Finding) -> list[str]:
@@ -131,46 +112,18 @@ def _graph(finding: Finding) -> list[str]:
     if len(lines) > _SLICE_LINES:
         lines = [*lines[:2], f"  … {len(lines) - _SLICE_LINES} more", *lines[2 - _SLICE_LINES :]]
     text = "\n".join(lines)
-    return [f"What leads to it in the graph traced so far (▶ is what the failure is about):\n\n{_fence(text, '')}"]
+    return [f"{wording.issue_graph_caption()}\n\n{_fence(text, '')}"]
 
 
 def quote_message(message: str) -> str:
-    """A message up to where torch begins to advise, without empty lines and the folders of one machine."""
+    """A message without torch's advice, empty lines and the folders of this machine."""
     folders = r"[^\s()\"']*(?:exportdoctor-\w+|site-packages|dist-packages)/"
     lines = (re.sub(folders, "", line).rstrip() for line in without_advice(message).splitlines())
     return "\n".join(filter(None, lines)).strip()
 
 
-def _link(link: str) -> str:
-    """`owner/name#1` as an address."""
-    found = re.fullmatch(r"([\w.-]+/[\w.-]+)#(\d+)", link)
-    return f"https://github.com/{found[1]}/issues/{found[2]}" if found else link
-
-
-def _title(made: ReproResult) -> str:
-    """What a maintainer searches for: the way, the exception and its first line."""
-    sighting = made.sighting
-    if not sighting.exception:
-        return f"torch.export: {_how_it_died(sighting.died)} in {made.finding.function or 'the export'}"
-    name = sighting.exception.rpartition(".")[2]
-    first = first_line(sighting.message).partition(" (unhinted")[0]
-    return f"torch.export: {name}: {_shorten(first)}".rstrip(": ")
-
-
-def _shorten(text: str, most: int = 110) -> str:
-    return text if len(text) <= most else f"{text[:most].rpartition(' ')[0]} …"
-
-
-def _known_issues(finding: Finding) -> str:
-    if not finding.known_issues:
-        return "None known: worth filing."
-    lines = [f"- [{issue.id}]({_link(issue.link)}) {issue.title}".rstrip() for issue in finding.known_issues]
-    elsewhere = all(issue.elsewhere for issue in finding.known_issues)
-    return "\n".join(["None known of this code. The same pattern in other code:", "", *lines] if elsewhere else lines)
-
-
 def difference(failing: str, passing: str) -> str:
-    """What has to change for the script to export, as a diff without its headers."""
+    """The diff from the failing to the passing script, without its headers."""
     lines = difflib.unified_diff(failing.splitlines(), passing.splitlines(), lineterm="", n=_AROUND)
     return "\n".join(line for line in lines if not line.startswith(("---", "+++", "@@")))
 
@@ -197,10 +150,10 @@ def _fence(text: str, language: str) -> str:
 
 
 def collect_environment(environment: dict[str, str]) -> str:
-    """What `torch.utils.collect_env` says; the versions that the run noted where it cannot be run."""
+    """The output of `torch.utils.collect_env`; the run's own versions if that fails."""
     short = "\n".join(f"{name}: {value}" for name, value in environment.items())
     try:
-        told = subprocess.run(
+        done = subprocess.run(
             [sys.executable, "-I", "-m", "torch.utils.collect_env"],
             capture_output=True,
             text=True,
@@ -209,7 +162,7 @@ def collect_environment(environment: dict[str, str]) -> str:
         )
     except (OSError, subprocess.TimeoutExpired):
         return short
-    return told.stdout if told.returncode == 0 and told.stdout.strip() else short
+    return done.stdout if done.returncode == 0 and done.stdout.strip() else short
 
 
 def _log(finding: Finding, run: StoredRun) -> str:

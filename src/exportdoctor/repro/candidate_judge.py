@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from exportdoctor.core.failure.identity import NameFreeSignature, name_free_signature
 from exportdoctor.core.outcome import Outcome
 from exportdoctor.reduce import Verdict
-from exportdoctor.repro.candidate_runner import Bench
-from exportdoctor.repro.repro_signature import Trait, verdict
+from exportdoctor.repro.candidate_runner import CandidateRunner
 from exportdoctor.repro.verdict_log import VerdictLog
 
 
@@ -24,8 +24,8 @@ class CandidateJudge:
     each candidate that fails in another way, and how it ended.
     """
 
-    bench: Bench
-    wanted: Trait
+    bench: CandidateRunner
+    wanted: NameFreeSignature
     exporter: str
     log: VerdictLog
     eager: bool = False
@@ -47,7 +47,16 @@ class CandidateJudge:
     def rerun(self, source: str) -> Verdict:
         """The verdict of one run of a candidate, whatever the log has."""
         outcome = self.bench.run(source, eager=self.eager)
-        found = verdict(self.wanted, outcome, exporter=self.exporter)
+        found = judge_outcome(self.wanted, outcome, exporter=self.exporter)
         if found is Verdict.UNKNOWN:
             self.on_other_failure(source, outcome)
         return found
+
+
+def judge_outcome(wanted: NameFreeSignature, outcome: Outcome, *, exporter: str) -> Verdict:
+    """Yes for the same failure, no only for a pass: another failure is unknown."""
+    if outcome.passed:
+        return Verdict.NO
+    if outcome.failure is not None and outcome.failure.stage == "capture":
+        return Verdict.UNKNOWN
+    return Verdict.YES if name_free_signature(outcome, exporter=exporter) == wanted else Verdict.UNKNOWN

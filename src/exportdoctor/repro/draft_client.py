@@ -1,44 +1,30 @@
-"""Speaks with a harvest process: sees the failure again, and takes drafts of a script one at a time."""
+"""Client of worker/repro/draft_server.py: reproduces a failure, and takes drafts of a script one at a time."""
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-from exportdoctor.core.codec import decode, encode
 from exportdoctor.core.errors import UsageError, WorkerLost
 from exportdoctor.core.protocol.reply import Refused
 from exportdoctor.core.protocol.repro import DraftReply, DraftRequest, NoMoreDrafts, ReproducedFailure, ScriptDraft
-from exportdoctor.repro.candidate_runner import end, started
+from exportdoctor.process.client import spawn
+from exportdoctor.repro.candidate_runner import ONE_THREAD
 
 
-@dataclass
-class Harvesting:
+class DraftClient:
     """A context manager that ends the process. `notes` fill up as drafts are taken."""
 
-    command: DraftRequest
-    talk: Path | None = None
-    notes: tuple[str, ...] = ()
+    def __init__(self, request: DraftRequest, *, log: Path | None = None) -> None:
+        self.request = request
+        self.notes: tuple[str, ...] = ()
+        self._log = log
+        self._client = spawn("worker.repro.draft_server", log=log, environment=ONE_THREAD)
 
-    def __enter__(self) -> Harvesting:
-        self._process = started("repro.draft_server", talk=self.talk)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """End the process; more than once does no harm."""
-        end(self._process)
-
-    def again(self) -> ReproducedFailure:
+    def reproduce(self) -> ReproducedFailure:
         """The failure, seen again. Raises UsageError where it is gone or the target does not build any more."""
-        reply = self._ask(encode(self.command))
+        reply = self._ask(self.request)
         if isinstance(reply, Refused):
             raise UsageError(reply.message, hint=reply.hint)
         assert isinstance(reply, ReproducedFailure)
@@ -47,7 +33,7 @@ class Harvesting:
     def drafts(self) -> Iterator[ScriptDraft]:
         """Drafts, the barest first; each is written when it is asked for."""
         while True:
-            match self._ask(b"next"):
+            match self._ask("next"):
                 case ScriptDraft() as draft:
                     yield draft
                 case NoMoreDrafts(notes=notes):
@@ -57,16 +43,21 @@ class Harvesting:
                     self.notes = (text,)
                     return
 
-    def _ask(self, line: bytes) -> DraftReply:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        with contextlib.suppress(OSError):
-            self._process.stdin.write(line + b"\n")
-            self._process.stdin.flush()
-        answer = self._process.stdout.readline()
-        if not answer:
-            raise WorkerLost(
-                "The process that harvests has ended", hint=f"Its output: {self.talk}" if self.talk else ""
-            )
-        reply: DraftReply = decode(answer, DraftReply)
+    def _ask(self, message: object) -> DraftReply:
+        reply: DraftReply | None = self._client.ask(message, DraftReply)
+        if reply is None:
+            hint = f"Its output: {self._log}" if self._log else ""
+            raise WorkerLost("The process that writes draft scripts has ended", hint=hint)
         return reply
+
+    def close(self) -> None:
+        """End the process; calling it again does no harm."""
+        self._client.close()
+
+    def __enter__(self) -> DraftClient:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -8,13 +8,13 @@ import msgspec
 
 from exportdoctor.core import events as ev
 from exportdoctor.core.errors import UsageError
+from exportdoctor.core.failure.identity import NameFreeSignature, name_free_signature
 from exportdoctor.core.failure.messages import first_line
 from exportdoctor.core.failure.signature import signature_of
 from exportdoctor.core.finding import Finding
 from exportdoctor.core.outcome import OutcomeStatus
 from exportdoctor.core.probe import Probe
 from exportdoctor.core.protocol.repro import ReproducedFailure
-from exportdoctor.repro.repro_signature import Trait, trait_of
 from exportdoctor.store.digest import changed_sources, sources_of
 from exportdoctor.store.runs import StoredRun
 
@@ -47,7 +47,7 @@ def probe_of(events: tuple[ev.AnyEvent, ...], finding: Finding) -> Probe:
         and signature.key == finding.signature
     ]  # fmt: skip
     if not found:
-        raise UsageError(f"the run does not say which attempt showed {finding.id}", hint="Scan again with --no-cache")
+        raise UsageError(f"the run does not record which export showed {finding.id}", hint="Scan again with --no-cache")
 
     def rank(event: ev.ProbeFinished) -> tuple[bool, bool, bool, int]:
         asked = event.probe
@@ -65,7 +65,7 @@ def changes_since(run: StoredRun, environment: dict[str, str] | None = None) -> 
     changed = changed_sources(sources_of(run.events))
     if changed:
         names = ", ".join(Path(path).name for path in changed[:_NAMED]) + (", …" if len(changed) > _NAMED else "")
-        notes.append(f"{names} changed since this run, so the failure is looked at anew")
+        notes.append(f"{names} changed since this run; reproducing the failure as it is now")
     then = next((event.opened.environment for event in run.events if isinstance(event, ev.TargetOpened)), {})
     others = [
         f"{name} {then.get(name, 'missing')} then, {now} now"
@@ -77,15 +77,14 @@ def changes_since(run: StoredRun, environment: dict[str, str] | None = None) -> 
     return tuple(notes)
 
 
-def identify_failure(seen: ReproducedFailure, finding: Finding, notes: list[str]) -> Trait:
+def identify_failure(seen: ReproducedFailure, finding: Finding, notes: list[str]) -> NameFreeSignature:
     """What is to be reproduced: the failure as it is seen now; a note says where that is not the run's."""
-    trait = trait_of(seen.outcome, exporter=seen.exporter)
+    trait = name_free_signature(seen.outcome, exporter=seen.exporter)
     assert trait is not None
     signature = signature_of(seen.outcome)
     if seen.outcome.status == OutcomeStatus.FAILED and signature is not None and signature.key != finding.signature:
         first = first_line(signature.message, 120)
         notes.append(
-            f"the failure that is seen now is not quite that of the run: {trait.kind} in "
-            f"{signature.function or 'the call'}: {first}"
+            f"the failure now differs from that of the run: {trait.kind} in {signature.function or 'the call'}: {first}"
         )
     return trait

@@ -12,6 +12,7 @@ from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
+from exportdoctor.core.failure.identity import NameFreeSignature, name_free_signature
 from exportdoctor.core.failure.kinds import FailureKind
 from exportdoctor.core.failure.messages import first_line
 from exportdoctor.core.finding import Finding
@@ -19,7 +20,6 @@ from exportdoctor.core.outcome import Outcome
 from exportdoctor.reduce import source_size
 from exportdoctor.repro.candidate_judge import CandidateJudge
 from exportdoctor.repro.reduction import slice_by_stack, tidy_script
-from exportdoctor.repro.repro_signature import Trait, anonymous, trait_of
 from exportdoctor.repro.script import Header, code_lines, with_header
 from exportdoctor.repro.verdict_log import VerdictLog
 from exportdoctor.repro.verify import verify
@@ -52,7 +52,7 @@ class IncidentalFailure:
 class FailureCollector:
     """Collects them during a reduction: scripts of each, ever smaller, and how often it was seen. Thread-safe."""
 
-    wanted: Trait
+    wanted: NameFreeSignature
     exporter: str
     log: VerdictLog
     _scripts: dict[tuple[str, ...], list[str]] = field(default_factory=dict)
@@ -61,10 +61,10 @@ class FailureCollector:
 
     def add(self, source: str, outcome: Outcome) -> None:
         """Collect how `source` ended, if that is another failure of an export."""
-        trait = trait_of(outcome, exporter=self.exporter)
-        if trait is None or not _is_of_export(outcome, trait) or identity(trait) == identity(self.wanted):
+        signature = name_free_signature(outcome, exporter=self.exporter)
+        if signature is None or not _is_of_export(outcome, signature) or signature.raised == self.wanted.raised:
             return
-        key = identity(trait)
+        key = signature.raised
         with self._lock:
             self._times[key] = self._times.get(key, 0) + 1
             scripts = self._scripts.setdefault(key, [])
@@ -83,18 +83,13 @@ class FailureCollector:
         return tuple(tuple(dict.fromkeys((one[-1], one[len(one) // 2], one[0]))) for one in of_each)
 
 
-def identity(trait: Trait) -> tuple[str, ...]:
-    """By which two failures are compared here: without what asked for a symbol's value, and what made it."""
-    return (trait.kind, *trait.exceptions, trait.message)
-
-
-def _is_of_export(outcome: Outcome, trait: Trait) -> bool:
+def _is_of_export(outcome: Outcome, signature: NameFreeSignature) -> bool:
     """Whether it is the export that failed, and not a script that calls it wrongly."""
     failure = outcome.failure
-    if trait.kind.depends_on_load or (failure is not None and failure.stage != "export"):
+    if signature.kind.depends_on_load or (failure is not None and failure.stage != "export"):
         return False
     at_call = failure is not None and (failure.culprit is None or failure.culprit.function == "<module>")
-    return not (at_call and trait.kind is FailureKind.PYTHON_ERROR)
+    return not (at_call and signature.kind is FailureKind.PYTHON_ERROR)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,15 +108,11 @@ def find_incidental_failures(
     """At most two, the most telling first, each seen to fail so in a fresh process where eager runs."""
     for source in collector.log.kept[-_RERUN:]:
         collector.add(source, judge.bench.run(source, eager=True))
-    found: dict[tuple[str, ...], tuple[IncidentalFailure, Trait]] = {}
+    found: dict[tuple[str, ...], tuple[IncidentalFailure, NameFreeSignature]] = {}
     for scripts in collector.scripts()[:_EXAMINED]:
         seen = next(filter(None, (_reduce_script(judge, source) for source in scripts)), None)
-        if (
-            seen is not None
-            and not _is_known(seen[1], context.findings)
-            and identity(seen[1]) != identity(collector.wanted)
-        ):
-            found.setdefault(identity(seen[1]), seen)
+        if seen is not None and not _is_known(seen[1], context.findings) and seen[1].raised != collector.wanted.raised:
+            found.setdefault(seen[1].raised, seen)
         if len(found) == _KEPT:
             break
     with ThreadPoolExecutor(_BESIDE) as threads:
@@ -129,29 +120,31 @@ def find_incidental_failures(
         return tuple(one for one in verified if one is not None)
 
 
-def _reduce_script(judge: CandidateJudge, source: str) -> tuple[IncidentalFailure, Trait] | None:
+def _reduce_script(judge: CandidateJudge, source: str) -> tuple[IncidentalFailure, NameFreeSignature] | None:
     """What `source` shows where eager runs, with the script cut by data flow; None where eager does not run."""
     outcome = judge.bench.run(source, eager=True)
-    trait = trait_of(outcome, exporter=judge.exporter)
-    if trait is None or not _is_of_export(outcome, trait):
+    signature = name_free_signature(outcome, exporter=judge.exporter)
+    if signature is None or not _is_of_export(outcome, signature):
         return None
-    own = CandidateJudge(bench=judge.bench, wanted=trait, exporter=judge.exporter, log=VerdictLog(None), eager=True)
+    own = CandidateJudge(bench=judge.bench, wanted=signature, exporter=judge.exporter, log=VerdictLog(None), eager=True)
     source = tidy_script(own, slice_by_stack(own, source, lambda text: None))
     failure = outcome.failure
     fact = failure.exceptions[0] if failure and failure.exceptions else None
     culprit = failure.culprit.source.strip() if failure and failure.culprit and failure.culprit.source else ""
     return IncidentalFailure(
-        kind=trait.kind, exception=fact.name if fact else outcome.signal or outcome.status,
+        kind=signature.kind, exception=fact.name if fact else outcome.signal or outcome.status,
         message=fact.message if fact else "", culprit=culprit, source=source,
-    ), trait  # fmt: skip
+    ), signature  # fmt: skip
 
 
-def _is_known(trait: Trait, findings: Collection[Finding]) -> bool:
-    return any(one.kind == trait.kind and anonymous(one.exception.message) == trait.message for one in findings)
+def _is_known(signature: NameFreeSignature, findings: Collection[Finding]) -> bool:
+    return any(signature.is_of_finding(finding) for finding in findings)
 
 
-def _verify(failure: IncidentalFailure, trait: Trait, context: ReproContext) -> IncidentalFailure | None:
-    if not verify(failure.source, trait).verified:
+def _verify(
+    failure: IncidentalFailure, signature: NameFreeSignature, context: ReproContext
+) -> IncidentalFailure | None:
+    if not verify(failure.source, signature).verified:
         return None
     first = first_line(failure.message, 200)
     header = Header(

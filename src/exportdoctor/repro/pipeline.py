@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from exportdoctor.core.errors import UsageError
+from exportdoctor.core.failure.identity import NameFreeSignature
 from exportdoctor.core.failure.kinds import FailureKind
 from exportdoctor.core.failure.messages import first_line
 from exportdoctor.core.finding import Finding
@@ -19,8 +20,8 @@ from exportdoctor.reduce import Verdict
 from exportdoctor.reduce.source.passes.script_sizes import shorten_embeddings, shorten_lists
 from exportdoctor.repro.budget import BudgetClock, ReductionBudget
 from exportdoctor.repro.candidate_judge import CandidateJudge
-from exportdoctor.repro.candidate_runner import Bench
-from exportdoctor.repro.draft_client import Harvesting
+from exportdoctor.repro.candidate_runner import CandidateRunner
+from exportdoctor.repro.draft_client import DraftClient
 from exportdoctor.repro.find_probe import changes_since, finding_of, identify_failure, probe_of
 from exportdoctor.repro.incidental_failures import (
     FailureCollector,
@@ -29,7 +30,6 @@ from exportdoctor.repro.incidental_failures import (
     find_incidental_failures,
 )
 from exportdoctor.repro.reduction import Reducer, Reduction, Tell
-from exportdoctor.repro.repro_signature import Trait
 from exportdoctor.repro.script import Header, code_lines, imports_of, origin_of, with_header
 from exportdoctor.repro.verdict_log import VerdictLog
 from exportdoctor.repro.verify import Sighting, verify
@@ -57,7 +57,7 @@ class ReproResult:
     """
 
     finding: Finding
-    trait: Trait
+    trait: NameFreeSignature
     text: str
     source: str
     draft: str
@@ -91,10 +91,10 @@ def make_repro(request: ReproRequest, tell: Tell) -> ReproResult:
     for note in changes_since(run):
         tell(note)
     talk = _if_writable(run.path / "logs" / f"repro-{finding.id}.log")
-    tell(f"seeing {finding.id} fail again")
+    tell(f"reproducing {finding.id} in the model")
     # each of the two processes warms up on a core of its own
-    with Bench(talk=talk) as bench, Harvesting(command, talk=talk) as harvesting:
-        seen = harvesting.again()
+    with CandidateRunner(log=talk) as bench, DraftClient(command, log=talk) as harvesting:
+        seen = harvesting.reproduce()
         notes = list(changes_since(run, seen.environment))
         trait = identify_failure(seen, finding, notes)
         _limit(bench, trait)
@@ -108,8 +108,7 @@ def make_repro(request: ReproRequest, tell: Tell) -> ReproResult:
         reduction = _reduce(Reducer(judge, BudgetClock(request.budget, bench), tell), draft.source)
         if reduction.flaky:
             notes.append(
-                f"this failure is flaky: the same script showed it in {reduction.same} "
-                f"of its last {reduction.runs} runs"
+                f"this failure is flaky: the same script failed in {reduction.same} of its last {reduction.runs} runs"
             )
         source, sighting = _verify_either(reduction.source, draft.source, trait, notes)
         notes += _needed_notes(draft, source)
@@ -146,7 +145,7 @@ def _draft_request(run: StoredRun, finding: Finding) -> DraftRequest:
     )
 
 
-def _limit(bench: Bench, trait: Trait) -> None:
+def _limit(bench: CandidateRunner, trait: NameFreeSignature) -> None:
     """What a candidate may take. Two beside each other only where that cannot change a verdict."""
     bench.timeout = 4.0 if trait.kind is FailureKind.TIMEOUT else 30.0
     bench.memory_mb = 400.0 if trait.kind is FailureKind.OUT_OF_MEMORY else 2500.0
@@ -154,7 +153,7 @@ def _limit(bench: Bench, trait: Trait) -> None:
 
 
 def _first_failing_draft(
-    harvesting: Harvesting, judge: CandidateJudge, tell: Tell
+    harvesting: DraftClient, judge: CandidateJudge, tell: Tell
 ) -> tuple[ScriptDraft, CandidateJudge]:
     """The first draft that shows the same bug, and the judge that its reduction needs. Raises UsageError without one.
 
@@ -173,7 +172,7 @@ def _first_failing_draft(
                     return msgspec.structs.replace(draft, source=source), judge
     reasons = [f"{draft.what}: {_how_it_ends(judge, draft.source)}" for draft in drafts]
     why = "; ".join((*reasons, *harvesting.notes)) or "no draft could be written"
-    raise UsageError(f"no script without the model shows this failure ({why})", hint="The report's stack stands")
+    raise UsageError(f"no standalone script reproduces this failure ({why})", hint="See the stack in the report")
 
 
 def _remember(drafts: Iterator[ScriptDraft], into: list[ScriptDraft]) -> Iterator[ScriptDraft]:
@@ -212,25 +211,27 @@ def _reduce(reducer: Reducer, source: str) -> Reduction:
     return reduction
 
 
-def _verify_either(reduced: str, draft: str, trait: Trait, notes: list[str]) -> tuple[str, Sighting]:
+def _verify_either(reduced: str, draft: str, trait: NameFreeSignature, notes: list[str]) -> tuple[str, Sighting]:
     """The reduced script and what it shows; the unreduced one where only that is verified."""
-    sighting = _verify(reduced, trait)
+    limits = script_limits(trait.kind)
+    sighting = verify(reduced, trait, **limits)
     if not sighting.verified and reduced != draft:
-        again = _verify(draft, trait)
+        again = verify(draft, trait, **limits)
         if again.verified:
-            notes.append("the reduced script does not fail so in a fresh process; this is the unreduced one")
+            notes.append("not reduced: the reduced script does not fail in the same way in a fresh process")
             return draft, again
     return reduced, sighting
 
 
-def _verify(source: str, trait: Trait) -> Sighting:
-    match trait.kind:
+def script_limits(kind: FailureKind) -> dict[str, float]:
+    """The limits of `verify` for a finished script, in seconds and MiB, where they are not its defaults."""
+    match kind:
         case FailureKind.OUT_OF_MEMORY:
-            return verify(source, trait, memory_mb=900.0)
+            return {"memory_mb": 900.0}
         case FailureKind.TIMEOUT:
-            return verify(source, trait, timeout=40.0)  # a repro that does not hang ends within a tenth of that
+            return {"timeout": 40.0}  # a repro that does not hang ends within a tenth of that
         case _:
-            return verify(source, trait)
+            return {}
 
 
 def _needed_notes(draft: ScriptDraft, source: str) -> list[str]:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
+from exportdoctor.core.protocol.repro import CANDIDATE_FILE
 from exportdoctor.reduce import (
     Ended,
     ParallelOracle,
@@ -32,7 +33,6 @@ from exportdoctor.reduce.source.passes.script_sizes import offer_eager_sizes, sh
 from exportdoctor.reduce.source.passes.tidy import drop_idle_statements, rename_exported_class
 from exportdoctor.repro.budget import BudgetClock
 from exportdoctor.repro.candidate_judge import CandidateJudge
-from exportdoctor.repro.candidate_runner import CANDIDATE_FILE
 from exportdoctor.repro.script import code_lines
 
 Tell = Callable[[str], None]

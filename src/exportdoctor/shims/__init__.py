@@ -8,7 +8,6 @@ from __future__ import annotations
 from exportdoctor.shims.composition import apply_shims, conflicts_with, find_conflict, order_shims
 from exportdoctor.shims.cure_pattern import Cure, Seen, seen_in_failure
 from exportdoctor.shims.export_call import ExportCall, ExportOptions, Inputs, call_for_part
-from exportdoctor.shims.installed_sources import installed_versions
 from exportdoctor.shims.record import (
     SOUNDNESS,
     SOUNDNESS_MEANS,
@@ -18,7 +17,7 @@ from exportdoctor.shims.record import (
     ShimTrouble,
     Soundness,
 )
-from exportdoctor.shims.registry import candidates, find, registry
+from exportdoctor.shims.registry import candidates, find, installed_versions, registry
 from exportdoctor.shims.torch_export import export_program
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Several shims at once: entered in order, left in reverse, each named where it makes trouble."""
+"""Several shims at once: entered in order and exited in reverse, with errors that name the shim."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def apply_shims(shims: Sequence[Shim], call: ExportCall) -> Iterator[ExportCall]
     where one fails to enter or to leave, or where a user's shim leaves something behind.
     """
     if clash := find_conflict(shims):
-        raise ShimTrouble(f"{' and '.join(clash)} can't be applied together", hint="Leave one of them out")
+        raise ShimTrouble(f"{' and '.join(clash)} cannot be combined", hint="Leave one of them out")
     with ExitStack() as stack:
         for shim in shims:
             call = stack.enter_context(_enter_named(shim, call))
@@ -31,7 +31,7 @@ def order_shims(shims: Sequence[Shim]) -> tuple[Shim, ...]:
 
 
 def find_conflict(shims: Sequence[Shim], others: Sequence[str] = ()) -> tuple[str, str] | None:
-    """The ids of two shims that can't be applied together, of these and of `others` by id; `None` where all can."""
+    """The ids of two shims that cannot be combined, of these and of `others` by id; `None` where all can."""
     ids = [*(shim.id for shim in shims), *others]
     for place, shim in enumerate(shims):
         for at, other in enumerate(ids):
@@ -41,13 +41,13 @@ def find_conflict(shims: Sequence[Shim], others: Sequence[str] = ()) -> tuple[st
 
 
 def conflicts_with(shim: Shim, other: str) -> bool:
-    """Whether a shim must not be applied with that other; one name stands for all entries of a family."""
+    """Whether a shim must not be applied with the other, given by id; a family's name covers all its members."""
     return any(other == name or other.startswith(f"{name}:") for name in shim.conflicts)
 
 
 @contextmanager
 def _enter_named(shim: Shim, call: ExportCall) -> Iterator[ExportCall]:
-    """The shim's own context; what goes wrong in it, and not in the body, is told with its name."""
+    """The shim's own context; its errors, but not those of the body, are raised with its name."""
     before = snapshot(call) if shim.provider == "user" else None
     try:
         context = shim.apply(call)
@@ -58,7 +58,7 @@ def _enter_named(shim: Shim, call: ExportCall) -> Iterator[ExportCall]:
         raise _trouble(shim, "could not be entered", error) from error
     if not isinstance(changed, ExportCall):
         found = type(changed).__name__
-        raise ShimTrouble(f"the shim {shim.id} gave a {found} and no ExportCall", hint="Yield the call it was given")
+        raise ShimTrouble(f"the shim {shim.id} yields a {found} instead of an ExportCall", hint="Yield the call")
     entered = snapshot(call) if before is not None else None
     failure: BaseException | None = None
     try:
@@ -73,7 +73,7 @@ def _enter_named(shim: Shim, call: ExportCall) -> Iterator[ExportCall]:
 
 
 def _leave(shim: Shim, context: AbstractContextManager[ExportCall], failure: BaseException | None) -> None:
-    """Leave as `with` would; a shim that swallows the body's failure has no say in it."""
+    """Exit as `with` does, except that a shim cannot suppress the body's failure."""
     try:
         context.__exit__(type(failure) if failure else None, failure, failure.__traceback__ if failure else None)
     except Exception as error:
@@ -84,11 +84,11 @@ def _leave(shim: Shim, context: AbstractContextManager[ExportCall], failure: Bas
 def _check_leaks(shim: Shim, left: tuple[str, ...], failure: BaseException | None) -> None:
     if not left:
         return
-    trouble = ShimTrouble(f"the shim {shim.id} did not restore {', '.join(left)}", hint="Undo it when the body ends")
+    trouble = ShimTrouble(f"the shim {shim.id} did not restore {', '.join(left)}", hint="Restore it after the yield")
     if failure is None:
         raise trouble
     failure.add_note(trouble.line())
 
 
 def _trouble(shim: Shim, what: str, error: Exception) -> ShimTrouble:
-    return ShimTrouble(f"the shim {shim.id} {what}: {type(error).__name__}: {error}", hint="Leave it out, or mend it")
+    return ShimTrouble(f"the shim {shim.id} {what}: {type(error).__name__}: {error}", hint="Leave it out, or fix it")

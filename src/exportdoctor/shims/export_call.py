@@ -1,6 +1,6 @@
-"""What a shim changes: one call of `torch.export.export`, and how other inputs are turned into its program's inputs.
+"""What a shim changes: one call of `torch.export.export`, and how other inputs are converted to its program's inputs.
 
-A call is a value. A shim never writes into it; it hands on another one.
+A call is immutable: a shim returns a changed copy.
 """
 
 from __future__ import annotations
@@ -130,8 +130,10 @@ def _shapes(call: ExportCall, kwargs: dict[str, Any], more: tuple[Inputs, ...]) 
 
 
 def _dynamic_dims(value: Any, others: list[Any]) -> Any:
-    """Dimensions whose sizes differ between the input sets must stay dynamic. Of others torch may find out, since two
-    images can have as many windows by chance; a size of one is fixed."""
+    """Dimensions whose sizes differ between the input sets stay dynamic, and a size of one is fixed.
+
+    torch decides about the others, since two images can have as many windows by chance; `torch.export.AdditionalInputs`
+    would fix those."""
     import torch
     from torch.export import Dim
 

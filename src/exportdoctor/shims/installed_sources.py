@@ -3,29 +3,15 @@
 from __future__ import annotations
 
 import ast
-import importlib.metadata
 import importlib.util
 import re
 from functools import lru_cache
 from pathlib import Path
 
-_VERSIONED = ("torch", "transformers", "onnx", "onnxscript", "onnxruntime", "onnx-diagnostic", "scipy", "optree")
-
-
-def installed_versions() -> dict[str, str]:
-    """The versions of the packages that shims are made for, without importing one."""
-    found = {}
-    for name in _VERSIONED:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
-
 
 @lru_cache(maxsize=64)
 def folder_of(package: str) -> Path | None:
-    """Where a top-level package lies, or `None` if it is not installed."""
+    """The folder of a top-level package, or `None` if it is not installed."""
     try:
         spec = importlib.util.find_spec(package)
     except (ImportError, ValueError):
@@ -86,6 +72,13 @@ def definition(tree: ast.AST, names: list[str]) -> ast.AST | None:
     for name in names:
         node = next((found for found in _definitions(node) if found.name == name), None) if node else None
     return node
+
+
+def as_target(path: str) -> str:
+    """A dotted path as `package.module:qualified.name`; what begins with a capital letter is a class."""
+    holder, _, name = path.rpartition(".")
+    module, _, owner = holder.rpartition(".")
+    return f"{module}:{owner}.{name}" if owner[:1].isupper() else f"{holder}:{name}"
 
 
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef

@@ -1,7 +1,7 @@
-"""Tells what a shim has left behind: a snapshot of what shims change, taken before and compared after.
+"""Finds what a shim did not restore: compares snapshots of what shims change, taken before and after.
 
-Looked at are the modules of the call, functions and classes of torch's and transformers' loaded modules, torch's pytree
-registries and its settings. What only grew by being used, such as a cache, is no leak.
+A snapshot covers the modules of the call, functions and classes of torch's and transformers' loaded modules, torch's
+pytree registries and its settings. What only grew by being used, such as a cache, is no leak.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ Place = tuple[str, str]
 """(owner, attribute)."""
 
 Snapshot = dict[Place, int]
-"""What is where, as the identity of the value, which its owner keeps alive."""
+"""The identity of the value at each place; its owner keeps it alive."""
 
 _PACKAGES = ("torch", "transformers")
 _WATCHED = (FunctionType, type, bool, int, float, str, property, classmethod, staticmethod, type(None))
 
 
 def snapshot(call: ExportCall) -> Snapshot:
-    """What is now where shims put things."""
+    """The values at all the places that shims change."""
     found: Snapshot = {}
     for name, module in call.module.named_modules():
         found.update({(name or "the module", key): id(value) for key, value in vars(module).items()})
@@ -39,18 +39,18 @@ def snapshot(call: ExportCall) -> Snapshot:
     return found
 
 
-def changed(before: Snapshot, after: Snapshot) -> set[Place]:
-    """The places that differ. A name that is new in a library's module came by an import, and is none of them."""
+def changed_places(before: Snapshot, after: Snapshot) -> set[Place]:
+    """The places that differ, but for names that are new in a library's module: an import adds those."""
     found = {place for place, value in before.items() if after.get(place) != value}
     return found | {place for place in after.keys() - before.keys() if place[0].split(".")[0] not in _PACKAGES}
 
 
 def left_behind(before: Snapshot, entered: Snapshot, after: Snapshot, *, most: int = 5) -> tuple[str, ...]:
-    """What a shim changed as it was entered and that is not back, as `owner.attribute`, the first few.
+    """What a shim changed when it was entered and did not restore, as `owner.attribute`, the first few.
 
     Other changes are the body's: an export imports modules and fills tables by itself.
     """
-    left = changed(before, entered) & changed(before, after)
+    left = changed_places(before, entered) & changed_places(before, after)
     return tuple(f"{owner}.{name}" for owner, name in sorted(left))[:most]
 
 

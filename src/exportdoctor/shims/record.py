@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from exportdoctor.core.errors import ExportdoctorError
-from exportdoctor.core.version_range import holds
+from exportdoctor.core.version_range import is_in_range
 from exportdoctor.shims.cure_pattern import Cure, Seen
 from exportdoctor.shims.export_call import ExportCall
 from exportdoctor.shims.installed_sources import is_installed, source_of
@@ -119,7 +119,7 @@ class Shim:
             found = versions.get(package)
             if found is None:
                 return f"{package} is not installed"
-            if wanted and holds(wanted, found) is False:
+            if wanted and is_in_range(found, wanted) is False:
                 return f"made for {package} {wanted}, found {found}"
         missing = next((target for target in self.wants if not is_installed(target)), None)
         return f"the installed {missing.partition('.')[0]} has no {_as_words(missing)}" if missing else None

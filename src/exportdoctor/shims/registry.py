@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import cache
 
+from exportdoctor.core import package_versions
 from exportdoctor.core.errors import UsageError, did_you_mean
 from exportdoctor.shims.cure_pattern import Seen
 from exportdoctor.shims.own import OWN
 from exportdoctor.shims.own.frozen import static_axis
 from exportdoctor.shims.providers import onnx_diagnostic, transformers_exporters, user
 from exportdoctor.shims.record import SOUNDNESS, Shim
+
+_VERSIONED = ("torch", "transformers", "onnx", "onnxscript", "onnxruntime", "onnx-diagnostic", "scipy", "optree")
 
 
 def registry(files: Sequence[str] = ()) -> tuple[Shim, ...]:
@@ -26,6 +29,11 @@ def registry(files: Sequence[str] = ()) -> tuple[Shim, ...]:
 def _load_installed() -> tuple[Shim, ...]:
     others = (*transformers_exporters.shims(), *onnx_diagnostic.shims(), *user.shims_of_entry_points())
     return (*OWN, *others)
+
+
+def installed_versions() -> dict[str, str]:
+    """The versions of the packages that shims are made for."""
+    return package_versions.installed_versions(_VERSIONED)
 
 
 def find(name: str, *, files: Sequence[str] = (), axes: Mapping[str, tuple[str, ...]] | None = None) -> Shim:

@@ -17,26 +17,29 @@ import msgspec
 from exportdoctor.core.codec import encode
 from exportdoctor.core.events import AnyEvent, PartCaptured, TargetOpened
 from exportdoctor.core.file_hash import file_sha256
-from exportdoctor.core.scan_options import ScanOptions
+from exportdoctor.core.probe import Probe
+from exportdoctor.core.scan_options import ScanOptions, result_options
 
 # these change how torch, transformers or the user's code behave
 _VARIABLES = ("TORCH", "PYTORCH", "TRANSFORMERS_", "HF_", "CUDA_VISIBLE", "PYTHONPATH", "PYTHONHASHSEED")
-# limits and speed do not change a result; runs in which a limit was hit are never reused
-_NOT_ASKED = {"jobs": 1, "use_cache": True, "timeout": None, "memory_mb": None, "shim_files": ()}
 _PACKAGE = Path(__file__).parent.parent
 _ROOMS = ("core", "data", "engine", "reduce", "shims", "targets", "worker")
 
 
 def request_digest(identity: Mapping[str, object], options: ScanOptions) -> str:
     """The digest of a whole scan. `identity` is what the target says that its answers depend on."""
-    asked = msgspec.structs.replace(options, **_NOT_ASKED)
+    asked = msgspec.structs.replace(result_options(options), shim_files=())
     shims = [file_digest(Path(name)) for name in options.shim_files]
     return _digest([identity, asked, shims, surroundings()])
 
 
-def probe_digest(question: str, *, exporter: str, to: str, shims: tuple[str, ...], rest: str) -> str:
-    """The key of one attempt. `question` is CallFact.question; `rest` digests what all attempts of a run share."""
-    return _digest([question, exporter, to, shims, rest])
+def probe_digest(question: str, probe: Probe, *, rest: str) -> str:
+    """The key of one attempt. `question` is CallFact.question, which stands for the probe's part, module and call.
+
+    `rest` digests what all attempts of a run share.
+    """
+    asked = msgspec.structs.replace(probe, part="", fqn="", call=0, timeout=0.0, memory_mb=None)
+    return _digest([question, asked, rest])
 
 
 def shared_digest(sources: Mapping[str, str], options: ScanOptions) -> str:

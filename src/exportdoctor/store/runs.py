@@ -148,7 +148,7 @@ def _summary(run: str, path: Path) -> RunSummary:
     started = events[0] if events else None
     if not isinstance(started, ev.RunStarted):
         return RunSummary(run=run, path=str(path), status="unreadable", at=_age(path), problem="no events")
-    last = events[-1] if isinstance(events[-1], ev.RunFinished) else None
+    last = _last_end(events)
     return RunSummary(
         run=run,
         path=str(path),
@@ -163,8 +163,18 @@ def _summary(run: str, path: Path) -> RunSummary:
     )
 
 
+def _last_end(events: tuple[ev.AnyEvent, ...]) -> ev.RunFinished | None:
+    """The end of the run, unless it was resumed since; repros and tried shims add events behind it."""
+    for event in reversed(events):
+        if isinstance(event, ev.RunFinished):
+            return event
+        if isinstance(event, ev.RunStarted | ev.RunResumed):
+            return None
+    return None
+
+
 def _status(path: Path, last: ev.RunFinished | None) -> RunStatus:
-    """Whether the run ended by itself, goes on, or was stopped; a lock on a finished one is a reader's instant."""
+    """Whether the run ended, is in progress, or was cut off; a lock on a finished run is held only for an instant."""
     if last is not None:
         return "finished" if last.complete else "cut off"
     return "running" if is_held(path) else "cut off"

@@ -126,7 +126,7 @@ def _image_size(
         usual = max(1, _USUAL_IMAGE_SIZE // unit) * unit
         return (default or (usual, usual)) if recipe.chooses_image_size else None
     if not recipe.takes_images:
-        raise UsageError("This target takes no images", hint="Leave out the image size")
+        raise UsageError("This model takes no images", hint="Leave out the image size")
     return check_image_size(asked, unit=unit)
 
 
@@ -141,12 +141,12 @@ def read_config(path: Path) -> dict[str, Any]:
         raise TargetError(f"Cannot read {str(path)!r}: {error}") from error
     except json.JSONDecodeError as error:
         what = f"{error.msg}, line {error.lineno}, column {error.colno}"
-        raise TargetError(f"{str(path)!r} is not JSON: {what}", hint="Mend the file") from error
+        raise TargetError(f"{str(path)!r} is not JSON: {what}", hint="Fix the file") from error
     if not isinstance(config, dict) or not ("model_type" in config or "architectures" in config):
         found = ", ".join(map(str, config)) if isinstance(config, dict) else type(config).__name__
         raise TargetError(
             f"{str(path)!r} names no model_type and no architectures (found: {found or 'nothing'})",
-            hint="Give a model's own configuration",
+            hint="Give the configuration of a model",
         )
     return config
 
@@ -165,7 +165,7 @@ def _hub_config(hub_id: str) -> Path:
     except Exception as error:
         line = first_line(error) or type(error).__name__
         raise UsageError(
-            f"{hub_id!r} is no folder here, is not in the local hub cache, and the hub did not give it: {line}",
+            f"{hub_id!r} is not a folder, not in the local hub cache, and could not be downloaded: {line}",
             hint=f"Download it first (hf download {hub_id} config.json), or give a folder with config.json",
         ) from error
 

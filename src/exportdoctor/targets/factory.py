@@ -95,9 +95,9 @@ def plan_for_module(
 
 def _check_options(options: BuildOptions) -> None:
     if options.weights not in NO_CHECKPOINT:
-        raise UsageError("A factory brings its own weights", hint="Load them in the factory")
+        raise UsageError("A factory sets its own weights", hint="Load them in the factory")
     if options.image_size is not None:
-        raise UsageError("A factory brings its own inputs", hint="Choose the image size in the factory")
+        raise UsageError("A factory sets its own inputs", hint="Choose the image size in the factory")
 
 
 def build_factory(plan: FactoryPlan) -> Built:
@@ -121,7 +121,7 @@ def _call_factory(file: Path, *, name: str) -> Any:
         module = import_factory_file(file)
     factory = getattr(module, name, None)
     if not callable(factory):
-        raise TargetError(f"{file.name} has no callable {name!r} once imported", hint="Name a function")
+        raise TargetError(f"{file.name} defines no callable {name!r}", hint="Name a function")
     with blame_target(f"{file.name}:{name}() failed"):
         return factory()
 

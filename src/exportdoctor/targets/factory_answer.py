@@ -64,7 +64,7 @@ def _check_module(module: Any, name: str) -> None:
         return
     if isinstance(module, type) and issubclass(module, nn.Module):
         raise TargetError(f"{name} returned the class {module.__name__}", hint="Return an instance of it")
-    raise TargetError(f"{name} returned {_kind(module)} in the place of the module", hint=_EXPECTED)
+    raise TargetError(f"{name} returned {_kind(module)} instead of a module", hint=_EXPECTED)
 
 
 def _check_args(args: Any, what: str) -> tuple[Any, ...]:

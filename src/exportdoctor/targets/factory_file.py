@@ -17,7 +17,7 @@ from exportdoctor.core.file_hash import file_sha256
 def check_factory(file: Path, *, name: str) -> None:
     """Raise `UsageError` unless the file defines `name`, and `TargetError` if it is not Python. Runs nothing."""
     if not file.is_file():
-        raise UsageError(f"There is no file {str(file)!r}", hint="Give file.py:factory, a path from here")
+        raise UsageError(f"There is no file {str(file)!r}", hint="Give file.py:factory, relative to the current folder")
     tree = _parse(file)
     names = tuple(dict.fromkeys(_names(tree.body)))
     functions = tuple(node.name for node in tree.body if isinstance(node, ast.FunctionDef))

@@ -45,7 +45,7 @@ def check_image_size(size: ImageSize, *, unit: int) -> ImageSize:
     near = " or ".join(f"{h}x{w}" for h, w in _nearest_sizes(size, unit))
     raise UsageError(
         f"Image size {height}x{width} does not fit: height and width must be multiples of {unit}",
-        hint=f"The nearest that do: {near}",
+        hint=f"Nearest: {near}",
     )
 
 

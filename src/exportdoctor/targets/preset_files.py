@@ -49,7 +49,7 @@ def unknown_preset(name: str) -> UsageError:
     """The error for a name that is no preset, with names that come near."""
     known = preset_names()
     return UsageError(
-        f"{name!r} is no preset, and no folder or file of that name exists",
+        f"{name!r} is not a preset, a folder or a file",
         hint=f"{did_you_mean(name, known)}Give a preset ({', '.join(known)}), a folder with config.json, a hub id "
         "or file.py:factory",
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import platform
 import sys
@@ -12,6 +11,7 @@ import torch
 
 from exportdoctor.core.failure.frames import is_local_file
 from exportdoctor.core.file_hash import file_sha256
+from exportdoctor.core.package_versions import installed_versions
 
 _REPORTED = ("torch", "transformers", "onnx", "onnxscript", "onnxruntime", "onnxruntime-gpu", "onnx-diagnostic",
              "numpy", "sympy", "exportdoctor")  # fmt: skip
@@ -20,11 +20,7 @@ _REPORTED = ("torch", "transformers", "onnx", "onnxscript", "onnxruntime", "onnx
 def versions() -> dict[str, str]:
     """Python, platform and the installed versions of what matters to an export."""
     found = {"python": platform.python_version(), "platform": f"{platform.system()} {platform.machine()}"}
-    for name in _REPORTED:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
+    found |= installed_versions(_REPORTED)
     found["torch"] = str(torch.__version__)
     if torch.version.cuda and torch.cuda.is_available():
         found["cuda"] = torch.version.cuda

@@ -17,6 +17,7 @@ from exportdoctor.core.target import TargetRef
 from exportdoctor.targets import Plan, build, has_small_model, plan_small_model, resolve
 from exportdoctor.targets.built import Built, BuiltPart
 from exportdoctor.targets.eager import run_once
+from exportdoctor.torch_internals.hook_table import note_on_missing
 from exportdoctor.worker import environment
 from exportdoctor.worker.capture.session import (
     PartCapture,
@@ -64,6 +65,7 @@ class Opening:
             seconds=round(time.perf_counter() - started, 3),
             parts=tuple(self.plan.parts),
             sources=environment.sources(self.built.model),
+            notes=tuple(filter(None, [note_on_missing()])),
             has_small_model=self.built.weights == "fake" and has_small_model(self.plan),
         )
 
@@ -117,7 +119,7 @@ class Opening:
             run_once(entry.module, (entry.args, entry.kwargs))
         except Exception as error:
             said = f"{type(error).__name__}: {_first_line(error)}"
-            raise TargetError(f"There is no small twin: {said}") from error
+            raise TargetError(f"There is no small model: {said}") from error
         return capture_root_only(entry)
 
     def _with_values(self, error: Exception) -> Built | None:
@@ -162,7 +164,7 @@ def _eager_failure(error: Exception, part: str, entry: BuiltPart | None) -> Targ
     where = f" at {culprit.file}:{culprit.line} in {culprit.function}" if culprit else ""
     return TargetError(
         f"The eager forward of part {part} fails{where}: {type(error).__name__}: {_first_line(error)}",
-        hint="This is the model's own failure, before any export; mend it or its inputs first",
+        hint="The model fails before any export; fix the model or its inputs first",
         stack=tuple("".join(traceback.format_exception(error)).splitlines()),
     )
 

@@ -216,7 +216,7 @@ def _remove(path: str) -> None:
         pass
 
 
-def serve_given(plan: Plan, *, commands: int, replies: int, log: str | None) -> None:
+def serve_plan(plan: Plan, *, commands: int, replies: int, log: str | None) -> None:
     """The forked copy of a process that has the target in memory: it serves, and never returns to its code."""
     code = 70
     try:

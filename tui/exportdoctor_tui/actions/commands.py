@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from exportdoctor.core.scan_options import ScanOptions
+from msgspec.structs import replace
+
+from exportdoctor.core.scan_options import ScanOptions, option_words
 from exportdoctor.core.target import BuildOptions
 from exportdoctor.store.places import new_run_id, runs_root, slug
 
@@ -117,8 +119,8 @@ def _rescan(view: RunView, selection: Selection | None) -> Iterator[CommandLine]
     if started is None:
         return
     out = runs_root() / new_run_id(view.target.ref)
-    options = (*_build_options(started.target.options), *_scan_options(started.options),
-               "--no-cache", "--quiet", "--out", str(out))  # fmt: skip
+    asked = replace(started.options, modules=(), use_cache=False)
+    options = (*_build_options(started.target.options), *option_words(asked), "--quiet", "--out", str(out))
     chosen: list[tuple[str, Argv]] = []
     if selection is not None:
         part, module = selection.part.record.name, selection.row.fqns[0]
@@ -157,23 +159,6 @@ def _build_options(options: BuildOptions, *only: str) -> Argv:
         ),
         *(("--image-size", f"{size[0]}x{size[1]}") if size else ()),
         *(("--static",) if options.static else ()),
-    )
-
-
-def _scan_options(options: ScanOptions) -> Argv:
-    """How the scan was made."""
-    default = ScanOptions()
-    return (
-        *_unless_default("--exporter", options.exporter, default.exporter),
-        *_unless_default("--to", options.to, default.to),
-        *_unless_default("--timeout", options.timeout, default.timeout),
-        *_unless_default("--memory", options.memory_mb, default.memory_mb),
-        "--jobs",
-        str(options.jobs),
-        *(("--exhaustive",) if options.exhaustive else ()),
-        *(() if options.cure else ("--no-cure",)),
-        *_shim_files(options),
-        *(word for name in options.allow for word in ("--allow", name)),
     )
 
 

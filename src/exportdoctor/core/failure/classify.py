@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 
 from exportdoctor.core.exporters import EXPORTERS
-from exportdoctor.core.failure.evidence import Evidence, ExceptionLike, FrameLike, evidence_of
+from exportdoctor.core.failure.evidence import Evidence, evidence_of
 from exportdoctor.core.failure.kinds import (
     KIND_OF_STAGE,
     KIND_OF_STATUS,
@@ -18,50 +17,34 @@ from exportdoctor.core.failure.kinds import (
     FailureKind,
     Rule,
 )
-from exportdoctor.core.outcome import OutcomeStatus
+from exportdoctor.core.outcome import Failure, Outcome
 
 # torch.onnx wraps a failure of the export that it starts with
 _WRAPPERS = frozenset({"TorchExportError"})
 
 
-def classify(
-    *,
-    stage: str,
-    exporter: str,
-    exceptions: Sequence[ExceptionLike],
-    frames: Sequence[FrameLike] = (),
-    signal: str | None = None,
-    status: OutcomeStatus | None = None,
-    op: str | None = None,
-    custom_ops: Sequence[str] | None = None,
-) -> FailureKind:
-    """The kind of a failure. Never raises, whatever the texts hold.
+def kind_of(outcome: Outcome, *, exporter: str) -> FailureKind:
+    """The kind of the failure that `outcome` shows. Never raises, whatever the texts hold.
 
-    `exceptions` run outermost first, each with its causes after it; `frames` outermost first. `status` is that of an
-    attempt that left no exception (it crashed, timed out or ran out of memory). `op` is the last operator dispatched;
-    where a leaked constant is the failure, the one that writes into it, if any does. `custom_ops` are the operators
-    from outside torch that were traced before; None = not known.
+    `custom_ops` of the failure, the operators from outside torch that were traced before, count where they are known.
     """
-    if status in KIND_OF_STATUS:
-        return KIND_OF_STATUS[status]
-    if signal is not None:
-        return FailureKind.CRASH
-    if any(one.type == NUMBERS_DIFFER for one in exceptions):
+    if outcome.status in KIND_OF_STATUS:
+        return KIND_OF_STATUS[outcome.status]
+    failure = outcome.failure or Failure(stage="export", exceptions=())
+    if any(fact.type == NUMBERS_DIFFER for fact in failure.exceptions):
         return FailureKind.NUMBERS
-    exported = stage not in KIND_OF_STAGE or any(one.type.rpartition(".")[2] in _WRAPPERS for one in exceptions)
-    if not exported:
-        return KIND_OF_STAGE[stage]
-    return _of_the_export(evidence_of(exceptions, frames), exporter=exporter, op=op, custom_ops=custom_ops)
-
-
-def _of_the_export(
-    evidence: Evidence, *, exporter: str, op: str | None, custom_ops: Sequence[str] | None
-) -> FailureKind:
+    if failure.stage in KIND_OF_STAGE and not any(fact.name in _WRAPPERS for fact in failure.exceptions):
+        return KIND_OF_STAGE[failure.stage]
     legacy = exporter in EXPORTERS and not EXPORTERS[exporter].makes_program
+    return _kind_of_export(failure, legacy=legacy)
+
+
+def _kind_of_export(failure: Failure, *, legacy: bool) -> FailureKind:
+    evidence, op = evidence_of(failure.exceptions, failure.frames), failure.op.name if failure.op else None
     rules: list[Rule] = [*MEMORY, *RULES]
     if legacy:
         rules.append(TRANSLATION)
-    elif custom_ops is None or custom_ops:
+    elif failure.custom_ops is None or failure.custom_ops:
         rules.append(LYING_KERNEL)
     found = next((rule.kind for rule in rules if fits(rule, evidence, op=op)), None)
     return found or (FailureKind.TORCHSCRIPT_TRACE if legacy else FailureKind.PYTHON_ERROR)
@@ -73,5 +56,5 @@ def fits(rule: Rule, evidence: Evidence, *, op: str | None = None) -> bool:
         (not rule.frames or any(re.search(rule.frames, line) for line in evidence.inner or evidence.lines))
         and (not rule.culprit or re.search(rule.culprit, evidence.culprit) is not None)
         and (not rule.op or (op is not None and re.search(rule.op, op) is not None))
-        and evidence.has_message(names=rule.types, pattern=rule.message)
+        and evidence.has_exception(names=rule.types, pattern=rule.message)
     )

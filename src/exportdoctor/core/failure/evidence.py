@@ -9,55 +9,22 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
-from exportdoctor.core.failure.frames import frames_in_text, is_entrance, is_user_file
+import msgspec
+
+from exportdoctor.core.failure.frames import frames_in_text, is_entrance
 from exportdoctor.core.failure.messages import statement
-
-
-class ExceptionLike(Protocol):
-    """An exception of a chain: its qualified class name and its message."""
-
-    @property
-    def type(self) -> str: ...
-    @property
-    def message(self) -> str: ...
-
-
-class LineLike(Protocol):
-    """A line of a stack: its file, function and source."""
-
-    @property
-    def file(self) -> str: ...
-    @property
-    def function(self) -> str: ...
-    @property
-    def source(self) -> str: ...
-
-
-class FrameLike(LineLike, Protocol):
-    """A frame of a stack; `user` is true for code outside torch."""
-
-    @property
-    def user(self) -> bool: ...
-
-
-@dataclass(frozen=True)
-class Message:
-    """One exception: the class name without its package, and the part of its message that states what is wrong."""
-
-    name: str
-    statement: str
+from exportdoctor.core.outcome import ExceptionFact, Frame
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What there is to go by. Lines are `file:function: source`, outermost first.
+    """The exceptions, outermost first, with what their messages state; lines `file:function: source`, outermost first.
 
     `inner` are the lines from the innermost user frame on; `culprit` is the first of them, empty where there is none.
     """
 
-    messages: tuple[Message, ...]
+    exceptions: tuple[ExceptionFact, ...]
     lines: tuple[str, ...]
     inner: tuple[str, ...]
 
@@ -65,36 +32,22 @@ class Evidence:
     def culprit(self) -> str:
         return self.inner[0] if self.inner else ""
 
-    def has_message(self, *, names: Sequence[str], pattern: str) -> bool:
-        """Whether an exception of one of these classes (of any, where none is named) has a matching statement."""
-        return any(
-            (not names or one.name in names) and re.search(pattern, one.statement, re.S) is not None
-            for one in self.messages
-        )
+    def has_exception(self, *, names: Sequence[str], pattern: str) -> bool:
+        """Whether an exception of one of these classes (of any, where none is named) states what `pattern` matches."""
+        named = (fact for fact in self.exceptions if not names or fact.name in names)
+        return any(re.search(pattern, fact.message, re.S) for fact in named)
 
 
-def evidence_of(exceptions: Sequence[ExceptionLike], frames: Sequence[FrameLike]) -> Evidence:
+def evidence_of(exceptions: Sequence[ExceptionFact], frames: Sequence[Frame]) -> Evidence:
     """The evidence in a chain of exceptions, outermost first, and the frames of its stack, innermost last."""
-    marked = [(_line(frame), frame.user) for frame in _inside_the_export(frames)]
-    if not any(user for _, user in marked):  # dynamo interprets the user's code, so its errors quote that stack
-        marked += [
-            (_line(frame), is_user_file(frame.file)) for one in exceptions for frame in frames_in_text(one.message)
-        ]
-    users = [index for index, (_, user) in enumerate(marked) if user]
-    lines = tuple(line for line, _ in marked)
+    entrances = [index for index, frame in enumerate(frames) if is_entrance(frame.file)]
+    inside = list(frames[entrances[-1] + 1 :] if entrances else frames)
+    if not any(frame.user for frame in inside):  # dynamo interprets the user's code, so its errors quote that stack
+        inside += [frame for fact in exceptions for frame in frames_in_text(fact.message)]
+    lines = tuple(f"{frame.file}:{frame.function}: {frame.source.strip()}" for frame in inside)
+    users = [index for index, frame in enumerate(inside) if frame.user]
     return Evidence(
-        messages=tuple(
-            Message(name=one.type.rpartition(".")[2], statement=statement(one.message)) for one in exceptions
-        ),
+        exceptions=tuple(msgspec.structs.replace(fact, message=statement(fact.message)) for fact in exceptions),
         lines=lines,
         inner=lines[users[-1] :] if users else (),
     )
-
-
-def _inside_the_export(frames: Sequence[FrameLike]) -> Sequence[FrameLike]:
-    entrances = [index for index, frame in enumerate(frames) if is_entrance(frame.file)]
-    return frames[entrances[-1] + 1 :] if entrances else frames
-
-
-def _line(frame: LineLike) -> str:
-    return f"{frame.file}:{frame.function}: {frame.source.strip()}"

@@ -29,7 +29,10 @@ class Rewrite(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
-    """A kind in one sentence, what usually helps in another, the whole in a paragraph, and in code."""
+    """A kind in one sentence, what usually helps in another, the whole in a paragraph, and in code.
+
+    `fixture` is the file in fixtures/ with such a failure; empty where that is in fixtures/later.
+    """
 
     kind: FailureKind
     title: str
@@ -37,13 +40,14 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     next_step: str = msgspec.field(name="next")
     paragraph: str
     rewrites: tuple[Rewrite, ...]
+    fixture: str = ""
 
 
 def explain(kind: str) -> Explanation:
     """All that is said of `kind`; an ExportdoctorError where there is no such kind."""
     found = _explanations().get(kind)
     if found is None:
-        raise ExportdoctorError(f"There is no kind of failure called {kind!r}", hint=f"Kinds: {', '.join(KINDS)}")
+        raise ExportdoctorError(f"Unknown kind of failure {kind!r}", hint=f"Kinds: {', '.join(KINDS)}")
     return found
 
 
@@ -64,10 +68,12 @@ def _explanations() -> Mapping[str, Explanation]:
 
     text = files("exportdoctor").joinpath("data/explanations.yaml").read_text(encoding="utf-8")
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    told = msgspec.convert(yaml.load(text, loader), tuple[Explanation, ...])
-    return {one.kind: _on_one_line(one) for one in told}
+    explanations = msgspec.convert(yaml.load(text, loader), tuple[Explanation, ...])
+    return {explanation.kind: _on_one_line(explanation) for explanation in explanations}
 
 
-def _on_one_line(told: Explanation) -> Explanation:
-    joined = {name: " ".join(getattr(told, name).split()) for name in ("title", "summary", "next_step", "paragraph")}
-    return msgspec.structs.replace(told, **joined)
+def _on_one_line(explanation: Explanation) -> Explanation:
+    joined = {
+        name: " ".join(getattr(explanation, name).split()) for name in ("title", "summary", "next_step", "paragraph")
+    }
+    return msgspec.structs.replace(explanation, **joined)

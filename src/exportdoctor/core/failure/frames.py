@@ -11,9 +11,9 @@ import sysconfig
 from collections.abc import Iterator
 from functools import cache, lru_cache
 from importlib.util import find_spec
-from typing import NamedTuple
 
 import exportdoctor
+from exportdoctor.core.outcome import Frame
 
 OUR_FOLDER = os.path.dirname(os.path.realpath(exportdoctor.__file__)) + os.sep
 TRACER_PACKAGES = frozenset({"torch", "functorch", "torchgen", "sympy", "mpmath", "numpy", "networkx", "optree"})
@@ -64,16 +64,7 @@ def is_entrance(path: str) -> bool:
     return _ENTRANCE.search(path) is not None
 
 
-class QuotedFrame(NamedTuple):
-    """A frame in the text of a stack."""
-
-    file: str
-    line: int
-    function: str
-    source: str
-
-
-def frames_in_text(text: str) -> Iterator[QuotedFrame]:
+def frames_in_text(text: str) -> Iterator[Frame]:
     """The frames of a stack that is printed or quoted in `text`, in its order."""
     for file, line, function, source in _QUOTED_FRAME.findall(text):
-        yield QuotedFrame(file, int(line), function, source.strip())
+        yield Frame(file=file, line=int(line), function=function, source=source.strip(), user=is_user_file(file))

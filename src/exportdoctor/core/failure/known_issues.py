@@ -1,39 +1,74 @@
-"""Tells whether upstream knows a failure already. No false friends: when in doubt, nothing is reported.
+"""The known upstream issues: whether one of them is about a failure. When in doubt, nothing is reported.
 
-An entry that says where in the code its failure lies beats one that fits by message alone; a fallback speaks only
-where no other entry does.
+The catalogue is data/known_issues.yaml, checked when it is read. An entry that says where in the code its failure is
+beats one that fits by message alone; a fallback counts only where no other entry fits.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
+from typing import Any
 
 import msgspec
 
-from exportdoctor.core.failure.evidence import Evidence, ExceptionLike, FrameLike, evidence_of
-from exportdoctor.core.failure.known_issue import Clause, KnownIssue, issues_from
-from exportdoctor.core.version_range import holds
+from exportdoctor.core.errors import ExportdoctorError
+from exportdoctor.core.exporters import Exporter
+from exportdoctor.core.failure.evidence import Evidence, evidence_of
+from exportdoctor.core.outcome import ExceptionFact, Frame, Stage
+from exportdoctor.core.version_range import is_in_range, is_range
 
 # How well a clause fits: 0 = not at all
 _BY_MESSAGE_BUT_ELSEWHERE, _BY_MESSAGE, _BY_PLACE = 1, 2, 3
+# torch's messages for any data-dependent value: they never suffice to recognise an issue
+_ANY_GUARD = tuple(
+    f"Could not {asked} data-dependent expression {expression}"
+    for asked in ("guard on", "extract specialized integer from")
+    for expression in ("u0", "u0 > 1", "Eq(u0, 0)", "Eq(u0, 1)")
+)
+_LINK = re.compile(r"[\w.-]+/[\w.-]+#\d+")
 
 
-class KnownMatch(msgspec.Struct, frozen=True, kw_only=True):
-    """An upstream issue with the same failure. `note` says what speaks against it, such as another version."""
+class Clause(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One way to recognise an issue. The catalogue's header says how each field is used."""
+
+    exporters: tuple[Exporter, ...]
+    stages: tuple[Stage, ...]
+    exceptions: tuple[str, ...]
+    message: str
+    frames: str | None = None
+    culprit: str | None = None
+    raised_in: str | None = None
+    unless: str | None = None
+    frames_needed: bool = False
+    dynamic: bool | None = None
+
+    @property
+    def places(self) -> bool:
+        """Whether it says where in the code the failure lies."""
+        return any((self.frames, self.culprit, self.raised_in))
+
+
+class KnownIssue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A failure that upstream knows. `links` are `owner/repository#number`, the one to read first."""
 
     id: str
     title: str
     cause: str
     workaround: str
-    link: str
+    shim_hint: str
+    match: tuple[Clause, ...]
     links: tuple[str, ...]
     affected: str
-    fixed_in: str | None
-    shim_hint: str
-    note: str = ""
+    fixed_in: str | None = None
+    fallback: bool = False
+    alternatives: tuple[str, ...] = ()
+    only_with: dict[str, str] = {}
+    seen_with: dict[str, str] = {}
+    reproduced: tuple[str, ...] = ()
+    source_checked: bool = False
 
 
 @cache
@@ -44,32 +79,32 @@ def load() -> tuple[KnownIssue, ...]:
     text = files("exportdoctor").joinpath("data/known_issues.yaml").read_text(encoding="utf-8")
     # libyaml reads the catalogue in 10 ms, the Python parser in 130
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    return issues_from(yaml.load(text, loader))
+    return read_issues(yaml.load(text, loader))
 
 
 def match(
     *,
-    exceptions: Sequence[ExceptionLike],
-    frames: Sequence[FrameLike],
+    exceptions: Sequence[ExceptionFact],
+    frames: Sequence[Frame],
     stage: str,
     exporter: str,
     dynamic: bool,
     versions: Mapping[str, str],
-) -> tuple[KnownMatch, ...]:
-    """The issues that tell of this failure, the likeliest first. Never raises, whatever the texts hold.
+) -> tuple[KnownIssue, ...]:
+    """The issues about this failure, the likeliest first. Never raises, whatever the texts hold.
 
     `exceptions` and `frames` run outermost first; `dynamic` = the attempt had dynamic shapes; `versions` by package.
     """
     evidence = evidence_of(exceptions, frames)
-    stages = {stage, "export"} if any(one.name == "TorchExportError" for one in evidence.messages) else {stage}
+    stages = {stage, "export"} if any(one.name == "TorchExportError" for one in evidence.exceptions) else {stage}
     found = [
         (strength, issue)
         for issue in load()
-        if not _outside(issue.only_with, versions)
+        if not _is_outside(issue.only_with, versions)
         and (strength := max(_strength(clause, evidence, stages, exporter, dynamic) for clause in issue.match))
     ]
-    ranked = sorted(_kept(found), key=lambda pair: (-pair[0], bool(_outside(pair[1].seen_with, versions))))
-    return tuple(_told(issue, versions) for _, issue in ranked)
+    ranked = sorted(_select_best(found), key=lambda pair: (-pair[0], _is_outside(pair[1].seen_with, versions)))
+    return tuple(issue for _, issue in ranked)
 
 
 def search(text: str) -> tuple[KnownIssue, ...]:
@@ -79,7 +114,7 @@ def search(text: str) -> tuple[KnownIssue, ...]:
     return tuple(sorted(found, key=lambda issue: not all(w in f"{issue.id} {issue.title}".casefold() for w in words)))
 
 
-def _kept(found: list[tuple[int, KnownIssue]]) -> list[tuple[int, KnownIssue]]:
+def _select_best(found: list[tuple[int, KnownIssue]]) -> list[tuple[int, KnownIssue]]:
     if any(strength == _BY_PLACE for strength, _ in found):
         found = [pair for pair in found if pair[0] != _BY_MESSAGE_BUT_ELSEWHERE]
     specific = [pair for pair in found if not pair[1].fallback]
@@ -91,18 +126,18 @@ def _strength(clause: Clause, evidence: Evidence, stages: set[str], exporter: st
         return 0
     if clause.dynamic not in (None, dynamic):
         return 0
-    if not evidence.has_message(names=clause.exceptions, pattern=clause.message):
+    if not evidence.has_exception(names=clause.exceptions, pattern=clause.message):
         return 0
     if clause.unless and any(re.search(clause.unless, line) for line in evidence.lines):
         return 0
     if not clause.places:
         return _BY_MESSAGE
-    if _placed(clause, evidence):
+    if _fits_place(clause, evidence):
         return _BY_PLACE
     return 0 if clause.frames_needed else _BY_MESSAGE_BUT_ELSEWHERE
 
 
-def _placed(clause: Clause, evidence: Evidence) -> bool:
+def _fits_place(clause: Clause, evidence: Evidence) -> bool:
     innermost = evidence.lines[-1] if evidence.lines else ""
     return (
         (clause.frames is not None and any(re.search(clause.frames, line) for line in evidence.lines))
@@ -111,28 +146,72 @@ def _placed(clause: Clause, evidence: Evidence) -> bool:
     )
 
 
-def _outside(ranges: Mapping[str, str], versions: Mapping[str, str]) -> str:
-    """The first package whose version is known to lie outside of its range; empty where none is."""
-    return next((name for name, text in ranges.items() if holds(text, versions.get(name)) is False), "")
-
-
-def _told(issue: KnownIssue, versions: Mapping[str, str]) -> KnownMatch:
-    other = _outside(issue.seen_with, versions)
-    return KnownMatch(
-        id=issue.id,
-        title=issue.title,
-        cause=issue.cause,
-        workaround=issue.workaround,
-        link=issue.links[0],
-        links=issue.links,
-        affected=issue.affected,
-        fixed_in=issue.fixed_in,
-        shim_hint=issue.shim_hint,
-        note=f"seen with {other} {issue.seen_with[other]}; this is {versions[other]}" if other else "",
-    )
+def _is_outside(ranges: Mapping[str, str], versions: Mapping[str, str]) -> bool:
+    """Whether the version of some package is known to lie outside of its range."""
+    return any(is_in_range(versions.get(name), text) is False for name, text in ranges.items())
 
 
 def _all_of(issue: KnownIssue) -> str:
     exceptions = (name for clause in issue.match for name in clause.exceptions)
     fields = (issue.id, issue.title, issue.cause, issue.workaround, issue.shim_hint, issue.affected)
     return " ".join((*fields, issue.fixed_in or "", *issue.links, *exceptions)).casefold()
+
+
+def read_issues(entries: Any) -> tuple[KnownIssue, ...]:
+    """The catalogue's entries as records; an ExportdoctorError names the first one that is broken, and why."""
+    if not isinstance(entries, list):
+        raise _broken_catalogue("as a whole", f"a list of entries was expected, found {type(entries).__name__}")
+    issues = tuple(_issue(number, entry) for number, entry in enumerate(entries, start=1))
+    ids = [issue.id for issue in issues]
+    for issue in issues:
+        fault = next(_find_faults(issue, ids), None)
+        if fault is not None:
+            raise _broken_catalogue(repr(issue.id), fault)
+    return issues
+
+
+def _issue(number: int, entry: Any) -> KnownIssue:
+    try:
+        issue = msgspec.convert(entry, KnownIssue)
+    except msgspec.ValidationError as error:
+        name = repr(entry["id"]) if isinstance(entry, dict) and "id" in entry else f"number {number}"
+        raise _broken_catalogue(name, str(error)) from error
+    prose = {name: " ".join(getattr(issue, name).split()) for name in ("title", "cause", "workaround", "affected")}
+    return msgspec.structs.replace(issue, **prose)
+
+
+def _find_faults(issue: KnownIssue, ids: list[str]) -> Iterator[str]:
+    if ids.count(issue.id) > 1:
+        yield "its id is taken twice"
+    if not issue.match:
+        yield "it has no clause to match with"
+    if not issue.links or not all(map(_LINK.fullmatch, issue.links)):
+        yield f"links must be owner/repository#number, found {', '.join(issue.links) or 'none'}"
+    yield from (f"no entry is called {other!r}, its alternative" for other in issue.alternatives if other not in ids)
+    for name, text in (*issue.only_with.items(), *issue.seen_with.items()):
+        if not is_range(text):
+            yield f"{text!r} is no range of versions of {name}"
+    for clause in issue.match:
+        yield from _find_faults_of_clause(clause)
+
+
+def _find_faults_of_clause(clause: Clause) -> Iterator[str]:
+    for pattern in filter(None, (clause.message, clause.frames, clause.culprit, clause.raised_in, clause.unless)):
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            yield f"{pattern!r} is no regular expression: {error}"
+            return
+    if not clause.message:
+        yield "a clause needs a message"
+    if clause.frames_needed and not clause.places:
+        yield "frames are needed, and none are given"
+    if not clause.frames_needed and any(re.search(clause.message, text, re.S) for text in _ANY_GUARD):
+        yield "its message fits any data-dependent guard, so frames_needed must be set"
+
+
+def _broken_catalogue(name: str, why: str) -> ExportdoctorError:
+    return ExportdoctorError(
+        f"The catalogue of known issues is invalid: entry {name}: {why}",
+        hint="Reinstall exportdoctor",
+    )

@@ -54,5 +54,5 @@ def signature_of(outcome: Outcome) -> Signature | None:
 
 
 def _tail(path: str) -> str:
-    """The last two parts of a path: enough to tell files apart, the same on every machine."""
+    """The last two parts of a path: the same on every machine, and mostly unique within a model."""
     return "/".join(path.replace("\\", "/").split("/")[-2:])

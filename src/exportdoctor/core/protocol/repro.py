@@ -9,10 +9,14 @@ from __future__ import annotations
 import msgspec
 
 from exportdoctor.core.exporters import Exporter
+from exportdoctor.core.limits import CANDIDATE, CANDIDATE_MB
 from exportdoctor.core.outcome import Outcome
 from exportdoctor.core.probe import Probe
 from exportdoctor.core.protocol.reply import Refused, Reply
 from exportdoctor.core.target import TargetRef
+
+CANDIDATE_FILE = "/repro/repro.py"
+"""The file name that a candidate's frames have."""
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,8 +28,8 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
 
     id: str
     source: str
-    timeout: float = 20.0
-    memory_mb: float = 1000.0
+    timeout: float = CANDIDATE
+    memory_mb: float = CANDIDATE_MB
     eager: bool = False
 
 

@@ -1,86 +1,84 @@
 """Other sets that cure as well: the best one with a shim exchanged for another that fits the same failure. Pure.
 
-Bounded by tries, for they come on top of a cure that is known. Every set that is given has been shown to cure.
+Bounded in number, because a cure is known already. Every set that is returned has been shown to cure.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from exportdoctor.core.outcome import Outcome
-from exportdoctor.core.probe import Probe
 from exportdoctor.engine.cure.catalogue import Ids, ShimCatalogue
-from exportdoctor.engine.cure.trial import Cured, Prefetch, Trial
+from exportdoctor.engine.cure.trial import CuringSet, Trial
+from exportdoctor.engine.probe_driver import ProbeSteps
 from exportdoctor.shims import Shim
 
 MOST_TRIES = 2
-"""Sets asked beyond the cure, each as dear as the cure itself; one that does not apply costs next to nothing and does
-not count."""
+"""Sets tried beyond the cure, each as expensive as the cure itself. One that does not apply costs next to nothing and
+does not count."""
 
-Attempt = Callable[[Ids, Outcome], Generator[Probe | Prefetch, Outcome, Trial]]
-"""Asks a set where that was the failure."""
+TryShims = Callable[[Ids, Outcome], ProbeSteps[Trial]]
+"""Tries a set where that was the failure."""
 
 
-def with_alternatives(
-    best: Cured, stock: ShimCatalogue, tried: list[Trial], attempt: Attempt
-) -> Generator[Probe | Prefetch, Outcome, tuple[Cured, ...]]:
+def find_alternatives(
+    best: CuringSet, catalogue: ShimCatalogue, tried: list[Trial], try_set: TryShims
+) -> ProbeSteps[tuple[CuringSet, ...]]:
     """`best` and what was found beside it, the soundest first, then the smallest, then the first that was found."""
     found, left = [best], MOST_TRIES
-    for name, shim in _exchanges(best, stock):
+    for name, shim in _exchanges(best, catalogue):
         if not left:
             break
-        shims = stock.ordered((*_without(best.shims, name), shim.id))
-        if not _worth_asking(shims, name, shim.id, best, tried) or _holds_one(shims, found):
+        shims = catalogue.put_in_order((*_without(best.shims, name), shim.id))
+        if not _is_worth_trying(shims, name, shim.id, best, tried) or _contains_one(shims, found):
             continue
-        trial = yield from attempt(shims, best.failure_of(name))
+        trial = yield from try_set(shims, best.failure_of(name))
         left -= trial.result != "not_applicable"
         if trial.result == "cured":
             chain = tuple((shim.id if one == name else one, failure) for one, failure in best.chain)
-            other = Cured(shims=shims, outcome=trial.outcome, chain=chain)
-            found.append((yield from _with_less(other, shim, stock, attempt)))
-    return tuple(sorted(found, key=lambda cured: (stock.rank(cured.shims), len(cured.shims))))
+            other = CuringSet(shims=shims, outcome=trial.outcome, chain=chain)
+            found.append((yield from _drop_unneeded(other, shim, catalogue, try_set)))
+    return tuple(sorted(found, key=lambda cured: (catalogue.rank(cured.shims), len(cured.shims))))
 
 
-def _exchanges(best: Cured, stock: ShimCatalogue) -> Iterator[tuple[str, Shim]]:
+def _exchanges(best: CuringSet, catalogue: ShimCatalogue) -> Iterator[tuple[str, Shim]]:
     """A shim of the best set and what may stand in its place: for each the soundest other, then the next soundest."""
     rows = []
     for name, failure in best.chain:
         others = _without(best.shims, name)
-        fits = (shim for shim in stock.fitting(failure) if shim.id not in best.shims)
-        rows.append([(name, shim) for shim in fits if not stock.clash(shim, others)])
+        fits = (shim for shim in catalogue.find_fitting(failure) if shim.id not in best.shims)
+        rows.append([(name, shim) for shim in fits if not catalogue.clashes(shim, others)])
     for row in itertools.zip_longest(*rows):
         yield from (pair for pair in row if pair is not None)
 
 
-def _worth_asking(shims: Ids, name: str, new: str, best: Cured, tried: list[Trial]) -> bool:
-    """Not where it was asked, does not apply, or left the failure as it was when nothing else stood in its way."""
+def _is_worth_trying(shims: Ids, name: str, new: str, best: CuringSet, tried: list[Trial]) -> bool:
+    """Not where it was tried, does not apply, or left the failure as it was when nothing else stood in its way."""
     place = [one for one, _ in best.chain].index(name)
     then = {*(one for one, _ in best.chain[:place]), new}
     for trial in tried:
-        asked = set(trial.shims)
-        if asked == set(shims) or (trial.result == "not_applicable" and new in asked):
+        shims_tried = set(trial.shims)
+        if shims_tried == set(shims) or (trial.result == "not_applicable" and new in shims_tried):
             return False
-        if asked == then and trial.result in ("same", "error"):
+        if shims_tried == then and trial.result in ("same", "error"):
             return False
     return True
 
 
-def _holds_one(shims: Ids, found: list[Cured]) -> bool:
+def _contains_one(shims: Ids, found: list[CuringSet]) -> bool:
     """Whether a set that cures is part of it: the rest would be to spare."""
     return any(set(cured.shims) <= set(shims) for cured in found)
 
 
-def _with_less(
-    cured: Cured, new: Shim, stock: ShimCatalogue, attempt: Attempt
-) -> Generator[Probe | Prefetch, Outcome, Cured]:
+def _drop_unneeded(cured: CuringSet, new: Shim, catalogue: ShimCatalogue, try_set: TryShims) -> ProbeSteps[CuringSet]:
     """Without those of its shims whose failures the new one may cure, too, where it does."""
     for name, failure in cured.chain:
-        if name == new.id or new.id not in {shim.id for shim in stock.fitting(failure)}:
+        if name == new.id or new.id not in {shim.id for shim in catalogue.find_fitting(failure)}:
             continue
         less = _without(cured.shims, name)
-        trial = yield from attempt(less, failure)
+        trial = yield from try_set(less, failure)
         if trial.result == "cured":
             chain = tuple(pair for pair in cured.chain if pair[0] != name)
             cured = replace(cured, shims=less, outcome=trial.outcome, chain=chain)

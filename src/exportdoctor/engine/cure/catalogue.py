@@ -1,18 +1,22 @@
-"""The shims that a search for a cure may use: which fit a failure, in which order they go, how sound a set is."""
+"""The shims that a search for a cure may use, and the sets of them that it can try next."""
 
 from __future__ import annotations
 
+import heapq
+import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
+from exportdoctor.core.failure.classify import kind_of
 from exportdoctor.core.outcome import Failure, Outcome
 from exportdoctor.core.report import Step
-from exportdoctor.engine.verdicts.diagnosis import kind_of
 from exportdoctor.shims import SOUNDNESS, Shim, candidates, conflicts_with, order_shims, seen_in_failure
 from exportdoctor.shims.own.frozen import static_axis
 
 Ids = tuple[str, ...]
+Chain = tuple[tuple[str, Outcome], ...]
+"""Each shim of a set with the failure for which it was added."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +29,7 @@ class ShimCatalogue:
     allow: Sequence[str]
     exporter: str
 
-    def fitting(self, outcome: Outcome) -> tuple[Shim, ...]:
+    def find_fitting(self, outcome: Outcome) -> tuple[Shim, ...]:
         """Shims that may cure this failure, soundest first; each named axis can be frozen by itself."""
         kind = kind_of(outcome, exporter=self.exporter)
         failure = outcome.failure or Failure(stage="export", exceptions=())
@@ -35,7 +39,7 @@ class ShimCatalogue:
             found = (*found, *self._frozen_axes)
         return found
 
-    def ordered(self, names: Ids) -> Ids:
+    def put_in_order(self, names: Ids) -> Ids:
         """The ids in the order in which they are applied."""
         known = [self._by_id[name] for name in names if name in self._by_id]
         return tuple(shim.id for shim in order_shims(known))
@@ -48,7 +52,7 @@ class ShimCatalogue:
         """The soundness of the least sound of them."""
         return SOUNDNESS[self.rank(names)]
 
-    def clash(self, shim: Shim, names: Ids) -> bool:
+    def clashes(self, shim: Shim, names: Ids) -> bool:
         """Whether it must not be applied together with one of these."""
         return any(conflicts_with(shim, name) or conflicts_with(self._by_id[name], shim.id) for name in names)
 
@@ -67,3 +71,44 @@ class ShimCatalogue:
     @cached_property
     def _by_id(self) -> dict[str, Shim]:
         return {shim.id: shim for shim in (*self.shims, *self._frozen_axes)}
+
+
+@dataclass(frozen=True, order=True)
+class ShimSet:
+    """A set to try. The cheapest comes first: the soundest, then the deepest, then by the newest shim's own rank."""
+
+    price: tuple[int, int, int, int]
+    shims: Ids = field(compare=False)
+    chain: Chain = field(compare=False)
+
+    @property
+    def before(self) -> Outcome:
+        """The failure for which its newest shim was added."""
+        return self.chain[-1][1]
+
+
+class Frontier:
+    """The sets not tried yet, and the failures that were met."""
+
+    def __init__(self, catalogue: ShimCatalogue) -> None:
+        self.met: list[Outcome] = []
+        self._catalogue = catalogue
+        self._sets: list[ShimSet] = []
+        self._seen: set[frozenset[str]] = set()
+        self._numbers = itertools.count()
+
+    def widen(self, shims: Ids, outcome: Outcome, *, chain: Chain) -> None:
+        """`outcome` is the failure under `shims`: each shim that may cure it can be added to them."""
+        self.met.append(outcome)
+        for shim in self._catalogue.find_fitting(outcome):
+            added = frozenset((*shims, shim.id))
+            if len(added) == len(shims) or added in self._seen or self._catalogue.clashes(shim, shims):
+                continue
+            self._seen.add(added)
+            every = self._catalogue.put_in_order((*shims, shim.id))
+            price = (self._catalogue.rank(every), -len(chain), shim.rank, next(self._numbers))
+            heapq.heappush(self._sets, ShimSet(price, every, (*chain, (shim.id, outcome))))
+
+    def next(self) -> ShimSet | None:
+        """The cheapest set that was not tried yet."""
+        return heapq.heappop(self._sets) if self._sets else None

@@ -1,40 +1,32 @@
 """The search for a cure of one part: shims in combination, as long as each moves the failure deeper into the forward.
 
-A search asks, and is told outcomes; it touches no process. It runs on a ground: the part's small twin where that fails
-as the part does, else the part itself. What cures the twin is then asked of the part at its full size. Sound shims come
-first, so the first set that cures is the soundest that was found; it is reduced to one that has nothing to spare.
+It yields probes and is sent outcomes; it touches no process. It searches on the part's small model where that fails as
+the part does, else on the part itself. What cures the small model is then tried on the part at its full size. Sound
+shims come first, so the first set that cures is the soundest that was found; it is reduced to one that needs each shim.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
+from exportdoctor.core.failure.identity import same_failure
 from exportdoctor.core.finding import ShimResult
 from exportdoctor.core.outcome import Outcome, OutcomeStatus
 from exportdoctor.core.probe import Probe
 from exportdoctor.core.report import Prescription
-from exportdoctor.engine.cure.alternatives import with_alternatives
-from exportdoctor.engine.cure.catalogue import Ids, ShimCatalogue
-from exportdoctor.engine.cure.failure_order import is_later_failure
-from exportdoctor.engine.cure.frontier import Chain, Frontier
+from exportdoctor.engine.cure.alternatives import find_alternatives
+from exportdoctor.engine.cure.catalogue import Chain, Frontier, Ids, ShimCatalogue
 from exportdoctor.engine.cure.prescription import prescription_of
-from exportdoctor.engine.cure.trial import (
-    Asked,
-    Cured,
-    Prefetch,
-    SearchTarget,
-    Trial,
-    note_of,
-    raised_note,
-    right_at_its_size,
-)
-from exportdoctor.engine.verdicts.same_failure import same_disease
+from exportdoctor.engine.cure.trial import CuringSet, SearchTarget, Trial, is_later_failure
+from exportdoctor.engine.probe_driver import Prefetch, ProbeSteps
 from exportdoctor.reduce import ddmin
+from exportdoctor.report.wording import shim_tries as wording
 from exportdoctor.shims import Shim
 
 MOST_TRIES = 48
-"""Sets asked of one ground; a chain of three failures takes about ten."""
+"""Sets tried on one target; a chain of three failures takes about ten."""
 
 _MODES = frozenset({"strict", "non-strict"})
 """Another tracer meets failures of its own."""
@@ -42,11 +34,11 @@ _MODES = frozenset({"strict", "non-strict"})
 
 @dataclass
 class CureSearch:
-    """Feed `steps` with outcomes. `root` is the part's own probe, `first` its failure, `twin` the small twin's."""
+    """`root` is the part's own probe, `first` its failure, `small` the probe of its small model. `steps` searches."""
 
     root: Probe
     first: Outcome
-    twin: Probe | None
+    small: Probe | None
     values: bool
     shims: Sequence[Shim]
     versions: Mapping[str, str]
@@ -54,36 +46,40 @@ class CureSearch:
     allow: Sequence[str] = ()
     trials: list[Trial] = field(default_factory=list)
     met: list[tuple[Ids, Outcome]] = field(default_factory=list)
-    cures: tuple[Cured, ...] = ()
+    cures: tuple[CuringSet, ...] = ()
     prescription: Prescription | None = None
     note: str = ""
     done: bool = False
 
     def __post_init__(self) -> None:
-        self._stock = ShimCatalogue(
+        self._catalogue = ShimCatalogue(
             shims=self.shims, versions=self.versions, axes=self.axes, allow=self.allow, exporter=self.root.exporter
         )
 
-    def steps(self) -> Asked:
-        """The whole search. Its answer is in `prescription`, and why there is none in `note`."""
-        large = SearchTarget(probe=self.root, first=self.first, values=self.values, said="the part itself")
-        small = yield from self._small()
-        ground = small or large
-        found = yield from self._cured(ground)
+    def steps(self) -> ProbeSteps[None]:
+        """The whole search. Its result is in `prescription`, and why there is none in `note`."""
+        yield from self._search()
+        self.done = True
+
+    def _search(self) -> ProbeSteps[None]:
+        large = SearchTarget(probe=self.root, first=self.first, values=self.values, name=wording.PART_ITSELF)
+        small = yield from self._small_target()
+        target = small or large
+        found = yield from self._find_cure(target)
         if found is None:
             return
         if small is not None:
             yield Prefetch((large.with_shims(found.shims),))  # it takes longest; nearly always nothing is to spare
-        found = yield from self._smallest(ground, found)
+        found = yield from self._reduce(target, found)
         self.cures = (found,)
-        if ground.values:
-            self.cures = yield from self._alternatives(ground, found)
+        if target.values:
+            self.cures = yield from find_alternatives(found, self._catalogue, self.trials, partial(self._try, target))
         if small is not None:
-            self.cures = yield from self._confirmed(large, small, self.cures)
+            self.cures = yield from self._confirm(large, small, self.cures)
         if self.cures:
-            self.prescription = prescription_of(self.cures, self._stock, on=ground)
+            self.prescription = prescription_of(self.cures, self._catalogue, on=target)
             if not self.cures[0].outcome.numbers:
-                self.note = "it exports, but no values were at hand to compare its numbers with eager's"
+                self.note = wording.NO_VALUES
 
     def hidden(self) -> list[Outcome]:
         """The failures that were met behind the first: on the way to a cure, or without one in the part's own mode.
@@ -97,96 +93,88 @@ class CureSearch:
             return [outcome for shims, outcome in self.met if any(set(shims) <= one for one in sets)]
         return [outcome for shims, outcome in self.met if not _MODES.intersection(shims)]
 
-    # --- the grounds
+    # --- what it searches on
 
-    def _small(self) -> Generator[Probe | Prefetch, Outcome, SearchTarget | None]:
-        """The twin, where it fails as the part does."""
-        if self.twin is None:
+    def _small_target(self) -> ProbeSteps[SearchTarget | None]:
+        """The small model, where it fails as the part does."""
+        if self.small is None:
             return None
-        outcome = yield self.twin
+        outcome = yield self.small
         if not self._same(outcome, self.first):
             return None
-        return SearchTarget(probe=self.twin, first=outcome, values=True, said="a small twin with random weights")
+        return SearchTarget(probe=self.small, first=outcome, values=True, name=wording.SMALL_MODEL)
 
-    def _confirmed(
-        self, large: SearchTarget, small: SearchTarget, cures: tuple[Cured, ...]
-    ) -> Generator[Probe | Prefetch, Outcome, tuple[Cured, ...]]:
-        """The twin's cure at full size; where that fails further on, the search goes on there."""
+    def _confirm(
+        self, large: SearchTarget, small: SearchTarget, cures: tuple[CuringSet, ...]
+    ) -> ProbeSteps[tuple[CuringSet, ...]]:
+        """The small model's cure at full size; where that fails further on, the search goes on there."""
         best = cures[0]
-        trial = yield from self._attempt(large, best.shims, self.first)
+        trial = yield from self._try(large, best.shims, self.first)
         if trial.outcome.passed:
             return cures
-        again = yield from self._cured(large, start=best.shims, first=trial.outcome)
+        again = yield from self._find_cure(large, start=best.shims, first=trial.outcome)
         if again is None:
-            self.note = self.note or "what cures the small twin does not cure the part at its full size"
+            self.note = self.note or wording.NOT_AT_FULL_SIZE
             return ()
-        again = yield from self._smallest(large, again)
+        again = yield from self._reduce(large, again)
         proven = yield small.with_shims(again.shims)
         if not proven.passed:
-            self.note = "its numbers could not be compared with eager's on the small twin"
+            self.note = wording.NOT_COMPARED_ON_SMALL_MODEL
             return ()
         return (replace(again, outcome=proven),)
 
-    # --- the search on one ground
+    # --- the search on one target
 
-    def _cured(
-        self, ground: SearchTarget, *, start: Ids = (), first: Outcome | None = None
-    ) -> Generator[Probe | Prefetch, Outcome, Cured | None]:
+    def _find_cure(
+        self, target: SearchTarget, *, start: Ids = (), first: Outcome | None = None
+    ) -> ProbeSteps[CuringSet | None]:
         """The first set that cures; None where none was found."""
-        frontier = Frontier(self._stock)
-        chain: Chain = tuple((name, ground.first) for name in start)
-        frontier.widen(start, first or ground.first, chain=chain)
+        frontier = Frontier(self._catalogue)
+        chain: Chain = tuple((name, target.first) for name in start)
+        frontier.widen(start, first or target.first, chain=chain)
         for _ in range(MOST_TRIES):
-            edge = frontier.next()
-            if edge is None:
+            candidate = frontier.next()
+            if candidate is None:
                 break
-            trial = yield from self._attempt(ground, edge.shims, edge.before, met=frontier.met)
+            trial = yield from self._try(target, candidate.shims, candidate.before, met=frontier.met)
             if trial.result == "cured":
-                return Cured(shims=edge.shims, outcome=trial.outcome, chain=edge.chain)
+                return CuringSet(shims=candidate.shims, outcome=trial.outcome, chain=candidate.chain)
             if trial.result == "moved" and not trial.note:
-                frontier.widen(edge.shims, trial.outcome, chain=edge.chain)
-                self.met.append((edge.shims, trial.outcome))
+                frontier.widen(candidate.shims, trial.outcome, chain=candidate.chain)
+                self.met.append((candidate.shims, trial.outcome))
         if not self.note:
-            self.note = "none of the shims that fit cures it" if self.trials else "no shim fits its failure"
+            self.note = wording.NONE_CURES if self.trials else wording.NONE_FITS
         return None
 
-    def _smallest(self, ground: SearchTarget, cured: Cured) -> Generator[Probe | Prefetch, Outcome, Cured]:
+    def _reduce(self, target: SearchTarget, cured: CuringSet) -> ProbeSteps[CuringSet]:
         """Without what is not needed."""
         search, reply, best = ddmin(cured.shims), None, cured
         while True:
             try:
-                batch = [self._stock.ordered(subset) for subset in search.send(reply)]
+                batch = [self._catalogue.put_in_order(subset) for subset in search.send(reply)]
             except StopIteration:
                 return best
             reply = None
-            yield Prefetch(tuple(ground.with_shims(subset) for subset in batch if subset))
+            yield Prefetch(tuple(target.with_shims(subset) for subset in batch if subset))
             for index, subset in enumerate(batch):
                 if not subset:
                     continue  # without any it fails
-                answer = yield ground.with_shims(subset)
-                if self._result(ground.first, answer, subset) == "cured":
+                answer = yield target.with_shims(subset)
+                if self._result(target.first, answer, subset) == "cured":
                     chain = tuple(pair for pair in best.chain if pair[0] in subset)
                     reply, best = index, replace(best, shims=subset, outcome=answer, chain=chain)
                     break
 
-    def _alternatives(
-        self, ground: SearchTarget, best: Cured
-    ) -> Generator[Probe | Prefetch, Outcome, tuple[Cured, ...]]:
-        def attempt(shims: Ids, before: Outcome) -> Generator[Probe | Prefetch, Outcome, Trial]:
-            return self._attempt(ground, shims, before)
-
-        return with_alternatives(best, self._stock, self.trials, attempt)
-
-    def _attempt(
-        self, ground: SearchTarget, shims: Ids, before: Outcome, *, met: Sequence[Outcome] = ()
-    ) -> Generator[Probe | Prefetch, Outcome, Trial]:
-        """Ask a set, and note what came of it."""
-        outcome = yield ground.with_shims(shims)
-        result, note = self._result(before, outcome, shims), note_of(outcome)
+    def _try(
+        self, target: SearchTarget, shims: Ids, before: Outcome, *, met: Sequence[Outcome] = ()
+    ) -> ProbeSteps[Trial]:
+        """Try a set, and note what came of it."""
+        outcome = yield target.with_shims(shims)
+        result, note = self._result(before, outcome, shims), wording.try_note(outcome)
         if result == "moved" and any(self._same(outcome, one) for one in met):
-            note = note or "a failure that was met before"
+            note = note or wording.MET_BEFORE
         if result == "error":
-            note = note or raised_note(outcome)
+            note = note or wording.raised_note(outcome)
         trial = Trial(shims=shims, before=before, outcome=outcome, result=result, note=note)
         self.trials.append(trial)
         return trial
@@ -197,8 +185,8 @@ class CureSearch:
         if after.passed:
             return "cured"
         if after.numbers:
-            specialised = self._stock.soundness(shims) == "specialised"
-            return "cured" if specialised and right_at_its_size(after) else "error"
+            specialised = self._catalogue.soundness(shims) == "specialised"
+            return "cured" if specialised and after.agrees_at_its_size else "error"
         if after.status != OutcomeStatus.FAILED or after.failure is None:
             return "error"
         if self._same(before, after):
@@ -206,4 +194,4 @@ class CureSearch:
         return "moved" if is_later_failure(before, after, exporter=self.root.exporter) else "error"
 
     def _same(self, one: Outcome, other: Outcome) -> bool:
-        return same_disease(one, other, exporter=self.root.exporter)
+        return same_failure(one, other, exporter=self.root.exporter)

@@ -1,32 +1,38 @@
-"""What a search for a cure asks and what it makes of an answer. Pure: a ground's probes, and the result of one try."""
+"""Where a search for a cure tries sets of shims, and what came of a try. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from dataclasses import dataclass
 
 import msgspec
 
-from exportdoctor.core.failure.messages import first_line
+from exportdoctor.core.failure.classify import kind_of
 from exportdoctor.core.finding import ShimResult
-from exportdoctor.core.outcome import Outcome, OutcomeStatus
+from exportdoctor.core.outcome import Failure, Frame, Outcome
 from exportdoctor.core.probe import Probe
-from exportdoctor.engine.cure.catalogue import Ids
+from exportdoctor.engine.cure.catalogue import Chain, Ids
 
 
-@dataclass(frozen=True)
-class Prefetch:
-    """Probes that will be asked presently, or may be: whoever carries them can begin at once. It has no answer."""
+@dataclass(frozen=True, kw_only=True)
+class SearchTarget:
+    """What a search tries shims on: the part or its small model, called `name` in a proof; `first` is its failure.
 
-    probes: tuple[Probe, ...]
+    `values`: its tensors have values, so that a program's numbers can be compared with eager's.
+    """
 
+    probe: Probe
+    first: Outcome
+    values: bool
+    name: str
 
-Asked = Generator[Probe | Prefetch, Outcome, None]
+    def with_shims(self, shims: Ids) -> Probe:
+        """The probe with these shims."""
+        return msgspec.structs.replace(self.probe, shims=shims, to="run" if self.values else "export")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """A set of shims that was asked where `before` was the failure."""
+    """A set of shims that was tried where `before` was the failure."""
 
     shims: Ids
     before: Outcome
@@ -36,53 +42,49 @@ class Trial:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SearchTarget:
-    """Where a search asks. `values`: its tensors have some, so a program's numbers can be compared with eager's."""
-
-    probe: Probe
-    first: Outcome
-    values: bool
-    said: str = ""
-
-    def with_shims(self, shims: Ids) -> Probe:
-        """The question with these shims."""
-        return msgspec.structs.replace(self.probe, shims=shims, to="run" if self.values else "export")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Cured:
+class CuringSet:
     """A set that cures, the outcome that shows it, and the failure for which each of its shims was added."""
 
     shims: Ids
     outcome: Outcome
-    chain: tuple[tuple[str, Outcome], ...]
+    chain: Chain
 
     def failure_of(self, shim: str) -> Outcome:
         """The failure for which this shim was added."""
         return dict(self.chain)[shim]
 
 
-def right_at_its_size(outcome: Outcome) -> bool:
-    """Whether the example's size has eager's numbers, and every other size has them or is refused aloud."""
-    return bool(outcome.numbers) and outcome.numbers[0].holds and all(r.holds or r.refused for r in outcome.numbers)
+def is_later_failure(before: Outcome, after: Outcome, *, exporter: str) -> bool:
+    """Whether the second failure comes later in the forward.
+
+    A later line of the same function says so; else that more submodules had been entered, or as many and more nodes
+    traced, for a shim may also move work out of the graph. Without a graph, a line of a forward must have failed.
+    """
+    if kind_of(after, exporter=exporter).is_found_after_tracing:
+        return True
+    one, other = before.failure, after.failure
+    if one is None or other is None:
+        return other is not None
+    lines = _lines_apart(one, other)
+    if lines > 0:
+        return True
+    if one.entered is not None and other.entered is not None and one.entered != other.entered:
+        return other.entered > one.entered
+    if one.traced is not None and other.traced is not None:
+        return lines == 0 and other.traced > one.traced
+    return other.traced is not None or other.deepest_module is not None
 
 
-def note_of(outcome: Outcome) -> str:
-    """What there is to say of a try beyond its result."""
-    if outcome.status == OutcomeStatus.NOT_APPLICABLE:
-        return outcome.note.partition(": ")[2] or outcome.note  # it begins with the shim's own name
-    if outcome.note or outcome.signal:
-        return outcome.note or (outcome.signal or "")
-    wrong = next((row for row in outcome.numbers if not row.holds), None)
-    if wrong is not None:
-        what = wrong.trouble or f"differs from eager by {wrong.max_abs:.1e} (allowed {wrong.tolerance:.0e})"
-        return f"exports, but on inputs {wrong.inputs}: {what}"
-    if outcome.status.ended_the_process:
-        return outcome.status.replace("_", " ")
-    return ""
+def _lines_apart(one: Failure, other: Failure) -> int:
+    """By how many lines the second failure is further down, in the outermost function where they part; 0 = unknown."""
+    for first, second in zip(_user_frames(one), _user_frames(other), strict=False):
+        if (first.file, first.function) != (second.file, second.function):
+            return 0
+        if first.line != second.line:
+            return second.line - first.line
+    return 0
 
 
-def raised_note(outcome: Outcome) -> str:
-    """What a try raised that leads nowhere, in a line."""
-    facts = outcome.failure.exceptions if outcome.failure is not None else ()
-    return f"raises {facts[0].name}: {first_line(facts[0].message, 120)}".rstrip(": ") if facts else ""
+def _user_frames(failure: Failure) -> list[Frame]:
+    """The frames of the user's code and its libraries, outermost first."""
+    return [frame for frame in failure.frames if frame.user]

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 import msgspec
 
+from exportdoctor.core.failure.identity import same_failure
 from exportdoctor.core.outcome import Outcome
 from exportdoctor.core.probe import Probe
 from exportdoctor.core.protocol.scan import CallFact
-from exportdoctor.engine.verdicts.same_failure import same_disease
 from exportdoctor.reduce import ddmin
 
 _QUESTIONS = 24
@@ -43,7 +43,7 @@ def smallest_dimensions(probe: Probe, fact: CallFact, outcome: Outcome) -> Gener
             batch, reply = search.send(reply), None
             for index, candidate in enumerate(batch):
                 answer = yield from _ask(probe, candidate, answers)
-                if same_disease(outcome, answer, exporter=probe.exporter):
+                if same_failure(outcome, answer, exporter=probe.exporter):
                     reply, smallest = index, candidate
                     break
     except StopIteration:

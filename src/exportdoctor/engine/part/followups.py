@@ -1,137 +1,77 @@
-"""What is asked of a part's failures once every module has its verdict: down the ladder, rung by rung.
+"""Follow-up probes, made of a part's failures once every module has its verdict.
 
 First each failing parent with its children replaced, which shows failures of its own that a child's had hidden; then,
-for each finding, which dimensions must be dynamic. A part without failures asks nothing here.
+for each failure, which dimensions must be dynamic. A part without failures has none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
 
 import msgspec
 
 from exportdoctor.core.exporters import EXPORTERS
-from exportdoctor.core.finding import Finding
-from exportdoctor.core.outcome import Outcome, OutcomeStatus
+from exportdoctor.core.outcome import OutcomeStatus
 from exportdoctor.core.probe import Probe
 from exportdoctor.core.protocol.scan import CallFact
-from exportdoctor.engine.part.dimensions import Dimensions, smallest_dimensions
+from exportdoctor.engine.part.dimensions import smallest_dimensions
+from exportdoctor.engine.part.part_diagnosis import PartDiagnosis
 from exportdoctor.engine.part.questions import Answer, CallSite
-from exportdoctor.engine.verdicts.judge import Verdict, judge
-from exportdoctor.engine.verdicts.localise import Case
+from exportdoctor.engine.probe_driver import ProbeSteps
+from exportdoctor.engine.verdicts.failure_groups import FailureGroup
+from exportdoctor.engine.verdicts.judge import ModuleVerdict, judge
+from exportdoctor.report.wording.shim_tries import NO_OPAQUE_OPERATOR, kept_children_note, no_opaque_note
 
-Rung = Generator[Probe, Outcome, None]
 
-
-@dataclass
 class FollowUps:
-    """Feed it outcomes with `answered`; it yields the probes that are needed next. `fact` tells a place's call.
+    """Gives out generators of follow-up probes, each once; what they find goes into `diagnosis`.
 
-    `dynamic`: the part has dynamic dimensions.
+    `template` is a probe of the part, `fact` gives a call site's call.
     """
 
-    template: Probe
-    fact: Callable[[CallSite], CallFact]
-    dynamic: bool
-    dimensions: dict[tuple[str, ...], Dimensions] = field(default_factory=dict)
-    own: dict[str, Verdict] = field(default_factory=dict)
-    notes: dict[str, str] = field(default_factory=dict)
-    _waiting: dict[str, list[Rung]] = field(default_factory=dict)
-    _known: dict[str, Outcome] = field(default_factory=dict)
-    _begun: set[object] = field(default_factory=set)
+    def __init__(self, diagnosis: PartDiagnosis, template: Probe, fact: Callable[[CallSite], CallFact]) -> None:
+        self.diagnosis = diagnosis
+        self.template = template
+        self.fact = fact
+        self._searched: set[tuple[str, ...]] = set()
 
-    def awaits(self, outcome: Outcome) -> bool:
-        """Whether it was asked here."""
-        return outcome.probe in self._waiting
-
-    def answered(self, outcome: Outcome) -> Iterator[Probe]:
-        """Take an outcome in."""
-        self._known[outcome.probe] = outcome
-        for rung in self._waiting.pop(outcome.probe):
-            yield from self._advance(rung, outcome)
-
-    def replace_children(self, failing: Iterable[Verdict]) -> Iterator[Probe]:
-        """Ask each module that fails through a child whether its own code fails too."""
-        for verdict in failing:
-            if verdict.blamed() == verdict.fqn or not self._begin(("own", verdict.fqn)):
+    def own_code_steps(self) -> Iterator[ProbeSteps[None]]:
+        """For each module that fails through a child: does its own code fail too?"""
+        for verdict in self.diagnosis.placed_verdicts():
+            failure = verdict.outcome.failure
+            if verdict.blamed_module == verdict.fqn or (failure is not None and failure.stage != "export"):
                 continue
-            if verdict.outcome.failure is not None and verdict.outcome.failure.stage != "export":
-                continue
-            if not EXPORTERS[self.template.exporter].takes_opaque_children:
-                self.notes[verdict.fqn] = "its own code was not asked: the legacy exporter knows no opaque operator"
+            if EXPORTERS[self.template.exporter].takes_opaque_children:
+                yield self._own_code(verdict)
             else:
-                yield from self._advance(self._own_code(verdict), None)
+                self.diagnosis.notes[verdict.fqn] = NO_OPAQUE_OPERATOR
 
-    def climb(self, cases: Iterable[Case]) -> Iterator[Probe]:
-        """Ask what is still unknown of each disease."""
-        for case in cases:
-            if (
-                self.dynamic
-                and case.leading().outcome.status == OutcomeStatus.FAILED
-                and self._begin(("dimensions", case.key))
-            ):
-                yield from self._advance(self._dimensions(case), None)
+    def dimension_steps(self) -> Iterator[ProbeSteps[None]]:
+        """For each failure that is new since the last call: which dimensions must be dynamic?"""
+        for group in self.diagnosis.shown_failures() if self.diagnosis.dynamic else ():
+            if group.leading_verdict.outcome.status == OutcomeStatus.FAILED and group.key not in self._searched:
+                self._searched.add(group.key)
+                yield self._dimensions(group)
 
-    def told(self, case: Case, finding: Finding, *, hidden_by: str | None) -> Finding:
-        """`finding` with what has been learnt here. `hidden_by` is the finding that the module fails with as it is."""
-        found = self.dimensions.get(case.key)
-        if found is not None:
-            finding = msgspec.structs.replace(finding, dimensions=found.failing, dimensions_passing=found.passing)
-        return msgspec.structs.replace(finding, behind=hidden_by) if self.opaque(case.leading()) else finding
-
-    def telling(self, case: Case) -> list[Verdict]:
-        """The case's verdicts that stand: a module whose own code turned out to fail is told with that."""
-        return [verdict for verdict in case.verdicts if self.own.get(verdict.fqn, verdict) is verdict]
-
-    def opaque(self, verdict: Verdict) -> bool:
-        """Whether the verdict's answer was given with the children replaced."""
-        return self.own.get(verdict.fqn) is verdict
-
-    def _begin(self, what: object) -> bool:
-        fresh = what not in self._begun
-        self._begun.add(what)
-        return fresh
-
-    def _advance(self, rung: Rung, answer: Outcome | None) -> Iterator[Probe]:
-        """Send an answer, and further ones that are known, until the rung needs a new one or ends."""
-        try:
-            probe = next(rung) if answer is None else rung.send(answer)
-            while probe.id in self._known:
-                probe = rung.send(self._known[probe.id])
-        except StopIteration:
-            return
-        if probe.id not in self._waiting:
-            yield probe
-        self._waiting.setdefault(probe.id, []).append(rung)
-
-    def _own_code(self, verdict: Verdict) -> Rung:
-        asked = verdict.deciding.asked
-        outcome = yield self._probe(asked, opaque=True)
+    def _own_code(self, verdict: ModuleVerdict) -> ProbeSteps[None]:
+        site, notes = verdict.deciding.asked, self.diagnosis.notes
+        outcome = yield self._probe(site, opaque=True)
         if outcome.status == OutcomeStatus.NOT_APPLICABLE:
-            self.notes[verdict.fqn] = (
-                f"its own code could not be asked: no opaque operator stands here ({outcome.note})"
-            )
+            notes[verdict.fqn] = no_opaque_note(outcome)
             return
-        found = judge(verdict.fqn, ((asked, Answer(asked, outcome)),))
+        found = judge(verdict.fqn, ((site, Answer(site, outcome)),))
         if outcome.kept_children:
-            self.notes[verdict.fqn] = f"its own code was asked without replacing {'; '.join(outcome.kept_children)}"
-        if found.failing and found.blamed() == verdict.fqn:
-            self.own[verdict.fqn] = found
+            notes[verdict.fqn] = kept_children_note(outcome)
+        if found.failing and found.blamed_module == verdict.fqn:
+            self.diagnosis.own_code[verdict.fqn] = found
 
-    def _dimensions(self, case: Case) -> Rung:
-        leading = case.leading()
-        asked = leading.deciding.asked
-        probe = self._probe(asked, opaque=self.opaque(leading))
-        found = yield from smallest_dimensions(probe, self.fact(asked), leading.outcome)
-        self.dimensions[case.key] = found
+    def _dimensions(self, group: FailureGroup) -> ProbeSteps[None]:
+        leading = group.leading_verdict
+        site = leading.deciding.asked
+        probe = self._probe(site, opaque=self.diagnosis.is_of_own_code(leading))
+        self.diagnosis.dimensions[group.key] = yield from smallest_dimensions(probe, self.fact(site), leading.outcome)
 
-    def _probe(self, place: CallSite, *, opaque: bool) -> Probe:
+    def _probe(self, site: CallSite, *, opaque: bool) -> Probe:
         # an opaque operator can be exported and not translated
         to = "export" if opaque else self.template.to
-        return msgspec.structs.replace(self.template, fqn=place.fqn, call=place.call, opaque=opaque, to=to)
-
-
-def with_own(placed: Iterable[Verdict], own: Mapping[str, Verdict]) -> list[Verdict]:
-    """The failing modules' verdicts, each followed by what its own code does when its children are replaced."""
-    return [one for verdict in placed for one in (verdict, own.get(verdict.fqn)) if one is not None]
+        return msgspec.structs.replace(self.template, fqn=site.fqn, call=site.call, opaque=opaque, to=to)

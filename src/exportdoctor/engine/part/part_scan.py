@@ -1,4 +1,8 @@
-"""One part's scan: which modules to ask next. No process is touched here; what is known stands in the part's chart."""
+"""One part's scan: what to probe next, and which events to send. No process is touched here.
+
+The modules that are asked first are the part's root or those that were chosen. Below a module that fails its submodules
+are asked; below one that passes none needs to be. What is known stands in `diagnosis`.
+"""
 
 from __future__ import annotations
 
@@ -8,158 +12,142 @@ import msgspec
 
 from exportdoctor.core import events as ev
 from exportdoctor.core.outcome import Outcome
-from exportdoctor.core.probe import Probe
+from exportdoctor.core.probe import Probe, probe_template
 from exportdoctor.core.protocol.scan import CallFact, Captured
 from exportdoctor.core.scan_options import ScanOptions
-from exportdoctor.engine.cure.driver import CureDriver
 from exportdoctor.engine.cure.search import CureSearch
 from exportdoctor.engine.part.call_tree import below
 from exportdoctor.engine.part.followups import FollowUps
-from exportdoctor.engine.part.part_events import Telling
-from exportdoctor.engine.part.questions import Answer, CallSite, Questions
-from exportdoctor.engine.part.state import Chart
-from exportdoctor.engine.verdicts.judge import Verdict, judge
+from exportdoctor.engine.part.part_diagnosis import PartDiagnosis
+from exportdoctor.engine.part.part_events import findings_and_verdicts, module_judged, part_finished, passing_inside
+from exportdoctor.engine.part.questions import CallSite, Questions
+from exportdoctor.engine.probe_driver import ProbeDriver
+from exportdoctor.engine.verdicts.judge import ModuleVerdict
 from exportdoctor.shims import installed_versions, registry
 
 
 class PartScan:
-    """Feed it outcomes with `answered`; it yields probes to ask and events to tell."""
+    """Given outcomes with `take`, it yields the probes that are needed next and the events of what became known."""
 
     def __init__(self, captured: Captured, *, options: ScanOptions, versions: Mapping[str, str]) -> None:
-        template = Probe(part=captured.part, fqn="", exporter=options.exporter, to=options.to)
-        self.questions = Questions(captured, template)
-        root = next(module for module in captured.modules if module.fqn == captured.prefix)
-        dynamic = any(leaf.axes for leaf in root.calls[0].inputs)
-        ladder = FollowUps(template, self.questions.fact, dynamic=dynamic)
-        self.chart = Chart(captured, options, versions, ladder)
-        self.telling = Telling(self.chart)
+        self.diagnosis = PartDiagnosis(captured, options, versions)
+        self.questions = Questions(captured, probe_template(captured.part, options))
+        self._driver = ProbeDriver()
+        self._follow_ups: FollowUps | None = None
+        self._small: Captured | None = None
         self._wanted: set[str] = set()
-        self._by_parent: set[str] = set()
+        self._inside_passing: set[str] = set()
+        self._sent: dict[object, ev.AnyEvent] = {}
 
     @property
-    def name(self) -> str:
-        """The part's name."""
-        return self.chart.captured.part
-
-    @property
-    def judged(self) -> bool:
+    def is_judged(self) -> bool:
         """Whether every module that was asked for has its verdict."""
-        return not self.chart.open
+        return not self.diagnosis.open
 
     def has_root_failed(self) -> bool:
         """Whether the part's root was asked and fails."""
-        root = self.chart.root
+        root = self.diagnosis.root
         return root is not None and root.failing
 
     def begin(self) -> Iterator[Probe | ev.AnyEvent]:
-        """The first questions: the root, the modules that were chosen, or every called module."""
-        if self.chart.options.modules:
-            for fqn in self.chart.options.modules:
-                if fqn in self.chart.facts:
-                    yield from self._want(fqn)
-        elif self.chart.options.exhaustive:
-            sizes = {fqn: len(below(self.chart.tree, fqn)) for fqn in self.chart.facts}
-            for fqn in sorted(sizes, key=lambda name: -sizes[name]):  # two processors are then busy to the end
-                yield from self._want(fqn)
-        else:
-            yield from self._want(self.chart.captured.prefix)
+        """The first probes."""
+        for fqn in self.diagnosis.first_modules():
+            yield from self._want(fqn)
 
     def at_other_sizes(self, captured: Captured) -> PartScan:
-        """The same, captured at other sizes too, where no more than its root was asked: that question stands."""
-        found = PartScan(captured, options=self.chart.options, versions=self.chart.versions)
-        found.chart.started = self.chart.started
+        """The same part, captured at other sizes too, where only its root was asked: that probe stands."""
+        found = PartScan(captured, options=self.diagnosis.options, versions=self.diagnosis.versions)
+        found.diagnosis.started = self.diagnosis.started
         for _ in found.begin():
             pass
         return found
 
-    def answered(self, outcome: Outcome) -> Iterator[Probe | ev.AnyEvent]:
+    def take(self, outcome: Outcome) -> Iterator[Probe | ev.AnyEvent]:
         """Take one outcome in."""
-        if self.chart.cure is not None and self.chart.cure.awaits(outcome):
-            yield from self.chart.cure.answered(outcome)
+        if self._driver.awaits(outcome):
+            yield from self._driver.take(outcome)
+            yield from self._search_dimensions()
             return
-        if self.chart.ladder.awaits(outcome):
-            yield from self.chart.ladder.answered(outcome)
-            yield from self.chart.ladder.climb(self.chart.shown())
-            return
-        self.chart.asked += 1
-        yield from self.questions.answered(outcome)
-        yield from self._judge_what_is_known(tuple(self.chart.open))
+        self.diagnosis.asked += 1
+        yield from self.questions.take(outcome)
+        yield from self._judge(tuple(self.diagnosis.open))
 
-    def climb(self) -> Iterator[Probe]:
+    def start_follow_ups(self) -> Iterator[Probe]:
         """What is asked of the failures once every module has its verdict."""
-        yield from self.chart.ladder.replace_children(self.chart.placed_verdicts())
-        yield from self.chart.ladder.climb(self.chart.shown())
+        self._follow_ups = FollowUps(self.diagnosis, self.questions.template, self.questions.fact)
+        for steps in self._follow_ups.own_code_steps():
+            yield from self._driver.start(steps)
+        yield from self._search_dimensions()
 
-    def seek_cure(self, twin: Captured | None, *, values: bool) -> Iterator[Probe]:
-        """Begin the search for shims under which the part exports; `twin` is the part of the small twin."""
-        root = self.chart.verdicts[self.chart.captured.prefix]
+    def start_cure_search(self, small: Captured | None, *, values: bool) -> Iterator[Probe]:
+        """Begin the search for shims under which the part exports; `small` is the part of the small model."""
+        diagnosis, root = self.diagnosis, self.diagnosis.root
+        assert root is not None
         if root.outcome.failure is not None and root.outcome.failure.stage != "export":
             return  # it exports; no shim is known that mends a later stage
-        template = msgspec.structs.replace(self.questions.template, fqn=self.chart.captured.prefix, to="export")
-        self.chart.cure = CureDriver(
-            CureSearch(
-                root=template,
-                first=root.outcome,
-                twin=msgspec.structs.replace(template, part=twin.part, fqn=twin.prefix) if twin else None,
-                values=values,
-                shims=registry(self.chart.options.shim_files),
-                versions=installed_versions(),
-                axes=self.chart.captured.axes,
-                allow=self.chart.options.allow,
-            ),
-            twin,
+        self._small = small
+        template = msgspec.structs.replace(self.questions.template, fqn=diagnosis.captured.prefix, to="export")
+        diagnosis.cure = CureSearch(
+            root=template,
+            first=root.outcome,
+            small=msgspec.structs.replace(template, part=small.part, fqn=small.prefix) if small else None,
+            values=values,
+            shims=registry(diagnosis.options.shim_files),
+            versions=installed_versions(),
+            axes=diagnosis.captured.axes,
+            allow=diagnosis.options.allow,
         )
-        yield from self.chart.cure.begin()
+        yield from self._driver.start(diagnosis.cure.steps())
+
+    def new_findings(self, numbers: Iterator[int]) -> Iterator[ev.AnyEvent]:
+        """The findings that are new or have changed, numbered as they are met, and whose failure each is."""
+        known = self.diagnosis.failures()
+        for group in known:  # all of them have a number before one is sent, for it may name another
+            if group.key not in self.diagnosis.ids:
+                self.diagnosis.ids[group.key] = f"F{next(numbers)}"
+        for event in findings_and_verdicts(self.diagnosis, known):
+            key = event.finding.id if isinstance(event, ev.FindingMade) else event.fqns
+            if self._sent.get(key) != event:
+                self._sent[key] = event
+                yield event
+
+    def conclude(self) -> Iterator[ev.AnyEvent]:
+        """The part's verdict."""
+        yield from part_finished(self.diagnosis)
 
     def call_fact(self, probe: Probe) -> CallFact:
         """The captured call that a probe is about."""
-        twin = self.chart.cure.twin if self.chart.cure is not None else None
-        if twin is not None and probe.part == twin.part:
-            return twin.modules[0].calls[0]
+        if self._small is not None and probe.part == self._small.part:
+            return self._small.modules[0].calls[0]
         return self.questions.fact(CallSite(probe.fqn, probe.call))
+
+    def _search_dimensions(self) -> Iterator[Probe]:
+        for steps in self._follow_ups.dimension_steps() if self._follow_ups is not None else ():
+            yield from self._driver.start(steps)
 
     def _want(self, fqn: str) -> Iterator[Probe | ev.AnyEvent]:
         if fqn in self._wanted:
             return
         self._wanted.add(fqn)
-        self.chart.open[fqn] = tuple(CallSite(fqn, index) for index in range(len(self.chart.facts[fqn].calls)))
-        for place in self.chart.open[fqn]:
-            yield from self.questions.want(place)
-        yield from self._judge_what_is_known((fqn,))
+        for site in self.diagnosis.open_module(fqn):
+            yield from self.questions.want(site)
+        yield from self._judge((fqn,))
 
-    def _judge_what_is_known(self, fqns: tuple[str, ...]) -> Iterator[Probe | ev.AnyEvent]:
-        fresh: list[Verdict] = []
-        for fqn in fqns:
-            known: list[tuple[CallSite, Answer]] = []
-            for place in self.chart.open[fqn]:
-                found = self.questions.answer(place)
-                if found is None:
-                    break
-                known.append((place, found))
-            else:
-                del self.chart.open[fqn]
-                self.chart.verdicts[fqn] = judge(fqn, tuple(known))
-                fresh.append(self.chart.verdicts[fqn])
-        for verdict in fresh:
-            yield self.telling.judged(verdict)
+    def _judge(self, fqns: tuple[str, ...]) -> Iterator[Probe | ev.AnyEvent]:
+        for verdict in self.diagnosis.judge_open(fqns, self.questions.answer):
+            yield module_judged(self.diagnosis, verdict)
             yield from self._follow(verdict)
 
-    def _follow(self, verdict: Verdict) -> Iterator[Probe | ev.AnyEvent]:
+    def _follow(self, verdict: ModuleVerdict) -> Iterator[Probe | ev.AnyEvent]:
         """Below a module that fails, ask its submodules; below one that passes, all pass within it."""
-        if self.chart.options.exhaustive:
+        tree = self.diagnosis.tree
+        if self.diagnosis.options.exhaustive:
             return
         if verdict.failing:
-            for child in list(self.chart.tree.successors(verdict.fqn)):
+            for child in list(tree.successors(verdict.fqn)):
                 yield from self._want(child)
             return
-        carried = sorted(below(self.chart.tree, verdict.fqn) - set(self._wanted) - self._by_parent)
-        if carried:
-            self._by_parent.update(carried)
-            yield ev.ModuleJudged(
-                part=self.name,
-                fqns=tuple(carried),
-                status="pass",
-                evidence="parent",
-                same_as=None,
-                stages=verdict.outcome.stages,
-            )
+        inside = sorted(below(tree, verdict.fqn) - self._wanted - self._inside_passing)
+        if inside:
+            self._inside_passing.update(inside)
+            yield passing_inside(self.diagnosis, verdict, tuple(inside))

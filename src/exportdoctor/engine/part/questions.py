@@ -28,15 +28,15 @@ class CallSite:
 
 @dataclass(frozen=True)
 class Answer:
-    """The outcome for a question, and the place at which it was asked."""
+    """The outcome for a question, and the call site at which it was asked."""
 
     asked: CallSite
     outcome: Outcome
 
 
 @dataclass
-class _Family:
-    """One equivalence group: who waits, who represents it now, and what representatives have shown."""
+class _Group:
+    """One equivalence group: who waits, who represents it now, and what its representatives have shown."""
 
     differing: tuple[tuple[str, str], ...] = ()
     waiting: dict[str, tuple[CallSite, CallFact]] = field(default_factory=dict)
@@ -46,92 +46,91 @@ class _Family:
 
 
 class Questions:
-    """Tell it which places are wanted and what was answered; it yields the probes that are needed next."""
+    """Given the call sites that are wanted and the outcomes that come in, yields the probes that are needed next."""
 
     def __init__(self, captured: Captured, template: Probe) -> None:
         self.template = template
         # dynamo would not run the descriptors that watch
-        self.kin_counts = not EXPORTERS[template.exporter].traces_with_dynamo
+        self._can_watch = not EXPORTERS[template.exporter].traces_with_dynamo
         self._facts = {
             CallSite(module.fqn, index): call for module in captured.modules for index, call in enumerate(module.calls)
         }
         self._differing = {group.id: group.differing for group in captured.groups}
-        self._families: dict[str, _Family] = {}
+        self._groups: dict[str, _Group] = {}
         self._answers: dict[str, Answer] = {}
-        self._probes: dict[str, tuple[_Family, bool]] = {}
+        self._probes: dict[str, tuple[_Group, bool]] = {}
 
-    def want(self, place: CallSite) -> Iterator[Probe]:
-        """Ask for a place's answer; yields nothing where it is known or on its way."""
-        fact = self._facts[place]
-        family = self._family(fact)
-        if fact.question in self._answers or fact.question in family.waiting:
+    def want(self, site: CallSite) -> Iterator[Probe]:
+        """Ask for a call site's answer; yields nothing where it is known or on its way."""
+        fact = self._facts[site]
+        group = self._group(fact)
+        if fact.question in self._answers or fact.question in group.waiting:
             return
-        if family.asking is not None and family.asking[1].question == fact.question:
+        if group.asking is not None and group.asking[1].question == fact.question:
             return
-        family.waiting[fact.question] = (place, fact)
-        yield from self._advance(family)
+        group.waiting[fact.question] = (site, fact)
+        yield from self._advance(group)
 
-    def answered(self, outcome: Outcome) -> Iterator[Probe]:
+    def take(self, outcome: Outcome) -> Iterator[Probe]:
         """Take an outcome in."""
-        family, watched = self._probes.pop(outcome.probe)
-        assert family.asking is not None
-        place, fact = family.asking
+        group, watched = self._probes.pop(outcome.probe)
+        assert group.asking is not None
+        site, fact = group.asking
         if not watched:
-            self._answers[fact.question] = Answer(place, outcome)
-            family.outcome = outcome
-            if family.differing and self.kin_counts and outcome.status.is_conclusive:
-                probe = self._probe(place, watch=family.differing)
-                self._probes[probe.id] = (family, True)
+            self._answers[fact.question] = Answer(site, outcome)
+            group.outcome = outcome
+            if group.differing and outcome.status.is_conclusive:
+                probe = self._probe(site, watch=group.differing)
+                self._probes[probe.id] = (group, True)
                 yield probe
                 return
-            family.asking = None
+            group.asking = None
         else:
-            self._learn(family, outcome)
-            family.asking = None
-        yield from self._advance(family)
+            self._learn(group, outcome)
+            group.asking = None
+        yield from self._advance(group)
 
-    def answer(self, place: CallSite) -> Answer | None:
-        """The answer for a place, once it is known."""
-        return self._answers.get(self._facts[place].question)
+    def answer(self, site: CallSite) -> Answer | None:
+        """The answer for a call site, once it is known."""
+        return self._answers.get(self._facts[site].question)
 
-    def fact(self, place: CallSite) -> CallFact:
-        """The call at that place."""
-        return self._facts[place]
+    def fact(self, site: CallSite) -> CallFact:
+        """The call at that call site."""
+        return self._facts[site]
 
-    def _family(self, fact: CallFact) -> _Family:
-        differing = self._differing.get(fact.group, ())
-        name = fact.group if differing and self.kin_counts else fact.question
-        return self._families.setdefault(name, _Family(differing if self.kin_counts else ()))
+    def _group(self, fact: CallFact) -> _Group:
+        differing = self._differing.get(fact.group, ()) if self._can_watch else ()
+        return self._groups.setdefault(fact.group if differing else fact.question, _Group(differing))
 
-    def _learn(self, family: _Family, watched: Outcome) -> None:
+    def _learn(self, group: _Group, watched: Outcome) -> None:
         """A watched attempt counts only where watching did not change the answer."""
-        assert family.asking is not None
-        assert family.outcome is not None
-        place, fact = family.asking
-        same = watched.status == family.outcome.status and signature_of(watched) == signature_of(family.outcome)
+        assert group.asking is not None
+        assert group.outcome is not None
+        site, fact = group.asking
+        same = watched.status == group.outcome.status and signature_of(watched) == signature_of(group.outcome)
         if not same or watched.reads is None:
             return
         read = set(watched.reads)
-        columns = frozenset(i for i, pair in enumerate(family.differing) if pair in read)
-        family.shown.append((fact, Answer(place, family.outcome), columns))
+        columns = frozenset(i for i, pair in enumerate(group.differing) if pair in read)
+        group.shown.append((fact, Answer(site, group.outcome), columns))
 
-    def _advance(self, family: _Family) -> Iterator[Probe]:
-        """Answer those who wait from what is known; then let the next of them represent the family."""
-        for question, (_, fact) in list(family.waiting.items()):
-            found = next((answer for other, answer, read in family.shown if _alike(fact, other, read)), None)
+    def _advance(self, group: _Group) -> Iterator[Probe]:
+        """Answer those who wait from what is known; then let the next of them represent the group."""
+        for question, (_, fact) in list(group.waiting.items()):
+            found = next((answer for other, answer, read in group.shown if _alike(fact, other, read)), None)
             if question in self._answers or found is not None:
                 self._answers.setdefault(question, found or self._answers[question])
-                del family.waiting[question]
-        if family.asking is None and family.waiting:
-            question = next(iter(family.waiting))
-            family.asking = family.waiting.pop(question)
-            family.outcome = None
-            probe = self._probe(family.asking[0])
-            self._probes[probe.id] = (family, False)
+                del group.waiting[question]
+        if group.asking is None and group.waiting:
+            question = next(iter(group.waiting))
+            group.asking = group.waiting.pop(question)
+            group.outcome = None
+            probe = self._probe(group.asking[0])
+            self._probes[probe.id] = (group, False)
             yield probe
 
-    def _probe(self, place: CallSite, watch: tuple[tuple[str, str], ...] = ()) -> Probe:
-        return msgspec.structs.replace(self.template, fqn=place.fqn, call=place.call, watch=watch)
+    def _probe(self, site: CallSite, watch: tuple[tuple[str, str], ...] = ()) -> Probe:
+        return msgspec.structs.replace(self.template, fqn=site.fqn, call=site.call, watch=watch)
 
 
 def _alike(fact: CallFact, other: CallFact, read: frozenset[int]) -> bool:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import linecache
 import re
-import signal
 from pathlib import Path
 
 from exportdoctor.core.failure.frames import is_user_file
@@ -23,7 +21,7 @@ _MEANING = {
 }
 
 
-def frames_in(log: str | None) -> tuple[Frame, ...]:
+def read_stack(log: str | None) -> tuple[Frame, ...]:
     """The last dumped stack in `log`, outermost frame first, cut to what runs inside the export call."""
     if log is None:
         return ()
@@ -52,13 +50,13 @@ def _frame(file: str, line: int, function: str) -> Frame:
     return Frame(file=file, line=line, function=function, source=source, user=is_user_file(file))
 
 
-def with_crash(outcome: Outcome, *, status: OutcomeStatus, reason: str) -> Outcome:
-    """`outcome` of a dead attempt, as the engine knows it: why it died and where it was."""
+def describe_crash(outcome: Outcome, *, status: OutcomeStatus, reason: str) -> Outcome:
+    """`outcome` of a dead attempt with its failure: why it died and where it was."""
     message = reason or _MEANING.get(outcome.signal or "", f"The process died: {outcome.signal}")
     failure = Failure(
         stage="export",
         exceptions=(ExceptionFact(type=outcome.signal or status, message=message),),
-        frames=frames_in(outcome.log),
+        frames=read_stack(outcome.log),
     )
     return Outcome(
         probe=outcome.probe,
@@ -70,13 +68,3 @@ def with_crash(outcome: Outcome, *, status: OutcomeStatus, reason: str) -> Outco
         signal=outcome.signal,
         log=outcome.log,
     )
-
-
-def death(status: int | None) -> str:
-    """What a process's exit status says of its end; None = nobody saw it."""
-    if status is None:
-        return "it vanished"
-    if status < 0:
-        with contextlib.suppress(ValueError):
-            return signal.Signals(-status).name
-    return f"exit code {status}"

@@ -1,86 +1,67 @@
-"""One worker process as the engine sees it: what it was told, what it has in hand, and what it replies."""
+"""One scan worker as the pool sees it: its commands, its replies, and the attempts that it has in hand."""
 
 from __future__ import annotations
 
-import contextlib
-import os
 import queue
-import signal
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from exportdoctor.core.codec import decode, encode
-from exportdoctor.core.errors import StoreError, WorkerLost
+from exportdoctor.core.errors import WorkerLost
 from exportdoctor.core.outcome import Outcome
 from exportdoctor.core.protocol.scan import AttemptProbe, Command, Finished, Opened, ScanReply, Started
-from exportdoctor.engine.pool.crash import death
-from exportdoctor.engine.pool.launch import Channel
-from exportdoctor.engine.pool.running_probe import Flight
+from exportdoctor.engine.pool.running_probe import RunningProbe
+from exportdoctor.process.client import LineClient
+from exportdoctor.process.group import kill_group, name_exit
 
 
 @dataclass
-class Worker:
+class WorkerClient:
     """A worker process and the attempts that it has in hand, by probe id.
 
-    `opened`: it has the target. `ready`: it has been told all that the first one was, and may attempt.
+    `opened`: it has the target. `ready`: it has had all commands that the first one had, and may attempt.
     """
 
-    channel: Channel
-    flights: dict[str, Flight] = field(default_factory=dict)
+    client: LineClient
+    running: dict[str, RunningProbe] = field(default_factory=dict)
     opened: bool = False
     ready: bool = False
     _replies: queue.SimpleQueue[ScanReply | None] = field(default_factory=queue.SimpleQueue)
 
-    def say(self, command: Command) -> None:
-        """Tell it something; its replies come to `listen`."""
-        with contextlib.suppress(OSError, ValueError):  # a dead worker is noticed by its reader
-            self.channel.commands.write(encode(command) + b"\n")
-            self.channel.commands.flush()
-
     def ask(self, command: Command, *, log: Path | None) -> ScanReply:
         """Its reply. Raises WorkerLost where it ends instead; what it printed is then in `log`."""
-        self.say(command)
+        self.client.send(command)
         reply = self._replies.get()
         if reply is None:
             what = type(command).__name__.lower()
             raise WorkerLost(
-                f"The worker ended while it was told to {what} the target ({death(self.channel.reap())})",
+                f"The worker ended during the command {what!r} ({name_exit(self.client.wait())})",
                 hint=f"What it printed is in {log}" if log else "",
             )
         self.opened = self.opened or isinstance(reply, Opened)
         return reply
 
-    def attempt(self, flight: Flight) -> None:
+    def attempt(self, running: RunningProbe) -> None:
         """Put an attempt into its hands."""
-        self.flights[flight.probe.id] = flight
-        self.say(AttemptProbe(probe=flight.probe))
+        running.on_dispatched()
+        self.running[running.probe.id] = running
+        self.client.send(AttemptProbe(probe=running.probe))
 
-    def listen(self, *, started: Callable[[str, int], None], finished: Callable[[Outcome, bool], None]) -> None:
-        """Hear its replies until they end. `finished` is told whether the attempt has spoiled the worker."""
-        for line in self.channel.replies:
-            try:
-                reply: ScanReply = decode(line, ScanReply)
-            except StoreError:
-                continue  # a torn last line of a killed worker
+    def listen(self, *, on_started: Callable[[str, int], None], on_finished: Callable[[Outcome, bool], None]) -> None:
+        """Hand its replies on until they end. `on_finished` also gets whether the attempt has spoiled the worker."""
+        for reply in self.client.listen(ScanReply):
             match reply:
                 case Started(probe=probe, pid=pid):
-                    started(probe, pid)
+                    on_started(probe, pid)
                 case Finished(outcome=outcome, spoiled=spoiled):
-                    finished(outcome, spoiled)
+                    on_finished(outcome, spoiled)
                 case _:
                     self._replies.put(reply)
         self._replies.put(None)
 
-    def dismiss(self) -> None:
-        """It ends once it has done what it is at."""
-        with contextlib.suppress(OSError):
-            self.channel.commands.close()
-
     def kill(self) -> None:
         """End it and what it attempts."""
-        for flight in self.flights.values():
-            if flight.pid is not None and flight.pid != self.channel.pid:
-                with contextlib.suppress(OSError):
-                    os.killpg(flight.pid, signal.SIGKILL)
-        self.channel.kill()
+        for running in self.running.values():
+            if running.pid is not None and running.pid != self.client.pid:
+                kill_group(running.pid)
+        self.client.close()

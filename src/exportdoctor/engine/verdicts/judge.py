@@ -1,20 +1,20 @@
-"""From answers to verdicts: what a module's outcomes say of it. Pure functions; the worker only reports."""
+"""Judges a module by the outcomes of its attempts: whether it passes, and whose code fails. Pure."""
 
 from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
 
-from exportdoctor.core.failure.signature import signature_of
-from exportdoctor.core.outcome import Frame, Outcome, OutcomeStatus
+from exportdoctor.core.failure.identity import same_line
+from exportdoctor.core.outcome import Outcome, OutcomeStatus
 from exportdoctor.core.report import FAILING, ModuleStatus, PartVerdict
 from exportdoctor.engine.part.call_tree import moved
 from exportdoctor.engine.part.questions import Answer, CallSite
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """A module's status and the answer that decided. `through` names a child to blame that no frame tells of."""
+class ModuleVerdict:
+    """A module's status and the answer that decided. `through` is a child to blame that no frame shows."""
 
     fqn: str
     status: ModuleStatus
@@ -41,14 +41,15 @@ class Verdict:
 
     @property
     def located(self) -> bool:
-        """Whether a frame of a submodule or of the user's code raised; where a process died, its stack is chance."""
+        """Whether a frame of a submodule or of the user's code raised. The stack of a dead process is not reliable."""
         failure = self.outcome.failure
         if failure is None or self.outcome.status != OutcomeStatus.FAILED:
             return False
         return failure.deepest_module is not None or failure.culprit is not None
 
-    def blamed(self) -> str:
-        """The FQN of the submodule whose code failed, as it lies below this module; itself where nothing says."""
+    @property
+    def blamed_module(self) -> str:
+        """The FQN of the submodule whose code failed, as it lies below this module; itself if unknown."""
         if self.through is not None:
             return self.through
         failure = self.outcome.failure
@@ -58,10 +59,10 @@ class Verdict:
         return moved(deepest, asked=self.deciding.asked.fqn, member=self.fqn)
 
 
-def judge(fqn: str, answers: tuple[tuple[CallSite, Answer], ...]) -> Verdict:
+def judge(fqn: str, answers: tuple[tuple[CallSite, Answer], ...]) -> ModuleVerdict:
     """The verdict for a module from the answers to all its distinct calls: it passes only where every call does."""
     deciding_place, deciding = next((pair for pair in answers if not pair[1].outcome.passed), answers[0])
-    return Verdict(
+    return ModuleVerdict(
         fqn=fqn,
         status=_status(fqn, deciding),
         deciding=deciding,
@@ -86,26 +87,17 @@ def _status(fqn: str, answer: Answer) -> ModuleStatus:
             return "fails_own" if own else "fails_child"
 
 
-def same_bug(one: Verdict, other: Verdict) -> bool:
-    """Whether two failures that no frame places are the same: by guard or signature, or by how their processes died."""
-    if not (one.failing and other.failing) or other.located or one.outcome.status != other.outcome.status:
-        return False
-    if one.outcome.status == OutcomeStatus.FAILED:
-        guards = (_guard(one), _guard(other))
-        return guards[0] == guards[1] if all(guards) else signature_of(one.outcome) == signature_of(other.outcome)
-    return one.outcome.signal == other.outcome.signal
+def shows_same_failure(one: ModuleVerdict, other: ModuleVerdict) -> bool:
+    """Whether both fail, and in the same way; `other` must be a failure that no frame places in a submodule."""
+    return one.failing and not other.located and same_line(one.outcome, other.outcome)
 
 
-def _guard(verdict: Verdict) -> Frame | None:
-    return verdict.outcome.failure.guard if verdict.outcome.failure else None
-
-
-def blaming(verdict: Verdict, child: Verdict) -> Verdict:
+def blame_child(verdict: ModuleVerdict, child: ModuleVerdict) -> ModuleVerdict:
     """`verdict` with the child to blame for it."""
     status = "fails_child" if verdict.status == "fails_own" else verdict.status
-    return dataclasses.replace(verdict, status=status, through=child.blamed())
+    return dataclasses.replace(verdict, status=status, through=child.blamed_module)
 
 
-def verdict_of_part(root: Verdict | None) -> PartVerdict:
+def verdict_of_part(root: ModuleVerdict | None) -> PartVerdict:
     """A part exports when its root does."""
     return "passes" if root is not None and not root.failing else "fails"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from exportdoctor.core.failure import explanations
+from exportdoctor.core.failure.identity import across_parts
 from exportdoctor.core.failure.messages import first_line, without_hints
 from exportdoctor.core.finding import Finding, ShimTry
 from exportdoctor.core.report import Report
@@ -20,7 +21,7 @@ def same_as_earlier(finding: Finding, report: Report) -> str:
     for earlier in report.findings:
         if earlier.id == finding.id:
             break
-        if (earlier.signature, earlier.module, earlier.line) == (finding.signature, finding.module, finding.line):
+        if across_parts(earlier) == across_parts(finding):
             return f"Same failure as {earlier.id}, in part {finding.part}."
     return ""
 

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from exportdoctor.core.failure.messages import first_line, without_hints
 from exportdoctor.core.finding import Finding
+from exportdoctor.core.outcome import OutcomeStatus
 from exportdoctor.report.wording.pieces import count, issue_link
 
-_EXPORTERS = {
-    "export": "`torch.export.export(..., strict=False)`",
-    "export-strict": "`torch.export.export(..., strict=True)`",
-    "torchscript": "`torch.onnx.export(..., dynamo=False)`",
-}
-_DEATHS = {"timed_out": "never returns", "out_of_memory": "runs out of memory"}
+_DEATHS: dict[str, str] = {OutcomeStatus.TIMED_OUT: "never returns", OutcomeStatus.OUT_OF_MEMORY: "runs out of memory"}
 
 
 def incidental_failure(description: str, path: Path) -> str:
@@ -35,15 +32,17 @@ def repro_not_verified() -> str:
     return "NOT verified: in a fresh process this script does not fail in the same way"
 
 
-def issue_summary(*, exporter: str, ends: str, imports: tuple[str, ...], verified: bool, flaky: str = "") -> str:
-    """What happens: the call, how it ends, what the script needs, and whether it was checked."""
+def issue_summary(
+    *, call: str, ends: str, imports: tuple[str, ...], verified: bool, flaky: tuple[int, int] | None = None
+) -> str:
+    """The call, how it ends, what the script needs, and whether it was checked; `flaky` is (failures, runs)."""
     checked = (
-        "Verified in a fresh interpreter"
+        "Verified in a fresh interpreter."
         if verified
-        else "**Not verified**: in a fresh interpreter it does not fail in the same way"
+        else "**Not verified**: in a fresh interpreter it does not fail in the same way."
     )
-    call = _EXPORTERS.get(exporter, "The export")
-    return f"{call} of this module {ends}. The script needs only {' and '.join(imports)}. {checked}.{flaky}"
+    often = f" Flaky: it failed in {flaky[0]} of {flaky[1]} runs." if flaky else ""
+    return f"{call} of this module {ends}. The script needs only {' and '.join(imports)}. {checked}{often}"
 
 
 def issue_end(exception: str, died: str) -> str:
@@ -88,7 +87,7 @@ def issue_title(exception: str, message: str, *, died: str, function: str) -> st
     """The exporter, the exception and its first line: what a maintainer searches for."""
     if not exception:
         return f"torch.export {death(died)} in {function or 'the export'}"
-    first = (message.strip().splitlines() or [""])[0].partition(" (unhinted")[0]
+    first = without_hints(first_line(message))
     return f"torch.export: {exception.rpartition('.')[2]}: {_shorten(first)}".rstrip(": ")
 
 

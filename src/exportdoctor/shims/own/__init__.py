@@ -1,4 +1,4 @@
-"""The project's own shims, one file each or one file for a family, listed here and nowhere else."""
+"""The project's own shims, one file for each or for a family."""
 
 from __future__ import annotations
 

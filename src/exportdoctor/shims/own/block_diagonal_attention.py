@@ -11,11 +11,11 @@ import ast
 import functools
 import inspect
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from types import MethodType
 from typing import Any
 
-from exportdoctor.core.patch_attribute import patch_attribute
+from exportdoctor.core.patch_attribute import patch_attributes
 from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.export_call import ExportCall
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim
@@ -170,12 +170,12 @@ def _enter(call: ExportCall) -> Iterator[ExportCall]:
     found = [module for module in found if not _asks_for_flash(module)]
     if not found:
         raise NotApplicable(f"no submodule splits its input at {BOUNDARIES}")
-    with ExitStack() as stack:
-        for owner in dict.fromkeys(type(module) for module in found):
-            stack.enter_context(patch_attribute(owner, "forward", block_diagonal(owner.forward)))
-        for module in found:
-            if "forward" in vars(module):  # left by another library; it would hide the class's
-                stack.enter_context(patch_attribute(module, "forward", MethodType(type(module).forward, module)))
+    new = {owner: block_diagonal(owner.forward) for owner in {type(module) for module in found}}
+    # another library may have left a forward on the module, which hides the class's
+    own = [module for module in found if "forward" in vars(module)]
+    on_classes = ((owner, "forward", forward) for owner, forward in new.items())
+    on_modules = ((module, "forward", MethodType(new[type(module)], module)) for module in own)
+    with patch_attributes([*on_classes, *on_modules]):
         yield call
 
 

@@ -9,10 +9,10 @@ import ast
 import inspect
 import operator
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
-from exportdoctor.core.patch_attribute import patch_attribute
+from exportdoctor.core.patch_attribute import patch_attributes
 from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.export_call import ExportCall
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim
@@ -81,17 +81,15 @@ _NAMES = {_DECIDE: check_fails, _COMPARE: compare}
 
 @contextmanager
 def _enter(call: ExportCall) -> Iterator[ExportCall]:
-    owners = dict.fromkeys(type(module) for module in call.module.modules())
-    with ExitStack() as stack:
-        changed = False
-        for owner in owners:
-            for name, method in list(vars(owner).items()):
-                made = rewrite_function(method, ChecksDecided(), names=_NAMES) if _is_users(method) else None
-                if made is not None:
-                    changed = True
-                    stack.enter_context(patch_attribute(owner, name, made))
-        if not changed:
-            raise NotApplicable("no submodule checks the sizes or values of its inputs")
+    changes = [
+        (owner, name, new)
+        for owner in dict.fromkeys(type(module) for module in call.module.modules())
+        for name, method in vars(owner).items()
+        if _is_users(method) and (new := rewrite_function(method, ChecksDecided(), names=_NAMES)) is not None
+    ]
+    if not changes:
+        raise NotApplicable("no submodule checks the sizes or values of its inputs")
+    with patch_attributes(changes):
         yield call
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 
-from exportdoctor.core.patch_attribute import patch_attribute
+from exportdoctor.core.patch_attribute import patch_attributes
 from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.export_call import ExportCall
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim
@@ -18,10 +18,8 @@ def _enter(call: ExportCall) -> Iterator[ExportCall]:
     configs = {id(config): config for module in call.module.modules() if (config := getattr(module, "config", None))}
     others = [one for one in configs.values() if getattr(one, _SETTING, None) not in (None, "eager")]
     if not others:
-        raise NotApplicable("no submodule has a configuration with another attention than eager")
-    with ExitStack() as stack:
-        for config in others:
-            stack.enter_context(patch_attribute(config, _SETTING, "eager"))
+        raise NotApplicable("no submodule uses an attention other than eager")
+    with patch_attributes((config, _SETTING, "eager") for config in others):
         yield call
 
 

@@ -10,11 +10,11 @@ import ast
 import functools
 import inspect
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from exportdoctor.core.patch_attribute import patch_attribute
+from exportdoctor.core.patch_attribute import patch_attribute, patch_attributes
 from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.export_call import ExportCall, Named
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim
@@ -89,12 +89,12 @@ def _forward_with_results(forward: Callable[..., Any], given: list[tuple[Any, di
         values = next((values for other, values in given if other is grid), None)
         if values is None:
             return forward(self, *args, **kwargs)
-        with ExitStack() as stack:
-            for made in grid_method_calls(type(self)):
-                answer = tuple(values[name] for name in made.names)
-                answer = answer if len(answer) > 1 else answer[0]
-                stack.enter_context(patch_attribute(self, made.method, lambda _, answer=answer: answer))
-            torch = Overlay(plain.__globals__["torch"], tensor=_tensor)
+        answers = {
+            made.method: tuple(values[name] for name in made.names) if len(made.names) > 1 else values[made.names[0]]
+            for made in grid_method_calls(type(self))
+        }
+        torch = Overlay(plain.__globals__["torch"], tensor=_tensor)
+        with patch_attributes((self, name, lambda _, answer=answer: answer) for name, answer in answers.items()):
             return rebind_globals(plain, {"torch": torch})(self, *args, **kwargs)
 
     return forward_taking
@@ -145,7 +145,7 @@ def _enter(call: ExportCall) -> Iterator[ExportCall]:
     prefixes = {"": _GRID} if encoder is call.module else {f"{kind}_": f"{kind}_{_GRID}" for kind in _MEDIA}
     grids = {prefix: grid for prefix, grid in prefixes.items() if named.get(grid) is not None}
     if encoder is None or not grids:
-        raise NotApplicable(f"nothing here is called with a {_GRID} and makes tensors of it by methods")
+        raise NotApplicable(f"no submodule is called with {_GRID} and computes tensors from it in methods")
     given: list[tuple[Any, dict[str, Any]]] = []
     names = tuple(name for made in grid_method_calls(type(encoder)) for name in made.names)
 
@@ -154,13 +154,10 @@ def _enter(call: ExportCall) -> Iterator[ExportCall]:
         return {f"{prefix}{name}": value for prefix, made in values.items() for name, value in made.items()}
 
     root = type(call.module)
-    with ExitStack() as stack:
-        stack.enter_context(
-            patch_attribute(type(encoder), "forward", _forward_with_results(type(encoder).forward, given))
-        )
+    with patch_attribute(type(encoder), "forward", _forward_with_results(type(encoder).forward, given)):
         call = call.with_inputs(compute)
-        stack.enter_context(patch_attribute(root, "forward", _forward_with_inputs(root.forward, grids, names, given)))
-        yield call.with_options(flat_forward=False)
+        with patch_attribute(root, "forward", _forward_with_inputs(root.forward, grids, names, given)):
+            yield call.with_options(flat_forward=False)
 
 
 SHIM = Shim(

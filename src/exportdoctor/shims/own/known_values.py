@@ -124,7 +124,7 @@ def _enter(call: ExportCall) -> Iterator[ExportCall]:
         if isinstance(value, torch.Tensor) and _is_small_integer(value) and not any(shapes.get(name) or {})
     }
     if not constants:
-        raise NotApplicable("no small integer input is there whose sizes are fixed")
+        raise NotApplicable("there is no small integer input with fixed sizes")
     same = tuple(
         inputs for inputs in call.more_inputs if not _changed_inputs(named_inputs(signature, inputs), constants)
     )

@@ -7,10 +7,10 @@ tensors of shapes (b, 1, 1, 1), (1, h, 1, 1), (1, 1, q, 1) and (1, 1, 1, k) give
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
-from exportdoctor.core.patch_attribute import patch_attribute
+from exportdoctor.core.patch_attribute import patch_attributes
 from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.export_call import ExportCall
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim
@@ -39,7 +39,7 @@ def _refuse_unknown(mask_function: Any) -> None:
     """A mask function of somebody else might do more than compare and index; then the two ways could differ."""
     if getattr(mask_function, "__module__", "") != _MASKING:
         name = getattr(mask_function, "__qualname__", mask_function)
-        raise NotApplicable(f"the mask function {name} is none of transformers' own")
+        raise NotApplicable(f"the mask function {name} is not one of transformers")
     for cell in mask_function.__closure__ or ():
         inner = cell.cell_contents if isinstance(cell.cell_contents, tuple) else (cell.cell_contents,)
         for function in filter(callable, inner):
@@ -52,12 +52,11 @@ def _enter(call: ExportCall) -> Iterator[ExportCall]:
 
     found = [name for name in _EXPANSIONS if name in vars(masking_utils)]
     if not found:
-        raise NotApplicable(f"{_MASKING} makes no mask by vmap")
-    with ExitStack() as stack:
-        for name in found:
-            stack.enter_context(patch_attribute(masking_utils, name, broadcast_expansion))
-        if _INDEXING in vars(masking_utils):  # made for indices inside of vmap; tensors can index by themselves
-            stack.enter_context(patch_attribute(masking_utils, _INDEXING, nullcontext))
+        raise NotApplicable(f"{_MASKING} does not use vmap")
+    changes: list[tuple[Any, str, Any]] = [(masking_utils, name, broadcast_expansion) for name in found]
+    if _INDEXING in vars(masking_utils):  # made for indices inside of vmap; tensors can index by themselves
+        changes.append((masking_utils, _INDEXING, nullcontext))
+    with patch_attributes(changes):
         yield call
 
 

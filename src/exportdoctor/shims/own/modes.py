@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from exportdoctor.shims.cure_pattern import Cure
@@ -12,12 +14,18 @@ from exportdoctor.shims.record import Enter, NotApplicable, Replacement, Shim
 
 _GUARDS = ("data_dependent_guard", "dynamic_dim_specialised", "dims_related")
 _LINK = "https://docs.pytorch.org/docs/stable/export.html"
+_mode = partial(Shim, needs={"torch": ">=2.8"}, link=_LINK)
 _EXPORT = "torch.export.export(module, args, kwargs, dynamic_shapes=shapes{more})\n"
 
 
 def _changed_call(call_after: str, *, call_before: str = "") -> tuple[Replacement, ...]:
     before, after = _EXPORT.format(more=call_before), _EXPORT.format(more=call_after)
     return (Replacement(target="the call of torch.export.export", before=before, after=after),)
+
+
+def _call_within(context: str) -> tuple[Replacement, ...]:
+    plain = _EXPORT.format(more="")
+    return (Replacement(target="the call of torch.export.export", before=plain, after=f"with {context}:\n    {plain}"),)
 
 
 def _option(**changes: Any) -> Enter:
@@ -61,8 +69,6 @@ def _size_oblivious(call: ExportCall) -> Iterator[ExportCall]:
 
 @contextmanager
 def _automatic(call: ExportCall) -> Iterator[ExportCall]:
-    from dataclasses import replace
-
     from torch.export import Dim
 
     yield replace(call, dynamic_shapes=map_dims(shapes_by_name(call), lambda _: Dim.AUTO))
@@ -80,22 +86,20 @@ def map_dims(shapes: Any, change: Callable[[Any], Any]) -> Any:
     return change(shapes)
 
 
-NON_STRICT = Shim(
+NON_STRICT = _mode(
     id="non-strict",
     title="Non-strict export: Python runs, instead of being interpreted by dynamo",
     soundness="exact",
     enter=_option(strict=False),
     does="The forward is run by Python itself on fake tensors. Constructs that dynamo refuses are no matter then.",
     cures=(Cure(exporters=("export-strict",)),),
-    needs={"torch": ">=2.8"},
-    link=_LINK,
     retire="dynamo takes all of Python",
     rank=40,
     conflicts=("strict",),
     replaces=_changed_call(", strict=False", call_before=", strict=True"),
 )
 
-STRICT = Shim(
+STRICT = _mode(
     id="strict",
     title="Strict export: dynamo interprets the forward's bytecode",
     soundness="exact",
@@ -107,15 +111,13 @@ STRICT = Shim(
             kinds=("data_dependent_guard", "attribute_mutation", "vmap", "autograd_state", "python_error"),
         ),
     ),
-    needs={"torch": ">=2.8"},
-    link=_LINK,
     retire="non-strict export takes all that strict export takes",
     rank=60,
     conflicts=("non-strict",),
     replaces=_changed_call(", strict=True", call_before=", strict=False"),
 )
 
-NO_GRAD = Shim(
+NO_GRAD = _mode(
     id="no-grad",
     title="The export runs without gradients",
     soundness="exact",
@@ -125,20 +127,13 @@ NO_GRAD = Shim(
         Cure(kinds=("autograd_state",)),
         Cure(message=r"requires_grad|requires grad|leaf Variable|set_grad_enabled|does not require grad|autograd"),
     ),
-    needs={"torch": ">=2.8"},
     link="https://docs.pytorch.org/docs/stable/generated/torch.no_grad.html",
     retire="torch.export ignores gradients by itself",
     rank=30,
-    replaces=(
-        Replacement(
-            target="the call of torch.export.export",
-            before=_EXPORT.format(more=""),
-            after="with torch.no_grad():\n    " + _EXPORT.format(more=""),
-        ),
-    ),
+    replaces=_call_within("torch.no_grad()"),
 )
 
-DEFERRED = Shim(
+DEFERRED = _mode(
     id="defer-asserts",
     title="Guards on sizes become assertions that the program checks when it runs",
     soundness="precondition",
@@ -146,14 +141,11 @@ DEFERRED = Shim(
     does="A relation between sizes that tracing needs is assumed, written into the program, and checked at run time.",
     precondition="inputs meet the relations that the program's own assertions state",
     cures=(Cure(kinds=_GUARDS),),
-    needs={"torch": ">=2.8"},
-    link=_LINK,
-    retire="",
     rank=30,
     replaces=_changed_call(", prefer_deferred_runtime_asserts_over_guards=True"),
 )
 
-OBLIVIOUS = Shim(
+OBLIVIOUS = _mode(
     id="size-oblivious",
     title="Dynamic sizes are not taken for zero or one while tracing",
     soundness="precondition",
@@ -161,20 +153,13 @@ OBLIVIOUS = Shim(
     does="`backed_size_oblivious`: a dynamic size is treated as if its example value were unknown, without guards.",
     precondition="no dynamic size is zero or one",
     cures=(Cure(kinds=("dynamic_dim_specialised", "dims_related"), exporters=("export", "export-strict")),),
-    needs={"torch": ">=2.8"},
     link="https://github.com/pytorch/pytorch/blob/main/torch/fx/experimental/_config.py",
     retire="torch.export is size-oblivious by default",
     rank=40,
-    replaces=(
-        Replacement(
-            target="the call of torch.export.export",
-            before=_EXPORT.format(more=""),
-            after="with config.patch(backed_size_oblivious=True):\n    " + _EXPORT.format(more=""),
-        ),
-    ),
+    replaces=_call_within("config.patch(backed_size_oblivious=True)"),
 )
 
-RELATIONS = Shim(
+RELATIONS = _mode(
     id="suggested-relations",
     title="Dynamic shapes take the bounds and relations that torch suggests",
     soundness="precondition",
@@ -182,9 +167,6 @@ RELATIONS = Shim(
     does="When torch refuses the dynamic shapes and proposes bounds or a relation between dimensions, they are taken.",
     precondition="sizes keep the bounds and relations that torch suggested; the program asserts them",
     cures=(Cure(message="Suggested fixes:"),),
-    needs={"torch": ">=2.8"},
-    link=_LINK,
-    retire="",
     rank=20,
     conflicts=("suggested-constants",),
     replaces=(
@@ -192,7 +174,7 @@ RELATIONS = Shim(
     ),
 )
 
-CONSTANTS = Shim(
+CONSTANTS = _mode(
     id="suggested-constants",
     title="Dynamic shapes take all that torch suggests, a constant size included",
     soundness="specialised",
@@ -200,15 +182,12 @@ CONSTANTS = Shim(
     does="As `suggested-relations`, and a dimension that torch says must be constant becomes so.",
     precondition="the sizes that became constant have the example's value",
     cures=(Cure(message=r"Suggested fixes:.* = \d+"),),
-    needs={"torch": ">=2.8"},
-    link=_LINK,
-    retire="",
     rank=20,
     conflicts=("suggested-relations",),
     replaces=(Replacement(target="the dynamic shapes", before='{"x": {0: Dim("n")}}\n', after='{"x": {0: 4}}\n'),),
 )
 
-AUTOMATIC = Shim(
+AUTOMATIC = _mode(
     id="auto-dims",
     title="torch decides which dimensions stay dynamic",
     soundness="specialised",
@@ -216,9 +195,6 @@ AUTOMATIC = Shim(
     does="Every dynamic dimension becomes `Dim.AUTO`: what tracing needs as a constant or a relation, it takes.",
     precondition="the sizes that became constant have the example's value",
     cures=(Cure(kinds=("dynamic_dim_specialised", "dims_related")),),
-    needs={"torch": ">=2.8"},
-    link=_LINK,
-    retire="",
     rank=40,
     conflicts=("static-dim",),
     replaces=(
@@ -226,7 +202,7 @@ AUTOMATIC = Shim(
     ),
 )
 
-FLAT_SIGNATURE = Shim(
+FLAT_SIGNATURE = _mode(
     id="flat-signature",
     title="Keywords that forward bundles in **kwargs get names in its signature",
     soundness="exact",
@@ -239,7 +215,6 @@ FLAT_SIGNATURE = Shim(
         Cure(kinds=("python_error",), message="AssertionError"),
         Cure(message=r"dynamic_shapes.*(kwargs|match|structure)|number of parameters|combined_args|top-level keys"),
     ),
-    needs={"torch": ">=2.8"},
     link="https://github.com/pytorch/pytorch/issues/155862",
     retire="torch.export takes dynamic shapes of keywords in **kwargs",
     rank=20,

@@ -10,10 +10,10 @@ import ast
 import functools
 import inspect
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
-from exportdoctor.core.patch_attribute import patch_attribute
+from exportdoctor.core.patch_attribute import patch_attributes
 from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.export_call import ExportCall
 from exportdoctor.shims.record import Replacement, Shim
@@ -64,16 +64,14 @@ def _literal(value: ast.expr) -> tuple[Any] | tuple[()]:
 
 @contextmanager
 def _enter(call: ExportCall) -> Iterator[ExportCall]:
-    with ExitStack() as stack:
-        for module in call.module.modules():
-            owner: Any = type(module)
-            for name, value in state_of(owner):
-                if name in vars(module):
-                    stack.enter_context(patch_attribute(module, name, value))
-        forward = type(call.module).forward
-        stack.enter_context(
-            patch_attribute(type(call.module), "forward", _forward_without_traces(forward, call.module))
-        )
+    initial = [
+        (module, name, value)
+        for module in call.module.modules()
+        for name, value in state_of(type(module))  # type: ignore[arg-type]
+        if name in vars(module)
+    ]
+    owner = type(call.module)
+    with patch_attributes([*initial, (owner, "forward", _forward_without_traces(owner.forward, call.module))]):
         yield call
 
 

@@ -22,7 +22,7 @@ def _enter(call: ExportCall) -> Iterator[ExportCall]:
     owners = [module for module in call.module.modules() if hasattr(type(module), METHOD)]
     takes = INPUT in inspect.signature(call.module.forward).parameters
     if not owners or not takes or call.named.get(INPUT) is not None:
-        raise NotApplicable(f"nothing here makes {INPUT} by {METHOD} that could be given instead")
+        raise NotApplicable(f"no submodule computes {INPUT} with {METHOD}")
 
     def compute(named: Named) -> dict[str, Any]:
         return {INPUT: _positions(owners[-1], named)}

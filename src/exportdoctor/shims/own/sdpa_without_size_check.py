@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 
 from exportdoctor.core.patch_attribute import patch_attribute, patch_item
 from exportdoctor.shims.cure_pattern import Cure
@@ -48,10 +48,9 @@ def _enter(call: ExportCall) -> Iterator[ExportCall]:
 
     made = rewrite_function(sdpa_attention.sdpa_attention_forward, SizesLast())
     if made is None:
-        raise NotApplicable("transformers' SDPA does not begin with a comparison of sizes")
-    with ExitStack() as stack:
-        stack.enter_context(patch_attribute(sdpa_attention, "sdpa_attention_forward", made))
-        stack.enter_context(patch_item(type(ALL_ATTENTION_FUNCTIONS)._global_mapping, "sdpa", made))
+        raise NotApplicable("transformers' SDPA has no size check to replace")
+    table = type(ALL_ATTENTION_FUNCTIONS)._global_mapping
+    with patch_attribute(sdpa_attention, "sdpa_attention_forward", made), patch_item(table, "sdpa", made):
         yield call
 
 

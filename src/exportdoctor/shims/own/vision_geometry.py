@@ -93,7 +93,7 @@ def _plan(root: Any) -> dict[str, tuple[str, Any]]:
 def _enter(call: ExportCall) -> Iterator[ExportCall]:
     plan = {prefix: found for prefix, found in _plan(call.module).items() if call.named.get(found[0]) is not None}
     if not plan:
-        raise NotApplicable(f"nothing here is called with a {GRID} and takes tensors made of it")
+        raise NotApplicable(f"no submodule is called with {GRID} and takes tensors computed from it")
 
     def compute(named: Named) -> dict[str, Any]:
         made = {prefix: compute_geometry(encoder, named[name]) for prefix, (name, encoder) in plan.items()}

@@ -11,7 +11,7 @@ from typing import Any
 
 from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.export_call import ExportCall
-from exportdoctor.shims.installed_sources import folder_of, tree_of_file
+from exportdoctor.shims.installed_sources import as_target, folder_of, tree_of_file
 from exportdoctor.shims.providers.onnx_diagnostic_entering import (
     ROOT,
     by_class,
@@ -108,9 +108,7 @@ def _of_transformers(entry: OnnxDiagnosticPatch) -> Shim:
         title=known.title or f"onnx-diagnostic's {name}",
         soundness=known.soundness,
         provider=PROVIDER,
-        enter=by_class(entry.module, entry.name)
-        if entry.by_class
-        else by_function(entry.module, entry.name, entry.targets),
+        enter=_enter(entry),
         does=f"Replaces {', '.join('.'.join(target.split('.')[-2:]) for target in entry.targets)}.",
         precondition=known.precondition,
         cures=_cures(entry),
@@ -119,7 +117,7 @@ def _of_transformers(entry: OnnxDiagnosticPatch) -> Shim:
         retire=known.retire,
         rank=70,
         conflicts=known.conflicts,
-        wants=tuple(_colon(target) for target in entry.targets if target.count(".") > 2),
+        wants=tuple(as_target(target) for target in entry.targets if target.count(".") > 2),
         replaces=tuple(_replacement(entry, target) for target in entry.targets),
     )
 
@@ -132,7 +130,7 @@ def _enter(entry: OnnxDiagnosticPatch) -> Enter:
 
 def _replacement(entry: OnnxDiagnosticPatch, target: str) -> Replacement:
     by = f"{entry.name}.{target.rpartition('.')[2]}" if entry.by_class else entry.name
-    return Replacement(target=_colon(target), by=f"{entry.module}:{by}")
+    return Replacement(target=as_target(target), by=f"{entry.module}:{by}")
 
 
 def _cures(entry: OnnxDiagnosticPatch) -> tuple[Cure, ...]:
@@ -158,16 +156,10 @@ def _of_torch(patch: TorchPatch) -> Shim:
         replaces=tuple(
             Replacement(target=target, after=f"{target} = {patch.name}\n")
             if patch.value is not None
-            else Replacement(target=_colon(target), by=source)
+            else Replacement(target=as_target(target), by=source)
             for target in patch.targets
         ),
     )
-
-
-def _colon(target: str) -> str:
-    holder, _, name = target.rpartition(".")
-    module, _, owner = holder.rpartition(".")
-    return f"{module}:{owner}.{name}" if owner[:1].isupper() else f"{holder}:{name}"
 
 
 _CACHES = Shim(

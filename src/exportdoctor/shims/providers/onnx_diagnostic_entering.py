@@ -11,11 +11,11 @@ import importlib
 import inspect
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
-from exportdoctor.core.patch_attribute import patch_attribute
+from exportdoctor.core.patch_attribute import patch_attributes
 from exportdoctor.shims.export_call import ExportCall
 from exportdoctor.shims.installed_sources import folder_of
 from exportdoctor.shims.record import Enter, NotApplicable
@@ -59,15 +59,12 @@ def by_class(module: str, name: str) -> Enter:
 
     @contextmanager
     def enter(call: ExportCall) -> Iterator[ExportCall]:
-        patch = getattr(load(module), name, None)
-        if patch is None:
-            raise NotApplicable("its file leaves it out for this transformers")
-        owner = patch._PATCHED_CLASS_
-        with ExitStack() as stack:
-            for method in filter(None, patch._PATCHES_):
-                if not hasattr(owner, method):
-                    raise NotApplicable(f"{owner.__name__} has no {method} in this transformers")
-                stack.enter_context(patch_attribute(owner, method, inspect.getattr_static(patch, method)))
+        patch = _load_patch(module, name)
+        owner, methods = patch._PATCHED_CLASS_, [method for method in patch._PATCHES_ if method]
+        for method in methods:
+            if not hasattr(owner, method):
+                raise NotApplicable(f"{owner.__name__} has no {method} in this transformers")
+        with patch_attributes((owner, method, inspect.getattr_static(patch, method)) for method in methods):
             yield call
 
     return enter
@@ -78,19 +75,22 @@ def by_function(module: str, name: str, targets: tuple[str, ...]) -> Enter:
 
     @contextmanager
     def enter(call: ExportCall) -> Iterator[ExportCall]:
-        patch = getattr(load(module), name, None)
-        if patch is None:
-            raise NotApplicable("its file leaves it out for this transformers")
-        with ExitStack() as stack:
-            for target in targets:
-                stack.enter_context(_at(target, patch))
+        patch = _load_patch(module, name)
+        with patch_attributes((*_find_holder(target), patch) for target in targets):
             yield call
 
     return enter
 
 
-def _at(target: str, value: Any) -> Any:
-    """The replacement at a dotted path. Raises NotApplicable where nothing is there."""
+def _load_patch(module: str, name: str) -> Any:
+    patch = getattr(load(module), name, None)
+    if patch is None:
+        raise NotApplicable("its file leaves it out for this transformers")
+    return patch
+
+
+def _find_holder(target: str) -> tuple[Any, str]:
+    """What holds the attribute at a dotted path, and its name. Raises NotApplicable where nothing is there."""
     holder_path, _, name = target.rpartition(".")
     try:
         holder = _resolve(holder_path)
@@ -98,7 +98,7 @@ def _at(target: str, value: Any) -> Any:
         raise NotApplicable(f"there is no {target}: {error}") from error
     if not hasattr(holder, name):
         raise NotApplicable(f"there is no {target}")
-    return patch_attribute(holder, name, value)
+    return holder, name
 
 
 def _resolve(path: str) -> Any:
@@ -119,12 +119,13 @@ def by_torch_patch(name: str, targets: tuple[str, ...], value: Callable[[], Any]
 
     @contextmanager
     def enter(call: ExportCall) -> Iterator[ExportCall]:
-        with ExitStack() as stack:
-            for target in targets:
-                made = value() if value is not None else _resolve_in(load(f"{ROOT}.patches.patch_torch"), name)
-                if wraps:
-                    made = _wrap(made, _resolve(target))
-                stack.enter_context(_at(target, made))
+        changes = []
+        for target in targets:
+            made = value() if value is not None else _resolve_in(load(f"{ROOT}.patches.patch_torch"), name)
+            holder, attribute = _find_holder(target)
+            original = getattr(holder, attribute)
+            changes.append((holder, attribute, _wrap(made, original) if wraps else made))
+        with patch_attributes(changes):
             yield call
 
     return enter
@@ -152,21 +153,19 @@ def register_caches(call: ExportCall) -> Iterator[ExportCall]:
 def rewrite(call: ExportCall) -> Iterator[ExportCall]:
     """Branches on tensors as `torch.cond`, in each forward where that can be done."""
     transform = load(f"{ROOT}.patch_module").transform_method
-    with ExitStack() as stack:
-        changed = False
-        for owner in dict.fromkeys(type(module) for module in call.module.modules()):
-            if owner.__module__.startswith("torch.") or "forward" not in vars(owner):
-                continue
-            made = _rewritten(transform, owner)
-            if made is not None:
-                changed = True
-                stack.enter_context(patch_attribute(owner, "forward", made))
-        if not changed:
-            raise NotApplicable("no forward has an `if` that can be rewritten")
+    owners = [
+        owner
+        for owner in dict.fromkeys(type(module) for module in call.module.modules())
+        if not owner.__module__.startswith("torch.") and "forward" in vars(owner)
+    ]
+    changes = [(owner, "forward", made) for owner in owners if (made := _rewrite_forward(transform, owner)) is not None]
+    if not changes:
+        raise NotApplicable("no forward has an `if` that can be rewritten")
+    with patch_attributes(changes):
         yield call
 
 
-def _rewritten(transform: Any, owner: type[Any]) -> Any:
+def _rewrite_forward(transform: Any, owner: type[Any]) -> Any:
     """The forward with its branches made into `torch.cond`, or `None` where that can't be done or there are none."""
     try:
         tree = ast.parse(inspect.cleandoc("\n" + inspect.getsource(owner.forward)))  # type: ignore[attr-defined]

@@ -15,7 +15,7 @@ from typing import Any
 from exportdoctor.core.patch_attribute import patch_attribute
 from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.export_call import ExportCall, Named
-from exportdoctor.shims.installed_sources import folder_of, tree_of_file
+from exportdoctor.shims.installed_sources import as_target, folder_of, tree_of_file
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim, Soundness
 from exportdoctor.targets.pytrees import temporary_registrations
 
@@ -128,8 +128,8 @@ def _shim(entry: TransformersEntry, *, alone: bool) -> Shim:
         link=_LINK,
         retire="transformers takes it out of its registry",
         rank=60,
-        wants=(_target(entry),) if entry.path.startswith("transformers.") else (),
-        replaces=(Replacement(target=_target(entry), by=f"{entry.module}:{entry.function}"),),
+        wants=(as_target(entry.path),) if entry.path.startswith("transformers.") else (),
+        replaces=(Replacement(target=as_target(entry.path), by=f"{entry.module}:{entry.function}"),),
         **own,
     )
 
@@ -162,12 +162,6 @@ def _sentence(text: str) -> str:
     heads = (plain[: found.start()] for found in re.finditer(r" \(|: |, | by | so | via | for | during | when ", plain))
     heads = (head for head in heads if head.count("(") == head.count(")"))
     return max((head for head in heads if _TITLE // 4 <= len(head) <= _TITLE), key=len, default="")
-
-
-def _target(entry: TransformersEntry) -> str:
-    holder, _, name = entry.path.rpartition(".")
-    module, _, owner = holder.rpartition(".")
-    return f"{module}:{owner}.{name}" if owner[:1].isupper() else f"{holder}:{name}"
 
 
 def _cures(entry: TransformersEntry) -> tuple[Cure, ...]:

@@ -36,13 +36,13 @@ def shims_of_entry_points() -> tuple[Shim, ...]:
 def _of_file(path: str) -> tuple[Shim, ...]:
     file = Path(path).expanduser()
     if not file.is_file():
-        raise UsageError(f"There is no file {path}", hint="Give --shims a Python file with a tuple SHIMS")
+        raise UsageError(f"There is no file {path}", hint="Give a Python file that defines a tuple SHIMS")
     try:
         found = tuple(_in_module(_import_file(file)))
     except Exception as error:
-        raise UsageError(f"{path} can't be imported: {type(error).__name__}: {error}", hint="Mend the file") from error
+        raise UsageError(f"{path} can't be imported: {type(error).__name__}: {error}", hint="Fix the file") from error
     if not found:
-        raise UsageError(f"{path} has no shim", hint="Give it a tuple SHIMS of exportdoctor.shims.Shim")
+        raise UsageError(f"{path} defines no shims", hint="Define a tuple SHIMS of exportdoctor.shims.Shim")
     return tuple(replace(shim, provider=PROVIDER) for shim in found)
 
 

@@ -34,8 +34,8 @@ def find_checkpoint(weights: str) -> Path | None:
     folder = Path(weights).expanduser()
     if not folder.is_dir():
         raise UsageError(
-            f"Weights {weights!r} are neither `fake` nor `random` nor a folder that exists",
-            hint="Give the folder that has the *.safetensors files",
+            f"Weights {weights!r} are neither `fake`, `random` nor an existing folder",
+            hint="Give a folder with *.safetensors files",
         )
     if not any(folder.glob("*.safetensors")):
         found = ", ".join(sorted(path.name for path in folder.iterdir())[:5]) or "nothing"
@@ -77,7 +77,7 @@ def check_loaded(info: dict[str, Any], *, folder: Path) -> None:
         if names:
             raise TargetError(
                 f"The checkpoint in {str(folder)!r} {complaint}: {_shorten(names)}",
-                hint="Is it a checkpoint of this configuration?",
+                hint="Check that the checkpoint belongs to this configuration",
             )
 
 

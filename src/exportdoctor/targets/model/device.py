@@ -18,7 +18,7 @@ def choose_device(options: BuildOptions) -> torch.device:
     import torch
 
     if options.device == "cuda" and not torch.cuda.is_available():
-        raise UsageError("Device cuda was asked for and torch sees no GPU", hint="Use --device cpu")
+        raise UsageError("Device cuda is not available to torch", hint="Use --device cpu")
     if options.device != "auto":
         return torch.device(options.device)
     return torch.device("cuda" if options.weights != "fake" and torch.cuda.is_available() else "cpu")

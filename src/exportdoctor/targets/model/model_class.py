@@ -41,10 +41,10 @@ def load_config(content: dict[str, Any]) -> Any:
     if model_type not in CONFIG_MAPPING:
         own_code = " (it brings its own code, which is not run)" if "auto_map" in content else ""
         raise TargetError(
-            f"transformers {transformers.__version__} knows no model type {model_type!r}{own_code}",
+            f"transformers {transformers.__version__} does not know the model type {model_type!r}{own_code}",
             hint="Install a version that does, or give file.py:factory",
         )
-    with blame_target("transformers refuses the configuration"):
+    with blame_target("transformers rejects the configuration"):
         return CONFIG_MAPPING[model_type].from_dict(dict(content))
 
 
@@ -61,7 +61,7 @@ def find_model_class(config: Any) -> Any:
             return found[0] if isinstance(found, tuple | list) else found
     raise TargetError(
         f"transformers {transformers.__version__} has no model class for {type(config).__name__}",
-        hint="Name one in the configuration's architectures",
+        hint="Name one in the configuration's `architectures`",
     )
 
 

@@ -25,7 +25,7 @@ def decode_part(subject: Subject) -> BuiltPart:
     names = forward_names(subject.model)
     if "past_key_values" not in names or "use_cache" not in names:
         what = type(subject.model).__name__
-        raise TargetError(f"{what} takes no past_key_values: it has no part decode", hint="Scan another part")
+        raise TargetError(f"{what} takes no past_key_values, so it has no part decode", hint="Scan another part")
     cached = _fill(subject)
     inputs = _inputs(subject, cached, batch=_BATCH[0], length=_LENGTH[0])
     positions = _positions_needed(subject, inputs)
@@ -56,7 +56,7 @@ def _fill(subject: Subject) -> list[torch.Tensor]:
     if type(filled) is not type(cache):
         found = type(filled).__name__
         raise TargetError(
-            f"The model fills a {found} and no DynamicCache: it has no part decode", hint="Scan another part"
+            f"The model uses a {found} instead of a DynamicCache, so it has no part decode", hint="Scan another part"
         )
     return tensors_of(filled)
 

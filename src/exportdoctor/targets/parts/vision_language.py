@@ -79,7 +79,7 @@ def video_part(subject: Subject) -> BuiltPart:
 def _whole(subject: Subject, medium: Medium, *, name: str) -> BuiltPart:
     if medium.grid not in forward_names(subject.model):
         what = type(subject.model).__name__
-        raise TargetError(f"{what} takes no {medium.grid}: it has no part {name}", hint="Scan another part")
+        raise TargetError(f"{what} takes no {medium.grid}, so it has no part {name}", hint="Scan another part")
     grids = _grids(subject, medium)
     first, second = (
         _whole_inputs(subject, medium, grid=grid, around=around) for grid, around in zip(grids, _AROUND, strict=True)

@@ -18,7 +18,9 @@ from exportdoctor.core.failure.messages import first_line
 from exportdoctor.core.outcome import Agreement, Failure, Frame, Outcome, OutcomeStatus, SymbolOrigin
 from exportdoctor.core.probe import Probe
 from exportdoctor.shims import ExportCall, NotApplicable, ShimTrouble
-from exportdoctor.worker.attempt.fast_export import ExportContext, FastExport, finish_graphs
+from exportdoctor.torch_internals.dynamo_frames import keep_interpreter_frames
+from exportdoctor.torch_internals.graph_modules import finish_graphs
+from exportdoctor.worker.attempt.fast_export import ExportContext, FastExport
 from exportdoctor.worker.attempt.opaque_children import blames_opaque_op, replace_children
 from exportdoctor.worker.attempt.shimmed_export import shimmed_export
 from exportdoctor.worker.attempt.torchscript import export_torchscript
@@ -47,10 +49,7 @@ def _non_strict(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str
 
 
 def _strict(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], shapes: Shapes) -> Any:
-    import torch._dynamo.config as dynamo
-
-    # keeps the frames of dynamo's interpreter on the traceback, from which the user's are read
-    with dynamo.patch(verbose=True):
+    with keep_interpreter_frames():
         return torch.export.export(module, args, kwargs, dynamic_shapes=shapes, strict=True)
 
 
@@ -62,7 +61,7 @@ _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
 
 
 def attempt(part: PartCapture, probe: Probe, *, shim_files: Sequence[str] = ()) -> Outcome:
-    """Answer `probe` in this process, which is spoiled by it where it fails. What the export raises is an answer.
+    """Run `probe` in this process, which a failure may leave in a bad state. What the export raises is a result.
 
     `shim_files` are the user's own, among which the probe's shims are looked up.
     """
@@ -70,7 +69,7 @@ def attempt(part: PartCapture, probe: Probe, *, shim_files: Sequence[str] = ()) 
 
 
 def attempt_fast(part: PartCapture, probe: Probe, *, shim_files: Sequence[str] = ()) -> Outcome | None:
-    """As `attempt`, and sooner. None where the answer is in doubt: `attempt` must then be asked, in a fresh process."""
+    """As `attempt`, but faster. None if the outcome may differ: then run `attempt`, in a fresh process."""
     if not EXPORTERS[probe.exporter].has_fast_path:
         return attempt(part, probe, shim_files=shim_files)
     fast = FastExport()
@@ -83,7 +82,7 @@ def _attempt(part: PartCapture, probe: Probe, *, shim_files: Sequence[str], savi
     call = part.calls_of(probe.fqn)[probe.call]
     started = time.perf_counter()
     reads: set[tuple[str, str]] | None = None
-    births = SymbolOrigins()
+    origins = SymbolOrigins()
     guards = GuardLog()
     kept: tuple[str, ...] = ()
     numbers: tuple[Agreement, ...] = ()
@@ -93,7 +92,7 @@ def _attempt(part: PartCapture, probe: Probe, *, shim_files: Sequence[str], savi
         with (
             part.prepare(),
             watch_reads(module, probe.watch) as reads,
-            record_symbol_origins() as births,
+            record_symbol_origins() as origins,
             record_guards() as guards,
             _opaque_children(part, probe, call) as kept,
             _spelled_out(part, probe, module, call),
@@ -120,7 +119,7 @@ def _attempt(part: PartCapture, probe: Probe, *, shim_files: Sequence[str], savi
         if probe.opaque and blames_opaque_op(chain):
             _log(error, "")
             return _outcome(probe, OutcomeStatus.NOT_APPLICABLE, started, reads=None, kept=kept, note=_note(error))
-        failure = _failure(error, chain, part, probe, births=births.of(chain), guard=guards.frame_of_violated(chain))
+        failure = _failure(error, chain, part, probe, origins=origins.of(chain), guard=guards.frame_of_violated(chain))
         _log(error, partial_graph(chain))
         status = OutcomeStatus.OUT_OF_MEMORY if isinstance(error, MemoryError) else OutcomeStatus.FAILED
         return _outcome(probe, status, started, failure=failure, stages={"export": "fail"}, reads=reads, kept=kept)
@@ -148,15 +147,15 @@ def _failure(
     part: PartCapture,
     probe: Probe,
     *,
-    births: tuple[SymbolOrigin, ...],
+    origins: tuple[SymbolOrigin, ...],
     guard: Frame | None,
 ) -> Failure:
-    """What the error itself says, and what was noted while it came about."""
+    """The failure of an error, with what was recorded while it was raised."""
     failure = describe_failure(error, stage="export", names=part.names)
-    leads, note = slice_trace(chain, births, exporter=probe.exporter)
+    leads, note = slice_trace(chain, origins, exporter=probe.exporter)
     traced, entered = trace_progress(chain)
     return msgspec.structs.replace(
-        failure, origins=births, guard=guard, slice=leads, slice_note=note, traced=traced, entered=entered
+        failure, origins=origins, guard=guard, slice=leads, slice_note=note, traced=traced, entered=entered
     )
 
 
@@ -165,14 +164,14 @@ def _note(error: BaseException) -> str:
 
 
 def _log(error: BaseException, graph: str) -> None:
-    """Into the attempt's log goes what a report has no room for; torch itself prints the graph of some failures."""
+    """Write what a report has no room for to the attempt's log; torch itself prints the graph of some failures."""
     if graph and not hasattr(error, "partial_fx_graph"):
         print(f"The graph that had been traced:\n{graph}\n", file=sys.stderr)
     traceback.print_exception(error, file=sys.stderr)
 
 
 def shapes_for(part: PartCapture, probe: Probe, module: torch.nn.Module) -> Shapes:
-    """The root has the target's own dynamic shapes; a submodule those that two captures told."""
+    """The target's own dynamic shapes for the root; for a submodule those that differ between two captures."""
     call = part.calls_of(probe.fqn)[probe.call]
     if probe.fqn != part.prefix:
         return dynamic_shapes_of(module, call.args, call.kwargs, select_dims(call, all_dynamic(call), probe.dynamic))

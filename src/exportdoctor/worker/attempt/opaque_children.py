@@ -1,7 +1,6 @@
-"""Children replaced by an opaque op that gives their captured outputs' shapes: what still fails is the parent's own.
+"""Replaces children by an opaque op with their captured output shapes: what still fails is the parent's own code.
 
-Law: a child is replaced in all of its calls or in none, and then it is said why. A failure of the opaque op itself is
-nobody's.
+A child is replaced in all of its calls, or in none and with a reason. Failures of the opaque op itself are discarded.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ def _fresh(
 
 @dataclass(frozen=True)
 class _StandIn:
-    """One call of a child, ready to be stood for: how each output leaf is made."""
+    """One call of a child with how to make each output leaf of it."""
 
     exchange: CallShapes
     choices: tuple[tuple[SizeRules, ...] | SizeRules | None, ...]
@@ -101,7 +100,7 @@ def replace_children(
 
 
 def blames_opaque_op(chain: Iterable[BaseException]) -> bool:
-    """Whether the opaque op itself failed, or what stands around it: that says nothing of the parent."""
+    """Whether the opaque op itself failed, or the code around it: the parent is not to blame then."""
     return any(_OP_SAYS.search(str(error)) or _raised_in_stand_in(error) for error in chain)
 
 
@@ -126,7 +125,7 @@ def _stand_in(one: CallShapes, other: CallShapes) -> _StandIn | str:
 def _leaf_choices(
     mine: OutputLeaf, theirs: OutputLeaf, one: CallShapes, other: CallShapes
 ) -> tuple[SizeRules, ...] | SizeRules | str | None:
-    """How a leaf's sizes are found; None for one that is plain or an input itself."""
+    """How to compute a leaf's sizes; None for a plain value or an input itself."""
     if mine.same is not None and mine.same == theirs.same:
         return None
     match mine.sizes, theirs.sizes:

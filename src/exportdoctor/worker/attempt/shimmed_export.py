@@ -21,7 +21,8 @@ from exportdoctor.core.outcome import Agreement
 from exportdoctor.core.probe import Probe
 from exportdoctor.shims import ExportCall, apply_shims, export_program, find, order_shims
 from exportdoctor.targets.eager import run_in_a_row
-from exportdoctor.worker.attempt.fast_export import ExportContext, finish_graphs
+from exportdoctor.torch_internals.graph_modules import finish_graphs
+from exportdoctor.worker.attempt.fast_export import ExportContext
 from exportdoctor.worker.attempt.torchscript import export_torchscript
 from exportdoctor.worker.prove.compare_outputs import compare_outputs, failed_run
 from exportdoctor.worker.prove.cure_inputs import cure_inputs
@@ -38,7 +39,7 @@ def shimmed_export(
     shims = order_shims([find(name, files=files, axes=axes) for name in probe.shims])
     sets = tuple(cure_inputs(call)) if probe.to == "run" else ()
     with apply_shims(shims, dataclasses.replace(call, options=_options(call, probe))) as given:
-        if probe.exporter == "torchscript":
+        if not EXPORTERS[probe.exporter].makes_program:
             export_torchscript(given.module, given.args, given.kwargs, None)
             return ()
         with nullcontext() if given.options.strict else saving():

@@ -6,18 +6,19 @@ import io
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
+
+from exportdoctor.torch_internals.fake_tensors import fake_tensor_class, is_fake
 
 
 def export_torchscript(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], shapes: Any) -> bytes:
-    """Trace and translate `module`, without its weights. `shapes` has no say: a trace follows the example's sizes.
+    """Trace and translate `module`, without its weights. `shapes` is ignored: a trace has the example's sizes.
 
     Fake parameters and inputs are replaced by zeros of the same shape, strides and dtype: the tracer records
     operators, and control flow on fake values would already have failed in the capture.
     """
     with _real_parameters(module):
-        args, kwargs = pytree.tree_map_only(FakeTensor, _real, (args, kwargs))
+        args, kwargs = pytree.tree_map_only(fake_tensor_class(), _real, (args, kwargs))
         buffer: Any = io.BytesIO()
         torch.onnx.export(
             module, args, buffer, kwargs=kwargs, dynamo=False, export_params=False, do_constant_folding=False,
@@ -44,7 +45,7 @@ class _real_parameters:
             tables: tuple[dict[str, Any], ...] = (child._parameters, child._buffers)
             for table in tables:
                 for name, tensor in table.items():
-                    if isinstance(tensor, FakeTensor):
+                    if is_fake(tensor):
                         self.replaced.append((table, name, tensor))
                         if id(tensor) not in made:
                             made[id(tensor)] = self._make_real(tensor)

@@ -1,6 +1,6 @@
-"""What a call took and gave, by shape alone: enough for an opaque op to stand for it. No tensor is kept.
+"""The shapes of a call's inputs and outputs: enough for an opaque op to replace it. No tensor is kept.
 
-Sizes come from two captures, so that it shows how an output's follow from the inputs'.
+They are recorded in two captures of different sizes, to find how output sizes follow from input sizes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PLAIN = (type(None), bool, int, float, str, bytes, torch.dtype, torch.device)
 
 @dataclass(frozen=True)
 class OutputLeaf:
-    """One leaf of an output: a tensor's shape and type, else a plain value. `same` is the input leaf that it is."""
+    """One leaf of an output: a tensor's shape and type, else a plain value. `same`: index of the input leaf it is."""
 
     sizes: Sizes
     dtype: torch.dtype | None = None
@@ -32,7 +32,7 @@ class OutputLeaf:
 
 @dataclass(frozen=True)
 class CallShapes:
-    """One call of the module `child` (its id). `refusal` says why nothing can stand for it; empty where it can."""
+    """One call of the module with the id `child`. `refusal`: why no op can replace it; empty if one can."""
 
     child: int
     taken: tuple[Sizes, ...]
@@ -43,7 +43,7 @@ class CallShapes:
 
 @dataclass
 class OpenCall:
-    """A call that is under way: its inputs by identity and version, to see what it does to them."""
+    """A call that has not returned yet: its inputs by identity and version, to detect changes to them."""
 
     child: int
     leaves: list[Any]
@@ -52,13 +52,13 @@ class OpenCall:
 
 
 def open_call(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> OpenCall:
-    """Before the call."""
+    """Record a call before it runs."""
     leaves = pytree.tree_leaves((args, kwargs))
     return OpenCall(id(module), leaves, [_version(leaf) for leaf in leaves])
 
 
 def close_call(taken: OpenCall, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> CallShapes:
-    """After the call, with the same arguments and what it returned."""
+    """Record a call after it ran, with the same arguments and its output."""
     sizes = tuple(sizes_of(leaf) for leaf in taken.leaves)
     refusal = _input_change(taken, args, kwargs)
     if refusal:
@@ -72,7 +72,7 @@ def close_call(taken: OpenCall, args: tuple[Any, ...], kwargs: dict[str, Any], o
 
 
 def sizes_of(leaf: Any) -> Sizes:
-    """What a size may follow from."""
+    """The sizes of an input leaf that an output size may follow from."""
     if isinstance(leaf, torch.Tensor):
         return tuple(leaf.shape)
     return leaf if isinstance(leaf, (int, torch.SymInt)) and not isinstance(leaf, bool) else None  # type: ignore[return-value]
@@ -90,7 +90,7 @@ def _version(leaf: Any) -> int | None:
 
 
 def _input_change(taken: OpenCall, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    """How the call changed what it was given, or may have; empty where it did not."""
+    """How the call changed its inputs, or may have; empty if it did not."""
     after = pytree.tree_leaves((args, kwargs))
     if len(after) != len(taken.leaves) or any(a is not b for a, b in zip(after, taken.leaves, strict=True)):
         return "it changes a container that it is given"
@@ -103,7 +103,7 @@ def _input_change(taken: OpenCall, args: tuple[Any, ...], kwargs: dict[str, Any]
 
 
 def _holds_tensors(value: Any, depth: int = 0) -> bool:
-    """Whether an object keeps tensors: a configuration does not, a cache does, or will."""
+    """Whether an object holds tensors: a cache does, a configuration does not."""
     if isinstance(value, torch.Tensor):
         return True
     if depth > _DEPTH:

@@ -1,7 +1,7 @@
-"""Names for the dynamic dimensions of every call, in the user's words, and shapes with only some of them dynamic.
+"""Names for the dynamic dimensions of every call, and dynamic shapes with only some of them.
 
-A submodule's dimension bears the name of the root's axis that has the same two sizes in the two captures. One that
-no axis explains, such as a product of two, is called by its place.
+A submodule's dimension has the name of the root's axis with the same sizes in both captures. One that matches no axis,
+such as a product of two, is named by its position.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def name_axes(built: BuiltPart, root: Call, calls: Iterable[Call]) -> None:
 
 
 def declared_dims(built: BuiltPart) -> dict[InputDim, Any]:
-    """What the target's dynamic shapes say of each dimension of the root's inputs: a `Dim` or a hint."""
+    """The `Dim` or hint that the target declares for each dynamic dimension of the root's inputs."""
     return {place: dim for place, (_, dim) in _dims_by_input(built).items()}
 
 
@@ -51,7 +51,7 @@ def _root_axes(built: BuiltPart) -> Iterable[tuple[InputDim, str]]:
 
 
 def _dims_by_input(built: BuiltPart) -> dict[InputDim, tuple[str, Any]]:
-    """Leaf and dimension -> the leaf's path and its `Dim`; nothing where the leaves cannot be matched with pytree's."""
+    """Leaf and dimension -> the leaf's path and its `Dim`; empty if the leaves cannot be matched with pytree's."""
     found: dict[InputDim, tuple[str, Any]] = {}
     seen: list[Any] = []
 

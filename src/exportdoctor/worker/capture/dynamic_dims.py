@@ -18,6 +18,7 @@ from torch.utils import _pytree as pytree
 from exportdoctor.core.patch_attribute import patch_attribute
 from exportdoctor.core.protocol.scan import InputFact
 from exportdoctor.shims.torch_export import bundled_keywords, spell_out
+from exportdoctor.torch_internals.pytree_registry import flatten_once, node_kind
 
 Dims = Mapping[int, tuple[int, ...]]
 """Leaf index -> its dynamic dimensions; a dynamic Python int has the empty tuple."""
@@ -28,7 +29,7 @@ InputDim = tuple[int, int | None]
 
 @dataclass(frozen=True)
 class _LeafIndex:
-    """Stands for the leaf of that index in a nest of containers."""
+    """Placeholder for the leaf of that index in nested containers."""
 
     index: int
 
@@ -45,7 +46,7 @@ def leaves_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[str, 
 
 
 def differing_dims(first: list[tuple[str, Any]], second: list[tuple[str, Any]]) -> dict[int, tuple[int, ...]] | None:
-    """The dimensions in which two captures of one call differ; None where the calls cannot be compared."""
+    """The dimensions in which two captures of one call differ; None if the calls cannot be compared."""
     if [path for path, _ in first] != [path for path, _ in second]:
         return None
     found: dict[int, tuple[int, ...]] = {}
@@ -72,17 +73,17 @@ def size_at(leaves: list[tuple[str, Any]], place: InputDim) -> int:
 
 
 def has_size_below_two(leaves: list[tuple[str, Any]], dims: Dims) -> bool:
-    """Whether a dynamic dimension has size 0 or 1 here, which torch would take for a constant."""
+    """Whether a dynamic dimension has size 0 or 1 here, which torch specializes to a constant."""
     return any(leaves[index][1].shape[d] < 2 for index, many in dims.items() for d in many)
 
 
 def dynamic_shapes_of(
     module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dims: Mapping[InputDim, Any]
 ) -> dict[str, Any] | None:
-    """`dynamic_shapes` for `torch.export.export`, with what `dims` holds in each place; None where all is static.
+    """`dynamic_shapes` for `torch.export.export` with these `dims`; None if all sizes are static.
 
-    torch wants one entry for each argument of forward, in containers of the same types, and a list of children for
-    a registered class.
+    torch expects one entry for each argument of forward, in containers of the same types, and a list of children for a
+    registered class.
     """
     if not dims:
         return None
@@ -94,12 +95,12 @@ def dynamic_shapes_of(
 
 
 def _skeleton(value: Any, counter: Any) -> Any:
-    kind = pytree._get_node_type(value)
-    if kind in pytree.BUILTIN_TYPES:
-        children, context = pytree.SUPPORTED_NODES[kind].flatten_fn(value)
-        return pytree.SUPPORTED_NODES[kind].unflatten_fn([_skeleton(c, counter) for c in children], context)
-    if kind in pytree.SUPPORTED_NODES:
-        return [_skeleton(child, counter) for child in pytree.SUPPORTED_NODES[kind].flatten_fn(value)[0]]
+    match node_kind(value):
+        case "builtin":
+            children, rebuild = flatten_once(value)
+            return rebuild([_skeleton(child, counter) for child in children])
+        case "registered":
+            return [_skeleton(child, counter) for child in flatten_once(value)[0]]
     return _LeafIndex(next(counter))
 
 
@@ -136,7 +137,7 @@ def spell_out_kwargs(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dic
 
 
 def input_facts(leaves: list[tuple[str, Any]], axes: Mapping[InputDim, str]) -> tuple[InputFact, ...]:
-    """The leaves as a report shows them."""
+    """The leaves as they appear in a report."""
     return tuple(_fact(index, path, leaf, axes) for index, (path, leaf) in enumerate(leaves))
 
 

@@ -1,9 +1,9 @@
-"""When two modules are one question: equal digests must mean equal answers.
+"""Digests of a module with its inputs. Equal digests must mean equal export results.
 
 A digest covers all that an export of the module can see: class, own attributes, parameters' and buffers' shapes,
 hooks, children in order, sharing of instances and tensors, and the inputs. What cannot be described by its content
-is described by its identity, which only ever makes two questions different. A `kin` digest leaves out the *values*
-of plain scalar attributes (a layer's index, say); reads.py finds out which of those an export looks at.
+is described by its identity, which can only make two questions different. A `group` digest leaves out the *values* of
+plain scalar attributes, such as a layer's index; attribute_reads.py finds out which of those an export reads.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ class Own:
 
 @dataclass(frozen=True)
 class Question:
-    """A module and one call of it. Same `full` = same answer; same `kin` = the same but for `scalars`' values.
+    """A module and one call of it. Same `full` = same result; same `group` = the same but for the values of `scalars`.
 
-    A `full` that starts with `~` holds an identity and is worth nothing in another process.
+    A `full` that starts with `~` contains an identity and is meaningless in another process.
     """
 
     full: str
-    kin: str
+    group: str
     scalars: tuple[tuple[str, str, str], ...]
 
 
@@ -56,10 +56,10 @@ class Fingerprints:
     _known: dict[int, tuple[Any, str]] = field(default_factory=dict)
 
     def question(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], extra: str) -> Question:
-        """The question that `module` with these inputs is; `extra` says what else counts (dynamic dimensions)."""
+        """The question of `module` with these inputs. `extra`: what else matters, such as dynamic dimensions."""
         inputs = StructuralHash(exact=self._exact_input, known={})
         inputs.write_value((args, kwargs))
-        full, kin = [extra, inputs.digest()], [extra, inputs.digest()]
+        full, group = [extra, inputs.digest()], [extra, inputs.digest()]
         scalars: list[tuple[str, str, str]] = []
         numbers: dict[int, int] = {}
         local = inputs.local
@@ -67,10 +67,10 @@ class Fingerprints:
             own = self.own(child)
             shared = [str(numbers.setdefault(key, len(numbers))) for key in (id(child), *own.tensors)]
             full.extend((path, own.full, *shared))
-            kin.extend((path, own.masked, *shared))
+            group.extend((path, own.masked, *shared))
             local = local or own.local
             scalars.extend((path, name, value) for name, value in own.scalars)
-        return Question(LOCAL * local + _hash(full), _hash(kin), tuple(scalars))
+        return Question(LOCAL * local + _hash(full), _hash(group), tuple(scalars))
 
     def own(self, module: torch.nn.Module) -> Own:
         """The module's own digest, made once for each instance."""
@@ -100,7 +100,7 @@ class Fingerprints:
         return Own(digest.digest(), masked, tuple(scalars), tensors, digest.local)
 
     def _tensors(self, module: torch.nn.Module, digest: StructuralHash) -> tuple[int, ...]:
-        """Writes parameters and buffers down; returns their identities, so that tied ones are seen as tied."""
+        """Hashes parameters and buffers; returns their identities, to recognise tied ones."""
         identities = []
         for what, held in (("parameter", module._parameters), ("buffer", module._buffers)):
             for name, tensor in held.items():
@@ -113,7 +113,7 @@ class Fingerprints:
         return tuple(identities)
 
     def _exact_input(self, tensor: torch.Tensor) -> bool:
-        """Small integer inputs often decide how a forward goes, so their values always count."""
+        """Small integer inputs often decide control flow, so their values always count."""
         return self.values_matter or (not tensor.is_floating_point() and tensor.numel() <= 4096)
 
 

@@ -1,4 +1,4 @@
-"""One forward pass that tells every submodule's inputs. The model is left as it was, instance attributes included."""
+"""Records the inputs of every submodule in one forward pass, and restores the model, instance attributes included."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from exportdoctor.worker.capture.dynamic_dims import (
 )
 from exportdoctor.worker.capture.snapshot import CopyBudget, snapshot
 
-CALLS_KEPT = 32  # distinct calls of one module that are asked about
+CALLS_KEPT = 32  # distinct calls of one module that are exported
 _CALLS_SEEN = 256
 
 

@@ -1,4 +1,4 @@
-"""What a worker has in memory: the built target and its captured parts, with each module's questions."""
+"""A captured part: its modules, the distinct calls of each, and their digests."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ class PartCapture:
 
     @property
     def dynamic_shapes(self) -> Any:
-        """What the target says of the root's inputs."""
+        """The dynamic shapes that the target declares for the root's inputs."""
         return self.built.dynamic_shapes
 
     @property
     def prepare(self) -> Callable[[], AbstractContextManager[Any]]:
-        """What must surround every attempt."""
+        """A context manager for every attempt."""
         return self.built.prepare
 
     def module_at(self, fqn: str) -> torch.nn.Module:
@@ -67,7 +67,7 @@ class PartCapture:
 
 
 def capture_root_only(built: BuiltPart) -> PartCapture:
-    """The part with its own inputs, of whose submodules nothing is known; its forward is not run."""
+    """The part with the root's own inputs only; its forward is not run."""
     part = _new_capture(built)
     part.root = Call(built.args, built.kwargs)
     part.distinct[built.prefix] = [part.root]
@@ -101,7 +101,7 @@ def capture_part(built: BuiltPart, *, exporter: str, at_one_size: bool = False) 
 
 
 def complete_capture(part: PartCapture, *, exporter: str) -> PartCapture:
-    """The part after its forward has run at other sizes, too."""
+    """The part after a second forward pass, at other sizes."""
     calls, part.at_one_size = part.at_one_size, None
     if calls is None:
         return part
@@ -153,8 +153,8 @@ def _question(part: PartCapture, fqn: str, module: torch.nn.Module, call: Call, 
 
 
 def captured_fact(part: PartCapture, *, seconds: float) -> Captured:
-    """The part as the engine is told of it."""
-    kin, differing = _equivalence_groups(part)
+    """The part as it is sent to the engine."""
+    groups, differing = _equivalence_groups(part)
     modules = []
     for fqn, module in part.fqns.items():
         first = part.names[state_id(module)]
@@ -176,7 +176,7 @@ def captured_fact(part: PartCapture, *, seconds: float) -> Captured:
         prefix=part.prefix,
         seconds=round(seconds, 3),
         modules=tuple(modules),
-        groups=kin,
+        groups=groups,
         axes=dict(part.built.axes),
         notes=tuple(part.notes),
         at_one_size=part.at_one_size is not None,
@@ -184,30 +184,30 @@ def captured_fact(part: PartCapture, *, seconds: float) -> Captured:
 
 
 def _equivalence_groups(part: PartCapture) -> tuple[tuple[EquivalenceGroup, ...], dict[str, tuple[int, ...]]]:
-    """Groups of questions that are not equal but kin, each with the attributes whose values differ among them."""
-    groups: dict[str, dict[str, Question]] = {}
+    """Groups of questions that differ only in values of plain attributes, each with those attributes."""
+    by_group: dict[str, dict[str, Question]] = {}
     for questions in part.questions.values():
         for question in questions:
-            groups.setdefault(question.kin, {})[question.full] = question
-    kin, positions = [], {}
-    for name, members in groups.items():
+            by_group.setdefault(question.group, {})[question.full] = question
+    groups, positions = [], {}
+    for name, members in by_group.items():
         if len(members) < 2:
             continue
         columns = list(zip(*(question.scalars for question in members.values()), strict=True))
         places = tuple(i for i, column in enumerate(columns) if len({value for _, _, value in column}) > 1)
         positions[name] = places
-        kin.append(EquivalenceGroup(id=name, differing=tuple(columns[i][0][:2] for i in places)))
-    return tuple(kin), positions
+        groups.append(EquivalenceGroup(id=name, differing=tuple(columns[i][0][:2] for i in places)))
+    return tuple(groups), positions
 
 
 def _call_fact(part: PartCapture, fqn: str, index: int, differing: dict[str, tuple[int, ...]]) -> CallFact:
     call, question = part.distinct[fqn][index], part.questions[fqn][index]
     return CallFact(
         question=question.full,
-        group=question.kin,
+        group=question.group,
         times=call.times,
         inputs=input_facts(leaves_of(call.args, call.kwargs), call.axes),
-        marks=tuple(question.scalars[i][2] for i in differing.get(question.kin, ())),
+        marks=tuple(question.scalars[i][2] for i in differing.get(question.group, ())),
     )
 
 

@@ -1,6 +1,6 @@
-"""How a size of an output follows from the inputs' sizes, guessed from two captures; a guess is always right in both.
+"""How an output size follows from the input sizes, guessed from two captures. A guess holds in both.
 
-Law: a size that changed between the captures has a rule that gives both values, or there is none and we say so.
+A size that differs between the captures has a rule that gives both values, or there is none and `infer_size` is None.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class SizeRules:
 
 
 def infer_size(size: int, other: int, taken: Sequence[Sizes], others: Sequence[Sizes]) -> SizeRules | None:
-    """How `size`, in the other capture `other`, follows from what was taken; None where nothing explains it."""
+    """How `size` (in the other capture: `other`) follows from the inputs; None if no rule fits."""
     spots = dict(_input_sizes(taken, others))
     equal = tuple(SizeRule((spot,)) for spot, pair in spots.items() if pair == (size, other) and size > 1)
     if size == other:
@@ -68,7 +68,7 @@ def _input_sizes(taken: Sequence[Sizes], others: Sequence[Sizes]) -> Iterator[tu
 
 
 def _derived_rules(size: int, other: int, spots: dict[InputDim, tuple[int, int]]) -> Iterator[SizeRule]:
-    """Fractions and multiples, products of two, and differences, the likelier first."""
+    """Fractions and multiples, products of two, and differences, most likely first."""
     changing = {spot: pair for spot, pair in spots.items() if pair[0] != pair[1] and min(pair) > 0}
     for spot, (a, b) in changing.items():
         if size and other and a % size == 0 and a // size * other == b:

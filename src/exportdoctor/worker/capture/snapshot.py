@@ -1,4 +1,4 @@
-"""Copies of captured inputs: taken before the call, so that what the call does to them is not seen.
+"""Copies of captured inputs, made before the call, which may change them.
 
 Tensors keep shape, strides, dtype, device and aliasing. Real values are kept up to a budget; larger
 floating-point tensors are kept as fake ones, because an export needs their shapes alone.
@@ -12,7 +12,8 @@ from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+from exportdoctor.torch_internals.fake_tensors import is_fake, new_fake_mode
 
 # Shared, never copied: copying them would be wrong (modules, code) or pointless (immutable)
 _BY_REFERENCE = (
@@ -27,12 +28,12 @@ class CopyBudget:
     """How many bytes of real values one part's capture may keep."""
 
     left: int = 512 * 2**20
-    mode: FakeTensorMode = field(default_factory=lambda: FakeTensorMode(allow_non_fake_inputs=True))
+    mode: Any = field(default_factory=new_fake_mode)
     faked: int = 0
 
     def keep(self, tensor: torch.Tensor) -> torch.Tensor:
         """A copy of `tensor` that shares nothing with it."""
-        if isinstance(tensor, FakeTensor):
+        if is_fake(tensor):
             # another tensor object over the same storage, which holds no values that a call could change
             return _with_grad_of(tensor.detach(), tensor)
         size = tensor.numel() * tensor.element_size()
@@ -97,7 +98,7 @@ def _copy_object(value: Any, memo: dict[int, Any], budget: CopyBudget) -> Any:
     """Caches, ModelOutputs, dataclasses: a shallow copy whose attributes are then copied one by one."""
     try:
         copied = copy.copy(value)
-    except Exception:  # an object that cannot be copied is passed on as it is: export will say what it thinks of it
+    except Exception:  # an object that cannot be copied is used as it is; if that matters, the export fails
         return value
     memo[id(value)] = copied
     if isinstance(copied, dict):

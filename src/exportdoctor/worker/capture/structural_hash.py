@@ -1,4 +1,4 @@
-"""A canonical account of any Python value, for digests: by content where content says all, else by identity."""
+"""Digests of any Python value: of its content if that determines what an export sees, else of its identity."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, Modul
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
+
+from exportdoctor.torch_internals.fake_tensors import is_fake
 
 LOCAL = "~"
 _EXACT_ELEMENTS = 65_536
@@ -23,7 +24,7 @@ _TRANSPARENT = (object, dict, list, tuple, set, frozenset, int, str, float, bool
 
 @dataclass
 class StructuralHash:
-    """Words written down one after the other. `exact` tells of which tensors the values count.
+    """A digest of words that are written one after the other. `exact`: whether the values of a tensor count.
 
     `known` holds the digests of objects met before, by identity, and keeps them alive so that identities last.
     `owner` is the module whose attributes are described: a method bound to it is not a foreign object.
@@ -43,7 +44,7 @@ class StructuralHash:
         return hashlib.sha256("\x1e".join(self._words).encode(errors="replace")).hexdigest()[:16]
 
     def write(self, *words: object) -> None:
-        """Write words down."""
+        """Append words."""
         self._words.extend(map(str, words))
 
     def write_class(self, kind: type) -> None:
@@ -53,7 +54,7 @@ class StructuralHash:
             self.write_identity(kind)
 
     def write_identity(self, value: Any) -> None:
-        """Tell `value` apart from every other object of this process."""
+        """Make `value` differ from every other object of this process."""
         self.local = True
         self.write("identity", id(value))
 
@@ -63,7 +64,7 @@ class StructuralHash:
         self.write_class(type(tensor))
         self.write(tuple(tensor.shape), layout, tensor.dtype, tensor.device)
         self.write(tensor.requires_grad, tensor.is_conj(), tensor.is_neg())
-        if exact and not isinstance(tensor, FakeTensor) and tensor.device.type != "meta":
+        if exact and not is_fake(tensor) and tensor.device.type != "meta":
             content = _content(tensor)
             self.write_identity(tensor) if content is None else self.write(content)
 
@@ -86,7 +87,7 @@ class StructuralHash:
             self._write_compound(value)
 
     def _first_time(self, value: Any) -> bool:
-        """Number values by first appearance: sharing inside one account is part of it, and cycles end."""
+        """Numbers values by first appearance: sharing is part of the digest, and cycles end."""
         if id(value) in self._seen:
             self.write("again", self._seen[id(value)])
             return False
@@ -122,7 +123,7 @@ class StructuralHash:
                 self.write_value(item)
 
     def _write_state(self, value: Any) -> None:
-        """An object's own attributes; its identity too where it may hide more than they show."""
+        """An object's attributes; its identity as well if it may hold more than those."""
         if type(value) in _TRANSPARENT:
             return
         self.write_class(type(value))

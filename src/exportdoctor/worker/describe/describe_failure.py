@@ -1,4 +1,4 @@
-"""Turns an exception into a Failure: the only place that reads tracebacks, and it reads frames, never text.
+"""Turns an exception into a Failure, from the frames of its traceback and not from their text.
 
 Dynamo interprets the user's code instead of running it, so its frames are taken from its interpreter objects,
 which are found on the same traceback.
@@ -7,13 +7,13 @@ which are found on the same traceback.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import msgspec
 import torch
 
 from exportdoctor.core.failure.frames import is_our_file, is_user_file
 from exportdoctor.core.outcome import ExceptionFact, Failure, Frame, Stage
+from exportdoctor.torch_internals.dynamo_frames import interpreted_frame, is_interpreter, recorded_stack
 from exportdoctor.worker.describe.partial_graph import custom_ops, last_op
 from exportdoctor.worker.describe.python_frames import python_frame, segment, source_line, tracebacks
 
@@ -21,7 +21,7 @@ Names = Mapping[int, str]
 
 
 def describe_failure(error: BaseException, *, stage: Stage, names: Names) -> Failure:
-    """What `error` says. `names` maps `state_id(module)` to its FQN within the scanned part."""
+    """The failure that `error` is. `names` maps `state_id(module)` to its FQN within the scanned part."""
     chain = tuple(cause_chain(error))
     return Failure(
         stage=stage,
@@ -68,7 +68,7 @@ def _stack(chain: tuple[BaseException, ...], names: Names) -> Iterator[Frame]:
 def _with_recorded(stack: tuple[Frame, ...], chain: tuple[BaseException, ...]) -> tuple[Frame, ...]:
     """Dynamo shortens tracebacks, in strict mode to nothing, in the body of a higher-order op to the call of it.
 
-    Its own record of the user's stack then tells the rest; what it repeats of `stack` is left out.
+    Its own record of the user's stack has the rest; frames that are in `stack` already are left out.
     """
     known = {(frame.file, frame.line) for frame in stack if frame.user}
     for error in reversed(chain):
@@ -85,7 +85,7 @@ def _frames(error: BaseException, names: Names) -> Iterator[Frame]:
     for link in tracebacks(error):
         frame = link.tb_frame
         owner = frame.f_locals.get("self")
-        if not _is_dynamo_interpreter(owner):
+        if not is_interpreter(owner):
             module = names.get(state_id(owner)) if isinstance(owner, torch.nn.Module) else None
             yield python_frame(frame, link, module)
         elif id(owner) not in seen:
@@ -93,41 +93,24 @@ def _frames(error: BaseException, names: Names) -> Iterator[Frame]:
             yield _dynamo_frame(owner, names)
 
 
-def _is_dynamo_interpreter(owner: object) -> bool:
-    return all(hasattr(type(owner), name) or hasattr(owner, name) for name in ("symbolic_locals", "f_code", "lineno"))
-
-
-def _dynamo_frame(interpreter: Any, names: Names) -> Frame:
-    code = interpreter.f_code
-    line = interpreter.lineno if isinstance(interpreter.lineno, int) and interpreter.lineno > 0 else code.co_firstlineno
-    user = is_user_file(code.co_filename)
-    positions = getattr(getattr(interpreter, "current_instruction", None), "positions", None)
-    spot = (
-        (positions.lineno, positions.end_lineno, positions.col_offset, positions.end_col_offset) if positions else None
-    )
+def _dynamo_frame(interpreter: object, names: Names) -> Frame:
+    found = interpreted_frame(interpreter)
+    code, path = found.code, found.code.co_filename
+    user = is_user_file(path)
     return Frame(
-        file=code.co_filename,
-        line=line,
+        file=path,
+        line=found.line,
         function=getattr(code, "co_qualname", code.co_name),
-        source=source_line(code.co_filename, line),
-        module=_dynamo_module(interpreter, names),
+        source=source_line(path, found.line),
+        module=names.get(state_id(found.owner)) if isinstance(found.owner, torch.nn.Module) else None,
         user=user,
-        expression=segment(code.co_filename, spot) if user and spot else None,
+        expression=segment(path, found.positions) if user and found.positions else None,
     )
-
-
-def _dynamo_module(interpreter: Any, names: Names) -> str | None:
-    variable = interpreter.symbolic_locals.get("self")
-    value = getattr(variable, "value", None)
-    key = getattr(variable, "module_key", None)
-    if value is None and key is not None:
-        value = getattr(getattr(interpreter, "output", None), "nn_modules", {}).get(key)
-    return names.get(state_id(value)) if isinstance(value, torch.nn.Module) else None
 
 
 def _recorded_frames(error: BaseException) -> Iterator[Frame]:
-    """Dynamo's errors carry the user's stack as `real_stack` when their traceback was shortened."""
-    for entry in getattr(error, "real_stack", None) or ():
+    """The user's stack that dynamo's errors carry when their traceback was shortened."""
+    for entry in recorded_stack(error):
         line = entry.lineno or 0
         yield Frame(
             file=entry.filename,
@@ -141,5 +124,5 @@ def _recorded_frames(error: BaseException) -> Iterator[Frame]:
 def _message(error: BaseException) -> str:
     try:
         return str(error)
-    except Exception as broken:  # an exception whose __str__ raises is still a failure to be told
+    except Exception as broken:  # an exception whose __str__ raises is still a failure
         return f"<{type(error).__name__} whose message cannot be read: {type(broken).__name__}>"

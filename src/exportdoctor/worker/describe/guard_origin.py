@@ -1,4 +1,4 @@
-"""Where the guard was made that a declared dynamic dimension violates: torch tells when tracing is over, not where.
+"""Where the guard was made that a declared dynamic dimension violates: torch reports it after tracing, without a line.
 
 `ShapeGuard.sloc` holds torch's own frame and, outside of strict mode, no user frame; so guards are noted as they
 are made. A symbol is known by its sources (`L['x'].size()[0]`), which stand in the message, or by its `Dim`'s name.
@@ -6,19 +6,18 @@ are made. A symbol is known by its sources (`L['x'].size()[0]`), which stand in 
 
 from __future__ import annotations
 
-import functools
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import sympy  # type: ignore[import-untyped]
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from exportdoctor.core.failure.messages import statement
 from exportdoctor.core.outcome import Frame
+from exportdoctor.torch_internals.shape_env import before_each_guard, dim_names_by_source, sources_by_symbol
 from exportdoctor.worker.describe.symbol_origins import user_frame_of
 
 _KEPT = 20_000
@@ -28,7 +27,7 @@ _KEPT = 20_000
 class Guard:
     """One assumption of the tracer: `expr` holds. `target` is what a symbol was replaced by, where it was."""
 
-    env: ShapeEnv
+    env: Any
     expr: sympy.Basic
     frame: Frame | None
     symbol: sympy.Symbol | None = None
@@ -47,7 +46,7 @@ class GuardLog:
     made: list[Guard] = field(default_factory=list)
 
     def frame_of_violated(self, chain: tuple[BaseException, ...]) -> Frame | None:
-        """The user's line that made the guard that the innermost constraint violation of `chain` tells of."""
+        """The user's line that made the guard of the innermost constraint violation in `chain`."""
         statement = next((text for error in reversed(chain) if (text := _statement(error))), None)
         if statement is None:
             return None
@@ -62,36 +61,20 @@ class GuardLog:
 
 @contextmanager
 def record_guards() -> Iterator[GuardLog]:
-    """Note every guard and every replacement of a symbol that is made inside."""
-    guards = GuardLog()
-    hooks: dict[str, Callable[..., Guard]] = {"_log_guard": _from_guard, "_set_replacement": _from_replacement}
-    originals = {name: getattr(ShapeEnv, name) for name in hooks if hasattr(ShapeEnv, name)}
-    for name, original in originals.items():
-        setattr(ShapeEnv, name, _record_before(original, hooks[name], guards))
-    try:
-        yield guards
-    finally:
-        for name, original in originals.items():
-            setattr(ShapeEnv, name, original)
+    """Record every guard and every replacement of a symbol that is made inside, up to 20,000."""
+    log = GuardLog()
 
+    def on_guard(env: Any, expression: sympy.Basic) -> None:
+        if len(log.made) < _KEPT:
+            log.made.append(Guard(env, expression, user_frame_of(sys._getframe(1))))
 
-def _record_before(original: Callable[..., Any], note: Callable[..., Guard], guards: GuardLog) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def make(self: ShapeEnv, *args: Any, **kwargs: Any) -> Any:
-        if len(guards.made) < _KEPT:
-            guards.made.append(note(self, *args))
-        return original(self, *args, **kwargs)
+    def on_replacement(env: Any, symbol: sympy.Symbol, target: sympy.Basic) -> None:
+        if len(log.made) < _KEPT:
+            equal = sympy.Eq(symbol, target, evaluate=False)
+            log.made.append(Guard(env, equal, user_frame_of(sys._getframe(1)), symbol=symbol, target=target))
 
-    return make
-
-
-def _from_guard(env: ShapeEnv, prefix: str, expr: sympy.Basic, *_: Any) -> Guard:
-    return Guard(env, expr, user_frame_of(sys._getframe(2)))
-
-
-def _from_replacement(env: ShapeEnv, symbol: sympy.Symbol, target: sympy.Basic, *_: Any) -> Guard:
-    equal = sympy.Eq(symbol, target, evaluate=False)
-    return Guard(env, equal, user_frame_of(sys._getframe(2)), symbol=symbol, target=target)
+    with before_each_guard(on_guard, on_replacement):
+        yield log
 
 
 def _statement(error: BaseException) -> str | None:
@@ -100,15 +83,13 @@ def _statement(error: BaseException) -> str | None:
     return statement(text) if violated else None
 
 
-def _symbols_in(env: ShapeEnv, statement: str) -> list[sympy.Basic]:
+def _symbols_in(env: Any, statement: str) -> list[sympy.Basic]:
     """The symbols whose dimension the message names."""
-    names: dict[str, str] = getattr(env, "source_name_to_debug_name", {})
+    dims = dim_names_by_source(env)
     found: list[sympy.Basic] = []
-    for symbol, sources in env.var_to_sources.items():
-        for source in sources:
-            # a method in torch 2.8, a property later
-            name = source.name() if callable(source.name) else source.name
-            dim = names.get(name)
+    for symbol, sources in sources_by_symbol(env).items():
+        for name in sources:
+            dim = dims.get(name)
             if name in statement or (dim and re.search(rf"\b{re.escape(dim)}\b", statement)):
                 found.append(symbol)
                 break
@@ -127,12 +108,12 @@ def _to_blame(guards: list[Guard], mentioned: list[sympy.Basic], statement: str)
     return tied or quoted or (about[0] if about else None)
 
 
-def _only_one(guards: list[Guard], env: ShapeEnv, statement: str) -> Guard | None:
+def _only_one(guards: list[Guard], env: Any, statement: str) -> Guard | None:
     """The guard to blame where the message names its dimensions in another way than their sources, and one alone fits.
 
     Strict mode (torch 2.13) traces `L['flat_args'][0]` and puts the parameter's name in the message.
     """
-    found = [one for symbol in env.var_to_sources if (one := _to_blame(guards, [symbol], statement)) is not None]
+    found = [one for symbol in sources_by_symbol(env) if (one := _to_blame(guards, [symbol], statement)) is not None]
     return found[0] if len({guard.frame for guard in found}) == 1 else None
 
 

@@ -11,13 +11,13 @@ from types import FrameType
 from typing import Any
 
 import torch
-from torch.fx.experimental.proxy_tensor import get_proxy_slot
 
+from exportdoctor.torch_internals.tracer_frames import is_tracer_of, node_of
 from exportdoctor.worker.describe.python_frames import is_user_frame, tracebacks
 
 
 def user_names(chain: tuple[BaseException, ...], graph: torch.fx.Graph) -> dict[torch.fx.Node, str]:
-    """Node -> name; the innermost frame's name counts. Nodes that nobody has named are left out."""
+    """Node -> name; the innermost frame's name counts. Nodes without a name are left out."""
     names: dict[torch.fx.Node, str] = {}
     for error in chain:
         frames = [link.tb_frame for link in tracebacks(error)]
@@ -39,11 +39,7 @@ def nodes_of_tensors(values: Any, chain: tuple[BaseException, ...], graph: torch
 
 
 def _tracer(frames: list[FrameType], graph: torch.fx.Graph) -> Any:
-    return next((one for frame in frames if _traces(one := frame.f_locals.get("self"), graph)), None)
-
-
-def _traces(value: Any, graph: torch.fx.Graph) -> bool:
-    return getattr(value, "graph", None) is graph and hasattr(value, "tensor_tracker")
+    return next((one for frame in frames if is_tracer_of(one := frame.f_locals.get("self"), graph)), None)
 
 
 def _variables(frame: FrameType) -> Iterator[tuple[str, torch.Tensor]]:
@@ -61,19 +57,8 @@ def _state(frames: list[FrameType]) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _node(tensor: torch.Tensor, tracer: Any) -> torch.fx.Node | None:
-    if tracer is None:
-        return None
     try:
-        slot = get_proxy_slot(_unwrap(tensor), tracer, None)
-    except Exception:  # a private function of torch: without it the values keep the tracer's names
+        node: torch.fx.Node | None = node_of(tensor, tracer)
+    except Exception:  # names are an extra: without them the values keep the tracer's
         return None
-    node = getattr(getattr(slot, "proxy", None), "node", None)
-    return node if isinstance(node, torch.fx.Node) else None
-
-
-def _unwrap(tensor: torch.Tensor) -> torch.Tensor:
-    """What functorch's transforms wrap, at whatever depth."""
-    functorch = torch._C._functorch
-    while functorch.is_functorch_wrapped_tensor(tensor):
-        tensor = functorch.get_unwrapped(tensor)
-    return tensor
+    return node

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 
 from exportdoctor.core.outcome import OpFact
+from exportdoctor.torch_internals.dynamo_frames import interpreted_graph, partial_code
+from exportdoctor.torch_internals.tracer_frames import dispatched_op, is_operator, leaked_constant, traced_graph
 from exportdoctor.worker.describe.python_frames import tracebacks
 
 _GRAPH_LIMIT = 200_000
@@ -16,9 +18,8 @@ _GRAPH_LIMIT = 200_000
 def partial_graph(chain: tuple[BaseException, ...]) -> str:
     """The traced part as torch prints it, its last 200,000 characters at most; empty where none was traced."""
     for error in chain:
-        text = getattr(error, "partial_fx_graph", None)
-        if isinstance(text, str) and text.strip():
-            return text.strip()[-_GRAPH_LIMIT:]
+        if text := partial_code(error):
+            return text[-_GRAPH_LIMIT:]
     for graph in traced_graphs(chain):
         return str(graph)[-_GRAPH_LIMIT:]
     return ""
@@ -28,7 +29,7 @@ def traced_graphs(chain: tuple[BaseException, ...]) -> Iterator[torch.fx.Graph]:
     """The graphs of the tracers on the tracebacks, innermost first."""
     for error in chain:
         for link in reversed(tuple(tracebacks(error))):
-            graph = _graph_in(link.tb_frame.f_locals)
+            graph = traced_graph(link.tb_frame)
             if isinstance(graph, torch.fx.Graph) and len(graph.nodes):
                 yield graph
 
@@ -46,16 +47,9 @@ def dynamo_graphs(chain: tuple[BaseException, ...]) -> Iterator[torch.fx.Graph]:
     """The graphs of dynamo's interpreters on the tracebacks, innermost first: of torch functions, not operators."""
     for error in chain:
         for link in reversed(tuple(tracebacks(error))):
-            graph = getattr(getattr(link.tb_frame.f_locals.get("self"), "output", None), "graph", None)
+            graph = interpreted_graph(link.tb_frame.f_locals.get("self"))
             if isinstance(graph, torch.fx.Graph) and len(graph.nodes):
                 yield graph
-
-
-def _graph_in(local: dict[str, Any]) -> Any:
-    """A tracer keeps its graph as `self.graph`; export's last steps keep the traced program as `export_artifact`."""
-    artifact = local.get("export_artifact")
-    module = getattr(getattr(artifact, "aten", None), "gm", None)
-    return getattr(local.get("self"), "graph", None) if module is None else module.graph
 
 
 def last_op(chain: tuple[BaseException, ...]) -> OpFact | None:
@@ -66,7 +60,7 @@ def last_op(chain: tuple[BaseException, ...]) -> OpFact | None:
             return raised
     for graph in traced_graphs(chain):
         for node in reversed(graph.nodes):
-            if node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload):
+            if node.op == "call_function" and is_operator(node.target):
                 return OpFact(name=str(node.target), arguments=tuple(map(format_value, node.args)))
     return None
 
@@ -83,7 +77,7 @@ def custom_ops(chain: tuple[BaseException, ...]) -> tuple[str, ...] | None:
     for graph in graphs:
         for node in graph.nodes:
             target = node.target
-            if isinstance(target, torch._ops.OpOverload) and target.namespace not in _TORCH_NAMESPACES:
+            if is_operator(target) and target.namespace not in _TORCH_NAMESPACES:
                 found[str(target)] = None
     return tuple(found) if graphs else None
 
@@ -93,7 +87,7 @@ def _op_on_leaked_constant(error: BaseException) -> OpFact | None:
     return None if node is None else OpFact(name=str(node.target), arguments=tuple(map(format_value, node.args)))
 
 
-def raising_op(chain: tuple[BaseException, ...]) -> tuple[torch._ops.OpOverload, tuple[Any, ...]] | None:
+def raising_op(chain: tuple[BaseException, ...]) -> tuple[Any, tuple[Any, ...]] | None:
     """The operator that was being dispatched when an exception of the chain rose, with its arguments."""
     return next((found for error in chain if (found := _dispatched_op(error)) is not None), None)
 
@@ -105,16 +99,10 @@ def _op_on_the_stack(error: BaseException) -> OpFact | None:
     )
 
 
-def _dispatched_op(error: BaseException) -> tuple[torch._ops.OpOverload, tuple[Any, ...]] | None:
-    """Fake and proxy dispatch keep the operator in a local named `func`, its arguments in `args`."""
-    found = None
-    for link in tracebacks(error):
-        local = link.tb_frame.f_locals
-        func = local.get("func")
-        if isinstance(func, torch._ops.OpOverload):
-            arguments = local.get("args", ())
-            found = (func, arguments if isinstance(arguments, tuple) else ())
-    return found
+def _dispatched_op(error: BaseException) -> tuple[Any, tuple[Any, ...]] | None:
+    """The innermost operator that fake or proxy dispatch was at."""
+    found = [op for link in tracebacks(error) if (op := dispatched_op(link.tb_frame)) is not None]
+    return found[-1] if found else None
 
 
 def value_of(node: torch.fx.Node) -> Any:
@@ -136,10 +124,9 @@ def format_value(value: Any) -> str:
 def leaked_constant_user(error: BaseException) -> torch.fx.Node | None:
     """The node that writes into the leaked constant, else the first that reads it; None for any other error."""
     for link in tracebacks(error):
-        local = link.tb_frame.f_locals
-        name, artifact = local.get("const"), local.get("export_artifact")
-        if isinstance(name, str) and artifact is not None:
-            calls = list(_operators_on(name, artifact.aten))
+        found = leaked_constant(link.tb_frame)
+        if found is not None:
+            calls = list(_operators_on(*found))
             writers = [node for node in calls if node.target._schema.is_mutable]  # type: ignore[union-attr]
             return next(iter(writers or calls), None)
     return None
@@ -154,5 +141,5 @@ def _operators_on(name: str, program: Any) -> Iterator[torch.fx.Node]:
             reached.add(node)
         elif reached.intersection(node.all_input_nodes):
             reached.add(node)
-            if isinstance(node.target, torch._ops.OpOverload):
+            if is_operator(node.target):
                 yield node

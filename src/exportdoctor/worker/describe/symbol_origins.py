@@ -1,53 +1,46 @@
-"""Where the unbacked symbols of a failure were born: noted as they are made, because torch forgets it.
+"""Where the unbacked symbols of a failure were created: recorded while torch creates them, because it forgets it.
 
 `ShapeEnv.var_to_stack` is meant for this but is empty in torch 2.13 outside of its extended debugging.
 """
 
 from __future__ import annotations
 
-import functools
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import Any
-
-import torch
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from exportdoctor.core.failure.frames import OUR_FOLDER, is_user_file
 from exportdoctor.core.outcome import Frame, SymbolOrigin
+from exportdoctor.torch_internals.dynamo_frames import current_stack
+from exportdoctor.torch_internals.shape_env import after_each_new_symbol, symbols_of_condition
+from exportdoctor.torch_internals.tracer_frames import dispatched_op
 from exportdoctor.worker.describe.python_frames import is_user_frame, source_line
 
-_MAKERS = ("create_unbacked_symint", "create_unbacked_symfloat", "create_unbacked_symbool")
 _KEPT = 10_000
 _ATTEMPT = OUR_FOLDER + os.path.join("worker", "attempt", "export_attempt.py")
 
 
 @dataclass
 class SymbolOrigins:
-    """The births of one attempt, by symbol; where two tracings name the same symbol, the later one counts."""
+    """The symbols of one attempt; where two tracings create a symbol of the same name, the later one counts."""
 
-    births: dict[str, SymbolOrigin] = field(default_factory=dict)
+    by_symbol: dict[str, SymbolOrigin] = field(default_factory=dict)
 
     def of(self, chain: tuple[BaseException, ...]) -> tuple[SymbolOrigin, ...]:
-        """The births of the symbols in the condition that could not be decided."""
-        return tuple(self.births[name] for name in undecided_symbols(chain) if name in self.births)
+        """The origins of the symbols in the condition that could not be decided."""
+        return tuple(self.by_symbol[name] for name in undecided_symbols(chain) if name in self.by_symbol)
 
 
 def undecided_symbols(chain: tuple[BaseException, ...]) -> tuple[str, ...]:
-    """The symbols in the condition that could not be decided (`GuardOnDataDependentSymNode.cond`).
+    """The symbols in the condition that could not be decided.
 
     Dynamo raises an error of its own while it handles that one, which is then no cause but a context.
     """
-    names = {
-        str(symbol)
-        for error in (chain[:1] and (*chain, *_contexts(chain[-1])))
-        for symbol in getattr(getattr(error, "cond", None), "free_symbols", ())
-    }
-    return tuple(sorted(names, key=_by_number))
+    errors = (*chain, *_contexts(chain[-1])) if chain else ()
+    return tuple(sorted(symbols_of_condition(errors), key=_by_number))
 
 
 def _contexts(error: BaseException) -> Iterator[BaseException]:
@@ -61,49 +54,24 @@ def _contexts(error: BaseException) -> Iterator[BaseException]:
 
 @contextmanager
 def record_symbol_origins() -> Iterator[SymbolOrigins]:
-    """Note every unbacked symbol that is made inside."""
-    registry = SymbolOrigins()
-    originals = {name: getattr(ShapeEnv, name) for name in _MAKERS if hasattr(ShapeEnv, name)}
-    for name, original in originals.items():
-        setattr(ShapeEnv, name, _record_symbols(original, registry))
-    try:
-        yield registry
-    finally:
-        for name, original in originals.items():
-            setattr(ShapeEnv, name, original)
+    """Record every unbacked symbol that is created inside, up to 10,000."""
+    found = SymbolOrigins()
 
+    def record(symbol: str) -> None:
+        if len(found.by_symbol) < _KEPT:
+            found.by_symbol[symbol] = _symbol_origin(symbol, sys._getframe(1))
 
-def _record_symbols(original: Callable[..., Any], registry: SymbolOrigins) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def make(self: ShapeEnv, *args: Any, **kwargs: Any) -> Any:
-        made = original(self, *args, **kwargs)
-        if len(registry.births) < _KEPT:
-            # a SymBool is the expression Eq(u0, 1); the others are the symbol itself
-            for symbol in made.node.expr.free_symbols:
-                registry.births[str(symbol)] = _symbol_origin(str(symbol), sys._getframe(1))
-        return made
-
-    return make
+    with after_each_new_symbol(record):
+        yield found
 
 
 def _symbol_origin(symbol: str, frame: FrameType | None) -> SymbolOrigin:
-    operator = next(
-        (
-            str(found.f_locals["func"])
-            for found in frames_below_attempt(frame)
-            if _is_operator(found.f_locals.get("func"))
-        ),
-        None,
-    )
-    return SymbolOrigin(symbol=symbol, op=operator, frame=user_frame_of(frame))
-
-
-def _is_operator(value: object) -> bool:
-    return isinstance(value, torch._ops.OpOverload)
+    ops = (str(found[0]) for one in frames_below_attempt(frame) if (found := dispatched_op(one)) is not None)
+    return SymbolOrigin(symbol=symbol, op=next(ops, None), frame=user_frame_of(frame))
 
 
 def frames_below_attempt(frame: FrameType | None) -> Iterator[FrameType]:
-    """This frame and its callers up to the innermost of the user's, or to the attempt: who asked for it is no part."""
+    """This frame and its callers, up to the innermost of the user's or to the attempt itself."""
     while frame is not None and frame.f_code.co_filename != _ATTEMPT:
         yield frame
         if is_user_frame(frame):
@@ -112,7 +80,7 @@ def frames_below_attempt(frame: FrameType | None) -> Iterator[FrameType]:
 
 
 def user_frame_of(frame: FrameType | None) -> Frame | None:
-    """The innermost of the user's frames that this one runs for; in strict mode what dynamo notes of it."""
+    """The innermost of the user's frames that this one runs for; in strict mode from dynamo's record of them."""
     for found in frames_below_attempt(frame):
         if is_user_frame(found):
             code = found.f_code
@@ -124,11 +92,8 @@ def user_frame_of(frame: FrameType | None) -> Frame | None:
 
 
 def _dynamo_frame() -> Frame | None:
-    """Dynamo's own record of the user's stack, while it interprets."""
-    context = torch._guards.TracingContext.try_get()
-    if context is None:
-        return None
-    for entry in reversed(torch._guards.TracingContext.extract_stack()):
+    """The innermost of the user's lines in dynamo's own record, while it interprets."""
+    for entry in current_stack():
         if is_user_file(entry.filename):
             line = entry.lineno or 0
             source = source_line(entry.filename, line)

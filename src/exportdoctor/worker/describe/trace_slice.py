@@ -18,6 +18,8 @@ from exportdoctor.core.exporters import EXPORTERS
 from exportdoctor.core.failure.frames import is_user_file
 from exportdoctor.core.graph_slice import GraphSlice, SliceNode
 from exportdoctor.core.outcome import Frame, SymbolOrigin
+from exportdoctor.torch_internals.shape_env import symbols_in
+from exportdoctor.torch_internals.tracer_frames import is_operator
 from exportdoctor.worker.describe.node_names import nodes_of_tensors, user_names
 from exportdoctor.worker.describe.partial_graph import (
     dynamo_graphs,
@@ -37,15 +39,15 @@ Chain = tuple[BaseException, ...]
 SliceOrReason = tuple[GraphSlice | None, str]
 
 
-def slice_trace(chain: Chain, births: Iterable[SymbolOrigin], *, exporter: str) -> SliceOrReason:
+def slice_trace(chain: Chain, origins: Iterable[SymbolOrigin], *, exporter: str) -> SliceOrReason:
     """The slice of at most 40 nodes, or None and why there is none. Never raises: it is an extra."""
     try:
-        return _slice(chain, births, exporter)
+        return _slice(chain, origins, exporter)
     except Exception as error:
         return None, f"the traced graph cannot be read: {type(error).__name__}: {error}"[:300]
 
 
-def _slice(chain: Chain, births: Iterable[SymbolOrigin], exporter: str) -> SliceOrReason:
+def _slice(chain: Chain, origins: Iterable[SymbolOrigin], exporter: str) -> SliceOrReason:
     if not EXPORTERS[exporter].has_partial_graph:
         return None, "the legacy tracer throws its graph away when it fails"
     graphs = list(dict.fromkeys((*traced_graphs(chain), *dynamo_graphs(chain))))
@@ -55,7 +57,7 @@ def _slice(chain: Chain, births: Iterable[SymbolOrigin], exporter: str) -> Slice
         targets = list(dict.fromkeys(_targets(graph, chain)))
         if targets:
             return _graph_slice(
-                to_networkx(graph), targets, user_names(chain, graph), {b.symbol: b.frame for b in births}
+                to_networkx(graph), targets, user_names(chain, graph), {b.symbol: b.frame for b in origins}
             ), ""
     return None, "the failure is about no value of the traced graph"
 
@@ -104,8 +106,7 @@ def _symbols(node: torch.fx.Node) -> frozenset[str]:
     for leaf in torch.utils._pytree.tree_leaves(value_of(node)):
         sizes = leaf.shape if isinstance(leaf, torch.Tensor) else (leaf,)
         for size in sizes:
-            expression = getattr(getattr(size, "node", None), "expr", None)
-            found.update(map(str, getattr(expression, "free_symbols", ())))
+            found.update(symbols_in(size))
     return frozenset(found)
 
 
@@ -113,23 +114,23 @@ def _graph_slice(
     graph: nx.DiGraph,
     targets: list[torch.fx.Node],
     labels: Mapping[torch.fx.Node, str],
-    born: Mapping[str, Frame | None],
+    created_at: Mapping[str, Frame | None],
 ) -> GraphSlice:
     ancestors = set(targets).union(*(nx.ancestors(graph, target) for target in targets))
     kept = set(nearest(graph, targets, _NODES))
     nodes = [node for node in graph.nodes if node in kept]
     index = {node: number for number, node in enumerate(nodes)}
     return GraphSlice(
-        nodes=tuple(_node(node, labels.get(node, ""), born) for node in nodes),
+        nodes=tuple(_node(node, labels.get(node, ""), created_at) for node in nodes),
         edges=tuple((index[a], index[b]) for a, b in graph.subgraph(kept).edges),
         targets=tuple(sorted(index[target] for target in targets)),
         left_out=len(ancestors) - len(kept),
     )
 
 
-def _node(node: torch.fx.Node, label: str, born: Mapping[str, Frame | None]) -> SliceNode:
+def _node(node: torch.fx.Node, label: str, created_at: Mapping[str, Frame | None]) -> SliceNode:
     made = {str(symbol) for symbol in node.meta.get("unbacked_bindings") or ()}
-    frame = next((frame for symbol in sorted(made) if (frame := born.get(symbol)) is not None), None)
+    frame = next((frame for symbol in sorted(made) if (frame := created_at.get(symbol)) is not None), None)
     file, line = (frame.file, frame.line) if frame is not None else _place(node)
     value = value_of(node)
     return SliceNode(
@@ -144,7 +145,7 @@ def _node(node: torch.fx.Node, label: str, born: Mapping[str, Frame | None]) -> 
 
 
 def _target_name(target: Any) -> str:
-    if isinstance(target, (str, torch._ops.OpOverload)):
+    if isinstance(target, str) or is_operator(target):
         return str(target)
     return getattr(target, "__name__", None) or str(target)
 

@@ -44,7 +44,7 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True, kw_only=True)
 class PartPiece:
-    """One part that becomes one file. `suffix` tells the files of a pair apart."""
+    """One part that becomes one file. `suffix` distinguishes the files of a pair."""
 
     part: BuiltPart
     suffix: str = ""
@@ -186,7 +186,7 @@ def _answer(order: ExportRequest, tell: Callable[[ExportReply], None]) -> Export
     except OSError as error:
         return _disk(error)
     except torch.cuda.OutOfMemoryError as error:
-        return Refused(message=f"The GPU's memory is full: {first_line(error)}", hint="Use --device cpu")
+        return Refused(message=f"GPU out of memory: {first_line(error)}", hint="Use --device cpu")
     except Exception as error:
         traceback.print_exc()
         return Refused.from_error(error)

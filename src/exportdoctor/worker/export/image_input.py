@@ -1,4 +1,4 @@
-"""An image encoder that takes a plain image: patches, positions and windows are made inside of the graph.
+"""An image encoder that takes a plain image: patches, positions and windows are computed inside the graph.
 
 The closed forms here hold for an encoder whose patches come in merged blocks, row by row, with square windows over the
 blocks. That they are this encoder's is checked against what it makes itself, on several grids, before they are used.
@@ -111,7 +111,7 @@ def with_image_input(part: BuiltPart, plan: Plan) -> BuiltPart:
     encoder = part.module
     if not takes_grid(encoder) or not hasattr(getattr(encoder, "config", None), "spatial_merge_size"):
         raise UsageError(
-            f"The part {part.name} takes no grid of patches, or none from outside: it cannot be given a plain image",
+            f"Part {part.name} takes no image grid as an input, so it cannot take a plain image",
             hint="Use --image-input with --part vision, on transformers 5",
         )
     module = PlainImage(encoder).eval()
@@ -142,7 +142,7 @@ def _check(module: PlainImage) -> None:
         wrong = [name for name, value in wanted.items() if name not in made or not _equal(made[name], value)]
         if wrong:
             raise UsageError(
-                f"This encoder makes {', '.join(wrong)} of its grid in a way that is not known here",
+                f"This encoder computes {', '.join(wrong)} from its grid in an unknown way",
                 hint="Export it with patches and grid, without --image-input",
             )
 

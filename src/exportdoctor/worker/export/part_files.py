@@ -1,4 +1,4 @@
-"""One part made into one file, loaded again and run: the stages of a handover, each failure with its place.
+"""Exports one part to a file, loads it again and runs it; a failure of any stage has the node and line it came from.
 
 Eager ran before the shims were applied; the files run while they hold, for a program that takes a registered cache
 needs the registration.
@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils._pytree import BUILTIN_TYPES
 
 from exportdoctor.core.outcome import Agreement
 from exportdoctor.core.protocol.export import ExportedFile, ExportRequest, PrecisionLoss, StageFailure
 from exportdoctor.shims import ExportCall, Inputs, Shim, apply_shims, call_for_part, export_program
 from exportdoctor.targets import BuiltPart
+from exportdoctor.torch_internals.pytree_registry import inputs_in_traced_order, is_builtin_class
 from exportdoctor.worker.describe.describe_failure import state_id
 from exportdoctor.worker.prove.compare_outputs import compare_outputs, failed_run, tensors_in
 from exportdoctor.worker.prove.input_set import InputSet
@@ -29,7 +29,6 @@ from exportdoctor.worker.translate.onnx_first_difference import first_difference
 from exportdoctor.worker.translate.onnx_program import (
     check_model,
     flat_inputs,
-    leaves_of_program,
     name_values,
     save_model,
     translate,
@@ -99,7 +98,7 @@ def export_part_files(job: PartJob) -> PartExport:
             _compare(job, made, call)
             if job.find_losses:
                 job.doing("looking for where precision is lost")
-                made.losses = losses_of(program, leaves_of_program(program, call.args, call.kwargs))
+                made.losses = losses_of(program, inputs_in_traced_order(program, call.args, call.kwargs))
         except StageStopped as failure:
             made.trouble = failure.found
     return made
@@ -147,7 +146,7 @@ def modules_of_classes(program: Any) -> tuple[str, ...]:
     kinds: set[Any] = set()
 
     def visit(spec: Any) -> None:
-        if isinstance(spec.type, type) and spec.type not in BUILTIN_TYPES:
+        if isinstance(spec.type, type) and not is_builtin_class(spec.type):
             kinds.add(spec.type)
         for child in spec.children() if hasattr(spec, "children") else spec.children_specs:  # torch before 2.9
             visit(child)
@@ -199,7 +198,7 @@ def _add_split(job: PartJob, made: PartExport, path: Path, program: Any) -> None
 
 
 def _plainer(at: str, error: Exception, path: Path, program: Any, example: Any, job: PartJob) -> StageFailure:
-    """The failure as it is without ONNX Runtime's optimisations: they fuse nodes, whose names say little."""
+    """The failure without ONNX Runtime's optimisations: fused nodes have names of no use."""
     if at not in ("load", "run"):
         return describe_stage_failure(at, error, prefix=job.part.prefix, model=path)
     stage = "load"
@@ -248,7 +247,7 @@ def _is_disk(error: Exception) -> bool:
 
 
 _DISK_WORDS = ("No space left", "failed writing file", "File too large", "unexpected pos", "iostream error")
-"""What torch's archive writer says of a disk that is full: most often only that it stands elsewhere than it should."""
+"""Messages of torch's archive writer on a full disk; most often it only reports an unexpected position."""
 
 
 def _join(prefix: str, path: str) -> str:

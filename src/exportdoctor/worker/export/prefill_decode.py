@@ -24,7 +24,7 @@ Step = Callable[[dict[str, Any]], list[torch.Tensor]]
 def prefill_decode_pair(part: BuiltPart, built: Built) -> tuple[BuiltPart, BuiltPart]:
     """The part with its cache returned, and the part `decode`. Raises UsageError where there is no such pair."""
     if "use_cache" not in part.kwargs or "decode" not in built.makers:
-        raise UsageError(f"Part {part.name} has no cache that could be returned", hint="Leave out --with-cache")
+        raise UsageError(f"Part {part.name} returns no cache", hint="Leave out --with-cache")
     prefill = dataclasses.replace(
         part,
         name="prefill",

@@ -1,4 +1,4 @@
-"""Compares what a program computed with what eager computed."""
+"""Compares the outputs of a program with those of eager, element by element."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from exportdoctor.core.outcome import Agreement
 from exportdoctor.worker.prove.allowed_error import RELATIVE, SMALLEST_SCALE, allowed_error, is_fill_value
 
 LARGEST = sys.float_info.max
-"""Stands for infinity, which JSON cannot say."""
+"""In place of infinity, which JSON does not have."""
 
 _SMALL = 1e-3
-"""Elements below this share of the largest have no relative difference worth telling."""
+"""Elements below this share of the largest are left out of the relative difference."""
 
 
 def tensors_in(value: Any) -> list[torch.Tensor]:
@@ -26,7 +26,7 @@ def tensors_in(value: Any) -> list[torch.Tensor]:
 
 
 def compare_outputs(title: str, answers: Sequence[Any], wanted: Sequence[Any]) -> Agreement:
-    """Leaf by leaf; told is the tensor that fits worst. A leaf that is no tensor must be equal."""
+    """The agreement of the tensor that fits worst. Leaves that are no tensors must be equal."""
     if len(answers) != len(wanted):
         return Agreement(inputs=title, trouble=f"{len(answers)} outputs, and eager gives {len(wanted)}")
     found = []

@@ -1,4 +1,4 @@
-"""The input sets that a cure must pass: the example, twice in a row; other sizes; other values; a padded batch."""
+"""The input sets on which shims must give eager's numbers: the example, other sizes and values, a padded batch."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _map_tensors(value: Any, visit: Callable[[torch.Tensor], torch.Tensor]) -> A
 
 
 def _redraw(leaf: torch.Tensor) -> torch.Tensor:
-    """A floating tensor drawn anew, with its own mean and spread; any other as it is."""
+    """A floating tensor with new random values of its own mean and spread; any other as it is."""
     if not leaf.is_floating_point() or not bool(leaf.isfinite().all()):
         return leaf
     values = torch.randn(leaf.shape, generator=torch.Generator().manual_seed(_SEED))

@@ -27,7 +27,7 @@ class InputSet:
 
     @property
     def wanted(self) -> list[torch.Tensor]:
-        """The tensors of eager's first output. To be asked while the shims hold: one may let torch take it apart."""
+        """The tensors of eager's first output. Read it while the shims are active: one may register its class."""
         return tensors_in(self.outputs[0])
 
 

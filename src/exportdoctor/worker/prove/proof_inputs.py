@@ -1,4 +1,4 @@
-"""The input sets on which a file is proved: the example, other sizes, a padded batch. Eager accepts each of them."""
+"""The input sets on which a file is verified: the example, other sizes, a padded batch; eager accepts each."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Any
 
 import msgspec
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_flatten, tree_map
 
 from exportdoctor.core.target import TargetRef
@@ -16,6 +15,7 @@ from exportdoctor.targets.built import Inputs
 from exportdoctor.targets.eager import run_once, runs_in_eager
 from exportdoctor.targets.image_sizes import image_unit
 from exportdoctor.targets.other_sizes import other_sizes, same_shapes
+from exportdoctor.torch_internals.fake_tensors import is_fake
 from exportdoctor.worker.prove.input_set import InputSet, pad_batch, padding_in
 
 _SEED = 41
@@ -48,9 +48,9 @@ def _with_answer(part: BuiltPart, inputs: Inputs, example: Inputs) -> InputSet:
 def sizes_title(part: BuiltPart, inputs: Inputs) -> str:
     """The sizes of the dynamic axes by name, `batch 2, sequence 13`; without any, the shapes of the inputs."""
     found = {axis: size for axis, places in part.axes.items() if (size := _size_at(places[0], inputs)) is not None}
-    told = {axis: size for axis, size in found.items() if not is_derived(axis)}
-    if told:
-        return ", ".join(f"{axis} {size}" for axis, size in told.items())
+    named = {axis: size for axis, size in found.items() if not is_derived(axis)}
+    if named:
+        return ", ".join(f"{axis} {size}" for axis, size in named.items())
     shapes = [tuple(leaf.shape) for leaf in tree_flatten(inputs)[0] if isinstance(leaf, torch.Tensor)]
     return ", ".join(" x ".join(map(str, shape)) or "scalar" for shape in shapes[:4])
 
@@ -96,7 +96,7 @@ def _with_values(inputs: Inputs, part: BuiltPart) -> Inputs:
     device = next((leaf.device for leaf in tree_flatten(part.kwargs)[0] if isinstance(leaf, torch.Tensor)), None)
 
     def draw(leaf: Any) -> Any:
-        if isinstance(leaf, FakeTensor):
+        if is_fake(leaf):
             leaf = torch.randn(leaf.shape, generator=generator).to(leaf.dtype)
         return leaf.to(device) if isinstance(leaf, torch.Tensor) and device is not None else leaf
 

@@ -8,7 +8,8 @@ import math
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
+
+from exportdoctor.torch_internals.fake_tensors import is_fake
 
 PLAIN = (type(None), bool, int, str, bytes)
 _EXACT = 64
@@ -33,7 +34,7 @@ def tensor_code(tensor: torch.Tensor) -> str:
     """A tensor of the same shape and dtype: exact where it holds a few known integers, else ones."""
     if tensor.layout != torch.strided:
         return f"torch.ones({_shape(tensor)}).to_sparse()"
-    known = not isinstance(tensor, FakeTensor) and tensor.device.type != "meta"
+    known = not is_fake(tensor) and tensor.device.type != "meta"
     dtype = "" if tensor.dtype == torch.float32 else f", dtype={tensor.dtype}"
     if known and not tensor.is_floating_point() and not tensor.is_complex() and tensor.numel() <= _EXACT:
         values = tensor.tolist()

@@ -15,9 +15,10 @@ from typing import Any
 import msgspec
 import torch
 
-from exportdoctor.core.failure.frames import frames_in_text, is_user_file
-from exportdoctor.core.failure.messages import first_line, normalise
+from exportdoctor.core.failure.frames import frames_in_text
+from exportdoctor.core.failure.messages import first_line
 from exportdoctor.core.protocol.export import StageFailure
+from exportdoctor.torch_internals.tracer_frames import node_at_work
 from exportdoctor.worker.describe.describe_failure import cause_chain, describe_failure, qualified_name
 from exportdoctor.worker.describe.python_frames import tracebacks
 
@@ -57,7 +58,7 @@ def describe_stage_failure(
 
 
 def describe_export_failure(error: BaseException, names: dict[int, str]) -> StageFailure:
-    """As `describe_stage_failure`, for the export itself: its frames tell the line."""
+    """As `describe_stage_failure`, for the export itself: the line comes from its frames."""
     failure = describe_failure(error, stage="export", names=names)
     culprit, first = failure.culprit, failure.exceptions[0]
     return StageFailure(
@@ -73,26 +74,12 @@ def describe_export_failure(error: BaseException, names: dict[int, str]) -> Stag
     )
 
 
-def same_trouble(one: StageFailure, other: StageFailure) -> bool:
-    """Whether two failures are one: same stage, same exception, same op, same message but for names and numbers."""
-    return _key(one) == _key(other)
-
-
-def _key(found: StageFailure) -> tuple[str, str, str, str]:
-    message = re.sub(r"'[^']*'|\([\w.:/-]*\)", "<name>", re.sub(r"Load model from \S+ failed:", "", found.message))
-    message = message.replace(found.node or "\0", "<name>")
-    return found.stage, found.exception, found.op, normalise(message)
-
-
 def _fx_node(chain: tuple[BaseException, ...]) -> torch.fx.Node | None:
     """The node that was being translated or run: the innermost on any of the tracebacks."""
     found: torch.fx.Node | None = None
     for error in chain:
         for link in tracebacks(error):
-            for name in ("node", "n"):
-                value = link.tb_frame.f_locals.get(name)
-                if isinstance(value, torch.fx.Node) and value.op == "call_function":
-                    found = value
+            found = node_at_work(link.tb_frame) or found
     return found
 
 
@@ -152,15 +139,14 @@ def with_node(found: StageFailure, fact: NodeFact | None, prefix: str) -> StageF
     """The failure with a node's name, op, submodule and line; as it is without a node."""
     if fact is None:
         return found
-    frames = [frame for frame in frames_in_text(fact.stack) if is_user_file(frame.file)]
-    file, line, _, source = frames[-1] if frames else ("", 0, "", "")
+    frame = next((one for one in reversed([*frames_in_text(fact.stack)]) if one.user), None)
     return msgspec.structs.replace(
         found,
         node=fact.name,
         op=fact.op,
         module=".".join(filter(None, (prefix, fact.module))),
         module_class=fact.module_class,
-        file=file,
-        line=line,
-        source=source,
+        file=frame.file if frame else "",
+        line=frame.line if frame else 0,
+        source=frame.source if frame else "",
     )

@@ -1,6 +1,6 @@
 """The stages after an export: translation to ONNX, and with real values the file loaded, run and compared with eager.
 
-What fails there is told like any other failure: with the submodule and the line that the graph's node came from.
+A failure there is described like any other: with the submodule and the line that the graph's node came from.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_leaves
 
 from exportdoctor.core.failure.kinds import NUMBERS_DIFFER
 from exportdoctor.core.outcome import Agreement, ExceptionFact, Failure, Frame, OpFact, Stage
 from exportdoctor.targets.eager import run_once
+from exportdoctor.torch_internals.fake_tensors import is_fake
 from exportdoctor.worker.capture.forward_hooks import Call
 from exportdoctor.worker.describe.describe_failure import cause_chain
 from exportdoctor.worker.prove.compare_outputs import compare_outputs, tensors_in
@@ -38,7 +38,7 @@ class StageFailed(Exception):
 def run_later_stages(program: Any, module: torch.nn.Module, call: Call, *, to: str, prefix: str) -> dict[str, str]:
     """Translate the program of `module`, and with `to` = ort load, run and compare it; returns the stages passed.
 
-    Raises StageFailed. Without values only the translation is asked: an ONNX file of fake weights cannot be run.
+    Raises StageFailed. Without real values only the translation is tried: an ONNX file with fake weights cannot run.
     """
     if to != "ort" or _fake(module, call):
         _stage("translate", lambda: translate(program, optimise=False), (), prefix)
@@ -70,7 +70,7 @@ def run_later_stages(program: Any, module: torch.nn.Module, call: Call, *, to: s
 
 def _fake(module: torch.nn.Module, call: Call) -> bool:
     values = (*module.parameters(), *module.buffers(), *tree_leaves((call.args, call.kwargs)))
-    return any(isinstance(value, FakeTensor) for value in values)
+    return any(is_fake(value) for value in values)
 
 
 def _stage(stage: Stage, work: Any, passed: tuple[Stage, ...], prefix: str, model: Path | None = None) -> Any:

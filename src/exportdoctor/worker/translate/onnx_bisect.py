@@ -1,7 +1,7 @@
 """The smallest submodule whose export fails by itself in the same later stage and in the same way.
 
-Asked are the submodule that the node came from and then each of its parents, with the inputs that they were called
-with; the part itself, which is known to fail, is not asked again.
+Tried are the submodule that the node came from and then each of its parents, on the inputs of their captured calls; the
+part itself is known to fail.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from typing import Any
 import msgspec
 import torch
 
+from exportdoctor.core.failure.identity import same_stage_failure
 from exportdoctor.core.protocol.export import StageFailure
 from exportdoctor.shims import ExportCall
 from exportdoctor.worker.capture.dim_names import all_dynamic
 from exportdoctor.worker.capture.dynamic_dims import dynamic_shapes_of, spell_out_kwargs
 from exportdoctor.worker.capture.forward_hooks import Call, ModuleCalls, add_dims, record_calls
 from exportdoctor.worker.capture.snapshot import CopyBudget
-from exportdoctor.worker.translate.failed_node import describe_stage_failure, same_trouble
+from exportdoctor.worker.translate.failed_node import describe_stage_failure
 from exportdoctor.worker.translate.onnx_program import check_model, flat_inputs, save_model, translate
 from exportdoctor.worker.translate.onnx_session import OnnxSession
 
@@ -31,7 +32,7 @@ _MOST_ASKED = 6
 def find_smallest_submodule(
     found: StageFailure, call: ExportCall, *, prefix: str, opset: int, doing: Callable[[str], None]
 ) -> StageFailure:
-    """The failure with the smallest submodule that shows it alone. To be asked while the shims of `call` hold."""
+    """The failure with the smallest submodule that shows it alone. Call it while the shims of `call` are active."""
     own = found.module.removeprefix(prefix).lstrip(".") if prefix else found.module
     chain = _ancestors(own)
     if not chain:
@@ -46,7 +47,7 @@ def find_smallest_submodule(
         full = ".".join(filter(None, (prefix, path)))
         doing(f"asking {full} alone")
         again = _fails(call.module.get_submodule(path), seen, opset=opset, stage=found.stage)
-        if again is not None and same_trouble(again, found):
+        if again is not None and same_stage_failure(again, found):
             return msgspec.structs.replace(found, alone=full, asked=asked)
     return msgspec.structs.replace(found, asked=asked)
 

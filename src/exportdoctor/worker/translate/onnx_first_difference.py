@@ -14,10 +14,11 @@ import torch
 from exportdoctor.core.failure.kinds import NUMBERS_DIFFER
 from exportdoctor.core.protocol.export import StageFailure
 from exportdoctor.shims import ExportCall, export_program
+from exportdoctor.torch_internals.pytree_registry import inputs_in_traced_order
 from exportdoctor.worker.prove.compare_outputs import LARGEST, largest_difference
 from exportdoctor.worker.prove.input_set import InputSet
 from exportdoctor.worker.translate.failed_node import fx_fact, with_node
-from exportdoctor.worker.translate.onnx_program import flat_inputs, leaves_of_program, quiet, runnable, translate
+from exportdoctor.worker.translate.onnx_program import flat_inputs, quiet, runnable, translate
 
 _AT_A_TIME = 200
 
@@ -30,7 +31,7 @@ def first_difference(call: ExportCall, one: InputSet, *, opset: int, prefix: str
     inputs = call.convert(copy.deepcopy(one.inputs))
     flat = flat_inputs(reader, *inputs)
     recorder = _Recorder(runnable(made.exported_program))
-    recorder.run(*leaves_of_program(reader, *inputs))
+    recorder.run(*inputs_in_traced_order(reader, *inputs))
     known = {value.name for node in made.model.graph for value in node.outputs}
     nodes = [node for node in recorder.seen if node.name in known]
     for start in range(0, len(nodes), _AT_A_TIME):

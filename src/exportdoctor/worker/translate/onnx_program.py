@@ -16,9 +16,10 @@ from typing import Any
 
 import torch
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, TensorArgument
-from torch.utils._pytree import keystr, tree_flatten, tree_flatten_with_path, tree_unflatten
+from torch.utils._pytree import keystr, tree_flatten_with_path, tree_unflatten
 
 from exportdoctor.core.protocol.export import ExportedFile, ValueInfo
+from exportdoctor.torch_internals.pytree_registry import inputs_in_traced_order
 
 _CHECKS = ("_assert_", "sym_constrain_range", "_check")
 _ABOUT_DTYPES = "_assert_tensor_metadata"
@@ -103,7 +104,7 @@ def drop_assertions(program: Any) -> int:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Without what torch.onnx says of libraries that are not there, and of names that it copies."""
+    """Silences torch.onnx's messages about missing libraries and copied names."""
     loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir")]
     before = [logger.level for logger in loggers]
     for logger in loggers:
@@ -157,16 +158,9 @@ def runnable(program: Any) -> Any:
         return program.module()
 
 
-def leaves_of_program(program: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
-    """Every input of the program in the traced order, what it holds as constants included."""
-    from torch.export._tree_utils import reorder_kwargs
-
-    return tree_flatten((args, reorder_kwargs(kwargs, program.call_spec.in_spec)))[0]
-
-
 def flat_inputs(program: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
     """The program's inputs in the order of the file's: as traced, without what the program holds as constants."""
-    leaves = leaves_of_program(program, args, kwargs)
+    leaves = inputs_in_traced_order(program, args, kwargs)
     user = [one for one in program.graph_signature.input_specs if one.kind == InputKind.USER_INPUT]
     if len(user) != len(leaves):
         raise ValueError(f"the program takes {len(user)} inputs, and there are {len(leaves)}")

@@ -1,6 +1,6 @@
-"""Runs an ONNX file in ONNX Runtime on torch tensors of any dtype: the only place that feeds it.
+"""Runs an ONNX file in ONNX Runtime on torch tensors of any dtype.
 
-Inputs are bound by address and outputs copied by address: numpy has no bfloat16.
+Inputs are bound by address and outputs copied by address, because numpy has no bfloat16.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class OnnxSession:
         import onnxruntime as ort
 
         options = ort.SessionOptions()
-        options.log_severity_level = 4  # what it has to say comes as an exception
+        options.log_severity_level = 4  # errors are raised as exceptions
         options.intra_op_num_threads = max(1, torch.get_num_threads())
         if not optimise:
             options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
@@ -81,7 +81,7 @@ def providers(device: str) -> list[str]:
     wanted = _PROVIDERS.get(device, _PROVIDERS["cpu"])
     if wanted not in ort.get_available_providers():
         raise UsageError(
-            f"Device {device} was asked for and this ONNX Runtime has no {wanted}",
+            f"Device {device} needs {wanted}, which this ONNX Runtime does not have",
             hint='Install its GPU build: pip uninstall onnxruntime; pip install "exportdoctor[gpu]"',
         )
     return [wanted] if device == "cpu" else [wanted, _PROVIDERS["cpu"]]

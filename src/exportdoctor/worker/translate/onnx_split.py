@@ -85,7 +85,7 @@ def cuts(nodes: Sequence[Any], count: int) -> list[int]:
     blocks = _blocks(nodes)
     if len(blocks) < count:
         what = f"{len(blocks)} numbered blocks" if blocks else "no numbered blocks"
-        raise UsageError(f"The graph has {what} and cannot be cut into {count} files", hint="Give a smaller --split")
+        raise UsageError(f"The graph has {what} and cannot be split into {count} files", hint="Give a smaller --split")
     starts = [blocks[len(blocks) * piece // count] for piece in range(1, count)]
     return [0, *starts, len(nodes)]
 
@@ -152,7 +152,7 @@ def _value(known: dict[str, Any], name: str) -> Any:
     import onnx
 
     if name not in known:
-        raise UsageError(f"The type of the value {name} is not in the file: no cut there", hint="Give another --split")
+        raise UsageError(f"Cannot split at {name}: its type is not in the file", hint="Give another --split")
     value = onnx.ValueInfoProto()
     value.CopyFrom(known[name])
     return value

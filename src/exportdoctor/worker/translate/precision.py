@@ -1,4 +1,4 @@
-"""What a low precision costs: eager in it beside eager in float32, and the ops at which the numbers part."""
+"""The error of a low precision: eager in it against eager in float32, and the ops that add most of the error."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from exportdoctor.worker.translate.failed_node import fx_fact
 from exportdoctor.worker.translate.onnx_program import runnable
 
 LOW = {"float16": torch.float16, "bfloat16": torch.bfloat16}
-_TOLD = 3
+_MOST_LOSSES = 3
 _PARTS_AT = 0.25
-"""A loss is told from this share of the largest growth on."""
+"""Losses below this share of the largest one are left out."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,25 +53,25 @@ def reference_for(plan: Plan) -> Reference | None:
 
 def cost_of_dtype(reference: Reference, part: BuiltPart, one: InputSet, losses: tuple[PrecisionLoss, ...]) -> Precision:
     """Eager in the low precision beside eager in float32, both on the inputs of the low one."""
-    other = dataclasses.replace(part, module=_twin(reference, part))
+    other = dataclasses.replace(part, module=_module_in(reference, part))
     inputs = tree_map(_to_float32, copy.deepcopy(one.inputs))
     with part.prepare():
         exact, found = tensors_in(run_once(other.module, inputs)), one.wanted
     pairs = [(low.to(high.dtype), high) for low, high in zip(found, exact, strict=True) if high.is_floating_point()]
     worst = max((_share(low, high) for low, high in pairs), default=(0.0, 0.0), key=lambda found: found[1])
     dtype = next((name for name, kind in LOW.items() if any(t.dtype == kind for t in found)), "")
-    spoiled = [loss for loss in losses if loss.after >= LARGEST]
+    overflows = [loss for loss in losses if loss.after >= LARGEST]
     return Precision(
         dtype=dtype,
         max_abs=worst[0],
         share=worst[1],
         digits=round(-math.log10(worst[1]), 1) if 0 < worst[1] < 1 else 0.0,
-        losses=tuple(loss for loss in losses if loss not in spoiled),
-        overflow=spoiled[0] if spoiled else None,
+        losses=tuple(loss for loss in losses if loss not in overflows),
+        overflow=overflows[0] if overflows else None,
     )
 
 
-def _twin(reference: Reference, part: BuiltPart) -> torch.nn.Module:
+def _module_in(reference: Reference, part: BuiltPart) -> torch.nn.Module:
     """The part's module in the reference: by its place there, in whatever the part wraps around it."""
     there = reference.built.part(
         part.name if part.name in reference.built.makers else next(iter(reference.built.makers))
@@ -102,8 +102,8 @@ def losses_of(program: Any, inputs: list[Any]) -> tuple[PrecisionLoss, ...]:
     if not grown:
         return ()
     limit = (grown[0].after - grown[0].before) * _PARTS_AT if grown[0].after < LARGEST else LARGEST
-    told = [loss for loss in grown[:_TOLD] if loss.after - loss.before >= limit]
-    return tuple(loss for loss in shadow.found if loss in told)
+    kept = [loss for loss in grown[:_MOST_LOSSES] if loss.after - loss.before >= limit]
+    return tuple(loss for loss in shadow.found if loss in kept)
 
 
 class _Shadow(torch.fx.Interpreter):
@@ -137,7 +137,7 @@ class _Shadow(torch.fx.Interpreter):
         args, kwargs = tree_map(_no_low_dtype, (args, kwargs))
         try:
             return n.target(*args, **kwargs)  # type: ignore[operator]
-        except Exception:  # an op that knows its dtype only: from here on float32 starts anew
+        except Exception:  # an op that knows its dtype only: float32 starts again from its low result
             return tree_map(_to_float32, low)
 
 

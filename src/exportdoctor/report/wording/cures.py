@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from exportdoctor.core.report import Alternative, PartRecord, Prescription, Proof, Report
 from exportdoctor.report.wording.pieces import count
+from exportdoctor.report.wording.shim_tries import PART_ITSELF
 
 EXPORT_LABEL = "Export it with: "
 _SOUNDNESS = {
@@ -64,7 +65,7 @@ def prescription(part: PartRecord, report: Report) -> tuple[str, ...]:
         condition = f" Valid only if {step.precondition}." if step.precondition else ""
         sentences.append(f"{number}. {step.shim} ({soundness(step.soundness)}): {step.title}.{condition}")
     if found.proof is not None and found.proof.max_abs_diff is not None:
-        sentences.append(_proof_sentence(found.proof))
+        sentences.append(_proof_sentence(found.proof, fixed=found.soundness == "specialised"))
     sentences += map(_alternative, found.alternatives)
     if part.verdict == "cured":
         sentences.append(f"{EXPORT_LABEL}{export_command(part, report)}")
@@ -90,20 +91,25 @@ def prescription_code(part: PartRecord) -> str:
 def _alternative(other: Alternative) -> str:
     """Another set of shims that works, and why it was not chosen."""
     figures = _proof_figures(other.proof)
-    shown = f" Verified on {other.proof.on}: {figures}." if other.proof is not None and figures else ""
+    shown = f" {_verified_on(other.proof)}: {figures}." if other.proof is not None and figures else ""
     conditions = "".join(
         f" {step.shim} is valid only if {step.precondition}." for step in other.steps if step.precondition
     )
     return f"Alternative: {' + '.join(other.shims)} ({soundness(other.soundness)}), {other.why}.{shown}{conditions}"
 
 
-def _proof_sentence(proof: Proof) -> str:
-    sets = f"on {count(proof.inputs_tried, 'input set')} (different sizes and values)"
+def _verified_on(proof: Proof) -> str:
+    return "Verified" if proof.on in ("", PART_ITSELF) else f"Verified on {proof.on}"
+
+
+def _proof_sentence(proof: Proof, *, fixed: bool) -> str:
+    """How the outputs compare with eager; `fixed`: the shims fix sizes or values, so the input sets do not vary."""
+    sets = f"on {count(proof.inputs_tried, 'input set')}" + ("" if fixed else " (different sizes and values)")
     if not proof.max_abs_diff:
-        return f"Verified on {proof.on}: outputs match unpatched eager exactly {sets}."
+        return f"{_verified_on(proof)}: outputs match unpatched eager exactly {sets}."
     allowed = f" (tolerance {_small(proof.tolerance)})" if proof.tolerance else ""
     difference = f"by at most {_small(proof.max_abs_diff)}{allowed}"
-    return f"Verified on {proof.on}: outputs differ from unpatched eager {difference} {sets}."
+    return f"{_verified_on(proof)}: outputs differ from unpatched eager {difference} {sets}."
 
 
 def export_command(part: PartRecord, report: Report) -> str:

@@ -1,6 +1,7 @@
-"""Writes docs/shims.md from the records: `python -m exportdoctor.shims.document > docs/shims.md`.
+"""Writes docs/shims.md from the records: `python tools/write_shims.py > docs/shims.md`.
 
-Our own shims are told in full. Those of other libraries depend on what is installed, so how to list them is told.
+Our own shims are described in full. Those of other libraries depend on what is installed: the page says how to list
+them.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ _INTRODUCTION = """\
 
 A shim is a reversible change under which an export may pass: a record that says what it may cure, where it fits and how
 sound it is, and a context manager that puts everything back. This page is generated from the records by
-`python -m exportdoctor.shims.document > docs/shims.md`.
+`python tools/write_shims.py > docs/shims.md`.
 
 `exportdoctor shims list` shows all of them with those of other libraries, and whether they fit what is installed;
 `exportdoctor shims show ID` shows the diff of one against what it replaces.

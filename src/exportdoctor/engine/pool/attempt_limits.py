@@ -1,18 +1,20 @@
-"""How long an attempt may take and how much memory: found from the target itself where nobody says."""
+"""How long an attempt may take and how much memory: measured on the target itself where the user does not say."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from exportdoctor.core.limits import (
+    FIRST_ATTEMPTS_PER_ATTEMPT,
+    FORWARDS_PER_ATTEMPT,
+    SHORTEST_ATTEMPT,
+    UNMEASURED_ATTEMPT,
+)
 from exportdoctor.core.outcome import Outcome
-
-SHORTEST = 60.0
-_FORWARDS = 60.0
-_FIRST_ATTEMPTS = 10.0
 
 
 @dataclass
-class Limits:
+class AttemptLimits:
     """`fixed` is the user's own time-out in seconds. `memory_mb` bounds what one attempt may take on top, in MiB."""
 
     fixed: float | None
@@ -26,8 +28,13 @@ class Limits:
         if self.fixed is not None:
             return self.fixed
         if self.first_seconds is None:
-            return max(SHORTEST, _FORWARDS * self.forward_seconds)
-        return max(SHORTEST, _FIRST_ATTEMPTS * self.first_seconds)
+            return max(SHORTEST_ATTEMPT, FORWARDS_PER_ATTEMPT * self.forward_seconds)
+        return max(SHORTEST_ATTEMPT, FIRST_ATTEMPTS_PER_ATTEMPT * self.first_seconds)
+
+    @property
+    def early_timeout(self) -> float:
+        """For an attempt that begins before its part is captured: its proper limit is found while it runs."""
+        return self.fixed if self.fixed is not None else max(self.timeout, UNMEASURED_ATTEMPT)
 
     def learn(self, outcome: Outcome) -> None:
         """Take the first attempt's own time as the measure; a failure says less of it than a pass does."""

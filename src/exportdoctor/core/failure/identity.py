@@ -1,0 +1,169 @@
+"""Whether two failures are the same, in three granularities. Pure.
+
+- exact: equal signatures (signature.py). Names a failure in reports and finds it again in a later run.
+- same line: the same line of the user's code is to blame. Groups the failures of one scan: in a parent, or with fewer
+  dynamic dimensions, the same comparison is about other symbols, so messages are not compared.
+- independent of names: what stays when a script is reduced, which changes files, lines and names.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+
+import msgspec
+
+from exportdoctor.core.failure.classify import kind_of
+from exportdoctor.core.failure.kinds import KIND_OF_STATUS, FailureKind
+from exportdoctor.core.failure.messages import normalise, without_names
+from exportdoctor.core.failure.signature import signature_of
+from exportdoctor.core.finding import Finding
+from exportdoctor.core.outcome import Failure, Outcome, OutcomeStatus
+from exportdoctor.core.protocol.export import StageFailure
+
+# What a line may call to make symbols; others, such as int(), are what asks for the value at once
+_MAKES_SYMBOLS = re.compile(r"\.(tolist|item|nonzero|argwhere|unique\w*|masked_select|bincount|repeat_interleave)\b")
+
+
+# --- exact
+
+
+def across_runs(finding: Finding) -> tuple[str, ...]:
+    """What identifies a finding in another run of the same target, where lines may have moved."""
+    return finding.part, finding.module, finding.signature
+
+
+def across_parts(finding: Finding) -> tuple[object, ...]:
+    """What identifies a finding in another part of the same run."""
+    return finding.module, finding.signature, finding.line
+
+
+# --- same line
+
+
+def line_identity(outcome: Outcome) -> tuple[str, ...]:
+    """What failures have in common that the same line of the user's code is to blame for; empty where no line is.
+
+    The line is the one that failed, or the one that made the guard that torch found violated after tracing. The stack
+    of a process that died is not reliable, so that it is identified by how it died.
+    """
+    if outcome.status.ended_the_process:
+        return outcome.status, outcome.signal or ""
+    failure = outcome.failure
+    if failure is None:
+        return ()
+    types = tuple(fact.type for fact in failure.exceptions)
+    if failure.culprit is not None:
+        frame = failure.culprit
+        return *types, frame.file, str(frame.line), frame.function, frame.expression or ""
+    return (*types, failure.guard.file, str(failure.guard.line)) if failure.guard is not None else ()
+
+
+def same_line(one: Outcome, other: Outcome) -> bool:
+    """Whether both fail, and the same line is to blame; where none is known, whether their signatures are equal."""
+    if one.passed or other.passed:
+        return False
+    lines = line_identity(one), line_identity(other)
+    return lines[0] == lines[1] if all(lines) else signature_of(one) == signature_of(other)
+
+
+def same_failure(one: Outcome, other: Outcome, *, exporter: str) -> bool:
+    """Whether both fail at the same line with the same kind, though other shims or dynamic dimensions were asked."""
+    return same_line(one, other) and kind_of(one, exporter=exporter) is kind_of(other, exporter=exporter)
+
+
+# --- independent of names
+
+
+class NameFreeSignature(msgspec.Struct, frozen=True):
+    """What two sightings of one failure have in common, whatever script they come from.
+
+    `raised_in` is the function of torch that raised. For a symbol without a value, `asked_by` is the operation that
+    asked for the value and `born_by` what made the symbols: `int(grid.tolist()[0])` must not become `int(grid)`,
+    because what helps with the one does not help with the other.
+    """
+
+    kind: FailureKind
+    exceptions: tuple[str, ...]
+    message: str
+    raised_in: str = ""
+    asked_by: str = ""
+    born_by: tuple[str, ...] = ()
+
+    @property
+    def raised(self) -> tuple[str, ...]:
+        """What was raised, without how it came to that."""
+        return self.kind, *self.exceptions, self.message
+
+    def is_of_finding(self, finding: Finding) -> bool:
+        """Whether the finding shows the same failure, as far as its record goes."""
+        if finding.kind is not self.kind:
+            return False
+        match self.kind:
+            case FailureKind.CRASH:  # its exception's type is the signal, its message what that means
+                return self.exceptions == (finding.exception.type,)
+            case FailureKind.TIMEOUT | FailureKind.OUT_OF_MEMORY:
+                return True
+            case _:
+                return self.message == without_names(finding.exception.message)
+
+
+def name_free_signature(outcome: Outcome, *, exporter: str) -> NameFreeSignature | None:
+    """The name-free signature of what `outcome` shows; None where it passed."""
+    if outcome.passed:
+        return None
+    if outcome.status in KIND_OF_STATUS:
+        signal = (outcome.signal or "",) if outcome.status == OutcomeStatus.CRASHED else ()
+        return NameFreeSignature(KIND_OF_STATUS[outcome.status], signal, "")
+    failure = outcome.failure or Failure(stage="export", exceptions=())
+    kind = kind_of(outcome, exporter=exporter)
+    return NameFreeSignature(
+        kind,
+        tuple(fact.type for fact in failure.exceptions),
+        without_names(failure.exceptions[0].message) if failure.exceptions else "",
+        _raised_in(failure),
+        *(_symbols(failure) if kind.is_data_dependent else ("", ())),
+    )
+
+
+def _raised_in(failure: Failure) -> str:
+    """The innermost function of torch, where the stack ends in torch; dynamo shortens its stacks as it likes."""
+    if not failure.frames or any(fact.type.startswith("torch._dynamo") for fact in failure.exceptions):
+        return ""
+    last = failure.frames[-1]
+    return "" if last.user else last.function.rpartition(".")[2]
+
+
+def _symbols(failure: Failure) -> tuple[str, tuple[str, ...]]:
+    """What asked for the value of a symbol, and what made the symbols."""
+    culprit = failure.culprit
+    sources = [origin.frame.source for origin in failure.origins if origin.frame]
+    made = {name for source in sources for name in _MAKES_SYMBOLS.findall(source)}
+    return outermost_operation(culprit.expression) if culprit else "", tuple(sorted(made))
+
+
+def outermost_operation(expression: str | None) -> str:
+    """The outermost operation of an expression: the name of what it calls, or what kind of expression it is."""
+    try:
+        tree = ast.parse((expression or "").strip(), mode="eval").body
+    except SyntaxError:
+        return ""
+    match tree:
+        case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)):
+            return name
+        case ast.Compare() | ast.BoolOp() | ast.UnaryOp(op=ast.Not()) | ast.IfExp():
+            return "condition"
+        case ast.BinOp() | ast.Subscript():
+            return type(tree).__name__
+    return ""
+
+
+def same_stage_failure(one: StageFailure, other: StageFailure) -> bool:
+    """Whether two failures of a stage after the export are the same, though their nodes have other names."""
+    return _raised_by_stage(one) == _raised_by_stage(other)
+
+
+def _raised_by_stage(found: StageFailure) -> tuple[str, str, str, str]:
+    message = re.sub(r"'[^']*'|\([\w.:/-]*\)", "<name>", re.sub(r"Load model from \S+ failed:", "", found.message))
+    message = message.replace(found.node or "\0", "<name>")
+    return found.stage, found.exception, found.op, normalise(message)

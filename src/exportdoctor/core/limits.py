@@ -1,0 +1,27 @@
+"""Every limit of time and memory that exportdoctor sets by itself, in seconds and MiB. How they are kept: process/."""
+
+from __future__ import annotations
+
+# An attempt of a scan, unless the user says how long it may take
+SHORTEST_ATTEMPT = 60.0
+FORWARDS_PER_ATTEMPT = 60.0
+"""Until a first attempt has finished, the limit in eager forwards."""
+FIRST_ATTEMPTS_PER_ATTEMPT = 10.0
+"""Afterwards, the limit in durations of that first attempt."""
+UNMEASURED_ATTEMPT = 600.0
+"""An attempt that begins before anything of its target was measured."""
+PATIENCE = 5.0
+"""How much longer an attempt may take on the clock as long as its processor time is within the limit."""
+
+# What hardly uses the processor for so long hangs
+IDLE_CANDIDATE = 1.2
+"""In a forked copy of a warm process, which has nothing to load."""
+IDLE_ATTEMPT = 5.0
+
+# A candidate script of a repro
+CANDIDATE = 20.0
+CANDIDATE_MB = 1000.0
+
+# A finished repro in a fresh interpreter, which has torch to import
+SCRIPT = 120.0
+SCRIPT_MB = 1500.0

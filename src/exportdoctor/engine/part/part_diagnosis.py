@@ -1,0 +1,160 @@
+"""What is known of one part so far: its tree of calls, its modules' verdicts, and the failures that these show."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from exportdoctor.core.failure.identity import same_failure
+from exportdoctor.core.outcome import Outcome
+from exportdoctor.core.protocol.scan import Captured
+from exportdoctor.core.scan_options import ScanOptions
+from exportdoctor.engine.cure.search import CureSearch
+from exportdoctor.engine.part.call_tree import below, call_tree, facts
+from exportdoctor.engine.part.dimensions import Dimensions
+from exportdoctor.engine.part.questions import Answer, CallSite
+from exportdoctor.engine.verdicts.failure_groups import FailureGroup, group_failures
+from exportdoctor.engine.verdicts.judge import ModuleVerdict, blame_child, judge, shows_same_failure
+
+
+@dataclass
+class PartDiagnosis:
+    """A part's state. PartScan and FollowUps add to it; the methods answer questions about it.
+
+    - `open`: the call sites of each module that was asked for and has no verdict yet
+    - `verdicts`: of the modules as they are; `own_code`: of those whose own code fails with the children replaced
+    - `dimensions`: for a failure's key, the dynamic dimensions that it needs
+    - `notes`: what a reader should know of a module, by FQN
+    - `asked`: how many outcomes came in for modules as they are
+    - `ids`: each failure's number in the report, by its key
+    """
+
+    captured: Captured
+    options: ScanOptions
+    versions: Mapping[str, str]
+    cure: CureSearch | None = None
+    open: dict[str, tuple[CallSite, ...]] = field(default_factory=dict)
+    verdicts: dict[str, ModuleVerdict] = field(default_factory=dict)
+    own_code: dict[str, ModuleVerdict] = field(default_factory=dict)
+    dimensions: dict[tuple[str, ...], Dimensions] = field(default_factory=dict)
+    notes: dict[str, str] = field(default_factory=dict)
+    ids: dict[tuple[str, ...], str] = field(default_factory=dict)
+    asked: int = 0
+    started: float = field(default_factory=time.monotonic)
+
+    def __post_init__(self) -> None:
+        self.name = self.captured.part
+        self.tree = call_tree(self.captured)
+        self.facts = facts(self.tree)
+        self.classes = {fqn: fact.class_name for fqn, fact in self.facts.items()}
+
+    # --- modules
+
+    @property
+    def root(self) -> ModuleVerdict | None:
+        """The verdict of the part's root, once it was asked."""
+        return self.verdicts.get(self.captured.prefix)
+
+    @property
+    def failing(self) -> bool:
+        """Whether the part's root fails, or one of the modules that were chosen."""
+        if self.options.modules:
+            return any(verdict.failing for verdict in self.verdicts.values())
+        return self.root is None or self.root.failing
+
+    @property
+    def dynamic(self) -> bool:
+        """Whether the part has dynamic dimensions."""
+        root = next(module for module in self.captured.modules if module.fqn == self.captured.prefix)
+        return any(leaf.axes for leaf in root.calls[0].inputs)
+
+    def first_modules(self) -> list[str]:
+        """The modules to ask first: the root, those that were chosen, or every called module, the largest first."""
+        if self.options.modules:
+            return [fqn for fqn in self.options.modules if fqn in self.facts]
+        if self.options.exhaustive:  # with the largest first, two processors are busy to the end
+            sizes = {fqn: len(below(self.tree, fqn)) for fqn in self.facts}
+            return sorted(sizes, key=lambda name: -sizes[name])
+        return [self.captured.prefix]
+
+    def open_module(self, fqn: str) -> tuple[CallSite, ...]:
+        """A module is asked for; returns its call sites."""
+        self.open[fqn] = tuple(CallSite(fqn, index) for index in range(len(self.facts[fqn].calls)))
+        return self.open[fqn]
+
+    def judge_open(self, fqns: Iterable[str], answer: Callable[[CallSite], Answer | None]) -> list[ModuleVerdict]:
+        """Judge those of the open modules whose calls all have their `answer`; returns the new verdicts."""
+        fresh = []
+        for fqn in fqns:
+            known = tuple((site, found) for site in self.open[fqn] if (found := answer(site)) is not None)
+            if len(known) == len(self.open[fqn]):
+                del self.open[fqn]
+                self.verdicts[fqn] = judge(fqn, known)
+                fresh.append(self.verdicts[fqn])
+        return fresh
+
+    # --- failures
+
+    def failures(self) -> list[FailureGroup]:
+        """Every failure that is known: those that modules show, and those that a cure brought to light."""
+        shown = self.shown_failures()
+        hidden = self._hidden_verdicts(shown)
+        if not hidden:
+            return shown
+        return group_failures([verdict for group in shown for verdict in group.verdicts] + hidden, self.classes)
+
+    def shown_failures(self) -> list[FailureGroup]:
+        """The failures of modules, as far as it is known which module each belongs to."""
+        both = [(verdict, self.own_code.get(verdict.fqn)) for verdict in self.placed_verdicts()]
+        return group_failures([one for pair in both for one in pair if one is not None], self.classes)
+
+    def placed_verdicts(self) -> list[ModuleVerdict]:
+        """The failing modules' verdicts, as far as it is known whose failure each is."""
+        failing = [fqn for fqn in self.facts if fqn in self.verdicts and self.verdicts[fqn].failing]
+        return [verdict for fqn in failing if (verdict := self._placed_verdict(fqn)) is not None]
+
+    def standing_verdicts(self, group: FailureGroup) -> list[ModuleVerdict]:
+        """The group's verdicts that stand: a module whose own code turned out to fail is shown with that failure."""
+        return [verdict for verdict in group.verdicts if self.own_code.get(verdict.fqn, verdict) is verdict]
+
+    def is_of_own_code(self, verdict: ModuleVerdict) -> bool:
+        """Whether the verdict was found with the module's children replaced."""
+        return self.own_code.get(verdict.fqn) is verdict
+
+    def is_hidden(self, group: FailureGroup) -> bool:
+        """Whether only the search for a cure met it, behind another failure."""
+        met = self.cure.hidden() if self.cure is not None else []
+        return any(group.leading_verdict.outcome is outcome for outcome in met)
+
+    def _hidden_verdicts(self, known: list[FailureGroup]) -> list[ModuleVerdict]:
+        """Failures that the search for a cure met behind the first, and that no module showed."""
+        if self.cure is None or self.open:
+            return []  # a module may yet show it
+        site = CallSite(self.captured.prefix, 0)
+        return [
+            judge(site.fqn, ((site, Answer(site, outcome)),))
+            for outcome in self.cure.hidden()
+            if not any(self.same_failure(outcome, group.leading_verdict.outcome) for group in known)
+        ]
+
+    def same_failure(self, one: Outcome, other: Outcome) -> bool:
+        """Whether two attempts at this part failed in the same way."""
+        return same_failure(one, other, exporter=self.options.exporter)
+
+    def _placed_verdict(self, fqn: str) -> ModuleVerdict | None:
+        """A failing module's verdict with whom to blame; None while that may still turn out to be a child.
+
+        Where no frame says whose code failed, a child that alone fails in the same way is to blame, and so on down.
+        """
+        verdict = self.verdicts[fqn]
+        children = list(self.tree.successors(fqn))
+        if verdict.located or not children:
+            return verdict
+        if not all(child in self.verdicts for child in children):
+            return None
+        guilty = next((child for child in children if shows_same_failure(verdict, self.verdicts[child])), None)
+        if guilty is None:
+            return verdict
+        deeper = self._placed_verdict(guilty)
+        return blame_child(verdict, deeper) if deeper is not None else None

@@ -1,0 +1,155 @@
+"""Makes a finding of a group of failures: its kind, the nature of what failed, and the upstream issues about it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+
+from exportdoctor.core.failure import known_issues
+from exportdoctor.core.failure.classify import kind_of
+from exportdoctor.core.failure.explanations import explain
+from exportdoctor.core.failure.kinds import FailureKind
+from exportdoctor.core.failure.known_issues import KnownIssue
+from exportdoctor.core.failure.signature import signature_of
+from exportdoctor.core.finding import Culprit, ExceptionRecord, Finding, KnownIssueRecord
+from exportdoctor.core.outcome import ExceptionFact, Failure, Frame, Outcome, OutcomeStatus
+from exportdoctor.engine.verdicts.failure_groups import FailureGroup
+
+_HIGHER_ORDER = "/torch/_higher_order_ops/"
+_DYNAMO = "torch._dynamo.exc."
+
+
+def make_finding(
+    group: FailureGroup,
+    *,
+    name: str,
+    part: str,
+    exporter: str,
+    classes: Mapping[str, str],
+    passing: set[str],
+    dynamic: bool,
+    versions: Mapping[str, str],
+) -> Finding:
+    """The finding that a group of failures is reported as. `passing` are the modules that export alone."""
+    verdict = group.leading_verdict
+    outcome = verdict.outcome
+    failure = outcome.failure or Failure(stage="export", exceptions=())
+    module = verdict.blamed_module
+    culprit = failure.culprit
+    signature = signature_of(outcome)
+    kind = kind_of(outcome, exporter=exporter)
+    outer = failure.exceptions[0] if failure.exceptions else None
+    return Finding(
+        id=name,
+        part=part,
+        module=module,
+        module_class=classes.get(module, ""),
+        own_code=True,
+        function=culprit.function if culprit else None,
+        file=culprit.file if culprit else None,
+        line=culprit.line if culprit else None,
+        source=culprit.source if culprit else None,
+        kind=kind,
+        op=failure.op.name if failure.op is not None and failure.op.raised else None,
+        expression=culprit.expression if culprit else None,
+        signature=signature.key if signature else "",
+        exception=ExceptionRecord(
+            type=outer.type if outer else outcome.status,
+            message=outer.message if outer else (outcome.signal or ""),
+            causes=tuple(fact.type for fact in failure.exceptions[1:]),
+        ),
+        stack=_cut_stack(failure.frames),
+        explanation=explain(kind).paragraph,
+        known_issues=find_known_issues(outcome, exporter=exporter, dynamic=dynamic, versions=versions),
+        origins=failure.origins,
+        last_op=failure.op,
+        modules=group.modules or (module,),
+        only_inside=verdict.fqn if module != verdict.fqn and module in passing else None,
+        log=outcome.log,
+        stage=failure.stage,
+        guard=failure.guard,
+        culprit=find_culprit(failure, kind=kind, status=outcome.status),
+        slice=failure.slice,
+        slice_note=failure.slice_note,
+    )
+
+
+def _cut_stack(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
+    """The stack from the first frame of the user's code or of a submodule on: without the tracer's own entry."""
+    start = next((i for i, frame in enumerate(frames) if frame.user or frame.module is not None), 0)
+    return frames[start:]
+
+
+def find_culprit(failure: Failure, *, kind: FailureKind, status: OutcomeStatus) -> Culprit | None:
+    """What a failure is about. None where the process died: its stack is not reliable.
+
+    - `op`: an operator raised, or an operator's own kernel lies
+    - `python`: the user's code needed the number behind a symbol, or did what tracing cannot follow
+    - `higher_order_op`: the body of `torch.cond` and the like was refused
+    - `pytree`: a type that no pytree is registered for
+    - `dynamo`: a construct that dynamo does not trace
+    - `call`: found when tracing was over, in the inputs, the outputs or the constraints
+    """
+    if status != OutcomeStatus.FAILED:
+        return None
+    if kind is FailureKind.UNREGISTERED_PYTREE:
+        return "pytree"
+    inner = _below_the_user(failure.frames)
+    if any(_HIGHER_ORDER in frame.file.replace("\\", "/") for frame in inner):
+        return "higher_order_op"
+    if failure.op is not None and failure.op.raised:
+        return "op"
+    if kind is FailureKind.UNSUPPORTED_PYTHON and any(fact.type.startswith(_DYNAMO) for fact in failure.exceptions):
+        return "dynamo"
+    return "python" if failure.culprit is not None else "call"
+
+
+def _below_the_user(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
+    """The frames inside of the user's innermost one that runs as itself, and not as the body of an operator."""
+    entrance = next((i for i, frame in enumerate(frames) if frame.user or frame.module is not None), len(frames))
+    return frames[entrance:]
+
+
+def find_known_issues(
+    outcome: Outcome, *, exporter: str, dynamic: bool, versions: Mapping[str, str]
+) -> tuple[KnownIssueRecord, ...]:
+    """Upstream issues about this failure, the likeliest first."""
+    failure = outcome.failure
+    if failure is None:
+        return ()
+    issues = _match(
+        failure.exceptions, failure.frames, failure.stage, exporter, dynamic=dynamic, versions=tuple(versions.items())
+    )
+    through_models = any("/transformers/" in frame.file for frame in failure.frames)
+    return tuple(
+        KnownIssueRecord(
+            id=issue.id,
+            link=issue.links[0],
+            fixed_in=issue.fixed_in,
+            title=issue.title,
+            cause=issue.cause,
+            workaround=issue.workaround,
+            elsewhere=_is_of_models(issue.links[0]) and not through_models,
+        )
+        for issue in issues
+    )
+
+
+@lru_cache(maxsize=512)  # a finding is made again whenever more is known of it
+def _match(
+    exceptions: tuple[ExceptionFact, ...],
+    frames: tuple[Frame, ...],
+    stage: str,
+    exporter: str,
+    *,
+    dynamic: bool,
+    versions: tuple[tuple[str, str], ...],
+) -> tuple[KnownIssue, ...]:
+    return known_issues.match(
+        exceptions=exceptions, frames=frames, stage=stage, exporter=exporter, dynamic=dynamic, versions=dict(versions)
+    )
+
+
+def _is_of_models(link: str) -> bool:
+    """Whether an issue is one of the model libraries', not of torch or a runtime, which every failure runs through."""
+    return link.startswith("huggingface/")

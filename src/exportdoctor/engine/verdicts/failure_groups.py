@@ -1,0 +1,50 @@
+"""Groups the failing modules of a part by failure. A group becomes one finding."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from exportdoctor.core.failure.identity import line_identity
+from exportdoctor.core.failure.signature import signature_of
+from exportdoctor.engine.part.call_tree import depth
+from exportdoctor.engine.verdicts.judge import ModuleVerdict
+
+
+@dataclass
+class FailureGroup:
+    """The verdicts that show the same failure, in tree order."""
+
+    key: tuple[str, ...]
+    verdicts: list[ModuleVerdict] = field(default_factory=list)
+
+    @property
+    def leading_verdict(self) -> ModuleVerdict:
+        """The verdict to report: of the deepest module that fails in its own code, the first of those."""
+        own = [verdict for verdict in self.verdicts if verdict.blamed_module == verdict.fqn] or self.verdicts
+        return max(enumerate(own), key=lambda pair: (depth(pair[1].fqn), -pair[0]))[1]
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """The modules whose own code shows it."""
+        return tuple(dict.fromkeys(verdict.fqn for verdict in self.verdicts if verdict.blamed_module == verdict.fqn))
+
+
+def group_failures(verdicts: list[ModuleVerdict], classes: Mapping[str, str]) -> list[FailureGroup]:
+    """Group failing verdicts, given in tree order, by failure. `classes` has the class name of each module."""
+    groups: dict[tuple[str, ...], FailureGroup] = {}
+    for verdict in verdicts:
+        key = _key(verdict, classes)
+        groups.setdefault(key, FailureGroup(key)).verdicts.append(verdict)
+    return list(groups.values())
+
+
+def _key(verdict: ModuleVerdict, classes: Mapping[str, str]) -> tuple[str, ...]:
+    """The line to blame, wherever the failure is met from. Without one, the class of the failing module counts too."""
+    outcome = verdict.outcome
+    line = line_identity(outcome)
+    if line and not outcome.status.ended_the_process:
+        return line
+    signature = signature_of(outcome)
+    assert signature is not None
+    return *(line or (signature.key,)), classes.get(verdict.blamed_module, "")

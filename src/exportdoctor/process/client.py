@@ -1,0 +1,136 @@
+"""One worker process as its client sees it: spawned, spoken with in lines of JSON, and killed with its group."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+
+import psutil
+
+from exportdoctor.core.codec import decode, encode
+from exportdoctor.core.errors import StoreError
+from exportdoctor.process.group import kill_group
+
+# exportdoctor's parent folder: where it is imported from a source tree, a worker has to find that very copy
+_ROOT = str(Path(__file__).resolve().parents[2])
+
+
+class LineClient:
+    """A worker process, and the two streams to speak with it: one JSON object a line.
+
+    A context manager that ends the process. A request to a dead process is dropped: its replies end, too.
+    """
+
+    def __init__(
+        self, pid: int, requests: IO[bytes], replies: IO[bytes], process: subprocess.Popen[bytes] | None = None
+    ) -> None:
+        self.pid = pid
+        self._requests = requests
+        self._replies = replies
+        self._process = process
+        self._exit: int | None = None
+        self._reaping = threading.Lock()
+
+    def send(self, message: object) -> None:
+        """Write one line; any thread may."""
+        with contextlib.suppress(OSError, ValueError):
+            self._requests.write(encode(message) + b"\n")
+            self._requests.flush()
+
+    def listen(self, kind: Any) -> Iterator[Any]:
+        """Its replies, decoded as `kind`, until it ends. What is no such reply (a torn last line) is left out."""
+        with contextlib.suppress(OSError, ValueError):
+            for line in self._replies:
+                with contextlib.suppress(StoreError):
+                    yield decode(line, kind)
+
+    def ask(self, message: object, kind: Any) -> Any:
+        """Its reply to one request, None where it ends instead."""
+        self.send(message)
+        return next(self.listen(kind), None)
+
+    def finish(self) -> None:
+        """No more requests: the process ends once it has done what it was asked."""
+        with contextlib.suppress(OSError, ValueError):
+            self._requests.close()
+
+    def wait(self) -> int | None:
+        """Wait for its end; the exit status as `subprocess` gives it, None where it is not known."""
+        self.finish()
+        with self._reaping:
+            if self._exit is None:
+                self._exit = self._reap()
+            return self._exit
+
+    def _reap(self) -> int | None:
+        if self._process is not None:
+            return self._process.wait()
+        with contextlib.suppress(ChildProcessError):
+            return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        return None
+
+    def cpu_seconds(self) -> float:
+        """Processor time of the process and its ended children, in seconds; 0 where it cannot be read."""
+        try:
+            times = psutil.Process(self.pid).cpu_times()
+        except psutil.Error:
+            return 0.0
+        return float(times.user + times.system + times.children_user + times.children_system)
+
+    def close(self) -> None:
+        """Kill the process with its group. A thread that listens sees the end; calling it again does no harm."""
+        kill_group(self.pid)
+        self.wait()
+        with contextlib.suppress(OSError):
+            self._replies.close()
+
+    def __enter__(self) -> LineClient:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def spawn(module: str, *, log: Path | None, environment: Mapping[str, str] | None = None) -> LineClient:
+    """Start `python -m exportdoctor.<module>`, leader of its own group.
+
+    What it prints goes to the file `log`; without one nowhere, or to our stderr with EXPORTDOCTOR_DEBUG.
+    `environment` gives defaults for variables that are not set.
+    """
+    with contextlib.ExitStack() as stack:
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", f"exportdoctor.{module}"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=_open_log(log, stack),
+            env=_environment(environment or {}),
+            process_group=0,
+        )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    return LineClient(process.pid, process.stdin, process.stdout, process)
+
+
+def _environment(defaults: Mapping[str, str]) -> dict[str, str]:
+    # transformers' advice and progress bars are no part of a diagnosis
+    quiet = {"TRANSFORMERS_VERBOSITY": "error", "TOKENIZERS_PARALLELISM": "false"}
+    environment = {**quiet, **defaults, **os.environ}
+    if _ROOT in sys.path:
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, (_ROOT, environment.get("PYTHONPATH"))))
+    return environment
+
+
+def _open_log(log: Path | None, stack: contextlib.ExitStack) -> IO[bytes] | int | None:
+    if log is not None:
+        with contextlib.suppress(OSError):
+            return stack.enter_context(open(log, "ab"))
+    return None if log is None and os.environ.get("EXPORTDOCTOR_DEBUG") else subprocess.DEVNULL

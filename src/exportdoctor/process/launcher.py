@@ -1,0 +1,55 @@
+"""The two ways to a scan worker: spawned from the interpreter, or forked from a process that holds the module."""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from exportdoctor.process.client import LineClient, spawn
+
+
+class Launcher(Protocol):
+    """Starts scan workers."""
+
+    def start(self, *, log: Path | None) -> LineClient:
+        """A new worker that waits for commands; what it prints goes to `log`."""
+
+
+@dataclass(frozen=True)
+class Spawn:
+    """Workers in fresh interpreters, which build the target themselves."""
+
+    def start(self, *, log: Path | None) -> LineClient:
+        """A fresh process."""
+        return spawn("worker", log=log)
+
+
+@dataclass(frozen=True)
+class Fork:
+    """Workers forked from this process, for a target that only it has in memory: `plan` builds to that very module."""
+
+    plan: Any
+
+    def start(self, *, log: Path | None) -> LineClient:
+        """A copy of this process that serves commands and never returns."""
+        command_reader, command_writer = os.pipe()
+        reply_reader, reply_writer = os.pipe()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        pid = os.fork()
+        if pid == 0:
+            gc.freeze()  # a collection here would run the finalisers of objects whose threads are the parent's alone
+            os.close(command_writer)
+            os.close(reply_reader)
+            # by name: the worker imports torch and is imported in its own process only
+            server = importlib.import_module("exportdoctor.worker.scan_server")
+            server.serve_plan(self.plan, commands=command_reader, replies=reply_writer, log=str(log) if log else None)
+            os._exit(0)
+        os.close(command_reader)
+        os.close(reply_writer)
+        return LineClient(pid, os.fdopen(command_writer, "wb"), os.fdopen(reply_reader, "rb"))

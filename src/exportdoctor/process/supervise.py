@@ -1,0 +1,162 @@
+"""Keeps a process within its limits. One rule for all: attempts of a scan, candidate scripts, finished repros.
+
+A process is idle where in the last `idle` seconds fewer than one look in five found it, or a process that it has
+started, running or with processor time used since the look before. A share and not an unbroken rest: what polls every
+few milliseconds is waiting, too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections import deque
+from dataclasses import dataclass
+
+import psutil
+
+from exportdoctor.core.outcome import OutcomeStatus
+from exportdoctor.process.group import kill_group
+
+TICK = 0.1
+"""Seconds between two looks at a process."""
+_WORKING_SHARE = 0.2
+_FAMILY_EVERY = 0.5
+"""Seconds between two searches for the processes that a process has started: each reads the whole process table."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What a process may take: seconds, and MiB of resident memory on top of a baseline; None = as much as it wants.
+
+    `wall` is time on the clock, `idle` time in which it hardly uses the processor. `cpu` is processor time: it counts
+    once as much time has passed on the clock, so that threads side by side do not shorten it.
+    """
+
+    wall: float
+    idle: float
+    cpu: float | None = None
+    memory_mb: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class KillReason:
+    """Why a process was killed: the status of its attempt, a word in place of its signal, and a sentence."""
+
+    status: OutcomeStatus
+    signal: str
+    sentence: str
+
+
+class Supervisor:
+    """Watches one process that leads its own group. Whoever owns the process calls `look` about every TICK seconds.
+
+    A process beyond its limits gets SIGUSR1, on which an attempt writes its stack to its log, and at the next look
+    SIGKILL with all that it has started. `kill_reason` is set from then on.
+    """
+
+    def __init__(self, pid: int, limits: Limits, *, baseline_mb: float = 0.0) -> None:
+        self.pid = pid
+        self.limits = limits
+        self.kill_reason: KillReason | None = None
+        self._baseline_mb = baseline_mb
+        self._started = time.monotonic()
+        self._next_look = self._next_family = 0.0
+        self._family: list[psutil.Process] = []
+        self._looks: deque[tuple[float, bool]] = deque()
+        self._working_looks = 0
+        self._cpu = self._first_cpu = 0.0
+        with contextlib.suppress(psutil.Error):
+            self._family = [psutil.Process(pid)]
+            self._cpu = self._first_cpu = _cpu_seconds(self._family[0])
+
+    def look(self) -> None:
+        """Kill the process if it is beyond a limit. Calls that come sooner than half a TICK do nothing."""
+        now = time.monotonic()
+        if now < self._next_look:
+            return
+        self._next_look = now + TICK / 2
+        if self.kill_reason is not None:
+            kill_group(self.pid)
+            return
+        reason = self._memory_reason(self._observe(now)) or self._time_reason(now - self._started)
+        if reason is not None:
+            self.kill_reason = reason
+            with contextlib.suppress(OSError):
+                os.kill(self.pid, signal.SIGUSR1)
+
+    def kill(self, reason: KillReason) -> None:
+        """Kill the process at once, whatever its limits."""
+        self.kill_reason = self.kill_reason or reason
+        kill_group(self.pid)
+
+    def _observe(self, now: float) -> float:
+        """Note whether the process works; returns its memory with that of what it has started, in MiB."""
+        if now >= self._next_family:
+            self._next_family = now + _FAMILY_EVERY
+            self._find_family()
+        cpu, resident, running = 0.0, 0.0, False
+        for process in self._family:
+            with contextlib.suppress(psutil.Error), process.oneshot():
+                cpu += _cpu_seconds(process)
+                resident += process.memory_info().rss / 2**20
+                running = running or process.status() == psutil.STATUS_RUNNING
+        self._note_look(now, working=running or cpu > self._cpu)
+        self._cpu = cpu
+        return resident
+
+    def _find_family(self) -> None:
+        with contextlib.suppress(psutil.Error):
+            root = self._family[0] if self._family else psutil.Process(self.pid)
+            self._family = [root, *root.children(recursive=True)]
+
+    def _note_look(self, now: float, *, working: bool) -> None:
+        self._looks.append((now, working))
+        self._working_looks += working
+        while self._looks[0][0] < now - self.limits.idle:
+            self._working_looks -= self._looks.popleft()[1]
+
+    def _memory_reason(self, resident_mb: float) -> KillReason | None:
+        limit, grown = self.limits.memory_mb, resident_mb - self._baseline_mb
+        if limit is None or grown <= limit:
+            return None
+        text = f"Killed at {grown:,.0f} MiB: more than the {limit:,.0f} MiB that one attempt may take"
+        return KillReason(status=OutcomeStatus.OUT_OF_MEMORY, signal="out of memory", sentence=text)
+
+    def _time_reason(self, elapsed: float) -> KillReason | None:
+        limits, worked = self.limits, self._cpu - self._first_cpu
+        if elapsed >= limits.idle and self._working_looks < _WORKING_SHARE * len(self._looks):
+            text = f"Killed after {elapsed:.0f} s: it was waiting and hardly used the processor"
+            return KillReason(status=OutcomeStatus.TIMED_OUT, signal="hang", sentence=text)
+        if elapsed > limits.wall or (limits.cpu is not None and min(elapsed, worked) > limits.cpu):
+            text = f"Killed after {elapsed:.0f} s: it was still computing"
+            return KillReason(status=OutcomeStatus.TIMED_OUT, signal="time-out", sentence=text)
+        return None
+
+
+def supervise(process: subprocess.Popen[bytes], limits: Limits) -> KillReason | None:
+    """Wait for the end of a process that leads its own group; why it was killed, None where it ended by itself."""
+    supervisor = Supervisor(process.pid, limits)
+    try:
+        while process.poll() is None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=TICK)
+            supervisor.look()
+    finally:
+        kill_group(process.pid)
+        process.wait()
+    return supervisor.kill_reason
+
+
+def resident_mb(pid: int) -> float:
+    """Resident memory of one process in MiB; 0 where it cannot be read."""
+    with contextlib.suppress(psutil.Error):
+        return float(psutil.Process(pid).memory_info().rss) / 2**20
+    return 0.0
+
+
+def _cpu_seconds(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return float(times.user + times.system)

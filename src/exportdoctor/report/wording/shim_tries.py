@@ -1,0 +1,86 @@
+"""Sentences about shims that were tried, searches that found none, and probes that could not be made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from exportdoctor.core.failure.messages import first_line
+from exportdoctor.core.outcome import Agreement, Outcome, OutcomeStatus
+
+PART_ITSELF = "the part itself"
+SMALL_MODEL = "a small model with random weights"
+STRUCTURE_ALONE = "structure only, no values"
+OF_SMALL_MODEL = " (compared on a small model)"
+
+MET_BEFORE = "a failure seen before"
+NONE_CURES = "no known shim makes it export"
+NONE_FITS = "no known shim applies to this failure"
+NOT_AT_FULL_SIZE = "the shims that work on the small model do not work at full size"
+NOT_COMPARED_ON_SMALL_MODEL = "the outputs could not be compared with eager on the small model"
+NO_VALUES = "it exports with shims, but there are no values to compare its outputs with eager"
+
+NO_OPAQUE_OPERATOR = "own code not tested: the legacy exporter does not support opaque operators"
+
+
+def try_note(outcome: Outcome) -> str:
+    """What else is known of a try; empty for nothing."""
+    if outcome.status == OutcomeStatus.NOT_APPLICABLE:
+        return outcome.note.partition(": ")[2] or outcome.note  # it begins with the shim's own name
+    if outcome.note or outcome.signal:
+        return outcome.note or (outcome.signal or "")
+    wrong = next((row for row in outcome.numbers if not row.holds), None)
+    if wrong is not None:
+        what = wrong.trouble or f"differs from eager by {wrong.max_abs:.1e} (tolerance {wrong.tolerance:.0e})"
+        return f"exports, but on inputs {wrong.inputs}: {what}"
+    if outcome.status.ended_the_process:
+        return outcome.status.replace("_", " ")
+    return ""
+
+
+def raised_note(outcome: Outcome) -> str:
+    """What a try raised, in a line."""
+    facts = outcome.failure.exceptions if outcome.failure is not None else ()
+    return f"raises {facts[0].name}: {first_line(facts[0].message, 120)}".rstrip(": ") if facts else ""
+
+
+def outcome_line(outcome: Outcome) -> str:
+    """How an attempt ended, in a line."""
+    if outcome.stages.get("export") == "pass":
+        if outcome.passed:
+            return "exports"
+        refuses = outcome.agrees_at_its_size
+        return "exports, but " + ("refuses other sizes or values" if refuses else "its outputs differ from eager")
+    if outcome.note:
+        return f"{outcome.status.replace('_', ' ')}: {outcome.note}"
+    failure = outcome.failure
+    if failure is None or not failure.exceptions:
+        return outcome.status.replace("_", " ") + (f" ({outcome.signal})" if outcome.signal else "")
+    first, culprit = failure.exceptions[0], failure.culprit
+    where = f" at {culprit.file.rpartition('/')[2]}:{culprit.line} in {culprit.function}" if culprit else ""
+    return f"fails{where}: {first.name}: {first_line(first.message, 200)}"
+
+
+def not_chosen_note(shims: Sequence[str], best: Sequence[str], *, less_sound: bool) -> str:
+    """Why a set of shims that works as well as `best` was not chosen."""
+    if less_sound:
+        return "less sound"
+    if len(shims) > len(best):
+        return f"equally sound, but needs {len(shims)} shims"
+    return "equally sound"
+
+
+def no_opaque_note(outcome: Outcome) -> str:
+    """Why a module's own code could not be exported without its children."""
+    return f"own code not tested: an opaque operator cannot replace its children ({outcome.note})"
+
+
+def kept_children_note(outcome: Outcome) -> str:
+    """Which children ran as they are while their parent's own code was exported."""
+    return f"own code tested without replacing {'; '.join(outcome.kept_children)}"
+
+
+def agreement_line(row: Agreement) -> str:
+    """How the exported program compares with eager on one set of inputs."""
+    result = row.trouble or f"max |Δ| {row.max_abs:.1e}, tolerance {row.tolerance:.0e}"
+    verb = "refuses" if row.refused else "matches eager on" if row.holds else "differs from eager on"
+    return f"{verb} {row.inputs}: {result}"

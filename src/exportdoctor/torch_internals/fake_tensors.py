@@ -1,0 +1,85 @@
+"""Fake tensors: shape, strides, dtype and device, without values. torch has no public way to make or recognise one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+from exportdoctor.core.patch_attribute import patch_attribute
+from exportdoctor.torch_internals.hook import Hook
+
+
+def is_fake(value: object) -> bool:
+    """Whether it is a fake tensor."""
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    return isinstance(value, FakeTensor)
+
+
+def fake_tensor_class() -> Any:
+    """`FakeTensor`: `FakeTensor(mode, meta_tensor, device)` makes one that claims to be on that device."""
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    return FakeTensor
+
+
+def new_fake_mode() -> Any:
+    """A `FakeTensorMode` that lets real tensors take part; `mode.from_tensor(tensor)` makes a fake one."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    return FakeTensorMode(allow_non_fake_inputs=True)
+
+
+def _has_fake_tensors() -> bool:
+    from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+    return isinstance(FakeTensor, type) and hasattr(FakeTensorMode, "from_tensor")
+
+
+FAKE_TENSORS = Hook(
+    id="fake-tensors",
+    api="torch._subclasses.fake_tensor.{FakeTensor, FakeTensorMode}",
+    used_for="models without weights, and captured inputs that are too large to copy",
+    lost="no scans",
+    seen_on=("2.13.0",),
+    is_there=_has_fake_tensors,
+    essential=True,
+)
+
+
+def skip_cache_entries(skip: Callable[[Sequence[Any]], bool]) -> AbstractContextManager[None]:
+    """Within it, operator results for which `skip` is true get no entry in the cache of fake results.
+
+    To make an entry, torch (2.13) computes a result whose size is an unbacked symbol a second time.
+    """
+    if not RESULT_CACHE.is_supported():
+        return nullcontext()
+    from torch._subclasses.fake_tensor import FakeTensorMode, _BypassDispatchCache
+
+    make: Callable[..., Any] = FakeTensorMode._make_cache_entry
+
+    def make_entry(mode: Any, *rest: Any) -> Any:
+        if skip(rest[-1] if isinstance(rest[-1], tuple) else rest[-1:]):
+            raise _BypassDispatchCache("the result has an unbacked size")
+        return make(mode, *rest)
+
+    return patch_attribute(FakeTensorMode, "_make_cache_entry", make_entry)
+
+
+def _has_result_cache() -> bool:
+    from torch._subclasses.fake_tensor import FakeTensorMode, _BypassDispatchCache
+
+    return hasattr(FakeTensorMode, "_make_cache_entry") and issubclass(_BypassDispatchCache, Exception)
+
+
+RESULT_CACHE = Hook(
+    id="fake-result-cache",
+    api="FakeTensorMode._make_cache_entry, torch._subclasses.fake_tensor._BypassDispatchCache",
+    used_for="exports of models with data-dependent sizes in less time",
+    lost="such exports take up to twice as long",
+    seen_on=("2.13.0",),
+    is_there=_has_result_cache,
+)
+
+HOOKS = (FAKE_TENSORS, RESULT_CACHE)

@@ -1,0 +1,44 @@
+"""All hooks for the installed torch: records for `exportdoctor version --internals`, and a line for a scan's notes."""
+
+from __future__ import annotations
+
+from exportdoctor.torch_internals import (
+    dynamo_frames,
+    fake_tensors,
+    graph_modules,
+    pytree_registry,
+    shape_env,
+    tracer_frames,
+    tracing_modes,
+)
+from exportdoctor.torch_internals.hook import Hook
+
+_ROOMS = (fake_tensors, shape_env, tracer_frames, dynamo_frames, pytree_registry, graph_modules, tracing_modes)
+
+HOOKS: tuple[Hook, ...] = tuple(hook for room in _ROOMS for hook in room.HOOKS)
+
+
+def hook_records() -> list[dict[str, object]]:
+    """One record for each hook, as JSON has it."""
+    return [
+        {
+            "id": hook.id,
+            "supported": hook.is_supported(),
+            "api": hook.api,
+            "used_for": hook.used_for,
+            "lost": hook.lost,
+            "seen_on": list(hook.seen_on),
+            "essential": hook.essential,
+        }
+        for hook in HOOKS
+    ]
+
+
+def note_on_missing() -> str:
+    """What a scan lacks with the installed torch, as one line; empty where it lacks nothing."""
+    missing = [hook for hook in HOOKS if not hook.imports_onnx and not hook.is_supported()]
+    if not missing:
+        return ""
+    lost = "; ".join(dict.fromkeys(hook.lost for hook in missing))
+    names = ", ".join(hook.id for hook in missing)
+    return f"This torch lacks internals that exportdoctor uses ({names}): {lost}. See exportdoctor version --internals"

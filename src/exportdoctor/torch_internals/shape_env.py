@@ -1,0 +1,179 @@
+"""Symbolic sizes: the symbols that torch makes, the guards that it puts on them, and the inputs that they stand for."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from exportdoctor.core.patch_attribute import patch_attribute
+from exportdoctor.torch_internals.hook import Hook
+
+_MAKERS = ("create_unbacked_symint", "create_unbacked_symfloat", "create_unbacked_symbool")
+
+
+@contextmanager
+def after_each_new_symbol(note: Callable[[str], None]) -> Iterator[None]:
+    """Within it, `note` is called with the name of each unbacked symbol while torch's maker of it is on the stack."""
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    def wrap(make: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(make)
+        def make_and_note(env: Any, *args: Any, **kwargs: Any) -> Any:
+            made = make(env, *args, **kwargs)
+            for symbol in symbols_in(made):  # a SymBool is the expression Eq(u0, 1); the others are the symbol itself
+                note(symbol)
+            return made
+
+        return make_and_note
+
+    with ExitStack() as stack:
+        for name in _MAKERS:
+            if hasattr(ShapeEnv, name):
+                stack.enter_context(patch_attribute(ShapeEnv, name, wrap(getattr(ShapeEnv, name))))
+        yield
+
+
+def _has_makers() -> bool:
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    return all(hasattr(ShapeEnv, name) for name in _MAKERS)
+
+
+NEW_SYMBOLS = Hook(
+    id="new-symbols",
+    api=f"ShapeEnv.{{{', '.join(_MAKERS)}}}",
+    used_for="the line where the symbol of a data-dependent failure was created",
+    lost="findings do not say where their symbols were created, and cures are sought less precisely",
+    seen_on=("2.13.0",),
+    is_there=_has_makers,
+)
+
+
+def symbols_in(value: Any) -> tuple[str, ...]:
+    """The names of the symbols in a SymInt, SymFloat or SymBool; none for any other value."""
+    expression = getattr(getattr(value, "node", None), "expr", None)
+    return tuple(map(str, getattr(expression, "free_symbols", ())))
+
+
+def has_unbacked_size(tensor: Any) -> bool:
+    """Whether a size of the tensor depends on data."""
+    from torch.fx.experimental.symbolic_shapes import has_free_unbacked_symbols
+
+    return bool(has_free_unbacked_symbols(tensor))
+
+
+def _has_expressions() -> bool:
+    from torch.fx.experimental.sym_node import SymNode
+    from torch.fx.experimental.symbolic_shapes import has_free_unbacked_symbols
+
+    return hasattr(SymNode, "expr") and callable(has_free_unbacked_symbols)
+
+
+EXPRESSIONS = Hook(
+    id="symbolic-expressions",
+    api="SymNode.expr, torch.fx.experimental.symbolic_shapes.has_free_unbacked_symbols",
+    used_for="the symbols in a size, which lead from a failure to the value that it is about",
+    lost="findings about data-dependent sizes have no slice of the graph",
+    seen_on=("2.13.0",),
+    is_there=_has_expressions,
+)
+
+
+def symbols_of_condition(errors: Iterable[BaseException]) -> frozenset[str]:
+    """The symbols in the conditions that could not be decided (`GuardOnDataDependentSymNode.cond`)."""
+    conditions = (getattr(error, "cond", None) for error in errors)
+    return frozenset(str(symbol) for cond in conditions for symbol in getattr(cond, "free_symbols", ()))
+
+
+def _has_condition() -> bool:
+    from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+
+    return hasattr(GuardOnDataDependentSymNode(None, "text"), "cond")
+
+
+CONDITION = Hook(
+    id="undecided-condition",
+    api="GuardOnDataDependentSymNode.cond",
+    used_for="the symbols that a data-dependent failure is about",
+    lost="findings about data-dependent sizes have no symbols and no slice of the graph",
+    seen_on=("2.13.0",),
+    is_there=_has_condition,
+)
+
+
+@contextmanager
+def before_each_guard(
+    on_guard: Callable[[Any, Any], None], on_replacement: Callable[[Any, Any, Any], None]
+) -> Iterator[None]:
+    """Within it, `on_guard(env, expression)` and `on_replacement(env, symbol, target)` are called before torch acts."""
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    def log_guard(env: Any, prefix: str, expression: Any, *rest: Any, **kwargs: Any) -> Any:
+        on_guard(env, expression)
+        return before["_log_guard"](env, prefix, expression, *rest, **kwargs)
+
+    def set_replacement(env: Any, symbol: Any, target: Any, *rest: Any, **kwargs: Any) -> Any:
+        on_replacement(env, symbol, target)
+        return before["_set_replacement"](env, symbol, target, *rest, **kwargs)
+
+    ours: dict[str, Callable[..., Any]] = {"_log_guard": log_guard, "_set_replacement": set_replacement}
+    before = {name: getattr(ShapeEnv, name) for name in ours if hasattr(ShapeEnv, name)}
+    with ExitStack() as stack:
+        for name, original in before.items():
+            stack.enter_context(patch_attribute(ShapeEnv, name, functools.wraps(original)(ours[name])))
+        yield
+
+
+def _has_guards() -> bool:
+    import inspect
+
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    found = [list(inspect.signature(getattr(ShapeEnv, name)).parameters) for name in ("_log_guard", "_set_replacement")]
+    return [len(names) >= 4 for names in found] == [True, True]
+
+
+GUARDS = Hook(
+    id="guards",
+    api="ShapeEnv.{_log_guard, _set_replacement}",
+    used_for="the line of the guard that a declared dynamic dimension violates",
+    lost="findings about violated dynamic shapes do not say which line made the guard",
+    seen_on=("2.13.0",),
+    is_there=_has_guards,
+)
+
+
+def sources_by_symbol(env: Any) -> dict[Any, tuple[str, ...]]:
+    """Each backed symbol with the inputs that it is the size of, as `L['x'].size()[0]`."""
+    return {
+        # a method in torch 2.8, a property later
+        symbol: tuple(one.name() if callable(one.name) else one.name for one in sources)
+        for symbol, sources in getattr(env, "var_to_sources", {}).items()
+    }
+
+
+def dim_names_by_source(env: Any) -> dict[str, str]:
+    """The names of `Dim`s by the input size that they were declared for."""
+    names: dict[str, str] = getattr(env, "source_name_to_debug_name", {})
+    return names
+
+
+def _has_sources() -> bool:
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    env = ShapeEnv()
+    return hasattr(env, "var_to_sources") and hasattr(env, "source_name_to_debug_name")
+
+
+SOURCES = Hook(
+    id="symbol-sources",
+    api="ShapeEnv.{var_to_sources, source_name_to_debug_name}",
+    used_for="which input's size a symbol stands for",
+    lost="findings about violated dynamic shapes do not say which line made the guard",
+    seen_on=("2.13.0",),
+    is_there=_has_sources,
+)
+
+HOOKS = (NEW_SYMBOLS, EXPRESSIONS, CONDITION, GUARDS, SOURCES)

@@ -1,0 +1,55 @@
+"""Modes of torch's dispatcher that a shim leaves for a moment, and settings of symbolic shapes that one changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import ModuleType
+
+from exportdoctor.torch_internals.hook import Hook
+
+
+@contextmanager
+def outside_all_modes() -> Iterator[None]:
+    """Within it, operators run on values as they are: no fake tensors, no tracing, no `__torch_function__`."""
+    from torch import _C
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    with _disable_current_modes(), _C.DisableTorchFunction():
+        yield
+
+
+def _has_modes() -> bool:
+    from torch import _C
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    return callable(_disable_current_modes) and hasattr(_C, "DisableTorchFunction")
+
+
+MODES = Hook(
+    id="dispatch-modes",
+    api="torch.utils._python_dispatch._disable_current_modes, torch._C.DisableTorchFunction",
+    used_for="shims that compute a known value while torch traces",
+    lost="the shim known-values is not applicable",
+    seen_on=("2.13.0",),
+    is_there=_has_modes,
+)
+
+
+def symbolic_shape_settings() -> ModuleType:
+    """`torch.fx.experimental._config`."""
+    import torch.fx.experimental._config as config
+
+    return config
+
+
+SETTINGS = Hook(
+    id="symbolic-shape-settings",
+    api="torch.fx.experimental._config",
+    used_for="shims that change a setting for one export",
+    lost="shims that change such a setting are not applicable",
+    seen_on=("2.13.0",),
+    is_there=lambda: symbolic_shape_settings() is not None,
+)
+
+HOOKS = (MODES, SETTINGS)

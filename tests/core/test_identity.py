@@ -1,0 +1,174 @@
+"""Whether two failures are the same, in each granularity; and the facts that this rests on."""
+
+from __future__ import annotations
+
+import os
+import sysconfig
+
+import msgspec
+import pytest
+
+import exportdoctor
+from exportdoctor.core.failure.frames import frames_in_text, is_local_file, is_our_file, is_user_file
+from exportdoctor.core.failure.identity import (
+    across_parts,
+    across_runs,
+    name_free_signature,
+    same_failure,
+    same_line,
+)
+from exportdoctor.core.failure.kinds import KIND_OF_STATUS, KINDS, FailureKind
+from exportdoctor.core.failure.messages import first_line, statement, suggested_fixes, without_advice, without_hints
+from exportdoctor.core.finding import ExceptionRecord
+from exportdoctor.core.outcome import ExceptionFact, Failure, Frame, Outcome, OutcomeStatus
+from synthetic import ATTENTION
+
+GUARD = "Could not guard on data-dependent expression u0 > 1 (unhinted: u0 > 1).  (Size-like symbols: none)"
+
+
+def failing(message: str = GUARD, *, line: int | None = 3, guard: int | None = None, name: str = "x") -> Outcome:
+    def frame(number: int) -> Frame:
+        return Frame(file="/home/a/model.py", line=number, function="forward", source=f"if {name}:", user=True)
+
+    failure = Failure(
+        stage="export",
+        exceptions=(ExceptionFact(type="torch.GuardError", message=message),),
+        frames=(frame(line),) if line else (),
+        guard=frame(guard) if guard else None,
+    )
+    return Outcome(probe="p", status=OutcomeStatus.FAILED, failure=failure)
+
+
+def died(status: OutcomeStatus, signal: str | None = None) -> Outcome:
+    return Outcome(probe="p", status=status, signal=signal)
+
+
+PASSED = Outcome(probe="p", status=OutcomeStatus.PASSED)
+
+
+def test_the_same_line_is_the_same_failure_whatever_the_message_says() -> None:
+    assert same_line(failing(), failing("Could not guard on data-dependent expression u7 + u3 > 4"))
+    assert not same_line(failing(), failing(line=4))
+    assert not same_line(failing(), PASSED)
+    assert not same_line(PASSED, PASSED)
+
+
+def test_without_a_line_to_blame_the_line_of_the_guard_counts_and_then_the_signature() -> None:
+    assert same_line(failing("a", line=None, guard=7), failing("b", line=None, guard=7))
+    assert not same_line(failing(line=None, guard=7), failing(line=None, guard=8))
+    assert same_line(failing(line=None, guard=7), failing(line=None))
+    assert not same_line(failing("a", line=None, guard=7), failing("b", line=None))
+
+
+def test_a_dead_process_is_known_by_how_it_died() -> None:
+    crash = died(OutcomeStatus.CRASHED, "SIGSEGV")
+    assert same_line(crash, died(OutcomeStatus.CRASHED, "SIGSEGV"))
+    assert not same_line(crash, died(OutcomeStatus.CRASHED, "SIGABRT"))
+    assert not same_line(died(OutcomeStatus.TIMED_OUT), died(OutcomeStatus.OUT_OF_MEMORY))
+
+
+def test_another_kind_at_the_same_line_is_another_failure() -> None:
+    value = "Could not extract specialized integer from data-dependent expression u0"
+    assert same_line(failing(), failing(value))
+    assert not same_failure(failing(), failing(value), exporter="export")
+
+
+@pytest.mark.parametrize("status", KIND_OF_STATUS)
+def test_a_name_free_signature_has_a_kind_and_never_a_status(status: OutcomeStatus) -> None:
+    signature = name_free_signature(died(status, "SIGKILL"), exporter="export")
+    assert signature is not None
+    assert signature.kind is KIND_OF_STATUS[status]
+    assert type(signature.kind) is FailureKind
+    assert signature.kind.ends_the_process == status.ended_the_process
+
+
+def test_a_crash_that_is_a_finding_of_the_run_is_recognised() -> None:
+    record = ExceptionRecord(type="SIGSEGV", message="Segmentation fault: native code touched memory not its own")
+    finding = msgspec.structs.replace(ATTENTION, kind=FailureKind.CRASH, exception=record)
+    crash = name_free_signature(died(OutcomeStatus.CRASHED, "SIGSEGV"), exporter="export")
+    other = name_free_signature(died(OutcomeStatus.CRASHED, "SIGABRT"), exporter="export")
+    hang = name_free_signature(died(OutcomeStatus.TIMED_OUT), exporter="export")
+    assert crash is not None
+    assert other is not None
+    assert hang is not None
+    assert crash.is_of_finding(finding)
+    assert not other.is_of_finding(finding)
+    assert not hang.is_of_finding(finding)
+
+
+def test_a_message_with_other_names_is_of_the_same_finding() -> None:
+    record = ExceptionRecord(type="torch.GuardError", message=GUARD.replace("u0", "u12"))
+    finding = msgspec.structs.replace(ATTENTION, kind=FailureKind.DATA_DEPENDENT_GUARD, exception=record)
+    signature = name_free_signature(failing(line=None), exporter="export")
+    assert signature is not None
+    assert signature.is_of_finding(finding)
+    assert not signature.is_of_finding(msgspec.structs.replace(finding, kind=FailureKind.VMAP))
+
+
+def test_a_finding_moves_by_lines_from_run_to_run_and_not_from_part_to_part() -> None:
+    moved = msgspec.structs.replace(ATTENTION, line=1)
+    assert across_runs(moved) == across_runs(ATTENTION)
+    assert across_parts(moved) != across_parts(ATTENTION)
+    assert across_parts(msgspec.structs.replace(ATTENTION, part="vision")) == across_parts(ATTENTION)
+
+
+def test_groups_of_kinds_hold_what_their_names_say() -> None:
+    assert {kind for kind in KINDS if kind.is_data_dependent} == {kind for kind in KINDS if "data_dependent" in kind}
+    assert {kind for kind in KINDS if kind.depends_on_load} < {kind for kind in KINDS if kind.ends_the_process}
+
+
+def test_a_kind_of_a_newer_release_keeps_its_name_and_is_in_no_group() -> None:
+    kind = msgspec.json.decode(b'"curse"', type=FailureKind)
+    assert kind == "curse"
+    assert kind not in KINDS
+    assert not kind.ends_the_process
+    assert msgspec.json.encode(kind) == b'"curse"'
+
+
+MESSAGE = """\
+Constraints violated (n)! For more information, run with TORCH_LOGS="+dynamic".
+  - Not all values of n are valid.
+Suggested fixes:
+  n = 6
+  m = 2*n
+
+The error above occurred when calling torch.export.export. If you would like to view some more information"""
+
+
+def test_a_message_ends_where_torch_begins_to_advise() -> None:
+    assert statement(MESSAGE).endswith("are valid.")
+    assert without_advice(MESSAGE).endswith("m = 2*n")
+    assert suggested_fixes(MESSAGE) == ["n = 6", "m = 2*n"]
+    assert statement("all\n\nUser Stack (most recent call last):\n  File") == "all"
+
+
+def test_the_first_line_of_a_message() -> None:
+    assert first_line("\n  one two \nthree") == "one two"
+    assert first_line(ValueError("one two"), 3) == "one"
+    assert first_line("") == ""
+    assert without_hints(first_line(GUARD)) == "Could not guard on data-dependent expression u0 > 1."
+
+
+TORCH = "/opt/venv/lib/python3.11/site-packages/torch/export/__init__.py"
+
+
+def test_whose_code_a_file_is() -> None:
+    assert is_user_file("/home/a/model.py")
+    assert is_user_file(TORCH.replace("torch/export", "transformers"))
+    assert not is_user_file(TORCH)
+    assert not is_user_file(TORCH.replace("/torch/", "/sympy/"))
+    assert not is_user_file("torch/_dynamo/eval_frame.py")
+    assert not is_user_file("<eval_with_key>.7")
+    assert not is_user_file(os.path.join(sysconfig.get_paths()["stdlib"], "json", "decoder.py"))
+    assert not is_user_file(os.path.realpath(exportdoctor.__file__))
+    assert is_our_file(os.path.realpath(exportdoctor.__file__))
+    assert is_local_file("/home/a/model.py")
+    assert not is_local_file(TORCH.replace("torch/export", "transformers"))
+
+
+def test_a_printed_stack_is_read_as_frames() -> None:
+    text = 'from user code:\n  File "model.py", line 3, in forward\n    return eval(x)\n  File "b.py", line 4, in g'
+    assert [(frame.file, frame.line, frame.function, frame.source) for frame in frames_in_text(text)] == [
+        ("model.py", 3, "forward", "return eval(x)"),
+        ("b.py", 4, "g", ""),
+    ]

@@ -1,0 +1,119 @@
+"""Every private part of torch that exportdoctor uses is there; a scan works without one that is not essential."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from exportdoctor.cli.main import run
+from exportdoctor.core.errors import ExitCode
+from exportdoctor.torch_internals.hook import Hook
+from exportdoctor.torch_internals.hook_table import HOOKS, note_on_missing
+from exportdoctor.torch_internals.shape_env import after_each_new_symbol, before_each_guard
+
+ROOM = Path(__file__).parents[2] / "src" / "exportdoctor" / "torch_internals"
+
+
+@pytest.mark.parametrize("hook", HOOKS, ids=lambda hook: hook.id)
+def test_the_installed_torch_has(hook: Hook) -> None:
+    assert hook.is_there()  # raises what is missing, by name
+
+
+@pytest.mark.parametrize("hook", HOOKS, ids=lambda hook: hook.id)
+def test_a_hook_says_what_it_is_for_and_what_is_lost(hook: Hook) -> None:
+    assert hook.api
+    assert hook.used_for
+    assert hook.lost
+    assert hook.seen_on
+
+
+def test_every_hook_has_its_own_name() -> None:
+    assert len({hook.id for hook in HOOKS}) == len(HOOKS)
+
+
+def test_every_hook_of_the_room_is_in_the_table() -> None:
+    made = {
+        keyword.value.value
+        for file in ROOM.glob("*.py")
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Hook"
+        for keyword in node.keywords
+        if keyword.arg == "id" and isinstance(keyword.value, ast.Constant)
+    }
+    assert made == {hook.id for hook in HOOKS}
+
+
+def test_the_room_is_imported_without_torch() -> None:
+    program = "import sys, exportdoctor.torch_internals.hook_table; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def test_nothing_is_missing_and_nothing_is_noted() -> None:
+    assert note_on_missing() == ""
+
+
+class Data(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.shape[0] > 3:
+            x = x + 1
+        return x + 1 if int(x.sum().to(torch.int64)) > 3 else x
+
+
+def test_symbols_and_guards_are_heard_of_while_torch_makes_them() -> None:
+    symbols: list[str] = []
+    guards: list[str] = []
+    with (
+        after_each_new_symbol(symbols.append),
+        before_each_guard(lambda _, expression: guards.append(str(expression)), lambda *_: None),
+        pytest.raises(Exception, match="u0"),
+    ):
+        torch.export.export(Data(), (torch.ones(5),), dynamic_shapes=({0: torch.export.Dim("n")},), strict=False)
+    assert "u0" in symbols
+    assert guards
+
+
+def test_the_table_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["version", "--internals"]) == ExitCode.EXPORTS
+    told = capsys.readouterr().out
+    assert all(hook.id in told for hook in HOOKS)
+    assert f"{len(HOOKS)} of the {len(HOOKS)}" in told
+
+
+LACKING = """
+import torch
+import torch.fx._lazy_graph_module
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+del torch.fx._lazy_graph_module._use_lazy_graph_module
+del ShapeEnv.create_unbacked_symfloat
+
+class Model(torch.nn.Module):
+    def forward(self, x):
+        if x.sum() > 0:
+            return x + 1
+        return x - 1
+
+def build():
+    return Model(), (torch.ones(3),)
+"""
+
+
+def test_a_scan_works_without_some_hooks_and_says_so(tmp_path: Path) -> None:
+    (tmp_path / "target.py").write_text(LACKING)
+    command = [sys.executable, "-m", "exportdoctor", "scan", f"{tmp_path / 'target.py'}:build", "--no-cure", "--json"]
+    done = subprocess.run(
+        command, env=os.environ | {"EXPORTDOCTOR_HOME": str(tmp_path)}, capture_output=True, check=False
+    )
+    assert done.returncode == ExitCode.FINDINGS, done.stderr
+    report = json.loads(done.stdout)
+    lacking = [note for note in report["notes"] if "lazy-graph-modules" in note and "new-symbols" in note]
+    assert len(lacking) == 1, report["notes"]
+    assert lacking[0].endswith("exportdoctor version --internals")
+    assert [finding["kind"] for finding in report["findings"]] == ["data_dependent_guard"]
