@@ -33,8 +33,7 @@ def main() -> int:
     from exportdoctor.core.run_state import fold
     from exportdoctor.core.scan_options import ScanOptions
     from exportdoctor.core.target import BuildOptions, TargetRef
-    from exportdoctor.engine.scan import scan
-    from exportdoctor.engine.scan_request import ScanRequest
+    from exportdoctor.engine.scan import ScanRequest, scan
 
     cuda = torch.cuda.is_available()
     device = "cuda" if cuda else "cpu"
@@ -48,7 +47,7 @@ def main() -> int:
         target = TargetRef(ref=ref, parts=parts, options=BuildOptions(device=device, weights=weights, static=static))
         options = ScanOptions(use_cache=False, isolation="process", cure=cure)
         with tempfile.TemporaryDirectory() as logs:
-            request = ScanRequest(run="gpu", target=target, options=options, logs=Path(logs))
+            request = ScanRequest(target=target, options=options, logs=Path(logs))
             started = RunStarted(run="gpu", target=target, options=options, version="0")
             report = fold([started, *scan(request)]).report()
         print(f"     {ref}: {report.stats.probes} attempts, {time.perf_counter() - began:.0f} s", flush=True)

@@ -141,7 +141,7 @@ async def screen_cpu(app: App[object]) -> float:
     """CPU seconds of this process until the first usable screen."""
     began = time.process_time()
     async with app.run_test(size=(160, 45)) as pilot:
-        while isinstance(app, DoctorApp) and not (isinstance(app.screen, RunScreen) and app.screen.read):
+        while isinstance(app, DoctorApp) and not (isinstance(app.screen, RunScreen) and app.screen.is_settled):
             await pilot.pause(0.01)
         await pilot.pause()
         return time.process_time() - began
@@ -181,7 +181,7 @@ async def key_milliseconds(run: Path) -> list[tuple[float, float]]:
     app = Timed(run)
     found: list[tuple[float, float]] = []
     async with app.run_test(size=(160, 45)) as pilot:
-        while not (isinstance(app.screen, RunScreen) and app.screen.read):
+        while not (isinstance(app.screen, RunScreen) and app.screen.is_settled):
             await pilot.pause(0.01)
         await pilot.pause(0.5)
         thread = threading.Thread(target=scan)

@@ -18,8 +18,8 @@ from exportdoctor.core.report import Report
 from exportdoctor.core.run_state import RunState
 from exportdoctor.core.scan_options import ScanKeywords, ScanOptions
 from exportdoctor.core.target import BuildOptions, TargetRef
+from exportdoctor.engine.scan import ScanRequest
 from exportdoctor.engine.scan import scan as scan_events
-from exportdoctor.engine.scan_request import ScanRequest
 from exportdoctor.process.launcher import Fork
 from exportdoctor.shims import registry
 from exportdoctor.store.places import new_run_id, runs_root
@@ -87,7 +87,7 @@ def scan(
         )
         folder.record(started)
         state = RunState().apply(started)
-        request = ScanRequest(run=run, target=target, options=scan_options, logs=folder.logs)
+        request = ScanRequest(target=target, options=scan_options, logs=folder.logs)
         with contextlib.closing(scan_events(request, Fork(plan))) as events:
             for event in folder.record_all(events):
                 state.apply(event)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -13,11 +14,10 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exportdoctor.core.errors import ExportdoctorError
 from exportdoctor.core.failure import known_issues as known
-from exportdoctor.core.failure.known_issues import KnownIssue, read_issues
-from exportdoctor.core.outcome import ExceptionFact, Frame
-from exportdoctor.core.version_range import is_in_range
+from exportdoctor.core.failure.known_issues import Clause, KnownIssue
+from exportdoctor.core.outcome import ExceptionFact, Failure, Frame, Stage
+from exportdoctor.core.version_range import is_in_range, is_range
 
 MAIN_LANE = {"torch": "2.13.0+cpu", "transformers": "5.23.0"}
 CASES: list[dict[str, Any]] = yaml.safe_load(Path(__file__).with_name("known_cases.yaml").read_text())
@@ -30,21 +30,18 @@ class Seen:
 
     exceptions: tuple[ExceptionFact, ...]
     frames: tuple[Frame, ...]
-    stage: str
+    stage: Stage
     exporter: str
     dynamic: bool
     versions: dict[str, str]
 
     def matches(self) -> list[str]:
-        found = known.match(
-            exceptions=self.exceptions,
-            frames=self.frames,
-            stage=self.stage,
-            exporter=self.exporter,
-            dynamic=self.dynamic,
-            versions=self.versions,
-        )
-        return [match.id for match in found]
+        found = known.match(self.failure, exporter=self.exporter, dynamic=self.dynamic, versions=self.versions)
+        return [issue.id for issue in found]
+
+    @property
+    def failure(self) -> Failure:
+        return Failure(stage=self.stage, exceptions=self.exceptions, frames=self.frames)
 
 
 def seen(told: dict[str, Any]) -> Seen:
@@ -115,10 +112,7 @@ def test_an_export_that_torch_onnx_wrapped_is_recognised_by_its_cause() -> None:
 
 def test_another_version_than_the_one_it_was_seen_with_does_not_hide_an_issue() -> None:
     told = seen(next(case["fits"] for case in CASES if case["id"] == "sdpa-unbacked-batch-cpu"))
-    (issue,) = known.match(
-        exceptions=told.exceptions, frames=told.frames, stage="export", exporter="export", dynamic=False,
-        versions=MAIN_LANE,
-    )  # fmt: skip
+    (issue,) = known.match(told.failure, exporter="export", dynamic=False, versions=MAIN_LANE)
     assert issue.seen_with == {"torch": "<2.13"}
     assert issue.links[0] == "pytorch/pytorch#180202"
 
@@ -146,14 +140,12 @@ TEXT = st.text(max_size=300) | st.sampled_from([case["fits"]["exceptions"][0] fo
 def test_matching_never_raises(
     kind: str, message: str, file: str, source: str, user: bool, stage: str, exporter: str, version: str
 ) -> None:
-    known.match(
-        exceptions=[ExceptionFact(type=kind, message=message)],
-        frames=[Frame(file=file, line=1, function=file, source=source, user=user)],
-        stage=stage,
-        exporter=exporter,
-        dynamic=user,
-        versions={"torch": version, "transformers": version},
+    failure = Failure(
+        stage=stage,  # type: ignore[arg-type]
+        exceptions=(ExceptionFact(type=kind, message=message),),
+        frames=(Frame(file=file, line=1, function=file, source=source, user=user),),
     )
+    known.match(failure, exporter=exporter, dynamic=user, versions={"torch": version, "transformers": version})
 
 
 def test_a_message_of_a_megabyte_is_matched_at_once() -> None:
@@ -190,42 +182,26 @@ def test_a_search_finds_by_words_in_any_case_titles_first() -> None:
     assert len(known.search("")) == len(known.load())
 
 
-def broken(**changes: Any) -> list[dict[str, Any]]:
-    clause = {"exporters": ["export"], "stages": ["export"], "exceptions": ["RuntimeError"], "message": "frozen"}
-    good = {
-        "id": "sample", "title": "t", "cause": "c", "workaround": "w", "shim_hint": "s", "affected": "a",
-        "links": ["pytorch/pytorch#1"], "match": [clause],
-    }  # fmt: skip
-    in_clause = {name: changes.pop(name) for name in list(changes) if name in {"message", "frames", "frames_needed"}}
-    return [{**good, "match": [{**clause, **in_clause}], **changes}]
+@pytest.mark.parametrize("issue", known.load(), ids=lambda issue: issue.id)
+def test_an_entry_can_be_used(issue: KnownIssue) -> None:
+    ids = [one.id for one in known.load()]
+    assert ids.count(issue.id) == 1
+    assert issue.match
+    assert issue.links
+    assert all(re.fullmatch(r"[\w.-]+/[\w.-]+#\d+", link) for link in issue.links)
+    assert set(issue.alternatives) <= set(ids)
+    assert all(is_range(text) for text in (*issue.only_with.values(), *issue.seen_with.values()))
 
 
-@pytest.mark.parametrize(
-    ("changes", "says"),
-    [
-        ({"title": 3}, "title"),
-        ({"cauze": "c"}, "cauze"),
-        ({"message": "("}, "no regular expression"),
-        ({"message": "data-dependent expression"}, "any data-dependent guard"),
-        ({"frames_needed": True}, "none are given"),
-        ({"links": ["https://github.com/pytorch/pytorch"]}, "owner/repository#number"),
-        ({"alternatives": ["nobody"]}, "'nobody'"),
-        ({"seen_with": {"torch": "old"}}, "range of versions"),
-        ({"match": []}, "no clause"),
-    ],
-)
-def test_a_broken_entry_is_an_error_that_names_it(changes: dict[str, Any], says: str) -> None:
-    with pytest.raises(ExportdoctorError, match="entry 'sample'") as raised:
-        read_issues(broken(**changes))
-    assert says in raised.value.message
-    assert raised.value.hint
-
-
-def test_an_entry_without_an_id_is_named_by_its_place() -> None:
-    with pytest.raises(ExportdoctorError, match="entry number 1"):
-        read_issues([{"title": "nameless"}])
-    with pytest.raises(ExportdoctorError, match="list of entries"):
-        read_issues({"id": "x"})
+@pytest.mark.parametrize("clause", [clause for issue in known.load() for clause in issue.match])
+def test_a_clause_can_be_used_and_does_not_fit_every_data_dependent_guard(clause: Clause) -> None:
+    patterns = (clause.message, clause.frames, clause.culprit, clause.raised_in, clause.unless)
+    assert all(re.compile(pattern) for pattern in patterns if pattern)
+    assert clause.message
+    assert clause.places or not clause.frames_needed
+    asked = ("guard on", "extract specialized integer from")
+    guards = [f"Could not {what} data-dependent expression {text}" for what in asked for text in ("u0", "Eq(u0, 1)")]
+    assert clause.frames_needed or not any(re.search(clause.message, text, re.S) for text in guards)
 
 
 def test_the_catalogue_is_read_only_when_it_is_asked() -> None:

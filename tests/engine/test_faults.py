@@ -20,8 +20,7 @@ from exportdoctor.core.report import Report
 from exportdoctor.core.run_state import RunState
 from exportdoctor.core.scan_options import ScanOptions
 from exportdoctor.core.target import TargetRef
-from exportdoctor.engine.scan import scan
-from exportdoctor.engine.scan_request import ScanRequest
+from exportdoctor.engine.scan import ScanRequest, scan
 from scanning import scan_file, scan_ref
 
 pytestmark = pytest.mark.slow
@@ -51,7 +50,7 @@ def test_a_killed_worker_is_replaced_and_the_answers_are_the_same() -> None:
     target, options = TargetRef(ref=SLOW_ENOUGH), ScanOptions(use_cache=False, exhaustive=True, jobs=1)
     started = RunStarted(run="r", target=target, options=options, version="0")
     state, killed = RunState().apply(started), False
-    for event in scan(ScanRequest(run="r", target=target, options=options)):
+    for event in scan(ScanRequest(target=target, options=options)):
         state.apply(event)
         if isinstance(event, ev.ProbeStarted) and not killed:
             worker = psutil.Process(event.pid).parent()
@@ -84,7 +83,7 @@ def test_a_killed_run_resumes_without_asking_anything_twice(tmp_path: Path) -> N
     words, environment = command("scan", "--resume", str(tmp_path / "run"), "--json", home=tmp_path)
     done = subprocess.run(words, env=environment, capture_output=True, check=False)
     assert done.returncode == 1, done.stderr.decode()
-    report = decode(done.stdout, Report)
+    report: Report = decode(done.stdout, Report)
     finished = [event.probe.id for event in _events(journal) if isinstance(event, ev.ProbeFinished)]
     assert len(finished) == len(set(finished))
     assert report.complete
@@ -107,7 +106,7 @@ def test_interrupting_a_scan_saves_the_best_so_far_and_leaves_nobody_behind(tmp_
     _, _ = running.communicate(timeout=60)
     assert running.returncode == 130
     assert ended(processes)
-    report = decode((tmp_path / "run" / "report.json").read_bytes(), Report)
+    report: Report = decode((tmp_path / "run" / "report.json").read_bytes(), Report)
     assert not report.complete
 
 
@@ -134,9 +133,7 @@ def test_a_fork_never_finalises_what_the_process_it_came_from_has_made(tmp_path:
 
 
 def test_closing_the_events_ends_every_process() -> None:
-    request = ScanRequest(
-        run="r", target=TargetRef(ref=f"{FIXTURES / 'hang.py'}:build"), options=ScanOptions(use_cache=False)
-    )
+    request = ScanRequest(target=TargetRef(ref=f"{FIXTURES / 'hang.py'}:build"), options=ScanOptions(use_cache=False))
     events = scan(request)
     for event in events:
         if isinstance(event, ev.ProbeStarted):

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 
 FIXTURES = sorted(p for p in (Path(__file__).parents[2] / "fixtures").glob("*.py") if not p.stem.startswith("_"))
 # How a fixture is scanned where the defaults would wait for a minute or fill the machine
-LIMITS = {"hang": {"timeout": 8.0}, "memory_eater": {"memory_mb": 1500.0}}
+LIMITS: dict[str, dict[str, Any]] = {"hang": {"timeout": 8.0}, "memory_eater": {"memory_mb": 1500.0}}
 
 
 def expected_of(path: Path) -> dict[str, Any]:
@@ -32,7 +32,7 @@ def expected_of(path: Path) -> dict[str, Any]:
     literals = {
         getattr(node.target if isinstance(node, ast.AnnAssign) else node.targets[0], "id", ""): node.value
         for node in ast.parse(path.read_text()).body
-        if isinstance(node, (ast.Assign, ast.AnnAssign))
+        if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None
     }
     found: dict[str, Any] = ast.literal_eval(literals.get("EXPECTED_DYNAMIC") or literals["EXPECTED"])
     return found

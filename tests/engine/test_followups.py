@@ -15,7 +15,7 @@ from scanning import events_of, scan_file
 pytestmark = pytest.mark.slow
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
-MODELS = Path(__file__).parents[1] / "support" / "ladder_models.py"
+MODELS = Path(__file__).parents[1] / "support" / "followup_models.py"
 
 
 def only(report: Report) -> Finding:
@@ -42,7 +42,7 @@ def test_the_line_that_made_a_violated_guard_is_found(
 
 def test_the_dimension_that_matters_is_told_by_its_name() -> None:
     finding = only(scan_file(MODELS, factory="window"))
-    assert dimensions(finding) == "Fails when `sequence` is dynamic, passes when only `batch` is."
+    assert dimensions(finding) == "Fails when `sequence` is dynamic; exports when only `batch` is."
 
 
 def test_a_failure_behind_a_childs_is_found() -> None:

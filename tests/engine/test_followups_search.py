@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Set
 
 import pytest
 from hypothesis import given
@@ -12,7 +13,7 @@ from exportdoctor.core.graph_slice import GraphSlice, SliceNode
 from exportdoctor.core.outcome import ExceptionFact, Failure, Frame, Outcome, OutcomeStatus
 from exportdoctor.core.probe import Probe
 from exportdoctor.core.protocol.scan import CallFact, InputFact
-from exportdoctor.engine.part.dimensions import Dimensions, grouped, smallest_dimensions
+from exportdoctor.engine.part.dimensions import Dimensions, group_derived, smallest_dimensions
 from exportdoctor.report.slice import as_dot, as_mermaid, as_text
 
 NAMES = ("batch", "sequence", "patches", "windows", "heads")
@@ -31,7 +32,7 @@ def failing(line: int = 7) -> Outcome:
 PASSED = Outcome(probe="p", status=OutcomeStatus.PASSED)
 
 
-def run(culprits: set[str], *, elsewhere: set[str] = frozenset()) -> tuple[Dimensions, int]:
+def run(culprits: set[str], *, elsewhere: Set[str] = frozenset()) -> tuple[Dimensions, int]:
     """The answer for a model that fails when all of `culprits` are dynamic, otherwise in `elsewhere` if any is."""
     search, asked, answer = smallest_dimensions(PROBE, ROOT, failing()), 0, None
     while True:
@@ -59,7 +60,7 @@ def test_what_fails_in_another_way_alone_is_not_called_passing() -> None:
 
 def test_derived_dimensions_stay_with_their_own() -> None:
     names = ("cache length", "batch", "cache length + 1", "2*batch", "x[0]")
-    assert grouped(names) == (("cache length", "cache length + 1"), ("batch", "2*batch"), ("x[0]",))
+    assert group_derived(names) == (("cache length", "cache length + 1"), ("batch", "2*batch"), ("x[0]",))
 
 
 def test_probes_with_other_dynamic_dimensions_are_other_questions() -> None:

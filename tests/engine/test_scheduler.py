@@ -22,7 +22,7 @@ from exportdoctor.engine.pool.worker_pool import Pool
 from exportdoctor.process.launcher import Fork
 from exportdoctor.targets import resolve
 from scanning import events_of
-from targets_tiny import FAMILIES
+from tiny_configs import FAMILIES
 
 pytestmark = pytest.mark.slow
 PROBE = Probe(part="default", fqn="", timeout=120)

@@ -106,7 +106,7 @@ def _write_case(folder: Path) -> None:
     grids = ((12, 16), (10, 18), (4, 6))
     inputs = [(torch.randn(h * w, 1176), torch.tensor([[1, h, w]])) for h, w in grids]
     weights = built.part("vision").module.state_dict()
-    config = built.model.config.to_dict()
+    config = built.model.config.to_dict()  # type: ignore[union-attr, operator]
     torch.save({"config": config, "weights": weights, "inputs": inputs}, folder / "case.pt")
 
 

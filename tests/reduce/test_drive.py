@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 from exportdoctor.reduce import (
     Ended,
+    JudgedCandidate,
     NotInteresting,
     ParallelOracle,
     Reduced,
     Search,
-    Step,
     Terms,
     Verdict,
     ddmin,
@@ -49,14 +49,15 @@ SEARCHES: dict[str, Begun] = {
 def drive_in_parallel(
     search: Search[Any, Any], submit: Callable[[Any], Future[Verdict]], *, width: int, start: Any, terms: Terms[Any]
 ) -> Reduced[Any, Any]:
-    oracle = ParallelOracle(submit, width=width, key=terms.key)
+    oracle = ParallelOracle(submit, width=width)
     course = steps(search, oracle, start=start, terms=terms)
     while True:
         try:
             next(course)
         except StopIteration as end:
             oracle.close()
-            return end.value
+            reduced: Reduced[Any, Any] = end.value
+            return reduced
 
 
 every_search = pytest.mark.parametrize("name", SEARCHES)
@@ -153,7 +154,7 @@ def one_batch(*batch: Any) -> Search[Any, int | None]:
 
 def test_a_width_below_one_is_refused() -> None:
     with pytest.raises(ValueError, match="at least 1, not 0"):
-        ParallelOracle(lambda c: answered(Verdict.YES), width=0, key=str)
+        ParallelOracle(lambda c: answered(Verdict.YES), width=0)
 
 
 def test_a_start_that_is_not_interesting_is_refused() -> None:
@@ -179,23 +180,12 @@ def test_steps_show_each_needed_candidate_in_order_and_which_was_accepted() -> N
     start = (1, 2, 3)
     shown = list(steps(ddmin(start), lambda c, ahead: Verdict.YES if 1 in c else Verdict.NO, start=start))
     assert shown == [
-        Step((1, 2, 3), Verdict.YES, accepted=True, asked=1),
-        Step((), Verdict.NO, accepted=False, asked=2),
-        Step((1,), Verdict.YES, accepted=True, asked=3),
-        Step((), Verdict.NO, accepted=False, asked=3),
-        Step((), Verdict.NO, accepted=False, asked=3),
+        JudgedCandidate((1, 2, 3), Verdict.YES, accepted=True, asked=1),
+        JudgedCandidate((), Verdict.NO, accepted=False, asked=2),
+        JudgedCandidate((1,), Verdict.YES, accepted=True, asked=3),
+        JudgedCandidate((), Verdict.NO, accepted=False, asked=3),
+        JudgedCandidate((), Verdict.NO, accepted=False, asked=3),
     ]
-
-
-def test_a_key_stands_for_a_candidate_that_cannot_be_hashed() -> None:
-    def search() -> Search[list[int], int | None]:
-        return (yield ([1], [2], [1]))
-
-    def ask(candidate: list[int]) -> Verdict:
-        return Verdict.YES if candidate == [0] else Verdict.NO
-
-    terms: Terms[list[int]] = Terms(key=tuple)
-    assert drive(search(), ask, start=[0], terms=terms).asked == 3
 
 
 def test_a_candidate_that_cannot_be_embedded_counts_as_not_interesting() -> None:

@@ -280,10 +280,10 @@ def test_a_file_of_the_size_of_a_models_is_reduced_in_seconds() -> None:
     text = "\n".join(
         path.read_text().replace("from __future__ import annotations\n", "") for path in sorted(room.rglob("*.py"))
     )
-    began = time.monotonic()
+    began = time.process_time()
     result = reduced(
         text, lambda c: Verdict.YES if "def _bound_by(" in c and "yield statement.name" in c else Verdict.NO
     )
     assert result.ended is Ended.FINISHED
     assert len(result.smallest.splitlines()) <= 5
-    assert time.monotonic() - began < 30
+    assert time.process_time() - began < 30

@@ -18,7 +18,7 @@ def test_a_run_is_the_same_as_itself() -> None:
     found = compare_reports(report(), report())
     assert found.same
     assert found.findings_same == len(report().findings) > 0
-    assert "No verdict differs" in render_comparison(found)
+    assert "Same verdicts" in render_comparison(found)
 
 
 def test_a_finding_that_went_and_a_module_that_passes_now_are_named() -> None:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -36,7 +37,7 @@ from exportdoctor.repro.pipeline import script_limits
 from exportdoctor.repro.reduction import Reducer, Reduction
 from exportdoctor.repro.script import code_lines, imports_of
 from exportdoctor.repro.verdict_log import VerdictLog
-from exportdoctor.repro.verify import raised, verify
+from exportdoctor.repro.verify import read_exception, verify
 from exportdoctor.store import journal
 from exportdoctor.store.runs import read_run
 
@@ -168,7 +169,7 @@ def test_the_last_exception_of_a_printed_traceback_is_read_with_all_its_lines() 
         'direct cause of the following exception:\n\nTraceback (most recent call last):\n  File "b", line 2\n'
         "    f()\na.b.Broken: first\n  second\nthird\n"
     )
-    assert raised(output) == ("a.b.Broken", "first\n  second\nthird")
+    assert read_exception(output) == ("a.b.Broken", "first\n  second\nthird")
 
 
 def test_imports_are_packages_without_pythons_own() -> None:
@@ -224,7 +225,7 @@ def bench() -> Iterator[CandidateRunner]:
 def reducer_of(bench: CandidateRunner, source: str, *, questions: int) -> Reducer:
     signature = name_free_signature(bench.run(source), exporter="export")
     assert signature is not None
-    judge = CandidateJudge(bench=bench, wanted=signature, exporter="export", log=VerdictLog(None))
+    judge = CandidateJudge(runner=bench, wanted=signature, exporter="export", log=VerdictLog(None))
     clock = BudgetClock(ReductionBudget(seconds=math.inf, questions=questions), bench)
     return Reducer(judge, clock, lambda text: None)
 
@@ -292,29 +293,50 @@ class Model(torch.nn.Module):
 def test_a_function_without_source_is_imported_from_its_module_and_the_script_says_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from exportdoctor.worker.repro.script_builder import Script
+    from exportdoctor.worker.repro.prune import CodeSelection
+    from exportdoctor.worker.repro.script_builder import ScriptBuilder
 
     (tmp_path / "sourceless.py").write_text(NO_SOURCE)
     monkeypatch.syspath_prepend(tmp_path)
     module = importlib.import_module("sourceless")
-    script = Script({}, None, substitute=False, decorators=False)
-    text = script.text([f"model = {script.instance(module.Model())}"])
+    script = ScriptBuilder(CodeSelection.of(None, substitute=False, decorators=False), {})
+    text = script.render([f"model = {script.module_code(module.Model())}"])
     assert f"sys.path.insert(0, {str(tmp_path)!r})\nfrom sourceless import crop" in text
     assert "= lambda hidden: hidden / 2" in text  # a lambda has its line, and a C function its name
     assert "torch.special.expit" in text
     assert any("crop has no source" in note and "<string>" in note for note in script.notes)
-    exec(text, space := {})
+    space: dict[str, Any] = {}
+    exec(text, space)
     assert space["model"](module.torch.ones(3)).shape == (2,)
+
+
+@pytest.mark.slow
+def test_a_call_that_one_draft_replaces_by_its_value_is_a_call_in_the_next_draft(tmp_path: Path) -> None:
+    from exportdoctor.worker.repro.prune import CodeSelection
+    from exportdoctor.worker.repro.recorder import Record
+    from exportdoctor.worker.repro.source_lookup import definition_at
+
+    path = tmp_path / "heads.py"
+    path.write_text("def forward(self, x):\n    return x * (1 + count(x))\n")
+    function = definition_at(str(path), 1, "forward")
+    record = Record({(str(path), 2)}, {(str(path), 1)}, set(), {(str(path), 2, 2, 20, 28): ["plain", 3]})
+    texts = [
+        ast.unparse(CodeSelection.of(record, substitute=substitute, decorators=False).prune(function, str(path), "f"))
+        for substitute in (False, True, False)
+    ]
+    assert texts[1].endswith("return x * (1 + 3)")
+    assert texts[0] == texts[2]
+    assert texts[0].endswith("return x * (1 + count(x))")
 
 
 @pytest.mark.slow
 def test_a_call_that_is_captured_alone_is_the_same_as_in_the_whole_capture() -> None:
     from exportdoctor.core.protocol.scan import Capture, Open
     from exportdoctor.core.target import TargetRef
-    from exportdoctor.worker.open_target import Opening
+    from exportdoctor.worker.open_target import OpenTarget
     from exportdoctor.worker.repro.single_call import one_call
 
-    opening = Opening()
+    opening = OpenTarget()
     opening.open(Open(target=TargetRef(ref=f"{FIXTURES / 'constraint_between_inputs.py'}:build"), isolation="fork"))
     assert opening.built is not None
     alone = one_call(opening.built.part("default"), "fusion")

@@ -13,7 +13,7 @@ import pytest
 
 from exportdoctor.cli.main import run
 from exportdoctor.core.errors import UsageError
-from exportdoctor.core.failure.kinds import FailureKind
+from exportdoctor.core.failure.kinds import KINDS, FailureKind
 from exportdoctor.core.outcome import ExceptionFact, Failure, Frame, SymbolOrigin
 from exportdoctor.shims import (
     SOUNDNESS,
@@ -91,6 +91,11 @@ def test_ids_are_unique_and_every_record_is_complete() -> None:
 
 def test_none_of_ours_is_unsound_or_leaves_a_custom_op() -> None:
     assert not {shim.soundness for shim in OWN} & {"unsound", "opaque"}
+
+
+@pytest.mark.parametrize("shim", registry(), ids=lambda shim: shim.id)
+def test_the_kinds_that_a_pattern_names_exist(shim: Shim) -> None:
+    assert {kind for cure in shim.cures for kind in cure.kinds} <= set(KINDS)
 
 
 @pytest.mark.parametrize("shim", OWN, ids=lambda shim: shim.id)

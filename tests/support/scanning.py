@@ -17,8 +17,7 @@ from exportdoctor.core.report import Report
 from exportdoctor.core.run_state import fold
 from exportdoctor.core.scan_options import ScanOptions
 from exportdoctor.core.target import BuildOptions, TargetRef
-from exportdoctor.engine.scan import scan
-from exportdoctor.engine.scan_request import ScanRequest
+from exportdoctor.engine.scan import ScanRequest, scan
 from exportdoctor.process.launcher import Fork
 from exportdoctor.targets import resolve
 
@@ -42,7 +41,7 @@ def events_of(
     target = TargetRef(ref=ref, parts=parts, options=build or BuildOptions())
     torch.set_num_threads(1)  # the threads of a parallel region do not survive a fork
     with tempfile.TemporaryDirectory() as folder:
-        request = ScanRequest(run="test", target=target, options=options, logs=Path(folder))
+        request = ScanRequest(target=target, options=options, logs=Path(folder))
         started = RunStarted(run="test", target=target, options=options, version="0")
         return [started, *scan(request, Fork(resolve(target)))]
 

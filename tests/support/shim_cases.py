@@ -127,7 +127,7 @@ class Masked(nn.Module):
         function = masking_utils.and_masks(
             masking_utils.causal_mask_function, masking_utils.padding_mask_function(mask.bool())
         )
-        with masking_utils.TransformGetItemToIndex():
+        with masking_utils.TransformGetItemToIndex():  # type: ignore[attr-defined]
             visible = masking_utils._vmap_expansion_sdpa(function)(*indices)
         return F.scaled_dot_product_attention(embeds, embeds, embeds, attn_mask=visible)
 
@@ -194,7 +194,7 @@ class Remembering(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.offsets = None
+        self.offsets: Tensor | None = None
 
     def decide(self, x: Tensor) -> None:
         self.offsets = x * 0 + 1
@@ -202,7 +202,7 @@ class Remembering(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if self.offsets is None:
             self.decide(x)
-        return x + self.offsets
+        return x + self.offsets  # type: ignore[operator]
 
 
 def used_before() -> nn.Module:
@@ -281,8 +281,9 @@ def tiny_llama() -> nn.Module:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(0)
-    sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2}
-    config = LlamaConfig(vocab_size=40, **sizes)
+    config = LlamaConfig(
+        vocab_size=40, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2
+    )
     return LlamaForCausalLM(config).eval()
 
 

@@ -59,6 +59,12 @@ def app_on(run: Path | None, **given: Any) -> DoctorApp:
     return app
 
 
+def run_screen(app: DoctorApp) -> RunScreen:
+    """The screen of a run, which must be the one that is shown."""
+    assert isinstance(app.screen, RunScreen)
+    return app.screen
+
+
 async def settled(pilot: Any) -> None:
     """Wait until what the threads had to tell is on the screen."""
     for _ in range(3000):

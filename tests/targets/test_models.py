@@ -21,7 +21,7 @@ from exportdoctor.targets.eager import run_once
 from exportdoctor.targets.parts.vision_language import other_grid
 from exportdoctor.targets.preset_files import find_preset
 from exportdoctor.targets.pytrees import cache_from, registered_cache, tensors_of
-from targets_tiny import FAMILIES, write_config
+from tiny_configs import FAMILIES, write_config
 
 if TYPE_CHECKING:
     from pathlib import Path

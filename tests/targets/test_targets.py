@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from exportdoctor.core.errors import ExportdoctorError, TargetError, UsageError
 from exportdoctor.core.target import BuildOptions, TargetRef
 from exportdoctor.targets import Plan, preset_names, resolve
-from targets_tiny import FAMILIES, write_config
+from exportdoctor.targets.configuration import ConfigurationPlan
+from tiny_configs import FAMILIES, write_config
 
 FIVE = ("vision", "text", "decode", "full", "video")
 FACTORY = "def build():\n    raise RuntimeError('run')\n\nif True:\n    def other(): ...\n"
@@ -99,7 +100,9 @@ def test_an_image_size_is_refused_where_there_are_no_images(factory: Path, tmp_p
 
 
 def test_a_vision_language_configuration_in_a_folder_has_the_same_parts(tmp_path: Path) -> None:
-    folder = write_config(tmp_path / "model", plan("Qwen2.5-VL-3B").config)  # type: ignore[attr-defined]
+    preset = plan("Qwen2.5-VL-3B")
+    assert isinstance(preset, ConfigurationPlan)
+    folder = write_config(tmp_path / "model", preset.config)
     found = plan(folder)
     assert (found.title, found.available_parts) == ("model", FIVE)
 

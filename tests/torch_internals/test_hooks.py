@@ -117,3 +117,36 @@ def test_a_scan_works_without_some_hooks_and_says_so(tmp_path: Path) -> None:
     assert len(lacking) == 1, report["notes"]
     assert lacking[0].endswith("exportdoctor version --internals")
     assert [finding["kind"] for finding in report["findings"]] == ["data_dependent_guard"]
+
+
+OPEN = ("torch.utils._pytree", "torch.ops.")  # tree_map and its like, which have no public name; operators
+
+
+def test_private_modules_of_torch_are_imported_in_this_room_alone() -> None:
+    found = {
+        "/".join(file.relative_to(ROOM.parent).parts): name
+        for file in ROOM.parent.rglob("*.py")
+        if ROOM not in file.parents
+        for node in ast.walk(ast.parse(file.read_text()))
+        for name in _torch_names(node)
+        if _is_private(name)
+    }
+    assert found == {}
+
+
+def _torch_names(node: ast.AST) -> list[str]:
+    match node:
+        case ast.Import():
+            return [alias.name for alias in node.names]
+        case ast.ImportFrom(module=str(module), level=0):
+            return [f"{module}.{alias.name}" for alias in node.names]
+        case ast.Attribute():
+            return [ast.unparse(node)]
+    return []
+
+
+def _is_private(name: str) -> bool:
+    if name.partition(".")[0] != "torch" or name.startswith(OPEN):
+        return False
+    private = any(part.startswith("_") and not part.startswith("__") for part in name.split(".")[1:-1])
+    return private or name.startswith("torch.fx.experimental")

@@ -169,7 +169,7 @@ async def test_names_and_notes_of_shims_are_text_whatever_is_in_them(tmp_path: P
     async with app.run_test(size=(160, 60)) as pilot:
         await settled(pilot)
         await pilot.press("5")
-        await shows(pilot, "1. [b]pre", "→ [b]pre", "moves it on", absent=("\x1b", "\u202e"))
+        await shows(pilot, "1. [b]pre", "→ [b]pre", "gets past this", absent=("\x1b", "\u202e"))
 
 
 async def test_a_run_that_cannot_be_read_is_listed_with_why(tmp_path: Path) -> None:
@@ -259,7 +259,7 @@ async def test_from_the_culprit_over_its_stack_and_a_shim_to_its_repro(
         await pilot.press("2")
         await shows(pilot, "_export_to_aten_ir_make_fx", "raise RuntimeError(")
         await pilot.press("5")
-        await shows(pilot, "No cure was sought for default")
+        await shows(pilot, "No shims were tried on default")
         await choose(pilot, "Try shims on default")
         await shows(pilot, "register-dataclass-pytree")
         await pilot.press(*"dataclass", "enter")
@@ -269,7 +269,7 @@ async def test_from_the_culprit_over_its_stack_and_a_shim_to_its_repro(
         await choose(pilot, "Make and verify the repro of F1")
         await ended(pilot, "Make and verify")
         await pilot.press("6")
-        await shows(pilot, "torch only, verified", "torch.export.export")
+        await shows(pilot, "needs only torch, verified", "torch.export.export")
 
 
 @pytest.mark.slow

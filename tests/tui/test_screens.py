@@ -132,7 +132,7 @@ def test_a_run_in_progress(snap_compare: Any, tmp_path: Path, size: tuple[int, i
 def test_the_key_map_in_the_docs_is_the_one_of_the_program() -> None:
     sys.path.insert(0, str(REPOSITORY / "tools"))
     try:
-        from draw_tui import with_key_map  # type: ignore[import-not-found]
+        from draw_tui import with_key_map
     finally:
         sys.path.pop(0)
     page = (REPOSITORY / "docs/tui.md").read_text(encoding="utf-8")

@@ -28,7 +28,7 @@ from exportdoctor_tui.state.run_view import RunView, finding_for
 from exportdoctor_tui.state.selection import Selection
 from exportdoctor_tui.widgets.finding_pane import FindingPane
 from exportdoctor_tui.widgets.module_tree import ModuleTree
-from tui_recorded import HERE, app_on, interrupted, recorded, runs_of, settled, shows, text_of, view_of
+from tui_recorded import HERE, app_on, interrupted, recorded, run_screen, runs_of, settled, shows, text_of, view_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -55,9 +55,9 @@ async def test_the_culprit_is_on_the_first_screen() -> None:
         assert cursor_of(app) == "model.visual"
         await shows(
             pilot,
-            "get_vision_window_index, transformers/vision_utils.py:162, called by model.visual",
+            "get_vision_window_index (transformers/vision_utils.py:162), called by model.visual",
             "grid_t, grid_h, grid_w = int(grid_t), int(grid_h), int(grid_w)",
-            "28 equal",
+            "28 identical",
         )
 
 
@@ -103,10 +103,10 @@ async def test_parts_are_tabs() -> None:
     async with app.run_test(size=(120, 40)) as pilot:
         await settled(pilot)
         await press(pilot, "right_square_bracket")
-        assert app.screen.position.part == "text"
-        await shows(pilot, "text exports as it is")
+        assert run_screen(app).position.part == "text"
+        await shows(pilot, "text exports without shims")
         await pilot.click("#parts", offset=(3, 0))
-        assert app.screen.position.part == "vision"
+        assert run_screen(app).position.part == "vision"
 
 
 async def test_inputs_show_their_dynamic_dimensions() -> None:
@@ -173,7 +173,7 @@ async def test_the_palette_has_everything_that_can_be_done_and_every_finding() -
     async with app.run_test(size=(120, 40)) as pilot:
         await settled(pilot)
         titles = [command.title for command in app.get_system_commands(app.screen)]
-        assert {command.title for command in app.screen.commands()} <= set(titles)
+        assert {command.title for command in run_screen(app).commands()} <= set(titles)
         assert {title[:2] for title in titles} >= {"F1", "F2", "F3", "F4", "F5"}
 
 
@@ -245,7 +245,7 @@ async def test_a_cut_off_run_offers_to_be_resumed(tmp_path: Path) -> None:
     async with app.run_test(size=(120, 40)) as pilot:
         await settled(pilot)
         await shows(pilot, "cut off")
-        offered = app.screen.commands()
+        offered = run_screen(app).commands()
         assert offered[0].argv[-4:] == ("scan", "--resume", str(tmp_path / "qwen"), "--quiet")
 
 
@@ -334,13 +334,13 @@ async def test_the_cure_tells_before_and_after_with_its_proof_and_what_to_paste(
             pilot,
             "before  ✗ F1",
             "after   ✓ exports, max |Δ|",
-            "1. precompute-grid (signature)",
+            "1. precompute-grid (changes the inputs)",
             "2. block-diagonal-attention (exact)",
-            "Verified on a small model",
+            "Verified on a small",
             "exportdoctor export Qwen2.5-VL-3B --part vision --weights FOLDER --to pt2 -o vision.pt2",
-            "→ precompute-grid moves it on to F2",
-            "✓ precompute-grid+block-diagonal-attention cures it",
-            "○ check-as-assertion does not apply",
+            "→ precompute-grid  gets past this; next failure F2",
+            "✓ precompute-grid+block-diagonal-attention  makes it export",
+            "○ check-as-assertion  not applicable",
         )
         await press(pilot, "tab", "end")
         await shows(pilot, "with apply_shims(shims, call) as given:", 'find("block-diagonal-attention")')
@@ -370,8 +370,12 @@ async def test_a_repro_is_shown_and_copied_whole() -> None:
     async with app.run_test(size=(160, 60)) as pilot:
         await settled(pilot)
         await press(pilot, "n", "6")
-        await shows(pilot, "40 lines, torch only, verified: exportdoctor repro F2", "class Model(torch.nn.Module):")
-        number = [title for title, _ in copies(app.screen.selection)].index("The repro script")
+        await shows(
+            pilot, "40 lines, needs only torch, verified: exportdoctor repro F2", "class Model(torch.nn.Module):"
+        )
+        selection = run_screen(app).selection
+        assert selection is not None
+        number = [title for title, _ in copies(selection)].index("The repro script")
         await press(pilot, "y", *["down"] * number, "enter")
         assert app.clipboard == script
 
@@ -412,7 +416,7 @@ async def test_output_that_is_the_result_is_shown_when_it_is_there() -> None:
     async with app.run_test(size=(120, 40)) as pilot:
         await settled(pilot)
         code = "print('--- a\\n+++ b\\n@@ -1 +1 @@\\n-old [b]\\n+new')"
-        app.screen.start(CommandLine(title="Show it", argv=(sys.executable, "-c", code), shows=True))
+        run_screen(app).start(CommandLine(title="Show it", argv=(sys.executable, "-c", code), shows=True))
         await shows(pilot, "Show it", "-old [b]", "+new")
         assert isinstance(app.screen, Page)
         await press(pilot, "escape")
@@ -424,7 +428,7 @@ async def test_a_command_that_cannot_do_it_says_so_with_its_last_words() -> None
     async with app.run_test(size=(160, 40)) as pilot:
         await settled(pilot)
         argv = (sys.executable, "-m", "exportdoctor", "runs", "--nonsense")
-        app.screen.start(CommandLine(title="Nonsense", argv=argv))
+        run_screen(app).start(CommandLine(title="Nonsense", argv=argv))
         await shows(pilot, "failed  Nonsense", "exit code 2", "--nonsense")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,8 +17,8 @@ from exportdoctor.targets.built import BuiltPart
 from exportdoctor.torch_internals.graph_modules import finish_graphs
 from exportdoctor.worker.attempt.export_attempt import attempt, attempt_fast
 from exportdoctor.worker.attempt.fast_export import FastExport, has_no_side_effects
-from exportdoctor.worker.attempt_child import fork
 from exportdoctor.worker.capture.session import capture_part, capture_root_only
+from exportdoctor.worker.child import fork
 from scanning import events_of
 
 Given = tuple[nn.Module, tuple[Any, ...], Any]
@@ -163,11 +162,12 @@ def test_an_answer_without_doubt_is_the_plain_one() -> None:
     assert (thrifty.status, thrifty.failure) == (plain.status, plain.failure)
 
 
-def test_a_child_in_doubt_has_no_answer(tmp_path: Path) -> None:
-    part, log = capture_root_only(part_of(chosen())), str(tmp_path / "log")
-    child = fork(Probe(part="default", fqn=""), lambda probe: attempt_fast(part, probe), log=log, close=())
-    _, status, usage = os.wait4(child.pid, 0)
-    assert child.ended(status, usage.ru_maxrss).signal == "exit code 75"
+def test_an_outcome_in_doubt_is_asked_for_again(tmp_path: Path) -> None:
+    part, probe, log = capture_root_only(part_of(chosen())), Probe(part="default", fqn=""), str(tmp_path / "log")
+    assert attempt_fast(part, probe) is None
+    end = fork(lambda _: None, log=log).wait()
+    assert end.in_doubt
+    assert end.outcome(probe.id).signal == "exit code 75"
 
 
 TARGET = """

@@ -52,6 +52,13 @@ def _changed(change: Callable[[Layer], object]) -> Layer:
     return layer
 
 
+def tie_weights(module: Layer) -> None:
+    """Give the module a second child whose weight is that of its first one."""
+    other = nn.Linear(4, 4)
+    other.weight = module.linear.weight
+    module.add_module("twin", other)
+
+
 DIFFERENCES: dict[str, Callable[[Layer], object]] = {
     "a parameter's shape": lambda m: setattr(m, "linear", nn.Linear(4, 5)),
     "a parameter's dtype": lambda m: m.linear.half(),
@@ -68,7 +75,7 @@ DIFFERENCES: dict[str, Callable[[Layer], object]] = {
     "a hook": lambda m: m.register_forward_hook(lambda *_: None),
     "a hook of a child": lambda m: m.linear.register_forward_pre_hook(lambda *_: None),
     "another child": lambda m: m.add_module("more", nn.Identity()),
-    "a tied parameter": lambda m: (m.add_module("twin", nn.Linear(4, 4)), setattr(m.twin, "weight", m.linear.weight)),
+    "a tied parameter": lambda m: tie_weights(m),
 }
 
 

@@ -65,7 +65,7 @@ TREE = (
     Key("space", "request('toggle')", "Open or close", "", "space"),
     Key("right,l", "request('open')", "Open, or go inside", "", "→ l"),
     Key("left,h", "request('close')", "Close, or go to the parent", "", "← h"),
-    Key("u", "request('unfold')", "Equal modules one by one, or as one line", "", "u"),
+    Key("u", "request('unfold')", "Identical modules one by one, or as one line", "", "u"),
     Key("plus", "screen.open_all", "Open everything", "", "+"),
     Key("minus", "screen.open_failing", "Open failing paths only", "", "-"),
     Key("enter", "request('read')", "Read the finding", "Read", "enter"),

@@ -91,10 +91,9 @@ def _resumed_events(first: ev.RunStarted, folder: RunFolder, state: RunState) ->
 def _engine_events(first: ev.RunStarted, folder: RunFolder, *, answers: dict[str, Any]) -> Events:
     """The run's first event, then the engine's."""
     yield first
-    from exportdoctor.engine.scan import scan
-    from exportdoctor.engine.scan_request import ScanRequest
+    from exportdoctor.engine.scan import ScanRequest, scan
 
-    request = ScanRequest(run=first.run, target=first.target, options=first.options, logs=folder.logs, answers=answers)
+    request = ScanRequest(target=first.target, options=first.options, logs=folder.logs, answers=answers)
     yield from scan(request)  # closing this closes that, which ends its processes
 
 

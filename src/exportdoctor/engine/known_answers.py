@@ -13,19 +13,19 @@ import msgspec
 
 from exportdoctor.core.outcome import Outcome
 from exportdoctor.core.probe import Probe
-from exportdoctor.engine.scan_request import ScanRequest
+from exportdoctor.core.scan_options import ScanOptions
 from exportdoctor.store.digest import probe_digest, shared_digest
 from exportdoctor.store.outcome_cache import OutcomeCache
 
 
 class KnownAnswers:
-    """`sources` maps each file that the answers depend on to its digest."""
+    """`resumed` maps a probe's id to its outcome, `sources` each file that the answers depend on to its digest."""
 
-    def __init__(self, request: ScanRequest, sources: Mapping[str, str]) -> None:
-        self._resumed = request.answers
+    def __init__(self, resumed: Mapping[str, Outcome], sources: Mapping[str, str], options: ScanOptions) -> None:
+        self._resumed = resumed
         self._running: dict[tuple[str, ...], Future[Outcome]] = {}
-        self._cache = OutcomeCache() if request.options.use_cache else None
-        self._shared = shared_digest(sources, request.options) if request.options.use_cache else ""
+        self._cache = OutcomeCache() if options.use_cache else None
+        self._shared = shared_digest(sources, options) if options.use_cache else ""
 
     def find(self, probe: Probe, question: str) -> tuple[Outcome, bool] | None:
         """The answer, and whether an event should call it cached."""

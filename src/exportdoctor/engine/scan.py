@@ -6,23 +6,36 @@ Each event is complete in itself: a reader that stops early has lost nothing.
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
+from pathlib import Path
 
 import msgspec
 import psutil
 
 from exportdoctor.core import events as ev
 from exportdoctor.core.errors import ExitCode, UsageError, did_you_mean
+from exportdoctor.core.outcome import Outcome
 from exportdoctor.core.protocol.scan import Capture, Captured, Open, Opened
 from exportdoctor.core.scan_options import ScanOptions
+from exportdoctor.core.target import TargetRef
 from exportdoctor.engine.pool.attempt_limits import AttemptLimits
 from exportdoctor.engine.pool.worker_pool import Pool
-from exportdoctor.engine.scan_request import ScanRequest
 from exportdoctor.engine.scheduler import ProbeScheduler
 from exportdoctor.process.launcher import Launcher, Spawn
 
 _SHARE_OF_MEMORY = 0.8
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScanRequest:
+    """One scan. `answers` maps a probe's id to its outcome, from the same run before it was cut off (resume)."""
+
+    target: TargetRef
+    options: ScanOptions = field(default_factory=ScanOptions)
+    logs: Path | None = None
+    answers: Mapping[str, Outcome] = field(default_factory=dict)
 
 
 def scan(request: ScanRequest, launcher: Launcher | None = None) -> Generator[ev.AnyEvent]:
@@ -43,11 +56,10 @@ def _events(request: ScanRequest, launcher: Launcher) -> Iterator[ev.AnyEvent]:
         opened = pool.open()
         yield ev.TargetOpened(opened=opened)
         yield from (ev.Noted(text=text) for text in opened.notes)
-        scheduler = stack.enter_context(closing(ProbeScheduler(pool, request, opened, _limits(request.options))))
+        scheduler = stack.enter_context(closing(_scheduler(pool, request, opened)))
         yield from _capture_parts(scheduler, request.options, opened)
         _refuse_unknown(request.options.modules, scheduler)
         yield from scheduler.run_until_idle()
-        yield from scheduler.search_on()
     parts = list(scheduler.parts.values())
     for part in parts:
         yield from part.conclude()
@@ -68,9 +80,11 @@ def _open_pool(request: ScanRequest, launcher: Launcher) -> Pool:
     return Pool(launcher, opening, jobs=options.jobs, log=log, patient=options.timeout is None)
 
 
-def _limits(options: ScanOptions) -> AttemptLimits:
+def _scheduler(pool: Pool, request: ScanRequest, opened: Opened) -> ProbeScheduler:
+    options = request.options
     fair_share = _SHARE_OF_MEMORY * psutil.virtual_memory().available / 2**20 / options.jobs
-    return AttemptLimits(fixed=options.timeout, memory_mb=options.memory_mb or fair_share)
+    limits = AttemptLimits(fixed=options.timeout, memory_mb=options.memory_mb or fair_share)
+    return ProbeScheduler(pool, opened, options, limits=limits, resumed=request.answers)
 
 
 def _capture_parts(scheduler: ProbeScheduler, options: ScanOptions, opened: Opened) -> Iterator[ev.AnyEvent]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 
 import msgspec
@@ -18,28 +18,39 @@ from exportdoctor.core.exporters import EXPORTERS
 from exportdoctor.core.outcome import Outcome
 from exportdoctor.core.probe import Probe, probe_template
 from exportdoctor.core.protocol.scan import SMALL_MODEL, Capture, Captured, Opened, Prepare
+from exportdoctor.core.scan_options import ScanOptions
 from exportdoctor.engine.known_answers import KnownAnswers
 from exportdoctor.engine.part.part_scan import PartScan
 from exportdoctor.engine.pool.attempt_limits import AttemptLimits
 from exportdoctor.engine.pool.running_probe import RunningProbe
 from exportdoctor.engine.pool.worker_pool import Pool
-from exportdoctor.engine.scan_request import ScanRequest
 
 _POLL = 0.1
 
 
 class ProbeScheduler:
-    """All parts of one scan share it, so that two parts' attempts run side by side."""
+    """All parts of one scan share it, so that two parts' attempts run side by side.
 
-    def __init__(self, pool: Pool, request: ScanRequest, opened: Opened, limits: AttemptLimits) -> None:
+    `resumed` are the outcomes of the same run before it was cut off, by the probe's id.
+    """
+
+    def __init__(
+        self,
+        pool: Pool,
+        opened: Opened,
+        options: ScanOptions,
+        *,
+        limits: AttemptLimits,
+        resumed: Mapping[str, Outcome],
+    ) -> None:
         self.pool = pool
         self.opened = opened
         self.limits = limits
         self.parts: dict[str, PartScan] = {}
         self.peak_rss_mb = 0.0
-        self._options = request.options
-        self._resumed = request.answers
-        self._known = KnownAnswers(request, opened.sources)
+        self._options = options
+        self._resumed = resumed
+        self._known = KnownAnswers(resumed, opened.sources, options)
         self._running: dict[Future[Outcome], list[Probe]] = {}
         self._ready: deque[tuple[Probe, Outcome, bool]] = deque()
         self._early: dict[str, tuple[str, RunningProbe]] = {}
@@ -80,19 +91,16 @@ class ProbeScheduler:
         yield from self._drain_finished()
 
     def run_until_idle(self) -> Iterator[ev.AnyEvent]:
-        """Go on until every probe has its outcome and no part needs another one."""
-        while self._running or self._ready:
-            if self.opened.isolation == "fork":  # else the worker that would build the small model is busy
+        """Go on until every probe has its outcome, and every search and follow-up probe too."""
+        while True:
+            idle = not self._running and not self._ready
+            if idle or self.opened.isolation == "fork":  # else the worker that would build the small model is busy
                 yield from self._start_cure_searches()
             yield from self._start_follow_ups()
+            if not self._running and not self._ready:
+                return
             wait(self._running, timeout=_POLL, return_when=FIRST_COMPLETED)
             yield from self._drain_finished()
-
-    def search_on(self) -> Iterator[ev.AnyEvent]:
-        """Search for cures and make the follow-up probes, where that has not begun yet."""
-        yield from self._start_cure_searches()
-        yield from self._start_follow_ups()
-        yield from self.run_until_idle()
 
     def _start_follow_ups(self) -> Iterator[ev.AnyEvent]:
         """Once every module has its verdict, beside the searches for cures."""

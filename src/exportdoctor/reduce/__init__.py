@@ -1,7 +1,7 @@
 """Searches for the smallest thing that still fails: no I/O, no torch, no model.
 
-A search is a generator that yields candidates and receives verdicts (search.py); a driver runs it against an oracle
-(drive.py) that judges one candidate at a time or several (parallel_oracle.py).
+A search is a generator that yields candidates and receives verdicts (search_protocol.py); a driver runs it (drive.py)
+against an oracle that judges one candidate at a time or several (parallel_oracle.py).
 
 - which items of a set are needed: `ddmin`
 - how short a script may be: `reduce_source`
@@ -12,9 +12,9 @@ from __future__ import annotations
 from exportdoctor.reduce.ddmin import ddmin
 from exportdoctor.reduce.drive import Terms, drive, steps
 from exportdoctor.reduce.parallel_oracle import ParallelOracle
-from exportdoctor.reduce.search import Pass, Search, lift, until_no_progress
+from exportdoctor.reduce.search_protocol import Pass, Search, lift, until_no_progress
 from exportdoctor.reduce.source import reduce_source, source_distance, source_size
-from exportdoctor.reduce.verdict import Ended, NotInteresting, Reduced, Step, Verdict
+from exportdoctor.reduce.verdict import Ended, JudgedCandidate, NotInteresting, Reduced, Verdict
 
 __all__ = [
     # searches
@@ -36,6 +36,6 @@ __all__ = [
     "Ended",
     "NotInteresting",
     "Reduced",
-    "Step",
+    "JudgedCandidate",
     "Verdict",
 ]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TypeVar
 
-from exportdoctor.reduce.search import Search, until_no_progress
+from exportdoctor.reduce.search_protocol import Search, until_no_progress
 
 T = TypeVar("T")
 

@@ -7,23 +7,18 @@ candidate at a time or several (parallel_oracle.py).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Sized
+from collections.abc import Callable, Generator, Iterable, Iterator, Sized
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeAlias, TypeVar, cast
 
-from exportdoctor.reduce.search import Search
-from exportdoctor.reduce.verdict import Ended, NotInteresting, Reduced, Step, Verdict
+from exportdoctor.reduce.search_protocol import Search
+from exportdoctor.reduce.verdict import Ended, JudgedCandidate, NotInteresting, Reduced, Verdict
 
 C = TypeVar("C")
 C_contra = TypeVar("C_contra", contravariant=True)
 R = TypeVar("R")
 
-Steps: TypeAlias = Generator[Step[C], None, Reduced[C, R]]
-
-
-def itself(candidate: Hashable) -> Hashable:
-    """The default key: the candidate."""
-    return candidate
+Steps: TypeAlias = Generator[JudgedCandidate[C], None, Reduced[C, R]]
 
 
 def size_of(candidate: object) -> int:
@@ -33,18 +28,16 @@ def size_of(candidate: object) -> int:
 
 @dataclass(frozen=True)
 class Terms(Generic[C]):
-    """What a drive may cost, and how it identifies and measures candidates.
+    """What a drive may cost, and how it measures candidates.
 
     - `questions`: the most distinct candidates that are judged
     - `should_stop`: called before each new candidate: a clock, or a flag that Ctrl-C sets
-    - `key`: what identifies a candidate, where it cannot be hashed itself
     - `size`, `distance`: for the smallest interesting candidate and the closest passing one; without a `distance`,
       the nearest in size
     """
 
     questions: int | None = None
     should_stop: Callable[[], bool] = lambda: False
-    key: Callable[[C], Hashable] = itself
     size: Callable[[C], int] = size_of
     distance: Callable[[C, C], int] | None = None
 
@@ -92,19 +85,17 @@ class _Cut(Exception):
 
 
 class _Drive(Generic[C]):
-    """The state of one drive: every verdict by key, the candidate needed last at the end, and the smallest one."""
+    """The state of one drive: every verdict, that of the candidate needed last at the end, and the smallest one."""
 
     def __init__(self, oracle: Oracle[C], start: C, terms: Terms[C]) -> None:
         self.oracle = oracle
         self.terms = terms
         self.smallest = start
-        self.verdicts: dict[Hashable, tuple[C, Verdict]] = {}
+        self.verdicts: dict[C, Verdict] = {}
 
     def judge(self, candidate: C, queue: _Lookahead[C]) -> Verdict:
-        key = self.terms.key(candidate)
-        known = self.verdicts.pop(key, None)
-        verdict = known[1] if known is not None else self._ask(candidate, queue)
-        self.verdicts[key] = candidate, verdict
+        known = self.verdicts.pop(candidate, None)
+        self.verdicts[candidate] = verdict = known if known is not None else self._ask(candidate, queue)
         return verdict
 
     def _ask(self, candidate: C, queue: _Lookahead[C]) -> Verdict:
@@ -115,24 +106,24 @@ class _Drive(Generic[C]):
         return self.oracle(candidate, lambda count: queue.ahead(count, self._is_new))
 
     def _is_new(self, candidate: C) -> bool:
-        return self.terms.key(candidate) not in self.verdicts
+        return candidate not in self.verdicts
 
-    def step(self, candidate: C, queue: _Lookahead[C]) -> Step[C]:
+    def step(self, candidate: C, queue: _Lookahead[C]) -> JudgedCandidate[C]:
         verdict = self.judge(candidate, queue)
         size = self.terms.size
         accepted = verdict is Verdict.YES and size(candidate) <= size(self.smallest)
         if accepted:
             self.smallest = candidate
-        return Step(candidate, verdict, accepted, len(self.verdicts))
+        return JudgedCandidate(candidate, verdict, accepted, len(self.verdicts))
 
-    def begin(self) -> Generator[Step[C], None, None]:
+    def begin(self) -> Generator[JudgedCandidate[C], None, None]:
         """Judge the start: is there anything to reduce?"""
         first = self.step(self.smallest, _Lookahead(()))
         yield first
         if first.verdict is not Verdict.YES:
             raise NotInteresting(self.smallest, first.verdict)
 
-    def first_interesting(self, batch: Iterable[C]) -> Generator[Step[C], None, int | None]:
+    def first_interesting(self, batch: Iterable[C]) -> Generator[JudgedCandidate[C], None, int | None]:
         """The index of the first interesting candidate of a batch."""
         queue = _Lookahead(batch)
         for index, candidate in enumerate(queue):
@@ -142,7 +133,7 @@ class _Drive(Generic[C]):
                 return index
         return None
 
-    def search(self, search: Search[C, R]) -> Generator[Step[C], None, R]:
+    def search(self, search: Search[C, R]) -> Generator[JudgedCandidate[C], None, R]:
         try:
             batch = next(search)
             while True:
@@ -153,7 +144,7 @@ class _Drive(Generic[C]):
 
     def result(self, ended: Ended, answer: R | None) -> Reduced[C, R]:
         """The closest passing candidate is, among equally close ones, the one that was needed last."""
-        passing = [candidate for candidate, verdict in self.verdicts.values() if verdict is Verdict.NO]
+        passing = [candidate for candidate, verdict in self.verdicts.items() if verdict is Verdict.NO]
         closest = min(reversed(passing), key=lambda one: self.terms.distance_between(one, self.smallest), default=None)
         return Reduced(self.smallest, closest, len(self.verdicts), ended, answer)
 

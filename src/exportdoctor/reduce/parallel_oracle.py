@@ -6,7 +6,7 @@ question is wasted and the result is the same, because verdicts are taken in the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Generic, TypeVar
 
@@ -22,34 +22,33 @@ class ParallelOracle(Generic[C]):
     already runs is left to finish, and its verdict is used if the search comes back to that candidate.
     """
 
-    def __init__(self, submit: Callable[[C], Future[Verdict]], *, width: int, key: Callable[[C], Hashable]) -> None:
+    def __init__(self, submit: Callable[[C], Future[Verdict]], *, width: int) -> None:
         if width < 1:
             raise ValueError(f"width must be at least 1, not {width}")
         self._submit = submit
         self._width = width
-        self._key = key
-        self._futures: dict[Hashable, Future[Verdict]] = {}
+        self._futures: dict[C, Future[Verdict]] = {}
 
     def __call__(self, candidate: C, ahead: Callable[[int], tuple[C, ...]]) -> Verdict:
         window = (candidate, *ahead(self._width - 1))
-        self._cancel_all_but({self._key(wanted) for wanted in window})
+        self._cancel_all_but(set(window))
         for wanted in window:
             if wanted is candidate or self._has_room():
                 self._launch(wanted)
-        return self._futures.pop(self._key(candidate)).result()
+        return self._futures.pop(candidate).result()
 
     def close(self) -> None:
         """Cancel whatever has not begun."""
         self._cancel_all_but(set())
 
     def _launch(self, candidate: C) -> None:
-        if self._key(candidate) not in self._futures:
-            self._futures[self._key(candidate)] = self._submit(candidate)
+        if candidate not in self._futures:
+            self._futures[candidate] = self._submit(candidate)
 
     def _has_room(self) -> bool:
         return sum(not future.done() for future in self._futures.values()) < self._width
 
-    def _cancel_all_but(self, wanted: set[Hashable]) -> None:
-        for key in self._futures.keys() - wanted:
-            if self._futures[key].cancel():
-                del self._futures[key]
+    def _cancel_all_but(self, wanted: set[C]) -> None:
+        for candidate in self._futures.keys() - wanted:
+            if self._futures[candidate].cancel():
+                del self._futures[candidate]

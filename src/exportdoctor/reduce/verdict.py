@@ -39,7 +39,7 @@ class Ended(StrEnum):
 
 
 @dataclass(frozen=True)
-class Step(Generic[C]):
+class JudgedCandidate(Generic[C]):
     """One judged candidate, in the order in which a serial search needs them.
 
     `accepted`: it is the smallest interesting one so far; `asked` counts the distinct candidates needed up to here.

@@ -1,6 +1,6 @@
-"""Two runs side by side: what changed between them, for a new version, a mended model, another machine.
+"""What changed between two runs, for a new version, a fixed model or another machine.
 
-Pure. Findings are the same where part, submodule and signature are; modules are compared by part and FQN.
+Findings are compared by part, submodule and signature, modules by part and FQN.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _SHOWN = 20  # modules that are named one by one
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """`what` was `before` and is `after`; empty where it was or is not there."""
+    """`what` was `before` and is `after`; empty where it does not exist."""
 
     what: str
     before: str
@@ -100,13 +100,17 @@ def render_comparison(found: Comparison, style: Style | None = None) -> str:
         for finding in findings:
             canvas.paragraph(wording.plain(f"finding {title}: {finding}"), hang=4, colour="title")
     same = wording.finding_count(found.findings_same)
-    canvas.paragraph(f"The same in both: {same}." if not found.same else f"No verdict differs; {same} in both.")
+    canvas.paragraph(f"Same verdicts; {same} in both." if found.same else f"In both runs: {same}.")
     return canvas.text()
 
 
 def _block(canvas: Canvas, title: str, changes: tuple[Change, ...]) -> None:
     for change in changes[:_SHOWN]:
-        before, after = change.before or "not there", change.after or "not there"
+        before, after = (_in_words(value) for value in (change.before, change.after))
         canvas.paragraph(wording.plain(f"{title}  {change.what}: {before} → {after}"), hang=4)
     if len(changes) > _SHOWN:
         canvas.paragraph(f"{title}  and {len(changes) - _SHOWN} more", hang=4)
+
+
+def _in_words(value: str) -> str:
+    return wording.STATUS_WORDS.get(value, value) or "missing"

@@ -1,5 +1,5 @@
-"""Makes the minimal script of a finding: harvested, reduced while it stays the same bug, verified in a fresh process.
+"""Makes the minimal script of a finding: drafted from the model's code, reduced while it shows the same bug, verified.
 
-The only place that decides what "the same bug" means for a script that no longer has the model's names in it. It
-imports no torch: questions go to processes of worker/ (harvest, bench) and to a fresh interpreter.
+Imports no torch: drafts come from one process of worker/, another one runs the candidates, and the result is verified
+in a fresh interpreter.
 """

@@ -26,14 +26,14 @@ class ReductionBudget:
 class BudgetClock:
     """Measures the time of a reduction, from when it is made on."""
 
-    def __init__(self, budget: ReductionBudget, bench: CandidateRunner) -> None:
+    def __init__(self, budget: ReductionBudget, runner: CandidateRunner) -> None:
         self.budget = budget
-        self._bench = bench
-        self._begun, self._worked = time.monotonic(), bench.cpu_seconds
+        self._runner = runner
+        self._begun, self._worked = time.monotonic(), runner.cpu_seconds
 
     def is_over(self, share: float = 1.0) -> bool:
         """Whether that share of the time is over."""
         seconds, taken = share * self.budget.seconds, time.monotonic() - self._begun
         if taken <= seconds:
             return False
-        return taken > share * self.budget.at_most or self._bench.cpu_seconds - self._worked > seconds * _BUSY
+        return taken > share * self.budget.at_most or self._runner.cpu_seconds - self._worked > seconds * _BUSY

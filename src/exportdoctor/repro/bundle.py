@@ -56,7 +56,7 @@ def write_bundle(made: ReproResult, run: StoredRun, folder: Path) -> None:
 
 def issue(made: ReproResult, environment: str) -> str:
     """The text of an issue, in Markdown."""
-    expected = wording.issue_expectation(died=made.trait.kind.ends_the_process, runs_in_eager=made.eager)
+    expected = wording.issue_expectation(died=made.signature.kind.ends_the_process, runs_in_eager=made.eager)
     sections = [
         f"# {_title(made)}",
         f"## What happens\n\n{_happens(made)}",

@@ -24,7 +24,7 @@ class CandidateJudge:
     each candidate that fails in another way, and how it ended.
     """
 
-    bench: CandidateRunner
+    runner: CandidateRunner
     wanted: NameFreeSignature
     exporter: str
     log: VerdictLog
@@ -46,7 +46,7 @@ class CandidateJudge:
 
     def rerun(self, source: str) -> Verdict:
         """The verdict of one run of a candidate, whatever the log has."""
-        outcome = self.bench.run(source, eager=self.eager)
+        outcome = self.runner.run(source, eager=self.eager)
         found = judge_outcome(self.wanted, outcome, exporter=self.exporter)
         if found is Verdict.UNKNOWN:
             self.on_other_failure(source, outcome)

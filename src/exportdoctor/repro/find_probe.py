@@ -50,9 +50,9 @@ def probe_of(events: tuple[ev.AnyEvent, ...], finding: Finding) -> Probe:
         raise UsageError(f"the run does not record which export showed {finding.id}", hint="Scan again with --no-cache")
 
     def rank(event: ev.ProbeFinished) -> tuple[bool, bool, bool, int]:
-        asked = event.probe
-        special = bool(asked.watch or asked.opaque or asked.dynamic is not None)
-        return bool(asked.shims), special, asked.fqn != finding.module, -asked.fqn.count(".")
+        probe = event.probe
+        special = bool(probe.watch or probe.opaque or probe.dynamic is not None)
+        return bool(probe.shims), special, probe.fqn != finding.module, -probe.fqn.count(".")
 
     best = min(found, key=rank)
     timeout, memory = _LIMITS.get(best.outcome.status, (max(60.0, best.probe.timeout), None))
@@ -78,13 +78,11 @@ def changes_since(run: StoredRun, environment: dict[str, str] | None = None) -> 
 
 
 def identify_failure(seen: ReproducedFailure, finding: Finding, notes: list[str]) -> NameFreeSignature:
-    """What is to be reproduced: the failure as it is seen now; a note says where that is not the run's."""
-    trait = name_free_signature(seen.outcome, exporter=seen.exporter)
-    assert trait is not None
+    """The signature to reproduce: that of the failure as it is now; adds a note where that differs from the run's."""
+    wanted = name_free_signature(seen.outcome, exporter=seen.exporter)
+    assert wanted is not None
     signature = signature_of(seen.outcome)
     if seen.outcome.status == OutcomeStatus.FAILED and signature is not None and signature.key != finding.signature:
-        first = first_line(signature.message, 120)
-        notes.append(
-            f"the failure now differs from that of the run: {trait.kind} in {signature.function or 'the call'}: {first}"
-        )
-    return trait
+        where, first = signature.function or "the call", first_line(signature.message, 120)
+        notes.append(f"the failure now differs from that of the run: {wanted.kind} in {where}: {first}")
+    return wanted

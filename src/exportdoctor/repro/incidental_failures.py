@@ -107,7 +107,7 @@ def find_incidental_failures(
 ) -> tuple[IncidentalFailure, ...]:
     """At most two, the most telling first, each seen to fail so in a fresh process where eager runs."""
     for source in collector.log.kept[-_RERUN:]:
-        collector.add(source, judge.bench.run(source, eager=True))
+        collector.add(source, judge.runner.run(source, eager=True))
     found: dict[tuple[str, ...], tuple[IncidentalFailure, NameFreeSignature]] = {}
     for scripts in collector.scripts()[:_EXAMINED]:
         seen = next(filter(None, (_reduce_script(judge, source) for source in scripts)), None)
@@ -122,11 +122,13 @@ def find_incidental_failures(
 
 def _reduce_script(judge: CandidateJudge, source: str) -> tuple[IncidentalFailure, NameFreeSignature] | None:
     """What `source` shows where eager runs, with the script cut by data flow; None where eager does not run."""
-    outcome = judge.bench.run(source, eager=True)
+    outcome = judge.runner.run(source, eager=True)
     signature = name_free_signature(outcome, exporter=judge.exporter)
     if signature is None or not _is_of_export(outcome, signature):
         return None
-    own = CandidateJudge(bench=judge.bench, wanted=signature, exporter=judge.exporter, log=VerdictLog(None), eager=True)
+    own = CandidateJudge(
+        runner=judge.runner, wanted=signature, exporter=judge.exporter, log=VerdictLog(None), eager=True
+    )
     source = tidy_script(own, slice_by_stack(own, source, lambda text: None))
     failure = outcome.failure
     fact = failure.exceptions[0] if failure and failure.exceptions else None

@@ -51,16 +51,15 @@ class ReproRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class ReproResult:
-    """A script and what is known of it. `notes` are for the user; `draft` says how the source was obtained.
+    """A script and what is known of it. `notes` are for the user.
 
     `exporter` is the way that fails, `others` are the other failures that candidates showed.
     """
 
     finding: Finding
-    trait: NameFreeSignature
+    signature: NameFreeSignature
     text: str
     source: str
-    draft: str
     reduction: Reduction
     sighting: Sighting
     environment: dict[str, str]
@@ -90,27 +89,29 @@ def make_repro(request: ReproRequest, tell: Tell) -> ReproResult:
     command = _draft_request(run, finding)
     for note in changes_since(run):
         tell(note)
-    talk = _if_writable(run.path / "logs" / f"repro-{finding.id}.log")
+    output = _if_writable(run.path / "logs" / f"repro-{finding.id}.log")
     tell(f"reproducing {finding.id} in the model")
     # each of the two processes warms up on a core of its own
-    with CandidateRunner(log=talk) as bench, DraftClient(command, log=talk) as harvesting:
-        seen = harvesting.reproduce()
+    with CandidateRunner(log=output) as runner, DraftClient(command, log=output) as client:
+        seen = client.reproduce()
         notes = list(changes_since(run, seen.environment))
-        trait = identify_failure(seen, finding, notes)
-        _limit(bench, trait)
-        log = VerdictLog(run.path / "repros" / f"{finding.id}.verdicts.jsonl", holds_for=f"{trait} {seen.environment}")
-        collector = FailureCollector(trait, seen.exporter, log)
-        judge = CandidateJudge(
-            bench=bench, wanted=trait, exporter=seen.exporter, log=log, on_other_failure=collector.add
+        signature = identify_failure(seen, finding, notes)
+        _limit(runner, signature)
+        log = VerdictLog(
+            run.path / "repros" / f"{finding.id}.verdicts.jsonl", holds_for=f"{signature} {seen.environment}"
         )
-        draft, judge = _first_failing_draft(harvesting, judge, tell)
-        harvesting.close()  # the model is not needed any more, and its memory is
-        reduction = _reduce(Reducer(judge, BudgetClock(request.budget, bench), tell), draft.source)
+        collector = FailureCollector(signature, seen.exporter, log)
+        judge = CandidateJudge(
+            runner=runner, wanted=signature, exporter=seen.exporter, log=log, on_other_failure=collector.add
+        )
+        draft, judge = _first_failing_draft(client, judge, tell)
+        client.close()  # frees the memory of the model
+        reduction = _reduce(Reducer(judge, BudgetClock(request.budget, runner), tell), draft.source)
         if reduction.flaky:
             notes.append(
                 f"this failure is flaky: the same script failed in {reduction.same} of its last {reduction.runs} runs"
             )
-        source, sighting = _verify_either(reduction.source, draft.source, trait, notes)
+        source, sighting = _verify_either(reduction.source, draft.source, signature, notes)
         notes += _needed_notes(draft, source)
         context = ReproContext(
             finding=finding,
@@ -122,13 +123,13 @@ def make_repro(request: ReproRequest, tell: Tell) -> ReproResult:
         others = () if reduction.interrupted else find_incidental_failures(judge, collector, context)
     header = Header(
         origin=origin_of(finding),
-        expected=_expected(seen, sighting),
+        expected=_expected_line(seen, sighting),
         environment=seen.environment,
         made_by=request.made_by,
         remarks=tuple(note for note in notes if "no source" in note),
     )
     return ReproResult(
-        finding=finding, trait=trait, text=with_header(source, header), source=source, draft=draft.what,
+        finding=finding, signature=signature, text=with_header(source, header), source=source,
         reduction=reduction, sighting=sighting, environment=seen.environment, exporter=seen.exporter, others=others,
         notes=tuple(notes),
     )  # fmt: skip
@@ -145,33 +146,31 @@ def _draft_request(run: StoredRun, finding: Finding) -> DraftRequest:
     )
 
 
-def _limit(bench: CandidateRunner, trait: NameFreeSignature) -> None:
+def _limit(runner: CandidateRunner, signature: NameFreeSignature) -> None:
     """What a candidate may take. Two beside each other only where that cannot change a verdict."""
-    bench.timeout = 4.0 if trait.kind is FailureKind.TIMEOUT else 30.0
-    bench.memory_mb = 400.0 if trait.kind is FailureKind.OUT_OF_MEMORY else 2500.0
-    bench.width = 1 if trait.kind is FailureKind.OUT_OF_MEMORY else min(_WIDTH, os.cpu_count() or 1)
+    runner.timeout = 4.0 if signature.kind is FailureKind.TIMEOUT else 30.0
+    runner.memory_mb = 400.0 if signature.kind is FailureKind.OUT_OF_MEMORY else 2500.0
+    runner.width = 1 if signature.kind is FailureKind.OUT_OF_MEMORY else min(_WIDTH, os.cpu_count() or 1)
 
 
-def _first_failing_draft(
-    harvesting: DraftClient, judge: CandidateJudge, tell: Tell
-) -> tuple[ScriptDraft, CandidateJudge]:
+def _first_failing_draft(client: DraftClient, judge: CandidateJudge, tell: Tell) -> tuple[ScriptDraft, CandidateJudge]:
     """The first draft that shows the same bug, and the judge that its reduction needs. Raises UsageError without one.
 
     One that kills or hangs its process must do so only when it is exported, as the user's model does, where there is
-    such a draft: what kills any process is nobody's bug. Other drafts end where the failure was, and cannot run in
-    eager mode yet.
+    such a draft: what kills any process is no bug of the exporter. Other drafts end where the failure was, and cannot
+    run in eager mode yet.
     """
     drafts: list[ScriptDraft] = []
     for eager in (True, False) if judge.wanted.kind.ends_the_process else (False,):
         judge = judge.with_eager(eager)
-        for draft in drafts if drafts else _remember(harvesting.drafts(), drafts):
+        for draft in drafts if drafts else _remember(client.drafts(), drafts):
             lighter = shorten_embeddings(draft.source)
             for source in dict.fromkeys((*shorten_lists(lighter), lighter, draft.source)):
                 if _shows_bug(judge, source):
                     tell(f"{code_lines(source)} lines fail in the same way: {draft.what}")
                     return msgspec.structs.replace(draft, source=source), judge
     reasons = [f"{draft.what}: {_how_it_ends(judge, draft.source)}" for draft in drafts]
-    why = "; ".join((*reasons, *harvesting.notes)) or "no draft could be written"
+    why = "; ".join((*reasons, *client.notes)) or "no draft could be written"
     raise UsageError(f"no standalone script reproduces this failure ({why})", hint="See the stack in the report")
 
 
@@ -186,13 +185,13 @@ def _shows_bug(judge: CandidateJudge, source: str) -> bool:
     began = time.monotonic()
     if judge(source) is not Verdict.YES:
         return False
-    judge.bench.timeout = min(judge.bench.timeout, max(_SHORTEST, 4 * (time.monotonic() - began)))
+    judge.runner.timeout = min(judge.runner.timeout, max(_SHORTEST, 4 * (time.monotonic() - began)))
     return True
 
 
 def _how_it_ends(judge: CandidateJudge, source: str) -> str:
     """How a draft that is not the same bug ends, in a few words."""
-    outcome = judge.bench.run(source)
+    outcome = judge.runner.run(source)
     if outcome.failure is None or not outcome.failure.exceptions:
         return outcome.status
     fact = outcome.failure.exceptions[0]
@@ -211,12 +210,12 @@ def _reduce(reducer: Reducer, source: str) -> Reduction:
     return reduction
 
 
-def _verify_either(reduced: str, draft: str, trait: NameFreeSignature, notes: list[str]) -> tuple[str, Sighting]:
+def _verify_either(reduced: str, draft: str, signature: NameFreeSignature, notes: list[str]) -> tuple[str, Sighting]:
     """The reduced script and what it shows; the unreduced one where only that is verified."""
-    limits = script_limits(trait.kind)
-    sighting = verify(reduced, trait, **limits)
+    limits = script_limits(signature.kind)
+    sighting = verify(reduced, signature, **limits)
     if not sighting.verified and reduced != draft:
-        again = verify(draft, trait, **limits)
+        again = verify(draft, signature, **limits)
         if again.verified:
             notes.append("not reduced: the reduced script does not fail in the same way in a fresh process")
             return draft, again
@@ -240,7 +239,7 @@ def _needed_notes(draft: ScriptDraft, source: str) -> list[str]:
     return [note for note in draft.notes if "imported from" not in note or used & set(note.split())]
 
 
-def _expected(seen: ReproducedFailure, sighting: Sighting) -> str:
+def _expected_line(seen: ReproducedFailure, sighting: Sighting) -> str:
     """What a user of the script will see, in one line."""
     if sighting.died:
         return sighting.died.replace("_", " ")

@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 from exportdoctor.core.protocol.repro import CANDIDATE_FILE
 from exportdoctor.reduce import (
     Ended,
+    JudgedCandidate,
     ParallelOracle,
     Reduced,
     Search,
-    Step,
     Terms,
     Verdict,
     drive,
@@ -57,7 +57,6 @@ class Reduction:
     source: str
     closest: str | None = None
     asked: int = 0
-    seconds: float = 0.0
     ended: str = Ended.FINISHED.value
     eager: bool = False
     same: int = 0
@@ -111,7 +110,6 @@ class Reducer:
             again,
             closest=again.closest or found.closest,
             asked=again.asked + found.asked,
-            seconds=again.seconds + found.seconds,
             ended=found.ended if again.ended == Ended.FINISHED.value else again.ended,
         )
 
@@ -139,11 +137,9 @@ class Reducer:
     def _drive(
         self, search: Callable[[str], Search[str, str]], source: str, *, share: float, questions: int
     ) -> Reduction:
-        width = self.judge.bench.width
+        width = self.judge.runner.width
         with ThreadPoolExecutor(width) as threads:
-            oracle: ParallelOracle[str] = ParallelOracle(
-                lambda one: threads.submit(self.judge, one), width=width, key=str
-            )
+            oracle: ParallelOracle[str] = ParallelOracle(lambda one: threads.submit(self.judge, one), width=width)
             terms = Terms[str](
                 questions=questions,
                 should_stop=lambda: self.clock.is_over(share),
@@ -156,9 +152,9 @@ class Reducer:
             finally:
                 oracle.close()
 
-    def _follow(self, course: Generator[Step[str], None, Reduced[str, str]], source: str) -> Reduction:
+    def _follow(self, course: Generator[JudgedCandidate[str], None, Reduced[str, str]], source: str) -> Reduction:
         best, closest, asked = source, None, 0
-        began = shown = time.monotonic()
+        shown = time.monotonic()
         try:
             while True:
                 step = next(course)
@@ -174,10 +170,10 @@ class Reducer:
             result: Reduced[str, str] = end.value
             return Reduction(
                 source=result.answer or result.smallest, closest=result.closest, asked=result.asked,
-                seconds=time.monotonic() - began, ended=result.ended.value,
+                ended=result.ended.value,
             )  # fmt: skip
         except KeyboardInterrupt:
-            return Reduction(best, closest, asked, time.monotonic() - began, _INTERRUPTED)
+            return Reduction(best, closest, asked, _INTERRUPTED)
 
 
 def _all_passes(source: str) -> Search[str, str]:
@@ -190,7 +186,7 @@ def _all_passes(source: str) -> Search[str, str]:
 def slice_by_stack(judge: CandidateJudge, source: str, tell: Tell) -> str:
     """`source` cut by data flow to what the lines of its failing stack need, as often as that helps."""
     while True:
-        failure = judge.bench.run(source).failure
+        failure = judge.runner.run(source).failure
         lines = {frame.line for frame in failure.frames if frame.file == CANDIDATE_FILE} if failure else set()
         cut = slice_backward(source, lines)
         if len(cut) >= len(source) or judge(cut) is not Verdict.YES:

@@ -57,29 +57,29 @@ def verify(
             )
         killed = supervise(process, Limits(wall=timeout, idle=IDLE_ATTEMPT, memory_mb=memory_mb))
         status = killed.status if killed else None
-        return _sighting(wanted, process.returncode, status, errors.read_text(errors="replace"))
+        return _compare(wanted, process.returncode, status, errors.read_text(errors="replace"))
 
 
-def _sighting(wanted: NameFreeSignature, code: int, killed: OutcomeStatus | None, output: str) -> Sighting:
+def _compare(wanted: NameFreeSignature, code: int, killed: OutcomeStatus | None, output: str) -> Sighting:
     if killed is not None:
         return Sighting(wanted.kind == KIND_OF_STATUS[killed], died=killed, output=output)
     if code <= 0 or _TRACEBACK not in output:
         end = name_exit(code)
         same = wanted.kind == FailureKind.CRASH and wanted.exceptions == (end,)
         return Sighting(same, died="" if code == 0 else end, output=output)
-    name, message = raised(output)
+    name, message = read_exception(output)
     chain = output.split(_TRACEBACK)[1:]
     links = sum(1 for block in chain if _CAUSED in block)
     same = (
         bool(wanted.exceptions)
-        and _printed(wanted.exceptions[0]) == name
+        and _printed_name(wanted.exceptions[0]) == name
         and without_names(message) == wanted.message
         and links >= len(wanted.exceptions) - 1
     )
     return Sighting(same, exception=name, message=message, output=output)
 
 
-def raised(output: str) -> tuple[str, str]:
+def read_exception(output: str) -> tuple[str, str]:
     """The last exception of a printed traceback: its name as printed, and its message with all its lines."""
     lines = output.rpartition(_TRACEBACK)[2].splitlines()
     for index, line in enumerate(lines):
@@ -89,6 +89,6 @@ def raised(output: str) -> tuple[str, str]:
     return "", ""
 
 
-def _printed(name: str) -> str:
+def _printed_name(name: str) -> str:
     """How Python prints an exception of that qualified name."""
     return name.removeprefix("builtins.")

@@ -1,4 +1,4 @@
-"""Source code of installed packages, read from their files: nothing is imported to find it."""
+"""Source code of installed packages, read from their files without importing them."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def source_of(target: str) -> str | None:
 
 
 def is_installed(target: str) -> bool:
-    """Whether `package.module:qualified.name` is defined, as far as the file tells; a name may also be imported."""
+    """Whether `package.module:qualified.name` is defined or imported in the module's file."""
     module, _, qualified = target.partition(":")
     path = file_of(module)
     if path is None or not qualified:

@@ -12,6 +12,8 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 from exportdoctor.shims.export_call import ExportCall
+from exportdoctor.torch_internals.pytree_registry import pytree_registries
+from exportdoctor.torch_internals.tracing_modes import symbolic_shape_settings
 
 Place = tuple[str, str]
 """(owner, attribute)."""
@@ -67,15 +69,12 @@ def _owners() -> Iterator[tuple[str, dict[str, Any]]]:
 
 def _settings() -> Iterator[tuple[str, str, Any]]:
     import torch
-    import torch.fx._pytree as fx_pytree
-    import torch.fx.experimental._config as module
-    from torch.utils import _pytree as pytree
 
     yield "settings", "is_grad_enabled", torch.is_grad_enabled()
     yield "settings", "default_dtype", str(torch.get_default_dtype())
-    config: Any = module
-    for name, value in config.get_config_copy().items():
+    for name, value in symbolic_shape_settings().get_config_copy().items():
         yield "settings", name, repr(value)
-    for name, registry in (("pytree nodes", pytree.SUPPORTED_NODES), ("fx pytree nodes", fx_pytree.SUPPORTED_NODES)):
+    nodes, _, _, fx_nodes, _ = pytree_registries()
+    for name, registry in (("pytree nodes", nodes), ("fx pytree nodes", fx_nodes)):
         for kind, node in registry.items():
             yield name, f"{kind.__module__}.{kind.__qualname__}", id(node)

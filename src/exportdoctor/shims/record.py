@@ -1,6 +1,6 @@
-"""A shim's record: what it is, what it may cure and where it fits. Torch-free; only `apply` runs torch, in the worker.
+"""A shim's record: what it is, what it may cure and where it fits. Only `apply` imports torch.
 
-A shim is reversible: on leaving `apply`, everything is as it was, also when the body raised.
+A shim is reversible: on exit from `apply` everything is restored, also after an error.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ SOUNDNESS: tuple[Soundness, ...] = get_args(Soundness)
 
 SOUNDNESS_MEANS: Mapping[Soundness, str] = {
     "exact": "same values, same inputs, all shapes",
-    "signature": "same values, but work moves out of the graph, so the program takes other inputs",
-    "precondition": "exact under a condition that it states and checks",
-    "specialised": "a dimension or a value is frozen",
+    "signature": ("same values, but part of the computation moves out of the graph, so the program takes other inputs"),
+    "precondition": "exact if a stated condition holds, which is checked",
+    "specialised": "a dimension or a value is fixed",
     "opaque": "leaves a custom op in the graph",
-    "unsound": "silences a guard or an assertion; never tried unless asked for",
+    "unsound": "silences a guard or an assertion; tried only with --allow unsound",
 }
 
 Enter = Callable[[ExportCall], AbstractContextManager[ExportCall]]
 
 
 class NotApplicable(Exception):
-    """The shim finds nothing to change in this call; the message says what it looked for."""
+    """The shim finds nothing to change in this call; the message names what it looked for."""
 
 
 class ShimTrouble(ExportdoctorError):
@@ -46,8 +46,8 @@ class ShimTrouble(ExportdoctorError):
 class Replacement:
     """What a shim puts in the place of what. `target` and `by` are `package.module:qualified.name`.
 
-    Instead of `by`, `rewrite` makes the new source of the old; without a function to replace, `before` and `after` tell
-    the change in code. `optional`: not every release has it.
+    Instead of `by`, `rewrite` makes the new source from the old one; where no function is replaced, `before` and
+    `after` show the change as code. `optional`: not every release has it.
     """
 
     target: str
@@ -77,8 +77,8 @@ class Replacement:
 class Shim:
     """A known cure. `needs` maps packages to version ranges, `""` = any; `rank` orders shims of equal soundness.
 
-    `wants` are definitions, `package.module:name`, that must be installed. `problem` says why a provider's shim cannot
-    be used at all, empty where it can.
+    `wants` are definitions, `package.module:name`, that must be installed. `problem` is why a provider's shim cannot be
+    used at all, empty if it can.
     """
 
     id: str

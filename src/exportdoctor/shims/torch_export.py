@@ -1,4 +1,4 @@
-"""The only place that hands an export call to torch, with its options, and that spells out a forward's keywords."""
+"""Calls `torch.export.export` with the options of an export call, and gives bundled keywords of a forward names."""
 
 from __future__ import annotations
 

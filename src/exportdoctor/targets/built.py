@@ -1,4 +1,4 @@
-"""A target that is built: its model and how to make each of its parts. Inputs are made when a part is asked for."""
+"""A target that is built: its model and how to make each of its parts. Inputs are made with their part."""
 
 from __future__ import annotations
 

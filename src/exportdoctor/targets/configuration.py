@@ -120,7 +120,7 @@ def _plan(
 def _image_size(
     asked: ImageSize | None, *, config: dict[str, Any], recipe: Recipe, default: ImageSize | None
 ) -> ImageSize | None:
-    """The size asked for, checked; else the recipe's usual one. `None` leaves it to the configuration."""
+    """The size of the options, checked; else the recipe's usual one. `None` leaves it to the configuration."""
     unit = image_unit(config)
     if asked is None:
         usual = max(1, _USUAL_IMAGE_SIZE // unit) * unit

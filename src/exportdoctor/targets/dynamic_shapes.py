@@ -14,6 +14,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from exportdoctor.torch_internals.pytree_registry import flatten_once, is_registered
+
 if TYPE_CHECKING:
     from torch import nn
 
@@ -123,8 +125,6 @@ def _number_children(name: str, specs: list[dict[int, str]]) -> list[tuple[str, 
 
 
 def _walk(visit: Visit, path: str, value: Any, spec: Any) -> Any:
-    from torch.utils._pytree import SUPPORTED_NODES
-
     match value:
         case dict():
             shapes = spec if isinstance(spec, Mapping) else {}
@@ -134,9 +134,9 @@ def _walk(visit: Visit, path: str, value: Any, spec: Any) -> Any:
         case list() | tuple():
             children = _children(visit, path, value, spec)
             return type(value)(*children) if hasattr(value, "_fields") else type(value)(children)
-    if node := SUPPORTED_NODES.get(type(value)):
-        items, context = node.flatten_fn(value)
-        return node.unflatten_fn(_children(visit, path, items, spec), context)
+    if is_registered(type(value)):
+        items, rebuild = flatten_once(value)
+        return rebuild(_children(visit, path, items, spec))
     return visit(path, value, spec)
 
 

@@ -14,7 +14,7 @@ _USUAL_SIDE = 224
 
 
 def image_unit(config: Mapping[str, Any]) -> int:
-    """What height and width must be multiples of, in pixels; 1 where the configuration does not say."""
+    """What height and width must be multiples of, in pixels; 1 if the configuration does not limit them."""
     vision = vision_settings(config)
     patch = vision.get("patch_size") or vision.get("spatial_patch_size") or 1
     patch = max(patch) if isinstance(patch, list | tuple) else patch

@@ -1,6 +1,6 @@
-"""Which parts a target has, as far as its configuration tells, and which of them are scanned.
+"""Which parts a target has, and which of them are scanned.
 
-A recipe is chosen by what the configuration says about the model's structure, never by the model's name.
+A recipe is chosen by the structure that the configuration describes, never by the model's name.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _GENERATORS = ("ForCausalLM", "LMHeadModel")
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """The parts that a target has, all of them and those scanned unless others are asked for.
+    """All the parts of a target, and those that are scanned by default.
 
     `takes_images`: an image size may be given. `chooses_image_size`: images may have any size, so we choose
     one unless it is given; otherwise the configuration states the size that the model was made for.

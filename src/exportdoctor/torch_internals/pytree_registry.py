@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Literal
 
 from exportdoctor.torch_internals.hook import Hook
+
+_ABSENT = object()
 
 
 def pytree_registries() -> tuple[dict[Any, Any], ...]:
@@ -20,6 +24,83 @@ def pytree_registries() -> tuple[dict[Any, Any], ...]:
         fx_pytree.SUPPORTED_NODES,
         fx_pytree.SUPPORTED_NODES_EXACT_MATCH,
     )
+
+
+@contextmanager
+def temporary_registrations(register_nodes: Callable[[], object]) -> Iterator[None]:
+    """Calls `register_nodes`; on exit, torch's registries hold again what they held for the classes it registered.
+
+    Classes that the body registers, by importing a module for example, stay registered.
+    """
+    before = [dict(registry) for registry in pytree_registries()]
+    keys: list[set[Any]] | None = None
+    try:
+        register_nodes()
+        keys = _changed_keys(before)
+        yield
+    finally:
+        _restore(before, _changed_keys(before) if keys is None else keys)
+
+
+def _changed_keys(before: list[dict[Any, Any]]) -> list[set[Any]]:
+    """For each registry, the keys whose values are not those of `before`."""
+    return [
+        {key for key in {*old, *registry} if registry.get(key, _ABSENT) is not old.get(key, _ABSENT)}
+        for registry, old in zip(pytree_registries(), before, strict=True)
+    ]
+
+
+def _restore(before: list[dict[Any, Any]], keys: list[set[Any]]) -> None:
+    _unregister_in_optree([kind for kind in keys[0] if kind not in before[0]])
+    for registry, old, changed in zip(pytree_registries(), before, keys, strict=True):
+        for key in changed:
+            registry.pop(key, None)
+            if key in old:
+                registry[key] = old[key]
+
+
+def _unregister_in_optree(kinds: list[type[Any]]) -> None:
+    """Where optree is installed, torch keeps a second table there, or fills it once optree is imported."""
+    from torch.utils import _pytree as pytree
+
+    pytree._cxx_pytree_pending_imports[:] = [
+        (arguments, options) for arguments, options in pytree._cxx_pytree_pending_imports if arguments[0] not in kinds
+    ]
+    optree = sys.modules.get("optree")
+    for kind in kinds if optree is not None else ():
+        try:
+            optree.unregister_pytree_node(kind, namespace="torch")  # type: ignore[union-attr]
+        except ValueError:
+            continue  # it never got there
+
+
+def register_node(kind: type[Any], children: Callable[[Any], list[Any]], build: Callable[[list[Any]], Any]) -> None:
+    """Make `kind` a node: `children` takes it apart, `build` puts it together. An earlier registration is replaced."""
+    import torch.fx._pytree as fx_pytree
+    from torch.utils import _pytree as pytree
+
+    name = f"{kind.__module__}.{kind.__qualname__}"
+    for registry in (pytree.SUPPORTED_NODES, pytree.SUPPORTED_SERIALIZED_TYPES):
+        registry.pop(kind, None)
+    pytree.SERIALIZED_TYPE_TO_PYTHON_TYPE.pop(name, None)
+    pytree._private_register_pytree_node(
+        kind,
+        lambda value: (children(value), None),
+        lambda values, _: build(list(values)),
+        serialized_type_name=name,
+        flatten_with_keys_fn=lambda value: (
+            [(pytree.SequenceKey(place), child) for place, child in enumerate(children(value))],
+            None,
+        ),
+    )
+    fx_pytree.register_pytree_flatten_spec(kind, lambda value, _: children(value))
+
+
+def is_registered(kind: type[Any]) -> bool:
+    """Whether torch takes values of `kind` apart."""
+    from torch.utils import _pytree as pytree
+
+    return kind in pytree.SUPPORTED_NODES
 
 
 def node_kind(value: Any) -> Literal["builtin", "registered", "leaf"]:

@@ -21,19 +21,31 @@ def is_operator(value: object) -> bool:
     return isinstance(value, OpOverload)
 
 
+def is_operator_family(value: object) -> bool:
+    """Whether it is all overloads of an operator, as `torch.ops.aten.add` is."""
+    from torch._ops import OpOverloadPacket
+
+    return isinstance(value, OpOverloadPacket)
+
+
 def _has_dispatch() -> bool:
-    from torch._ops import OpOverload
+    from torch._ops import OpOverload, OpOverloadPacket
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode
 
     modes = (FakeTensorMode, ProxyTorchDispatchMode)
     names = [local_names(mode.__torch_dispatch__) for mode in modes]
-    return isinstance(OpOverload, type) and all({"func", "args"} <= found for found in names)
+    return (
+        isinstance(OpOverload, type)
+        and isinstance(OpOverloadPacket, type)
+        and all({"func", "args"} <= found for found in names)
+    )
 
 
 DISPATCH = Hook(
     id="dispatched-operator",
-    api="torch._ops.OpOverload, locals `func` and `args` of __torch_dispatch__ of FakeTensorMode and of the proxy mode",
+    api="torch._ops.{OpOverload, OpOverloadPacket}, locals `func` and `args` of FakeTensorMode.__torch_dispatch__ and "
+    "ProxyTorchDispatchMode.__torch_dispatch__",
     used_for="the operator that raised, with the shapes of its arguments",
     lost="findings name the last traced operator in place of the one that raised",
     seen_on=("2.13.0",),

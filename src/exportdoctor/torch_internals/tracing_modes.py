@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import ModuleType
+from typing import Any
 
 from exportdoctor.torch_internals.hook import Hook
 
@@ -36,7 +36,7 @@ MODES = Hook(
 )
 
 
-def symbolic_shape_settings() -> ModuleType:
+def symbolic_shape_settings() -> Any:
     """`torch.fx.experimental._config`."""
     import torch.fx.experimental._config as config
 

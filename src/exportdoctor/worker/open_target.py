@@ -30,7 +30,7 @@ from exportdoctor.worker.describe.describe_failure import describe_failure, stat
 
 
 @dataclass
-class Opening:
+class OpenTarget:
     """The target of this worker and its parts. `given` is a plan whose module is in memory already.
 
     `twin` is the small model of the same kind, built when one of its parts is first asked for.

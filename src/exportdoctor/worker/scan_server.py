@@ -6,15 +6,17 @@ it is spoiled, and is replaced by the engine.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import selectors
 import signal
-import sys
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import assert_never
+
+import msgspec
 
 from exportdoctor.core.codec import decode, encode
 from exportdoctor.core.outcome import Outcome
@@ -31,26 +33,51 @@ from exportdoctor.core.protocol.scan import (
     ScanReply,
     Started,
 )
+from exportdoctor.process.group import die_with_parent, kill_group, lead_group
 from exportdoctor.targets import Plan
 from exportdoctor.worker.attempt.export_attempt import attempt, attempt_fast
 from exportdoctor.worker.attempt.fast_export import has_no_side_effects
-from exportdoctor.worker.attempt_child import IN_DOUBT, Child, clear_group, fork
-from exportdoctor.worker.batched_attempts import Aside, aside
-from exportdoctor.worker.open_target import Opening
-from exportdoctor.worker.process_setup import die_with_parent, lead_a_group, send_output_to, write_stacks_to
+from exportdoctor.worker.batched_attempts import BatchChild, start_batch
+from exportdoctor.worker.child import Child, ChildEnd, fork
+from exportdoctor.worker.open_target import OpenTarget
+from exportdoctor.worker.standard_streams import send_output_to, take_line_streams, write_line, write_stacks_to
 
 
 @dataclass
-class Server:
+class AttemptChild:
+    """An attempt in a child of its own. A `full` one takes no short cuts, so its outcome is not in doubt."""
+
+    child: Child
+    probe: Probe
+    log: str | None
+    full: bool
+
+    def outcome(self, end: ChildEnd) -> Outcome:
+        """Its outcome, with the log that it left; one that passes leaves none."""
+        outcome = end.outcome(self.probe.id)
+        if outcome.passed:
+            self.remove_log()
+            return outcome
+        return msgspec.structs.replace(outcome, log=self.log)
+
+    def remove_log(self) -> None:
+        """Remove what it printed."""
+        if self.log:
+            with contextlib.suppress(OSError):
+                os.remove(self.log)
+
+
+@dataclass
+class ScanServer:
     """Commands come in on one descriptor, replies go out on another. Ends when the commands end."""
 
     commands: int
     replies: int
-    opening: Opening
+    target: OpenTarget
     logs: str | None = None
-    children: dict[int, Child] = field(default_factory=dict)
     isolation: str = "fork"
-    aside: Aside | None = None
+    attempts: dict[int, AttemptChild] = field(default_factory=dict)
+    batch: BatchChild | None = None
     _buffer: bytearray = field(default_factory=bytearray)
     _wake: tuple[int, int] = (-1, -1)
 
@@ -65,17 +92,17 @@ class Server:
         try:
             self._loop()
         finally:
-            self._end_aside()
-            for pid in self.children:
-                clear_group(pid)
+            self._end_batch()
+            for pid in self.attempts:
+                kill_group(pid)
 
     def _loop(self) -> None:
         while True:
             with selectors.DefaultSelector() as selector:
                 selector.register(self.commands, selectors.EVENT_READ)
                 selector.register(self._wake[0], selectors.EVENT_READ)
-                for child in self.children.values():
-                    selector.register(child.pipe, selectors.EVENT_READ, child)
+                for attempt in self.attempts.values():
+                    selector.register(attempt.child.pipe, selectors.EVENT_READ, attempt.child)
                 ready = selector.select()
             for key, _ in ready:
                 if key.fd == self.commands:
@@ -83,45 +110,41 @@ class Server:
                         return
                 elif key.fd == self._wake[0]:
                     _drain(self._wake[0])
-                elif not key.data.read():
-                    pass  # the pipe's end comes just before the child's; it is reaped below
+                else:  # the pipe's end comes just before the child's; it is reaped below
+                    key.data.read()
             self._reap()
 
     def _read_commands(self) -> bool:
         chunk = os.read(self.commands, 1 << 16)
         if not chunk:
             return False
-        self._buffer.extend(chunk)
-        while b"\n" in self._buffer:
-            line, _, rest = self._buffer.partition(b"\n")
-            self._buffer = bytearray(rest)
-            command: ScanCommand = decode(bytes(line), ScanCommand)
-            self._obey(command)
+        *lines, rest = (bytes(self._buffer) + chunk).split(b"\n")
+        self._buffer = bytearray(rest)
+        for line in lines:
+            self._obey(decode(line, ScanCommand))
         return True
 
     def _obey(self, command: ScanCommand) -> None:
         match command:
             case Open():
                 self.logs = command.logs
-                self._answer(lambda: self._opened(command))
+                self._answer(lambda: self._open(command))
             case Prepare():
-                self._end_aside()
-                self._answer(lambda: self.opening.prepare(command))
+                self._end_batch()
+                self._answer(lambda: self.target.prepare(command))
             case Capture():
-                self._end_aside()
-                self._answer(lambda: self.opening.capture(command))
+                self._end_batch()
+                self._answer(lambda: self.target.capture(command))
             case AttemptProbe(probe=probe):
-                if self.isolation == "fork":
-                    if not self._passed_aside(probe):
-                        self._attempt_in_child(probe)
-                else:
-                    self._reply(Started(probe=probe.id, pid=os.getpid()))
-                    self._attempt_here(command)
+                if self.isolation != "fork":
+                    self._attempt_here(probe)
+                elif not self._passes_in_batch(probe):
+                    self._attempt_in_child(probe)
             case _:
                 assert_never(command)
 
-    def _opened(self, command: Open) -> Opened:
-        opened = self.opening.open(command)
+    def _open(self, command: Open) -> Opened:
+        opened = self.target.open(command)
         self.isolation = opened.isolation
         gc.freeze()  # what stands now stays: no later collection walks it, here or in a fork
         gc.enable()
@@ -133,97 +156,84 @@ class Server:
         except Exception as error:  # also a bug of ours: the engine waits for a reply
             self._reply(Refused.from_error(error))
 
-    def _passed_aside(self, probe: Probe) -> bool:
-        """Whether it needed no child of its own: it is harmless, and passed."""
-        parts = self.opening.parts
+    def _passes_in_batch(self, probe: Probe) -> bool:
+        """Whether it needs no child of its own: it is free of side effects, and passes in the shared child."""
+        parts = self.target.parts
         if not has_no_side_effects(parts[probe.part], probe):
             return False
-        if self.aside is None:
-            self.aside = aside(lambda one: attempt_fast(parts[one.part], one), close=self._descriptors())
-        self._reply(Started(probe=probe.id, pid=self.aside.pid))
-        outcome = self.aside.passed(probe)
+        if self.batch is None:
+            self.batch = start_batch(lambda one: attempt_fast(parts[one.part], one), close=self._descriptors())
+        self._reply(Started(probe=probe.id, pid=self.batch.pid))
+        outcome = self.batch.attempt(probe)
         if outcome is None:
-            self._end_aside()
+            self._end_batch()
             return False
         self._reply(Finished(outcome=outcome))
         return True
 
-    def _end_aside(self) -> None:
-        """What it was forked from is no longer what stands here, or it has ended."""
-        if self.aside is not None:
-            self.aside.end()
-            self.aside = None
+    def _end_batch(self) -> None:
+        """End the shared child: it has ended already, or what it was forked from is about to change."""
+        if self.batch is not None:
+            self.batch.close()
+            self.batch = None
 
     def _descriptors(self) -> tuple[int, ...]:
         """What a child must not hold."""
-        pipes = (child.pipe for child in self.children.values())
-        return (self.commands, self.replies, *self._wake, *pipes, *(self.aside.descriptors if self.aside else ()))
+        pipes = (attempt.child.pipe for attempt in self.attempts.values())
+        return (self.commands, self.replies, *self._wake, *pipes, *(self.batch.descriptors if self.batch else ()))
 
-    def _attempt_in_child(self, probe: Probe, *, final: bool = False) -> None:
-        """AttemptProbe it thriftily at first; where the answer to that is in doubt, without savings, which is final."""
-        how: Callable[..., Outcome | None] = attempt if final else attempt_fast
-        part, files = self.opening.parts[probe.part], self.opening.shim_files
-        child = fork(
-            probe, lambda asked: how(part, asked, shim_files=files), log=self._log(probe), close=self._descriptors()
-        )
-        child.final = final
-        self.children[child.pid] = child
+    def _attempt_in_child(self, probe: Probe, *, full: bool = False) -> None:
+        """Attempt it in the fast way first; where that leaves the outcome in doubt, in full, which is final."""
+        part, files, log = self.target.parts[probe.part], self.target.shim_files, self._log(probe)
+
+        def work(pipe: int) -> bytes | None:
+            outcome = (attempt if full else attempt_fast)(part, probe, shim_files=files)
+            return encode(outcome) if outcome is not None else None
+
+        child = fork(work, log=log, close=self._descriptors())
+        self.attempts[child.pid] = AttemptChild(child, probe, log, full)
         self._reply(Started(probe=probe.id, pid=child.pid))
 
-    def _attempt_here(self, command: AttemptProbe) -> None:
-        log = self._log(command.probe)
-        write_stacks_to(send_output_to(log))
-        part, files = self.opening.parts[command.probe.part], self.opening.shim_files
-        outcome = attempt(part, command.probe, shim_files=files)
-        self._reply(Finished(outcome=outcome, spoiled=not outcome.passed or bool(command.probe.shims)))
+    def _attempt_here(self, probe: Probe) -> None:
+        """Attempt it in this process, which is then replaced unless the attempt passes without shims."""
+        self._reply(Started(probe=probe.id, pid=os.getpid()))
+        write_stacks_to(send_output_to(self._log(probe)))
+        outcome = attempt(self.target.parts[probe.part], probe, shim_files=self.target.shim_files)
+        self._reply(Finished(outcome=outcome, spoiled=not outcome.passed or bool(probe.shims)))
 
     def _log(self, probe: Probe) -> str | None:
         return os.path.join(self.logs, f"{probe.id}.log") if self.logs else None
 
     def _reap(self) -> None:
-        for pid in list(self.children):
-            done, status, usage = os.wait4(pid, os.WNOHANG)
-            if done:
-                child = self.children.pop(pid)
-                outcome = child.ended(status, usage.ru_maxrss)
-                if outcome.signal == f"exit code {IN_DOUBT}" and not child.final:
-                    if child.log:
-                        _remove(child.log)
-                    self._attempt_in_child(child.probe, final=True)
-                    continue
-                if outcome.passed and child.log:
-                    _remove(child.log)
-                self._reply(Finished(outcome=outcome))
+        for pid, running in list(self.attempts.items()):
+            end = running.child.poll()
+            if end is None:
+                continue
+            del self.attempts[pid]
+            if end.in_doubt and not running.full:
+                running.remove_log()
+                self._attempt_in_child(running.probe, full=True)
+            else:
+                self._reply(Finished(outcome=running.outcome(end)))
 
     def _reply(self, reply: ScanReply) -> None:
-        data = memoryview(encode(reply) + b"\n")
-        while data:
-            data = data[os.write(self.replies, data) :]
+        write_line(self.replies, reply)
 
 
 def _drain(descriptor: int) -> None:
-    try:
+    with contextlib.suppress(BlockingIOError):
         while os.read(descriptor, 512):
             pass
-    except BlockingIOError:
-        pass
-
-
-def _remove(path: str) -> None:
-    try:
-        os.remove(path)
-    except OSError:
-        pass
 
 
 def serve_plan(plan: Plan, *, commands: int, replies: int, log: str | None) -> None:
     """The forked copy of a process that has the target in memory: it serves, and never returns to its code."""
     code = 70
     try:
-        lead_a_group()
+        lead_group()
         die_with_parent()
         send_output_to(log)
-        Server(commands=commands, replies=replies, opening=Opening(given=plan)).run()
+        ScanServer(commands=commands, replies=replies, target=OpenTarget(given=plan)).run()
         code = 0
     except BaseException:
         traceback.print_exc()
@@ -232,9 +242,6 @@ def serve_plan(plan: Plan, *, commands: int, replies: int, log: str | None) -> N
 
 
 def main() -> None:
-    """The process that the engine starts: commands on stdin, replies on what was stdout, talk on stderr."""
-    die_with_parent()
-    replies = os.dup(1)
-    os.dup2(2, 1)
-    sys.stdout = sys.stderr
-    Server(commands=0, replies=replies, opening=Opening()).run()
+    """The process that the engine spawns."""
+    commands, replies = take_line_streams()
+    ScanServer(commands=commands, replies=replies, target=OpenTarget()).run()

@@ -67,7 +67,7 @@ def _repro(view: RunView, selection: Selection | None) -> Iterator[CommandLine]:
     if finding is None or not finding.id or view.status == "running":
         return
     run, repro = Path(view.path), (*EXPORTDOCTOR, "repro", view.path, finding.id)
-    again = "Make and verify the repro of" if finding.repro is None else "Verify and go on reducing the repro of"
+    again = "Make and verify the repro of" if finding.repro is None else "Verify and continue reducing the repro of"
     yield CommandLine(title=f"{again} {finding.id}", argv=(*repro, "-o", str(run / "repros" / f"{finding.id}.py")))
     yield CommandLine(
         title=f"Write {finding.id} as an issue: script, text, log",
@@ -140,7 +140,7 @@ def _rescan(view: RunView, selection: Selection | None) -> Iterator[CommandLine]
 def _compare(view: RunView, _selection: Selection | None) -> Iterator[CommandLine]:
     if view.started is not None:
         yield CommandLine(
-            title="Tell what changed since another run …",
+            title="Compare with another run …",
             argv=(*EXPORTDOCTOR, "compare", PICKED, view.path),
             shows=True,
             needs="run",

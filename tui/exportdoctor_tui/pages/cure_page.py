@@ -45,14 +45,14 @@ def _part(selection: Selection) -> Iterator[Content]:
         yield from _what_to_do(selection)
     elif not part.complete:
         tried = selection.finding is not None and selection.finding.shims_tried
-        said = "a cure is being sought" if tried else "cures are sought after its diagnosis"
+        said = "shims are being tried" if tried else "shims are tried after its diagnosis"
         yield Content.styled(f"{name} is being scanned; {said}", "$text-primary")
     elif part.verdict == "passes":
-        yield Content(f"{name} exports as it is: there is nothing to cure.")
+        yield Content(f"{name} exports without shims.")
     elif selection.view.started is not None and not selection.view.started.options.cure:
-        yield Content(f"No cure was sought for {name}: the scan was told --no-cure. a tries shims now.")
+        yield Content(f"No shims were tried on {name}: the scan ran with --no-cure. Press a to try some.")
     else:
-        yield Content(f"No cure was found for {name}.")
+        yield Content(f"No set of shims that was tried makes {name} export.")
 
 
 def _before_and_after(selection: Selection, found: Prescription) -> Iterator[Content]:
@@ -66,7 +66,7 @@ def _before_and_after(selection: Selection, found: Prescription) -> Iterator[Con
         said = f"exports{', ' if proof else ''}{line(proof)}"
         yield Content.assemble(("after   ", "bold"), ("✓ ", "$text-success"), said)
     else:
-        yield Content.assemble(("after   ", "bold"), ("✗ ", "$text-error"), "it goes further, and fails all the same")
+        yield Content.assemble(("after   ", "bold"), ("✗ ", "$text-error"), "gets further, then fails")
 
 
 def _short(text: str) -> str:

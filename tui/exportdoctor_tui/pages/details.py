@@ -123,7 +123,7 @@ def repro(selection: Selection) -> Content:
             ("Make it  ", "bold"), (f"exportdoctor repro {line(selection.view.run)} {finding.id}", "$text-accent"),
             ("\n         or here: a, then Make and verify the repro", "$foreground 60%"),
         )  # fmt: skip
-    head = Content.styled(line(wording.repro(finding)), "bold $text-accent")
+    head = Content.styled(line(wording.repro_line(finding)), "bold $text-accent")
     try:
         text = selection.file(finding.repro.path).read_text(encoding="utf-8", errors="replace")
     except OSError as error:
@@ -140,7 +140,7 @@ def log(selection: Selection) -> Content:
     try:
         data = path.read_bytes()
     except OSError:
-        return Content.styled(f"{line(str(path))} is not there any more", "$foreground 60%")
+        return Content.styled(f"{line(str(path))} no longer exists", "$foreground 60%")
     text = data[-_TAIL:].decode("utf-8", "replace").strip()
     return Content.assemble((line(str(path)), "$foreground 60%"), "\n\n", block(text) or "(empty)")
 

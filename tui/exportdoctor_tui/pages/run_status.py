@@ -45,7 +45,7 @@ def _status(view: RunView, now: float) -> Iterator[Content]:
         found = wording.finding_count(len(view.findings))
         yield Content.assemble(("finished  ", "bold $text-success"), f"{found} · {cost}")
     else:
-        text = "This run was cut off; what it found is here. Go on with it: a, then Resume"
+        text = "This run was interrupted; its findings so far are shown. To continue: a, then Resume"
         yield Content.assemble(("cut off  ", "bold $text-warning"), text)
     if view.problem:
         yield Content.assemble(("▲ ", "bold $text-error"), line(view.problem))
@@ -79,7 +79,7 @@ def _activity(view: RunView, share: float) -> str:
     """The parts being scanned; once every module has its verdict, those for which a cure is searched."""
     cures = [attempt.part for attempt in view.attempts if attempt.cures]
     if share >= 1 and cures:
-        return f"seeking a cure for {line(', '.join(dict.fromkeys(cures)))} ·"
+        return f"trying shims on {line(', '.join(dict.fromkeys(cures)))} ·"
     left = [part.record.name for part in view.parts if not part.record.complete]
     return wording.count(len(left), "part") if len(left) > _NAMED else line(", ".join(left)) or "finishing"
 

@@ -48,7 +48,9 @@ def _module(selection: Selection) -> Content:
     colour = COLOURS.get(status, "$foreground 60%")
     fact = selection.fact
     size = f" · {wording.parameters(fact.parameters)}" if fact and fact.parameters else ""
-    name = line(wording.module_name(row.fqns[0])) + (f"  and {len(row.fqns) - 1} equal" if len(row.fqns) > 1 else "")
+    name = line(wording.module_name(row.fqns[0])) + (
+        f"  and {len(row.fqns) - 1} identical" if len(row.fqns) > 1 else ""
+    )
     return Content.assemble(
         (f"{wording.SYMBOLS[status]} {name}", f"bold {colour}"),
         ("  " + line(row.class_name) + size, "$foreground 60%"),
@@ -96,20 +98,22 @@ def _status_lines(selection: Selection) -> Iterator[Content]:
     if record is not None and record.note:
         yield Content(line(record.note))
     if selection.fact is not None and selection.fact.same_object is not None:
-        yield Content(f"The very same module as {line(wording.module_name(selection.fact.same_object))}.")
+        yield Content(f"The same module object as {line(wording.module_name(selection.fact.same_object))}.")
     if selection.part.record.verdict == "passes" and not row.fqns[0] and selection.part.record.complete:
-        yield Content(f"\n{selection.part.record.name} exports as it is: {wording.coverage(selection.part.record)}.")
+        yield Content(
+            f"\n{selection.part.record.name} exports without shims: {wording.coverage(selection.part.record)}."
+        )
 
 
 def _evidence(selection: Selection) -> str:
     """The evidence for the verdict."""
     record = selection.record
     if selection.row.status == "not_called":
-        return "the forward never called it with these inputs."
+        return "forward does not call it with these inputs."
     if record is None or selection.row.status == "not_asked":
-        return "its turn has not come."
+        return "not tried yet."
     if record.evidence == "equal" and record.same_as is not None:
-        return f"equal to {line(wording.module_name(record.same_as))}, which was asked."
+        return f"identical to {line(wording.module_name(record.same_as))}, which was exported."
     if record.evidence == "parent":
-        return "it lies inside a module that passes."
-    return f"asked, in {wording.duration(record.seconds)}."
+        return "covered by a passing parent."
+    return f"exported in {wording.duration(record.seconds)}."

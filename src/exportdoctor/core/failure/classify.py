@@ -10,7 +10,6 @@ from exportdoctor.core.failure.kinds import (
     KIND_OF_STAGE,
     KIND_OF_STATUS,
     LYING_KERNEL,
-    MEMORY,
     NUMBERS_DIFFER,
     RULES,
     TRANSLATION,
@@ -41,7 +40,7 @@ def kind_of(outcome: Outcome, *, exporter: str) -> FailureKind:
 
 def _kind_of_export(failure: Failure, *, legacy: bool) -> FailureKind:
     evidence, op = evidence_of(failure.exceptions, failure.frames), failure.op.name if failure.op else None
-    rules: list[Rule] = [*MEMORY, *RULES]
+    rules: list[Rule] = [*RULES]
     if legacy:
         rules.append(TRANSLATION)
     elif failure.custom_ops is None or failure.custom_ops:

@@ -111,13 +111,12 @@ _SHAPES_DIFFER = (
 )
 _INPUT_PAIR = r"generated guard [^\n]*?(L\['\w+'\]\S*?\.size\(\)\[\d+\])[^\n]*?(?!\1)L\['\w+'\]\S*?\.size\("
 
-MEMORY = (
+RULES = (
+    # memory
     Rule(FailureKind.OUT_OF_MEMORY, "the allocator says so", "2.8-2.13",
          r"not enough memory: you tried to allocate|CUDA out of memory|can't allocate memory"),
     Rule(FailureKind.OUT_OF_MEMORY, "raised for memory alone", "any", "", types=("MemoryError", "OutOfMemoryError")),
-)  # fmt: skip
-
-PYTREE = (
+    # pytrees
     Rule(FailureKind.UNREGISTERED_PYTREE, "an input that pytree takes for a leaf", "2.5-2.13",
          r"Unsupported input type <class .*Export only supports pytree containers"),
     Rule(FailureKind.UNREGISTERED_PYTREE, "an output that pytree takes for a leaf", "2.1-2.13",
@@ -130,9 +129,7 @@ PYTREE = (
          r"Cannot associate shape .* to non-tensor type"),
     Rule(FailureKind.UNREGISTERED_PYTREE, "the boundary of the legacy tracer", "1.13-2.13",
          r"Only tuples, lists and Variables are supported as JIT inputs/outputs"),
-)  # fmt: skip
-
-VMAP = (
+    # vmap
     Rule(FailureKind.VMAP, "functorch's own refusals begin so", "2.0-2.13",
          r"\bvmap: |You tried to vmap over|with functorch transforms \(vmap"),
     Rule(FailureKind.VMAP, "an autograd.Function under vmap has no rule for the tracer's mode", "2.8-2.13",
@@ -142,9 +139,7 @@ VMAP = (
     Rule(FailureKind.VMAP, "a node's value is a BatchedTensor, which the bare assertion does not expect", "2.6-2.8",
          r"^\s*$", types=("AssertionError",), frames=r"_free_unbacked_symbols_with_path|_replace_unbacked_bindings"),
     Rule(FailureKind.VMAP, "dynamo on functorch", "2.5-2.13", r"Unsupported functorch tracing attempt", types=_DYNAMO),
-)  # fmt: skip
-
-FAKE_KERNELS = (
+    # fake kernels
     Rule(FailureKind.MISSING_FAKE_KERNEL, "torch.library's own words", "2.4-2.13",
          r"There was no fake impl registered for|no fake impl or Meta kernel was found|leaf_function without fake_fn"),
     Rule(FailureKind.MISSING_FAKE_KERNEL, "no fake, meta or composite kernel", "2.1-2.13",
@@ -158,9 +153,7 @@ FAKE_KERNELS = (
     Rule(FailureKind.WRONG_FAKE_KERNEL, "fake and real results were compared", "2.6-2.13",
          r"Real tensor propagation found"),
     Rule(FailureKind.WRONG_FAKE_KERNEL, "raised for that alone", "2.6-2.13", "", types=("MetadataMismatchError",)),
-)  # fmt: skip
-
-HIGHER_ORDER = (
+    # higher-order operators
     Rule(FailureKind.INPUT_MUTATION, "a branch writes into its operand", "2.4-2.13",
          r"Encountered (?:input mutation|aliasing) during higher order op tracing"),
     Rule(FailureKind.ATTRIBUTE_MUTATION, "a branch assigns to a module", "2.4-2.13",
@@ -169,9 +162,7 @@ HIGHER_ORDER = (
          types=("UncapturedHigherOrderOpError", "CondOpArgsMismatchError")),
     Rule(FailureKind.UNSUPPORTED_PYTHON, "a higher-order op's branches do not fit together", "2.5-2.13",
          r"call_function (?:cond|while_loop|scan|associative_scan|map)\(", types=("TorchRuntimeError",)),
-)  # fmt: skip
-
-DATA_DEPENDENT = (
+    # data-dependent values
     Rule(FailureKind.DATA_DEPENDENT_VALUE, "int() or an index needs the number itself", "2.1-2.13",
          r"Could not extract specialized (?:integer|float) from data-dependent expression"),
     Rule(FailureKind.DATA_DEPENDENT_VALUE, "float() asks for a bare symbol, no comparison", "2.1-2.13",
@@ -191,9 +182,7 @@ DATA_DEPENDENT = (
     Rule(FailureKind.DATA_DEPENDENT_VALUE, "Python wants a plain number where the tracer has a symbol", "2.6-2.13",
          r"unhashable type: non-nested Sym|string passed to Sym(?:Int|Float)|"
          r"'Sym(?:Int|Float)' object cannot be interpreted"),
-)  # fmt: skip
-
-CONSTRAINTS = (
+    # constraints between dimensions
     Rule(FailureKind.DYNAMIC_DIM_SPECIALISED, "a declared dimension became one number", "2.1-2.13",
          r"specialized it to be a constant|was inferred to be a constant|0/1 specialized"),
     Rule(FailureKind.DIMS_RELATED, "two sizes must be equal or follow from one another", "2.1-2.13",
@@ -209,9 +198,7 @@ CONSTRAINTS = (
          r"conflicts between user-specified ranges and inferred ranges"),
     Rule(FailureKind.DYNAMIC_DIM_SPECIALISED, "any other violation of a declared dimension", "2.1-2.13", "",
          types=("ConstraintViolationError",)),
-)  # fmt: skip
-
-STATE = (
+    # state and mutation
     Rule(FailureKind.ATTRIBUTE_MUTATION, "strict mode forbade every assignment", "2.0-2.9",
          r"Mutating module attribute \w+ during export"),
     Rule(FailureKind.ATTRIBUTE_MUTATION, "a tensor attribute that is no buffer was assigned", "2.4-2.9",
@@ -268,9 +255,7 @@ STATE = (
          r"Unsupported Tensor\.(?:set_|resize_|resize_as_)\(\)"),
     Rule(FailureKind.INPUT_MUTATION, "raised for aliases and writes alone", "2.5-2.13", "",
          types=("UnsupportedAliasMutationException", "UnsupportedMutationAliasingException")),
-)  # fmt: skip
-
-DYNAMO = (
+    # everything else that dynamo refuses
     Rule(FailureKind.PYTHON_ERROR, "the user's own exception, seen by dynamo", "2.6-2.13",
          r"^\s*Observed exception", types=("Unsupported",)),
     Rule(FailureKind.UNSUPPORTED_PYTHON, "dynamo refuses the construct", "2.0-2.13", "", types=("Unsupported",)),
@@ -279,8 +264,6 @@ DYNAMO = (
     Rule(FailureKind.UNSUPPORTED_PYTHON, "dynamo itself stumbled", "2.0-2.13", "",
          types=("InternalTorchDynamoError", "BackendCompilerFailed")),
 )  # fmt: skip
-
-RULES = (*PYTREE, *VMAP, *FAKE_KERNELS, *HIGHER_ORDER, *DATA_DEPENDENT, *CONSTRAINTS, *STATE, *DYNAMO)
 
 # Only where an operator from outside torch was traced: eager passes, so a shape that does not fit was promised wrongly
 LYING_KERNEL = Rule(

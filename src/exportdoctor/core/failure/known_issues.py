@@ -1,34 +1,25 @@
 """The known upstream issues: whether one of them is about a failure. When in doubt, nothing is reported.
 
-The catalogue is data/known_issues.yaml, checked when it is read. An entry that says where in the code its failure is
-beats one that fits by message alone; a fallback counts only where no other entry fits.
+The catalogue is data/known_issues.yaml; tests/core/test_known.py checks its entries. An entry that says where in the
+code its failure is beats one that fits by message alone; a fallback counts only where no other entry fits.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
+from collections.abc import Mapping
+from functools import cache, lru_cache
 from importlib.resources import files
-from typing import Any
 
 import msgspec
 
-from exportdoctor.core.errors import ExportdoctorError
 from exportdoctor.core.exporters import Exporter
 from exportdoctor.core.failure.evidence import Evidence, evidence_of
-from exportdoctor.core.outcome import ExceptionFact, Frame, Stage
-from exportdoctor.core.version_range import is_in_range, is_range
+from exportdoctor.core.outcome import ExceptionFact, Failure, Frame, Stage
+from exportdoctor.core.version_range import is_in_range
 
 # How well a clause fits: 0 = not at all
 _BY_MESSAGE_BUT_ELSEWHERE, _BY_MESSAGE, _BY_PLACE = 1, 2, 3
-# torch's messages for any data-dependent value: they never suffice to recognise an issue
-_ANY_GUARD = tuple(
-    f"Could not {asked} data-dependent expression {expression}"
-    for asked in ("guard on", "extract specialized integer from")
-    for expression in ("u0", "u0 > 1", "Eq(u0, 0)", "Eq(u0, 1)")
-)
-_LINK = re.compile(r"[\w.-]+/[\w.-]+#\d+")
 
 
 class Clause(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -73,37 +64,47 @@ class KnownIssue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 @cache
 def load() -> tuple[KnownIssue, ...]:
-    """The catalogue, checked, in its own order. A broken entry raises an ExportdoctorError that names it."""
+    """The catalogue, in its own order."""
     import yaml  # a tenth of the command line's start-up, and most runs match nothing
 
     text = files("exportdoctor").joinpath("data/known_issues.yaml").read_text(encoding="utf-8")
     # libyaml reads the catalogue in 10 ms, the Python parser in 130
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    return read_issues(yaml.load(text, loader))
+    issues = msgspec.convert(yaml.load(text, loader), tuple[KnownIssue, ...])
+    return tuple(msgspec.structs.replace(issue, **_prose(issue)) for issue in issues)
 
 
-def match(
-    *,
-    exceptions: Sequence[ExceptionFact],
-    frames: Sequence[Frame],
+def _prose(issue: KnownIssue) -> dict[str, str]:
+    """The texts without the line breaks of the file."""
+    return {name: " ".join(getattr(issue, name).split()) for name in ("title", "cause", "workaround", "affected")}
+
+
+def match(failure: Failure, *, exporter: str, dynamic: bool, versions: Mapping[str, str]) -> tuple[KnownIssue, ...]:
+    """The issues about this failure, the likeliest first. Never raises, whatever the texts hold.
+
+    `dynamic` = the attempt had dynamic shapes; `versions` by package.
+    """
+    return _match(failure.exceptions, failure.frames, failure.stage, exporter, dynamic, tuple(versions.items()))
+
+
+@lru_cache(maxsize=512)  # a finding is made again whenever more is known of it
+def _match(
+    exceptions: tuple[ExceptionFact, ...],
+    frames: tuple[Frame, ...],
     stage: str,
     exporter: str,
     dynamic: bool,
-    versions: Mapping[str, str],
+    versions: tuple[tuple[str, str], ...],
 ) -> tuple[KnownIssue, ...]:
-    """The issues about this failure, the likeliest first. Never raises, whatever the texts hold.
-
-    `exceptions` and `frames` run outermost first; `dynamic` = the attempt had dynamic shapes; `versions` by package.
-    """
-    evidence = evidence_of(exceptions, frames)
-    stages = {stage, "export"} if any(one.name == "TorchExportError" for one in evidence.exceptions) else {stage}
+    evidence, installed = evidence_of(exceptions, frames), dict(versions)
+    stages = {stage, "export"} if any(fact.name == "TorchExportError" for fact in exceptions) else {stage}
     found = [
         (strength, issue)
         for issue in load()
-        if not _is_outside(issue.only_with, versions)
+        if not _is_outside(issue.only_with, installed)
         and (strength := max(_strength(clause, evidence, stages, exporter, dynamic) for clause in issue.match))
     ]
-    ranked = sorted(_select_best(found), key=lambda pair: (-pair[0], _is_outside(pair[1].seen_with, versions)))
+    ranked = sorted(_select_best(found), key=lambda pair: (-pair[0], _is_outside(pair[1].seen_with, installed)))
     return tuple(issue for _, issue in ranked)
 
 
@@ -155,63 +156,3 @@ def _all_of(issue: KnownIssue) -> str:
     exceptions = (name for clause in issue.match for name in clause.exceptions)
     fields = (issue.id, issue.title, issue.cause, issue.workaround, issue.shim_hint, issue.affected)
     return " ".join((*fields, issue.fixed_in or "", *issue.links, *exceptions)).casefold()
-
-
-def read_issues(entries: Any) -> tuple[KnownIssue, ...]:
-    """The catalogue's entries as records; an ExportdoctorError names the first one that is broken, and why."""
-    if not isinstance(entries, list):
-        raise _broken_catalogue("as a whole", f"a list of entries was expected, found {type(entries).__name__}")
-    issues = tuple(_issue(number, entry) for number, entry in enumerate(entries, start=1))
-    ids = [issue.id for issue in issues]
-    for issue in issues:
-        fault = next(_find_faults(issue, ids), None)
-        if fault is not None:
-            raise _broken_catalogue(repr(issue.id), fault)
-    return issues
-
-
-def _issue(number: int, entry: Any) -> KnownIssue:
-    try:
-        issue = msgspec.convert(entry, KnownIssue)
-    except msgspec.ValidationError as error:
-        name = repr(entry["id"]) if isinstance(entry, dict) and "id" in entry else f"number {number}"
-        raise _broken_catalogue(name, str(error)) from error
-    prose = {name: " ".join(getattr(issue, name).split()) for name in ("title", "cause", "workaround", "affected")}
-    return msgspec.structs.replace(issue, **prose)
-
-
-def _find_faults(issue: KnownIssue, ids: list[str]) -> Iterator[str]:
-    if ids.count(issue.id) > 1:
-        yield "its id is taken twice"
-    if not issue.match:
-        yield "it has no clause to match with"
-    if not issue.links or not all(map(_LINK.fullmatch, issue.links)):
-        yield f"links must be owner/repository#number, found {', '.join(issue.links) or 'none'}"
-    yield from (f"no entry is called {other!r}, its alternative" for other in issue.alternatives if other not in ids)
-    for name, text in (*issue.only_with.items(), *issue.seen_with.items()):
-        if not is_range(text):
-            yield f"{text!r} is no range of versions of {name}"
-    for clause in issue.match:
-        yield from _find_faults_of_clause(clause)
-
-
-def _find_faults_of_clause(clause: Clause) -> Iterator[str]:
-    for pattern in filter(None, (clause.message, clause.frames, clause.culprit, clause.raised_in, clause.unless)):
-        try:
-            re.compile(pattern)
-        except re.error as error:
-            yield f"{pattern!r} is no regular expression: {error}"
-            return
-    if not clause.message:
-        yield "a clause needs a message"
-    if clause.frames_needed and not clause.places:
-        yield "frames are needed, and none are given"
-    if not clause.frames_needed and any(re.search(clause.message, text, re.S) for text in _ANY_GUARD):
-        yield "its message fits any data-dependent guard, so frames_needed must be set"
-
-
-def _broken_catalogue(name: str, why: str) -> ExportdoctorError:
-    return ExportdoctorError(
-        f"The catalogue of known issues is invalid: entry {name}: {why}",
-        hint="Reinstall exportdoctor",
-    )

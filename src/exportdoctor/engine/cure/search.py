@@ -81,7 +81,7 @@ class CureSearch:
             if not self.cures[0].outcome.numbers:
                 self.note = wording.NO_VALUES
 
-    def hidden(self) -> list[Outcome]:
+    def hidden_failures(self) -> list[Outcome]:
         """The failures that were met behind the first: on the way to a cure, or without one in the part's own mode.
 
         None before the search has ended.

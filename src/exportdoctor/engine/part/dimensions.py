@@ -35,7 +35,7 @@ class Dimensions:
 
 def smallest_dimensions(probe: Probe, fact: CallFact, outcome: Outcome) -> Generator[Probe, Outcome, Dimensions]:
     """Search below `probe`, which gave `outcome` with every dimension of `fact` dynamic; asks at most 24 probes."""
-    items = grouped(dict.fromkeys(name for leaf in fact.inputs for name in leaf.axes))
+    items = group_derived(dict.fromkeys(name for leaf in fact.inputs for name in leaf.axes))
     answers: dict[frozenset[Names], Outcome] = {frozenset(items): outcome}
     search, reply, smallest = ddmin(items), None, items
     try:
@@ -63,7 +63,7 @@ def _ask(
     return answers[key]
 
 
-def grouped(names: Iterable[str]) -> tuple[Names, ...]:
+def group_derived(names: Iterable[str]) -> tuple[Names, ...]:
     """The names, each with those derived from it: `2*batch` is dynamic exactly when `batch` is."""
     groups: dict[str, list[str]] = {}
     derived: list[str] = []

@@ -14,12 +14,12 @@ from exportdoctor.core.exporters import EXPORTERS
 from exportdoctor.core.outcome import OutcomeStatus
 from exportdoctor.core.probe import Probe
 from exportdoctor.core.protocol.scan import CallFact
+from exportdoctor.engine.call_tree import CallSite
 from exportdoctor.engine.part.dimensions import smallest_dimensions
 from exportdoctor.engine.part.part_diagnosis import PartDiagnosis
-from exportdoctor.engine.part.questions import Answer, CallSite
 from exportdoctor.engine.probe_driver import ProbeSteps
 from exportdoctor.engine.verdicts.failure_groups import FailureGroup
-from exportdoctor.engine.verdicts.judge import ModuleVerdict, judge
+from exportdoctor.engine.verdicts.judge import Answer, ModuleVerdict, judge
 from exportdoctor.report.wording.shim_tries import NO_OPAQUE_OPERATOR, kept_children_note, no_opaque_note
 
 

@@ -10,12 +10,11 @@ from exportdoctor.core.failure.identity import same_failure
 from exportdoctor.core.outcome import Outcome
 from exportdoctor.core.protocol.scan import Captured
 from exportdoctor.core.scan_options import ScanOptions
+from exportdoctor.engine.call_tree import CallSite, below, call_tree, module_facts
 from exportdoctor.engine.cure.search import CureSearch
-from exportdoctor.engine.part.call_tree import below, call_tree, facts
 from exportdoctor.engine.part.dimensions import Dimensions
-from exportdoctor.engine.part.questions import Answer, CallSite
 from exportdoctor.engine.verdicts.failure_groups import FailureGroup, group_failures
-from exportdoctor.engine.verdicts.judge import ModuleVerdict, blame_child, judge, shows_same_failure
+from exportdoctor.engine.verdicts.judge import Answer, ModuleVerdict, blame_child, judge, shows_same_failure
 
 
 @dataclass
@@ -46,7 +45,7 @@ class PartDiagnosis:
     def __post_init__(self) -> None:
         self.name = self.captured.part
         self.tree = call_tree(self.captured)
-        self.facts = facts(self.tree)
+        self.facts = module_facts(self.tree)
         self.classes = {fqn: fact.class_name for fqn, fact in self.facts.items()}
 
     # --- modules
@@ -124,7 +123,7 @@ class PartDiagnosis:
 
     def is_hidden(self, group: FailureGroup) -> bool:
         """Whether only the search for a cure met it, behind another failure."""
-        met = self.cure.hidden() if self.cure is not None else []
+        met = self.cure.hidden_failures() if self.cure is not None else []
         return any(group.leading_verdict.outcome is outcome for outcome in met)
 
     def _hidden_verdicts(self, known: list[FailureGroup]) -> list[ModuleVerdict]:
@@ -134,7 +133,7 @@ class PartDiagnosis:
         site = CallSite(self.captured.prefix, 0)
         return [
             judge(site.fqn, ((site, Answer(site, outcome)),))
-            for outcome in self.cure.hidden()
+            for outcome in self.cure.hidden_failures()
             if not any(self.same_failure(outcome, group.leading_verdict.outcome) for group in known)
         ]
 

@@ -42,7 +42,7 @@ def passing_inside(part: PartDiagnosis, verdict: ModuleVerdict, fqns: tuple[str,
 def findings_and_verdicts(part: PartDiagnosis, known: Groups) -> Iterator[ev.FindingMade | ev.ModuleJudged]:
     """The finding of each of the `known` failures, which all have their ids, and the verdicts of its modules."""
     for group in known:
-        finding = _finding(part, group, known)
+        finding = _make_finding(part, group, known)
         yield ev.FindingMade(finding=finding)
         for verdict in () if part.is_hidden(group) else part.standing_verdicts(group):
             yield msgspec.structs.replace(module_judged(part, verdict), finding=finding.id)
@@ -69,7 +69,7 @@ def part_finished(part: PartDiagnosis) -> Iterator[ev.AnyEvent]:
     )
 
 
-def _finding(part: PartDiagnosis, group: FailureGroup, known: Groups) -> Finding:
+def _make_finding(part: PartDiagnosis, group: FailureGroup, known: Groups) -> Finding:
     finding = make_finding(
         group,
         name=part.ids[group.key],

@@ -15,12 +15,12 @@ from exportdoctor.core.outcome import Outcome
 from exportdoctor.core.probe import Probe, probe_template
 from exportdoctor.core.protocol.scan import CallFact, Captured
 from exportdoctor.core.scan_options import ScanOptions
+from exportdoctor.engine.call_tree import CallSite, below
 from exportdoctor.engine.cure.search import CureSearch
-from exportdoctor.engine.part.call_tree import below
 from exportdoctor.engine.part.followups import FollowUps
 from exportdoctor.engine.part.part_diagnosis import PartDiagnosis
 from exportdoctor.engine.part.part_events import findings_and_verdicts, module_judged, part_finished, passing_inside
-from exportdoctor.engine.part.questions import CallSite, Questions
+from exportdoctor.engine.part.questions import Questions
 from exportdoctor.engine.probe_driver import ProbeDriver
 from exportdoctor.engine.verdicts.judge import ModuleVerdict
 from exportdoctor.shims import installed_versions, registry

@@ -16,22 +16,8 @@ from exportdoctor.core.failure.signature import signature_of
 from exportdoctor.core.outcome import Outcome
 from exportdoctor.core.probe import Probe
 from exportdoctor.core.protocol.scan import CallFact, Captured
-
-
-@dataclass(frozen=True)
-class CallSite:
-    """One distinct call of one module."""
-
-    fqn: str
-    call: int
-
-
-@dataclass(frozen=True)
-class Answer:
-    """The outcome for a question, and the call site at which it was asked."""
-
-    asked: CallSite
-    outcome: Outcome
+from exportdoctor.engine.call_tree import CallSite
+from exportdoctor.engine.verdicts.judge import Answer
 
 
 @dataclass

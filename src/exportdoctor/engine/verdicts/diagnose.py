@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache
 
 from exportdoctor.core.failure import known_issues
 from exportdoctor.core.failure.classify import kind_of
 from exportdoctor.core.failure.explanations import explain
 from exportdoctor.core.failure.kinds import FailureKind
-from exportdoctor.core.failure.known_issues import KnownIssue
 from exportdoctor.core.failure.signature import signature_of
 from exportdoctor.core.finding import Culprit, ExceptionRecord, Finding, KnownIssueRecord
-from exportdoctor.core.outcome import ExceptionFact, Failure, Frame, Outcome, OutcomeStatus
+from exportdoctor.core.outcome import Failure, Frame, Outcome, OutcomeStatus
 from exportdoctor.engine.verdicts.failure_groups import FailureGroup
 
 _HIGHER_ORDER = "/torch/_higher_order_ops/"
@@ -117,9 +115,7 @@ def find_known_issues(
     failure = outcome.failure
     if failure is None:
         return ()
-    issues = _match(
-        failure.exceptions, failure.frames, failure.stage, exporter, dynamic=dynamic, versions=tuple(versions.items())
-    )
+    issues = known_issues.match(failure, exporter=exporter, dynamic=dynamic, versions=versions)
     through_models = any("/transformers/" in frame.file for frame in failure.frames)
     return tuple(
         KnownIssueRecord(
@@ -132,21 +128,6 @@ def find_known_issues(
             elsewhere=_is_of_models(issue.links[0]) and not through_models,
         )
         for issue in issues
-    )
-
-
-@lru_cache(maxsize=512)  # a finding is made again whenever more is known of it
-def _match(
-    exceptions: tuple[ExceptionFact, ...],
-    frames: tuple[Frame, ...],
-    stage: str,
-    exporter: str,
-    *,
-    dynamic: bool,
-    versions: tuple[tuple[str, str], ...],
-) -> tuple[KnownIssue, ...]:
-    return known_issues.match(
-        exceptions=exceptions, frames=frames, stage=stage, exporter=exporter, dynamic=dynamic, versions=dict(versions)
     )
 
 

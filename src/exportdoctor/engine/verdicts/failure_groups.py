@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from exportdoctor.core.failure.identity import line_identity
 from exportdoctor.core.failure.signature import signature_of
-from exportdoctor.engine.part.call_tree import depth
+from exportdoctor.engine.call_tree import depth
 from exportdoctor.engine.verdicts.judge import ModuleVerdict
 
 

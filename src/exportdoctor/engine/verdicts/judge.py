@@ -8,8 +8,15 @@ from dataclasses import dataclass
 from exportdoctor.core.failure.identity import same_line
 from exportdoctor.core.outcome import Outcome, OutcomeStatus
 from exportdoctor.core.report import FAILING, ModuleStatus, PartVerdict
-from exportdoctor.engine.part.call_tree import moved
-from exportdoctor.engine.part.questions import Answer, CallSite
+from exportdoctor.engine.call_tree import CallSite, translate_fqn
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The outcome for a question, and the call site at which it was asked."""
+
+    asked: CallSite
+    outcome: Outcome
 
 
 @dataclass(frozen=True)
@@ -56,7 +63,7 @@ class ModuleVerdict:
         deepest = failure.deepest_module if failure else None
         if deepest is None:
             return self.fqn
-        return moved(deepest, asked=self.deciding.asked.fqn, member=self.fqn)
+        return translate_fqn(deepest, asked=self.deciding.asked.fqn, member=self.fqn)
 
 
 def judge(fqn: str, answers: tuple[tuple[CallSite, Answer], ...]) -> ModuleVerdict:
@@ -83,7 +90,7 @@ def _status(fqn: str, answer: Answer) -> ModuleStatus:
         case OutcomeStatus.FAILED | OutcomeStatus.NOT_APPLICABLE | OutcomeStatus.SHIM_TROUBLE:
             failure = answer.outcome.failure
             deepest = failure.deepest_module if failure else None
-            own = deepest is None or moved(deepest, asked=answer.asked.fqn, member=fqn) == fqn
+            own = deepest is None or translate_fqn(deepest, asked=answer.asked.fqn, member=fqn) == fqn
             return "fails_own" if own else "fails_child"
 
 

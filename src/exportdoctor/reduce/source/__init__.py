@@ -23,7 +23,7 @@ import re
 from collections import Counter
 from functools import partial
 
-from exportdoctor.reduce.search import Search, until_no_progress
+from exportdoctor.reduce.search_protocol import Search, until_no_progress
 from exportdoctor.reduce.source.passes import PASSES
 from exportdoctor.reduce.source.source_version import SourceVersion
 from exportdoctor.reduce.source.sweep import SourcePass

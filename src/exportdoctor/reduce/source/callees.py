@@ -1,7 +1,7 @@
 """Which functions a file defines, and what each of its calls gives them.
 
-The only place that guesses what a call refers to. It guesses too much rather than too little: what an edit
-means is for the verdict to say.
+What a call refers to is guessed by its name, and rather too much than too little: whether an edit is right is for the
+verdict to say.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Where names are read, and which of them nothing defines: global names, and attributes of `self`.
 
-The only place that predicts that a candidate is hopeless: one that reads what it no longer defines would be
-asked only to die of a NameError, so a reduction never adds such a use.
+A candidate that reads what it no longer defines can only raise a NameError, so a reduction never adds such a use.
 """
 
 from __future__ import annotations

@@ -16,14 +16,14 @@ from exportdoctor.reduce.source.names import NameUse, names_in
 from exportdoctor.reduce.source.tree import Edit, apply_edit, weight
 
 _INVALID = (SyntaxError, ValueError, AttributeError, TypeError, RecursionError)
-"""What Python says of a tree that is no program: a required node is absent, a name does not fit."""
+"""What Python raises for a tree that is no program: a required node is absent, a name does not fit."""
 
 
 @dataclass(frozen=True)
 class StatementFacts:
     """What is known of a top-level statement from its text.
 
-    `depends` says that it may be invalid among others though it is valid alone: `global`, `from __future__`.
+    `depends`: it may be invalid among others though it is valid alone: `global`, `from __future__`.
     """
 
     text: str

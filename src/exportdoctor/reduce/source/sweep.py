@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import wraps
 from typing import Protocol, TypeAlias
 
-from exportdoctor.reduce.search import Search
+from exportdoctor.reduce.search_protocol import Search
 from exportdoctor.reduce.source.source_version import SourceVersion
 from exportdoctor.reduce.source.tree import Edit
 

@@ -1,6 +1,6 @@
 """Edits of a syntax tree: which node is replaced by what, and the nodes that result.
 
-The only place that rebuilds nodes. Trees are never changed: an edit gives new nodes.
+Trees are never changed: an edit gives new nodes.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ from exportdoctor.report.wording.findings import (
     next_step,
     other_modules,
     place,
-    repro,
+    repro_line,
     same_as_earlier,
     shim_effect,
     shim_result,
@@ -95,7 +95,7 @@ __all__ = [
     "issue_expectation", "issue_graph_caption", "issue_known", "issue_link", "issue_name", "issue_place",
     "issue_summary", "issue_title", "known_upstream", "module_name", "next_step", "other_modules", "parameters",
     "place", "plain", "prescription", "prescription_code", "probe_note", "progress_counts", "proof",
-    "remaining_seconds", "remark", "repro", "repro_interrupted", "repro_not_verified", "repro_out_of_time",
+    "remaining_seconds", "remark", "repro_line", "repro_interrupted", "repro_not_verified", "repro_out_of_time",
     "resume_command", "row_finding", "row_name", "same_as_earlier", "shim_effect", "shim_result", "short_path",
     "soundness", "story", "symbol_origins", "time_left", "title", "to_ascii", "verdict", "why",
 ]

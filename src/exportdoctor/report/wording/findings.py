@@ -46,7 +46,7 @@ def place(finding: Finding) -> str:
 def chapter(finding: Finding, report: Report) -> tuple[str, ...]:
     """A finding's story; a short one if an earlier finding is the same failure."""
     same = same_as_earlier(finding, report)
-    return (same, *_facts(("Repro", repro(finding)), ("Log", finding.log or ""))) if same else story(finding)
+    return (same, *_facts(("Repro", repro_line(finding)), ("Log", finding.log or ""))) if same else story(finding)
 
 
 def story(finding: Finding) -> tuple[str, ...]:
@@ -65,7 +65,7 @@ def story(finding: Finding) -> tuple[str, ...]:
     sentences += _facts(
         ("Known upstream", known_upstream(finding)),
         ("Shims tried", ", ".join(map(shim_result, finding.shims_tried))),
-        ("Repro", repro(finding)),
+        ("Repro", repro_line(finding)),
         ("Log", finding.log or ""),
     )
     return tuple(sentence for sentence in sentences if sentence)
@@ -186,7 +186,7 @@ def shim_effect(tried: ShimTry) -> str:
     }[tried.result]
 
 
-def repro(finding: Finding) -> str:
+def repro_line(finding: Finding) -> str:
     """The size and state of its repro script; empty where there is none."""
     script = finding.repro
     if script is None:

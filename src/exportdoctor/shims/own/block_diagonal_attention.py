@@ -1,4 +1,4 @@
-"""Packed attention in one piece: sequences in one row, with boundaries in `cu_seqlens`, never split.
+"""Packed attention without a loop: sequences in one row, with boundaries in `cu_seqlens`.
 
 A module that cuts queries, keys and values at those boundaries loops over lengths read out of a tensor. One attention
 over the whole row with a mask that is true within a segment has the same values for any number and any lengths of
@@ -76,7 +76,7 @@ class Interfaces:
         return self[name] if name in self.below else default
 
     def get_interface(self, name: str, default: Any) -> Any:
-        """As transformers 5 asks; the default is the module's own eager attention, wrapped already."""
+        """As transformers 5 calls it; the default is the module's own eager attention, wrapped already."""
         return self[name] if name in self.below else default
 
 
@@ -181,13 +181,13 @@ def _enter(call: ExportCall) -> Iterator[ExportCall]:
 
 SHIM = Shim(
     id="block-diagonal-attention",
-    title="Packed attention with one block-diagonal mask instead of a loop over segments",
+    title="Uses one block-diagonal mask for packed attention instead of a loop over segments",
     soundness="exact",
     enter=_enter,
     does=(
-        "A submodule that splits queries, keys and values at `cu_seqlens` attends over the whole row at once, under a "
-        "mask that is true within a segment. Right for any number and any lengths of segments; the mask takes memory "
-        "and time that grow with the square of the row."
+        "A submodule that splits queries, keys and values at `cu_seqlens` attends to the whole sequence "
+        "at once, with a mask that is true within each segment. Valid for any number and lengths of "
+        "segments. Memory and time of the mask grow with the square of the sequence length."
     ),
     cures=(
         Cure(
@@ -197,7 +197,7 @@ SHIM = Shim(
     ),
     needs={"torch": ">=2.8"},
     link="https://github.com/huggingface/transformers/pull/41992",
-    retire="transformers packs its vision attention through an operator that takes cu_seqlens",
+    retire="transformers implements packed vision attention with an operator that takes cu_seqlens",
     rank=20,
     conflicts=("hf.chunked-vision-attention", "od.Qwen2_5_VLVisionAttention"),
     replaces=(

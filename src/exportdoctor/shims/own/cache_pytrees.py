@@ -9,15 +9,16 @@ from typing import Any
 from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.export_call import ExportCall
 from exportdoctor.shims.record import Replacement, Shim
-from exportdoctor.targets.pytrees import cache_from, register, temporary_registrations, tensors_of
+from exportdoctor.targets.pytrees import cache_from, tensors_of
+from exportdoctor.torch_internals.pytree_registry import register_node, temporary_registrations
 
 
 def register_caches() -> None:
     """DynamicCache: key and value of each layer in turn. EncoderDecoderCache: its two caches."""
     from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 
-    register(DynamicCache, tensors_of, cache_from)
-    register(EncoderDecoderCache, _two_caches, lambda caches: EncoderDecoderCache(*caches))
+    register_node(DynamicCache, tensors_of, cache_from)
+    register_node(EncoderDecoderCache, _two_caches, lambda caches: EncoderDecoderCache(*caches))
 
 
 def _two_caches(cache: Any) -> list[Any]:
@@ -32,13 +33,13 @@ def _enter(call: ExportCall) -> Iterator[ExportCall]:
 
 SHIM = Shim(
     id="register-cache-pytree",
-    title="transformers' caches are registered as pytree nodes",
+    title="Registers transformers' caches as pytree nodes",
     soundness="exact",
     enter=_enter,
     does=(
-        "A program may take and return values that torch can take apart into tensors. `DynamicCache` and "
-        "`EncoderDecoderCache` are registered for the export and unregistered after it; what another library had "
-        "registered for them is set aside and put back. Running the program needs the registration as well."
+        "Inputs and outputs of a program must be flattened into tensors. `DynamicCache` and "
+        "`EncoderDecoderCache` are registered for the export and unregistered afterwards; registrations "
+        "by other libraries are restored. Running the program requires the registration too."
     ),
     cures=(
         Cure(kinds=("unregistered_pytree",), message=r"DynamicCache|EncoderDecoderCache|Cache\b|cache_utils"),
@@ -46,15 +47,15 @@ SHIM = Shim(
     ),
     needs={"torch": ">=2.8", "transformers": ">=4.53"},
     link="https://github.com/pytorch/pytorch/issues/136582",
-    retire="transformers registers its caches itself, whichever way a model is exported",
+    retire="transformers registers its caches for every kind of export",
     rank=10,
     conflicts=("hf.cache-pytrees", "od.cache-serialization"),
     replaces=(
         Replacement(
             target="torch.utils._pytree.SUPPORTED_NODES",
             before="",
-            after="register(DynamicCache, tensors_of, cache_from)\n"
-            "register(EncoderDecoderCache, _two_caches, lambda caches: EncoderDecoderCache(*caches))\n",
+            after="register_node(DynamicCache, tensors_of, cache_from)\n"
+            "register_node(EncoderDecoderCache, _two_caches, lambda caches: EncoderDecoderCache(*caches))\n",
         ),
     ),
 )

@@ -17,6 +17,7 @@ from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.export_call import ExportCall
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim
 from exportdoctor.shims.rewriting import rewrite_function, rewrite_source
+from exportdoctor.torch_internals.shape_env import has_unbacked_size
 
 _DECIDE, _COMPARE = "_check_fails", "_compare"
 
@@ -53,10 +54,9 @@ def _on_tensors(test: ast.expr) -> bool:
 def compare(sign: str, left: Any, right: Any) -> Any:
     """The comparison; as a tensor, bool (), where a size that only a run knows is in it."""
     import torch
-    from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
     sizes = [side for side in (left, right) if isinstance(side, torch.SymInt)]
-    if free_unbacked_symbols(sizes):
+    if any(has_unbacked_size(size) for size in sizes):
         left, right = (torch.scalar_tensor(side, dtype=torch.int64) for side in (left, right))
     return getattr(operator, sign)(left, right)
 
@@ -102,12 +102,13 @@ def _is_users(method: Any) -> bool:
 
 SHIM = Shim(
     id="check-as-assertion",
-    title="Checks of the inputs that only a run can decide become assertions of the program",
+    title="Turns data-dependent input checks into assertions of the program",
     soundness="exact",
     enter=_enter,
     does=(
-        "A method's `if condition: raise` on sizes or values is asked through a function: what the tracer knows raises "
-        "as before, a symbolic condition becomes an assertion that the program makes when it runs."
+        "An `if condition: raise` on sizes or values in a method is replaced by a function call. A "
+        "condition that is known during tracing raises as before; a symbolic one becomes an assertion "
+        "that the program checks when it runs."
     ),
     cures=(
         Cure(
@@ -117,7 +118,7 @@ SHIM = Shim(
     ),
     needs={"torch": ">=2.8"},
     link="https://docs.pytorch.org/docs/stable/export.html#data-and-shape-dependent-control-flow",
-    retire="torch.export turns such checks into assertions itself",
+    retire="torch.export turns such checks into assertions",
     rank=30,
     replaces=(
         Replacement(

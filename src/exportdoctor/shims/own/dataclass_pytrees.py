@@ -11,7 +11,7 @@ from typing import Any
 from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.export_call import ExportCall
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim
-from exportdoctor.targets.pytrees import is_registered, register, temporary_registrations
+from exportdoctor.torch_internals.pytree_registry import is_registered, register_node, temporary_registrations
 
 
 @contextmanager
@@ -37,7 +37,7 @@ def register_fields(kind: type[Any], names: Sequence[str]) -> None:
             object.__setattr__(made, name, value)
         return made
 
-    register(kind, lambda value: [getattr(value, name) for name in names], build)
+    register_node(kind, lambda value: [getattr(value, name) for name in names], build)
 
 
 def _outputs(call: ExportCall) -> Any:
@@ -75,18 +75,19 @@ def _attributes(leaf: Any) -> tuple[str, ...]:
 
 SHIM = Shim(
     id="register-dataclass-pytree",
-    title="Dataclasses and objects with tensors that go in or out are registered as pytree nodes",
+    title="Registers dataclasses and objects with tensors among inputs and outputs as pytree nodes",
     soundness="exact",
     enter=_enter,
     does=(
-        "The module runs once in eager. Each dataclass among its inputs and outputs that torch cannot take apart, and "
-        "each other object that holds tensors, is registered for the export, as the list of its attributes, and "
-        "unregistered after it. The program hands back a new object where eager changes the one it was given."
+        "The module runs once in eager. Each unregistered dataclass among its inputs and outputs, and "
+        "each other object that holds tensors, is registered for the export as the list of its "
+        "attributes, and unregistered afterwards. Where eager changes an input object, the program "
+        "returns a new one."
     ),
     cures=(Cure(kinds=("unregistered_pytree",)),),
     needs={"torch": ">=2.8"},
     link="https://docs.pytorch.org/docs/stable/export.html#torch.export.register_dataclass",
-    retire="torch.export takes dataclasses apart by itself",
+    retire="torch.export flattens dataclasses without registration",
     rank=20,
     replaces=(
         Replacement(target="torch.utils._pytree.SUPPORTED_NODES", after="torch.export.register_dataclass(Output)\n"),

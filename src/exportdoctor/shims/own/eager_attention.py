@@ -25,12 +25,13 @@ def _enter(call: ExportCall) -> Iterator[ExportCall]:
 
 SHIM = Shim(
     id="attn-eager",
-    title="transformers' eager attention instead of a fused one",
+    title="Uses transformers' eager attention instead of a fused one",
     soundness="exact",
     enter=_enter,
     does=(
-        "The configurations of all submodules ask for eager attention during the export. The values are the same but "
-        "for rounding; no operator with rules of its own on shapes, masks and causality is in the graph."
+        "All submodules are configured to use eager attention during the export. The values are the same "
+        "except for rounding, and the graph contains no fused attention operator with its own rules for "
+        "shapes, masks and causality."
     ),
     cures=(
         Cure(where=r"sdpa_attention|flash_attention|flex_attention|scaled_dot_product"),
@@ -38,7 +39,7 @@ SHIM = Shim(
     ),
     needs={"torch": ">=2.8", "transformers": ">=4.53"},
     link="https://huggingface.co/docs/transformers/attention_interface",
-    retire="torch's fused attention takes all shapes that export needs",
+    retire="torch's fused attention supports all shapes that export needs",
     rank=40,
     replaces=(
         Replacement(

@@ -66,11 +66,11 @@ def _without(spec: Any, path: list[int]) -> Any:
 
 SHIM = Shim(
     id="static-dim",
-    title="Every dimension is fixed at the example's size",
+    title="Fixes every dimension at the example's size",
     soundness="specialised",
     enter=_all_static,
-    does="The program takes inputs of the example's sizes only. `static-dim:AXIS` fixes one named dimension alone.",
-    precondition="all sizes are the example's",
+    does=("The program takes only inputs of the example's sizes. `static-dim:AXIS` fixes one named dimension."),
+    precondition="all sizes equal the example's",
     cures=(Cure(kinds=("data_dependent_guard", "dynamic_dim_specialised", "dims_related", "python_error")),),
     needs={"torch": ">=2.8"},
     link="https://docs.pytorch.org/docs/stable/export.html#expressing-dynamism",

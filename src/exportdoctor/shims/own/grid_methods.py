@@ -1,7 +1,7 @@
 """Geometry of an image grid computed before the call, where an encoder makes it by methods alone.
 
-transformers before 5 has `self.rot_pos_emb(grid_thw)` and `self.get_window_index(grid_thw)`. Forward's own statements
-tell which methods take the grid alone; their results become inputs, by the names that forward gives them.
+transformers before 5 has `self.rot_pos_emb(grid_thw)` and `self.get_window_index(grid_thw)`. The methods are found in
+forward's statements: those that take the grid alone. Their results become inputs, under the names that forward uses.
 """
 
 from __future__ import annotations
@@ -162,13 +162,14 @@ def _enter(call: ExportCall) -> Iterator[ExportCall]:
 
 SHIM = Shim(
     id="precompute-grid-methods",
-    title="What an encoder's methods make of the image grid is computed outside and passed in",
+    title=("Computes what an encoder's methods derive from the image grid outside the model and passes it in"),
     soundness="signature",
     enter=_enter,
     does=(
-        "Methods such as `rot_pos_emb(grid_thw)` and `get_window_index(grid_thw)` loop over the grid's values. Their "
-        "results are computed before the call and become inputs under the names that forward gives them: "
-        "`rotary_pos_emb`, `window_index`, `cu_window_seqlens`, with `image_` or `video_` before them on a whole model."
+        "Methods such as `rot_pos_emb(grid_thw)` and `get_window_index(grid_thw)` loop over the grid's "
+        "values. Their results are computed before the call and become inputs, named as the variables in "
+        "forward: `rotary_pos_emb`, `window_index`, `cu_window_seqlens`, with the prefix `image_` or "
+        "`video_` on a whole model."
     ),
     cures=(
         Cure(
@@ -178,7 +179,7 @@ SHIM = Shim(
     ),
     needs={"torch": ">=2.8", "transformers": ">=4.53,<5.20"},
     link="https://github.com/pytorch/pytorch/issues/158786",
-    retire="transformers 5 is the oldest in use: its encoders take these tensors as keywords",
+    retire=("transformers 4 is no longer supported: the encoders of transformers 5 take these tensors as keywords"),
     rank=10,
     replaces=(
         Replacement(

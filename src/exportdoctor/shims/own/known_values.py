@@ -17,6 +17,8 @@ from exportdoctor.core.patch_attribute import patch_attribute
 from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.export_call import ExportCall, Named, named_inputs, shapes_by_name
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim
+from exportdoctor.torch_internals.fake_tensors import is_fake
+from exportdoctor.torch_internals.tracing_modes import outside_all_modes
 
 _LARGEST = 64
 _ROW = (2, 3, 4)
@@ -26,59 +28,61 @@ _FACTORIES = ("arange", "tensor", "zeros", "ones", "full")
 _RANDOM = ("rand", "dropout", "bernoulli", "multinomial", "normal", "poisson", "exponential")
 
 
-def propagate_constants(inputs: dict[str, Any]) -> Any:
-    """A context in which everything computed from these real tensors alone is computed for real."""
-    import torch
-    from torch.overrides import TorchFunctionMode
-    from torch.utils._python_dispatch import _disable_current_modes
-    from torch.utils._pytree import tree_leaves, tree_map
+class KnownValues:
+    """Real tensors that follow from constants alone, and the constants of the graph that stand for them, by id."""
 
-    numbers = (torch.SymInt, torch.SymFloat, torch.SymBool)
-    factories = {getattr(torch, name) for name in _FACTORIES}
+    def __init__(self, inputs: dict[str, Any]) -> None:
+        self.known: dict[int, Any] = {id(value): value for value in inputs.values()}
+        self.traced: dict[int, Any] = {}
+
+    def call(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """The result of `func`: computed for real if it follows from known values alone, else traced."""
+        import torch
+        from torch.utils._pytree import tree_leaves, tree_map
+
+        if not self._is_constant(func, tree_leaves((args, kwargs))):
+            traced_args, traced_kwargs = tree_map(self.constant, (args, kwargs))
+            if _writes(func):
+                self.known.pop(id(args[0]), None)  # from here on its values are those of the traced tensor
+            return func(*traced_args, **traced_kwargs)
+        with outside_all_modes():
+            made = func(*args, **kwargs)
+        self.known.update((id(value), value) for value in tree_leaves(made) if isinstance(value, torch.Tensor))
+        return made
+
+    def _is_constant(self, func: Any, leaves: list[Any]) -> bool:
+        import torch
+
+        tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        name = getattr(func, "__name__", "")
+        return (
+            all(id(tensor) in self.known for tensor in tensors)
+            and (bool(tensors) or func in {getattr(torch, factory) for factory in _FACTORIES})
+            and not any(isinstance(leaf, torch.SymInt | torch.SymFloat | torch.SymBool) for leaf in leaves)
+            and not any(word in name for word in _RANDOM)
+        )
+
+    def constant(self, value: Any) -> Any:
+        """A known tensor as a constant of the graph; anything else as it is."""
+        import torch
+
+        if id(value) in self.traced:
+            return self.traced[id(value)]
+        if id(value) not in self.known or not isinstance(value, torch.Tensor):
+            return value
+        with outside_all_modes():
+            literal, dtype, device, shape = value.tolist(), value.dtype, value.device, value.shape
+        self.traced[id(value)] = torch.tensor(literal, dtype=dtype, device=device).reshape(shape)
+        return self.traced[id(value)]
+
+
+def propagate_constants(values: KnownValues) -> Any:
+    """A context in which everything computed from known values alone is computed for real."""
+    from torch.overrides import TorchFunctionMode
 
     class Propagating(TorchFunctionMode):
-        def __init__(self) -> None:
-            super().__init__()
-            self.known: dict[int, Any] = {id(value): value for value in inputs.values()}
-            self.traced: dict[int, Any] = {}
-
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            kwargs = kwargs or {}
-            leaves = tree_leaves((args, kwargs))
-            if not self._is_constant(func, leaves):
-                given = self._with_constants(args), self._with_constants(kwargs)
-                if _writes(func):
-                    self.known.pop(id(args[0]), None)  # from here on it is what its traced twin is
-                return func(*given[0], **given[1])
-            with _disable_current_modes(), torch._C.DisableTorchFunction():
-                made = func(*args, **kwargs)
-            self.known.update((id(value), value) for value in tree_leaves(made) if isinstance(value, torch.Tensor))
-            return made
-
-        def _is_constant(self, func: Any, leaves: list[Any]) -> bool:
-            tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-            name = getattr(func, "__name__", "")
-            return (
-                all(id(tensor) in self.known for tensor in tensors)
-                and (bool(tensors) or func in factories)
-                and not any(isinstance(leaf, numbers) for leaf in leaves)
-                and not any(word in name for word in _RANDOM)
-            )
-
-        def _with_constants(self, values: Any) -> Any:
-            return tree_map(self.constant, values)
-
-        def constant(self, value: Any) -> Any:
-            """A known tensor as a constant of the graph; anything else as it is."""
-            if id(value) in self.traced:
-                return self.traced[id(value)]
-            if id(value) not in self.known or not isinstance(value, torch.Tensor):
-                return value
-            with _disable_current_modes(), torch._C.DisableTorchFunction():
-                literal, dtype, device = value.tolist(), value.dtype, value.device
-                shape = value.shape
-            self.traced[id(value)] = torch.tensor(literal, dtype=dtype, device=device).reshape(shape)
-            return self.traced[id(value)]
+            return values.call(func, args, kwargs or {})
 
     return Propagating()
 
@@ -99,9 +103,9 @@ def _with_constants(forward: Callable[..., Any], root: Any, constants: dict[str,
 
         if self is not root:
             return forward(self, *args, **kwargs)
-        mode = propagate_constants(constants)
-        with mode:
-            return tree_map(mode.constant, forward(self, *args, **constants, **kwargs))
+        values = KnownValues(constants)
+        with propagate_constants(values):
+            return tree_map(values.constant, forward(self, *args, **constants, **kwargs))
 
     left = [parameter for name, parameter in signature.parameters.items() if name not in constants]
     keywords = [p if p.kind is p.VAR_KEYWORD or place == 0 else _by_keyword(p) for place, p in enumerate(left)]
@@ -151,24 +155,23 @@ def _drop_constants(named: Named, constants: Named) -> dict[str, Any]:
 
 def _is_small_integer(value: Any) -> bool:
     import torch
-    from torch._subclasses.fake_tensor import FakeTensor
 
     integers = (torch.int64, torch.int32, torch.int16, torch.int8)
     small = 0 < value.numel() <= _LARGEST and (value.dim() <= 1 or value.shape[-1] in _ROW)
-    return value.dtype in integers and small and not isinstance(value, FakeTensor)
+    return value.dtype in integers and small and not is_fake(value)
 
 
 SHIM = Shim(
     id="frozen-values",
-    title="Small integer inputs, such as an image grid, are constants of the program",
+    title="Makes small integer inputs, such as an image grid, constants of the program",
     soundness="specialised",
     enter=_enter,
     does=(
-        "Integer inputs of at most 64 elements and fixed sizes become constants, and what follows from them alone is "
-        "computed before tracing: loops over their values unroll. The program no longer takes them, and is right for "
-        "these values alone."
+        "Integer inputs of at most 64 elements and fixed sizes become constants, and values that depend "
+        "only on them are computed before tracing, so loops over them are unrolled. The program does not "
+        "take them as inputs, and is valid for these values only."
     ),
-    precondition="the frozen inputs have the example's values",
+    precondition="the frozen inputs equal the example's",
     cures=(Cure(kinds=("data_dependent_value", "data_dependent_guard")),),
     needs={"torch": ">=2.8"},
     link="https://docs.pytorch.org/docs/stable/export.html",

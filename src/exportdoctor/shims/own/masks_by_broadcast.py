@@ -62,13 +62,13 @@ def _enter(call: ExportCall) -> Iterator[ExportCall]:
 
 SHIM = Shim(
     id="mask-without-vmap",
-    title="Attention masks are made by broadcasting instead of by vmap",
+    title="Builds attention masks by broadcasting instead of vmap",
     soundness="exact",
     enter=_enter,
     does=(
-        "The functions of indices that transformers builds its masks from are called once, on index tensors that "
-        "broadcast, instead of through four nested `torch.vmap`. A mask function that is none of transformers' own is "
-        "refused, since it might do more than compare and index."
+        "The mask functions of transformers are called once on broadcasting index tensors instead of "
+        "through four nested `torch.vmap`. Mask functions that are not part of transformers are refused, "
+        "because they might do more than compare and index."
     ),
     cures=(
         Cure(kinds=("vmap",)),
@@ -78,7 +78,10 @@ SHIM = Shim(
     ),
     needs={"torch": ">=2.8", "transformers": ">=4.53"},
     link="https://github.com/pytorch/pytorch/issues/163713",
-    retire="torch 2.10 and transformers 5 are the oldest in use: the one traces vmap, the other no longer asks for it",
+    retire=(
+        "versions before torch 2.10 and transformers 5 are no longer supported: torch 2.10 traces vmap, "
+        "transformers 5 does not use it"
+    ),
     rank=10,
     conflicts=("hf.broadcast-mask-expansion", "od._vmap_for_bhqkv"),
     replaces=tuple(

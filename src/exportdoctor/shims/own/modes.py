@@ -11,6 +11,7 @@ from typing import Any
 from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.export_call import ExportCall, shapes_by_name
 from exportdoctor.shims.record import Enter, NotApplicable, Replacement, Shim
+from exportdoctor.torch_internals.tracing_modes import symbolic_shape_settings
 
 _GUARDS = ("data_dependent_guard", "dynamic_dim_specialised", "dims_related")
 _LINK = "https://docs.pytorch.org/docs/stable/export.html"
@@ -60,10 +61,7 @@ def _without_gradients(call: ExportCall) -> Iterator[ExportCall]:
 
 @contextmanager
 def _size_oblivious(call: ExportCall) -> Iterator[ExportCall]:
-    import torch.fx.experimental._config as module
-
-    config: Any = module
-    with config.patch(backed_size_oblivious=True):
+    with symbolic_shape_settings().patch(backed_size_oblivious=True):
         yield call
 
 
@@ -88,12 +86,12 @@ def map_dims(shapes: Any, change: Callable[[Any], Any]) -> Any:
 
 NON_STRICT = _mode(
     id="non-strict",
-    title="Non-strict export: Python runs, instead of being interpreted by dynamo",
+    title="Uses non-strict export, which runs the Python code instead of interpreting it with dynamo",
     soundness="exact",
     enter=_option(strict=False),
-    does="The forward is run by Python itself on fake tensors. Constructs that dynamo refuses are no matter then.",
+    does="Python runs forward on fake tensors, so constructs that dynamo does not support can be used.",
     cures=(Cure(exporters=("export-strict",)),),
-    retire="dynamo takes all of Python",
+    retire="dynamo supports all of Python",
     rank=40,
     conflicts=("strict",),
     replaces=_changed_call(", strict=False", call_before=", strict=True"),
@@ -101,17 +99,17 @@ NON_STRICT = _mode(
 
 STRICT = _mode(
     id="strict",
-    title="Strict export: dynamo interprets the forward's bytecode",
+    title="Uses strict export, which interprets the bytecode with dynamo",
     soundness="exact",
     enter=_option(strict=True),
-    does="dynamo reads the forward's bytecode. Loops over lists and side effects on Python objects are seen by it.",
+    does=("dynamo interprets the bytecode of forward, including loops over lists and side effects on Python objects."),
     cures=(
         Cure(
             exporters=("export",),
             kinds=("data_dependent_guard", "attribute_mutation", "vmap", "autograd_state", "python_error"),
         ),
     ),
-    retire="non-strict export takes all that strict export takes",
+    retire="non-strict export supports all that strict export supports",
     rank=60,
     conflicts=("non-strict",),
     replaces=_changed_call(", strict=True", call_before=", strict=False"),
@@ -119,27 +117,27 @@ STRICT = _mode(
 
 NO_GRAD = _mode(
     id="no-grad",
-    title="The export runs without gradients",
+    title="Exports under torch.no_grad()",
     soundness="exact",
     enter=_without_gradients,
-    does="Gradient mode is off while the forward is traced, as it is at inference. Values do not depend on it.",
+    does=("Gradients are disabled while forward is traced, as at inference. This does not change the outputs."),
     cures=(
         Cure(kinds=("autograd_state",)),
         Cure(message=r"requires_grad|requires grad|leaf Variable|set_grad_enabled|does not require grad|autograd"),
     ),
     link="https://docs.pytorch.org/docs/stable/generated/torch.no_grad.html",
-    retire="torch.export ignores gradients by itself",
+    retire="torch.export ignores gradients",
     rank=30,
     replaces=_call_within("torch.no_grad()"),
 )
 
 DEFERRED = _mode(
     id="defer-asserts",
-    title="Guards on sizes become assertions that the program checks when it runs",
+    title="Turns guards on sizes into assertions that the program checks when it runs",
     soundness="precondition",
     enter=_option(prefer_deferred_runtime_asserts_over_guards=True),
-    does="A relation between sizes that tracing needs is assumed, written into the program, and checked at run time.",
-    precondition="inputs meet the relations that the program's own assertions state",
+    does="A relation between sizes that tracing needs is assumed and becomes an assertion in the program.",
+    precondition="the inputs satisfy the program's assertions",
     cures=(Cure(kinds=_GUARDS),),
     rank=30,
     replaces=_changed_call(", prefer_deferred_runtime_asserts_over_guards=True"),
@@ -147,10 +145,12 @@ DEFERRED = _mode(
 
 OBLIVIOUS = _mode(
     id="size-oblivious",
-    title="Dynamic sizes are not taken for zero or one while tracing",
+    title="Assumes during tracing that dynamic sizes are not zero or one",
     soundness="precondition",
     enter=_where_dynamic(_size_oblivious),
-    does="`backed_size_oblivious`: a dynamic size is treated as if its example value were unknown, without guards.",
+    does=(
+        "Sets `backed_size_oblivious`: a dynamic size is treated as if its example value were unknown, without guards."
+    ),
     precondition="no dynamic size is zero or one",
     cures=(Cure(kinds=("dynamic_dim_specialised", "dims_related"), exporters=("export", "export-strict")),),
     link="https://github.com/pytorch/pytorch/blob/main/torch/fx/experimental/_config.py",
@@ -161,11 +161,11 @@ OBLIVIOUS = _mode(
 
 RELATIONS = _mode(
     id="suggested-relations",
-    title="Dynamic shapes take the bounds and relations that torch suggests",
+    title="Adds the bounds and relations that torch suggests to the dynamic shapes",
     soundness="precondition",
     enter=_where_dynamic(_option(suggested_fixes="relations")),
-    does="When torch refuses the dynamic shapes and proposes bounds or a relation between dimensions, they are taken.",
-    precondition="sizes keep the bounds and relations that torch suggested; the program asserts them",
+    does=("When torch rejects the dynamic shapes and suggests bounds or a relation between dimensions, they are used."),
+    precondition="sizes satisfy the bounds and relations that torch suggested, which the program asserts",
     cures=(Cure(message="Suggested fixes:"),),
     rank=20,
     conflicts=("suggested-constants",),
@@ -176,11 +176,11 @@ RELATIONS = _mode(
 
 CONSTANTS = _mode(
     id="suggested-constants",
-    title="Dynamic shapes take all that torch suggests, a constant size included",
+    title="Applies all that torch suggests to the dynamic shapes, including constant sizes",
     soundness="specialised",
     enter=_where_dynamic(_option(suggested_fixes="any")),
-    does="As `suggested-relations`, and a dimension that torch says must be constant becomes so.",
-    precondition="the sizes that became constant have the example's value",
+    does=("Like `suggested-relations`, but a dimension that must be constant according to torch becomes constant."),
+    precondition="sizes that became constant equal the example's",
     cures=(Cure(message=r"Suggested fixes:.* = \d+"),),
     rank=20,
     conflicts=("suggested-relations",),
@@ -189,11 +189,11 @@ CONSTANTS = _mode(
 
 AUTOMATIC = _mode(
     id="auto-dims",
-    title="torch decides which dimensions stay dynamic",
+    title="Lets torch decide which dimensions stay dynamic",
     soundness="specialised",
     enter=_where_dynamic(_automatic),
-    does="Every dynamic dimension becomes `Dim.AUTO`: what tracing needs as a constant or a relation, it takes.",
-    precondition="the sizes that became constant have the example's value",
+    does=("Every dynamic dimension becomes `Dim.AUTO`, so that tracing can make it constant or relate it to others."),
+    precondition="sizes that became constant equal the example's",
     cures=(Cure(kinds=("dynamic_dim_specialised", "dims_related")),),
     rank=40,
     conflicts=("static-dim",),
@@ -204,19 +204,19 @@ AUTOMATIC = _mode(
 
 FLAT_SIGNATURE = _mode(
     id="flat-signature",
-    title="Keywords that forward bundles in **kwargs get names in its signature",
+    title="Gives keywords in **kwargs names in forward's signature",
     soundness="exact",
     enter=_option(flat_forward=True),
     does=(
-        "torch matches dynamic shapes once with keywords bundled as forward's signature has them and once spelled out; "
-        "no spec fits both. The keywords of this call become parameters of forward for the export."
+        "torch matches dynamic shapes once with the keywords bundled in **kwargs and once without; no "
+        "specification fits both. For the export, the keywords of this call become parameters of forward."
     ),
     cures=(
         Cure(kinds=("python_error",), message="AssertionError"),
         Cure(message=r"dynamic_shapes.*(kwargs|match|structure)|number of parameters|combined_args|top-level keys"),
     ),
     link="https://github.com/pytorch/pytorch/issues/155862",
-    retire="torch.export takes dynamic shapes of keywords in **kwargs",
+    retire="torch.export supports dynamic shapes of keywords in **kwargs",
     rank=20,
     replaces=(
         Replacement(

@@ -103,21 +103,22 @@ def _restore(now: dict[str, Any], before: dict[str, Any]) -> None:
 
 SHIM = Shim(
     id="stateful-attr-reset",
-    title="State that a forward leaves on its modules is reset before the export and taken back after each call",
+    title="Resets state that forward leaves on modules before the export and after each call",
     soundness="precondition",
     enter=_enter,
     does=(
-        "Attributes that `__init__` sets to a literal and another method sets again, such as `rope_deltas`, start from "
-        "that literal; what forward assigns to modules is undone before the tracer checks what was assigned."
+        "Attributes that `__init__` sets to a literal and another method sets again, such as "
+        "`rope_deltas`, are reset to that literal. Assignments to modules in forward are undone before "
+        "the tracer checks for them."
     ),
-    precondition="each call stands alone: nothing that one call leaves on the modules is needed by the next",
+    precondition="no call needs state that an earlier call left on the modules",
     cures=(
         Cure(kinds=("attribute_mutation",)),
         Cure(message=r"FakeTensor|fake tensor|was assigned during export|rope_deltas"),
     ),
     needs={"torch": ">=2.8"},
     link="https://github.com/pytorch/pytorch/issues/155114",
-    retire="torch.export keeps the modules' attributes as they were",
+    retire="torch.export restores the modules' attributes",
     rank=30,
     replaces=(
         Replacement(

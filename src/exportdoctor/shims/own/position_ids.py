@@ -43,12 +43,13 @@ def _positions(owner: Any, named: Named) -> Any:
 
 SHIM = Shim(
     id="precompute-position-ids",
-    title="Position ids of text with pictures are computed outside and passed in",
+    title="Computes position ids of text with images outside the model and passes them in",
     soundness="signature",
     enter=_enter,
     does=(
-        "`get_rope_index` walks through the token types and the grids by their values, which no tracer knows. It is "
-        "called before the export, and its position ids, (3, batch, sequence), become an input of the program."
+        "`get_rope_index` loops over the values of token types and grids, which are unknown during "
+        "tracing. It is called before the export, and its position ids, of shape (3, batch, sequence), "
+        "become an input of the program."
     ),
     cures=(
         Cure(
@@ -66,7 +67,7 @@ SHIM = Shim(
     ),
     needs={"torch": ">=2.8", "transformers": ">=4.53"},
     link="https://github.com/huggingface/transformers/pull/41992",
-    retire="get_rope_index works on tensors alone",
+    retire="get_rope_index uses only tensor operations",
     rank=15,
     replaces=(
         Replacement(

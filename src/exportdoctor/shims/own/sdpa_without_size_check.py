@@ -1,4 +1,4 @@
-"""Attention that is not causal never asks whether its row is longer than one.
+"""SDPA that is not causal does not compare the length of its row with one.
 
 transformers' SDPA begins a chain of conditions with a comparison of sizes, `q_length > 1 and mask is None and
 is_causal`. The order has no effect on the answer; with the comparison last, it is made only where it matters.
@@ -56,12 +56,13 @@ def _enter(call: ExportCall) -> Iterator[ExportCall]:
 
 SHIM = Shim(
     id="sdpa-without-size-check",
-    title="SDPA that is not causal does not compare the length of its row",
+    title="Skips the sequence length check of SDPA for attention that is not causal",
     soundness="exact",
     enter=_enter,
     does=(
-        "In the conditions of transformers' `sdpa_attention_forward`, comparisons of sizes come after masks and flags. "
-        "Attention that is not causal, or has a mask, then leaves the row's length unasked."
+        "In the conditions of transformers' `sdpa_attention_forward`, checks of masks and flags are moved"
+        " before comparisons of sizes. For attention that is not causal, or has a mask, the sequence "
+        "length is then not compared."
     ),
     cures=(
         Cure(kinds=("data_dependent_guard", "dynamic_dim_specialised"), where=r"sdpa_attention\.py"),
@@ -69,7 +70,7 @@ SHIM = Shim(
     ),
     needs={"torch": ">=2.8", "transformers": ">=4.53"},
     link="https://github.com/huggingface/transformers/pull/46196",
-    retire="sdpa_attention_forward asks for the mask first",
+    retire="sdpa_attention_forward checks the mask first",
     rank=30,
     conflicts=("od.patched_sdpa_attention_forward",),
     replaces=(Replacement(target=f"{_TARGET}:sdpa_attention_forward", rewrite=_rewrite),),

@@ -104,13 +104,14 @@ def _enter(call: ExportCall) -> Iterator[ExportCall]:
 
 SHIM = Shim(
     id="precompute-grid",
-    title="Positions and windows of the image grid are computed outside and passed in",
+    title="Computes positions and windows of the image grid outside the model and passes them in",
     soundness="signature",
     enter=_enter,
     does=(
-        "An encoder turns the grid of patches into positions, segment boundaries and a window order by Python loops "
-        "over the grid's values. They are computed before the call and become inputs: `position_ids`, `cu_seqlens`, "
-        "`window_index`, `cu_window_seqlens`, with the prefix `image_` or `video_` on a whole model."
+        "The encoder computes positions, segment boundaries and a window order from the patch grid, with "
+        "Python loops over the grid's values. They are computed before the call and become inputs: "
+        "`position_ids`, `cu_seqlens`, `window_index`, `cu_window_seqlens`, with the prefix `image_` or "
+        "`video_` on a whole model."
     ),
     cures=(
         Cure(

@@ -40,7 +40,7 @@ class OnnxDiagnosticPatch:
 
 
 def shims() -> tuple[Shim, ...]:
-    """Every patch as a shim; one that tells that the package is missing where it is."""
+    """Every patch as a shim; if the package is not installed, a single shim with that problem."""
     folder = folder_of("onnx_diagnostic")
     if folder is None:
         return (_missing_package(),)
@@ -151,7 +151,7 @@ def _of_torch(patch: TorchPatch) -> Shim:
         cures=patch.cures,
         needs=_NEEDS,
         link=_LINK,
-        retire="torch has it itself",
+        retire="torch includes it",
         rank=80,
         replaces=tuple(
             Replacement(target=target, after=f"{target} = {patch.name}\n")
@@ -172,7 +172,7 @@ _CACHES = Shim(
     cures=(Cure(kinds=("unregistered_pytree",), message=r"Cache"),),
     needs=_NEEDS,
     link=_LINK,
-    retire="transformers registers its caches for whoever exports",
+    retire="transformers registers its caches for every export",
     rank=70,
     conflicts=("register-cache-pytree", "hf.cache-pytrees"),
     replaces=(

@@ -1,7 +1,7 @@
-"""What holds while one of onnx-diagnostic's patches is applied; its file is loaded only then, and by itself.
+"""Context managers for onnx-diagnostic's patches; a patch's file is loaded when the patch is applied, and alone.
 
-Its package imports all patches at once, so that one which no longer fits the installed transformers takes all others
-with it. Here each file is loaded under the package's name but without the package's own code.
+The package imports all patches at once, so that none works if one of them does not fit the installed transformers. Here
+each file is loaded under the package's name but without the package's own code.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from exportdoctor.shims.export_call import ExportCall
 from exportdoctor.shims.installed_sources import folder_of
 from exportdoctor.shims.record import Enter, NotApplicable
 from exportdoctor.shims.rewriting import rebind_globals
-from exportdoctor.targets.pytrees import temporary_registrations
+from exportdoctor.torch_internals.pytree_registry import temporary_registrations
 
 ROOT = "onnx_diagnostic.torch_export_patches"
 
@@ -176,4 +176,4 @@ def _rewrite_forward(transform: Any, owner: type[Any]) -> Any:
         return None
     import torch
 
-    return rebind_globals(made, {"torch": torch})  # the new code says torch.cond; the old may never have said torch
+    return rebind_globals(made, {"torch": torch})  # the new code uses torch.cond, the old may not import torch

@@ -1,4 +1,4 @@
-"""What is known of onnx-diagnostic's patches that their source does not tell: soundness, targets, fit."""
+"""What the source of onnx-diagnostic's patches does not contain: how sound they are, their targets, where they fit."""
 
 from __future__ import annotations
 

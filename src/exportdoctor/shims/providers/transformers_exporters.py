@@ -17,7 +17,7 @@ from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.export_call import ExportCall, Named
 from exportdoctor.shims.installed_sources import as_target, folder_of, tree_of_file
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim, Soundness
-from exportdoctor.targets.pytrees import temporary_registrations
+from exportdoctor.torch_internals.pytree_registry import temporary_registrations
 
 PROVIDER = "transformers.exporters"
 _PACKAGE = "transformers.exporters"
@@ -62,7 +62,7 @@ class TransformersEntry:
     module: str
     function: str
     path: str
-    says: str
+    summary: str
 
 
 def shims() -> tuple[Shim, ...]:
@@ -89,7 +89,7 @@ def _entries(file: Path) -> Iterator[TransformersEntry]:
 
 def _entries_of(node: ast.FunctionDef, call: ast.Call, module: str) -> Iterator[TransformersEntry]:
     words = [word.value for word in call.args if isinstance(word, ast.Constant) and isinstance(word.value, str)]
-    says = " ".join((ast.get_docstring(node) or "").split("\n\n")[0].split())
+    summary = " ".join((ast.get_docstring(node) or "").split("\n\n")[0].split())
     registry = getattr(call.func, "id", "")
     match registry:
         case "register_patch" if words and words[0] in _BACKENDS:
@@ -102,7 +102,7 @@ def _entries_of(node: ast.FunctionDef, call: ast.Call, module: str) -> Iterator[
             return
     for path in paths:
         yield TransformersEntry(
-            registry=registry, backend=backend, module=module, function=node.name, path=path, says=says
+            registry=registry, backend=backend, module=module, function=node.name, path=path, summary=summary
         )
 
 
@@ -122,11 +122,11 @@ def _shim(entry: TransformersEntry, *, alone: bool) -> Shim:
         id=f"{prefix}.{name}" if alone or not short else f"{prefix}.{name}:{short}",
         title=_title(entry, alone=alone),
         provider=PROVIDER,
-        does=entry.says,
+        does=entry.summary,
         precondition=condition,
         needs=_NEEDS,
         link=_LINK,
-        retire="transformers takes it out of its registry",
+        retire="transformers removes it from its registry",
         rank=60,
         wants=(as_target(entry.path),) if entry.path.startswith("transformers.") else (),
         replaces=(Replacement(target=as_target(entry.path), by=f"{entry.module}:{entry.function}"),),
@@ -135,13 +135,13 @@ def _shim(entry: TransformersEntry, *, alone: bool) -> Shim:
 
 
 def _words(entry: TransformersEntry) -> str:
-    """What the function's name says."""
+    """The words of the function's name."""
     return entry.function.removeprefix("_").removeprefix("patch_").removeprefix("prepare_").replace("_", " ")
 
 
 def _title(entry: TransformersEntry, *, alone: bool) -> str:
     """The first sentence of its docstring; of one of several targets, or without a sentence, what stands for what."""
-    sentence = _sentence(entry.says)
+    sentence = _sentence(entry.summary)
     holder, _, attribute = entry.path.rpartition(".")
     if sentence and (alone or not attribute):
         return sentence
@@ -276,7 +276,7 @@ _CACHES = Shim(
     cures=(Cure(kinds=("unregistered_pytree",), message=r"Cache"),),
     needs=_NEEDS,
     link=_LINK,
-    retire="transformers registers its caches for whoever exports",
+    retire="transformers registers its caches for every export",
     rank=60,
     conflicts=("register-cache-pytree", "od.cache-serialization"),
     replaces=(

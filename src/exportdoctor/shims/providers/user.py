@@ -52,7 +52,7 @@ def _import_file(file: Path) -> ModuleType:
     if spec is None or spec.loader is None:
         raise ImportError("no Python file")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses and pickles in it ask for it by name
+    sys.modules[name] = module  # dataclasses and pickles in it look it up by name
     spec.loader.exec_module(module)
     return module
 

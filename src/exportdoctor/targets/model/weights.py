@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from exportdoctor.core.patch_attribute import patch_attribute
+from exportdoctor.torch_internals.fake_tensors import fake_tensor_class, new_fake_mode
 
 if TYPE_CHECKING:
     import torch
@@ -35,12 +36,11 @@ def fake_parameters(model: nn.Module, *, device: torch.device) -> Callable[[Any]
     Returns a function that makes fake tensors of the same mode out of real or meta ones: for the inputs that
     carry no indices. The mode has no shape environment: sizes are plain integers, and export brings its own.
     """
-    from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-
-    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    fake_tensor, mode = fake_tensor_class(), new_fake_mode()
 
     def fake(tensor: torch.Tensor) -> torch.Tensor:
-        return FakeTensor(mode, tensor.detach().to("meta"), device)
+        made: torch.Tensor = fake_tensor(mode, tensor.detach().to("meta"), device)
+        return made
 
     replace_parameters(model, lambda _, parameter: fake(parameter))
     _move_buffers(model, device)

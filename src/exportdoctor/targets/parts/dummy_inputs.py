@@ -131,7 +131,7 @@ def _features(subject: Subject, pixels: torch.Tensor) -> int:
 
 
 def _required_parameters(method: Callable[..., Any]) -> list[str]:
-    """Parameters without a default: transformers 4.53 wants there what the configuration says."""
+    """Parameters without a default: transformers 4.53 takes settings of the configuration there."""
     parameters = inspect.signature(method).parameters.values()
     return [parameter.name for parameter in parameters if parameter.default is parameter.empty]
 

@@ -59,7 +59,7 @@ class Subject:
 
     @property
     def image_size(self) -> ImageSize:
-        """Height and width in pixels: as asked for, else as the configuration says, else 224."""
+        """Height and width in pixels: from the options, else from the configuration, else 224."""
         stated = getattr(self.vision_config, "image_size", None)
         return self.options.image_size or pair(stated or 224)
 

@@ -144,7 +144,7 @@ def _patches(subject: Subject, grid: Grid) -> Any:
 
 
 def _grids(subject: Subject, medium: Medium) -> tuple[Grid, Grid]:
-    """The grid of the image size asked for, and another whose windows are not all full."""
+    """The grid of the options' image size, and another whose windows are not all full."""
     vision = subject.config.vision_config
     assert subject.options.image_size is not None
     height, width = (side // vision.patch_size for side in subject.options.image_size)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import sys
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from typing import Any
 import msgspec
 import torch
 
-from exportdoctor.core.codec import decode, encode
+from exportdoctor.core.codec import decode
 from exportdoctor.core.errors import ExportdoctorError, UsageError
 from exportdoctor.core.failure.messages import first_line
 from exportdoctor.core.outcome import Agreement
@@ -33,9 +32,9 @@ from exportdoctor.worker import environment
 from exportdoctor.worker.export.image_input import with_image_input
 from exportdoctor.worker.export.part_files import PartExport, PartJob, export_part_files
 from exportdoctor.worker.export.prefill_decode import Step, compare_generation, prefill_decode_pair
-from exportdoctor.worker.process_setup import die_with_parent
 from exportdoctor.worker.prove.input_set import InputSet
 from exportdoctor.worker.prove.proof_inputs import input_sets
+from exportdoctor.worker.standard_streams import take_line_streams, write_line
 from exportdoctor.worker.translate.onnx_session import can_run_on, providers
 from exportdoctor.worker.translate.precision import LOW, Reference, cost_of_dtype, reference_for
 
@@ -138,7 +137,7 @@ def _result(
     trouble = next((made.trouble for made in found if made.trouble is not None), None)
     notes = [note for made in found for note in made.notes]
     if len({row.inputs for row in numbers}) == 1:
-        notes.append("there is one size of inputs alone: other sizes are not proved")
+        notes.append("there are inputs of only one size, so other sizes are not verified")
     return ExportResult(
         verdict=_verdict(numbers, trouble),
         files=tuple(one for made in found for one in made.files),
@@ -203,19 +202,12 @@ def _disk(error: OSError) -> Refused:
 
 
 def main() -> None:
-    """Serve one order."""
-    die_with_parent()
-    replies, orders = os.fdopen(os.dup(1), "wb"), sys.stdin.buffer
-    os.dup2(2, 1)
-    sys.stdout = sys.stderr
-
-    def tell(reply: ExportReply) -> None:
-        replies.write(encode(reply) + b"\n")
-        replies.flush()
-
-    order: ExportRequest = decode(orders.readline(), ExportRequest)
-    tell(_answer(order, tell))
-    os._exit(0)  # see handed_files: a writer that could not finish its file must not be destroyed
+    """Serve one request."""
+    requests, replies = take_line_streams()
+    with os.fdopen(requests, "rb") as lines:
+        request: ExportRequest = decode(lines.readline(), ExportRequest)
+    write_line(replies, _answer(request, lambda reply: write_line(replies, reply)))
+    os._exit(0)  # see part_files: a writer that could not finish its file must not be destroyed
 
 
 if __name__ == "__main__":

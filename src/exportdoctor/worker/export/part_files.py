@@ -190,7 +190,7 @@ def _as_onnx(job: PartJob, made: PartExport, call: ExportCall, program: Any) -> 
 def _add_split(job: PartJob, made: PartExport, path: Path, program: Any) -> None:
     """Cut the file, and note the pieces and how they run one after the other and merged again."""
     count = job.order.split
-    job.doing(f"cutting it into {count} files")
+    job.doing(f"splitting it into {count} files")
     found = split_and_merge(path, count, device=job.device, external_data=job.order.external_data)
     made.files += found.files
     made.runs[f"{len(found.files)} files"] = lambda *inputs: found.run_pieces(flat_inputs(program, *inputs))

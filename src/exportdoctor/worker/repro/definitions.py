@@ -1,4 +1,4 @@
-"""Carries functions and classes of the user's by their source, cut to what ran."""
+"""Carries functions and classes of the user's into the script by their source, cut to what ran."""
 
 from __future__ import annotations
 
@@ -9,113 +9,144 @@ import types
 from collections.abc import Mapping
 from typing import Any
 
-from exportdoctor.worker.repro.global_names import Naming
-from exportdoctor.worker.repro.prune import (
-    Pruned,
-    definition_at,
-    first_line,
-    tree_of,
-)
-from exportdoctor.worker.repro.renaming import Renamed
-from exportdoctor.worker.repro.source_lookup import class_source, scope_of
+from exportdoctor.worker.repro.global_names import NameResolver
+from exportdoctor.worker.repro.prune import CodeSelection
+from exportdoctor.worker.repro.script_text import ScriptText
+from exportdoctor.worker.repro.source_lookup import class_source, definition_at, scope_of, tree_of
 
 _MOST = 150
-_KEPT_DECORATORS = ("staticmethod", "classmethod", "property", "torch", "functools", "contextlib", "dataclass")
 
 
-class Definitions(Naming):
-    """The layer that writes definitions."""
+class DefinitionWriter:
+    """Writes definitions, each after what it refers to. `names` has the code for what a definition mentions."""
 
-    def define(self, name: str, node: ast.stmt, space: Mapping[str, Any], *, rename: dict[str, str]) -> None:
-        """Write a definition, after what it refers to."""
-        if len(self._text) >= _MOST:
-            raise OverflowError(f"it refers to more than {_MOST} definitions")
-        resolved = Renamed(self, space, rename).over(node)
-        self._text[name] = ast.unparse(ast.fix_missing_locations(resolved))
+    def __init__(self, text: ScriptText, selection: CodeSelection) -> None:
+        self.names = NameResolver(text, self)
+        self._text = text
+        self._selection = selection
+        self._statements: set[str] = set()
 
-    def function(self, function: types.FunctionType) -> str:
-        """A user's function by its source. Falls back to an import."""
-        code = inspect.unwrap(function).__code__
+    def carry_function(self, function: types.FunctionType) -> str:
+        """A user's function; returns its name in the script. Raises LookupError where it has no source."""
+        function = inspect.unwrap(function)
+        code = function.__code__
         key = ("function", code.co_filename, code.co_firstlineno, code.co_name)
-        for known, taken in self._taken.items():
-            if taken == key:
-                return known
-        node = definition_at(code.co_filename, code.co_firstlineno, code.co_name)
-        space = scope_of(inspect.unwrap(function))
+        known = self._text.name_of(key)
+        if known is not None:
+            return known
+        node, space = definition_at(code.co_filename, code.co_firstlineno, code.co_name), scope_of(function)
         if node is None:
-            return self._without_definition(function, code, key, space)
-        name = self.free_name(code.co_name, key)
-        if self._wants_decorators(node):
-            self.define(name, node, space, rename={node.name: name})
-            self.carry_registrations(node.name, space, code.co_filename)
-            return name
-        self.define(name, self.pruned(node, code.co_filename, name), space, rename={node.name: name})
+            return self._carry_lambda(code, key, space)
+        name = self._text.free_name(code.co_name, key)
+        if _registers_operator(node):
+            self._define(name, node, space, rename={node.name: name})
+            self._carry_registrations(node.name, space, code.co_filename)
+        else:
+            self._define(name, self._selection.prune(node, code.co_filename, name), space, rename={node.name: name})
         return name
 
-    def _without_definition(self, function: Any, code: types.CodeType, key: Any, space: Mapping[str, Any]) -> str:
-        """A lambda, or code made by exec."""
+    def _carry_lambda(self, code: types.CodeType, key: Any, space: Mapping[str, Any]) -> str:
         for node in ast.walk(tree_of(code.co_filename)):
             if not isinstance(node, ast.Lambda) or node.lineno != code.co_firstlineno:
                 continue
             if [a.arg for a in node.args.args] == list(code.co_varnames[: code.co_argcount]):
-                name = self.free_name("function", key)
+                name = self._text.free_name("function", key)
                 target: list[ast.expr] = [ast.Name(name, ast.Store())]
-                self.define(name, ast.Assign(target, node, lineno=1), space, rename={})
+                self._define(name, ast.Assign(target, node, lineno=1), space)
                 return name
         raise LookupError(f"{code.co_name} has no source ({code.co_filename})")
 
-    def _wants_decorators(self, node: Any) -> bool:
-        """A custom operator's schema is read from its annotations, so such a function stays as it is."""
-        return any("library" in ast.unparse(one) or "custom_op" in ast.unparse(one) for one in node.decorator_list)
-
-    def pruned(self, node: Any, path: str, name: str) -> Any:
-        """A function's definition without what did not run."""
-        record = self.record
-        if record is not None and (path, first_line(node)) not in record.codes:
-            record = None
-        pruned = Pruned(path, record, substitute=self.substitute)
-        new = pruned._with_bodies(node)
-        new.name = name
-        new.decorator_list = [d for d in node.decorator_list if self.decorators or _is_kept(d)]
-        return new
-
-    def raw_class(self, kind: type) -> str:
-        """A user's class as its source has it, with the methods that ran."""
+    def carry_class(self, kind: type) -> str:
+        """A user's class with the methods that ran; returns its name. Raises LookupError where it has no source."""
         key = ("class", kind)
-        for known, taken in self._taken.items():
-            if taken == key:
-                return known
+        known = self._text.name_of(key)
+        if known is not None:
+            return known
         node, path, space = class_source(kind)
         if node is None:
-            if issubclass(kind, tuple) and hasattr(kind, "_fields"):
-                self._imports["collections"] = None
-                name = self.free_name(kind.__name__, key)
-                fields = list(kind._fields)  # type: ignore[attr-defined]
-                self._text[name] = f"{name} = collections.namedtuple({kind.__name__!r}, {fields!r})"
-                return name
+            return self._carry_named_tuple(kind, key)
+        name = self._text.free_name(kind.__name__, key)
+        body = self._class_body(node, path, keep_all=issubclass(kind, enum.Enum))
+        new = ast.ClassDef(name, node.bases, node.keywords, body or [ast.Pass()], self._selection.decorators_of(node))
+        self._define(name, new, space, rename={node.name: name})
+        self._carry_registrations(node.name, space, path)
+        return name
+
+    def _carry_named_tuple(self, kind: type, key: Any) -> str:
+        if not (issubclass(kind, tuple) and hasattr(kind, "_fields")):
             raise LookupError(f"class {kind.__qualname__} has no source")
-        name = self.free_name(kind.__name__, key)
+        self._text.import_module("collections")
+        name = self._text.free_name(kind.__name__, key)
+        self._text.define(name, f"{name} = collections.namedtuple({kind.__name__!r}, {list(kind._fields)!r})")
+        return name
+
+    def _class_body(self, node: ast.ClassDef, path: str, *, keep_all: bool) -> list[ast.stmt]:
+        """The methods that ran, and the fields, those of a dataclass without their types."""
         data = any("dataclass" in ast.unparse(one) for one in node.decorator_list)
-        enumerated = issubclass(kind, enum.Enum)
         body: list[ast.stmt] = []
         for part in node.body:
             if isinstance(part, ast.FunctionDef):
-                if self.record is None or self.code_ran(path, part) or enumerated:
-                    body.append(self.pruned(part, path, part.name))
+                if keep_all or self._selection.has(path, part):
+                    body.append(self._selection.prune(part, path, part.name))
             elif isinstance(part, ast.AnnAssign) and data:
                 body.append(ast.AnnAssign(part.target, ast.Name("object", ast.Load()), part.value, 1))
             elif isinstance(part, ast.Assign | ast.AnnAssign | ast.ClassDef):
                 body.append(part)
-        new = ast.ClassDef(name, node.bases, node.keywords, body or [ast.Pass()],
-                           [d for d in node.decorator_list if self.decorators or _is_kept(d)])  # fmt: skip
-        self.define(name, new, space, rename={node.name: name})
-        self.carry_registrations(node.name, space, path)
+        return body
+
+    def carry_object_class(self, kind: type) -> str:
+        """A user's class whose constructor takes the attributes of an object; returns its name. Raises LookupError."""
+        node, path, space = class_source(kind)
+        if node is None:
+            raise LookupError(f"{kind.__qualname__} object")
+        key = ("object", kind)
+        known = self._text.name_of(key)
+        if known is not None:
+            return known
+        name = self._text.free_name(kind.__name__, key)
+        init = ast.parse("def __init__(self, **state):\n    self.__dict__.update(state)").body[0]
+        methods = [
+            self._selection.prune(part, path, part.name) for part in node.body
+            if isinstance(part, ast.FunctionDef) and part.name != "__init__" and self._selection.has(path, part)
+        ]  # fmt: skip
+        self._define(name, ast.ClassDef(name, [], [], [init, *methods], []), space, rename={node.name: name})
+        self._carry_registrations(node.name, space, path)
         return name
 
-    def code_ran(self, path: str, node: ast.FunctionDef) -> bool:
-        """Whether a function ran, or nobody watched."""
-        return self.record is None or (path, first_line(node)) in self.record.codes
+    def carry_statement(self, name: str, statement: ast.stmt, space: Mapping[str, Any], path: str) -> str:
+        """A top-level assignment or decorated function, as it stands; returns its name in the script."""
+        key = (path, statement.lineno)
+        if self._text.is_taken_for(name, key):
+            return name
+        new = self._text.free_name(name, key)
+        if new not in self._statements:
+            self._statements.add(new)
+            self._define(new, statement, space, rename={name: new})
+            self._carry_registrations(name, space, path)
+        return new
+
+    def _carry_registrations(self, name: str, space: Mapping[str, Any], path: str) -> None:
+        """Statements at the same file's top level that register something for `name`, such as a fake kernel."""
+        for statement in tree_of(path).body:
+            called = [statement.value] if isinstance(statement, ast.Expr) else getattr(statement, "decorator_list", [])
+            own = getattr(statement, "name", "")
+            if isinstance(statement, ast.ClassDef) or own == name:
+                continue
+            if any(isinstance(node, ast.Name) and node.id == name for call in called for node in ast.walk(call)):
+                key = (path, statement.lineno)
+                if self._text.name_of(key) is None:
+                    self._define(self._text.free_name(own or f"_{name}", key), statement, space)
+
+    def _define(
+        self, name: str, node: ast.stmt, space: Mapping[str, Any], *, rename: Mapping[str, str] | None = None
+    ) -> None:
+        """Write a definition, after what it refers to. Raises OverflowError where that is too much."""
+        if self._text.size >= _MOST:
+            raise OverflowError(f"it refers to more than {_MOST} definitions")
+        new = self.names.rename_globals(node, space, rename=rename or {})
+        self._text.define(name, ast.unparse(ast.fix_missing_locations(new)))
 
 
-def _is_kept(decorator: ast.expr) -> bool:
-    return ast.unparse(decorator).startswith(_KEPT_DECORATORS)
+def _registers_operator(node: Any) -> bool:
+    """Whether it is a custom operator: its schema is read from its annotations, so it stays as it is."""
+    return any("library" in ast.unparse(one) or "custom_op" in ast.unparse(one) for one in node.decorator_list)

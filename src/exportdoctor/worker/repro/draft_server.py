@@ -7,13 +7,12 @@ it may crash, hang or spoil the model.
 from __future__ import annotations
 
 import os
-import sys
 import traceback
 from collections.abc import Iterator
 
 import msgspec
 
-from exportdoctor.core.codec import decode, encode
+from exportdoctor.core.codec import decode
 from exportdoctor.core.errors import ExportdoctorError
 from exportdoctor.core.failure.signature import signature_of
 from exportdoctor.core.outcome import Outcome
@@ -23,19 +22,19 @@ from exportdoctor.core.protocol.repro import DraftReply, DraftRequest, NoMoreDra
 from exportdoctor.core.protocol.scan import Capture, Open
 from exportdoctor.worker import environment
 from exportdoctor.worker.capture.session import PartCapture
-from exportdoctor.worker.open_target import Opening
-from exportdoctor.worker.process_setup import die_with_parent
-from exportdoctor.worker.repro.draft_variants import drafts
+from exportdoctor.worker.open_target import OpenTarget
+from exportdoctor.worker.repro.draft_variants import write_drafts
 from exportdoctor.worker.repro.recorder import Record
 from exportdoctor.worker.repro.single_call import can_be_captured_alone, one_call
-from exportdoctor.worker.repro.watched_run import watched
+from exportdoctor.worker.repro.watched_run import run_watched
+from exportdoctor.worker.standard_streams import take_line_streams, write_line
 
 _TIMES = 2  # attempts, because a failure may come and go
 
 
 def harvest(command: DraftRequest) -> Iterator[DraftReply]:
     """The failure seen again, and then drafts of a script, each written when it is asked for."""
-    opening, probe = Opening(), command.probe
+    opening, probe = OpenTarget(), command.probe
     opening.open(Open(target=command.target, isolation="fork", shim_files=command.shim_files))
     found = _by_short_cut(opening, command) or _by_capture(opening, probe)
     if isinstance(found, Refused):
@@ -45,7 +44,7 @@ def harvest(command: DraftRequest) -> Iterator[DraftReply]:
     yield ReproducedFailure(outcome=outcome, exporter=probe.exporter, environment=environment.versions())
     notes: list[str] = []
     remarks = (f"this failure is flaky: it was seen in 1 of {times} attempts",) if times > 1 else ()
-    for draft in drafts(part, probe, record, notes):
+    for draft in write_drafts(part, probe, record, notes):
         yield msgspec.structs.replace(draft, notes=(*remarks, *draft.notes))
     yield NoMoreDrafts(notes=tuple(notes))
 
@@ -54,7 +53,7 @@ _Seen = tuple[PartCapture, Outcome, Record, int]
 """The part, how the attempt ended, what ran in it, and how many attempts that took."""
 
 
-def _by_short_cut(opening: Opening, command: DraftRequest) -> _Seen | None:
+def _by_short_cut(opening: OpenTarget, command: DraftRequest) -> _Seen | None:
     """By a capture of the one call that it is about; None where that does not show the very same failure."""
     probe = command.probe
     if not command.signature or not can_be_captured_alone(probe) or opening.built is None:
@@ -66,19 +65,19 @@ def _by_short_cut(opening: Opening, command: DraftRequest) -> _Seen | None:
         return None
     if part is None:
         return None
-    outcome, record = watched(part, probe, exporting=True)
+    outcome, record = run_watched(part, probe, exporting=True)
     signature = signature_of(outcome)
     return (part, outcome, record, 1) if signature is not None and signature.key == command.signature else None
 
 
-def _by_capture(opening: Opening, probe: Probe) -> _Seen | Refused:
+def _by_capture(opening: OpenTarget, probe: Probe) -> _Seen | Refused:
     """By a capture of the whole part, and a second attempt where the first passes. Raises TargetError."""
     opening.capture(Capture(part=probe.part, exporter=probe.exporter))
     part = opening.parts[probe.part]
     if probe.fqn not in part.distinct or probe.call >= len(part.distinct[probe.fqn]):
         return Refused(message=f"{probe.fqn or 'the root'} is no longer called", hint="Scan again")
     for times in range(1, _TIMES + 1):
-        outcome, record = watched(part, probe, exporting=True)
+        outcome, record = run_watched(part, probe, exporting=True)
         if not outcome.passed:
             return part, outcome, record, times
     return Refused(message="The failure no longer occurs: this module exports now", hint="Scan again")
@@ -96,16 +95,13 @@ def _answers(command: DraftRequest) -> Iterator[DraftReply]:
 
 
 def main() -> None:
-    """One command, and then a line for each further reply that is wanted."""
-    die_with_parent()
-    replies, commands = os.fdopen(os.dup(1), "wb"), sys.stdin.buffer
-    os.dup2(2, 1)
-    sys.stdout = sys.stderr
-    for answer in _answers(decode(commands.readline(), DraftRequest)):
-        replies.write(encode(answer) + b"\n")
-        replies.flush()
-        if not commands.readline():
-            return
+    """One request, and then a line for each further reply that is wanted."""
+    requests, replies = take_line_streams()
+    with os.fdopen(requests, "rb") as lines:
+        for answer in _answers(decode(lines.readline(), DraftRequest)):
+            write_line(replies, answer)
+            if not lines.readline():
+                return
 
 
 if __name__ == "__main__":

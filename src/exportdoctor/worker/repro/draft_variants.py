@@ -19,33 +19,21 @@ from exportdoctor.worker.attempt.export_attempt import shapes_for
 from exportdoctor.worker.capture.forward_hooks import Call
 from exportdoctor.worker.capture.session import PartCapture
 from exportdoctor.worker.repro.literals import shapes_code
-from exportdoctor.worker.repro.prune import mentioned_names
+from exportdoctor.worker.repro.prune import CodeSelection
 from exportdoctor.worker.repro.recorder import Record
-from exportdoctor.worker.repro.script_builder import Script
-from exportdoctor.worker.repro.watched_run import watched
+from exportdoctor.worker.repro.script_builder import ScriptBuilder
+from exportdoctor.worker.repro.watched_run import run_watched
 
 _Way = tuple[str, Record | None, bool, bool]
 
 
-def _ways(part: PartCapture, probe: Probe, record: Record) -> Iterator[_Way]:
-    """How a draft may be made: its name, what ran, whether calls of known result go, and whether decorators stay."""
-    if record.lines:
-        yield "what ran until it failed, calls of known result replaced", record, True, False
-        yield "what ran until it failed", record, False, False
-        yield "what ran until it failed, decorators kept", record, False, True
-    _, eager = watched(part, probe, exporting=False)  # seconds for a large model, and seldom needed
-    both = Record(record.lines | eager.lines, record.codes | eager.codes, record.methods | eager.methods, {})
-    yield "what runs in eager", both, False, False
-    yield "what runs in eager, decorators kept", both, False, True
-    yield "everything", None, False, True
-
-
-def drafts(part: PartCapture, probe: Probe, record: Record, notes: list[str]) -> Iterator[ScriptDraft]:
+def write_drafts(part: PartCapture, probe: Probe, record: Record, notes: list[str]) -> Iterator[ScriptDraft]:
     """Drafts from the barest to the fullest; one that cannot be written leaves a note."""
     seen: set[str] = set()
     for what, run, substitute, decorators in _ways(part, probe, record):
         try:
-            draft = _draft(part, probe, what, run, substitute=substitute, decorators=decorators)
+            selection = CodeSelection.of(run, substitute=substitute, decorators=decorators)
+            draft = _write_draft(part, probe, what, selection)
         except Exception as error:  # another way may do
             notes.append(f"no script of {what}: {type(error).__name__}: {error}")
             traceback.print_exc()
@@ -55,58 +43,71 @@ def drafts(part: PartCapture, probe: Probe, record: Record, notes: list[str]) ->
             yield draft
 
 
-def _draft(
-    part: PartCapture, probe: Probe, what: str, record: Record | None, *, substitute: bool, decorators: bool
-) -> ScriptDraft:
+def _ways(part: PartCapture, probe: Probe, record: Record) -> Iterator[_Way]:
+    """How a draft may be made: its name, what ran, whether calls of known result go, and whether decorators stay."""
+    if record.lines:
+        yield "what ran until it failed, calls of known result replaced", record, True, False
+        yield "what ran until it failed", record, False, False
+        yield "what ran until it failed, decorators kept", record, False, True
+    _, eager = run_watched(part, probe, exporting=False)  # seconds for a large model, and seldom needed
+    both = Record(record.lines | eager.lines, record.codes | eager.codes, record.methods | eager.methods, {})
+    yield "what runs in eager", both, False, False
+    yield "what runs in eager, decorators kept", both, False, True
+    yield "everything", None, False, True
+
+
+def _write_draft(part: PartCapture, probe: Probe, what: str, selection: CodeSelection) -> ScriptDraft:
     module, call = part.module_at(probe.fqn), part.calls_of(probe.fqn)[probe.call]
-    script = Script(part.names, record, substitute, decorators)
-    if record is not None:
-        script.mentioned = mentioned_names(record, substitute=substitute)
+    script = ScriptBuilder(selection, part.names)
     if probe.opaque:
-        script.stands = dict(_stands(script, call))
+        script.replace_modules(dict(_child_outputs(script, call)))
         script.notes.append("children return tensors of their captured shapes, because they fail themselves")
     shapes = shapes_for(part, probe, module)
-    spelled = bundled_keywords(inspect.signature(module.forward), call.args, call.kwargs)
-    instance = script.instance(module, spelled=spelled)
-    if not module.training and any(_cares_for_mode(one) for one in module.modules()):
-        instance += ".eval()"
-    dtypes = {p.dtype for p in module.parameters() if p.is_floating_point()}
-    if len(dtypes) == 1 and dtypes != {torch.float32}:
-        instance += f".to({dtypes.pop()})"
+    instance = _write_instance(script, module, call)
     positional, keywords = _positional(module, call.args, call.kwargs, shapes)
-    args, kwargs = script.value(positional, whole=True), script.value(keywords, whole=True)
+    args, kwargs = script.value_code(positional), script.value_code(keywords)
     dims: dict[str, str] = {}
-    told = "" if shapes is None else f", dynamic_shapes={shapes_code(shapes, dims)}"
+    dynamic = "" if shapes is None else f", dynamic_shapes={shapes_code(shapes, dims)}"
     ending = [f"{name} = {code}" for name, code in dims.items()]
     given = f"{instance}, {args}"
     named = f", {kwargs}" if keywords else ""
     facts = EXPORTERS[probe.exporter]
     match facts.makes_program, facts.traces_with_dynamo:
         case False, _:
-            script._imports["io"] = None
+            script.import_module("io")
             named = f", kwargs={kwargs}" if keywords else ""
             ending.append(f"torch.onnx.export({given}, io.BytesIO(){named}, dynamo=False)")
         case _, True:
-            ending.append(f"torch.export.export({given}{named}{told}, strict=True)")
+            ending.append(f"torch.export.export({given}{named}{dynamic}, strict=True)")
         case _:
             default = inspect.signature(torch.export.export).parameters["strict"].default
-            ending.append(f"torch.export.export({given}{named}{told}{', strict=False' if default else ''})")
-    return ScriptDraft(what=what, source=script.text(ending), notes=tuple(dict.fromkeys(script.notes)))
+            ending.append(f"torch.export.export({given}{named}{dynamic}{', strict=False' if default else ''})")
+    return ScriptDraft(what=what, source=script.render(ending), notes=tuple(dict.fromkeys(script.notes)))
 
 
-def _stands(script: Script, call: Call) -> Iterator[tuple[int, str]]:
-    """What each child returned in this call, as code, by its id; left out where that cannot be told."""
-    for made in call.inner:
-        if made.refusal or made.layout is None:
+def _write_instance(script: ScriptBuilder, module: torch.nn.Module, call: Call) -> str:
+    """The module, in its mode and dtype where they matter, with `**kwargs` as far as the call gives any."""
+    keywords = bundled_keywords(inspect.signature(module.forward), call.args, call.kwargs)
+    instance = script.module_code(module, keywords=keywords)
+    if not module.training and any(_cares_for_mode(one) for one in module.modules()):
+        instance += ".eval()"
+    dtypes = {p.dtype for p in module.parameters() if p.is_floating_point()}
+    return f"{instance}.to({dtypes.pop()})" if len(dtypes) == 1 and dtypes != {torch.float32} else instance
+
+
+def _child_outputs(script: ScriptBuilder, call: Call) -> Iterator[tuple[int, str]]:
+    """What each child returned in this call, as code, by its id; without those for which there is no code."""
+    for child in call.inner:
+        if child.refusal or child.layout is None:
             continue
         leaves = [
             torch.empty(given.sizes, dtype=given.dtype, device="meta")
             if isinstance(given.sizes, tuple)
             else given.value
-            for given in made.given
+            for given in child.given
         ]
         with contextlib.suppress(LookupError):
-            yield made.child, script.value(pytree.tree_unflatten(leaves, made.layout), whole=True)
+            yield child.child, script.value_code(pytree.tree_unflatten(leaves, child.layout))
 
 
 def _positional(

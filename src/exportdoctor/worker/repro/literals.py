@@ -1,4 +1,4 @@
-"""Values as Python code that needs torch alone: plain values, tensors by shape, dynamic shapes, torch's own modules."""
+"""Values as Python code that needs only torch: plain values, tensors by shape, dynamic shapes, torch's own modules."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _shape(tensor: torch.Tensor) -> str:
 
 
 def torch_module_code(module: torch.nn.Module) -> str | None:
-    """The constructor call of one of torch's own modules without children; None where its state does not tell it."""
+    """The constructor call of one of torch's own modules without children; None where its state does not show them."""
     kind = type(module)
     arguments: list[str] = []
     try:

@@ -1,78 +1,79 @@
-"""Cuts a definition's syntax tree to what ran: the one place that knows what an untaken branch may be replaced by."""
+"""Cuts a definition's syntax tree to what ran, and decides which of the user's code goes into a script."""
 
 from __future__ import annotations
 
 import ast
-import linecache
-from functools import lru_cache
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
 from typing import Any
 
 from exportdoctor.worker.repro.recorder import Record, Site
+from exportdoctor.worker.repro.source_lookup import Definition, start_line, tree_of
 
-Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
-
-
-@lru_cache(maxsize=256)
-def tree_of(path: str) -> ast.Module:
-    """The syntax tree of a source file; an empty one where it has none."""
-    try:
-        return ast.parse("".join(linecache.getlines(path)))
-    except (SyntaxError, ValueError):
-        return ast.Module([], [])
+_KEPT_DECORATORS = ("staticmethod", "classmethod", "property", "torch", "functools", "contextlib", "dataclass")
 
 
-def first_line(node: Definition) -> int:
-    """The line of a definition's first decorator, or its own: what `co_firstlineno` says."""
-    return min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+@dataclass(frozen=True, kw_only=True)
+class CodeSelection:
+    """Which of the user's code goes into a script.
+
+    Without a `record` of what ran, all of it. With `substitute`, calls of user functions that always returned the same
+    plain value or function are replaced by that. `decorators`: all of them stay, not only those of torch and Python.
+    """
+
+    record: Record | None
+    substitute: bool
+    decorators: bool
+    mentioned: AbstractSet[str] | None
+    """The attribute names that the code reads; None for all."""
+
+    @classmethod
+    def of(cls, record: Record | None, *, substitute: bool, decorators: bool) -> CodeSelection:
+        """The selection for what `record` says, with the attribute names that its functions mention."""
+        mentioned = None if record is None else _mentioned_names(record, substitute=substitute)
+        return cls(record=record, substitute=substitute, decorators=decorators, mentioned=mentioned)
+
+    def has(self, path: str, function: ast.FunctionDef) -> bool:
+        """Whether a function of the file at `path` ran, or there is no record."""
+        return self.record is None or (path, start_line(function)) in self.record.codes
+
+    def mentions(self, attribute: str) -> bool:
+        """Whether the code reads an attribute of that name."""
+        return self.mentioned is None or attribute in self.mentioned
+
+    def prune(self, function: ast.FunctionDef, path: str, name: str) -> ast.FunctionDef:
+        """A function's definition without what did not run, as `name`; one that did not run at all stays whole."""
+        record = self.record if self.has(path, function) else None
+        new = _Pruner(path, record, substitute=self.substitute).with_bodies(function)
+        new.name = name
+        new.decorator_list = self.decorators_of(function)
+        return new  # type: ignore[no-any-return]
+
+    def decorators_of(self, node: Definition) -> list[ast.expr]:
+        """The decorators that a definition keeps."""
+        return [one for one in node.decorator_list if self.decorators or ast.unparse(one).startswith(_KEPT_DECORATORS)]
 
 
-@lru_cache(maxsize=4096)
-def definition_at(path: str, line: int, name: str) -> Any:
-    """The function or class called `name` whose first line is `line`; None where there is none."""
-    for node in ast.walk(tree_of(path)):
-        if isinstance(node, Definition) and node.name == name and line in (first_line(node), node.lineno):
-            return node
-    return None
-
-
-def top_level(path: str, name: str) -> ast.stmt | None:
-    """The last statement at a module's top level that binds `name`, inside `if` and `try` too."""
-    found = None
-    for statement in _module_statements(tree_of(path).body):
-        if name in _bound(statement):
-            found = statement
+def _mentioned_names(record: Record, *, substitute: bool) -> set[str]:
+    """Every attribute name, and every string that could be one, in the functions that ran."""
+    found: set[str] = set()
+    for path, line in sorted(record.codes):
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, Definition) and start_line(node) == line and not isinstance(node, ast.ClassDef):
+                for inner in ast.walk(_Pruner(path, record, substitute=substitute).with_bodies(node)):
+                    match inner:
+                        case ast.Attribute(attr=name):
+                            found.add(name)
+                        case ast.Constant(value=str(name)) if name.isidentifier():
+                            found.add(name)
     return found
 
 
-def _module_statements(body: list[ast.stmt]) -> list[ast.stmt]:
-    found: list[ast.stmt] = []
-    for statement in body:
-        if isinstance(statement, ast.If | ast.Try):
-            inner = [*statement.body, *statement.orelse]
-            found += _module_statements(inner)
-        else:
-            found.append(statement)
-    return found
-
-
-def _bound(statement: ast.stmt) -> set[str]:
-    match statement:
-        case ast.FunctionDef(name=name) | ast.ClassDef(name=name) | ast.AsyncFunctionDef(name=name):
-            return {name}
-        case ast.Import(names=names) | ast.ImportFrom(names=names):
-            return {(alias.asname or alias.name).partition(".")[0] for alias in names}
-        case ast.Assign(targets=targets):
-            return {node.id for target in targets for node in ast.walk(target) if isinstance(node, ast.Name)}
-        case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr()):
-            return {name}
-    return set()
-
-
-class Pruned(ast.NodeTransformer):
+class _Pruner(ast.NodeTransformer):
     """A copy of a function without docstrings, annotations and what did not run.
 
-    `record` is None where nobody watched; with `substitute` calls of user functions that always returned the same
-    plain value are that value, and those that returned a function are left as `Returned` for the script to name.
+    With `substitute`, calls of user functions that always returned the same plain value become that value, and those
+    that returned a function become a `ReturnedFunction`, for the script to name.
     """
 
     def __init__(self, path: str, record: Record | None, *, substitute: bool) -> None:
@@ -112,19 +113,19 @@ class Pruned(ast.NodeTransformer):
         """Without the handlers where none was taken."""
         if self.record is not None and not any(self._any_ran(handler.body) for handler in node.handlers):
             return [*self.body(node.body), *(self.body(node.orelse) if self._any_ran(node.orelse) else [])]
-        return self._with_bodies(node)
+        return self.with_bodies(node)
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> Any:
         """A nested function."""
-        return self._with_bodies(node)
+        return self.with_bodies(node)
 
     def visit_For(self, node: ast.For) -> Any:
         """A loop."""
-        return self._with_bodies(node)
+        return self.with_bodies(node)
 
     visit_While = visit_With = visit_AsyncFunctionDef = visit_For  # type: ignore[assignment]
 
-    def _with_bodies(self, node: Any) -> Any:
+    def with_bodies(self, node: Any) -> Any:
         """The node with each of its statement lists pruned."""
         fields: dict[str, Any] = {}
         for name, value in ast.iter_fields(node):
@@ -140,6 +141,17 @@ class Pruned(ast.NodeTransformer):
             fields["returns"] = None
         return ast.copy_location(type(node)(**fields), node)
 
+    def generic_visit(self, node: ast.AST) -> Any:
+        """A new node, because `node` belongs to the tree of a source file, which other drafts read too."""
+        fields: dict[str, Any] = {}
+        for name, value in ast.iter_fields(node):
+            if isinstance(value, list):
+                visited = [self.visit(item) if isinstance(item, ast.AST) else item for item in value]
+                fields[name] = [one for item in visited for one in (item if isinstance(item, list) else [item])]
+            else:
+                fields[name] = self.visit(value) if isinstance(value, ast.AST) else value
+        return ast.copy_location(type(node)(**fields), node)
+
     def visit_arg(self, node: ast.arg) -> Any:
         """A parameter without its annotation."""
         return ast.arg(node.arg)
@@ -153,16 +165,16 @@ class Pruned(ast.NodeTransformer):
     def visit_Call(self, node: ast.Call) -> Any:
         """A call, or the plain value that it always returned."""
         site: Site = (self.path, node.lineno, node.end_lineno or 0, node.col_offset, node.end_col_offset or 0)
-        told = self.record.returned.get(site) if self.record is not None and self.substitute else None
-        match told:
+        returned = self.record.returned.get(site) if self.record is not None and self.substitute else None
+        match returned:
             case ["plain", value]:
                 return ast.Constant(value)
             case ["function", module, name]:
-                return Returned(id=name, ctx=ast.Load(), module=module)
+                return ReturnedFunction(id=name, ctx=ast.Load(), module=module)
         return self.generic_visit(node)
 
 
-class Returned(ast.Name):
+class ReturnedFunction(ast.Name):
     """The name of a function in `module`, in place of a call that returned it."""
 
     module: str
@@ -179,20 +191,3 @@ def _is_docstring(statement: ast.stmt) -> bool:
         and isinstance(statement.value, ast.Constant)
         and (isinstance(statement.value.value, str))
     )
-
-
-def mentioned_names(record: Record, *, substitute: bool) -> set[str]:
-    """Every attribute name, and every string that could be one, in the functions that ran."""
-    found: set[str] = set()
-    for path, line in sorted(record.codes):
-        for node in ast.walk(tree_of(path)):
-            if isinstance(node, Definition) and first_line(node) == line and not isinstance(node, ast.ClassDef):
-                pruned = Pruned(path, record, substitute=substitute)._with_bodies(node)
-                for inner in ast.walk(pruned):
-                    if isinstance(inner, ast.Attribute):
-                        found.add(inner.attr)
-                    elif (
-                        isinstance(inner, ast.Constant) and isinstance(inner.value, str) and inner.value.isidentifier()
-                    ):
-                        found.add(inner.value)
-    return found

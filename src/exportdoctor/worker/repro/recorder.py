@@ -1,6 +1,6 @@
-"""Watches one run of user code: which lines run, on which submodules, and what its calls of user functions return.
+"""Records one run of user code: which lines run, on which submodules, and what its calls of user functions return.
 
-Each fact is written to a file at once, so that a run that crashes or hangs has told all that came before.
+Each fact is written to a file at once, so that nothing is lost where the run crashes or hangs.
 """
 
 from __future__ import annotations
@@ -47,24 +47,24 @@ class Recorder:
     out: int
     names: Mapping[int, str]
     _files: dict[str, bool] = field(default_factory=dict)
-    _told: set[str] = field(default_factory=set)
+    _written: set[str] = field(default_factory=set)
     _raised: set[int] = field(default_factory=set)
 
     def run(self, work: Callable[[], Any]) -> Any:
-        """What `work` returns, watched."""
-        sys.settrace(self._called)
+        """What `work` returns, recorded."""
+        sys.settrace(self._on_call)
         try:
             return work()
         finally:
             sys.settrace(None)
 
-    def _tell(self, *fact: Any) -> None:
+    def _write(self, *fact: Any) -> None:
         line = json.dumps(fact)
-        if line not in self._told:
-            self._told.add(line)
+        if line not in self._written:
+            self._written.add(line)
             os.write(self.out, line.encode() + b"\n")
 
-    def _called(self, frame: FrameType, event: str, _: Any) -> Any:
+    def _on_call(self, frame: FrameType, event: str, _: Any) -> Any:
         code = frame.f_code
         watched = self._files.get(code.co_filename)  # every call of torch's own comes by here: it must be quick
         if watched is None:
@@ -72,25 +72,25 @@ class Recorder:
             self._files[code.co_filename] = watched
         if not watched:
             return None
-        self._tell("code", code.co_filename, code.co_firstlineno)
+        self._write("code", code.co_filename, code.co_firstlineno)
         owner = frame.f_locals.get("self")
         if isinstance(owner, torch.nn.Module):
-            self._tell("method", self.names.get(state_id(owner), "?"), code.co_filename, code.co_firstlineno)
-        return self._inside
+            self._write("method", self.names.get(state_id(owner), "?"), code.co_filename, code.co_firstlineno)
+        return self._on_event
 
-    def _inside(self, frame: FrameType, event: str, value: Any) -> Any:
+    def _on_event(self, frame: FrameType, event: str, value: Any) -> Any:
         code = frame.f_code
         if event == "line":
-            self._tell("line", code.co_filename, frame.f_lineno)
+            self._write("line", code.co_filename, frame.f_lineno)
         elif event == "exception":
             self._raised.add(id(frame))
         elif event == "return":
             site = _site(frame.f_back)
             if site is not None:
                 raised = id(frame) in self._raised and value is None
-                self._tell("returned", site, ["unknown"] if raised else _told(value))
+                self._write("returned", site, ["unknown"] if raised else _describe_value(value))
             self._raised.discard(id(frame))
-        return self._inside
+        return self._on_event
 
 
 def _site(frame: FrameType | None) -> Site | None:
@@ -104,7 +104,7 @@ def _site(frame: FrameType | None) -> Site | None:
     return (frame.f_code.co_filename, *positions[index])  # type: ignore[return-value]
 
 
-def _told(value: Any) -> list[Any]:
+def _describe_value(value: Any) -> list[Any]:
     if type(value) in _PLAIN:
         return ["plain", value]
     if isinstance(value, FunctionType) and "<" not in value.__qualname__:
@@ -129,5 +129,7 @@ def read_record(path: str) -> Record:
                 record.methods.add((fact[0], fact[1], fact[2]))
             else:
                 returned.setdefault(tuple(fact[0]), []).append(fact[1])
-    record.returned = {site: told[0] for site, told in returned.items() if len(told) == 1 and told[0] != ["unknown"]}
+    record.returned = {
+        site: values[0] for site, values in returned.items() if len(values) == 1 and values[0] != ["unknown"]
+    }
     return record

@@ -1,62 +1,70 @@
-"""The script under construction: its text, its imports, and which names are taken for what.
-
-Law: a name stands for one thing, however often that is asked for.
-"""
+"""The script under construction: its imports, its definitions, and the names that are taken."""
 
 from __future__ import annotations
 
 import types
-from abc import ABC
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
-from exportdoctor.worker.repro.recorder import Record
 
+class ScriptText:
+    """Collects the pieces of a script. A name stands for one thing, which its key identifies.
 
-@dataclass
-class Sheet(ABC):
-    """A script under construction. `mentioned` are the attribute names that the code reads, None for "all".
-
-    `stands` maps the id of a module to the code of what it returns, for those that are not to run themselves.
+    `notes` say what the script could not carry.
     """
 
-    names: Mapping[int, str]
-    record: Record | None
-    substitute: bool
-    decorators: bool
-    notes: list[str] = field(default_factory=list)
-    mentioned: set[str] | None = None
-    stands: dict[int, str] = field(default_factory=dict)
-    _imports: dict[str, None] = field(default_factory=dict)
-    _folders: dict[str, None] = field(default_factory=dict)
-    _text: dict[str, str] = field(default_factory=dict)
-    _taken: dict[str, Any] = field(default_factory=dict)
-    _classes: dict[tuple[Any, ...], str] = field(default_factory=dict)
-    _open: set[str] = field(default_factory=set)
-    _owners: list[Any] = field(default_factory=list)  # the modules whose state is being written, the innermost last
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+        self._modules: set[str] = set()
+        self._folders: dict[str, None] = {}
+        self._imported_names: set[str] = set()
+        self._definitions: dict[str, str] = {}
+        self._keys: dict[str, Any] = {}
 
-    def text(self, ending: list[str]) -> str:
+    def render(self, ending: list[str]) -> str:
         """The whole script."""
-        imports = [f"import {name}" for name in sorted(dict.fromkeys(self._imports)) if " " not in name]
+        imports = [f"import {name}" for name in sorted(self._modules)]
         if "import torch" not in imports:
             imports.append("import torch")
         imports += [f"sys.path.insert(0, {folder!r})" for folder in self._folders]
-        imports += sorted(name for name in self._imports if " " in name)
-        return "\n".join([*imports, *self._text.values(), *ending]) + "\n"
+        imports += sorted(self._imported_names)
+        return "\n".join([*imports, *self._definitions.values(), *ending]) + "\n"
+
+    @property
+    def size(self) -> int:
+        """How many definitions there are."""
+        return len(self._definitions)
+
+    def define(self, name: str, code: str) -> None:
+        """Add a definition, after those that are there."""
+        self._definitions[name] = code
 
     def free_name(self, wanted: str, key: Any) -> str:
-        """A free name for what `key` identifies."""
+        """The name `wanted`, numbered where another key has it; taken for `key` from now on."""
         number, name = 1, wanted
-        while name in self._taken and self._taken[name] != key:
+        while name in self._keys and self._keys[name] != key:
             number += 1
             name = f"{wanted}_{number}"
-        self._taken[name] = key
+        self._keys[name] = key
         return name
 
-    def module(self, module: types.ModuleType) -> str:
-        """A Python module by its full name, imported."""
-        self._imports[module.__name__.partition(".")[0] if module.__name__.startswith("torch") else module.__name__] = (
-            None
-        )
-        return module.__name__
+    def name_of(self, key: Any) -> str | None:
+        """The first name that was taken for `key`."""
+        return next((name for name, taken in self._keys.items() if taken == key), None)
+
+    def is_taken_for(self, name: str, key: Any) -> bool:
+        """Whether `name` stands for what `key` identifies."""
+        return name in self._keys and self._keys[name] == key
+
+    def import_module(self, module: types.ModuleType | str) -> str:
+        """Import a Python module; returns its full name, by which the script refers to it."""
+        name = module if isinstance(module, str) else module.__name__
+        self._modules.add(name.partition(".")[0] if name.startswith("torch") else name)
+        return name
+
+    def import_name(self, name: str, module: str, *, folder: str = "") -> None:
+        """Import a name from a module that is not installed, but lies below `folder`, if one is given."""
+        if folder:
+            self._folders[folder] = None
+            self._modules.add("sys")
+        self._imported_names.add(f"from {module} import {name}")
+        self._keys[name] = (module, name)

@@ -1,7 +1,7 @@
 """Captures one call of one submodule, and no more of the model's forward than leads up to it.
 
-A short cut for who knows which call it is about: an attention of the first of 32 blocks needs none of the others.
-What it gives is what the whole capture gives for that call, but for the calls that it makes itself.
+A short cut where it is known which call is needed: an attention of the first of 32 blocks needs none of the others.
+The result is what the whole capture gives for that call, but without the calls that it makes itself.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from exportdoctor.worker.capture.snapshot import CopyBudget, snapshot
 
 
 class _Reached(BaseException):
-    """The call has been seen; a BaseException, so that a model that forgives its parts does not swallow it."""
+    """The call has been captured. A BaseException, so that `except Exception` in the model does not catch it."""
 
 
 def can_be_captured_alone(probe: Probe) -> bool:

@@ -1,17 +1,73 @@
-"""Where a class or function of the user's is defined, and which names its code sees."""
+"""Finds the source of a class or function of the user's, and which names its code sees."""
 
 from __future__ import annotations
 
 import ast
 import inspect
+import linecache
 import os
 import sys
 import types
+from functools import lru_cache
 from typing import Any
 
-from exportdoctor.worker.repro.prune import (
-    tree_of,
-)
+Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+
+
+@lru_cache(maxsize=256)
+def tree_of(path: str) -> ast.Module:
+    """The syntax tree of a source file; an empty one where it has none."""
+    try:
+        return ast.parse("".join(linecache.getlines(path)))
+    except (SyntaxError, ValueError):
+        return ast.Module([], [])
+
+
+def start_line(node: Definition) -> int:
+    """The line of a definition's first decorator, or its own: what `co_firstlineno` says."""
+    return min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+
+
+@lru_cache(maxsize=4096)
+def definition_at(path: str, line: int, name: str) -> Any:
+    """The function or class called `name` whose first line is `line`; None where there is none."""
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, Definition) and node.name == name and line in (start_line(node), node.lineno):
+            return node
+    return None
+
+
+def binding_statement(path: str, name: str) -> ast.stmt | None:
+    """The last statement at a module's top level that binds `name`, inside `if` and `try` too."""
+    found = None
+    for statement in _module_statements(tree_of(path).body):
+        if name in _names_bound_by(statement):
+            found = statement
+    return found
+
+
+def _module_statements(body: list[ast.stmt]) -> list[ast.stmt]:
+    found: list[ast.stmt] = []
+    for statement in body:
+        if isinstance(statement, ast.If | ast.Try):
+            inner = [*statement.body, *statement.orelse]
+            found += _module_statements(inner)
+        else:
+            found.append(statement)
+    return found
+
+
+def _names_bound_by(statement: ast.stmt) -> set[str]:
+    match statement:
+        case ast.FunctionDef(name=name) | ast.ClassDef(name=name) | ast.AsyncFunctionDef(name=name):
+            return {name}
+        case ast.Import(names=names) | ast.ImportFrom(names=names):
+            return {(alias.asname or alias.name).partition(".")[0] for alias in names}
+        case ast.Assign(targets=targets):
+            return {node.id for target in targets for node in ast.walk(target) if isinstance(node, ast.Name)}
+        case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr()):
+            return {name}
+    return set()
 
 
 def scope_of(function: types.FunctionType) -> dict[str, Any]:

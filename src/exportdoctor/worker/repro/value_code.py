@@ -6,31 +6,41 @@ import ast
 import enum
 import functools
 import types
-from abc import abstractmethod
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from exportdoctor.worker.repro.definitions import Definitions
+from exportdoctor.worker.repro.definitions import DefinitionWriter
 from exportdoctor.worker.repro.literals import plain_code, tensor_code
-from exportdoctor.worker.repro.prune import (
-    first_line,
-)
+from exportdoctor.worker.repro.prune import CodeSelection
+from exportdoctor.worker.repro.script_text import ScriptText
 from exportdoctor.worker.repro.source_lookup import class_source
 
 _DEPTH = 6
 _DICTS = (types.MappingProxyType,)
 
 
-class Objects(Definitions):
-    """The layer that builds values; modules are for the one above it."""
+class ValueWriter:
+    """Writes values; the code of a module comes from `write_module`."""
 
-    @abstractmethod
-    def instance(self, module: torch.nn.Module, *, spelled: tuple[str, ...] = ()) -> str:
-        """The code that builds an equal module."""
+    def __init__(
+        self,
+        text: ScriptText,
+        selection: CodeSelection,
+        definitions: DefinitionWriter,
+        write_module: Callable[[torch.nn.Module], str],
+    ) -> None:
+        self._text = text
+        self._selection = selection
+        self._definitions = definitions
+        self._write_module = write_module
 
-    def value(self, value: Any, *, depth: int = 0, whole: bool = False) -> str:
-        """The code that makes an equal value; `whole` keeps every attribute of an object. Raises LookupError."""
+    def code_of(self, value: Any, *, owner: torch.nn.Module | None = None, depth: int = 0, whole: bool = False) -> str:
+        """The code that makes an equal value. Raises LookupError.
+
+        `owner` is the module whose attribute it is; `whole` keeps every attribute of an object.
+        """
         code = plain_code(value)
         if code is not None:
             return code
@@ -41,12 +51,25 @@ class Objects(Definitions):
         if isinstance(value, torch.Tensor):
             return tensor_code(value)
         if isinstance(value, torch.nn.Module):
-            return self.instance(value)
+            return self._write_module(value)
         if isinstance(value, types.ModuleType):
-            return self.module(value)
-        inner = functools.partial(self.value, depth=depth + 1, whole=whole)
+            return self._text.import_module(value)
+        inner = functools.partial(self.code_of, owner=owner, depth=depth + 1, whole=whole)
+        container = self._container(value, inner)
+        if container is not None:
+            return container
+        if isinstance(value, types.MethodType) and owner is not None and value.__self__ is owner:
+            return f"self.{value.__name__}"
+        names = self._definitions.names
+        if isinstance(value, enum.Enum):
+            return f"{names.code_of_value(type(value))}.{value.name}"
+        known = names.code_of_value(value)
+        return known if known is not None else self._object(value, owner=owner, depth=depth, whole=whole)
+
+    def _container(self, value: Any, inner: Callable[[Any], str]) -> str | None:
+        """The code of a value that holds others; None for one that does not."""
         if isinstance(value, tuple) and hasattr(value, "_fields"):
-            return f"{self.known(type(value))}({', '.join(map(inner, value))})"
+            return f"{self._definitions.names.code_of_value(type(value))}({', '.join(map(inner, value))})"
         if type(value) is tuple:
             return f"({', '.join(map(inner, value))}{',' * (len(value) == 1)})"
         if type(value) is list:
@@ -54,63 +77,44 @@ class Objects(Definitions):
         if isinstance(value, set | frozenset):
             return f"{type(value).__name__}([{', '.join(map(inner, value))}])"
         if isinstance(value, dict) and type(value) is not dict and all(_is_attribute(value, key) for key in value):
-            self._imports["types"] = None  # an output class of transformers: a dict with its keys as attributes
-            return f"types.SimpleNamespace({', '.join(f'{key}={inner(item)}' for key, item in value.items())})"
+            # an output class of transformers: a dict with its keys as attributes
+            return self._namespace([f"{key}={inner(item)}" for key, item in value.items()])
         if type(value) in (dict, *_DICTS):
             return "{" + ", ".join(f"{inner(key)}: {inner(item)}" for key, item in value.items()) + "}"
         if isinstance(value, functools.partial):
-            self._imports["functools"] = None
+            self._text.import_module("functools")
             keywords = "".join(f", {key}={inner(item)}" for key, item in value.keywords.items())
             return f"functools.partial({', '.join(map(inner, (value.func, *value.args)))}{keywords})"
-        if isinstance(value, types.MethodType) and self._owners and value.__self__ is self._owners[-1]:
-            return f"self.{value.__name__}"
-        if isinstance(value, enum.Enum):
-            return f"{self.known(type(value))}.{value.name}"
-        known = self.known(value)
-        return known if known is not None else self._object(value, depth=depth, whole=whole)
+        return None
 
-    def _object(self, value: Any, *, depth: int, whole: bool) -> str:
+    def _object(self, value: Any, *, owner: torch.nn.Module | None, depth: int, whole: bool) -> str:
         """An object of the user's: its class with a constructor that takes the state, or a bare namespace."""
         kind = type(value)
         state = getattr(value, "__dict__", None)
         if state is None or isinstance(value, dict | list | types.MethodType):
             raise LookupError(f"{kind.__qualname__} object")
-        wanted = {
-            name: getattr(value, name) for name in state
-            if whole or self.mentioned is None or name in self.mentioned
-        }  # fmt: skip
         parts = []
-        for name, item in wanted.items():
-            try:
-                parts.append(f"{name}={self.value(item, depth=depth + 2, whole=whole)}")
-            except LookupError:
-                continue
+        for name in state:
+            if whole or self._selection.mentions(name):
+                try:
+                    code = self.code_of(getattr(value, name), owner=owner, depth=depth + 2, whole=whole)
+                except LookupError:
+                    continue
+                parts.append(f"{name}={code}")
         if not whole and not self._has_run(kind):
-            self._imports["types"] = None
-            return f"types.SimpleNamespace({', '.join(parts)})"
-        node, path, space = class_source(kind)
-        if node is None:
-            raise LookupError(f"{kind.__qualname__} object")
-        key = ("object", kind)
-        name = next((known for known, taken in self._taken.items() if taken == key), "")
-        if not name:
-            name = self.free_name(kind.__name__, key)
-            init = ast.parse("def __init__(self, **state):\n    self.__dict__.update(state)").body[0]
-            methods = [
-                self.pruned(part, path, part.name) for part in node.body
-                if isinstance(part, ast.FunctionDef) and part.name != "__init__" and self.code_ran(path, part)
-            ]  # fmt: skip
-            new = ast.ClassDef(name, [], [], [init, *methods], [])
-            self.define(name, new, space, rename={node.name: name})
-            self.carry_registrations(node.name, space, path)
-        return f"{name}({', '.join(parts)})"
+            return self._namespace(parts)
+        return f"{self._definitions.carry_object_class(kind)}({', '.join(parts)})"
+
+    def _namespace(self, parts: list[str]) -> str:
+        self._text.import_module("types")
+        return f"types.SimpleNamespace({', '.join(parts)})"
 
     def _has_run(self, kind: type) -> bool:
         """Whether any method of a class did."""
         node, path, _ = class_source(kind)
         methods = node.body if node is not None else []
-        return self.record is None or any(
-            isinstance(part, ast.FunctionDef) and (path, first_line(part)) in self.record.codes for part in methods
+        return self._selection.record is None or any(
+            isinstance(part, ast.FunctionDef) and self._selection.has(path, part) for part in methods
         )
 
 

@@ -45,7 +45,7 @@ def find_smallest_submodule(
             continue
         asked += 1
         full = ".".join(filter(None, (prefix, path)))
-        doing(f"asking {full} alone")
+        doing(f"exporting {full} separately")
         again = _fails(call.module.get_submodule(path), seen, opset=opset, stage=found.stage)
         if again is not None and same_stage_failure(again, found):
             return msgspec.structs.replace(found, alone=full, asked=asked)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from functools import partial
 from math import isfinite, isqrt
 
-from exportdoctor.reduce.search import Search, lift
+from exportdoctor.reduce.search_protocol import Search, lift
 from exportdoctor.reduce.source.source_version import SourceVersion
 from exportdoctor.reduce.source.sweep import one_sweep
 from exportdoctor.reduce.source.tree import Edit, replace_node
@@ -39,7 +39,7 @@ def shrink_integers(text: str, allowed: frozenset[str]) -> Search[str, str]:
     """Shrink each integer in turn, by its divisors and then by binary descent.
 
     `torch.zeros(1176, 1280)`, captured from a full-size image, in a repro that fails as well with `(4, 8)`:
-    it runs at once, and nobody has to ask where 1176 came from.
+    it runs at once, and a reader need not wonder where 1176 came from.
     """
     version = SourceVersion.of(text)
     place = 0

@@ -13,8 +13,8 @@ from exportdoctor.reduce.source.tree import Edit, replace_node
 def simplify_expressions(tree: ast.Module) -> Iterator[Edit]:
     """Replace each expression by a literal or by one of its operands, outermost first.
 
-    `y = self.norm(x + self.bias).reshape(-1, 4)[0]` before a line that fails on `y`: one question each tells
-    that `y = x` will do, and the norm, the bias and everything that defines them can then be removed.
+    `y = self.norm(x + self.bias).reshape(-1, 4)[0]` before a line that fails on `y`: one question each
+    shows that `y = x` will do, and the norm, the bias and everything that defines them can then be removed.
     """
     imported = _module_names(tree)
     for parent in ast.walk(tree):

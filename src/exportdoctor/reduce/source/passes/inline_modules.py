@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterator
 
-from exportdoctor.reduce.search import Search
+from exportdoctor.reduce.search_protocol import Search
 from exportdoctor.reduce.source.passes.tidy import exported_class
 
 

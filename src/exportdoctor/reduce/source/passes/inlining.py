@@ -139,7 +139,7 @@ def _splice_body(function: ast.FunctionDef, call: ast.Call, statement: ast.AST) 
 
 
 def _arguments_of(function: Function, call: ast.Call) -> dict[str, ast.expr] | None:
-    """The argument of each parameter, as the call gives it; None where that cannot be told."""
+    """The argument of each parameter, as the call gives it; None where one is missing."""
     wanted = [parameter.arg for parameter in parameters(function)]
     receiver = [call.func.value] if isinstance(call.func, ast.Attribute) and wanted[:1] == ["self"] else []
     given = dict(zip(wanted, [*receiver, *call.args], strict=False))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from exportdoctor.reduce.search import Search
+from exportdoctor.reduce.search_protocol import Search
 
 _SHAPES = ("2, 2, 2", "2, 2", "2, 2, 2, 2")
 _SYMBOLS = frozenset({"tolist", "item", "nonzero", "split", "cond", "int", "bool", "float"})

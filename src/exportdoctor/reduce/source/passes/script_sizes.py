@@ -11,7 +11,7 @@ import itertools
 from collections import Counter
 from collections.abc import Iterator
 
-from exportdoctor.reduce.search import Search
+from exportdoctor.reduce.search_protocol import Search
 
 _LARGE = 8
 _MOST = 5

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from exportdoctor.reduce.ddmin import chunk_sizes, chunks_from_the_back
-from exportdoctor.reduce.search import Search
+from exportdoctor.reduce.search_protocol import Search
 from exportdoctor.reduce.source.names import is_self
 from exportdoctor.reduce.source.source_version import SourceVersion
 from exportdoctor.reduce.source.sweep import one_sweep, sweep
@@ -19,7 +19,7 @@ def thin_statements(text: str, allowed: frozenset[str]) -> Search[str, str]:
 
     A vision tower's failure needs 5 of the 1,800 lines of its modelling file. Most classes go by halves and
     quarters of the file; line by line would be a question for each. From the back, because `return y` must go
-    before `y = f(x)` can, and because what comes after the failing line matters to nobody.
+    before `y = f(x)` can, and because what comes after the failing line does not matter.
     """
     version = SourceVersion.of(text)
     longest = max(map(len, statement_lists(version.tree)), default=0) if version else 0

@@ -1,9 +1,8 @@
-"""Small facts of the operating system that a worker relies on: process groups, death with the parent, crash stacks."""
+"""A worker's stdin, stdout and stderr: lines of JSON to its client, logs for what is printed, stacks of crashes."""
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import faulthandler
 import io
 import os
@@ -11,20 +10,27 @@ import resource
 import signal
 import sys
 
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+from exportdoctor.core.codec import encode
+from exportdoctor.process.group import die_with_parent
 
 
-def die_with_parent() -> None:
-    """On Linux, ask the kernel to kill this process when its parent dies; elsewhere a closed pipe must do."""
-    if sys.platform == "linux":
-        with contextlib.suppress(OSError, AttributeError):
-            ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+def take_line_streams() -> tuple[int, int]:
+    """The descriptors of requests and replies: stdin, and what was stdout. What is printed goes to stderr from now on,
+    and whatever reads stdin finds it empty. Dies with the parent.
+    """
+    die_with_parent()
+    requests, replies = os.dup(0), os.dup(1)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(2, 1)
+    sys.stdout = sys.stderr
+    return requests, replies
 
 
-def lead_a_group() -> None:
-    """Make this process its own group, so that it is killed together with whatever it starts."""
-    with contextlib.suppress(OSError):
-        os.setpgid(0, 0)
+def write_line(descriptor: int, message: object) -> None:
+    """Write one line of JSON, whole."""
+    data = memoryview(encode(message) + b"\n")
+    while data:
+        data = data[os.write(descriptor, data) :]
 
 
 def write_stacks_to(log: int) -> None:
@@ -45,11 +51,11 @@ def send_output_to(path: str | None) -> int:
             stream.flush()
     os.dup2(log, 1)
     os.dup2(log, 2)
-    sys.stdout = sys.stderr = _Forgiving(2)  # type: ignore[assignment]
+    sys.stdout = sys.stderr = _ForgivingStream(2)  # type: ignore[assignment]
     return log
 
 
-class _Forgiving(io.TextIOBase):
+class _ForgivingStream(io.TextIOBase):
     """A text stream that drops what cannot be written: a full disk is no failure of the module that is attempted.
 
     torch prints the partial graph of a failing export, and an error from that print would take the failure's place.

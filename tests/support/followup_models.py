@@ -95,7 +95,7 @@ class Keeper(nn.Module):
     def forward(self, frames: Tensor) -> Tensor:
         store = Store()
         self.writer(frames, store)
-        return store.kept * int(frames.argmax())
+        return store.kept * int(frames.argmax())  # type: ignore[operator, return-value]
 
 
 def keeper() -> tuple[nn.Module, tuple[Tensor]]:

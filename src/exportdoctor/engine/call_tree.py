@@ -1,12 +1,21 @@
-"""The module tree of a part as a graph: parents point to the submodules that are called below them."""
+"""The called modules of a part: their tree, as a graph in which parents point to submodules, and their names."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import networkx as nx
 
 from exportdoctor.core.protocol.scan import Captured, ModuleFact
+
+
+@dataclass(frozen=True)
+class CallSite:
+    """One distinct call of one module."""
+
+    fqn: str
+    call: int
 
 
 def call_tree(captured: Captured) -> nx.DiGraph:
@@ -40,13 +49,13 @@ def depth(fqn: str) -> int:
     return fqn.count(".") + 1 if fqn else 0
 
 
-def facts(tree: nx.DiGraph) -> dict[str, ModuleFact]:
+def module_facts(tree: nx.DiGraph) -> dict[str, ModuleFact]:
     """The facts of all called modules by name."""
     return {name: data["fact"] for name, data in tree.nodes(data=True)}
 
 
-def moved(fqn: str, *, asked: str, member: str) -> str:
-    """Where `fqn`, seen in the attempt on `asked`, lies in its equal `member`."""
+def translate_fqn(fqn: str, *, asked: str, member: str) -> str:
+    """The name in `member` of the submodule that is called `fqn` in `asked`, where both are equal modules."""
     if fqn == asked:
         return member
     rest = fqn[len(asked) + 1 :] if asked and fqn.startswith(f"{asked}.") else fqn if not asked else None

@@ -1,0 +1,154 @@
+"""A forked child of a warm process: a fresh copy of its state, and a death that harms nobody.
+
+The warm parent attempts nothing itself. It reads what the child writes from a pipe, reaps it, and kills whatever the
+child has started.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import select
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import msgspec
+
+from exportdoctor.core.codec import decode
+from exportdoctor.core.errors import StoreError
+from exportdoctor.core.outcome import Outcome, OutcomeStatus
+from exportdoctor.process.group import die_with_parent, kill_group, lead_group, name_exit
+from exportdoctor.process.supervise import TICK, Limits, Supervisor, resident_mb
+from exportdoctor.worker.standard_streams import send_output_to, write_stacks_to
+
+Work = Callable[[int], bytes | None]
+"""What a child does: it is given the descriptor of its pipe and returns what else to write there."""
+
+_IN_DOUBT = 75
+"""Exit code of a child that has no answer and asks to be replaced: EX_TEMPFAIL of sysexits.h."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChildEnd:
+    """How a child ended and all that it wrote. `code` is as `subprocess` gives it; `peak_mb` is in MiB."""
+
+    data: bytes
+    code: int
+    seconds: float
+    peak_mb: float
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether its work returned None."""
+        return self.code == _IN_DOUBT
+
+    def outcome(self, probe: str, *, killed: OutcomeStatus | None = None) -> Outcome:
+        """The outcome that it wrote, if that is whole; else how it died, or for what it was `killed`."""
+        if killed is None:
+            with contextlib.suppress(StoreError):
+                written: Outcome = decode(self.data, Outcome)
+                return msgspec.structs.replace(written, peak_rss_mb=self.peak_mb)
+        return Outcome(
+            probe=probe,
+            status=killed or OutcomeStatus.CRASHED,
+            signal=None if killed else name_exit(self.code),
+            seconds=self.seconds,
+            peak_rss_mb=self.peak_mb,
+            stages={"export": "fail"},
+        )
+
+
+@dataclass
+class Child:
+    """A running child, and the end of its pipe that it writes to."""
+
+    pid: int
+    pipe: int
+    started: float = field(default_factory=time.perf_counter)
+    data: bytearray = field(default_factory=bytearray)
+
+    def read(self) -> bool:
+        """Take what the pipe holds; False at its end."""
+        while True:
+            try:
+                chunk = os.read(self.pipe, 1 << 16)
+            except BlockingIOError:
+                return True
+            if not chunk:
+                return False
+            self.data.extend(chunk)
+
+    def poll(self) -> ChildEnd | None:
+        """Its end, if it has ended; None also later."""
+        return self._reap(os.WNOHANG)
+
+    def wait(self) -> ChildEnd:
+        """Its end. To be called once."""
+        end = self._reap(0)
+        assert end is not None
+        return end
+
+    def wait_within(self, limits: Limits) -> tuple[ChildEnd, OutcomeStatus | None]:
+        """Its end, and for what it was killed, if it was. Memory counts on top of what this process has."""
+        supervisor = Supervisor(self.pid, limits, baseline_mb=resident_mb(os.getpid()))
+        while not select.select([self.pipe], [], [], TICK)[0] or self.read():
+            supervisor.look()
+        reason = supervisor.kill_reason
+        return self.wait(), reason.status if reason else None
+
+    def _reap(self, options: int) -> ChildEnd | None:
+        pid, status, usage = os.wait4(self.pid, options)
+        if not pid:
+            return None
+        self.read()
+        os.close(self.pipe)
+        kill_group(self.pid)
+        seconds = round(time.perf_counter() - self.started, 4)
+        code, peak_mb = os.waitstatus_to_exitcode(status), round(usage.ru_maxrss / 1024, 1)
+        return ChildEnd(data=bytes(self.data), code=code, seconds=seconds, peak_mb=peak_mb)
+
+
+def fork(work: Work, *, log: str | None = None, close: tuple[int, ...] = ()) -> Child:
+    """Start `work` in a child of this process, which prints to the file `log`.
+
+    `close` are descriptors that the child must not hold.
+    """
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        _run_child(work, log=log, writer=writer, close=(reader, *close))
+    os.close(writer)
+    os.set_blocking(reader, False)
+    lead_group(pid)  # the child does it too: whoever is first
+    return Child(pid, reader)
+
+
+def _run_child(work: Work, *, log: str | None, writer: int, close: tuple[int, ...]) -> None:
+    """Never returns: the child must not run its parent's code to the end."""
+    code = 70
+    try:
+        _become_child(log=log, close=close)
+        result = work(writer)
+        data = memoryview(result or b"")
+        while data:
+            data = data[os.write(writer, data) :]
+        code = 0 if result is not None else _IN_DOUBT
+    finally:
+        os._exit(code)
+
+
+def _become_child(*, log: str | None, close: tuple[int, ...]) -> None:
+    """The first steps of a fork: it finalises nothing, dies with its parent, and holds nothing of its parent's."""
+    gc.freeze()  # what the parent built is the parent's to finalise; the pages stay shared, too
+    lead_group()
+    die_with_parent()
+    signal.set_wakeup_fd(-1)
+    for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+    for descriptor in close:
+        with contextlib.suppress(OSError):
+            os.close(descriptor)
+    write_stacks_to(send_output_to(log))

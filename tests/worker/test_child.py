@@ -1,0 +1,88 @@
+"""A forked child gives its parent what it wrote, or how it died, and leaves nobody behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import psutil
+
+from exportdoctor.core.codec import encode
+from exportdoctor.core.outcome import Outcome, OutcomeStatus
+from exportdoctor.process.supervise import Limits
+from exportdoctor.worker.child import fork
+
+LIMITS = Limits(wall=60, idle=1)
+LONG = b"x" * (1 << 20)
+
+
+def sleep(_: int) -> bytes:
+    time.sleep(60)
+    return b""
+
+
+def crash(pipe: int) -> bytes:
+    os.write(pipe, b"before")
+    os.abort()
+
+
+def test_all_that_a_child_writes_arrives() -> None:
+    def write(pipe: int) -> bytes:
+        os.write(pipe, b"first ")
+        return LONG
+
+    end, killed = fork(write).wait_within(LIMITS)
+    assert (end.data, end.code, killed) == (b"first " + LONG, 0, None)
+
+
+def test_the_outcome_of_a_child_is_its_own() -> None:
+    written = Outcome(probe="p", status=OutcomeStatus.FAILED, seconds=1.5)
+    end, _ = fork(lambda _: encode(written)).wait_within(LIMITS)
+    outcome = end.outcome("p")
+    assert (outcome.status, outcome.seconds) == (OutcomeStatus.FAILED, 1.5)
+    assert outcome.peak_rss_mb > 0
+
+
+def test_a_child_that_dies_leaves_what_it_wrote_and_its_signal() -> None:
+    end = fork(crash).wait()
+    outcome = end.outcome("p")
+    assert end.data == b"before"
+    assert (outcome.status, outcome.signal) == (OutcomeStatus.CRASHED, "SIGABRT")
+
+
+def test_a_child_that_hangs_is_killed_for_it_and_leaves_its_stack(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    end, killed = fork(sleep, log=str(log)).wait_within(LIMITS)
+    assert killed == OutcomeStatus.TIMED_OUT
+    assert end.outcome("p", killed=killed).status == OutcomeStatus.TIMED_OUT
+    assert "in sleep" in log.read_text()
+
+
+def test_what_a_child_has_started_ends_with_it() -> None:
+    def start(_: int) -> bytes:
+        pid = os.fork()
+        if pid == 0:
+            time.sleep(60)
+        return str(pid).encode()
+
+    grandchild = int(fork(start).wait().data)
+    deadline = time.monotonic() + 10
+    while psutil.pid_exists(grandchild) and psutil.Process(grandchild).status() != psutil.STATUS_ZOMBIE:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_a_child_that_raises_has_no_whole_outcome() -> None:
+    def fail(_: int) -> bytes:
+        raise ValueError
+
+    assert fork(fail).wait().outcome("p").signal == "exit code 70"
+
+
+def test_a_child_that_runs_has_not_ended() -> None:
+    child = fork(sleep)
+    assert child.poll() is None
+    os.kill(child.pid, signal.SIGKILL)
+    assert child.wait().outcome("p").signal == "SIGKILL"
