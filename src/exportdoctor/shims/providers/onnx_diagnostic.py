@@ -12,13 +12,13 @@ from typing import Any
 from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.export_call import ExportCall
 from exportdoctor.shims.installed_sources import as_target, folder_of, tree_of_file
-from exportdoctor.shims.providers.onnx_diagnostic_entering import (
+from exportdoctor.shims.providers.onnx_diagnostic_patches import (
     ROOT,
-    by_class,
-    by_function,
-    by_torch_patch,
+    patch_by_class,
+    patch_by_function,
+    patch_torch,
     register_caches,
-    rewrite,
+    rewrite_control_flow,
 )
 from exportdoctor.shims.providers.onnx_diagnostic_table import FUNCTIONS, KNOWN, TORCH, Known, TorchPatch
 from exportdoctor.shims.record import Enter, NotApplicable, Replacement, Shim
@@ -124,8 +124,8 @@ def _of_transformers(entry: OnnxDiagnosticPatch) -> Shim:
 
 def _enter(entry: OnnxDiagnosticPatch) -> Enter:
     if entry.by_class:
-        return by_class(entry.module, entry.name)
-    return by_function(entry.module, entry.name, entry.targets)
+        return patch_by_class(entry.module, entry.name)
+    return patch_by_function(entry.module, entry.name, entry.targets)
 
 
 def _replacement(entry: OnnxDiagnosticPatch, target: str) -> Replacement:
@@ -145,7 +145,7 @@ def _of_torch(patch: TorchPatch) -> Shim:
         title=patch.title,
         soundness=patch.soundness,
         provider=PROVIDER,
-        enter=by_torch_patch(patch.name, patch.targets, patch.value, wraps=patch.wraps),
+        enter=patch_torch(patch.name, patch.targets, patch.value, wraps=patch.wraps),
         does=f"Replaces {', '.join(patch.targets)}.",
         precondition=patch.precondition,
         cures=patch.cures,
@@ -188,7 +188,7 @@ _CONTROL_FLOW = Shim(
     title="Branches on tensors are rewritten as torch.cond",
     soundness="precondition",
     provider=PROVIDER,
-    enter=rewrite,
+    enter=rewrite_control_flow,
     does="Each forward with an `if` that the rewriting understands gets its branches as functions of `torch.cond`.",
     precondition="both branches give tensors of the same shapes and dtypes, and change nothing else",
     cures=(Cure(kinds=("data_dependent_guard",), where=r"(?s):[^\n]*: if "),),

@@ -54,7 +54,7 @@ def load(module: str) -> ModuleType:
             raise NotApplicable(f"its file can't be loaded: {type(error).__name__}: {error}") from error
 
 
-def by_class(module: str, name: str) -> Enter:
+def patch_by_class(module: str, name: str) -> Enter:
     """A class of patches in place of its target's methods."""
 
     @contextmanager
@@ -70,7 +70,7 @@ def by_class(module: str, name: str) -> Enter:
     return enter
 
 
-def by_function(module: str, name: str, targets: tuple[str, ...]) -> Enter:
+def patch_by_function(module: str, name: str, targets: tuple[str, ...]) -> Enter:
     """A function in place of each target, a dotted path."""
 
     @contextmanager
@@ -114,7 +114,7 @@ def _resolve(path: str) -> Any:
     raise ImportError(path)
 
 
-def by_torch_patch(name: str, targets: tuple[str, ...], value: Callable[[], Any] | None, *, wraps: bool) -> Enter:
+def patch_torch(name: str, targets: tuple[str, ...], value: Callable[[], Any] | None, *, wraps: bool) -> Enter:
     """A patch of torch in place of each target: `name` in the patch file, or what `value` makes."""
 
     @contextmanager
@@ -150,7 +150,7 @@ def register_caches(call: ExportCall) -> Iterator[ExportCall]:
 
 
 @contextmanager
-def rewrite(call: ExportCall) -> Iterator[ExportCall]:
+def rewrite_control_flow(call: ExportCall) -> Iterator[ExportCall]:
     """Branches on tensors as `torch.cond`, in each forward where that can be done."""
     transform = load(f"{ROOT}.patch_module").transform_method
     owners = [
