@@ -14,8 +14,6 @@ from torch.export import Dim
 import exportdoctor
 from exportdoctor.core.errors import TargetError, UsageError
 
-pytestmark = pytest.mark.slow
-
 
 class Tower(nn.Module):
     def __init__(self) -> None:
@@ -32,6 +30,7 @@ def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EXPORTDOCTOR_HOME", str(tmp_path / "home"))
 
 
+@pytest.mark.slow
 def test_a_module_in_memory_is_diagnosed_and_left_as_it_was(tmp_path: Path) -> None:
     torch.set_num_threads(1)
     module = Tower().eval()
@@ -46,6 +45,7 @@ def test_a_module_in_memory_is_diagnosed_and_left_as_it_was(tmp_path: Path) -> N
     assert all(torch.equal(module.state_dict()[name], value) for name, value in before.items())
 
 
+@pytest.mark.slow
 def test_a_module_in_memory_is_cured_too(tmp_path: Path) -> None:
     torch.set_num_threads(1)
     module, rows = Tower().eval(), Dim("rows", min=4)
@@ -65,6 +65,7 @@ def test_bad_input_is_told_in_one_line() -> None:
         exportdoctor.scan(Tower(), (torch.randn(5, 9), torch.tensor([3])))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs Linux's device that is always full")
 def test_where_the_disk_refuses_the_report_is_returned_all_the_same(tmp_path: Path) -> None:
     torch.set_num_threads(1)

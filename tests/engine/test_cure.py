@@ -30,29 +30,29 @@ REFUSED = (RIGHT[0], Agreement(inputs="4 x 3", trouble="AssertionError: Guard fa
 
 SOUND = tuple(kind for kind in SOUNDNESS if kind != "specialised")
 
-Patient = Callable[[Probe], Outcome]
+Part = Callable[[Probe], Outcome]
 Cures = dict[str, int] | dict[str, frozenset[int]]
 
 
-def failing(disease: int) -> Outcome:
+def failing(nth: int) -> Outcome:
     """It stops at that line, later ones after more has been traced."""
-    fact = ExceptionFact(type="builtins.RuntimeError", message=f"disease {disease}.")
-    frame = Frame(file="model.py", line=disease, function="forward", source=f"step{disease}()", module="", user=True)
-    failure = Failure(stage="export", exceptions=(fact,), frames=(frame,), traced=10 * disease)
+    fact = ExceptionFact(type="builtins.RuntimeError", message=f"failure {nth}.")
+    frame = Frame(file="model.py", line=nth, function="forward", source=f"step{nth}()", module="", user=True)
+    failure = Failure(stage="export", exceptions=(fact,), frames=(frame,), traced=10 * nth)
     return Outcome(probe="", status=OutcomeStatus.FAILED, failure=failure)
 
 
-def shim(name: str, *diseases: int, soundness: Any = "exact") -> Shim:
-    cures = tuple(Cure(message=rf"disease {disease}\.") for disease in diseases)
+def shim(name: str, *failures: int, soundness: Any = "exact") -> Shim:
+    cures = tuple(Cure(message=rf"failure {nth}\.") for nth in failures)
     return Shim(id=name, title=name, soundness=soundness, enter=nullcontext, cures=cures)  # type: ignore[arg-type]
 
 
-def patient(diseases: int, cures: Cures, numbers: Callable[[frozenset[str]], Any] | None = None) -> Patient:
-    """What fails at its first disease that no shim given cures."""
+def failing_part(failures: int, cures: Cures, numbers: Callable[[frozenset[str]], Any] | None = None) -> Part:
+    """What fails at its first failure that no shim given cures."""
 
     def answer(probe: Probe) -> Outcome:
         cured = frozenset().union(*(_several(cures[name]) for name in probe.shims if name in cures))
-        left = [disease for disease in range(1, diseases + 1) if disease not in cured]
+        left = [nth for nth in range(1, failures + 1) if nth not in cured]
         if left:
             return failing(left[0])
         rows = (numbers(frozenset(probe.shims)) if numbers else RIGHT) if probe.to == "run" else ()
@@ -62,51 +62,51 @@ def patient(diseases: int, cures: Cures, numbers: Callable[[frozenset[str]], Any
     return answer
 
 
-def treated(answer: Patient, shims: tuple[Shim, ...], *, twin: bool = False, values: bool = True) -> CureSearch:
-    """The prescriber at the end of its search."""
+def run_search(answer: Part, shims: tuple[Shim, ...], *, twin: bool = False, values: bool = True) -> CureSearch:
+    """A search at its end."""
     first = answer(ROOT)
-    doctor = CureSearch(
+    search = CureSearch(
         root=ROOT, first=first, small=TWIN if twin else None, values=values, shims=shims, versions={"torch": "2.13.0"}
     )
-    search = ProbeDriver()
-    waiting = list(search.start(doctor.steps()))
+    driver = ProbeDriver()
+    waiting = list(driver.start(search.steps()))
     while waiting:  # the newest first: what was asked ahead may be answered late
         probe = waiting.pop()
         outcome = msgspec.structs.replace(answer(probe), probe=probe.id)
-        assert search.awaits(outcome)
-        waiting += search.take(outcome)
-    assert doctor.done
-    return doctor
+        assert driver.awaits(outcome)
+        waiting += driver.take(outcome)
+    assert search.done
+    return search
 
 
-def _several(diseases: int | frozenset[int]) -> frozenset[int]:
-    return frozenset({diseases}) if isinstance(diseases, int) else diseases
+def _several(failures: int | frozenset[int]) -> frozenset[int]:
+    return frozenset({failures}) if isinstance(failures, int) else failures
 
 
 @st.composite
-def wards(draw: st.DrawFn) -> tuple[int, tuple[Shim, ...], dict[str, int]]:
-    """Diseases one behind the other, and shims of every soundness; not every disease has one that works."""
-    diseases = draw(st.integers(1, 4))
+def situations(draw: st.DrawFn) -> tuple[int, tuple[Shim, ...], dict[str, int]]:
+    """Failures one behind the other, and shims of every soundness; not every failure has one that works."""
+    failures = draw(st.integers(1, 4))
     shims, cures = [], {}
     for number in range(draw(st.integers(0, 8))):
-        disease, works = draw(st.integers(1, diseases)), draw(st.booleans())
+        nth, works = draw(st.integers(1, failures)), draw(st.booleans())
         name = f"s{number}"
-        shims.append(shim(name, disease, soundness=draw(st.sampled_from(SOUND))))
+        shims.append(shim(name, nth, soundness=draw(st.sampled_from(SOUND))))
         if works:
-            cures[name] = disease
-    return diseases, tuple(shims), cures
+            cures[name] = nth
+    return failures, tuple(shims), cures
 
 
-@given(wards(), st.booleans())
+@given(situations(), st.booleans())
 def test_what_is_prescribed_cures_has_nothing_to_spare_and_is_as_sound_as_can_be(
-    ward: tuple[int, tuple[Shim, ...], dict[str, int]], twin: bool
+    situation: tuple[int, tuple[Shim, ...], dict[str, int]], twin: bool
 ) -> None:
-    diseases, shims, cures = ward
-    answer = patient(diseases, cures)
-    found = treated(answer, shims, twin=twin, values=not twin).prescription
+    failures, shims, cures = situation
+    answer = failing_part(failures, cures)
+    found = run_search(answer, shims, twin=twin, values=not twin).prescription
     sound = {one.id: SOUNDNESS.index(one.soundness) for one in shims if one.soundness != "unsound"}
     best = [min((sound[n] for n, at in cures.items() if at == k and n in sound), default=None) for k in range(1, 5)]
-    curable = all(best[disease] is not None for disease in range(diseases))
+    curable = all(best[nth] is not None for nth in range(failures))
     assert (found is not None) == curable
     if found is None:
         return
@@ -114,7 +114,7 @@ def test_what_is_prescribed_cures_has_nothing_to_spare_and_is_as_sound_as_can_be
     assert answer(_with(asked, found.shims)).passed
     assert not any(answer(_with(asked, tuple(n for n in found.shims if n != left))).passed for left in found.shims)
     assert set(found.shims) <= sound.keys()
-    assert SOUNDNESS.index(found.soundness) == max(best[disease] or 0 for disease in range(diseases))  # type: ignore[arg-type]
+    assert SOUNDNESS.index(found.soundness) == max(best[nth] or 0 for nth in range(failures))  # type: ignore[arg-type]
 
 
 def _with(probe: Probe, shims: tuple[str, ...]) -> Probe:
@@ -122,26 +122,26 @@ def _with(probe: Probe, shims: tuple[str, ...]) -> Probe:
 
 
 @st.composite
-def wards_with_broad_shims(draw: st.DrawFn) -> tuple[int, tuple[Shim, ...], dict[str, frozenset[int]]]:
-    """Each shim cures some of the diseases that it fits."""
-    diseases = draw(st.integers(1, 3))
+def situations_with_broad_shims(draw: st.DrawFn) -> tuple[int, tuple[Shim, ...], dict[str, frozenset[int]]]:
+    """Each shim cures some of the failures that it fits."""
+    failures = draw(st.integers(1, 3))
     shims, cures = [], {}
     for number in range(draw(st.integers(0, 8))):
-        fits = draw(st.frozensets(st.integers(1, diseases), min_size=1))
+        fits = draw(st.frozensets(st.integers(1, failures), min_size=1))
         name = f"s{number}"
         shims.append(shim(name, *fits, soundness=draw(st.sampled_from(SOUND))))
-        cures[name] = frozenset(disease for disease in fits if draw(st.booleans()))
-    return diseases, tuple(shims), cures
+        cures[name] = frozenset(nth for nth in fits if draw(st.booleans()))
+    return failures, tuple(shims), cures
 
 
-@given(wards_with_broad_shims(), st.booleans())
+@given(situations_with_broad_shims(), st.booleans())
 def test_an_alternative_cures_and_is_neither_sounder_nor_smaller_nor_the_prescription_with_more(
-    ward: tuple[int, tuple[Shim, ...], dict[str, frozenset[int]]], twin: bool
+    situation: tuple[int, tuple[Shim, ...], dict[str, frozenset[int]]], twin: bool
 ) -> None:
-    diseases, shims, cures = ward
-    answer = patient(diseases, cures)
-    doctor = treated(answer, shims, twin=twin, values=not twin)
-    found = doctor.prescription
+    failures, shims, cures = situation
+    answer = failing_part(failures, cures)
+    search = run_search(answer, shims, twin=twin, values=not twin)
+    found = search.prescription
     if found is None:
         return
     best = SOUNDNESS.index(found.soundness), len(found.shims)
@@ -167,7 +167,7 @@ def test_alternatives_come_from_exchanging_a_shim_and_are_ranked_by_soundness_th
         shim("both", 1, 2, soundness="signature"),
     )
     cures = {name: frozenset(d) for name, d in {"a": {1}, "b": {2}, "other-b": {2}, "both": {1, 2}}.items()}
-    found = treated(patient(2, cures), shims).prescription
+    found = run_search(failing_part(2, cures), shims).prescription
     assert found is not None
     assert found.shims == ("a", "b")
     assert [(other.shims, other.why) for other in found.alternatives] == [
@@ -179,7 +179,7 @@ def test_alternatives_come_from_exchanging_a_shim_and_are_ranked_by_soundness_th
 def test_one_shim_that_does_the_work_of_two_is_prescribed_though_the_two_were_found_first() -> None:
     shims = (shim("a", 1), shim("b", 2), shim("z-both", 1, 2))
     cures = {"a": frozenset({1}), "b": frozenset({2}), "z-both": frozenset({1, 2})}
-    found = treated(patient(2, cures), shims).prescription
+    found = run_search(failing_part(2, cures), shims).prescription
     assert found is not None
     assert found.shims == ("z-both",)
     assert [(other.shims, other.why) for other in found.alternatives] == [
@@ -188,46 +188,46 @@ def test_one_shim_that_does_the_work_of_two_is_prescribed_though_the_two_were_fo
 
 
 def test_no_alternative_is_sought_where_no_numbers_can_be_compared() -> None:
-    doctor = treated(patient(1, {"a": 1, "b": 1}), (shim("a", 1), shim("b", 1)), values=False)
-    assert doctor.prescription is not None
-    assert [trial.shims for trial in doctor.trials] == [("a",)]
+    search = run_search(failing_part(1, {"a": 1, "b": 1}), (shim("a", 1), shim("b", 1)), values=False)
+    assert search.prescription is not None
+    assert [trial.shims for trial in search.trials] == [("a",)]
 
 
 def test_a_program_that_differs_from_eager_at_another_size_is_no_cure() -> None:
     shims = (shim("liar", 1), shim("honest", 1, soundness="signature"))
     numbers = {frozenset({"liar"}): WRONG, frozenset({"honest"}): RIGHT}
-    doctor = treated(patient(1, {"liar": 1, "honest": 1}, lambda names: numbers[names]), shims)
-    assert doctor.prescription is not None
-    assert doctor.prescription.shims == ("honest",)
-    assert [(trial.shims, trial.result) for trial in doctor.trials] == [(("liar",), "error"), (("honest",), "cured")]
-    assert "differs from eager by 3.0e+00" in doctor.trials[0].note
+    search = run_search(failing_part(1, {"liar": 1, "honest": 1}, lambda names: numbers[names]), shims)
+    assert search.prescription is not None
+    assert search.prescription.shims == ("honest",)
+    assert [(trial.shims, trial.result) for trial in search.trials] == [(("liar",), "error"), (("honest",), "cured")]
+    assert "differs from eager by 3.0e+00" in search.trials[0].note
 
 
 def test_only_what_says_that_it_is_specialised_may_refuse_other_sizes() -> None:
-    exact = treated(patient(1, {"a": 1}, lambda _: REFUSED), (shim("a", 1),))
+    exact = run_search(failing_part(1, {"a": 1}, lambda _: REFUSED), (shim("a", 1),))
     assert exact.prescription is None
-    specialised = treated(patient(1, {"a": 1}, lambda _: REFUSED), (shim("a", 1, soundness="specialised"),))
+    specialised = run_search(failing_part(1, {"a": 1}, lambda _: REFUSED), (shim("a", 1, soundness="specialised"),))
     assert specialised.prescription is not None
     assert specialised.prescription.soundness == "specialised"
 
 
 def test_a_specialised_program_whose_outputs_have_another_shape_than_eagers_is_no_cure() -> None:
     numbers = (RIGHT[0], Agreement(inputs="4 x 3", trouble="output 0 is float32[2, 3], and eager gives float32[4, 3]"))
-    doctor = treated(patient(1, {"a": 1}, lambda _: numbers), (shim("a", 1, soundness="specialised"),))
-    assert doctor.prescription is None
+    search = run_search(failing_part(1, {"a": 1}, lambda _: numbers), (shim("a", 1, soundness="specialised"),))
+    assert search.prescription is None
 
 
 def test_a_specialised_program_may_refuse_but_not_answer_wrongly() -> None:
-    doctor = treated(patient(1, {"a": 1}, lambda _: WRONG), (shim("a", 1, soundness="specialised"),))
-    assert doctor.prescription is None
+    search = run_search(failing_part(1, {"a": 1}, lambda _: WRONG), (shim("a", 1, soundness="specialised"),))
+    assert search.prescription is None
 
 
 def test_without_values_a_cure_is_told_as_not_proved() -> None:
-    doctor = treated(patient(1, {"a": 1}), (shim("a", 1),), values=False)
-    assert doctor.prescription is not None
-    assert doctor.prescription.proof is not None
-    assert doctor.prescription.proof.max_abs_diff is None
-    assert "no values" in doctor.note
+    search = run_search(failing_part(1, {"a": 1}), (shim("a", 1),), values=False)
+    assert search.prescription is not None
+    assert search.prescription.proof is not None
+    assert search.prescription.proof.max_abs_diff is None
+    assert "no values" in search.note
 
 
 def test_a_failure_that_comes_earlier_is_not_followed() -> None:
@@ -236,20 +236,20 @@ def test_a_failure_that_comes_earlier_is_not_followed() -> None:
     def answer(probe: Probe) -> Outcome:
         return failing(1) if "breaks" in probe.shims else failing(2)
 
-    doctor = treated(answer, (shim("breaks", 2), shim("follows", 1)))
-    assert [(trial.shims, trial.result) for trial in doctor.trials] == [(("breaks",), "error")]
+    search = run_search(answer, (shim("breaks", 2), shim("follows", 1)))
+    assert [(trial.shims, trial.result) for trial in search.trials] == [(("breaks",), "error")]
 
 
 def test_where_the_large_one_fails_behind_the_twins_cure_the_search_goes_on_there() -> None:
     def answer(probe: Probe) -> Outcome:
-        diseases = 1 if probe.part.endswith("~twin") else 2
-        return patient(diseases, {"a": 1, "b": 2})(probe)
+        failures = 1 if probe.part.endswith("~twin") else 2
+        return failing_part(failures, {"a": 1, "b": 2})(probe)
 
-    doctor = treated(answer, (shim("a", 1), shim("b", 2)), twin=True, values=False)
-    assert doctor.prescription is not None
-    assert set(doctor.prescription.shims) == {"a", "b"}
-    assert doctor.prescription.proof is not None
-    assert doctor.prescription.proof.max_abs_diff == 1e-7
+    search = run_search(answer, (shim("a", 1), shim("b", 2)), twin=True, values=False)
+    assert search.prescription is not None
+    assert set(search.prescription.shims) == {"a", "b"}
+    assert search.prescription.proof is not None
+    assert search.prescription.proof.max_abs_diff == 1e-7
 
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"

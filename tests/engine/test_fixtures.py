@@ -1,4 +1,4 @@
-"""Each fixture's disease is found where its own file says it lies, by real scans in real worker processes."""
+"""Each fixture's failure is found where its own file says it is, by real scans in real worker processes."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from exportdoctor.core.run_state import fold
 from exportdoctor.repro.candidate_runner import CandidateRunner
 from scanning import events_of
 
-pytestmark = pytest.mark.slow
-
 FIXTURES = sorted(p for p in (Path(__file__).parents[2] / "fixtures").glob("*.py") if not p.stem.startswith("_"))
+QUICK = {"if_tensor", "segfault"}
+"""A failure and a crash that `make quick` looks at, too: the way from a worker's attempt to a finding."""
+SCANS = [pytest.param(path, marks=() if path.stem in QUICK else pytest.mark.slow) for path in FIXTURES]
 # How a fixture is scanned where the defaults would wait for a minute or fill the machine
 LIMITS: dict[str, dict[str, Any]] = {"hang": {"timeout": 8.0}, "memory_eater": {"memory_mb": 1500.0}}
 
@@ -44,8 +45,8 @@ def bench() -> Iterator[CandidateRunner]:
         yield process
 
 
-@pytest.mark.parametrize("path", FIXTURES, ids=lambda path: path.stem)
-def test_the_disease_is_found_where_it_lies_and_the_minimum_has_it_too(path: Path, bench: CandidateRunner) -> None:
+@pytest.mark.parametrize("path", SCANS, ids=[path.stem for path in FIXTURES])
+def test_the_failure_is_found_where_it_lies_and_the_minimum_has_it_too(path: Path, bench: CandidateRunner) -> None:
     expected = expected_of(path)
     events = events_of(f"{path}:build", exporter=expected["exporter"], exhaustive=True, **LIMITS.get(path.stem, {}))
     report = fold(events).report()

@@ -38,10 +38,10 @@ def factory(folder: Path, name: str, **order: Any) -> ExportResult:
     return made(folder, f"{FACTORIES}:{name}", "default", **order)
 
 
-def sizes(handed: ExportResult) -> list[str]:
-    assert [row.trouble for row in handed.numbers if row.trouble] == []
-    assert all(row.holds for row in handed.numbers)
-    return list(dict.fromkeys(row.inputs.rpartition(", ")[0] or row.inputs for row in handed.numbers))
+def sizes(result: ExportResult) -> list[str]:
+    assert [row.trouble for row in result.numbers if row.trouble] == []
+    assert all(row.holds for row in result.numbers)
+    return list(dict.fromkeys(row.inputs.rpartition(", ")[0] or row.inputs for row in result.numbers))
 
 
 def command(*arguments: str, folder: Path, limit: int = 0) -> subprocess.CompletedProcess[str]:
@@ -111,12 +111,12 @@ def _write_case(folder: Path) -> None:
 
 
 def test_the_vision_tower_in_one_file_in_two_and_merged_again_agrees_at_three_sizes(tmp_path: Path) -> None:
-    handed = made(tmp_path, TINY, "vision", to="onnx", shims=VISION, split=2, external_data=True)
-    assert handed.verdict == "proved"
-    assert sizes(handed) == ["patches 192", "patches 180", "patches 64"]
-    ways = [row.inputs.rpartition(", ")[2] for row in handed.numbers]
+    result = made(tmp_path, TINY, "vision", to="onnx", shims=VISION, split=2, external_data=True)
+    assert result.verdict == "proved"
+    assert sizes(result) == ["patches 192", "patches 180", "patches 64"]
+    ways = [row.inputs.rpartition(", ")[2] for row in result.numbers]
     assert list(dict.fromkeys(ways)) == ["ONNX Runtime", "2 files", "merged again"]
-    whole, *pieces = handed.files
+    whole, *pieces = result.files
     assert whole.data == ("vision.onnx.data",)
     assert [piece.name for piece in pieces] == ["vision.1of2.onnx", "vision.2of2.onnx"]
     assert sum(piece.nodes for piece in pieces) == whole.nodes
@@ -125,21 +125,21 @@ def test_the_vision_tower_in_one_file_in_two_and_merged_again_agrees_at_three_si
 
 
 def test_a_plain_image_of_any_legal_size_goes_in_with_the_patches_made_inside(tmp_path: Path) -> None:
-    handed = made(tmp_path, TINY, "vision", to="onnx", shims=VISION, image_input=True)
-    assert handed.verdict == "proved"
-    assert handed.shims == VISION[1:]
-    assert len(sizes(handed)) >= 3
-    assert [one.name for one in handed.files[0].inputs] == ["image"]
-    assert handed.files[0].inputs[0].shape == ("images", 3, "height", "width")
+    result = made(tmp_path, TINY, "vision", to="onnx", shims=VISION, image_input=True)
+    assert result.verdict == "proved"
+    assert result.shims == VISION[1:]
+    assert len(sizes(result)) >= 3
+    assert [one.name for one in result.files[0].inputs] == ["image"]
+    assert result.files[0].inputs[0].shape == ("images", 3, "height", "width")
 
 
 def test_text_agrees_at_three_sizes_and_as_prefill_and_decode_generates_eagers_tokens(tmp_path: Path) -> None:
-    handed = made(tmp_path, TINY, "text", to="onnx", cache=True)
-    assert handed.verdict == "proved"
-    assert [one.name for one in handed.files] == ["text.prefill.onnx", "text.decode.onnx"]
-    assert handed.numbers[-1].inputs == "20 tokens generated greedily for 2 prompts"
-    assert handed.numbers[-1].max_abs == 0
-    assert [row.inputs for row in handed.numbers if row.holds][:4] == [
+    result = made(tmp_path, TINY, "text", to="onnx", cache=True)
+    assert result.verdict == "proved"
+    assert [one.name for one in result.files] == ["text.prefill.onnx", "text.decode.onnx"]
+    assert result.numbers[-1].inputs == "20 tokens generated greedily for 2 prompts"
+    assert result.numbers[-1].max_abs == 0
+    assert [row.inputs for row in result.numbers if row.holds][:4] == [
         "batch 2, sequence 13",
         "batch 3, sequence 22",
         "batch 6, sequence 44",
@@ -149,15 +149,15 @@ def test_text_agrees_at_three_sizes_and_as_prefill_and_decode_generates_eagers_t
 
 def test_an_output_that_only_a_shim_lets_torch_take_apart_is_compared_as_a_whole(tmp_path: Path) -> None:
     target = f"{ROOT / 'tests' / 'support' / 'tiny_models.py'}:llama"
-    handed = made(tmp_path, target, "default", to="pt2", shims=("register-cache-pytree",))
-    assert handed.verdict == "proved"
-    assert handed.imports == ("transformers.cache_utils", "transformers.modeling_outputs")
+    result = made(tmp_path, target, "default", to="pt2", shims=("register-cache-pytree",))
+    assert result.verdict == "proved"
+    assert result.imports == ("transformers.cache_utils", "transformers.modeling_outputs")
 
 
 def test_what_onnx_cannot_say_is_a_finding_with_its_node_and_the_smallest_submodule(tmp_path: Path) -> None:
-    handed = factory(tmp_path, "untranslatable", to="onnx")
-    assert handed.verdict == "fails"
-    trouble = handed.trouble
+    result = factory(tmp_path, "untranslatable", to="onnx")
+    assert result.verdict == "fails"
+    trouble = result.trouble
     assert trouble is not None
     assert (trouble.stage, trouble.op) == ("translate", "export_targets.smooth.default")
     assert (trouble.module, trouble.alone) == ("inner.inner", "inner.inner")
@@ -165,10 +165,10 @@ def test_what_onnx_cannot_say_is_a_finding_with_its_node_and_the_smallest_submod
 
 
 def test_what_onnx_runtime_cannot_load_is_a_finding_too(tmp_path: Path) -> None:
-    handed = factory(tmp_path, "plain", to="onnx", dtype="bfloat16", opset=22)
-    trouble = handed.trouble
+    result = factory(tmp_path, "plain", to="onnx", dtype="bfloat16", opset=22)
+    trouble = result.trouble
     assert trouble is not None
-    assert (handed.verdict, trouble.stage, trouble.op) == ("fails", "load", "Gemm")
+    assert (result.verdict, trouble.stage, trouble.op) == ("fails", "load", "Gemm")
     assert (trouble.module, trouble.alone) == ("layer", "layer")
 
 
@@ -188,22 +188,22 @@ def test_bfloat16_goes_in_and_out_without_numpy(tmp_path: Path) -> None:
 
 
 def test_where_float16_leaves_its_range_is_told(tmp_path: Path) -> None:
-    handed = factory(tmp_path, "overflowing", to="onnx", dtype="float16")
-    assert handed.precision is not None
-    assert handed.precision.overflow is not None
-    assert (handed.precision.overflow.op, handed.precision.overflow.module) == ("aten.mul.Tensor", "inner")
+    result = factory(tmp_path, "overflowing", to="onnx", dtype="float16")
+    assert result.precision is not None
+    assert result.precision.overflow is not None
+    assert (result.precision.overflow.op, result.precision.overflow.module) == ("aten.mul.Tensor", "inner")
 
 
 def test_a_program_that_is_right_at_the_traced_size_alone_is_not_proved(tmp_path: Path) -> None:
-    handed = factory(tmp_path, "plain", to="pt2", shims=("static-dim",))
-    assert handed.verdict == "specialised"
-    assert handed.numbers[0].holds
-    assert not handed.numbers[1].holds
+    result = factory(tmp_path, "plain", to="pt2", shims=("static-dim",))
+    assert result.verdict == "specialised"
+    assert result.numbers[0].holds
+    assert not result.numbers[1].holds
 
 
 def test_a_program_with_other_numbers_is_rejected(tmp_path: Path) -> None:
-    handed = factory(tmp_path, "counting", to="pt2")
-    assert handed.verdict == "differs"
+    result = factory(tmp_path, "counting", to="pt2")
+    assert result.verdict == "differs"
 
 
 def test_a_full_disk_leaves_no_file_and_one_line(tmp_path: Path) -> None:

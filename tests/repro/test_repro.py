@@ -24,6 +24,7 @@ from exportdoctor.core.events import RunFinished
 from exportdoctor.core.failure.identity import name_free_signature, outermost_operation
 from exportdoctor.core.failure.kinds import KIND_OF_STATUS, KINDS
 from exportdoctor.core.failure.messages import without_names
+from exportdoctor.core.limits import SCRIPT_MB, SCRIPT_SECONDS, script_limits
 from exportdoctor.core.outcome import ExceptionFact, Failure, Frame, Outcome, OutcomeStatus, SymbolOrigin
 from exportdoctor.reduce import Verdict
 from exportdoctor.reduce.source.passes.backward_slice import slice_backward
@@ -33,7 +34,6 @@ from exportdoctor.repro.bundle import difference, fold_stack
 from exportdoctor.repro.candidate_judge import CandidateJudge, judge_outcome
 from exportdoctor.repro.candidate_runner import CandidateRunner
 from exportdoctor.repro.incidental_failures import FailureCollector
-from exportdoctor.repro.pipeline import script_limits
 from exportdoctor.repro.reduction import Reducer, Reduction
 from exportdoctor.repro.script import code_lines, imports_of
 from exportdoctor.repro.verdict_log import VerdictLog
@@ -200,12 +200,12 @@ def test_a_folded_stack_counts_the_frames_of_torch() -> None:
 def test_the_script_of_a_dead_process_has_the_limits_of_its_kind(status: OutcomeStatus) -> None:
     signature = name_free_signature(Outcome(probe="1", status=status), exporter="export")
     assert signature is not None
-    limits = script_limits(signature.kind)
-    assert limits == {"timed_out": {"timeout": 40.0}, "out_of_memory": {"memory_mb": 900.0}}.get(status, {})
+    own = {OutcomeStatus.TIMED_OUT: (40.0, SCRIPT_MB), OutcomeStatus.OUT_OF_MEMORY: (SCRIPT_SECONDS, 900.0)}
+    assert script_limits(signature.kind) == own.get(status, (SCRIPT_SECONDS, SCRIPT_MB))
 
 
 def test_a_failure_that_is_raised_needs_no_limits_of_its_own() -> None:
-    assert all(not script_limits(kind) for kind in KINDS if not kind.ends_the_process)
+    assert all(script_limits(kind) == (SCRIPT_SECONDS, SCRIPT_MB) for kind in KINDS if not kind.ends_the_process)
 
 
 @pytest.mark.slow
@@ -384,7 +384,7 @@ def test_a_repro_that_was_interrupted_is_kept_and_goes_on_where_it_was(target: P
     process.send_signal(signal.SIGINT)
     _, told = process.communicate()
     assert process.returncode == 130, told
-    assert "best so far" in told
+    assert "smallest script so far" in told
     assert "torch.export.export" in (tmp_path / "first.py").read_text()
 
     assert command_line([*command[3:], "-q", "-o", str(tmp_path / "out.py"), "--bundle", str(bundle)]) == 0

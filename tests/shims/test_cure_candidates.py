@@ -14,8 +14,6 @@ from exportdoctor.shims.leaks import changed_places, snapshot
 from exportdoctor.shims.own import OWN
 from shim_cases import CASES
 
-pytestmark = pytest.mark.slow
-
 TOLERANCE = 1e-5
 SHIMS = {shim.id: shim for shim in OWN}
 NO_PROGRAM = {"mask-without-vmap"}
@@ -47,6 +45,7 @@ def test_every_shim_of_ours_has_a_case() -> None:
     assert SHIMS.keys() == CASES.keys()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_without_the_shim_it_fails_as_expected(name: str) -> None:
     found = CASES[name]
@@ -59,6 +58,7 @@ def test_without_the_shim_it_fails_as_expected(name: str) -> None:
         pytest.fail(f"this passes without {name}: upstream no longer needs the shim, retire it")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_with_the_shim_it_exports_and_agrees_with_eager(name: str) -> None:
     found, shim = CASES[name], SHIMS[name]
@@ -85,6 +85,7 @@ def test_everything_is_restored_also_when_the_body_raises(name: str) -> None:
     assert changed_places(before, snapshot(call)) == set()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [name for name in CASES if not name.startswith("register-") and name not in NO_PROGRAM]
 )
@@ -99,6 +100,7 @@ def test_the_program_runs_after_the_shim_is_gone(name: str) -> None:
     assert all(torch.allclose(one, other, atol=TOLERANCE) for one, other in zip(answer, want, strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [shim.id for shim in OWN if shim.soundness == "specialised"])
 def test_a_program_of_a_specialised_shim_refuses_what_it_was_not_made_for(name: str) -> None:
     """It must not answer with other numbers than eager."""

@@ -20,8 +20,6 @@ from exportdoctor.shims.leaks import changed_places, snapshot
 from exportdoctor.shims.providers import onnx_diagnostic, onnx_diagnostic_patches
 from parts import main_tensor, part_of
 
-pytestmark = pytest.mark.slow
-
 OTHERS = tuple(shim for shim in sh.registry() if shim.provider not in ("own", "user"))
 VERSIONS = sh.installed_versions()
 HAS_OD = folder_of("onnx_diagnostic") is not None
@@ -32,6 +30,7 @@ def call() -> ExportCall:
     return call_for_part(part_of("Qwen2.5-VL-3B-tiny", "vision", weights="random", image_size=(168, 224)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shim", [shim for shim in OTHERS if shim.fits(VERSIONS) is None], ids=lambda shim: shim.id)
 def test_a_shim_that_fits_is_entered_alone_and_leaves_nothing_behind(shim: Shim, call: ExportCall) -> None:
     for _ in range(2):  # the first time may import modules, which is no change
@@ -49,6 +48,7 @@ def test_a_shim_that_does_not_fit_has_a_reason_of_one_line(shim: Shim) -> None:
     assert "\n" not in reason
 
 
+@pytest.mark.slow
 def test_attention_in_equal_chunks_needs_equal_segments(call: ExportCall) -> None:
     """The program that it makes refuses its own example, so an export alone is no cure."""
     name = "hf.chunked-vision-attention:Qwen2_5_VLVisionAttention.forward"
@@ -58,11 +58,13 @@ def test_attention_in_equal_chunks_needs_equal_segments(call: ExportCall) -> Non
         program.module()(*given.args, **copy.deepcopy(given.kwargs))
 
 
+@pytest.mark.slow
 def test_the_preparer_of_transformers_serves_as_well_as_ours(call: ExportCall) -> None:
     shims = sh.order_shims([sh.find("hf.inputs.grid-thw-vision-inputs"), sh.find("block-diagonal-attention")])
     assert _difference(call, shims) <= 1e-6
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not HAS_OD, reason="`make test` calls this with onnx-diagnostic in sight")
 def test_the_attention_of_onnx_diagnostic_agrees_and_leaves_its_op_in_the_graph(call: ExportCall) -> None:
     shims = sh.order_shims([sh.find("precompute-grid"), sh.find("od.Qwen2_5_VLVisionAttention")])
@@ -81,6 +83,7 @@ def test_one_broken_file_of_onnx_diagnostic_costs_only_itself() -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not HAS_OD, reason="`make test` calls this with onnx-diagnostic in sight")
 def test_a_branch_on_a_tensor_is_rewritten_as_cond_by_onnx_diagnostic() -> None:
     from branching import Branching
@@ -94,6 +97,7 @@ def test_a_branch_on_a_tensor_is_rewritten_as_cond_by_onnx_diagnostic() -> None:
         assert torch.equal(program.module()(x), call.module(x))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not HAS_OD, reason="`make test` calls this with onnx-diagnostic in sight")
 def test_a_shim_of_onnx_diagnostic_works_where_it_was_carried_and_exportdoctor_is_not_there(tmp_path: Path) -> None:
     about = ModuleHeader(title="x", part="default", made_by="exportdoctor export x", versions={})

@@ -345,7 +345,7 @@ async def test_the_cure_tells_before_and_after_with_its_proof_and_what_to_paste(
         await press(pilot, "tab", "end")
         await shows(pilot, "with apply_shims(shims, call) as given:", 'find("block-diagonal-attention")')
         await press(pilot, "y")
-        await shows(pilot, "The command that exports the part, cured", "The cure as Python")
+        await shows(pilot, "The command that exports the part with shims", "The shims as Python code")
 
 
 async def test_the_graph_tells_what_leads_to_the_failure() -> None:

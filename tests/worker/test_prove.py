@@ -12,8 +12,6 @@ from exportdoctor.shims import ExportCall
 from exportdoctor.worker.prove.compare_outputs import compare_outputs
 from exportdoctor.worker.prove.cure_inputs import cure_inputs
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.mark.parametrize(
     ("answer", "wanted", "holds"),

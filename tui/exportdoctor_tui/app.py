@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from exportdoctor_tui.actions.commands import Argv
 
 _PAGE, _PAGE_FRAME = 90, 7  # cells: width of `#leaf` in the style sheet, and its border, padding and scroll bar
-_LEAVING = ("Stop it, and quit; what it found is saved", "Let it run, and quit", "Stay")
+_LEAVING = ("Stop it and quit; its results are saved", "Quit and let it run", "Stay")
 
 
 class DoctorApp(App[int]):
@@ -99,7 +99,7 @@ class DoctorApp(App[int]):
         `shows`: its output is its result.
         """
         if self.job is not None and self.job.state == "running":
-            self.notify("One thing at a time: x cancels what is running", severity="warning", markup=False)
+            self.notify("Another command is running; press x to stop it", severity="warning", markup=False)
             return False
         if self.job is not None:
             self.job.forget()
@@ -107,7 +107,7 @@ class DoctorApp(App[int]):
         try:
             self.job = BackgroundJob(title, argv, begun=self.clock(), shows=shows, width=width)
         except OSError as error:
-            self.notify(f"It cannot be started: {error}", severity="error", markup=False)
+            self.notify(f"Cannot start it: {error}", severity="error", markup=False)
             return False
         return True
 

@@ -29,7 +29,7 @@ APP = (
 )
 RUN_LIST = (Key("enter", "select", "Open the run", "Open", "enter"),)
 RUNS = (
-    Key("r", "refresh", "Look again for runs", "Refresh", "r"),
+    Key("r", "refresh", "Refresh the list", "Refresh", "r"),
     Key("c", "copy_command", "Copy the command that makes a run", "", "c"),
 )
 RUN = (
@@ -39,21 +39,21 @@ RUN = (
     Key("left_square_bracket", "part(-1)", "Previous part", "", "["),
     Key("right_square_bracket", "part(1)", "Next part", "", "]"),
     Key("tab", "app.focus_next", "Go to the other pane", "", "tab"),
-    Key("z", "zoom", "The pane alone, or both again", "", "z"),
+    Key("z", "zoom", "Zoom this pane, or show both", "", "z"),
     Key("1", "tab('story')", "Story: what, where, why, what next", "", "1"),
     Key("2", "tab('stack')", "Stack, with the source of each frame", "", "2"),
     Key("3", "tab('inputs')", "Captured inputs", "", "3"),
-    Key("4", "tab('graph')", "Last operator, and where symbols were made", "", "4"),
+    Key("4", "tab('graph')", "Last operator, and where symbols were created", "", "4"),
     Key("5", "tab('cure')", "Shims tried, before and after", "", "5"),
     Key("6", "tab('repro')", "Repro script", "", "6"),
     Key("7", "tab('log')", "Log of the attempt", "", "7"),
-    Key("t", "torch_frames", "Stack with torch's own frames, or without", "", "t"),
+    Key("t", "torch_frames", "Show or hide frames of torch", "", "t"),
     Key("e", "edit", "Open the source in $EDITOR at the line", "", "e"),
     Key("y", "copy", "Copy: Markdown, command, script, name", "Copy", "y"),
-    Key("a", "actions", "Do: repro, try shims, export, rescan, compare, …", "Do", "a"),
-    Key("x", "cancel", "Cancel what was started here", "", "x"),
-    Key("o", "job_log", "Output of what was started here", "", "o"),
-    Key("escape", "back", "Clear the filter; unzoom; back to the tree; back to the runs", "", "esc"),
+    Key("a", "actions", "Actions: repro, try shims, export, rescan, compare, …", "Actions", "a"),
+    Key("x", "cancel", "Stop the running command", "", "x"),
+    Key("o", "job_log", "Output of the command", "", "o"),
+    Key("escape", "back", "Back: clear the filter, unzoom, tree, list of runs", "", "esc"),
 )
 TREE = (
     Key("down,j", "move(1)", "Down", "", "↓ j"),

@@ -128,18 +128,18 @@ def export(context: click.Context, /, **given: Any) -> int:
             print(f"{time.monotonic() - began:6.0f}s  {what}", file=sys.stderr, flush=True)
 
     _check_packages(arguments)
-    order, output = _order(arguments)
+    request, output = _read_request(arguments)
     command = shlex.join(("exportdoctor", *context.obj))
     with Interruption():
-        made = export_part(order, output=output, command=command, doing=show)
-    lines = [wording.export_headline(order, made.handed), *wording.export_lines(order, made.handed, made.shims)]
+        made = export_part(request, output=output, command=command, doing=show)
+    lines = [wording.export_headline(request, made.result), *wording.export_lines(request, made.result, made.shims)]
     lines += [f"  wrote   {path}" for path in made.placed]
     text = "\n".join(lines) + "\n"
     write_out(wording.to_ascii(text) if style_of(sys.stdout).ascii else text)
-    return ExitCode.EXPORTS if made.handed.verdict == "proved" else ExitCode.FINDINGS
+    return ExitCode.EXPORTS if made.result.verdict == "proved" else ExitCode.FINDINGS
 
 
-def _order(arguments: ExportArguments) -> tuple[ExportRequest, Path]:
+def _read_request(arguments: ExportArguments) -> tuple[ExportRequest, Path]:
     """The request and the file. Whatever can be refused without torch is refused here."""
     from exportdoctor.core.protocol.export import ExportRequest
     from exportdoctor.targets import resolve
@@ -154,7 +154,7 @@ def _order(arguments: ExportArguments) -> tuple[ExportRequest, Path]:
             hint="Give --weights random, or the folder with its *.safetensors files",
         )
     output = _output(arguments, part)
-    order = ExportRequest(
+    request = ExportRequest(
         target=msgspec.structs.replace(target, parts=(part,)),
         part=part,
         to=arguments.to,
@@ -168,7 +168,7 @@ def _order(arguments: ExportArguments) -> tuple[ExportRequest, Path]:
         image_input=arguments.image_input,
         cache=arguments.with_cache,
     )
-    return order, output
+    return request, output
 
 
 def _output(arguments: ExportArguments, part: str) -> Path:

@@ -1,4 +1,4 @@
-"""The events of a run. Progress, terminal interface, reports, resume and cache are folds of this one stream.
+"""The events of a run. Progress, the terminal interface, reports, resume and the cache all read this one stream.
 
 Events are appended and never changed; a reader skips the kinds it does not know.
 """
@@ -90,7 +90,7 @@ class ModuleJudged(Event, frozen=True, kw_only=True, tag="module_judged"):
 
 
 class FindingMade(Event, frozen=True, kw_only=True, tag="finding_made"):
-    """A finding, new or with more known of it: the id tells which one it replaces."""
+    """A finding, new or with more known of it; it replaces the one with the same id."""
 
     finding: Finding
 

@@ -15,7 +15,11 @@ Exporter = Literal["export", "export-strict", "torchscript"]
 
 @dataclass(frozen=True, kw_only=True)
 class ExporterFacts:
-    """What one exporter can do. `call` is how an issue names it, in Markdown.
+    """What one exporter can do. `call` is how an issue names it, in Markdown; `script` is the call in a script.
+
+    `script` is a format string: `inputs` are the module and its positional inputs, `kwargs` and `shapes` the further
+    arguments, each with its comma or empty; `kwargs_argument` gives the keyword inputs as a dict; `non_strict` is empty
+    where torch.export.export is not strict by default. `imports` are the modules that it needs beside torch.
 
     - `makes_program`: it returns a torch.export.ExportedProgram, which can be translated, saved and run. One that does
       not translates to ONNX while it traces
@@ -27,6 +31,8 @@ class ExporterFacts:
     """
 
     call: str
+    script: str
+    imports: tuple[str, ...] = ()
     makes_program: bool = True
     traces_with_dynamo: bool = False
     bakes_values: bool = False
@@ -36,10 +42,20 @@ class ExporterFacts:
 
 
 EXPORTERS: Mapping[str, ExporterFacts] = {
-    "export": ExporterFacts(call="`torch.export.export(..., strict=False)`", has_fast_path=True),
-    "export-strict": ExporterFacts(call="`torch.export.export(..., strict=True)`", traces_with_dynamo=True),
+    "export": ExporterFacts(
+        call="`torch.export.export(..., strict=False)`",
+        script="torch.export.export({inputs}{kwargs}{shapes}{non_strict})",
+        has_fast_path=True,
+    ),
+    "export-strict": ExporterFacts(
+        call="`torch.export.export(..., strict=True)`",
+        script="torch.export.export({inputs}{kwargs}{shapes}, strict=True)",
+        traces_with_dynamo=True,
+    ),
     "torchscript": ExporterFacts(
         call="`torch.onnx.export(..., dynamo=False)`",
+        script="torch.onnx.export({inputs}, io.BytesIO(){kwargs_argument}, dynamo=False)",
+        imports=("io",),
         makes_program=False,
         bakes_values=True,
         has_partial_graph=False,

@@ -1,4 +1,4 @@
-"""A finding: one failure, told once, with the smallest culprit known for it. The shape is the report's contract."""
+"""A finding: one failure, reported once, with the smallest culprit known for it. Its fields are keys of the report."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class ExceptionRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KnownIssueRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """An upstream issue with the same failure. `elsewhere`: it tells of the same pattern in other code than this."""
+    """An upstream issue with the same failure. `elsewhere`: it is about the same pattern in other code."""
 
     id: str
     link: str
@@ -37,7 +37,7 @@ class KnownIssueRecord(msgspec.Struct, frozen=True, kw_only=True):
 class ShimTry(msgspec.Struct, frozen=True, kw_only=True):
     """What happened when a shim, or a set of them joined by `+`, was tried; `next` names the finding it moved to.
 
-    `note` says in words what there is to say beyond `result`.
+    `note` is a sentence with what is known beyond `result`.
     """
 
     shim: str
@@ -56,12 +56,12 @@ class Repro(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """One disease. `module` is the deepest submodule whose code fails; `only_inside` is set where it passes alone.
+    """One failure. `module` is the deepest submodule whose code fails; `only_inside` is set where it passes alone.
 
     `guard` is the line that made the guard which a declared dimension violates. `dimensions` are the fewest dynamic
-    dimensions with which it still fails: none where it fails with all sizes fixed, None where nobody asked. With
+    dimensions with which it still fails: none where it fails with all sizes fixed, None if not searched for. With
     `dimensions_passing` alone dynamic it exports; None where that is not known. `culprit` is the nature of what failed.
-    `slice` is the part of the traced graph that leads to it, `slice_note` says why there is none. `behind` is the
+    `slice` is the part of the traced graph that leads to it, `slice_note` is why there is none. `behind` is the
     finding whose failure comes first and hides this one.
     """
 

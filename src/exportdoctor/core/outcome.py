@@ -1,4 +1,4 @@
-"""What a worker reports of one attempt: facts only, never a verdict. Torch-free, so that anyone may read them.
+"""What a worker reports of one attempt: facts, no verdict. Torch-free, so that reports and screens can read them.
 
 Frames run outermost first, as Python prints them; exceptions run outermost first, then each cause.
 """
@@ -115,7 +115,7 @@ class Agreement(msgspec.Struct, frozen=True, kw_only=True):
 
     `max_abs` and `max_rel` are the largest absolute difference and the largest difference over eager's value, of
     elements that are not small; `tolerance` is what the dtype allows of `max_abs` in outputs of this size. `trouble`
-    says why there is nothing to compare: what the program raised, or how its outputs differ in kind. With `made_up`
+    is why there is nothing to compare: what the program raised, or how its outputs differ in kind. With `made_up`
     whole numbers of the inputs were changed; a program may refuse such inputs (`refused`), but not answer them wrongly.
     """
 
@@ -136,8 +136,8 @@ class Agreement(msgspec.Struct, frozen=True, kw_only=True):
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """The answer to one probe. `seconds` is wall time of the attempt, `peak_rss_mb` its process's peak in MiB.
 
-    `kept_children` says of each child that no opaque op could stand for, and that ran as it is, why. `numbers` has a
-    row for each input set on which the exported program was run. `note` says why a shim was not applied.
+    `kept_children` gives each child that no opaque op could replace, so that it ran as it is, with the reason.
+    `numbers` has a row for each input set on which the exported program was run. `note` is why a shim was not applied.
     """
 
     probe: str

@@ -30,8 +30,8 @@ class TargetRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModuleRecord(msgspec.Struct, frozen=True, kw_only=True, rename={"class_name": "class"}):
-    """One submodule's verdict. `evidence` tells whether it was asked itself, is equal to one that was (`same_as`),
-    or was carried by a parent that passes."""
+    """One submodule's verdict. `evidence`: it was asked itself (`asked`), equals one that was (`equal`, see `same_as`),
+    or lies inside a parent that passes (`parent`)."""
 
     fqn: str
     class_name: str

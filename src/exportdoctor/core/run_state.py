@@ -1,6 +1,6 @@
-"""The one fold of events: what is known of a run after any prefix of its stream, and the report it makes.
+"""Folds events: what is known of a run after any prefix of its stream, and the report of it.
 
-Folding is deterministic and never raises on an event it can decode, so a torn run still has a report.
+Folding is deterministic and never raises on a decoded event, so that a run that was cut off still has a report.
 """
 
 from __future__ import annotations
@@ -12,14 +12,7 @@ from exportdoctor.core.finding import Finding
 from exportdoctor.core.outcome import Outcome
 from exportdoctor.core.probe import Probe
 from exportdoctor.core.protocol.scan import Captured, Opened
-from exportdoctor.core.report import (
-    FAILING,
-    ModuleRecord,
-    PartRecord,
-    Report,
-    Stats,
-    TargetRecord,
-)
+from exportdoctor.core.report import FAILING, ModuleRecord, PartRecord, Report, Stats, TargetRecord
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""What a scan is asked about: the reference a user typed and how it shall be built. Torch-free and immutable."""
+"""What to scan: the reference that the user typed, and how to build it."""
 
 from __future__ import annotations
 

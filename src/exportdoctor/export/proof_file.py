@@ -49,33 +49,33 @@ class ProofFile(msgspec.Struct, frozen=True, kw_only=True):
     environment: dict[str, str] = {}
 
 
-def proof_file(order: ExportRequest, handed: ExportResult, shims: Sequence[Shim], command: str) -> ProofFile:
+def proof_file(request: ExportRequest, result: ExportResult, shims: Sequence[Shim], command: str) -> ProofFile:
     """The record of what was made and what it computed."""
     return ProofFile(
-        target=order.target.ref,
-        part=order.part,
-        to=order.to,
-        verdict=handed.verdict,
+        target=request.target.ref,
+        part=request.part,
+        to=request.to,
+        verdict=result.verdict,
         command=command,
-        image_input=order.image_input,
+        image_input=request.image_input,
         shims=tuple(
             ShimRecord(id=shim.id, soundness=shim.soundness, precondition=shim.precondition)
             for shim in shims
-            if shim.id in handed.shims
+            if shim.id in result.shims
         ),
-        files=handed.files,
-        numbers=handed.numbers,
-        ran_in=handed.ran_in,
-        imports=handed.imports,
-        trouble=handed.trouble,
-        precision=handed.precision,
-        notes=handed.notes,
-        weights=handed.weights,
-        device=handed.device,
-        dtype=handed.dtype,
-        parameters=handed.parameters,
-        opset=handed.opset,
-        environment=handed.environment,
+        files=result.files,
+        numbers=result.numbers,
+        ran_in=result.ran_in,
+        imports=result.imports,
+        trouble=result.trouble,
+        precision=result.precision,
+        notes=result.notes,
+        weights=result.weights,
+        device=result.device,
+        dtype=result.dtype,
+        parameters=result.parameters,
+        opset=result.opset,
+        environment=result.environment,
     )
 
 
@@ -84,16 +84,16 @@ def as_json(proof: ProofFile) -> bytes:
     return pretty(proof)
 
 
-def as_markdown(order: ExportRequest, handed: ExportResult, shims: Sequence[Shim], command: str) -> str:
+def as_markdown(request: ExportRequest, result: ExportResult, shims: Sequence[Shim], command: str) -> str:
     """The same for a reader."""
-    used = [shim for shim in shims if shim.id in handed.shims]
-    rows = [f"| {row.inputs} | {agreement_cell(row)} |" for row in handed.numbers]
+    used = [shim for shim in shims if shim.id in result.shims]
+    rows = [f"| {row.inputs} | {agreement_cell(row)} |" for row in result.numbers]
     sections = [
-        f"# {export_headline(order, handed)}",
+        f"# {export_headline(request, result)}",
         f"`{command}`",
         "\n".join(f"- **{shim.id}** ({shim.soundness}): {shim.title}" for shim in used) or "No shims.",
         "\n".join(["| inputs | compared with unpatched eager |", "|---|---|", *rows]),
-        "```\n" + "\n".join(export_lines(order, handed, shims)) + "\n```",
-        ", ".join(f"{name} {version}" for name, version in handed.environment.items()),
+        "```\n" + "\n".join(export_lines(request, result, shims)) + "\n```",
+        ", ".join(f"{name} {version}" for name, version in result.environment.items()),
     ]
     return "\n\n".join(sections) + "\n"

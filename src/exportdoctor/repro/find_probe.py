@@ -12,18 +12,13 @@ from exportdoctor.core.failure.identity import NameFreeSignature, name_free_sign
 from exportdoctor.core.failure.messages import first_line
 from exportdoctor.core.failure.signature import signature_of
 from exportdoctor.core.finding import Finding
+from exportdoctor.core.limits import reproduction_limits
 from exportdoctor.core.outcome import OutcomeStatus
 from exportdoctor.core.probe import Probe
 from exportdoctor.core.protocol.repro import ReproducedFailure
 from exportdoctor.store.digest import changed_sources, sources_of
 from exportdoctor.store.runs import StoredRun
 
-_LIMITS = {
-    OutcomeStatus.CRASHED: (60.0, None),
-    OutcomeStatus.TIMED_OUT: (15.0, None),
-    OutcomeStatus.OUT_OF_MEMORY: (60.0, 600.0),
-}
-_MEMORY_MB = 4000.0
 _NAMED = 3
 
 
@@ -55,8 +50,8 @@ def probe_of(events: tuple[ev.AnyEvent, ...], finding: Finding) -> Probe:
         return bool(probe.shims), special, probe.fqn != finding.module, -probe.fqn.count(".")
 
     best = min(found, key=rank)
-    timeout, memory = _LIMITS.get(best.outcome.status, (max(60.0, best.probe.timeout), None))
-    return msgspec.structs.replace(best.probe, watch=(), timeout=timeout, memory_mb=memory or _MEMORY_MB)
+    timeout, memory_mb = reproduction_limits(best.outcome.status, best.probe.timeout)
+    return msgspec.structs.replace(best.probe, watch=(), timeout=timeout, memory_mb=memory_mb)
 
 
 def changes_since(run: StoredRun, environment: dict[str, str] | None = None) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from exportdoctor.core.failure.identity import NameFreeSignature
 from exportdoctor.core.failure.kinds import FailureKind
 from exportdoctor.core.failure.messages import first_line
 from exportdoctor.core.finding import Finding
+from exportdoctor.core.limits import SHORTEST_CANDIDATE, candidate_limits
 from exportdoctor.core.protocol.repro import DraftRequest, ReproducedFailure, ScriptDraft
 from exportdoctor.reduce import Verdict
 from exportdoctor.reduce.source.passes.script_sizes import shorten_embeddings, shorten_lists
@@ -23,19 +24,13 @@ from exportdoctor.repro.candidate_judge import CandidateJudge
 from exportdoctor.repro.candidate_runner import CandidateRunner
 from exportdoctor.repro.draft_client import DraftClient
 from exportdoctor.repro.find_probe import changes_since, finding_of, identify_failure, probe_of
-from exportdoctor.repro.incidental_failures import (
-    FailureCollector,
-    IncidentalFailure,
-    ReproContext,
-    find_incidental_failures,
-)
+from exportdoctor.repro.incidental_failures import FailureCollector, IncidentalFailure, find_incidental_failures
 from exportdoctor.repro.reduction import Reducer, Reduction, Tell
 from exportdoctor.repro.script import Header, code_lines, imports_of, origin_of, with_header
 from exportdoctor.repro.verdict_log import VerdictLog
 from exportdoctor.repro.verify import Sighting, verify
 from exportdoctor.store.runs import StoredRun
 
-_SHORTEST = 8.0  # seconds
 _WIDTH = 2  # more candidates beside each other cost memory, and a wrong bet costs a question
 
 
@@ -97,12 +92,11 @@ def make_repro(request: ReproRequest, tell: Tell) -> ReproResult:
         notes = list(changes_since(run, seen.environment))
         signature = identify_failure(seen, finding, notes)
         _limit(runner, signature)
-        log = VerdictLog(
-            run.path / "repros" / f"{finding.id}.verdicts.jsonl", holds_for=f"{signature} {seen.environment}"
-        )
-        collector = FailureCollector(signature, seen.exporter, log)
+        verdicts = run.path / "repros" / f"{finding.id}.verdicts.jsonl"
+        log = VerdictLog(verdicts, holds_for=f"{signature} {seen.environment}")
+        others = FailureCollector(signature, seen.exporter, log)
         judge = CandidateJudge(
-            runner=runner, wanted=signature, exporter=seen.exporter, log=log, on_other_failure=collector.add
+            runner=runner, wanted=signature, exporter=seen.exporter, log=log, on_other_failure=others.add
         )
         draft, judge = _first_failing_draft(client, judge, tell)
         client.close()  # frees the memory of the model
@@ -113,26 +107,26 @@ def make_repro(request: ReproRequest, tell: Tell) -> ReproResult:
             )
         source, sighting = _verify_either(reduction.source, draft.source, signature, notes)
         notes += _needed_notes(draft, source)
-        context = ReproContext(
-            finding=finding,
-            findings=tuple(run.state.findings.values()),
+        header = Header(
+            origin=origin_of(finding),
+            expected=_expected_line(seen, sighting),
             environment=seen.environment,
             made_by=request.made_by,
+            remarks=tuple(note for note in notes if "no source" in note),
         )
-        # where Ctrl-C ended it, the same command goes on, and looks at the other failures then
-        others = () if reduction.interrupted else find_incidental_failures(judge, collector, context)
-    header = Header(
-        origin=origin_of(finding),
-        expected=_expected_line(seen, sighting),
-        environment=seen.environment,
-        made_by=request.made_by,
-        remarks=tuple(note for note in notes if "no source" in note),
-    )
-    return ReproResult(
-        finding=finding, signature=signature, text=with_header(source, header), source=source,
-        reduction=reduction, sighting=sighting, environment=seen.environment, exporter=seen.exporter, others=others,
-        notes=tuple(notes),
-    )  # fmt: skip
+        return ReproResult(
+            finding=finding,
+            signature=signature,
+            text=with_header(source, header),
+            source=source,
+            reduction=reduction,
+            sighting=sighting,
+            environment=seen.environment,
+            exporter=seen.exporter,
+            # an interrupted reduction is resumed by the same command, which then looks for them
+            others=() if reduction.interrupted else find_incidental_failures(judge, others, header, finding, run),
+            notes=tuple(notes),
+        )
 
 
 def _draft_request(run: StoredRun, finding: Finding) -> DraftRequest:
@@ -148,8 +142,7 @@ def _draft_request(run: StoredRun, finding: Finding) -> DraftRequest:
 
 def _limit(runner: CandidateRunner, signature: NameFreeSignature) -> None:
     """What a candidate may take. Two beside each other only where that cannot change a verdict."""
-    runner.timeout = 4.0 if signature.kind is FailureKind.TIMEOUT else 30.0
-    runner.memory_mb = 400.0 if signature.kind is FailureKind.OUT_OF_MEMORY else 2500.0
+    runner.timeout, runner.memory_mb = candidate_limits(signature.kind)
     runner.width = 1 if signature.kind is FailureKind.OUT_OF_MEMORY else min(_WIDTH, os.cpu_count() or 1)
 
 
@@ -185,7 +178,7 @@ def _shows_bug(judge: CandidateJudge, source: str) -> bool:
     began = time.monotonic()
     if judge(source) is not Verdict.YES:
         return False
-    judge.runner.timeout = min(judge.runner.timeout, max(_SHORTEST, 4 * (time.monotonic() - began)))
+    judge.runner.timeout = min(judge.runner.timeout, max(SHORTEST_CANDIDATE, 4 * (time.monotonic() - began)))
     return True
 
 
@@ -212,25 +205,13 @@ def _reduce(reducer: Reducer, source: str) -> Reduction:
 
 def _verify_either(reduced: str, draft: str, signature: NameFreeSignature, notes: list[str]) -> tuple[str, Sighting]:
     """The reduced script and what it shows; the unreduced one where only that is verified."""
-    limits = script_limits(signature.kind)
-    sighting = verify(reduced, signature, **limits)
+    sighting = verify(reduced, signature)
     if not sighting.verified and reduced != draft:
-        again = verify(draft, signature, **limits)
+        again = verify(draft, signature)
         if again.verified:
             notes.append("not reduced: the reduced script does not fail in the same way in a fresh process")
             return draft, again
     return reduced, sighting
-
-
-def script_limits(kind: FailureKind) -> dict[str, float]:
-    """The limits of `verify` for a finished script, in seconds and MiB, where they are not its defaults."""
-    match kind:
-        case FailureKind.OUT_OF_MEMORY:
-            return {"memory_mb": 900.0}
-        case FailureKind.TIMEOUT:
-            return {"timeout": 40.0}  # a repro that does not hang ends within a tenth of that
-        case _:
-            return {}
 
 
 def _needed_notes(draft: ScriptDraft, source: str) -> list[str]:

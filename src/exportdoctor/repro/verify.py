@@ -16,7 +16,7 @@ from pathlib import Path
 from exportdoctor.core.failure.identity import NameFreeSignature
 from exportdoctor.core.failure.kinds import KIND_OF_STATUS, FailureKind
 from exportdoctor.core.failure.messages import without_names
-from exportdoctor.core.limits import IDLE_ATTEMPT, SCRIPT, SCRIPT_MB
+from exportdoctor.core.limits import IDLE_ATTEMPT, script_limits
 from exportdoctor.core.outcome import OutcomeStatus
 from exportdoctor.process.group import die_with_parent, name_exit
 from exportdoctor.process.supervise import Limits, supervise
@@ -36,10 +36,8 @@ class Sighting:
     output: str = ""
 
 
-def verify(
-    script: str, wanted: NameFreeSignature, *, timeout: float = SCRIPT, memory_mb: float = SCRIPT_MB
-) -> Sighting:
-    """Run `script` by `python -I` in a folder of its own and compare what it shows with `wanted`."""
+def verify(script: str, wanted: NameFreeSignature) -> Sighting:
+    """Run `script` by `python -I` in a folder of its own, within its kind's limits, and compare it with `wanted`."""
     with tempfile.TemporaryDirectory(prefix="exportdoctor-") as folder:
         path = Path(folder) / "repro.py"
         path.write_text(script, encoding="utf-8")
@@ -55,7 +53,8 @@ def verify(
                 process_group=0,
                 preexec_fn=die_with_parent,
             )
-        killed = supervise(process, Limits(wall=timeout, idle=IDLE_ATTEMPT, memory_mb=memory_mb))
+        seconds, memory_mb = script_limits(wanted.kind)
+        killed = supervise(process, Limits(wall=seconds, idle=IDLE_ATTEMPT, memory_mb=memory_mb))
         status = killed.status if killed else None
         return _compare(wanted, process.returncode, status, errors.read_text(errors="replace"))
 

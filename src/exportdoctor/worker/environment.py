@@ -1,4 +1,4 @@
-"""What the answers rest on: versions of the packages involved and the content of the source files."""
+"""What outcomes depend on: versions of the packages involved, the content of source files, free memory."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ import platform
 import sys
 from functools import cache
 
+import psutil
 import torch
 
 from exportdoctor.core.failure.frames import is_local_file
 from exportdoctor.core.file_hash import file_sha256
 from exportdoctor.core.package_versions import installed_versions
 
+_first_digest = cache(file_sha256)  # of what was loaded: a later edit changes no outcome of this process
 _REPORTED = ("torch", "transformers", "onnx", "onnxscript", "onnxruntime", "onnxruntime-gpu", "onnx-diagnostic",
              "numpy", "sympy", "exportdoctor")  # fmt: skip
 
@@ -29,7 +31,7 @@ def versions() -> dict[str, str]:
 
 
 def sources(model: torch.nn.Module) -> dict[str, str]:
-    """SHA-256 of each loaded source file that the answers may depend on.
+    """SHA-256 of each loaded source file that outcomes may depend on.
 
     These are the user's own files, and every loaded file of the packages that define the model's classes. Other
     installed packages count by their version.
@@ -41,18 +43,10 @@ def sources(model: torch.nn.Module) -> dict[str, str]:
         if not path or not path.endswith(".py") or not os.path.isfile(path):
             continue
         if name.partition(".")[0] in packages or is_local_file(path):
-            digests[path] = file_digest(path)
+            digests[path] = _first_digest(path)
     return digests
 
 
-@cache
-def file_digest(path: str) -> str:
-    """SHA-256 of a file's content at the first call, in hexadecimal."""
-    return file_sha256(path)
-
-
-def available_bytes() -> int:
-    """Memory that can be had without swapping."""
-    import psutil
-
-    return int(psutil.virtual_memory().available)
+def fits_in_memory(parameters: int) -> bool:
+    """Whether so many parameters in float32 take at most half of the memory that is free without swapping."""
+    return parameters * 4 <= psutil.virtual_memory().available // 2

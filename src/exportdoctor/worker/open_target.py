@@ -1,4 +1,4 @@
-"""From a reference to a captured part: import, build, warm up, capture, and say what the answers rest on."""
+"""The target of a worker: import it, build it, warm up, capture its parts, and name what the outcomes depend on."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from exportdoctor.worker.describe.describe_failure import describe_failure, stat
 class OpenTarget:
     """The target of this worker and its parts. `given` is a plan whose module is in memory already.
 
-    `twin` is the small model of the same kind, built when one of its parts is first asked for.
+    `small_model` has the same architecture; it is built when one of its parts is first captured.
     """
 
     given: Plan | None = None
@@ -41,8 +41,8 @@ class OpenTarget:
     built: Built | None = None
     parts: dict[str, PartCapture] = field(default_factory=dict)
     shim_files: tuple[str, ...] = ()
-    twin: Built | None = None
-    _made: dict[str, BuiltPart] = field(default_factory=dict)
+    small_model: Built | None = None
+    _prepared: dict[str, BuiltPart] = field(default_factory=dict)
 
     def open(self, command: Open) -> Opened:
         """Build the target. Raises UsageError and TargetError."""
@@ -70,21 +70,21 @@ class OpenTarget:
         )
 
     def prepare(self, command: Prepare) -> Prepared:
-        """Make a part's inputs; nothing of it runs. Raises what making them raises."""
+        """Make a part's inputs; nothing of the part runs. Raises whatever making them raises."""
         assert self.built is not None
-        entry = self._made[command.part] = self.built.part(command.part)
-        self.parts[command.part] = alone = capture_root_only(entry)
-        return Prepared(part=command.part, prefix=entry.prefix, question=alone.questions[entry.prefix][0].full)
+        entry = self._prepared[command.part] = self.built.part(command.part)
+        self.parts[command.part] = root = capture_root_only(entry)
+        return Prepared(part=command.part, prefix=entry.prefix, question=root.questions[entry.prefix][0].full)
 
     def capture(self, command: Capture) -> Captured:
         """Capture a part. Raises TargetError where its eager forward fails."""
         assert self.built is not None
         started = time.perf_counter()
-        begun = self.parts.get(command.part)
+        before = self.parts.get(command.part)
         if command.part.endswith(SMALL_MODEL):
             part = self._capture_small_model(command.part.removesuffix(SMALL_MODEL))
-        elif begun is not None and begun.at_one_size is not None and not command.at_one_size:
-            part = complete_capture(begun, exporter=command.exporter)
+        elif before is not None and before.at_one_size is not None and not command.at_one_size:
+            part = complete_capture(before, exporter=command.exporter)
         else:
             part = self._capture(self.built, command)
         self.parts[command.part] = part
@@ -94,14 +94,14 @@ class OpenTarget:
     def _capture(self, built: Built, command: Capture) -> PartCapture:
         entry: BuiltPart | None = None
         try:
-            entry = self._made.pop(command.part, None) or built.part(command.part)
+            entry = self._prepared.pop(command.part, None) or built.part(command.part)
             return capture_part(entry, exporter=command.exporter, at_one_size=command.at_one_size)
         except ExportdoctorError:
             raise
         except Exception as error:
-            again = self._with_values(error)
-            if again is not None:
-                part = self._capture(again, command)
+            rebuilt = self._rebuild_with_values(error)
+            if rebuilt is not None:
+                part = self._capture(rebuilt, command)
                 part.notes.append(
                     f"{command.part}: the forward needs real values ({type(error).__name__} with fake weights), "
                     "so it runs with random weights"
@@ -113,21 +113,20 @@ class OpenTarget:
         """The root alone; its submodules are never attempted. Raises TargetError where the small model does not run."""
         assert self.plan is not None
         try:
-            if self.twin is None:
-                self.twin = build(plan_small_model(self.plan))
-            entry = self.twin.part(name)
+            if self.small_model is None:
+                self.small_model = build(plan_small_model(self.plan))
+            entry = self.small_model.part(name)
             run_once(entry.module, (entry.args, entry.kwargs))
         except Exception as error:
-            said = f"{type(error).__name__}: {_first_line(error)}"
-            raise TargetError(f"There is no small model: {said}") from error
+            raise TargetError(f"There is no small model: {type(error).__name__}: {_first_line(error)}") from error
         return capture_root_only(entry)
 
-    def _with_values(self, error: Exception) -> Built | None:
-        """The same target with random weights, where fake ones were what the forward stumbled over and they fit."""
+    def _rebuild_with_values(self, error: Exception) -> Built | None:
+        """The same target with random weights, where the forward failed because of fake ones and memory suffices."""
         plan, built = self.plan, self.built
         if plan is None or built is None or built.weights != "fake" or not _wants_values(error):
             return None
-        if built.parameters * 4 > environment.available_bytes() // 2:
+        if not environment.fits_in_memory(built.parameters):
             return None
         if not isinstance(plan.ref, str) or self.given is not None:
             return None
@@ -173,14 +172,14 @@ def _first_line(error: Exception) -> str:
     return first_line(error, 300) or "(no message)"
 
 
-def _isolation(asked: str) -> str:
-    """Whether attempts may be forks: not where there are none, nor beside a CUDA context, which survives none."""
-    if asked != "auto":
-        return asked
+def _isolation(wanted: str) -> str:
+    """Whether attempts may be forks: not without os.fork, nor beside a CUDA context, which survives none."""
+    if wanted != "auto":
+        return wanted
     return "fork" if hasattr(os, "fork") and not torch.cuda.is_initialized() else "process"
 
 
 def _warm_up() -> None:
-    """A throwaway export: torch imports its tracer on first use, half a second that no child should pay."""
+    """A throwaway export: torch imports its tracer on first use, which would cost each child half a second."""
     module = torch.nn.Linear(2, 2)
     torch.export.export(module, (torch.zeros(3, 2),), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},), strict=False)

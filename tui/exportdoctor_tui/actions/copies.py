@@ -29,12 +29,12 @@ def _copies(selection: Selection) -> Iterator[tuple[str, str]]:
         yield "The exception", f"{finding.exception.type}: {finding.exception.message}"
         yield "file:line of the culprit", wording.place(finding)
         yield "The repro script", _script(selection)
-    yield "The command that exports the part, cured", make_it(selection)
-    yield "The cure as Python", wording.prescription_code(selection.part.record)
+    yield "The command that exports the part with shims", make_it(selection)
+    yield "The shims as Python code", wording.prescription_code(selection.part.record)
     yield "The submodule's name", selection.row.fqns[0]
     if view.started is not None:
         yield "The command that made this run", " ".join(map(shlex.quote, ("exportdoctor", *view.started.command[1:])))
-    yield "The command that tells this run again", f"exportdoctor report {shlex.quote(view.run)} --format md"
+    yield "The command that prints this report", f"exportdoctor report {shlex.quote(view.run)} --format md"
 
 
 def _script(selection: Selection) -> str:

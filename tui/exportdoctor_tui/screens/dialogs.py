@@ -33,7 +33,7 @@ class Menu(ModalScreen[int | None]):
     def compose(self) -> ComposeResult:
         options = OptionList(*(Option(Content(line(choice))) for choice in self._choices), id="choices", markup=False)
         options.border_title = Content(line(self._title))
-        options.border_subtitle = Content("enter: this one · esc: back")
+        options.border_subtitle = Content("enter: choose · esc: back")
         yield options
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
@@ -63,7 +63,7 @@ def help_text(tables: tuple[str, ...]) -> Content:
         Content.assemble(
             ("✓ passes  ", "$text-success"), ("✗ fails  ", "$text-error"), ("◐ cured  ", "$text-warning"),
             ("☠ crashed  ", "$text-secondary"), ("⧗ timed out  ", "$text-warning"),
-            ("○ never called  · not asked yet", "$foreground 60%"),
+            ("○ never called  · not tried", "$foreground 60%"),
         )
     ]  # fmt: skip
     for table in tables:

@@ -70,7 +70,7 @@ class Picker(ModalScreen[tuple[str, ...] | None]):
         with Vertical(id="pick") as box:
             box.border_title = Content(line(self._title))
             mark = "space: mark · " if self._many else ""
-            box.border_subtitle = Content(f"type: filter · {mark}enter: take · esc: back")
+            box.border_subtitle = Content(f"type: filter · {mark}enter: choose · esc: back")
             yield FilterInput(placeholder="part of a name", id="typed")
             yield OptionList(id="offered", markup=False)
             yield Static(Content.styled("looking for more …", "$foreground 60%"), id="awaited", markup=False)

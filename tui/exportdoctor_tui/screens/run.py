@@ -136,7 +136,7 @@ class RunScreen(Screen[None]):
     def palette(self) -> Iterator[SystemCommand]:
         """What can be started, and every finding, for the command palette."""
         for command in self.commands():
-            yield SystemCommand(line(command.title), "Do", partial(self.start, command))
+            yield SystemCommand(line(command.title), "Action", partial(self.start, command))
         for finding in self.view.findings.values():
             title = line(f"{finding.id}  {culprit_line(finding)}")
             yield SystemCommand(title, "Go to this finding", partial(self.go_to, finding.id))

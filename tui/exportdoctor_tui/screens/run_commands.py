@@ -34,10 +34,10 @@ class RunCommands:
     def choose(self, commands: tuple[CommandLine, ...], view: RunView, selection: Selection | None) -> None:
         """Let the user choose one of `commands`, and start it."""
         if not commands:
-            self._screen.notify("Nothing can be done here yet", markup=False)
+            self._screen.notify("No actions are available yet", markup=False)
             return
         self._screen.app.push_screen(
-            Menu("Do", tuple(command.title for command in commands)),
+            Menu("Actions", tuple(command.title for command in commands)),
             lambda number: self.start(commands[number], view, selection) if number is not None else None,
         )
 
@@ -99,13 +99,13 @@ class RunCommands:
         if job is not None and job.state == "running":
             job.cancel()
         else:
-            self._screen.notify("Nothing that was started here is running", markup=False)
+            self._screen.notify("No command is running", markup=False)
 
     def show_output(self) -> None:
         """Show what the job printed."""
         job = doctor_of(self._screen).job
         if job is None:
-            self._screen.notify("Nothing was started here yet", markup=False)
+            self._screen.notify("No command was started yet", markup=False)
             return
         self._screen.app.push_screen(Page(line(job.title), output_text(job.output())))
 

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 _FIRST_COMMAND = "exportdoctor scan Qwen2.5-VL-3B"
 _NONE = Content.assemble(
-    ("There is no run yet.\n\n", "bold"),
-    "Make one in another terminal:\n\n    ", (_FIRST_COMMAND, "bold $text-accent"),
+    ("There are no runs yet.\n\n", "bold"),
+    "Start one in another terminal:\n\n    ", (_FIRST_COMMAND, "bold $text-accent"),
     ("\n\nc copies the command · it appears here by itself", "$foreground 60%"),
 )  # fmt: skip
 _HEADING = tuple(map(Content, ("when", "target", "state", "found", "time", "parts", "run")))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from exportdoctor.core.exporters import Exporter
-from exportdoctor.core.limits import CANDIDATE, CANDIDATE_MB
+from exportdoctor.core.limits import CANDIDATE_MB, CANDIDATE_SECONDS
 from exportdoctor.core.outcome import Outcome
 from exportdoctor.core.probe import Probe
 from exportdoctor.core.protocol.reply import Refused, Reply
@@ -28,7 +28,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
 
     id: str
     source: str
-    timeout: float = CANDIDATE
+    timeout: float = CANDIDATE_SECONDS
     memory_mb: float = CANDIDATE_MB
     eager: bool = False
 

@@ -57,8 +57,9 @@ class CuringSet:
 def is_later_failure(before: Outcome, after: Outcome, *, exporter: str) -> bool:
     """Whether the second failure comes later in the forward.
 
-    A later line of the same function says so; else that more submodules had been entered, or as many and more nodes
-    traced, for a shim may also move work out of the graph. Without a graph, a line of a forward must have failed.
+    It does if it is at a later line of the same function; else if more submodules had been entered, or as many and more
+    nodes traced, since a shim may also move work out of the graph. Without a graph, a line of a forward must have
+    failed.
     """
     if kind_of(after, exporter=exporter).is_found_after_tracing:
         return True

@@ -87,7 +87,7 @@ def _try_on_part(
 
 
 def _are_specialised(shims: tuple[str, ...], files: tuple[str, ...], captured: Captured) -> bool:
-    """Whether the set says of itself that other sizes or values may be refused."""
+    """Whether the exported program may refuse other sizes or values, by the shims' own description."""
     found = (find(name, files=files, axes=captured.axes) for name in shims)
     return max(SOUNDNESS.index(shim.soundness) for shim in found) == SOUNDNESS.index("specialised")
 

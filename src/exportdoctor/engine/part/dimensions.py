@@ -1,7 +1,7 @@
-"""Which of the dynamic dimensions must be dynamic for a failure: the questions, and what their answers say.
+"""Finds which of the dynamic dimensions must be dynamic for a failure to show.
 
-A search is a generator that yields probes and receives outcomes. One that torch answers with another failure is
-neither here nor there.
+The search is a generator that yields probes and is sent outcomes. A probe that fails in another way counts as neither
+reproducing the failure nor passing.
 """
 
 from __future__ import annotations

@@ -257,7 +257,7 @@ class Pool:
                 if running.early:  # no other worker knows its part
                     running.future.set_exception(WorkerLost("The worker ended"))
                 elif not self._requeue(running):
-                    running.future.set_result(running.on_finished(self._crashed(running, end)))
+                    running.future.set_result(running.on_finished(self._crash_outcome(running, end)))
             worker.running.clear()
             self._dispatch()
 
@@ -270,7 +270,7 @@ class Pool:
         self._waiting.appendleft(running)
         return True
 
-    def _crashed(self, running: RunningProbe, end: str) -> Outcome:
+    def _crash_outcome(self, running: RunningProbe, end: str) -> Outcome:
         logs, probe = self.opening.logs, running.probe
         return Outcome(
             probe=probe.id,

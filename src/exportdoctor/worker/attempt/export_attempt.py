@@ -8,6 +8,7 @@ import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -15,7 +16,7 @@ import torch
 
 from exportdoctor.core.exporters import EXPORTERS
 from exportdoctor.core.failure.messages import first_line
-from exportdoctor.core.outcome import Agreement, Failure, Frame, Outcome, OutcomeStatus, SymbolOrigin
+from exportdoctor.core.outcome import Agreement, Failure, Outcome, OutcomeStatus
 from exportdoctor.core.probe import Probe
 from exportdoctor.shims import ExportCall, NotApplicable, ShimTrouble
 from exportdoctor.torch_internals.dynamo_frames import keep_interpreter_frames
@@ -27,7 +28,6 @@ from exportdoctor.worker.attempt.torchscript import export_torchscript
 from exportdoctor.worker.capture.attribute_reads import watch_reads
 from exportdoctor.worker.capture.dim_names import all_dynamic, declared_dims, select_dims
 from exportdoctor.worker.capture.dynamic_dims import dynamic_shapes_of, spell_out_kwargs
-from exportdoctor.worker.capture.forward_hooks import Call
 from exportdoctor.worker.capture.session import PartCapture
 from exportdoctor.worker.describe.describe_failure import cause_chain, describe_failure
 from exportdoctor.worker.describe.guard_origin import GuardLog, record_guards
@@ -65,7 +65,7 @@ def attempt(part: PartCapture, probe: Probe, *, shim_files: Sequence[str] = ()) 
 
     `shim_files` are the user's own, among which the probe's shims are looked up.
     """
-    return _attempt(part, probe, shim_files=shim_files, saving=nullcontext)
+    return _Attempt(part=part, probe=probe, shim_files=shim_files).run()
 
 
 def attempt_fast(part: PartCapture, probe: Probe, *, shim_files: Sequence[str] = ()) -> Outcome | None:
@@ -73,94 +73,124 @@ def attempt_fast(part: PartCapture, probe: Probe, *, shim_files: Sequence[str] =
     if not EXPORTERS[probe.exporter].has_fast_path:
         return attempt(part, probe, shim_files=shim_files)
     fast = FastExport()
-    outcome = _attempt(part, probe, shim_files=shim_files, saving=fast.within)
+    outcome = _Attempt(part=part, probe=probe, shim_files=shim_files, around_export=fast.within).run()
     return None if fast.may_differ(outcome) else outcome
 
 
-def _attempt(part: PartCapture, probe: Probe, *, shim_files: Sequence[str], saving: ExportContext) -> Outcome:
-    module = part.module_at(probe.fqn)
-    call = part.calls_of(probe.fqn)[probe.call]
-    started = time.perf_counter()
+@dataclass(kw_only=True)
+class _Attempt:
+    """A probe while it runs, and what is recorded of it: attribute reads, children kept, symbols and guards."""
+
+    part: PartCapture
+    probe: Probe
+    shim_files: Sequence[str]
+    around_export: ExportContext = nullcontext
+    started: float = field(default_factory=time.perf_counter)
     reads: set[tuple[str, str]] | None = None
-    origins = SymbolOrigins()
-    guards = GuardLog()
     kept: tuple[str, ...] = ()
-    numbers: tuple[Agreement, ...] = ()
-    status: OutcomeStatus
-    stages: dict[str, str] = {"export": "pass"}
-    try:
+    origins: SymbolOrigins = field(default_factory=SymbolOrigins)
+    guards: GuardLog = field(default_factory=GuardLog)
+
+    def __post_init__(self) -> None:
+        self.module = self.part.module_at(self.probe.fqn)
+        self.call = self.part.calls_of(self.probe.fqn)[self.probe.call]
+
+    def run(self) -> Outcome:
+        """Export, and go as far as the probe asks."""
+        stages: dict[str, str] = {"export": "pass"}
+        try:
+            later, numbers = self._export()
+        except StageFailed as error:
+            _log(error.__cause__ or error, "")
+            stages |= {**dict.fromkeys(error.passed, "pass"), error.stage: "fail"}
+            return self._outcome(OutcomeStatus.FAILED, failure=error.failure, numbers=error.numbers, stages=stages)
+        except (NotApplicable, ShimTrouble) as error:
+            self.reads, self.kept = None, ()
+            refused = isinstance(error, NotApplicable)
+            status = OutcomeStatus.NOT_APPLICABLE if refused else OutcomeStatus.SHIM_TROUBLE
+            return self._outcome(status, note=str(error))
+        except (Exception, SystemExit, GeneratorExit) as error:
+            return self._failure_outcome(error)
+        stages |= later
+        if numbers:
+            stages["numbers"] = "pass" if all(row.holds for row in numbers) else "fail"
+        status = OutcomeStatus.FAILED if "fail" in stages.values() else OutcomeStatus.PASSED
+        return self._outcome(status, stages=stages, numbers=numbers)
+
+    def _export(self) -> tuple[dict[str, str], tuple[Agreement, ...]]:
+        """The later stages that passed, and how the program's numbers agree with eager's."""
+        part, probe, module, call = self.part, self.probe, self.module, self.call
         with (
             part.prepare(),
-            watch_reads(module, probe.watch) as reads,
-            record_symbol_origins() as origins,
-            record_guards() as guards,
-            _opaque_children(part, probe, call) as kept,
-            _spelled_out(part, probe, module, call),
+            watch_reads(module, probe.watch) as self.reads,
+            record_symbol_origins() as self.origins,
+            record_guards() as self.guards,
+            self._opaque_children() as self.kept,
+            self._spelled_out_kwargs(),
         ):
             shapes = shapes_for(part, probe, module)
             if probe.shims or probe.to == "run":
-                given = _export_call(part, probe, call, shapes)
-                numbers = shimmed_export(given, probe, files=shim_files, axes=part.built.axes, saving=saving)
-            else:
-                with saving():
-                    program = _FUNCTIONS[probe.exporter](module, call.args, call.kwargs, shapes)
-                if probe.to in _LATER and EXPORTERS[probe.exporter].makes_program:
-                    stages |= run_later_stages(program, module, call, to=probe.to, prefix=probe.fqn)
-    except StageFailed as error:
-        stages |= {**dict.fromkeys(error.passed, "pass"), error.stage: "fail"}
-        _log(error.__cause__ or error, "")
-        facts = {"failure": error.failure, "numbers": error.numbers, "stages": stages}
-        return _outcome(probe, OutcomeStatus.FAILED, started, reads=reads, kept=kept, **facts)
-    except (NotApplicable, ShimTrouble) as error:
-        status = OutcomeStatus.NOT_APPLICABLE if isinstance(error, NotApplicable) else OutcomeStatus.SHIM_TROUBLE
-        return _outcome(probe, status, started, reads=None, kept=(), note=str(error))
-    except (Exception, SystemExit, GeneratorExit) as error:
+                given, axes = self._export_call(shapes), part.built.axes
+                return {}, shimmed_export(given, probe, files=self.shim_files, axes=axes, saving=self.around_export)
+            with self.around_export():
+                program = _FUNCTIONS[probe.exporter](module, call.args, call.kwargs, shapes)
+            if probe.to in _LATER and EXPORTERS[probe.exporter].makes_program:
+                return run_later_stages(program, module, call, to=probe.to, prefix=probe.fqn), ()
+            return {}, ()
+
+    def _opaque_children(self) -> AbstractContextManager[tuple[str, ...]]:
+        if not self.probe.opaque:
+            return nullcontext(())
+        return replace_children(self.call.inner, self.call.inner_there, self.part.by_id())
+
+    def _spelled_out_kwargs(self) -> AbstractContextManager[None]:
+        if not self.call.dims and (self.probe.fqn != self.part.prefix or self.probe.dynamic is None):
+            return nullcontext()
+        return spell_out_kwargs(self.module, self.call.args, self.call.kwargs)
+
+    def _export_call(self, shapes: Shapes) -> ExportCall:
+        """The call that shims change. Inputs of other sizes are known for the part's root only."""
+        more = self.part.built.more_inputs if self.probe.fqn == self.part.prefix else ()
+        args, kwargs = self.call.args, self.call.kwargs
+        return ExportCall(module=self.module, args=args, kwargs=kwargs, dynamic_shapes=shapes, more_inputs=tuple(more))
+
+    def _failure_outcome(self, error: BaseException) -> Outcome:
         chain = tuple(cause_chain(error))
-        if probe.opaque and blames_opaque_op(chain):
+        if self.probe.opaque and blames_opaque_op(chain):
             _log(error, "")
-            return _outcome(probe, OutcomeStatus.NOT_APPLICABLE, started, reads=None, kept=kept, note=_note(error))
-        failure = _failure(error, chain, part, probe, origins=origins.of(chain), guard=guards.frame_of_violated(chain))
+            note = f"{type(error).__name__}: {first_line(error, 200)}"
+            return self._outcome(OutcomeStatus.NOT_APPLICABLE, note=note, reads=None)
+        failure = self._describe(error, chain)
         _log(error, partial_graph(chain))
         status = OutcomeStatus.OUT_OF_MEMORY if isinstance(error, MemoryError) else OutcomeStatus.FAILED
-        return _outcome(probe, status, started, failure=failure, stages={"export": "fail"}, reads=reads, kept=kept)
-    if numbers:
-        stages["numbers"] = "pass" if all(row.holds for row in numbers) else "fail"
-    status = OutcomeStatus.FAILED if "fail" in stages.values() else OutcomeStatus.PASSED
-    return _outcome(probe, status, started, stages=stages, reads=reads, kept=kept, numbers=numbers)
+        return self._outcome(status, failure=failure, stages={"export": "fail"})
 
+    def _describe(self, error: BaseException, chain: tuple[BaseException, ...]) -> Failure:
+        """The failure of an error, with what was recorded while it was raised."""
+        origins = self.origins.of(chain)
+        leads, note = slice_trace(chain, origins, exporter=self.probe.exporter)
+        traced, entered = trace_progress(chain)
+        return msgspec.structs.replace(
+            describe_failure(error, stage="export", names=self.part.names),
+            origins=origins,
+            guard=self.guards.frame_of_violated(chain),
+            slice=leads,
+            slice_note=note,
+            traced=traced,
+            entered=entered,
+        )
 
-def _export_call(part: PartCapture, probe: Probe, call: Call, shapes: Shapes) -> ExportCall:
-    """What shims change; other sizes are known of the part's own inputs alone."""
-    more = part.built.more_inputs if probe.fqn == part.prefix else ()
-    return ExportCall(
-        module=part.module_at(probe.fqn),
-        args=call.args,
-        kwargs=call.kwargs,
-        dynamic_shapes=shapes,
-        more_inputs=tuple(more),
-    )
-
-
-def _failure(
-    error: BaseException,
-    chain: tuple[BaseException, ...],
-    part: PartCapture,
-    probe: Probe,
-    *,
-    origins: tuple[SymbolOrigin, ...],
-    guard: Frame | None,
-) -> Failure:
-    """The failure of an error, with what was recorded while it was raised."""
-    failure = describe_failure(error, stage="export", names=part.names)
-    leads, note = slice_trace(chain, origins, exporter=probe.exporter)
-    traced, entered = trace_progress(chain)
-    return msgspec.structs.replace(
-        failure, origins=origins, guard=guard, slice=leads, slice_note=note, traced=traced, entered=entered
-    )
-
-
-def _note(error: BaseException) -> str:
-    return f"{type(error).__name__}: {first_line(error, 200)}"
+    def _outcome(self, status: OutcomeStatus, **facts: Any) -> Outcome:
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        reads = None if self.reads is None else tuple(sorted(self.reads))
+        return Outcome(
+            probe=self.probe.id,
+            status=status,
+            seconds=round(time.perf_counter() - self.started, 4),
+            peak_rss_mb=round(peak, 1),
+            kept_children=self.kept,
+            **{"reads": reads, **facts},
+        )
 
 
 def _log(error: BaseException, graph: str) -> None:
@@ -173,43 +203,8 @@ def _log(error: BaseException, graph: str) -> None:
 def shapes_for(part: PartCapture, probe: Probe, module: torch.nn.Module) -> Shapes:
     """The target's own dynamic shapes for the root; for a submodule those that differ between two captures."""
     call = part.calls_of(probe.fqn)[probe.call]
-    if probe.fqn != part.prefix:
-        return dynamic_shapes_of(module, call.args, call.kwargs, select_dims(call, all_dynamic(call), probe.dynamic))
-    if probe.dynamic is None:
+    root = probe.fqn == part.prefix
+    if root and probe.dynamic is None:
         return part.dynamic_shapes
-    return dynamic_shapes_of(
-        module, call.args, call.kwargs, select_dims(call, declared_dims(part.built), probe.dynamic)
-    )
-
-
-def _spelled_out(part: PartCapture, probe: Probe, module: torch.nn.Module, call: Call) -> AbstractContextManager[None]:
-    if not call.dims and (probe.fqn != part.prefix or probe.dynamic is None):
-        return nullcontext()
-    return spell_out_kwargs(module, call.args, call.kwargs)
-
-
-def _opaque_children(part: PartCapture, probe: Probe, call: Call) -> AbstractContextManager[tuple[str, ...]]:
-    if not probe.opaque:
-        return nullcontext(())
-    return replace_children(call.inner, call.inner_there, part.by_id())
-
-
-def _outcome(
-    probe: Probe,
-    status: OutcomeStatus,
-    started: float,
-    *,
-    reads: set[tuple[str, str]] | None,
-    kept: tuple[str, ...],
-    **facts: Any,
-) -> Outcome:
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    return Outcome(
-        probe=probe.id,
-        status=status,
-        seconds=round(time.perf_counter() - started, 4),
-        peak_rss_mb=round(peak, 1),
-        reads=None if reads is None else tuple(sorted(reads)),
-        kept_children=kept,
-        **facts,
-    )
+    dims = declared_dims(part.built) if root else all_dynamic(call)
+    return dynamic_shapes_of(module, call.args, call.kwargs, select_dims(call, dims, probe.dynamic))

@@ -1,4 +1,4 @@
-"""The process behind `exportdoctor export`: one order on stdin, what it is at and the result on what was stdout."""
+"""The process behind `exportdoctor export`: one request on stdin, progress and the result on what was stdout."""
 
 from __future__ import annotations
 
@@ -50,31 +50,31 @@ class PartPiece:
     shims: tuple[Shim, ...] = ()
 
 
-def export_target(order: ExportRequest, doing: Progress) -> ExportResult:
-    """Make the files of an order and prove them. Raises UsageError, TargetError, ShimTrouble, OSError."""
-    plan = resolve(_choose_device(order))
+def export_target(request: ExportRequest, doing: Progress) -> ExportResult:
+    """Make the files of a request and verify them. Raises UsageError, TargetError, ShimTrouble, OSError."""
+    plan = resolve(_choose_device(request))
     doing(f"building {plan.title}")
     reference = reference_for(plan)
     built = build(plan)
     if reference is not None:
         reference.share_with(built)
-    if order.to == "onnx":
+    if request.to == "onnx":
         providers(built.device)
-    part = _part(order, plan, built)
-    pieces = _pieces(order, built, part)
+    part = _part(request, plan, built)
+    pieces = _pieces(request, built, part)
     sets = [input_sets(piece.part, plan) for piece in pieces]
-    found = [_export_piece(order, built, piece, some, doing) for piece, some in zip(pieces, sets, strict=True)]
-    if order.cache and all(made.trouble is None for made in found):
-        doing(f"generating {order.tokens} tokens")
+    found = [_export_piece(request, built, piece, some, doing) for piece, some in zip(pieces, sets, strict=True)]
+    if request.cache and all(made.trouble is None for made in found):
+        doing(f"generating {request.tokens} tokens")
         parts, steps = [piece.part for piece in pieces], [_step(made) for made in found]
-        found[-1].numbers.append(compare_generation(parts, steps, order.tokens))
-    return _result(order, built, found, pieces, _precision(reference, part, sets[0], found))
+        found[-1].numbers.append(compare_generation(parts, steps, request.tokens))
+    return _result(request, built, found, pieces, _precision(reference, part, sets[0], found))
 
 
-def _choose_device(order: ExportRequest) -> TargetRef:
+def _choose_device(request: ExportRequest) -> TargetRef:
     """The target; with `--device auto` on the device that ONNX Runtime can run on, too."""
-    target, device = order.target, order.target.options.device
-    if order.to != "onnx" or device != "auto" or can_run_on("cuda"):
+    target, device = request.target, request.target.options.device
+    if request.to != "onnx" or device != "auto" or can_run_on("cuda"):
         return target
     return msgspec.structs.replace(target, options=msgspec.structs.replace(target.options, device="cpu"))
 
@@ -85,16 +85,16 @@ def _step(made: PartExport) -> Step:
     return lambda kwargs: run(*made.convert(((), kwargs)))
 
 
-def _part(order: ExportRequest, plan: Plan, built: Built) -> BuiltPart:
-    part = built.part(order.part)
-    return with_image_input(part, plan) if order.image_input else part
+def _part(request: ExportRequest, plan: Plan, built: Built) -> BuiltPart:
+    part = built.part(request.part)
+    return with_image_input(part, plan) if request.image_input else part
 
 
-def _pieces(order: ExportRequest, built: Built, part: BuiltPart) -> list[PartPiece]:
-    shims = order_shims([find(name, files=order.shim_files, axes=part.axes) for name in order.shims])
-    if order.image_input:  # they would hand in what is made inside of the graph
+def _pieces(request: ExportRequest, built: Built, part: BuiltPart) -> list[PartPiece]:
+    shims = order_shims([find(name, files=request.shim_files, axes=part.axes) for name in request.shims])
+    if request.image_input:  # they would hand in what is made inside of the graph
         shims = tuple(shim for shim in shims if shim.soundness != "signature")
-    if not order.cache:
+    if not request.cache:
         return [PartPiece(part=part, shims=shims)]
     prefill, decode_ = prefill_decode_pair(part, built)
     return [
@@ -104,17 +104,17 @@ def _pieces(order: ExportRequest, built: Built, part: BuiltPart) -> list[PartPie
 
 
 def _export_piece(
-    order: ExportRequest, built: Built, piece: PartPiece, sets: tuple[InputSet, ...], doing: Progress
+    request: ExportRequest, built: Built, piece: PartPiece, sets: tuple[InputSet, ...], doing: Progress
 ) -> PartExport:
     job = PartJob(
-        order=order,
+        request=request,
         part=piece.part,
         shims=piece.shims,
         sets=sets,
-        stem=f"{order.stem}{piece.suffix}",
+        stem=f"{request.stem}{piece.suffix}",
         doing=doing,
         device=built.device,
-        find_losses=built.dtype in LOW and not order.cache,
+        find_losses=built.dtype in LOW and not request.cache,
     )
     try:
         return export_part_files(job)
@@ -131,7 +131,7 @@ def _precision(
 
 
 def _result(
-    order: ExportRequest, built: Built, found: list[PartExport], pieces: list[PartPiece], precision: Precision | None
+    request: ExportRequest, built: Built, found: list[PartExport], pieces: list[PartPiece], precision: Precision | None
 ) -> ExportResult:
     numbers = tuple(row for made in found for row in made.numbers)
     trouble = next((made.trouble for made in found if made.trouble is not None), None)
@@ -154,7 +154,7 @@ def _result(
         dtype=built.dtype,
         parameters=built.parameters,
         opset=next((made.opset for made in found if made.opset), 0),
-        ran_in="torch" if order.to == "pt2" else "ONNX Runtime",
+        ran_in="torch" if request.to == "pt2" else "ONNX Runtime",
     )
 
 
@@ -174,10 +174,10 @@ def _takes_or_gives_caches(part: BuiltPart) -> bool:
     return part.prepare is not nullcontext
 
 
-def _answer(order: ExportRequest, tell: Callable[[ExportReply], None]) -> ExportReply:
+def _answer(request: ExportRequest, tell: Callable[[ExportReply], None]) -> ExportReply:
     """The last reply, whatever goes wrong."""
     try:
-        return export_target(order, lambda what: tell(ExportProgress(what=what)))
+        return export_target(request, lambda what: tell(ExportProgress(what=what)))
     except ShimTrouble as error:
         return Refused(message=error.message, hint=error.hint)
     except ExportdoctorError as error:

@@ -60,7 +60,7 @@ class PartExport:
 class PartJob:
     """What to make of which part, and where. `stem` is the file's name without its suffix."""
 
-    order: ExportRequest
+    request: ExportRequest
     part: BuiltPart
     shims: Sequence[Shim]
     sets: Sequence[InputSet]
@@ -72,7 +72,7 @@ class PartJob:
     @property
     def folder(self) -> Path:
         """Where files are written."""
-        return Path(self.order.folder)
+        return Path(self.request.folder)
 
 
 class StageStopped(Exception):
@@ -91,7 +91,7 @@ def export_part_files(job: PartJob) -> PartExport:
             job.doing(f"exporting {job.part.name}")
             made.convert = call.convert
             program = _export(job, call)
-            if job.order.to == "pt2":
+            if job.request.to == "pt2":
                 _as_program(job, made, program)
             else:
                 _as_onnx(job, made, call, program)
@@ -157,16 +157,16 @@ def modules_of_classes(program: Any) -> tuple[str, ...]:
 
 
 def _as_onnx(job: PartJob, made: PartExport, call: ExportCall, program: Any) -> None:
-    path, order = job.folder / f"{job.stem}.onnx", job.order
+    path, request = job.folder / f"{job.stem}.onnx", job.request
     example = (call.args, call.kwargs)
     reader = copy.copy(program)  # its graph is changed by the translation, what it takes is not
     at = "translate"
     try:
         job.doing("translating into ONNX")
-        translated = translate(program, opset=order.opset)
+        translated = translate(program, opset=request.opset)
         name_values(translated.made, reader, job.part.axes)
         made.opset = int(translated.made.model.opset_imports.get("", 0))
-        made.files.append(save_model(translated.made, path, external_data=order.external_data))
+        made.files.append(save_model(translated.made, path, external_data=request.external_data))
         at = "check"
         check_model(path)
         at = "load"
@@ -179,19 +179,19 @@ def _as_onnx(job: PartJob, made: PartExport, call: ExportCall, program: Any) -> 
     except Exception as error:
         found = _plainer(at, error, path, reader, example, job)
         job.doing(f"{at} fails; looking for the submodule")
-        found = find_smallest_submodule(found, call, prefix=job.part.prefix, opset=order.opset, doing=job.doing)
+        found = find_smallest_submodule(found, call, prefix=job.part.prefix, opset=request.opset, doing=job.doing)
         raise StageStopped(found) from error
     _tell_dropped(made, translated.dropped)
     made.runs["ONNX Runtime"] = lambda args, kwargs: session.run(flat_inputs(reader, args, kwargs))
-    if order.split > 1:
+    if request.split > 1:
         _add_split(job, made, path, reader)
 
 
 def _add_split(job: PartJob, made: PartExport, path: Path, program: Any) -> None:
     """Cut the file, and note the pieces and how they run one after the other and merged again."""
-    count = job.order.split
+    count = job.request.split
     job.doing(f"splitting it into {count} files")
-    found = split_and_merge(path, count, device=job.device, external_data=job.order.external_data)
+    found = split_and_merge(path, count, device=job.device, external_data=job.request.external_data)
     made.files += found.files
     made.runs[f"{len(found.files)} files"] = lambda *inputs: found.run_pieces(flat_inputs(program, *inputs))
     made.runs["merged again"] = lambda *inputs: found.run_merged(flat_inputs(program, *inputs))
@@ -219,10 +219,10 @@ def _compare(job: PartJob, made: PartExport, call: ExportCall) -> None:
             title = one.title if len(made.runs) == 1 else f"{one.title}, {name}"
             made.numbers.append(_row(title, run, call, one))
     wrong = next((place for place, row in enumerate(made.numbers) if not row.holds and not row.trouble), None)
-    if wrong is not None and job.order.to == "onnx":
+    if wrong is not None and job.request.to == "onnx":
         job.doing("looking for the first value that differs")
         one = job.sets[wrong % len(job.sets)]
-        made.trouble = first_difference(call, one, opset=job.order.opset, prefix=job.part.prefix)
+        made.trouble = first_difference(call, one, opset=job.request.opset, prefix=job.part.prefix)
 
 
 def _row(title: str, run: RunProgram, call: ExportCall, one: InputSet) -> Agreement:

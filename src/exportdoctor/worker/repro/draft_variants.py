@@ -69,19 +69,18 @@ def _write_draft(part: PartCapture, probe: Probe, what: str, selection: CodeSele
     dims: dict[str, str] = {}
     dynamic = "" if shapes is None else f", dynamic_shapes={shapes_code(shapes, dims)}"
     ending = [f"{name} = {code}" for name, code in dims.items()]
-    given = f"{instance}, {args}"
-    named = f", {kwargs}" if keywords else ""
-    facts = EXPORTERS[probe.exporter]
-    match facts.makes_program, facts.traces_with_dynamo:
-        case False, _:
-            script.import_module("io")
-            named = f", kwargs={kwargs}" if keywords else ""
-            ending.append(f"torch.onnx.export({given}, io.BytesIO(){named}, dynamo=False)")
-        case _, True:
-            ending.append(f"torch.export.export({given}{named}{dynamic}, strict=True)")
-        case _:
-            default = inspect.signature(torch.export.export).parameters["strict"].default
-            ending.append(f"torch.export.export({given}{named}{dynamic}{', strict=False' if default else ''})")
+    exporter = EXPORTERS[probe.exporter]
+    for name in exporter.imports:
+        script.import_module(name)
+    strict_by_default = inspect.signature(torch.export.export).parameters["strict"].default
+    export_call = exporter.script.format(
+        inputs=f"{instance}, {args}",
+        kwargs=f", {kwargs}" if keywords else "",
+        kwargs_argument=f", kwargs={kwargs}" if keywords else "",
+        shapes=dynamic,
+        non_strict=", strict=False" if strict_by_default else "",
+    )
+    ending.append(export_call)
     return ScriptDraft(what=what, source=script.render(ending), notes=tuple(dict.fromkeys(script.notes)))
 
 
