@@ -24,6 +24,8 @@ from typing import Any
 
 import torch
 
+from exportdoctor.core.failure.messages import first_line
+
 ROOT = Path(__file__).parents[1]
 FIXTURES = ROOT / "fixtures"
 PAGE = ROOT / "docs" / "comparison.md"
@@ -192,7 +194,7 @@ def _minifier(module: Any, args: Any, kwargs: Any, shapes: Any) -> tuple[str, st
 
 
 def _line_of(error: BaseException) -> str:
-    first = (str(error).strip().splitlines() or [""])[0]
+    first = first_line(error)
     return f"{type(error).__name__}: {first[:160]}".rstrip(": ")
 
 

@@ -7,6 +7,7 @@ import hashlib
 import msgspec
 
 from exportdoctor.core.exporters import Exporter
+from exportdoctor.core.limits import SHORTEST_ATTEMPT
 from exportdoctor.core.scan_options import ScanOptions
 
 
@@ -25,7 +26,7 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True):
     to: str = "export"
     shims: tuple[str, ...] = ()
     watch: tuple[tuple[str, str], ...] = ()
-    timeout: float = 60.0
+    timeout: float = SHORTEST_ATTEMPT
     memory_mb: float | None = None
     dynamic: tuple[str, ...] | None = None
     opaque: bool = False

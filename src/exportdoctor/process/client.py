@@ -9,8 +9,7 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import IO, Any
+from typing import IO, Any, Self
 
 import psutil
 
@@ -22,10 +21,24 @@ from exportdoctor.process.group import kill_group
 _ROOT = str(Path(__file__).resolve().parents[2])
 
 
-class LineClient:
+class Closing:
+    """A context manager that closes itself at the end."""
+
+    def close(self) -> None:
+        """End what this stands for; calling it again does no harm."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class LineClient(Closing):
     """A worker process, and the two streams to speak with it: one JSON object a line.
 
-    A context manager that ends the process. A request to a dead process is dropped: its replies end, too.
+    A request to a dead process is dropped: its replies end, too.
     """
 
     def __init__(
@@ -90,14 +103,6 @@ class LineClient:
         self.wait()
         with contextlib.suppress(OSError):
             self._replies.close()
-
-    def __enter__(self) -> LineClient:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def spawn(module: str, *, log: Path | None, environment: Mapping[str, str] | None = None) -> LineClient:

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import queue
 import threading
+from concurrent.futures import Future
 from pathlib import Path
-from types import TracebackType
 
 from exportdoctor.core.errors import WorkerLost
 from exportdoctor.core.limits import CANDIDATE_MB, CANDIDATE_SECONDS
 from exportdoctor.core.outcome import Outcome
 from exportdoctor.core.protocol.repro import Candidate
-from exportdoctor.process.client import spawn
+from exportdoctor.process.client import Closing, spawn
 
 # the candidates share the machine with us, and one thread is all that survives a fork
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 
 
-class CandidateRunner:
+class CandidateRunner(Closing):
     """A warm process that runs up to `width` candidates beside each other; a context manager that ends it.
 
     `timeout` is in seconds, `memory_mb` in MiB, for each candidate; `log` takes what they print.
@@ -38,7 +37,7 @@ class CandidateRunner:
         self._log = log
         self._client = spawn("worker.repro.candidate_server", log=log, environment=ONE_THREAD)
         self._lock = threading.Lock()
-        self._awaited: dict[str, queue.SimpleQueue[Outcome | None]] = {}
+        self._awaited: dict[str, Future[Outcome]] = {}
         self._lost = False
         threading.Thread(target=self._listen, daemon=True).start()
 
@@ -47,21 +46,16 @@ class CandidateRunner:
 
         Raises WorkerLost where the process itself has ended.
         """
-        reply: queue.SimpleQueue[Outcome | None] = queue.SimpleQueue()
         with self._lock:
             self.asked += 1
             candidate = Candidate(
                 id=str(self.asked), source=source, timeout=self.timeout, memory_mb=self.memory_mb, eager=eager
             )
+            awaited = self._awaited[candidate.id] = Future()
             if self._lost:
-                reply.put(None)
-            else:
-                self._awaited[candidate.id] = reply
-                self._client.send(candidate)
-        outcome = reply.get()
-        if outcome is None:
-            raise WorkerLost("The process that runs candidate scripts has ended", hint=f"Its output: {self._log}")
-        return outcome
+                self._fail_awaited()
+            self._client.send(candidate)
+        return awaited.result()
 
     @property
     def cpu_seconds(self) -> float:
@@ -69,24 +63,21 @@ class CandidateRunner:
         return self._client.cpu_seconds()
 
     def _listen(self) -> None:
-        """Hand each outcome to the thread that waits for it, and None to all that wait when the process ends."""
+        """Hand each outcome to the thread that waits for it."""
         for outcome in self._client.listen(Outcome):
             awaited = self._awaited.pop(outcome.probe, None)
             if awaited is not None:
-                awaited.put(outcome)
+                awaited.set_result(outcome)
         with self._lock:
             self._lost = True
-            while self._awaited:
-                self._awaited.popitem()[1].put(None)
+            self._fail_awaited()
+
+    def _fail_awaited(self) -> None:
+        while self._awaited:
+            _, awaited = self._awaited.popitem()
+            hint = f"Its output: {self._log}" if self._log else ""
+            awaited.set_exception(WorkerLost("The process that runs candidate scripts has ended", hint=hint))
 
     def close(self) -> None:
         """End the process and what it runs; a thread that waits for an outcome gets WorkerLost."""
         self._client.close()
-
-    def __enter__(self) -> CandidateRunner:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

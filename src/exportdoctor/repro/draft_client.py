@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
 
 from exportdoctor.core.errors import UsageError, WorkerLost
 from exportdoctor.core.protocol.reply import Refused
 from exportdoctor.core.protocol.repro import DraftReply, DraftRequest, NoMoreDrafts, ReproducedFailure, ScriptDraft
-from exportdoctor.process.client import spawn
+from exportdoctor.process.client import Closing, spawn
 from exportdoctor.repro.candidate_runner import ONE_THREAD
 
 
-class DraftClient:
+class DraftClient(Closing):
     """A context manager that ends the process. `notes` fill up as drafts are taken."""
 
     def __init__(self, request: DraftRequest, *, log: Path | None = None) -> None:
@@ -53,11 +52,3 @@ class DraftClient:
     def close(self) -> None:
         """End the process; calling it again does no harm."""
         self._client.close()
-
-    def __enter__(self) -> DraftClient:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

@@ -14,6 +14,7 @@ from exportdoctor.core.failure.frames import is_local_file
 from exportdoctor.core.file_hash import file_sha256
 from exportdoctor.core.package_versions import installed_versions
 
+_first_digest = cache(file_sha256)  # of what was loaded: a later edit changes no outcome of this process
 _REPORTED = ("torch", "transformers", "onnx", "onnxscript", "onnxruntime", "onnxruntime-gpu", "onnx-diagnostic",
              "numpy", "sympy", "exportdoctor")  # fmt: skip
 
@@ -42,16 +43,10 @@ def sources(model: torch.nn.Module) -> dict[str, str]:
         if not path or not path.endswith(".py") or not os.path.isfile(path):
             continue
         if name.partition(".")[0] in packages or is_local_file(path):
-            digests[path] = file_digest(path)
+            digests[path] = _first_digest(path)
     return digests
 
 
-@cache
-def file_digest(path: str) -> str:
-    """SHA-256 of a file's content at the first call, in hexadecimal."""
-    return file_sha256(path)
-
-
-def available_bytes() -> int:
-    """Memory that can be had without swapping."""
-    return int(psutil.virtual_memory().available)
+def fits_in_memory(parameters: int) -> bool:
+    """Whether so many parameters in float32 take at most half of the memory that is free without swapping."""
+    return parameters * 4 <= psutil.virtual_memory().available // 2

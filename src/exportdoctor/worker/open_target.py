@@ -126,7 +126,7 @@ class OpenTarget:
         plan, built = self.plan, self.built
         if plan is None or built is None or built.weights != "fake" or not _wants_values(error):
             return None
-        if built.parameters * 4 > environment.available_bytes() // 2:
+        if not environment.fits_in_memory(built.parameters):
             return None
         if not isinstance(plan.ref, str) or self.given is not None:
             return None

@@ -6,10 +6,12 @@ import linecache
 import re
 from pathlib import Path
 
+import msgspec
+
 from exportdoctor.core.failure.frames import is_user_file
 from exportdoctor.core.outcome import ExceptionFact, Failure, Frame, Outcome, OutcomeStatus
 
-_HEADER = re.compile(r"^(?:Current thread|Thread|Stack) .*\(most recent call first\):$")
+_HEADER = re.compile(r"^(?:Current thread|Thread|Stack) .*\(most recent call first\):$", re.MULTILINE)
 _LINE = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)$')
 _MEANING = {
     "SIGSEGV": "Segmentation fault: native code touched memory that is not its own",
@@ -23,31 +25,19 @@ _MEANING = {
 
 def read_stack(log: str | None) -> tuple[Frame, ...]:
     """The last dumped stack in `log`, outermost frame first, cut to what runs inside the export call."""
-    if log is None:
-        return ()
     try:
-        lines = Path(log).read_text(errors="replace").splitlines()
+        text = Path(log).read_text(errors="replace") if log else ""
     except OSError:
         return ()
-    starts = [index for index, line in enumerate(lines) if _HEADER.match(line)]
-    if not starts:
-        return ()
-    frames = []
-    for line in lines[starts[-1] + 1 :]:
-        found = _LINE.match(line)
-        if found is None:
-            break
-        frames.append(_frame(found["file"], int(found["line"]), found["function"]))
-    frames.reverse()
-    inside = next(
-        (i for i, frame in enumerate(frames) if "/torch/export/" in frame.file or "/torch/onnx/" in frame.file), 0
-    )
-    return tuple(frames[inside:])
+    dump = _HEADER.split(text)[1:][-1:]
+    frames = [_frame(*found.groups()) for found in map(_LINE.match, "".join(dump).splitlines()[1:]) if found][::-1]
+    inside = (i for i, frame in enumerate(frames) if "/torch/export/" in frame.file or "/torch/onnx/" in frame.file)
+    return tuple(frames[next(inside, 0) :])
 
 
-def _frame(file: str, line: int, function: str) -> Frame:
-    source = linecache.getline(file, line).strip()
-    return Frame(file=file, line=line, function=function, source=source, user=is_user_file(file))
+def _frame(file: str, line: str, function: str) -> Frame:
+    source = linecache.getline(file, int(line)).strip()
+    return Frame(file=file, line=int(line), function=function, source=source, user=is_user_file(file))
 
 
 def describe_crash(outcome: Outcome, *, status: OutcomeStatus, reason: str) -> Outcome:
@@ -58,13 +48,4 @@ def describe_crash(outcome: Outcome, *, status: OutcomeStatus, reason: str) -> O
         exceptions=(ExceptionFact(type=outcome.signal or status, message=message),),
         frames=read_stack(outcome.log),
     )
-    return Outcome(
-        probe=outcome.probe,
-        status=status,
-        seconds=outcome.seconds,
-        peak_rss_mb=outcome.peak_rss_mb,
-        stages={"export": "fail"},
-        failure=failure,
-        signal=outcome.signal,
-        log=outcome.log,
-    )
+    return msgspec.structs.replace(outcome, status=status, stages={"export": "fail"}, failure=failure)

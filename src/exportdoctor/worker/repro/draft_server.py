@@ -32,11 +32,11 @@ from exportdoctor.worker.standard_streams import take_line_streams, write_line
 _TIMES = 2  # attempts, because a failure may come and go
 
 
-def harvest(command: DraftRequest) -> Iterator[DraftReply]:
-    """The failure seen again, and then drafts of a script, each written when it is asked for."""
-    opening, probe = OpenTarget(), command.probe
-    opening.open(Open(target=command.target, isolation="fork", shim_files=command.shim_files))
-    found = _by_short_cut(opening, command) or _by_capture(opening, probe)
+def _reproduce_and_draft(command: DraftRequest) -> Iterator[DraftReply]:
+    """The reproduced failure, then drafts of a script, each written when it is asked for."""
+    target, probe = OpenTarget(), command.probe
+    target.open(Open(target=command.target, isolation="fork", shim_files=command.shim_files))
+    found = _by_short_cut(target, command) or _by_capture(target, probe)
     if isinstance(found, Refused):
         yield found
         return
@@ -53,14 +53,14 @@ _Seen = tuple[PartCapture, Outcome, Record, int]
 """The part, how the attempt ended, what ran in it, and how many attempts that took."""
 
 
-def _by_short_cut(opening: OpenTarget, command: DraftRequest) -> _Seen | None:
+def _by_short_cut(target: OpenTarget, command: DraftRequest) -> _Seen | None:
     """By a capture of the one call that it is about; None where that does not show the very same failure."""
     probe = command.probe
-    if not command.signature or not can_be_captured_alone(probe) or opening.built is None:
+    if not command.signature or not can_be_captured_alone(probe) or target.built is None:
         return None
     try:
-        part = one_call(opening.built.part(probe.part), probe.fqn)
-    except Exception:  # whatever it is, the whole capture tells it properly
+        part = one_call(target.built.part(probe.part), probe.fqn)
+    except Exception:  # the whole capture reports it properly
         traceback.print_exc()
         return None
     if part is None:
@@ -70,10 +70,10 @@ def _by_short_cut(opening: OpenTarget, command: DraftRequest) -> _Seen | None:
     return (part, outcome, record, 1) if signature is not None and signature.key == command.signature else None
 
 
-def _by_capture(opening: OpenTarget, probe: Probe) -> _Seen | Refused:
+def _by_capture(target: OpenTarget, probe: Probe) -> _Seen | Refused:
     """By a capture of the whole part, and a second attempt where the first passes. Raises TargetError."""
-    opening.capture(Capture(part=probe.part, exporter=probe.exporter))
-    part = opening.parts[probe.part]
+    target.capture(Capture(part=probe.part, exporter=probe.exporter))
+    part = target.parts[probe.part]
     if probe.fqn not in part.distinct or probe.call >= len(part.distinct[probe.fqn]):
         return Refused(message=f"{probe.fqn or 'the root'} is no longer called", hint="Scan again")
     for times in range(1, _TIMES + 1):
@@ -86,7 +86,7 @@ def _by_capture(opening: OpenTarget, probe: Probe) -> _Seen | Refused:
 def _answers(command: DraftRequest) -> Iterator[DraftReply]:
     """The replies, whatever goes wrong."""
     try:
-        yield from harvest(command)
+        yield from _reproduce_and_draft(command)
     except ExportdoctorError as error:
         yield Refused.from_error(error)
     except Exception as error:

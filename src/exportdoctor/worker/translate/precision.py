@@ -48,7 +48,7 @@ def reference_for(plan: Plan) -> Reference | None:
         return None
     options = msgspec.structs.replace(plan.options, dtype="float32")
     built = build(dataclasses.replace(plan, options=options))
-    return Reference(built=built) if built.parameters * 4 < environment.available_bytes() // 2 else None
+    return Reference(built=built) if environment.fits_in_memory(built.parameters) else None
 
 
 def cost_of_dtype(reference: Reference, part: BuiltPart, one: InputSet, losses: tuple[PrecisionLoss, ...]) -> Precision:
