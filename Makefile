@@ -6,18 +6,22 @@ STAMP := $(VENV)/.installed
 # onnx-diagnostic lies beside the environment: with it in sight, every search would try its shims, too
 DIAGNOSTIC := $(VENV)/onnx-diagnostic
 
-.PHONY: scan test quick lint types contracts bench gpu-check clean
+.PHONY: scan test quick night lint types contracts docs bench gpu-check clean
 
 scan: $(STAMP)
 	@# findings are exit code 1: for make they are a result, not an error
 	$(BIN)/exportdoctor scan Qwen2.5-VL-3B $(ARGS) || test $$? -eq 1
 
 test: lint types contracts $(DIAGNOSTIC)/.installed
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not night"
 	PYTHONPATH=$(CURDIR)/$(DIAGNOSTIC) $(BIN)/python -m pytest -k onnx_diagnostic tests/shims/test_providers.py tests/export/test_export.py
 
 quick: $(STAMP)
-	$(BIN)/python -m pytest -n 2 -m "not slow and not browser" -x
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not browser and not night" -x
+
+# longer searches for a violation of what the tests state; hours
+night: $(STAMP)
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m night
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -384,7 +384,7 @@ def test_a_repro_that_was_interrupted_is_kept_and_goes_on_where_it_was(target: P
     process.send_signal(signal.SIGINT)
     _, told = process.communicate()
     assert process.returncode == 130, told
-    assert "best so far" in told
+    assert "smallest script so far" in told
     assert "torch.export.export" in (tmp_path / "first.py").read_text()
 
     assert command_line([*command[3:], "-q", "-o", str(tmp_path / "out.py"), "--bundle", str(bundle)]) == 0

@@ -8,7 +8,6 @@ never does.
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
@@ -23,6 +22,7 @@ from exportdoctor.repro.reduction import slice_by_stack, tidy_script
 from exportdoctor.repro.script import Header, code_lines, with_header
 from exportdoctor.repro.verdict_log import VerdictLog
 from exportdoctor.repro.verify import verify
+from exportdoctor.store.runs import StoredRun
 
 _KEPT = 2
 _EXAMINED = 5
@@ -34,7 +34,7 @@ _BESIDE = 2
 class IncidentalFailure:
     """A script that fails in another way. `culprit` is the line of it that does, `text` the script with its header."""
 
-    kind: FailureKind
+    signature: NameFreeSignature
     exception: str
     message: str
     culprit: str
@@ -44,8 +44,8 @@ class IncidentalFailure:
     def summary(self) -> str:
         """It in one line."""
         at = f" at {self.culprit}" if self.culprit else ""
-        first = first_line(self.message, 120)
-        return f"{self.kind}{at}: {': '.join(filter(None, (self.exception, first)))}, {code_lines(self.source)} lines"
+        what = ": ".join(filter(None, (self.exception, first_line(self.message, 120))))
+        return f"{self.signature.kind}{at}: {what}, {code_lines(self.source)} lines"
 
 
 @dataclass
@@ -92,35 +92,43 @@ def _is_of_export(outcome: Outcome, signature: NameFreeSignature) -> bool:
     return not (at_call and signature.kind is FailureKind.PYTHON_ERROR)
 
 
-@dataclass(frozen=True, kw_only=True)
-class ReproContext:
-    """For their headers. `findings` are the run's: a failure that is one of these is nothing new."""
-
-    finding: Finding
-    findings: Collection[Finding]
-    environment: dict[str, str]
-    made_by: str
-
-
 def find_incidental_failures(
-    judge: CandidateJudge, collector: FailureCollector, context: ReproContext
+    judge: CandidateJudge, collector: FailureCollector, header: Header, finding: Finding, run: StoredRun
 ) -> tuple[IncidentalFailure, ...]:
-    """At most two, the most telling first, each seen to fail so in a fresh process where eager runs."""
+    """At most two, the most telling first, each seen to fail so in a fresh process where eager runs.
+
+    `header` is that of the script of `finding`; what is another finding of `run` is left out.
+    """
     for source in collector.log.kept[-_RERUN:]:
         collector.add(source, judge.runner.run(source, eager=True))
-    found: dict[tuple[str, ...], tuple[IncidentalFailure, NameFreeSignature]] = {}
+    found: dict[tuple[str, ...], IncidentalFailure] = {}
     for scripts in collector.scripts()[:_EXAMINED]:
         seen = next(filter(None, (_reduce_script(judge, source) for source in scripts)), None)
-        if seen is not None and not _is_known(seen[1], context.findings) and seen[1].raised != collector.wanted.raised:
-            found.setdefault(seen[1].raised, seen)
+        if seen is not None and _is_new(seen.signature, collector.wanted, run):
+            found.setdefault(seen.signature.raised, seen)
         if len(found) == _KEPT:
             break
+    origin = f"met while {finding.id} was reduced: another failure, which the model itself may never show"
     with ThreadPoolExecutor(_BESIDE) as threads:
-        verified = threads.map(lambda one: _verify(one[0], one[1], context), found.values())
-        return tuple(one for one in verified if one is not None)
+        verified = threads.map(lambda one: verify(one.source, one.signature).verified, found.values())
+        return tuple(
+            _with_header(one, replace(header, origin=origin, remarks=()))
+            for one, same in zip(found.values(), verified)
+            if same
+        )
 
 
-def _reduce_script(judge: CandidateJudge, source: str) -> tuple[IncidentalFailure, NameFreeSignature] | None:
+def _is_new(signature: NameFreeSignature, wanted: NameFreeSignature, run: StoredRun) -> bool:
+    known = any(signature.is_of_finding(finding) for finding in run.state.findings.values())
+    return not known and signature.raised != wanted.raised
+
+
+def _with_header(failure: IncidentalFailure, header: Header) -> IncidentalFailure:
+    expected = ": ".join(filter(None, (failure.exception, first_line(failure.message, 200))))
+    return replace(failure, text=with_header(failure.source, replace(header, expected=expected)))
+
+
+def _reduce_script(judge: CandidateJudge, source: str) -> IncidentalFailure | None:
     """What `source` shows where eager runs, with the script cut by data flow; None where eager does not run."""
     outcome = judge.runner.run(source, eager=True)
     signature = name_free_signature(outcome, exporter=judge.exporter)
@@ -134,25 +142,6 @@ def _reduce_script(judge: CandidateJudge, source: str) -> tuple[IncidentalFailur
     fact = failure.exceptions[0] if failure and failure.exceptions else None
     culprit = failure.culprit.source.strip() if failure and failure.culprit and failure.culprit.source else ""
     return IncidentalFailure(
-        kind=signature.kind, exception=fact.name if fact else outcome.signal or outcome.status,
+        signature=signature, exception=fact.name if fact else outcome.signal or outcome.status,
         message=fact.message if fact else "", culprit=culprit, source=source,
-    ), signature  # fmt: skip
-
-
-def _is_known(signature: NameFreeSignature, findings: Collection[Finding]) -> bool:
-    return any(signature.is_of_finding(finding) for finding in findings)
-
-
-def _verify(
-    failure: IncidentalFailure, signature: NameFreeSignature, context: ReproContext
-) -> IncidentalFailure | None:
-    if not verify(failure.source, signature).verified:
-        return None
-    first = first_line(failure.message, 200)
-    header = Header(
-        origin=f"met while {context.finding.id} was reduced: another failure, which the model itself may never show",
-        expected=": ".join(filter(None, (failure.exception, first))),
-        environment=context.environment,
-        made_by=context.made_by,
-    )
-    return replace(failure, text=with_header(failure.source, header))
+    )  # fmt: skip

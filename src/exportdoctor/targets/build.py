@@ -39,7 +39,7 @@ _MAKERS: dict[str, Callable[[Subject], BuiltPart]] = {
     "default": default_part,
 }
 
-_FILLED_UNASKED = 300_000_000
+_MOST_PARAMETERS_FILLED = 300_000_000
 """Up to so many parameters, random weights replace fake ones where the model does not run without values."""
 
 
@@ -75,7 +75,7 @@ def _with_values_if_needed(plan: ConfigurationPlan, subject: Subject) -> Subject
 
     Routing to experts needs values, and a few operators refuse fake tensors where they take real ones.
     """
-    if count_parameters(subject.model) > _FILLED_UNASKED or can_be_made(subject):
+    if count_parameters(subject.model) > _MOST_PARAMETERS_FILLED or can_be_made(subject):
         return subject
     return _subject(plan, msgspec.structs.replace(plan.options, weights="random"))
 

@@ -80,8 +80,8 @@ def _what_to_do(selection: Selection) -> Iterator[Content]:
         label, mark, command = sentence.partition(wording.EXPORT_LABEL)
         yield _BLANK
         if not label and mark:
-            yield Content.assemble(("Export it  ", "bold"), (line(command), "$text-accent"))
-            yield Content.styled("           here: a, then Export", "$foreground 60%")
+            yield Content.assemble(("Export   ", "bold"), (line(command), "$text-accent"))
+            yield Content.styled("         here: a, then Export", "$foreground 60%")
         else:
             yield Content(line(sentence))
 

@@ -110,7 +110,7 @@ class _Attempt:
             status = OutcomeStatus.NOT_APPLICABLE if refused else OutcomeStatus.SHIM_TROUBLE
             return self._outcome(status, note=str(error))
         except (Exception, SystemExit, GeneratorExit) as error:
-            return self._failed(error)
+            return self._failure_outcome(error)
         stages |= later
         if numbers:
             stages["numbers"] = "pass" if all(row.holds for row in numbers) else "fail"
@@ -154,7 +154,7 @@ class _Attempt:
         args, kwargs = self.call.args, self.call.kwargs
         return ExportCall(module=self.module, args=args, kwargs=kwargs, dynamic_shapes=shapes, more_inputs=tuple(more))
 
-    def _failed(self, error: BaseException) -> Outcome:
+    def _failure_outcome(self, error: BaseException) -> Outcome:
         chain = tuple(cause_chain(error))
         if self.probe.opaque and blames_opaque_op(chain):
             _log(error, "")

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from exportdoctor.torch_internals.fake_tensors import is_fake
+from exportdoctor.worker.describe.describe_failure import qualified_name
 
 LOCAL = "~"
 _EXACT_ELEMENTS = 65_536
@@ -49,7 +50,7 @@ class StructuralHash:
 
     def write_class(self, kind: type) -> None:
         """A class by name; one made inside a function also by identity, because its name is not unique."""
-        self.write(full_class_name(kind))
+        self.write(qualified_name(kind))
         if "<locals>" in kind.__qualname__:
             self.write_identity(kind)
 
@@ -181,13 +182,8 @@ class StructuralHash:
 _PLAIN = frozenset({bool, int, float, complex, str, bytes})
 
 
-def full_class_name(kind: type) -> str:
-    """A class's full name."""
-    return f"{kind.__module__}.{kind.__qualname__}"
-
-
 def _set_member(item: Any) -> str:
-    return repr(item) if type(item) in _PLAIN else f"{full_class_name(type(item))} {hash(item)}"
+    return repr(item) if type(item) in _PLAIN else f"{qualified_name(type(item))} {hash(item)}"
 
 
 def _cell(cell: Any) -> Any:
@@ -213,7 +209,7 @@ def _hides_state(kind: type) -> bool:
 
 
 def _content(tensor: torch.Tensor) -> str | None:
-    """A hash of the values of a tensor of at most 65,536 elements; None for another, which only itself equals."""
+    """A hash of the values of a tensor of at most 65,536 elements; None for any other tensor."""
     if tensor.numel() > _EXACT_ELEMENTS or tensor.layout != torch.strided or tensor.is_quantized:
         return None
     with torch.no_grad():

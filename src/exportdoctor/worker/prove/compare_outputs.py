@@ -1,4 +1,4 @@
-"""Compares the outputs of a program with those of eager, with a tolerance for each dtype."""
+"""Compares the outputs of a program with those of eager, element by element."""
 
 from __future__ import annotations
 
@@ -11,12 +11,7 @@ from torch.utils._pytree import tree_leaves
 
 from exportdoctor.core.failure.messages import first_line
 from exportdoctor.core.outcome import Agreement
-
-TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
-"""Relative to the largest absolute value of eager's output, or to _LEAST if that is smaller."""
-
-_LEAST = 1e-2
-"""Intermediate values are about one even if the outputs are smaller, and so is their rounding."""
+from exportdoctor.worker.prove.allowed_error import RELATIVE, SMALLEST_SCALE, allowed_error, is_fill_value
 
 LARGEST = sys.float_info.max
 """In place of infinity, which JSON does not have."""
@@ -50,7 +45,7 @@ def compare_outputs(title: str, answers: Sequence[Any], wanted: Sequence[Any]) -
 
 
 def _says_nothing(value: torch.Tensor) -> bool:
-    """Whether it holds no number at all; a program that computes nonsense may give the same."""
+    """Whether every value is nan; a wrong program may give the same."""
     return value.is_floating_point() and value.numel() > 0 and bool(value.isnan().all())
 
 
@@ -71,22 +66,36 @@ def _alike(one: Any, other: Any) -> bool:
 
 
 def largest_difference(one: torch.Tensor, other: torch.Tensor) -> tuple[float, float, float]:
-    """The largest absolute and relative difference, and the tolerance for the first. Whole numbers must be equal."""
-    one, other = one.detach().cpu(), other.detach().cpu()
+    """The largest absolute and relative difference of `one` from `other`, and what is allowed of the first.
+
+    Every element is held to `allowed_error`. Where one is beyond it, the absolute difference and the allowance are that
+    element's, so that the first exceeds the second; else they are those of the element that differs most, fill values
+    left out. Whole numbers and truth values must be equal: the first number counts the elements that are not.
+    """
+    one, other = (_as_real(value.detach().cpu()) for value in (one, other))
     if not other.is_floating_point():
         return float((one != other).sum()), 0.0, 0.0
-    allowed = TOLERANCE.get(other.dtype, TOLERANCE[torch.float32])
     if other.numel() == 0:
-        return 0.0, 0.0, allowed
-    one, other = one.to(torch.float64), other.to(torch.float64)
+        return 0.0, 0.0, RELATIVE.get(other.dtype, RELATIVE[torch.float32]) * SMALLEST_SCALE
+    allowed, computed = allowed_error(other).flatten(), ~is_fill_value(other).flatten()
+    one, other = one.to(torch.float64).flatten(), other.to(torch.float64).flatten()
     same = (one == other) | (one.isnan() & other.isnan())
     apart = torch.where(same, 0.0, (one - other).abs()).nan_to_num(nan=float("inf"))
-    sizes = other.abs()[other.isfinite()]
-    largest = float(sizes.max()) if sizes.numel() else 0.0
-    seen = other.isfinite() & (other.abs() > _SMALL * largest)
-    relative = (apart / other.abs())[seen]
-    worst = (float(apart.max()), float(relative.max()) if relative.numel() else 0.0)
-    return min(worst[0], LARGEST), min(worst[1], LARGEST), allowed * max(_LEAST, largest)
+    beyond = apart > allowed
+    shown = torch.where(beyond, apart / allowed, 0.0) if bool(beyond.any()) else torch.where(computed, apart, 0.0)
+    worst = int(shown.argmax())
+    return min(float(apart[worst]), LARGEST), _largest_share(apart, other, computed), float(allowed[worst])
+
+
+def _largest_share(apart: torch.Tensor, other: torch.Tensor, computed: torch.Tensor) -> float:
+    """The largest difference over eager's value, of computed elements that are not small."""
+    sizes = torch.where(computed & other.isfinite(), other.abs(), 0.0)
+    seen = sizes > _SMALL * sizes.max()
+    return min(float((apart / sizes)[seen].max()), LARGEST) if bool(seen.any()) else 0.0
+
+
+def _as_real(value: torch.Tensor) -> torch.Tensor:
+    return torch.view_as_real(value.resolve_conj()) if value.is_complex() else value
 
 
 def failed_run(title: str, error: BaseException) -> Agreement:

@@ -18,7 +18,7 @@ from exportdoctor.core.outcome import Agreement, ExceptionFact, Failure, Frame, 
 from exportdoctor.targets.eager import run_once
 from exportdoctor.torch_internals.fake_tensors import is_fake
 from exportdoctor.worker.capture.forward_hooks import Call
-from exportdoctor.worker.describe.describe_failure import cause_chain
+from exportdoctor.worker.describe.describe_failure import cause_chain, qualified_name
 from exportdoctor.worker.prove.compare_outputs import compare_outputs, tensors_in
 from exportdoctor.worker.translate.failed_node import describe_stage_failure
 from exportdoctor.worker.translate.onnx_program import check_model, flat_inputs, save_model, translate
@@ -83,10 +83,8 @@ def _stage(stage: Stage, work: Any, passed: tuple[Stage, ...], prefix: str, mode
 def _failure(stage: Stage, error: Exception, prefix: str, model: Path | None) -> Failure:
     """The failure with one frame: the line of the forward that the node came from."""
     found = describe_stage_failure(stage, error, prefix=prefix, model=model)
-    chain = list(cause_chain(error))
-    facts = tuple(
-        ExceptionFact(type=f"{type(one).__module__}.{type(one).__qualname__}", message=str(one)) for one in chain[-1:]
-    )
+    *_, innermost = cause_chain(error)
+    fact = ExceptionFact(type=qualified_name(type(innermost)), message=str(innermost))
     frame = Frame(
         file=found.file or "<graph>",
         line=found.line,
@@ -96,4 +94,4 @@ def _failure(stage: Stage, error: Exception, prefix: str, model: Path | None) ->
         user=True,
     )
     op = OpFact(name=found.op, raised=True) if found.op else None
-    return Failure(stage=stage, exceptions=facts, frames=(frame,) if found.node or found.file else (), op=op)
+    return Failure(stage=stage, exceptions=(fact,), frames=(frame,) if found.node or found.file else (), op=op)

@@ -1,0 +1,135 @@
+"""The pool's laws, with workers that need no torch: every probe gets an outcome, whatever happens to its worker."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from exportdoctor.core.errors import TargetError, UsageError
+from exportdoctor.core.outcome import OutcomeStatus
+from exportdoctor.core.probe import Probe
+from exportdoctor.core.protocol.scan import Capture, Open, Prepare
+from exportdoctor.engine.pool.worker_pool import Pool
+from exportdoctor.process.client import LineClient
+
+SCRIPT = Path(__file__).parents[1] / "support" / "scripted_worker.py"
+
+
+@dataclass(frozen=True)
+class Scripted:
+    """Starts workers of tests/support/scripted_worker.py."""
+
+    logs: Path
+
+    def start(self, *, log: Path | None) -> LineClient:
+        process = subprocess.Popen(
+            [sys.executable, str(SCRIPT)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "SCRIPTED_WORKER_LOGS": str(self.logs)},
+            process_group=0,
+        )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        return LineClient(process.pid, process.stdin, process.stdout, process)
+
+
+def probe(fqn: str, timeout: float = 60.0) -> Probe:
+    return Probe(part="default", fqn=fqn, timeout=timeout)
+
+
+@contextmanager
+def pool_in(logs: Path, *, shim_files: tuple[str, ...] = (), patient: bool = False) -> Iterator[Pool]:
+    opening = Open(target=None, shim_files=shim_files)
+    with closing(Pool(Scripted(logs), opening, jobs=1, log=None, patient=patient)) as pool:
+        yield pool
+
+
+@pytest.fixture
+def pool(tmp_path: Path) -> Iterator[Pool]:
+    with pool_in(tmp_path) as pool:
+        pool.open()
+        pool.capture_part(Capture(part="default"))
+        yield pool
+
+
+def attempts(logs: Path) -> list[str]:
+    return (logs / "attempts").read_text().splitlines()
+
+
+def test_a_probe_gets_the_outcome_of_its_attempt(pool: Pool) -> None:
+    outcomes = [pool.submit(probe(name)) for name in ("first", "second", "crashes")]
+    assert [one.result(timeout=60).status for one in outcomes] == [
+        OutcomeStatus.PASSED, OutcomeStatus.PASSED, OutcomeStatus.CRASHED,
+    ]  # fmt: skip
+    assert outcomes[2].result().signal == "SIGABRT"
+
+
+def test_a_probe_whose_worker_is_killed_is_asked_again_in_another(pool: Pool, tmp_path: Path) -> None:
+    outcomes = [pool.submit(probe(name)) for name in ("kills its first worker", "second")]
+    assert all(outcome.result(timeout=60).passed for outcome in outcomes)
+    assert attempts(tmp_path) == ["kills its first worker", "kills its first worker", "second"]
+
+
+def test_a_probe_that_kills_every_worker_crashes_and_the_others_go_on(pool: Pool, tmp_path: Path) -> None:
+    outcomes = [pool.submit(probe(name)) for name in ("kills its worker", "second")]
+    crashed = outcomes[0].result(timeout=60)
+    assert (crashed.status, crashed.signal) == (OutcomeStatus.CRASHED, "SIGKILL")
+    assert outcomes[1].result(timeout=60).passed
+    assert attempts(tmp_path).count("kills its worker") == 3
+
+
+@pytest.mark.parametrize("patient", [True, False])
+def test_what_waits_is_killed_at_its_time_out_and_called_a_hang(tmp_path: Path, *, patient: bool) -> None:
+    with pool_in(tmp_path, patient=patient) as pool:
+        pool.open()
+        pool.capture_part(Capture(part="default"))
+        outcome = pool.submit(probe("hangs", timeout=1.0)).result(timeout=60)
+    assert (outcome.status, outcome.signal) == (OutcomeStatus.TIMED_OUT, "hang")
+    assert outcome.failure is not None
+    assert outcome.failure.exceptions[0].message.startswith("Killed after ")
+
+
+def test_garbage_in_place_of_an_outcome_is_a_crash(pool: Pool) -> None:
+    assert pool.submit(probe("raises garbage")).result(timeout=60).status == OutcomeStatus.CRASHED
+
+
+def test_a_refusal_is_raised_as_the_error_that_it_stands_for(tmp_path: Path) -> None:
+    with pool_in(tmp_path, shim_files=("refuse",)) as pool, pytest.raises(UsageError, match="no such file") as raised:
+        pool.open()
+    assert raised.value.hint == "look"
+
+
+def test_a_part_whose_forward_fails_or_kills_its_process_is_the_targets_error(pool: Pool) -> None:
+    with pytest.raises(TargetError, match="the forward fails") as raised:
+        pool.capture_part(Capture(part="fails"))
+    assert raised.value.stack == ("line",)
+    with pytest.raises(TargetError, match="kills its worker crashes"):
+        pool.capture_part(Capture(part="kills its worker"))
+    assert pool.submit(probe("first")).result(timeout=60).passed
+
+
+def test_an_early_attempt_is_reported_once_it_is_adopted_and_keeps_to_its_new_limits(pool: Pool) -> None:
+    early = pool.attempt_early(Prepare(part="default"), probe("", timeout=600.0))
+    assert early is not None
+    _, running = early
+    future = pool.adopt(running, probe("hangs", timeout=1.0))
+    assert future is not None
+    assert future.result(timeout=60).signal == "hang"
+    assert pool.started.get(timeout=1)[0].timeout == 1.0
+    assert pool.started.empty()
+
+
+def test_an_abandoned_attempt_leaves_room_for_others(pool: Pool) -> None:
+    early = pool.attempt_early(Prepare(part="default"), probe("", timeout=600.0))
+    assert early is not None
+    pool.abandon(early[1])
+    assert pool.submit(probe("first")).result(timeout=60).passed
+    assert pool.started.get(timeout=1)[0].fqn == "first"

@@ -1,0 +1,151 @@
+"""What an output's elements may be off by: rounding always passes, a planted error never does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from exportdoctor.worker.prove.allowed_error import allowed_error, is_fill_value
+from exportdoctor.worker.prove.compare_outputs import compare_outputs
+
+FILLS = (torch.finfo(torch.float32).min, -1e9, -1e4, float("-inf"))
+
+
+def logits(seed: int, fill: float) -> torch.Tensor:
+    """12 x 16 scores, the last six of each row masked."""
+    scores = torch.randn(12, 16, generator=torch.Generator().manual_seed(seed))
+    scores[:, 10:] = fill
+    return scores
+
+
+def boxes(seed: int, _: float) -> torch.Tensor:
+    """Pixel coordinates up to 4,000 beside a score below one."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.cat([torch.rand(30, 4, generator=generator) * 4000, torch.rand(30, 1, generator=generator)], 1)
+
+
+def causal(seed: int, fill: float) -> torch.Tensor:
+    """Scores of 2 heads, masked above the diagonal."""
+    scores = torch.randn(2, 9, 9, generator=torch.Generator().manual_seed(seed))
+    return scores.masked_fill(torch.ones(9, 9).triu(1).bool(), fill)
+
+
+def large_row(seed: int, _: float) -> torch.Tensor:
+    """Hidden states of one token are a thousand times those of the others."""
+    states = torch.randn(10, 32, generator=torch.Generator().manual_seed(seed))
+    states[0] *= 1000
+    return states
+
+
+def holds(found: torch.Tensor, wanted: torch.Tensor) -> bool:
+    same = (found == wanted) | (found.isnan() & wanted.isnan())
+    apart = torch.where(same, 0.0, (found.double() - wanted.double()).abs()).nan_to_num(nan=float("inf"))
+    return bool((apart <= allowed_error(wanted)).all())
+
+
+OUTPUTS = (logits, boxes, causal, large_row)
+
+
+@pytest.mark.parametrize("make", OUTPUTS)
+@settings(max_examples=50, deadline=None)
+@given(data=st.data())
+def test_an_error_planted_in_one_computed_element_is_refused(
+    make: Callable[[int, float], torch.Tensor], data: st.DataObject
+) -> None:
+    wanted = make(data.draw(st.integers(0, 99)), data.draw(st.sampled_from(FILLS)))
+    computed = (wanted.isfinite() & ~is_fill_value(wanted)).nonzero()
+    place = tuple(computed[data.draw(st.integers(0, len(computed) - 1))].tolist())
+    size = float(wanted[place].abs())
+    found = wanted.clone()
+    match data.draw(st.sampled_from(["zero", "sign", "percent", "half", "nan", "inf", "fill"])):
+        case "zero":
+            found[place] = 0.0 if size > 0.01 else 1.0
+        case "sign":
+            found[place] = -found[place] if size > 0.01 else 1.0
+        case "percent":
+            found[place] = found[place] * 1.01 if size > 0.3 else 0.4
+        case "half":
+            found[place] += 0.5
+        case "nan":
+            found[place] = float("nan")
+        case "inf":
+            found[place] = float("inf")
+        case "fill":
+            found[place] = -1e9
+    assert holds(wanted, wanted)
+    if make is large_row and place[0] == 0:
+        found[place] = wanted[place] + 10.0  # of values around a thousand
+    assert not holds(found, wanted)
+
+
+@settings(max_examples=50, deadline=None)
+@given(seed=st.integers(0, 10_000), fill=st.sampled_from(FILLS))
+def test_a_masked_element_that_is_computed_after_all_is_refused(seed: int, fill: float) -> None:
+    wanted = logits(seed, fill)
+    found = wanted.clone()
+    found[seed % 12, 10 + seed % 6] = 0.3
+    assert not holds(found, wanted)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    seed=st.integers(0, 10_000),
+    rows=st.integers(1, 40),
+    width=st.integers(1, 300),
+    layers=st.integers(1, 6),
+    spread=st.sampled_from([1e-3, 0.02, 1.0, 50.0]),
+    fill=st.sampled_from((None, *FILLS)),
+)
+def test_rounding_is_never_refused(
+    seed: int, rows: int, width: int, layers: int, spread: float, fill: float | None
+) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    exact = torch.randn(rows, width, generator=generator, dtype=torch.float64) * spread
+    rounded = exact.float()
+    for _ in range(layers):
+        weight = torch.randn(width, width, generator=generator, dtype=torch.float64) / width**0.5
+        exact = torch.nn.functional.gelu(exact @ weight) + exact
+        rounded = torch.nn.functional.gelu(rounded @ weight.float()) + rounded
+    if fill is not None:
+        mask = torch.rand(rows, width, generator=generator) < 0.3
+        exact, rounded = exact.masked_fill(mask, fill), rounded.masked_fill(mask, fill)
+    assert holds(rounded, exact.float())
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_each_dtype_has_its_own_share(dtype: torch.dtype) -> None:
+    wanted = torch.randn(8, 8, generator=torch.Generator().manual_seed(0)).to(dtype)
+    assert holds(torch.nextafter(wanted, torch.full_like(wanted, 9.0)) if dtype == torch.float64 else wanted, wanted)
+    assert not holds(wanted + wanted.abs().max() * (0.1 if dtype != torch.float64 else 1e-6), wanted)
+
+
+def test_what_holds_no_elements_or_one_can_be_asked_too() -> None:
+    assert allowed_error(torch.empty(0, 3)).shape == (0, 3)
+    assert float(allowed_error(torch.tensor(3.0))) == pytest.approx(3e-4, rel=1e-4)
+    assert holds(torch.tensor([float("inf"), float("nan")]), torch.tensor([float("inf"), float("nan")]))
+    assert not holds(torch.tensor([float("inf"), 1.0]), torch.tensor([float("-inf"), 1.0]))
+
+
+@pytest.mark.parametrize("fill", FILLS)
+def test_a_masked_output_does_not_hide_a_wrong_one(fill: float) -> None:
+    wanted = logits(0, fill)
+    found = wanted.clone()
+    found[3, 2] += 0.47
+    row = compare_outputs("a set", [found], [wanted])
+    assert not row.holds
+    assert row.max_abs == pytest.approx(0.47, rel=1e-3)
+    assert row.tolerance < 1e-3
+    noise = torch.where(wanted > -100, wanted * (1 + 1e-7), wanted)
+    row = compare_outputs("a set", [noise], [wanted])
+    assert row.holds
+    assert row.max_abs < 1e-6
+
+
+def test_complex_outputs_may_differ_by_rounding() -> None:
+    wanted = torch.complex(torch.randn(4, 4), torch.randn(4, 4))
+    assert compare_outputs("a set", [wanted * (1 + 1e-7)], [wanted]).holds
+    assert not compare_outputs("a set", [wanted.conj()], [wanted]).holds
