@@ -12,7 +12,7 @@ from typing import TextIO
 
 from exportdoctor.cli.error_output import print_error, print_line
 from exportdoctor.cli.interruption import Interruption
-from exportdoctor.cli.progress import Lines, Progress, Silence
+from exportdoctor.cli.progress import Lines, Progress
 from exportdoctor.cli.terminal import style_of, write_out
 from exportdoctor.core import events as ev
 from exportdoctor.core.errors import ExitCode, ExportdoctorError
@@ -67,7 +67,7 @@ def _consume(
 def _progress_for(stream: TextIO, *, quiet: bool) -> Progress:
     """The display that suits `stream`."""
     if quiet:
-        return Silence()
+        return Progress()
     if stream.isatty() and os.environ.get("TERM") != "dumb":
         from exportdoctor.cli.live_display import LiveDisplay
 

@@ -43,7 +43,7 @@ def _list(found: tuple[KnownIssue, ...]) -> str:
         if len(found) <= _IN_FULL:
             canvas.paragraph(issue.cause, indent=4)
             canvas.paragraph(f"Next: {issue.workaround}", indent=4, hang=2)
-        fixed = f"; fixed in: {issue.fixed_in}" if issue.fixed_in else ""
+        fixed = f"; fixed: {issue.fixed_in}" if issue.fixed_in else ""
         canvas.paragraph(f"{', '.join(issue.links)}; affected: {issue.affected}{fixed}", indent=4, colour="dim")
     if len(found) > _IN_FULL:
         canvas.blank()

@@ -21,7 +21,7 @@ _KEPT = ("proved", "specialised")
 
 @dataclass(frozen=True, kw_only=True)
 class InstalledExport:
-    """What was made, and the files that are there now, the one asked for first."""
+    """The result, and the files that exist now, the requested one first."""
 
     request: ExportRequest
     result: ExportResult
@@ -54,7 +54,7 @@ def _find_shim(name: str, request: ExportRequest) -> Shim:
 
 
 def _install(request: ExportRequest, result: ExportResult, draft: Path, folder: Path) -> tuple[Path, ...]:
-    """Weights first, so that no file is there whose weights are not."""
+    """Weights first, so that no file exists without its weights."""
     data = [name for one in result.files for name in one.data]
     moved = install(draft, folder, [*data, *(one.name for one in result.files)])
     return (*moved[len(data) :], *moved[: len(data)])

@@ -15,7 +15,7 @@ _REPORT = "report.json"
 
 
 class _Slice(msgspec.Struct, frozen=True):
-    """What is read of a report."""
+    """The fields of a report that are read here."""
 
     parts: tuple[PartRecord, ...] = ()
 

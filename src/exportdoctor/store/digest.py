@@ -23,7 +23,7 @@ from exportdoctor.core.scan_options import ScanOptions, result_options
 # these change how torch, transformers or the user's code behave
 _VARIABLES = ("TORCH", "PYTORCH", "TRANSFORMERS_", "HF_", "CUDA_VISIBLE", "PYTHONPATH", "PYTHONHASHSEED")
 _PACKAGE = Path(__file__).parent.parent
-_ROOMS = ("core", "data", "engine", "reduce", "shims", "targets", "worker")
+_ROOMS = ("core", "data", "engine", "process", "reduce", "report/wording", "shims", "targets", "worker")
 
 
 def request_digest(identity: Mapping[str, object], options: ScanOptions) -> str:

@@ -165,7 +165,7 @@ def known_upstream(finding: Finding) -> str:
     here = [issue for issue in finding.known_issues if not issue.elsewhere]
     links = [issue_name(issue.link or issue.id) for issue in here or finding.known_issues]
     fixed = [issue.fixed_in for issue in here if issue.fixed_in]
-    remark = f" (fixed in {', '.join(fixed)})" if fixed else "" if here else " (same pattern in other code)"
+    remark = f" (fixed: {', '.join(fixed)})" if fixed else "" if here else " (same pattern in other code)"
     return ", ".join(links) + remark if links else ""
 
 

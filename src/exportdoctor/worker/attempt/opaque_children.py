@@ -28,7 +28,7 @@ _DTYPES = tuple(sorted({v for v in vars(torch).values() if isinstance(v, torch.d
 
 @cache
 def _operator() -> Callable[..., list[torch.Tensor]]:
-    """Tensors that depend on `inputs` in nothing: `sizes` of all outputs in a row, cut by `ranks`."""
+    """The op: new tensors that use `inputs` for nothing. `sizes` are those of all outputs, split by `ranks`."""
     torch.library.define(
         _OP, "(Tensor[] inputs, SymInt[] sizes, int[] ranks, int[] dtypes, Device[] devices) -> Tensor[]"
     )
@@ -45,7 +45,7 @@ def _fresh(
     dtypes: Sequence[int],
     devices: Sequence[torch.device],
 ) -> list[torch.Tensor]:
-    """`dtypes` are places in _DTYPES."""
+    """`dtypes` are indices into _DTYPES."""
     made, at = [], 0
     for rank, dtype, device in zip(ranks, dtypes, devices, strict=True):
         made.append(torch.zeros(tuple(sizes[at : at + rank]), dtype=_DTYPES[dtype], device=device))
@@ -78,7 +78,7 @@ class _ChildCalls:
 def replace_children(
     calls: Sequence[CallShapes], others: Sequence[CallShapes] | None, modules: Mapping[int, tuple[str, torch.nn.Module]]
 ) -> Iterator[tuple[str, ...]]:
-    """Within it opaque ops stand for the children in `calls`; yields, for each that none can stand for, why.
+    """Within it, opaque ops replace the children in `calls`; yields a reason for each child that is kept.
 
     `others` are the same calls in the second capture. `modules` maps ids to names and modules.
     """
@@ -183,7 +183,7 @@ def _plain(
 
 
 def _size(how: SizeRules, taken: list[Sizes]) -> Any:
-    """The size here; where other inputs are given than those captured, the captured one."""
+    """The size for these inputs; the captured one if the inputs are unlike the captured ones."""
     try:
         return how.size(taken)
     except (IndexError, TypeError):

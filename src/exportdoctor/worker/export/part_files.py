@@ -141,7 +141,7 @@ failure's traceback holds is kept until the process leaves without destroying an
 def modules_of_classes(program: Any) -> tuple[str, ...]:
     """The modules whose import registers the classes that a saved program takes and gives, sorted.
 
-    torch.export.load knows a class only by a registration that somebody has made before.
+    torch.export.load only knows classes that were registered before.
     """
     kinds: set[Any] = set()
 
@@ -198,7 +198,7 @@ def _add_split(job: PartJob, made: PartExport, path: Path, program: Any) -> None
 
 
 def _plainer(at: str, error: Exception, path: Path, program: Any, example: Any, job: PartJob) -> StageFailure:
-    """The failure without ONNX Runtime's optimisations: fused nodes have names of no use."""
+    """The failure without ONNX Runtime's optimisations, which fuse nodes and rename them."""
     if at not in ("load", "run"):
         return describe_stage_failure(at, error, prefix=job.part.prefix, model=path)
     stage = "load"

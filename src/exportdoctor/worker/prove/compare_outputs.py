@@ -45,7 +45,7 @@ def compare_outputs(title: str, answers: Sequence[Any], wanted: Sequence[Any]) -
 
 
 def _says_nothing(value: torch.Tensor) -> bool:
-    """Whether it holds no number at all; a program that computes nonsense may give the same."""
+    """Whether every value is nan; a wrong program may give the same."""
     return value.is_floating_point() and value.numel() > 0 and bool(value.isnan().all())
 
 

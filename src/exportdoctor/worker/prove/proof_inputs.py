@@ -91,7 +91,7 @@ def _another_image(part: BuiltPart, plan: Plan) -> Inputs | None:
 
 
 def _with_values(inputs: Inputs, part: BuiltPart) -> Inputs:
-    """Fake tensors, which have no values, as random ones, on the device of the part."""
+    """The inputs with random values in place of fake tensors, on the device of the part."""
     generator = torch.Generator().manual_seed(_SEED)
     device = next((leaf.device for leaf in tree_flatten(part.kwargs)[0] if isinstance(leaf, torch.Tensor)), None)
 
@@ -105,7 +105,7 @@ def _with_values(inputs: Inputs, part: BuiltPart) -> Inputs:
 
 
 def _larger_inputs(part: BuiltPart) -> Iterator[Inputs]:
-    """Where sizes are free, those of the last set once more larger; not where one of them follows from another."""
+    """Inputs of larger sizes than the last set; none if a dynamic size follows from another."""
     if any(is_derived(axis) for axis in part.axes):
         return
     last = part.more_inputs[-1] if part.more_inputs else (part.args, part.kwargs)
