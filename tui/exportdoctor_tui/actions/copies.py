@@ -42,6 +42,6 @@ def _script(selection: Selection) -> str:
     if finding is None or finding.repro is None:
         return ""
     try:
-        return selection.file(finding.repro.path).read_text(encoding="utf-8", errors="replace")
+        return selection.read(finding.repro.path)
     except OSError:
         return ""

@@ -101,7 +101,7 @@ def _files(selection: Selection, found: Prescription) -> Iterator[Content]:
     """Each file of the prescription that is there, highlighted."""
     for name, file in found.files.items():
         try:
-            text = selection.file(file).read_text(encoding="utf-8", errors="replace")
+            text = selection.read(file)
         except OSError:
             continue
         yield _BLANK

@@ -125,7 +125,7 @@ def repro(selection: Selection) -> Content:
         )  # fmt: skip
     head = Content.styled(line(wording.repro_line(finding)), "bold $text-accent")
     try:
-        text = selection.file(finding.repro.path).read_text(encoding="utf-8", errors="replace")
+        text = selection.read(finding.repro.path)
     except OSError as error:
         return Content.assemble(head, "\n\n", f"{line(finding.repro.path)} cannot be read: {error.strerror}")
     return Content.assemble(head, "\n\n", script(text))

@@ -65,6 +65,10 @@ class Selection:
         path = Path(name)
         return path if path.is_absolute() and path.exists() else Path(self.view.path) / path.parent.name / path.name
 
+    def read(self, name: str) -> str:
+        """The text of such a file. Raises OSError where it cannot be read."""
+        return self.file(name).read_text(encoding="utf-8", errors="replace")
+
     def tabs(self) -> tuple[str, ...]:
         """The tabs that have content."""
         finding = self.finding
