@@ -13,7 +13,7 @@ STRUCTURE_ALONE = "structure only, no values"
 OF_SMALL_MODEL = " (compared on a small model)"
 
 MET_BEFORE = "a failure seen before"
-NONE_CURES = "no known shim makes it export"
+NONE_CURES = "none of the shims tried makes it export"
 NONE_FITS = "no known shim applies to this failure"
 NOT_AT_FULL_SIZE = "the shims that work on the small model do not work at full size"
 NOT_COMPARED_ON_SMALL_MODEL = "the outputs could not be compared with eager on the small model"
