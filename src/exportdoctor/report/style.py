@@ -1,4 +1,4 @@
-"""How a text report may look: a value made by whoever knows the terminal. `width` in columns, at least 40."""
+"""Options of a text report, filled in by the command line. `width` in columns, at least 40."""
 
 from __future__ import annotations
 
