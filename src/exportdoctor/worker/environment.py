@@ -20,10 +20,15 @@ _REPORTED = ("torch", "transformers", "onnx", "onnxscript", "onnxruntime", "onnx
 
 
 def versions() -> dict[str, str]:
-    """Python, platform and the installed versions of what matters to an export."""
+    """Python, platform and the versions of what matters to an export: what was imported counts, else what is installed.
+
+    A copy that PYTHONPATH puts first has no metadata of its own.
+    """
     found = {"python": platform.python_version(), "platform": f"{platform.system()} {platform.machine()}"}
     found |= installed_versions(_REPORTED)
-    found["torch"] = str(torch.__version__)
+    for name in _REPORTED:
+        version = getattr(sys.modules.get(name), "__version__", None)
+        found |= {name: str(version)} if version else {}
     if torch.version.cuda and torch.cuda.is_available():
         found["cuda"] = torch.version.cuda
         found["gpu"] = torch.cuda.get_device_name(0)

@@ -93,7 +93,7 @@ class PartScan:
             small=msgspec.structs.replace(template, part=small.part, fqn=small.prefix) if small else None,
             values=values,
             shims=registry(diagnosis.options.shim_files),
-            versions=installed_versions(),
+            versions={**installed_versions(), **diagnosis.versions},
             axes=diagnosis.captured.axes,
             allow=diagnosis.options.allow,
         )
