@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import shutil
@@ -20,7 +21,7 @@ FENCES = re.compile(r"^ *```(\w*)\n(.*?)^ *```$", re.M | re.S)
 def shown() -> dict[str, str]:
     """Each command of the page that is followed by a block, with that block."""
     blocks = FENCES.findall((DOCS / "tutorial.md").read_text())
-    pairs = zip(blocks, blocks[1:], strict=False)
+    pairs = itertools.pairwise(blocks)
     return {one[1].strip(): other[1] for one, other in pairs if not one[0] and other[0] in ("text", "python")}
 
 
