@@ -17,7 +17,7 @@ from exportdoctor.core.target import BuildOptions
 from exportdoctor.store.journal import NAME, read_events
 from exportdoctor_tui.actions.choices import PickerItem
 from exportdoctor_tui.actions.commands import CommandLine, available_commands
-from exportdoctor_tui.actions.copies import copies
+from exportdoctor_tui.pages.copies import copies
 from exportdoctor_tui.screens.dialogs import Page
 from exportdoctor_tui.screens.picker import Picker
 from exportdoctor_tui.screens.run import RunScreen

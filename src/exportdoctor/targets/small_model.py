@@ -49,7 +49,7 @@ def plan_small_model(plan: Plan) -> ConfigurationPlan:
     options = msgspec.structs.replace(
         plan.options, weights="random", dtype="float32", device="cpu", image_size=size or plan.options.image_size
     )
-    return dataclasses.replace(plan, config=config, title=f"{plan.title}, small twin", options=options)
+    return dataclasses.replace(plan, config=config, title=f"{plan.title}, small model", options=options)
 
 
 def _architectures(config: Mapping[str, Any]) -> dict[str, Any]:
