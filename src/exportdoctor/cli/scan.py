@@ -78,7 +78,19 @@ class ScanArguments:
         return {name: value for name, value in self.scan_options.items() if not OPTIONS[name].changes_result}
 
 
-@click.command(context_settings=CONTEXT)
+class ScanCommand(click.Command):
+    """`{presets}` in its help becomes the names of the presets, which are read only when the help is shown."""
+
+    def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the help text."""
+        from exportdoctor.targets import preset_names
+
+        names = ", ".join(name for name in preset_names() if not name.endswith("-tiny"))
+        self.help = (self.help or "").replace("{presets}", names)
+        super().format_help_text(ctx, formatter)
+
+
+@click.command(cls=ScanCommand, context_settings=CONTEXT)
 @click.argument("target", required=False, shell_complete=complete_targets)
 @click.option("--part", "parts", multiple=True, metavar="P", help="Scan only this part. Can be repeated.")
 @DEVICE
@@ -107,7 +119,7 @@ class ScanArguments:
 def scan(context: click.Context, /, **given: Any) -> int:
     """Find which submodules of TARGET fail to export, where and why.
 
-    TARGET is a preset (Qwen2.5-VL-3B, -7B, -32B, -72B), a folder with config.json, a hub id,
+    TARGET is a preset ({presets}), a folder with config.json, a hub id,
     or file.py:factory, a callable that returns (module, args[, kwargs[, dynamic_shapes]]).
 
     Exit code: 0 exports as is, 1 findings, 2 usage error, 3 the model cannot be built or run,

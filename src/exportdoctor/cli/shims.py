@@ -17,6 +17,7 @@ from exportdoctor.cli.scan_flags import scan_option
 from exportdoctor.cli.terminal import style_of, table_style, write_out
 from exportdoctor.core.codec import pretty
 from exportdoctor.core.errors import ExitCode
+from exportdoctor.core.limits import UNMEASURED_ATTEMPT
 from exportdoctor.core.scan_options import ScanOptions
 from exportdoctor.report import wording
 from exportdoctor.report.canvas import Canvas, Span
@@ -84,7 +85,7 @@ def show_shim(name: str, files: tuple[str, ...], as_json: bool) -> int:
     "--timeout",
     type=click.FloatRange(min=0, min_open=True),
     metavar="S",
-    help="Timeout for one export, in seconds. Default: 600.",
+    help=f"Timeout for one export, in seconds. Default: {UNMEASURED_ATTEMPT:g}.",
 )
 @click.option("--run", metavar="RUN", shell_complete=complete_runs, help="Also record the results in this run.")
 @_FILES

@@ -13,6 +13,7 @@ from typing import Literal, TypedDict
 import msgspec
 
 from exportdoctor.core.exporters import EXPORTERS, Exporter
+from exportdoctor.core.limits import FIRST_ATTEMPTS_PER_ATTEMPT, SHORTEST_ATTEMPT
 
 
 class ScanOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,7 +87,8 @@ OPTIONS: Mapping[str, OptionSpec] = {
     "timeout": OptionSpec(
         flag="--timeout",
         metavar="S",
-        help="Timeout for one export, in seconds. Default: 10 times the first export, at least 60.",
+        help=f"Timeout for one export, in seconds. Default: {FIRST_ATTEMPTS_PER_ATTEMPT:g} times the first export, "
+        f"at least {SHORTEST_ATTEMPT:g}.",
         changes_result=False,
     ),
     "memory_mb": OptionSpec(

@@ -14,6 +14,7 @@ import subprocess
 import time
 from collections import deque
 from dataclasses import dataclass
+from typing import Literal
 
 import psutil
 
@@ -43,11 +44,16 @@ class Limits:
 
 @dataclass(frozen=True, kw_only=True)
 class KillReason:
-    """Why a process was killed: the status of its attempt, a word in place of its signal, and a sentence."""
+    """Why a process was killed: the status of its attempt, and a word in place of its signal.
+
+    `seconds` it had run, or `memory_mb` it had taken on top of its baseline, of the `limit_mb` that it may take.
+    """
 
     status: OutcomeStatus
-    signal: str
-    sentence: str
+    signal: Literal["hang", "time-out", "out of memory", "SIGKILL"]
+    seconds: float = 0.0
+    memory_mb: float = 0.0
+    limit_mb: float = 0.0
 
 
 class Supervisor:
@@ -122,17 +128,14 @@ class Supervisor:
         limit, grown = self.limits.memory_mb, resident_mb - self._baseline_mb
         if limit is None or grown <= limit:
             return None
-        text = f"Killed at {grown:,.0f} MiB: more than the {limit:,.0f} MiB that one attempt may take"
-        return KillReason(status=OutcomeStatus.OUT_OF_MEMORY, signal="out of memory", sentence=text)
+        return KillReason(status=OutcomeStatus.OUT_OF_MEMORY, signal="out of memory", memory_mb=grown, limit_mb=limit)
 
     def _time_reason(self, elapsed: float) -> KillReason | None:
         limits, worked = self.limits, self._cpu - self._first_cpu
         if elapsed >= limits.idle and self._working_looks < _WORKING_SHARE * len(self._looks):
-            text = f"Killed after {elapsed:.0f} s: it was waiting and hardly used the processor"
-            return KillReason(status=OutcomeStatus.TIMED_OUT, signal="hang", sentence=text)
+            return KillReason(status=OutcomeStatus.TIMED_OUT, signal="hang", seconds=elapsed)
         if elapsed > limits.wall or (limits.cpu is not None and min(elapsed, worked) > limits.cpu):
-            text = f"Killed after {elapsed:.0f} s: it was still computing"
-            return KillReason(status=OutcomeStatus.TIMED_OUT, signal="time-out", sentence=text)
+            return KillReason(status=OutcomeStatus.TIMED_OUT, signal="time-out", seconds=elapsed)
         return None
 
 

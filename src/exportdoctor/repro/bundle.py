@@ -59,16 +59,16 @@ def issue(made: ReproResult, environment: str) -> str:
     expected = wording.issue_expectation(died=made.signature.kind.ends_the_process, runs_in_eager=made.eager)
     sections = [
         f"# {_title(made)}",
-        f"## What happens\n\n{_happens(made)}",
+        _section("happens", _happens(made)),
         _fence("\n".join(limit_blank_lines(made.source)), "python"),
         _fence(quote_message(made.sighting.message)[:_MOST_SHOWN], ""),
-        f"## What was expected\n\n{expected}",
+        _section("expected", expected),
         *_closest(made),
-        f"## Where it occurs in the model\n\n{wording.issue_place(made.finding, tail_of(made.finding.file or ''))}",
+        _section("place", wording.issue_place(made.finding, tail_of(made.finding.file or ""))),
         _fence("\n".join(fold_stack(made.finding.stack)), ""),
         *_graph(made.finding),
-        f"## Known issues\n\n{wording.issue_known(made.finding)}",
-        f"## Versions\n\n{_versions(made, environment)}",
+        _section("known", wording.issue_known(made.finding)),
+        _section("versions", _versions(made, environment)),
     ]
     return "\n\n".join(section for section in sections if section) + "\n"
 
@@ -101,7 +101,7 @@ def _closest(made: ReproResult) -> list[str]:
     if not made.reduction.closest:
         return []
     changed = difference(made.source, made.reduction.closest)
-    return [f"## Closest variant that exports\n\n{_fence(changed, 'diff')}"]
+    return [_section("closest", _fence(changed, "diff"))]
 
 
 def _graph(finding: Finding) -> list[str]:
@@ -143,6 +143,10 @@ def fold_stack(stack: tuple[Frame, ...]) -> list[str]:
         if frame.source:
             lines.append(f"    {frame.source.strip()}")
     return lines
+
+
+def _section(name: str, text: str) -> str:
+    return f"## {wording.ISSUE_HEADINGS[name]}\n\n{text}"
 
 
 def _fence(text: str, language: str) -> str:

@@ -16,6 +16,7 @@ from exportdoctor.core.limits import reproduction_limits
 from exportdoctor.core.outcome import OutcomeStatus
 from exportdoctor.core.probe import Probe
 from exportdoctor.core.protocol.repro import ReproducedFailure
+from exportdoctor.report import wording
 from exportdoctor.store.digest import changed_sources, sources_of
 from exportdoctor.store.runs import StoredRun
 
@@ -59,16 +60,16 @@ def changes_since(run: StoredRun, environment: dict[str, str] | None = None) -> 
     notes = []
     changed = changed_sources(sources_of(run.events))
     if changed:
-        names = ", ".join(Path(path).name for path in changed[:_NAMED]) + (", …" if len(changed) > _NAMED else "")
-        notes.append(f"{names} changed since this run; reproducing the failure as it is now")
+        names = [Path(path).name for path in changed[:_NAMED]]
+        notes.append(wording.repro_sources_changed(names, more=len(changed) > _NAMED))
     then = next((event.opened.environment for event in run.events if isinstance(event, ev.TargetOpened)), {})
     others = [
-        f"{name} {then.get(name, 'missing')} then, {now} now"
+        (name, then.get(name, "missing"), now)
         for name, now in (environment or {}).items()
         if then and then.get(name) != now and name != "exportdoctor"
     ]
     if others:
-        notes.append(f"this run was made with other versions: {'; '.join(others)}")
+        notes.append(wording.repro_versions_changed(others))
     return tuple(notes)
 
 
@@ -79,5 +80,5 @@ def identify_failure(seen: ReproducedFailure, finding: Finding, notes: list[str]
     signature = signature_of(seen.outcome)
     if seen.outcome.status == OutcomeStatus.FAILED and signature is not None and signature.key != finding.signature:
         where, first = signature.function or "the call", first_line(signature.message, 120)
-        notes.append(f"the failure now differs from that of the run: {wanted.kind} in {where}: {first}")
+        notes.append(wording.repro_failure_changed(wanted.kind, where, first))
     return wanted

@@ -17,6 +17,7 @@ from exportdoctor.core.failure.messages import first_line
 from exportdoctor.core.finding import Finding
 from exportdoctor.core.outcome import Outcome
 from exportdoctor.reduce import source_size
+from exportdoctor.report import wording
 from exportdoctor.repro.candidate_judge import CandidateJudge
 from exportdoctor.repro.reduction import slice_by_stack, tidy_script
 from exportdoctor.repro.script import Header, code_lines, with_header
@@ -108,7 +109,7 @@ def find_incidental_failures(
             found.setdefault(seen.signature.raised, seen)
         if len(found) == _KEPT:
             break
-    origin = f"met while {finding.id} was reduced: another failure, which the model itself may never show"
+    origin = wording.incidental_origin(finding.id)
     with ThreadPoolExecutor(_BESIDE) as threads:
         verified = threads.map(lambda one: verify(one.source, one.signature).verified, found.values())
         return tuple(

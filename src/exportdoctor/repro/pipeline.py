@@ -19,6 +19,7 @@ from exportdoctor.core.limits import SHORTEST_CANDIDATE, candidate_limits
 from exportdoctor.core.protocol.repro import DraftRequest, ReproducedFailure, ScriptDraft
 from exportdoctor.reduce import Verdict
 from exportdoctor.reduce.source.passes.script_sizes import shorten_embeddings, shorten_lists
+from exportdoctor.report import wording
 from exportdoctor.repro.budget import BudgetClock, ReductionBudget
 from exportdoctor.repro.candidate_judge import CandidateJudge
 from exportdoctor.repro.candidate_runner import CandidateRunner
@@ -85,7 +86,7 @@ def make_repro(request: ReproRequest, tell: Tell) -> ReproResult:
     for note in changes_since(run):
         tell(note)
     output = _if_writable(run.path / "logs" / f"repro-{finding.id}.log")
-    tell(f"reproducing {finding.id} in the model")
+    tell(wording.repro_reproducing(finding.id))
     # each of the two processes warms up on a core of its own
     with CandidateRunner(log=output) as runner, DraftClient(command, log=output) as client:
         seen = client.reproduce()
@@ -102,9 +103,7 @@ def make_repro(request: ReproRequest, tell: Tell) -> ReproResult:
         client.close()  # frees the memory of the model
         reduction = _reduce(Reducer(judge, BudgetClock(request.budget, runner), tell), draft.source)
         if reduction.flaky:
-            notes.append(
-                f"this failure is flaky: the same script failed in {reduction.same} of its last {reduction.runs} runs"
-            )
+            notes.append(wording.repro_flaky(reduction.same, reduction.runs))
         source, sighting = _verify_either(reduction.source, draft.source, signature, notes)
         notes += _needed_notes(draft, source)
         header = Header(
@@ -160,7 +159,7 @@ def _first_failing_draft(client: DraftClient, judge: CandidateJudge, tell: Tell)
             lighter = shorten_embeddings(draft.source)
             for source in dict.fromkeys((*shorten_lists(lighter), lighter, draft.source)):
                 if _shows_bug(judge, source):
-                    tell(f"{code_lines(source)} lines fail in the same way: {draft.what}")
+                    tell(wording.repro_draft(code_lines(source), draft.what))
                     return msgspec.structs.replace(draft, source=source), judge
     reasons = [f"{draft.what}: {_how_it_ends(judge, draft.source)}" for draft in drafts]
     why = "; ".join((*reasons, *client.notes)) or "no draft could be written"
@@ -199,7 +198,7 @@ def _reduce(reducer: Reducer, source: str) -> Reduction:
         if not reducer.judge.wanted.kind.ends_the_process:
             reduction = reducer.tidy(reducer.polish(reduction))
         reduction = reducer.confirm(reduction)
-    reducer.tell(f"{code_lines(reduction.source)} lines after {reduction.asked} candidates; verifying")
+    reducer.tell(wording.repro_progress(code_lines(reduction.source), reduction.asked, verifying=True))
     return reduction
 
 
@@ -209,7 +208,7 @@ def _verify_either(reduced: str, draft: str, signature: NameFreeSignature, notes
     if not sighting.verified and reduced != draft:
         again = verify(draft, signature)
         if again.verified:
-            notes.append("not reduced: the reduced script does not fail in the same way in a fresh process")
+            notes.append(wording.repro_not_reduced())
             return draft, again
     return reduced, sighting
 

@@ -31,6 +31,7 @@ from exportdoctor.reduce.source.passes.inline_modules import inline_modules
 from exportdoctor.reduce.source.passes.replace_with_ones import replace_with_ones
 from exportdoctor.reduce.source.passes.script_sizes import offer_eager_sizes, shrink_sizes
 from exportdoctor.reduce.source.passes.tidy import drop_idle_statements, rename_exported_class
+from exportdoctor.report import wording
 from exportdoctor.repro.budget import BudgetClock
 from exportdoctor.repro.candidate_judge import CandidateJudge
 from exportdoctor.repro.script import code_lines
@@ -165,7 +166,7 @@ class Reducer:
                     closest = step.candidate
                 if time.monotonic() - shown >= _PAUSE:
                     shown = time.monotonic()
-                    self.tell(f"{code_lines(best)} lines after {asked} candidates")
+                    self.tell(wording.repro_progress(code_lines(best), asked))
         except StopIteration as end:
             result: Reduced[str, str] = end.value
             return Reduction(
@@ -191,7 +192,7 @@ def slice_by_stack(judge: CandidateJudge, source: str, tell: Tell) -> str:
         cut = slice_backward(source, lines)
         if len(cut) >= len(source) or judge(cut) is not Verdict.YES:
             return source
-        tell(f"{code_lines(cut)} lines by data flow")
+        tell(wording.repro_sliced(code_lines(cut)))
         source = cut
 
 

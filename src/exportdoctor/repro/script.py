@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from exportdoctor.core.finding import Finding
+from exportdoctor.report import wording
 
 _WIDTH = 110
 _SHOWN = ("python", "platform", "torch", "transformers", "cuda")
@@ -39,13 +40,14 @@ class Header:
 def with_header(source: str, header: Header) -> str:
     """The script as it is handed out."""
     versions = versions_of(header.environment, imports_of(source))
-    lines = [
-        *_comment(header.origin[:1].upper() + header.origin[1:]),
-        *_comment(f"Fails with {header.expected}"),
-        *_comment(f"Environment: {versions}; all of it: python -m torch.utils.collect_env"),
-        *(line for remark in header.remarks for line in _comment(f"Note: {remark}")),
-        *_comment(f"Made by: {header.made_by}"),
-    ]
+    sentences = wording.script_head(
+        origin=header.origin,
+        expected=header.expected,
+        versions=versions,
+        remarks=header.remarks,
+        made_by=header.made_by,
+    )
+    lines = [line for sentence in sentences for line in _comment(sentence)]
     return "\n".join([*lines, *limit_blank_lines(source), ""])
 
 
@@ -60,9 +62,7 @@ def versions_of(environment: Mapping[str, str], imports: Collection[str]) -> str
 
 def origin_of(finding: Finding) -> str:
     """Where the script of a finding comes from."""
-    place = f"{finding.function}, {tail_of(finding.file)}:{finding.line}" if finding.function and finding.file else ""
-    module = f"{finding.module or 'the root'} ({finding.module_class})"
-    return f"reduced from {place}, called by {module}" if place else f"reduced from {module}"
+    return wording.script_origin(finding, tail_of(finding.file or ""))
 
 
 def tail_of(path: str) -> str:

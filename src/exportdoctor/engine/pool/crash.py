@@ -13,14 +13,6 @@ from exportdoctor.core.outcome import ExceptionFact, Failure, Frame, Outcome, Ou
 
 _HEADER = re.compile(r"^(?:Current thread|Thread|Stack) .*\(most recent call first\):$", re.MULTILINE)
 _LINE = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)$')
-_MEANING = {
-    "SIGSEGV": "Segmentation fault: native code touched memory that is not its own",
-    "SIGABRT": "Abort: native code gave up on an internal check",
-    "SIGBUS": "Bus error: native code touched memory that cannot be had",
-    "SIGFPE": "Floating-point exception in native code, often an integer division by zero",
-    "SIGILL": "Illegal instruction: native code was built for another processor",
-    "SIGKILL": "Killed from outside",
-}
 
 
 def read_stack(log: str | None) -> tuple[Frame, ...]:
@@ -40,9 +32,8 @@ def _frame(file: str, line: str, function: str) -> Frame:
     return Frame(file=file, line=int(line), function=function, source=source, user=is_user_file(file))
 
 
-def describe_crash(outcome: Outcome, *, status: OutcomeStatus, reason: str) -> Outcome:
-    """`outcome` of a dead attempt with its failure: why it died and where it was."""
-    message = reason or _MEANING.get(outcome.signal or "", f"The process died: {outcome.signal}")
+def describe_crash(outcome: Outcome, *, status: OutcomeStatus, message: str) -> Outcome:
+    """`outcome` of a dead attempt with its failure: `message` says why it died, the stack where it was."""
     failure = Failure(
         stage="export",
         exceptions=(ExceptionFact(type=outcome.signal or status, message=message),),

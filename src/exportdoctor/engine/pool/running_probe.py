@@ -13,8 +13,9 @@ from exportdoctor.core.outcome import Outcome, OutcomeStatus
 from exportdoctor.core.probe import Probe
 from exportdoctor.engine.pool.crash import describe_crash
 from exportdoctor.process.supervise import KillReason, Limits, Supervisor, resident_mb
+from exportdoctor.report import wording
 
-_ABANDONED = KillReason(status=OutcomeStatus.CRASHED, signal="SIGKILL", sentence="abandoned")
+_ABANDONED = KillReason(status=OutcomeStatus.CRASHED, signal="SIGKILL")
 
 
 @dataclass
@@ -70,9 +71,13 @@ class RunningProbe:
         reason = self.kill_reason
         if reason is not None:
             killed = msgspec.structs.replace(outcome, signal=reason.signal)
-            return describe_crash(killed, status=reason.status, reason=reason.sentence)
+            message = wording.kill_message(
+                reason.signal, seconds=reason.seconds, memory_mb=reason.memory_mb, limit_mb=reason.limit_mb
+            )
+            return describe_crash(killed, status=reason.status, message=message)
         if outcome.status == OutcomeStatus.CRASHED:
-            return describe_crash(outcome, status=OutcomeStatus.CRASHED, reason="")
+            message = wording.crash_message(outcome.signal or "")
+            return describe_crash(outcome, status=OutcomeStatus.CRASHED, message=message)
         return outcome
 
     def _limits(self) -> Limits:

@@ -19,10 +19,12 @@ from exportdoctor.report.wording.cures import (
 from exportdoctor.report.wording.export import agreement_cell, export_headline, export_lines
 from exportdoctor.report.wording.findings import (
     chapter,
+    crash_message,
     culprit_line,
     dimensions,
     exception_line,
     expression,
+    kill_message,
     next_step,
     place,
     repro_line,
@@ -45,7 +47,9 @@ from exportdoctor.report.wording.pieces import (
     to_ascii,
 )
 from exportdoctor.report.wording.repro import (
+    ISSUE_HEADINGS,
     incidental_failure,
+    incidental_origin,
     issue_end,
     issue_expectation,
     issue_graph_caption,
@@ -53,9 +57,20 @@ from exportdoctor.report.wording.repro import (
     issue_place,
     issue_summary,
     issue_title,
+    repro_draft,
+    repro_failure_changed,
+    repro_flaky,
     repro_interrupted,
+    repro_not_reduced,
     repro_not_verified,
     repro_out_of_time,
+    repro_progress,
+    repro_reproducing,
+    repro_sliced,
+    repro_sources_changed,
+    repro_versions_changed,
+    script_head,
+    script_origin,
 )
 from exportdoctor.report.wording.scan import (
     cost,
@@ -82,14 +97,17 @@ from exportdoctor.report.wording.statuses import (
 )
 
 __all__ = [
-    "ASCII_SYMBOLS", "EXPORT_LABEL", "STATUS_WORDS", "SYMBOLS", "VERDICT_STATUS", "agreement_cell",
-    "agreement_line", "chapter", "cost", "count", "coverage", "culprit_line", "cure", "cure_title", "cut_off_note",
-    "dimensions", "duration", "event_line", "exception_line", "export_command", "export_headline",
-    "export_lines", "expression", "finding_count", "headline", "incidental_failure", "issue_end",
-    "issue_expectation", "issue_graph_caption", "issue_known", "issue_link", "issue_place",
-    "issue_summary", "issue_title", "module_name", "next_step", "parameters",
-    "place", "plain", "prescription", "prescription_code", "probe_note", "progress_counts", "proof",
-    "remaining_seconds", "remark", "repro_line", "repro_interrupted", "repro_not_verified", "repro_out_of_time",
-    "resume_command", "row_finding", "row_name", "same_as_earlier", "shim_effect", "short_path",
-    "soundness", "story", "symbol_origins", "time_left", "title", "to_ascii", "verdict", "why",
+    "ASCII_SYMBOLS", "EXPORT_LABEL", "ISSUE_HEADINGS", "STATUS_WORDS", "SYMBOLS", "VERDICT_STATUS",
+    "agreement_cell", "agreement_line", "chapter", "cost", "count", "coverage", "crash_message", "culprit_line",
+    "cure", "cure_title", "cut_off_note", "dimensions", "duration", "event_line", "exception_line",
+    "export_command", "export_headline", "export_lines", "expression", "finding_count", "headline",
+    "incidental_failure", "incidental_origin", "issue_end", "issue_expectation", "issue_graph_caption",
+    "issue_known", "issue_link", "issue_place", "issue_summary", "issue_title", "kill_message", "module_name",
+    "next_step", "parameters", "place", "plain", "prescription", "prescription_code", "probe_note",
+    "progress_counts", "proof", "remaining_seconds", "remark", "repro_draft", "repro_failure_changed",
+    "repro_flaky", "repro_interrupted", "repro_line", "repro_not_reduced", "repro_not_verified",
+    "repro_out_of_time", "repro_progress", "repro_reproducing", "repro_sliced", "repro_sources_changed",
+    "repro_versions_changed", "resume_command", "row_finding", "row_name", "same_as_earlier", "script_head",
+    "script_origin", "shim_effect", "short_path", "soundness", "story", "symbol_origins", "time_left", "title",
+    "to_ascii", "verdict", "why",
 ]

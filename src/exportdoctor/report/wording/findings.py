@@ -9,6 +9,33 @@ from exportdoctor.core.finding import Finding, ShimTry
 from exportdoctor.core.report import Report
 from exportdoctor.report.wording.pieces import count, issue_name, module_name, short_path
 
+_SIGNALS = {
+    "SIGSEGV": "Segmentation fault: native code touched memory that is not its own",
+    "SIGABRT": "Abort: native code gave up on an internal check",
+    "SIGBUS": "Bus error: native code touched memory that cannot be had",
+    "SIGFPE": "Floating-point exception in native code, often an integer division by zero",
+    "SIGILL": "Illegal instruction: native code was built for another processor",
+    "SIGKILL": "Killed from outside",
+}
+
+
+def crash_message(signal: str) -> str:
+    """What stands for an exception's message where the process died by itself."""
+    return _SIGNALS.get(signal, f"The process died: {signal}")
+
+
+def kill_message(reason: str, *, seconds: float, memory_mb: float, limit_mb: float) -> str:
+    """What stands for an exception's message where the process was killed for a limit: hang, time-out or memory."""
+    match reason:
+        case "hang":
+            return f"Killed after {seconds:.0f} s: it was waiting and hardly used the processor"
+        case "time-out":
+            return f"Killed after {seconds:.0f} s: it was still computing"
+        case "out of memory":
+            return f"Killed at {memory_mb:,.0f} MiB: more than the {limit_mb:,.0f} MiB that one attempt may take"
+        case signal:
+            return crash_message(signal)
+
 
 def title(finding: Finding, report: Report) -> str:
     """A finding's heading: its id, its part where there are several, and where it is."""

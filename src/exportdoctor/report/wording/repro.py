@@ -1,7 +1,8 @@
-"""Sentences about a repro: the end of a reduction, and the sections of an upstream issue."""
+"""Sentences about a repro: its progress and notes, the end of a reduction, and the sections of an upstream issue."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from exportdoctor.core.failure.messages import first_line, without_hints
@@ -10,6 +11,87 @@ from exportdoctor.core.outcome import OutcomeStatus
 from exportdoctor.report.wording.pieces import count, issue_link
 
 _DEATHS: dict[str, str] = {OutcomeStatus.TIMED_OUT: "never returns", OutcomeStatus.OUT_OF_MEMORY: "runs out of memory"}
+
+
+def repro_reproducing(finding: str) -> str:
+    """Said while the failure is shown once more in the model."""
+    return f"reproducing {finding} in the model"
+
+
+def repro_draft(lines: int, what: str) -> str:
+    """Said of the first draft that fails as the model does."""
+    return f"{count(lines, 'line')} {'fails' if lines == 1 else 'fail'} in the same way: {what}"
+
+
+def repro_sliced(lines: int) -> str:
+    """Said after a cut along the data flow."""
+    return f"{count(lines, 'line')} by data flow"
+
+
+def repro_progress(lines: int, candidates: int, *, verifying: bool = False) -> str:
+    """How far a reduction is."""
+    return f"{count(lines, 'line')} after {count(candidates, 'candidate')}{'; verifying' if verifying else ''}"
+
+
+def repro_flaky(same: int, runs: int) -> str:
+    """The note on a script that does not fail each time."""
+    return f"this failure is flaky: the same script failed in {same} of its last {runs} runs"
+
+
+def repro_not_reduced() -> str:
+    """The note on a draft that is kept because only it is verified."""
+    return "not reduced: the reduced script does not fail in the same way in a fresh process"
+
+
+def repro_sources_changed(names: Sequence[str], *, more: bool) -> str:
+    """The note on sources that are newer than the run; `more` than the names are."""
+    return f"{', '.join(names)}{', …' if more else ''} changed since this run; reproducing the failure as it is now"
+
+
+def repro_versions_changed(versions: Sequence[tuple[str, str, str]]) -> str:
+    """The note on packages with another version than in the run: name, version then and version now of each."""
+    changes = "; ".join(f"{name} {then} then, {now} now" for name, then, now in versions)
+    return f"this run was made with other versions: {changes}"
+
+
+def repro_failure_changed(kind: str, where: str, message: str) -> str:
+    """The note on a failure that differs from the one of the run."""
+    return f"the failure now differs from that of the run: {kind} in {where}: {message}"
+
+
+def script_origin(finding: Finding, file: str) -> str:
+    """Where a finding's script comes from, for its head; `file` is the short path."""
+    module = f"{finding.module or 'the root'} ({finding.module_class})"
+    if not finding.function or not file:
+        return f"reduced from {module}"
+    return f"reduced from {finding.function}, {file}:{finding.line}, called by {module}"
+
+
+def incidental_origin(finding: str) -> str:
+    """Where the script of another failure comes from, for its head."""
+    return f"met while {finding} was reduced: another failure, which the model itself may never show"
+
+
+def script_head(*, origin: str, expected: str, versions: str, remarks: Sequence[str], made_by: str) -> tuple[str, ...]:
+    """The sentences at the head of a script."""
+    return (
+        origin[:1].upper() + origin[1:],
+        f"Fails with {expected}",
+        f"Environment: {versions}; all of it: python -m torch.utils.collect_env",
+        *(f"Note: {remark}" for remark in remarks),
+        f"Made by: {made_by}",
+    )
+
+
+ISSUE_HEADINGS = {
+    "happens": "What happens",
+    "expected": "What was expected",
+    "closest": "Closest variant that exports",
+    "place": "Where it occurs in the model",
+    "known": "Known issues",
+    "versions": "Versions",
+}
+"""The headings of an issue's sections."""
 
 
 def incidental_failure(description: str, path: Path) -> str:
