@@ -9,7 +9,7 @@ import msgspec
 from exportdoctor.core.codec import pretty
 from exportdoctor.core.outcome import Agreement
 from exportdoctor.core.protocol.export import ExportedFile, ExportRequest, ExportResult, Precision, StageFailure
-from exportdoctor.report.wording import agreement_cell, export_headline, export_lines
+from exportdoctor.report.wording import AGREEMENT_HEADER, agreement_cell, export_headline, export_lines
 from exportdoctor.shims import Shim
 
 SCHEMA = "exportdoctor.proof/1"
@@ -92,7 +92,7 @@ def as_markdown(request: ExportRequest, result: ExportResult, shims: Sequence[Sh
         f"# {export_headline(request, result)}",
         f"`{command}`",
         "\n".join(f"- **{shim.id}** ({shim.soundness}): {shim.title}" for shim in used) or "No shims.",
-        "\n".join(["| inputs | compared with unpatched eager |", "|---|---|", *rows]),
+        "\n".join([f"| {' | '.join(AGREEMENT_HEADER)} |", "|---|---|", *rows]),
         "```\n" + "\n".join(export_lines(request, result, shims)) + "\n```",
         ", ".join(f"{name} {version}" for name, version in result.environment.items()),
     ]

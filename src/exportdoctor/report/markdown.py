@@ -32,7 +32,8 @@ def render(report: Report) -> str:
 
 
 def _parts(report: Report) -> str:
-    lines = ["| part | dynamic | verdict | cure | proof |", "| --- | --- | --- | --- | --- |"]
+    header = wording.PARTS_HEADER
+    lines = [f"| {' | '.join(header)} |", f"| {' | '.join('---' for _ in header)} |"]
     for part in report.parts:
         found = sum(1 for finding in report.findings if finding.part == part.name)
         symbol = wording.SYMBOLS[wording.VERDICT_STATUS[part.verdict] if part.complete else "not_asked"]

@@ -34,11 +34,6 @@ def hook_records() -> list[dict[str, object]]:
     ]
 
 
-def note_on_missing() -> str:
-    """What a scan lacks with the installed torch, as one line; empty where it lacks nothing."""
-    missing = [hook for hook in HOOKS if not hook.imports_onnx and not hook.is_supported()]
-    if not missing:
-        return ""
-    lost = "; ".join(dict.fromkeys(hook.lost for hook in missing))
-    names = ", ".join(hook.id for hook in missing)
-    return f"This torch lacks internals that exportdoctor uses ({names}): {lost}. See exportdoctor version --internals"
+def missing_hooks() -> tuple[Hook, ...]:
+    """The hooks that a scan lacks with the installed torch."""
+    return tuple(hook for hook in HOOKS if not hook.imports_onnx and not hook.is_supported())

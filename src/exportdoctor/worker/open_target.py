@@ -14,10 +14,11 @@ from exportdoctor.core.errors import ExportdoctorError, TargetError
 from exportdoctor.core.failure.messages import first_line
 from exportdoctor.core.protocol.scan import SMALL_MODEL, Capture, Captured, Open, Opened, Prepare, Prepared
 from exportdoctor.core.target import TargetRef
+from exportdoctor.report.wording import missing_internals
 from exportdoctor.targets import Plan, build, has_small_model, plan_small_model, resolve
 from exportdoctor.targets.built import Built, BuiltPart
 from exportdoctor.targets.eager import run_once
-from exportdoctor.torch_internals.hook_table import note_on_missing
+from exportdoctor.torch_internals.hook_table import missing_hooks
 from exportdoctor.worker import environment
 from exportdoctor.worker.capture.session import (
     PartCapture,
@@ -65,7 +66,7 @@ class OpenTarget:
             seconds=round(time.perf_counter() - started, 3),
             parts=tuple(self.plan.parts),
             sources=environment.sources(self.built.model),
-            notes=tuple(filter(None, [note_on_missing()])),
+            notes=(missing_internals(missing),) if (missing := missing_hooks()) else (),
             has_small_model=self.built.weights == "fake" and has_small_model(self.plan),
         )
 

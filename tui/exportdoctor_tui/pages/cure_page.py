@@ -48,11 +48,11 @@ def _part(selection: Selection) -> Iterator[Content]:
         said = "shims are being tried" if tried else "shims are tried after its diagnosis"
         yield Content.styled(f"{name} is being scanned; {said}", "$text-primary")
     elif part.verdict == "passes":
-        yield Content(f"{name} exports without shims.")
+        yield Content(f"{line(wording.part_without_shims(part))}.")
     elif selection.view.started is not None and not selection.view.started.options.cure:
-        yield Content(f"No shims were tried on {name}: the scan ran with --no-cure. Press a to try some.")
+        yield Content(f"{line(wording.no_cure(part, searched=False))} Press a to try some.")
     else:
-        yield Content(f"No set of shims that was tried makes {name} export.")
+        yield Content(line(wording.no_cure(part, searched=True)))
 
 
 def _before_and_after(selection: Selection, found: Prescription) -> Iterator[Content]:

@@ -63,9 +63,9 @@ def _progress(view: RunView, now: float) -> Iterator[Content]:
         return
     judged, called = (sum(numbers) for numbers in zip(*((part.judged, part.record.called) for part in view.parts)))
     share = judged / max(1, called)
-    left = wording.remaining_seconds(share, elapsed)
-    if left is not None:
-        pieces.insert(1, f"~{wording.duration(left)} left")
+    left = wording.time_left_of_share(share, elapsed)
+    if left:
+        pieces.insert(1, left)
     full = round(share * _BAR)
     yield Content.assemble(
         ("running  ", "bold $text-primary"),

@@ -89,7 +89,7 @@ def _sentence(text: str) -> Content:
 def _status_lines(selection: Selection) -> Iterator[Content]:
     row, record = selection.row, selection.record
     yield _BLANK
-    yield Content(f"{wording.STATUS_WORDS[row.status].capitalize()}: {_evidence(selection)}")
+    yield Content(f"{wording.STATUS_WORDS[row.status].capitalize()}: {line(wording.evidence(record, row.status))}")
     below = {path[-1].finding for path in failures(row.children) if path[-1].finding}
     for number in sorted(below, key=str):
         finding = selection.view.findings.get(number or "")
@@ -98,22 +98,7 @@ def _status_lines(selection: Selection) -> Iterator[Content]:
     if record is not None and record.note:
         yield Content(line(record.note))
     if selection.fact is not None and selection.fact.same_object is not None:
-        yield Content(f"The same module object as {line(wording.module_name(selection.fact.same_object))}.")
+        yield Content(line(wording.same_object(selection.fact.same_object)))
     if selection.part.record.verdict == "passes" and not row.fqns[0] and selection.part.record.complete:
-        yield Content(
-            f"\n{selection.part.record.name} exports without shims: {wording.coverage(selection.part.record)}."
-        )
-
-
-def _evidence(selection: Selection) -> str:
-    """The evidence for the verdict."""
-    record = selection.record
-    if selection.row.status == "not_called":
-        return "forward does not call it with these inputs."
-    if record is None or selection.row.status == "not_asked":
-        return "not tried yet."
-    if record.evidence == "equal" and record.same_as is not None:
-        return f"identical to {line(wording.module_name(record.same_as))}, which was exported."
-    if record.evidence == "parent":
-        return "covered by a passing parent."
-    return f"exported in {wording.duration(record.seconds)}."
+        passes = line(wording.part_without_shims(selection.part.record))
+        yield Content(f"\n{passes}: {wording.coverage(selection.part.record)}.")

@@ -31,6 +31,18 @@ def cure(part: PartRecord) -> str:
     return f"{does} with {count(len(found.shims), 'shim')} ({soundness(found.soundness)})"
 
 
+def part_without_shims(part: PartRecord) -> str:
+    """Said of a part that exports as it is."""
+    return f"{part.name} exports without shims"
+
+
+def no_cure(part: PartRecord, *, searched: bool) -> str:
+    """Said of a part that fails and has no prescription."""
+    if not searched:
+        return f"No shims were tried on {part.name}: the scan ran with --no-cure."
+    return f"No set of shims that was tried makes {part.name} export."
+
+
 def cure_title(part: PartRecord) -> str:
     """The heading above a part's prescription."""
     return f"How to export {part.name}" if part.verdict == "cured" else f"How {part.name} gets further"

@@ -108,11 +108,20 @@ def _row(row: Agreement, width: int) -> str:
     return f"{lead}max |Δ| {_number(row.max_abs)}, relative {_number(row.max_rel)}, {tolerance}"
 
 
+AGREEMENT_HEADER = ("inputs", "compared with unpatched eager")
+"""The columns of a table of comparisons."""
+
+
 def agreement_cell(row: Agreement) -> str:
     """A comparison with eager, in a cell of a Markdown table."""
     if row.trouble:
         return row.trouble.replace("|", "\\|")
     return f"largest difference {row.max_abs:.2g}, relative {row.max_rel:.2g}, tolerance {row.tolerance:.2g}"
+
+
+def numbers_differ(row: Agreement) -> str:
+    """What stands for an exception's message where outputs differ from eager."""
+    return row.trouble or f"an output differs from eager's by {row.max_abs:.1e}, {row.tolerance:.0e} is allowed"
 
 
 def _precision(found: Precision) -> Iterator[str]:

@@ -38,6 +38,17 @@ def repro_flaky(same: int, runs: int) -> str:
     return f"this failure is flaky: the same script failed in {same} of its last {runs} runs"
 
 
+def repro_flaky_attempts(attempts: int) -> str:
+    """The note on a failure that took several attempts to be seen."""
+    return f"this failure is flaky: it was seen in 1 of {attempts} attempts"
+
+
+def repro_without_source(name: str, module: str, why: str) -> str:
+    """The note on a name that a script imports, as its code cannot be copied; `why` may be empty."""
+    reason = f" ({why})" if why else ""
+    return f"{name} has no source that can be copied into a script{reason}, so it is imported from {module}"
+
+
 def repro_not_reduced() -> str:
     """The note on a draft that is kept because only it is verified."""
     return "not reduced: the reduced script does not fail in the same way in a fresh process"

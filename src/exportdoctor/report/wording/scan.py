@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Protocol
+
 from exportdoctor.core import events as ev
 from exportdoctor.core.probe import Probe
 from exportdoctor.core.protocol.scan import SMALL_MODEL
@@ -54,6 +57,26 @@ def coverage(part: PartRecord) -> str:
     if inside := by.count("parent"):
         pieces.append(f"{inside} covered by a passing parent")
     return f"{count(part.called, 'module')}: {', '.join(pieces)}"
+
+
+PARTS_HEADER = ("part", "dynamic", "verdict", "cure", "proof")
+"""The columns of a table of parts."""
+
+
+class HookFacts(Protocol):
+    """What is said of a private part of torch."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def lost(self) -> str: ...
+
+
+def missing_internals(hooks: Sequence[HookFacts]) -> str:
+    """The note on private parts of torch that the installed one has not."""
+    lost = "; ".join(dict.fromkeys(hook.lost for hook in hooks))
+    names = ", ".join(hook.id for hook in hooks)
+    return f"This torch lacks internals that exportdoctor uses ({names}): {lost}. See exportdoctor version --internals"
 
 
 def cost(report: Report) -> str:
@@ -110,16 +133,17 @@ def progress_counts(state: RunState) -> str:
 def time_left(state: RunState, elapsed: float) -> str:
     """`~40 s left` for a run that has taken `elapsed` seconds; empty while there is no basis for an estimate."""
     judged, called = _judged_modules(state)
-    left = remaining_seconds(judged / max(1, called), elapsed)
-    return "" if left is None else f"~{duration(left)} left"
+    return time_left_of_share(judged / max(1, called), elapsed)
 
 
-def remaining_seconds(share: float, elapsed: float) -> float | None:
-    """Seconds left if the other modules get their verdicts at the same pace; None if too few have one.
+def time_left_of_share(share: float, elapsed: float) -> str:
+    """`~40 s left` if the other modules get their verdicts at the same pace; empty if too few have one.
 
     `share` is the share of modules with a verdict. The search for shims comes after that and is not included.
     """
-    return elapsed * (1 - share) / share if _SHARE_FOR_AN_ESTIMATE <= share < 1 else None
+    if not _SHARE_FOR_AN_ESTIMATE <= share < 1:
+        return ""
+    return f"~{duration(elapsed * (1 - share) / share)} left"
 
 
 def _judged_modules(state: RunState) -> tuple[int, int]:

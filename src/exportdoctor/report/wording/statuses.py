@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from exportdoctor.core.report import ModuleRecord
 from exportdoctor.report.folded_tree import Row, label
-from exportdoctor.report.wording.pieces import count, module_name
+from exportdoctor.report.wording.pieces import count, duration, module_name
 
 SYMBOLS = {
     "pass": "✓",
@@ -56,6 +57,24 @@ def remark(row: Row) -> str:
     if row.status == "pass":
         return count(row.modules, "module") if row.modules > len(row.names) else ""
     return STATUS_WORDS[row.status]
+
+
+def evidence(record: ModuleRecord | None, status: str) -> str:
+    """The evidence for a module's status, after the word for it; `record` is None where there is no verdict yet."""
+    if status == "not_called":
+        return "forward does not call it with these inputs."
+    if record is None or status == "not_asked":
+        return "not tried yet."
+    if record.evidence == "equal" and record.same_as is not None:
+        return f"identical to {module_name(record.same_as)}, which was exported."
+    if record.evidence == "parent":
+        return "covered by a passing parent."
+    return f"exported in {duration(record.seconds)}."
+
+
+def same_object(fqn: str) -> str:
+    """The sentence on a module that has two FQNs."""
+    return f"The same module object as {module_name(fqn)}."
 
 
 def row_finding(row: Row) -> str:

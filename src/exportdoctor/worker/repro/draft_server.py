@@ -20,6 +20,7 @@ from exportdoctor.core.probe import Probe
 from exportdoctor.core.protocol.reply import Refused
 from exportdoctor.core.protocol.repro import DraftReply, DraftRequest, NoMoreDrafts, ReproducedFailure
 from exportdoctor.core.protocol.scan import Capture, Open
+from exportdoctor.report import wording
 from exportdoctor.worker import environment
 from exportdoctor.worker.capture.session import PartCapture
 from exportdoctor.worker.open_target import OpenTarget
@@ -43,7 +44,7 @@ def _reproduce_and_draft(command: DraftRequest) -> Iterator[DraftReply]:
     part, outcome, record, times = found
     yield ReproducedFailure(outcome=outcome, exporter=probe.exporter, environment=environment.versions())
     notes: list[str] = []
-    remarks = (f"this failure is flaky: it was seen in 1 of {times} attempts",) if times > 1 else ()
+    remarks = (wording.repro_flaky_attempts(times),) if times > 1 else ()
     for draft in write_drafts(part, probe, record, notes):
         yield msgspec.structs.replace(draft, notes=(*remarks, *draft.notes))
     yield NoMoreDrafts(notes=tuple(notes))

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import torch
 
 from exportdoctor.core.failure.frames import TRACER_PACKAGES, is_user_file
+from exportdoctor.report import wording
 from exportdoctor.torch_internals.tracer_frames import is_operator, is_operator_family
 from exportdoctor.worker.repro.literals import expression, plain_code, torch_name
 from exportdoctor.worker.repro.prune import ReturnedFunction
@@ -116,10 +117,7 @@ class NameResolver:
             module = ".".join((*module.split(".")[:-1], place.stem))
             folder = str(place.parents[module.count(".")])
         self._text.import_name(name, module, folder=folder)
-        reason = f" ({why})" if why else ""
-        self._text.notes.append(
-            f"{name} has no source that can be copied into a script{reason}, so it is imported from {module}"
-        )
+        self._text.notes.append(wording.repro_without_source(name, module, why))
         return name
 
 

@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_leaves
 from exportdoctor.core.failure.kinds import NUMBERS_DIFFER
 from exportdoctor.core.outcome import Agreement, ExceptionFact, Failure, Frame, OpFact, Stage
 from exportdoctor.core.probe import Probe
+from exportdoctor.report import wording
 from exportdoctor.targets.eager import run_once
 from exportdoctor.torch_internals.fake_tensors import is_fake
 from exportdoctor.worker.capture.forward_hooks import Call
@@ -64,8 +65,7 @@ def run_later_stages(program: Any, module: torch.nn.Module, call: Call, probe: P
     passed = (*passed, "run")
     row = compare_outputs("the captured call", answers, tensors_in(wanted))
     if not row.holds:
-        said = row.trouble or f"an output differs from eager's by {row.max_abs:.1e}, {row.tolerance:.0e} is allowed"
-        fact = ExceptionFact(type=NUMBERS_DIFFER, message=said)
+        fact = ExceptionFact(type=NUMBERS_DIFFER, message=wording.numbers_differ(row))
         raise StageFailed("numbers", Failure(stage="numbers", exceptions=(fact,)), passed, (row,))
     return dict.fromkeys((*passed, "numbers"), "pass")
 
