@@ -77,16 +77,16 @@ def main() -> None:
         return
     if sys.argv[1:2] == ["--from"]:
         kept = json.loads(Path(sys.argv[2]).read_text())
-        told = {case: {tool: Said(**said) for tool, said in answers.items()} for case, answers in kept.items()}
-        PAGE.write_text(page(told), encoding="utf-8")
+        said_by_case = {case: {tool: Said(**said) for tool, said in answers.items()} for case, answers in kept.items()}
+        PAGE.write_text(page(said_by_case), encoding="utf-8")
         return
-    told = {case: {tool: ask(tool, case) for tool in TOOLS} for case in sys.argv[1:] or CASES}
+    said_by_case = {case: {tool: ask(tool, case) for tool in TOOLS} for case in sys.argv[1:] or CASES}
     if sys.argv[1:]:
-        print(page(told))
+        print(page(said_by_case))
         return
-    answers = {case: {tool: asdict(said) for tool, said in each.items()} for case, each in told.items()}
+    answers = {case: {tool: asdict(said) for tool, said in each.items()} for case, each in said_by_case.items()}
     ANSWERS.write_text(json.dumps(answers))
-    PAGE.write_text(page(told), encoding="utf-8")
+    PAGE.write_text(page(said_by_case), encoding="utf-8")
 
 
 def literal(case: str, name: str) -> Any:
@@ -213,10 +213,10 @@ def _anonymous(text: str) -> str:
 # --- the page
 
 
-def page(told: dict[str, dict[str, Said]]) -> str:
+def page(said_by_case: dict[str, dict[str, Said]]) -> str:
     """The page."""
-    head = ["# What torch's own tools tell, and what exportdoctor tells", *_introduction(), _table(told)]
-    return "\n\n".join([*head, *(text for case, said in told.items() for text in _case(case, said))]) + "\n"
+    head = ["# What torch's own tools report, and what exportdoctor reports", *_introduction(), _table(said_by_case)]
+    return "\n\n".join([*head, *(text for case, said in said_by_case.items() for text in _case(case, said))]) + "\n"
 
 
 def _introduction() -> list[str]:
@@ -238,9 +238,9 @@ def _introduction() -> list[str]:
     return [textwrap.fill(text, 118) for text in texts]
 
 
-def _table(told: dict[str, dict[str, Said]]) -> str:
+def _table(said_by_case: dict[str, dict[str, Said]]) -> str:
     rows = ["| case | tool | module | line | all | script | seconds |", "|---|---|---|---|---|---|---|"]
-    for case, answers in told.items():
+    for case, answers in said_by_case.items():
         for tool, said in answers.items():
             name = case if tool == TOOLS[0] else ""
             marks = " | ".join(marks_of(case, tool, said))
@@ -278,7 +278,7 @@ def names_module(tool: str, fqn: str, words: str) -> bool:
         named = ["" if name == "(root)" else name for name in failing]
         return fqn in named and not any(name.startswith(f"{fqn}." if fqn else "") and name != fqn for name in named)
     if not fqn:  # what is exported is the root: a failure is its
-        return any(sign in words for sign in ("fails: ", "no program: ", "issue(s) found", "at the call itself"))
+        return any(sign in words for sign in ("fails: ", "no program: ", "issue(s) found", "in the call itself"))
     return re.search(rf"\b{re.escape(fqn)}\b", words) is not None
 
 
