@@ -128,7 +128,7 @@ class SourceBundler:
         return found
 
     def _find_origin(self, module: str, name: str) -> Place | None:
-        """Where one of our names is defined, `None` for what is not ours."""
+        """Where one of our names is defined; None for any other name."""
         source = self._source(module)
         if name in source.statements:
             return module, name
@@ -148,7 +148,7 @@ class SourceBundler:
         return name
 
     def _free_name(self, place: Place, called: str) -> str:
-        """A name for it that nothing else has: `called`, its own, or its own with its module's."""
+        """A free name for it: `called`, its own name, or its own with its module's."""
         taken = {*self.names.values(), *self.imports, *self.reserved}
         module, own = place
         if called and called not in taken:
@@ -183,7 +183,7 @@ def _uses(node: ast.AST, known: AbstractSet[str], bound: frozenset[str] = frozen
 
 
 def _bound_names(function: ast.FunctionDef | ast.Lambda) -> frozenset[str]:
-    """What a function binds: its parameters, what it assigns, defines and imports."""
+    """The names that a function binds: its parameters, and all that it assigns, defines or imports."""
     names = {argument.arg for argument in ast.walk(function.args) if isinstance(argument, ast.arg)}
     bodies = function.body if isinstance(function.body, list) else [function.body]
     for node in (inner for body in bodies for inner in ast.walk(body)):

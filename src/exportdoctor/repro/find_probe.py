@@ -24,7 +24,7 @@ _NAMED = 3
 
 
 def finding_of(run: StoredRun, name: str) -> Finding:
-    """The finding called `name`. Raises UsageError where there is none, with those that there are."""
+    """The finding called `name`. Raises UsageError that lists the findings if there is none."""
     findings = run.state.findings
     found = findings.get(name) or findings.get(name.upper())
     if found is None:
@@ -56,7 +56,7 @@ def probe_of(events: tuple[ev.AnyEvent, ...], finding: Finding) -> Probe:
 
 
 def changes_since(run: StoredRun, environment: dict[str, str] | None = None) -> tuple[str, ...]:
-    """What is no longer as it was when the run was made: sources, and where `environment` is given, versions."""
+    """Notes on changes since the run was made: of sources and, if `environment` is given, of versions."""
     notes = []
     changed = changed_sources(sources_of(run.events))
     if changed:

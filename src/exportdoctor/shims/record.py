@@ -1,4 +1,4 @@
-"""A shim's record: what it is, what it may cure and where it fits. Only `apply` imports torch.
+"""A shim's record: title, soundness, the failures that it may cure, the modules it fits. Only `apply` imports torch.
 
 A shim is reversible: on exit from `apply` everything is restored, also after an error.
 """

@@ -1,4 +1,4 @@
-"""Every shim that there is, in one tuple: ours, those of other libraries, the user's. Torch-free."""
+"""All shims in one tuple: ours, those of other libraries, the user's. Torch-free."""
 
 from __future__ import annotations
 

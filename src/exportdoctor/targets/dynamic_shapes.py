@@ -1,4 +1,4 @@
-"""Dynamic shapes: named axes to what `torch.export` takes, and what users give back to named axes.
+"""Dynamic shapes: converts named axes to the form of `torch.export`, and users' dynamic_shapes to named axes.
 
 A preset names each dynamic axis of each input once; dynamic shapes, title and the report's list of axes follow from it.
 Shapes given by users are matched with the inputs as in `torch.export`: by parameter name or in parameter order, with

@@ -43,7 +43,7 @@ def run_in_a_row(module: nn.Module, inputs: Inputs, *, times: int = 1) -> tuple[
 
 
 def run_method_once(module: nn.Module, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """What a method of the module returns, without gradients. Raises what the method raises."""
+    """Calls a method of the module without gradients; its exceptions pass through."""
     import torch
 
     with torch.no_grad(), _quiet(), restore_afterwards(module):

@@ -72,7 +72,7 @@ def within_limits(sizes: Sizes, subject: Subject) -> Sizes:
 
 
 def _every_modality(subject: Subject) -> tuple[str, ...]:
-    """The main input, what forward requires, and what belongs to the model's modalities."""
+    """The main input, the required parameters of forward, and the inputs of the model's modalities."""
     main = _main_input(subject)
     modalities = getattr(subject.model, "input_modalities", None) or ()
     modalities = (modalities,) if isinstance(modalities, str) else tuple(modalities)

@@ -95,7 +95,7 @@ def _write_instance(script: ScriptBuilder, module: torch.nn.Module, call: Call) 
 
 
 def _child_outputs(script: ScriptBuilder, call: Call) -> Iterator[tuple[int, str]]:
-    """What each child returned in this call, as code, by its id; without those for which there is no code."""
+    """Maps id(child) to the code of what it returned in this call; children without such code are left out."""
     for child in call.inner:
         if child.refusal or child.layout is None:
             continue

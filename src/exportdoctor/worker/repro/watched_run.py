@@ -34,7 +34,7 @@ def run_watched(part: PartCapture, probe: Probe, *, exporting: bool) -> tuple[Ou
 
 
 def _record(part: PartCapture, probe: Probe, out: int, *, exporting: bool) -> Outcome:
-    """What runs in the child; the record goes to the file `out` as it is made, so that it survives a crash."""
+    """Run in the child and write the record to the file `out` as it grows, so that it survives a crash."""
     recorder = Recorder(out, part.names)
     if not exporting:
         return _eager(part, probe, recorder)

@@ -104,7 +104,7 @@ _Lender = tuple[str, str, str, tuple[int, ...]] | None
 
 
 def _lender(made: ast.stmt) -> _Lender:
-    """What is made: its name, and class, name there and constructor's arguments of torch's module that has the like."""
+    """The name that `made` assigns, and class, attribute and constructor's arguments of torch's module with one."""
     match made:
         case ast.Assign(
             targets=[ast.Attribute(value=receiver, attr=name)],
