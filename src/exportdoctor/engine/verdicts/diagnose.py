@@ -115,8 +115,7 @@ def find_known_issues(
     failure = outcome.failure
     if failure is None:
         return ()
-    issues = known_issues.match(failure, exporter=exporter, dynamic=dynamic, versions=versions)
-    through_models = any("/transformers/" in frame.file for frame in failure.frames)
+    matches = known_issues.match(failure, exporter=exporter, dynamic=dynamic, versions=versions)
     return tuple(
         KnownIssueRecord(
             id=issue.id,
@@ -125,12 +124,7 @@ def find_known_issues(
             title=issue.title,
             cause=issue.cause,
             workaround=issue.workaround,
-            elsewhere=_is_of_models(issue.links[0]) and not through_models,
+            elsewhere=elsewhere,
         )
-        for issue in issues
+        for issue, elsewhere in matches
     )
-
-
-def _is_of_models(link: str) -> bool:
-    """Whether an issue is one of the model libraries', not of torch or a runtime, which every failure runs through."""
-    return link.startswith("huggingface/")
