@@ -11,6 +11,8 @@ from culprit_constructs import CONSTRUCTS, Construct
 from exportdoctor.core.finding import Finding
 from scanning import scan_file
 
+pytestmark = pytest.mark.slow
+
 FILE = Path(culprit_constructs.__file__)
 
 
@@ -34,7 +36,7 @@ def finding_of(construct: type[Construct], folder: Path, *, exporter: str = "exp
 @pytest.mark.parametrize("construct", CONSTRUCTS, ids=lambda construct: construct.__name__)
 def test_the_line_of_a_failure_is_the_line_that_fails(construct: type[Construct], tmp_path: Path) -> None:
     finding = finding_of(construct, tmp_path)
-    frame = finding.guard
+    frame = finding.guard or finding.value_origin
     told = (finding.file, finding.line) if frame is None else (frame.file, frame.line)
     assert told == (str(FILE), marked_line("here", construct))
     assert construct.KIND in ("", finding.kind)

@@ -110,7 +110,7 @@ class Closure(Construct):
 
 class Lambda(Construct):
     def forward(self, x: Tensor) -> Tensor:
-        positive = lambda value: bool(value.sum() > 0)  # noqa: E731  <- here: Lambda
+        positive: Callable[[Tensor], bool] = lambda value: bool(value.sum() > 0)  # noqa: E731  <- here: Lambda
         return x if positive(x) else -x
 
 
@@ -519,19 +519,6 @@ class LeakByData(Construct):
         first = x.data[:, 0]  # <- here: LeakByData
         first.zero_()
         return x * 2
-
-
-class LeakByGradient(Construct):
-    KIND = "autograd_state"
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(4, 4)
-
-    def forward(self, x: Tensor) -> Any:
-        with torch.enable_grad():
-            loss = self.linear(x).sum()
-            return torch.autograd.grad(loss, self.linear.weight)  # <- here: LeakByGradient
 
 
 # --- sizes
