@@ -24,7 +24,7 @@ from exportdoctor.core.failure.kinds import (
     FailureKind,
     Rule,
 )
-from exportdoctor.core.outcome import ExceptionFact, Failure, Frame, OpFact, Outcome, OutcomeStatus
+from exportdoctor.core.records.outcome import ExceptionFact, Failure, Frame, OpFact, Outcome, OutcomeStatus
 
 SOURCES = sorted(p for room in ("src", "tui") for p in (Path(__file__).parents[2] / room).rglob("*.py"))
 GUARD = "torch.fx.experimental.symbolic_shapes.GuardOnDataDependentSymNode"

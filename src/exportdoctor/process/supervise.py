@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import psutil
 
-from exportdoctor.core.outcome import OutcomeStatus
+from exportdoctor.core.records.outcome import OutcomeStatus
 from exportdoctor.process.group import kill_group
 
 TICK = 0.1

@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from exportdoctor.core.finding import Finding
+from exportdoctor.core.records.finding import Finding
 
 _WIDTH = 110
 _SHOWN = ("python", "platform", "torch", "transformers", "cuda")

@@ -16,8 +16,8 @@ import torch
 
 from exportdoctor.core.exporters import EXPORTERS
 from exportdoctor.core.failure.messages import first_line
-from exportdoctor.core.outcome import Agreement, Failure, Outcome, OutcomeStatus
-from exportdoctor.core.probe import Probe
+from exportdoctor.core.records.outcome import Agreement, Failure, Outcome, OutcomeStatus
+from exportdoctor.core.records.probe import Probe
 from exportdoctor.shims import ExportCall, NotApplicable, ShimTrouble
 from exportdoctor.torch_internals.dynamo_frames import keep_interpreter_frames
 from exportdoctor.torch_internals.graph_modules import finish_graphs
