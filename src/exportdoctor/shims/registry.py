@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import cache
 
+from exportdoctor.core import versions
 from exportdoctor.core.errors import UsageError, did_you_mean
 from exportdoctor.shims.cure_pattern import Seen
 from exportdoctor.shims.own import OWN
