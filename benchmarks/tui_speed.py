@@ -148,7 +148,7 @@ async def screen_cpu(app: App[object]) -> float:
 
 
 class Timed(DoctorApp):
-    """Tells when a screen with the cursor on another line has been painted."""
+    """Sets `painted` once a screen with the cursor on another line has been painted."""
 
     CSS_PATH = Path(sys.modules[DoctorApp.__module__].__file__ or "").parent / "app.tcss"
     before = -1

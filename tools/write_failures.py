@@ -72,7 +72,7 @@ def script_of(kind: str) -> str:
 
 
 def page(kind: str, bench: CandidateRunner, *, said: str) -> str:
-    """The page of a kind; `said` is what a scan of its fixture tells, empty where there is none."""
+    """The page of a kind; `said` is the finding of its fixture's scan, empty where there is none."""
     told, script = explain(kind), script_of(kind)
     bench.timeout = LIMITS.get(kind, 60.0)
     parts = [
@@ -130,7 +130,7 @@ def command(kind: str) -> list[str]:
 
 
 def scanned(kind: str) -> str:
-    """The finding of a kind's fixture as a scan tells it."""
+    """The finding of a kind's fixture, as the text report prints it."""
     if not explain(kind).fixture:
         return ""
     with tempfile.TemporaryDirectory() as home:

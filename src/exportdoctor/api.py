@@ -48,7 +48,7 @@ def scan(
     """Try `torch.export` on `module` and, where it fails, on its submodules; returns the report.
 
     `args`, `kwargs` and `dynamic_shapes` are those of `torch.export.export`. `more_inputs` are `(args, kwargs)` at
-    other sizes, which tell the submodules' dynamic dimensions. `shims` are files with shims of your own, and unsound
+    other sizes, which show the submodules' dynamic dimensions. `shims` are files with shims of your own, and unsound
     ones are tried only with `allow_unsound`. The run is kept in `out`, by default among the other runs; where the disk
     refuses, the report is returned all the same. The other keywords are those of ScanKeywords:
 

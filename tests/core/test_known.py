@@ -26,7 +26,7 @@ NAMES = [f"{case['id']}-{number}" for number, case in enumerate(CASES)]
 
 @dataclass(frozen=True)
 class Seen:
-    """A failure as a test tells it."""
+    """A failure as a test describes it."""
 
     exceptions: tuple[ExceptionFact, ...]
     frames: tuple[Frame, ...]

@@ -1,4 +1,4 @@
-"""What kills a process loses nothing: workers are replaced, runs go on, nobody is left behind."""
+"""A dead process loses no result: workers are replaced, runs go on, no process is left behind."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ LIMITS: dict[str, dict[str, Any]] = {"hang": {"timeout": 8.0}, "memory_eater": {
 def expected_of(path: Path) -> dict[str, Any]:
     """The literal EXPECTED of a fixture, read without importing it.
 
-    EXPECTED_DYNAMIC, where there is one, tells what holds when the submodules' inputs are dynamic too, as in a scan.
+    EXPECTED_DYNAMIC, where there is one, states what holds when the submodules' inputs are dynamic too, as in a scan.
     """
     literals = {
         getattr(node.target if isinstance(node, ast.AnnAssign) else node.targets[0], "id", ""): node.value

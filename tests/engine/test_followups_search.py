@@ -1,4 +1,4 @@
-"""Laws of the searches and texts of the ladder, without torch."""
+"""The searches and texts of the follow-ups, without torch."""
 
 from __future__ import annotations
 

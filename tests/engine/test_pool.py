@@ -1,4 +1,4 @@
-"""The pool's laws, with workers that need no torch: every probe gets an outcome, whatever happens to its worker."""
+"""The pool, with workers that need no torch: every probe gets an outcome, whatever happens to its worker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The driver of generators of probes: each probe is asked once, whoever needs it, in whatever order outcomes come."""
+"""The driver of generators of probes: each probe is asked once, in whatever order outcomes come."""
 
 from __future__ import annotations
 

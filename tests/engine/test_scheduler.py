@@ -1,4 +1,4 @@
-"""What is asked early, or once for two parts, has the same answer: told once and in order, or asked again."""
+"""A probe asked early or once for two parts has the same outcome: reported once and in order, or asked again."""
 
 from __future__ import annotations
 

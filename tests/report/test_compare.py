@@ -1,4 +1,4 @@
-"""Two runs side by side: only what differs is told, and it is told by name."""
+"""Two runs side by side: only differences are listed, each by name."""
 
 from __future__ import annotations
 

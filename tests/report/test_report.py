@@ -1,4 +1,4 @@
-"""The reports: golden files, and laws of the tree, the wording and each format."""
+"""The reports: golden files, and properties of the tree, the wording and each format."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Laws of the run's folder, the list of runs and the caches."""
+"""Properties of the run's folder, the list of runs and the caches."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ def test_a_path_that_is_a_file_is_told_in_one_line(tmp_path: Path) -> None:
 
 
 def test_an_unwritable_folder_is_told_in_one_line(tmp_path: Path) -> None:
-    # a folder below a file can be made by nobody, not even root
+    # no user, not even root, can make a folder below a file
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match="cannot be created"):
         RunFolder.create(tmp_path / "file" / "run")

@@ -144,7 +144,7 @@ async def test_the_editor_opens_at_the_line(tmp_path: Path, monkeypatch: pytest.
     app = app_on(HERE / "crash")
     async with app.run_test(size=(120, 40)) as pilot:
         await settled(pilot)
-        # the headless driver cannot suspend: what would run is what the editor is told
+        # the headless driver cannot suspend: what would run is the editor's command line
         frame = app.screen.query_one(FindingPane).frame
         assert frame is not None
         await press(pilot, "e")

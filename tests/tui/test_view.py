@@ -1,4 +1,4 @@
-"""Laws of the terminal interface's pure half: folding, outline, navigation, columns, sources."""
+"""Properties of the terminal interface's pure half: folding, outline, navigation, columns, sources."""
 
 from __future__ import annotations
 

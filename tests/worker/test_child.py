@@ -1,4 +1,4 @@
-"""A forked child gives its parent what it wrote, or how it died, and leaves nobody behind."""
+"""A forked child gives its parent what it wrote, or how it died, and leaves no process behind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Savings change nothing that is told: the same graph, the same failure, or the answer is in doubt and asked again."""
+"""The fast export gives the same graph and the same failure, or says that the outcome may differ."""
 
 from __future__ import annotations
 

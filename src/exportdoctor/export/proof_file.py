@@ -50,7 +50,7 @@ class ProofFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def proof_file(request: ExportRequest, result: ExportResult, shims: Sequence[Shim], command: str) -> ProofFile:
-    """The record of what was made and what it computed."""
+    """The record of the exported files and of their comparisons with eager."""
     return ProofFile(
         target=request.target.ref,
         part=request.part,

@@ -11,16 +11,16 @@ _MERMAID = str.maketrans({'"': "#quot;", "<": "#lt;", ">": "#gt;", "`": "#96;", 
 
 
 def as_text(found: GraphSlice) -> str:
-    """One line for each value: its name, what made it of what, its shape; the failure's own are marked with `▶`."""
+    """One line for each value: name, operator and inputs, shape, place; `▶` marks the failure's own values."""
     calls = [_call(found, index) for index in range(len(found.nodes))]
     widths = [max(map(len, column), default=0) for column in (calls, [node.shape for node in found.nodes])]
     lines = [f"  … {count(found.left_out, 'value')} farther away"] if found.left_out else []
-    told = ""
+    last_place = ""
     for index, (call, node) in enumerate(zip(calls, found.nodes, strict=True)):
         place = _place(node)
         mark = "▶" if index in found.targets else " "
-        shown = place if place != told else ""
-        told = place or told
+        shown = place if place != last_place else ""
+        last_place = place or last_place
         lines.append(f"{mark} {call:{widths[0]}}  {node.shape:{widths[1]}}  {shown}".rstrip())
     return "\n".join(lines)
 

@@ -52,7 +52,7 @@ class RunCache:
         return None if changed_sources(sources_of(stored.events)) else stored
 
     def remember(self, digest: str, *, run: str, path: Path, state: RunState) -> None:
-        """Note that the run in `path` answers the request, if its end is fit to be told again."""
+        """Map this request to the run in `path`, if the run ended in a way that may be reused."""
         if not is_reusable(state):
             return
         try:

@@ -140,7 +140,7 @@ def _age(path: Path) -> float:
 
 
 def _summary(run: str, path: Path) -> RunSummary:
-    """What the list says of a run, from a few of its events."""
+    """The entry of a run in the list, from a few of its events."""
     try:
         events = journal.read_events(path / journal.NAME, only=_SUMMARY_EVENTS)
     except ExportdoctorError as error:

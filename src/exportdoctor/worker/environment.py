@@ -20,7 +20,7 @@ _REPORTED = ("torch", "transformers", "onnx", "onnxscript", "onnxruntime", "onnx
 
 
 def versions() -> dict[str, str]:
-    """Python, platform and the versions of what matters to an export: what was imported counts, else what is installed.
+    """Versions of Python, the platform and the packages that matter to an export, imported ones before installed ones.
 
     A copy that PYTHONPATH puts first has no metadata of its own.
     """

@@ -23,7 +23,7 @@ _JOB_COLOURS = {
     "failed": "$text-error",
     "cancelled": "$text-warning",
 }
-_NAMED = 2  # parts that are named; of more the tabs tell
+_NAMED = 2  # parts that are named; the tabs show the rest
 
 
 def head(view: RunView) -> Content:

@@ -42,7 +42,7 @@ def across_parts(finding: Finding) -> tuple[object, ...]:
 
 
 def line_identity(outcome: Outcome) -> tuple[str, ...]:
-    """What failures have in common that the same line of the user's code is to blame for; empty where no line is.
+    """What identifies the line of the user's code that a failure is blamed on; empty where there is no such line.
 
     The line is the one that failed, or the one that made the guard that torch found violated after tracing. The stack
     of a process that died is not reliable, so that it is identified by how it died.

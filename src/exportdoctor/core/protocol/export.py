@@ -39,7 +39,7 @@ class ExportRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ExportProgress(Reply, frozen=True, kw_only=True, tag="progress"):
-    """What the worker does now, for whoever watches. Any number of these come before the result."""
+    """What the worker does now, for the progress display. Any number of these come before the result."""
 
     what: str
 

@@ -43,7 +43,7 @@ class RunResumed(Event, frozen=True, kw_only=True, tag="run_resumed"):
 
 
 class Stepped(Event, frozen=True, kw_only=True, tag="stepped"):
-    """A sentence on what goes on now (importing, building, capturing)."""
+    """The scan began a new step; `text` describes it to the user."""
 
     text: str
 

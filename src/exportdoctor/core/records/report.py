@@ -66,7 +66,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Alternative(msgspec.Struct, frozen=True, kw_only=True):
-    """Another set that was shown to cure the part, on the ground that its proof names. `why` it was not chosen."""
+    """Another set of shims that cures the part, on the target named in `proof`; `why` says why it ranks lower."""
 
     shims: tuple[str, ...]
     soundness: str

@@ -89,7 +89,7 @@ class Questions:
         return self._groups.setdefault(fact.group if differing else fact.question, _Group(differing))
 
     def _learn(self, group: _Group, watched: Outcome) -> None:
-        """A watched attempt counts only where watching did not change the answer."""
+        """Note which attributes an attempt read; ignored if its outcome differs from the plain attempt's."""
         assert group.asking is not None
         assert group.outcome is not None
         site, fact = group.asking

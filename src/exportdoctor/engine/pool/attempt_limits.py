@@ -15,7 +15,7 @@ from exportdoctor.core.records.outcome import Outcome
 
 @dataclass
 class AttemptLimits:
-    """`fixed` is the user's own time-out in seconds. `memory_mb` bounds what one attempt may take on top, in MiB."""
+    """`fixed` is the user's own time-out in seconds. `memory_mb`: additional memory of one attempt, in MiB."""
 
     fixed: float | None
     memory_mb: float

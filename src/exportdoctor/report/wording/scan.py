@@ -25,7 +25,7 @@ def headline(report: Report) -> tuple[str, ...]:
 
 
 def _weights(kind: str) -> str:
-    """What the weights are; nothing for those of a user's own module."""
+    """The kind of weights; empty for those of a user's own module."""
     return {"": "", "as built": "", "checkpoint": ", checkpoint weights"}.get(kind, f", {kind} weights")
 
 

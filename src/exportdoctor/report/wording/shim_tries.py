@@ -23,7 +23,7 @@ NO_OPAQUE_OPERATOR = "own code not tested: the legacy exporter does not support 
 
 
 def try_note(outcome: Outcome) -> str:
-    """What else is known of a try; empty for nothing."""
+    """A remark on a try; empty if there is none."""
     if outcome.status == OutcomeStatus.NOT_APPLICABLE:
         return outcome.note.partition(": ")[2] or outcome.note  # it begins with the shim's own name
     if outcome.note or outcome.signal:

@@ -46,7 +46,7 @@ def decode_part(subject: Subject) -> BuiltPart:
 
 
 def _fill(subject: Subject) -> list[torch.Tensor]:
-    """Key and value of each layer after one forward over a prompt: the model knows their shapes best."""
+    """Runs a prompt through the model and returns each layer's key and value, to get their true shapes."""
     ids = subject.token_ids(_BATCH[0], _LENGTH[0])
     cache = cache_from(())
     mask = ids.new_ones(ids.shape)

@@ -1,4 +1,4 @@
-"""A faster non-strict export, with the same graph and the same errors, and the attempts that need no process each.
+"""A faster non-strict export with the same graph and the same errors, and which attempts may share a process.
 
 It skips work in torch that we never look at. Where that may have changed the outcome (`FastExport.may_differ`), the
 attempt is made again without shortcuts.

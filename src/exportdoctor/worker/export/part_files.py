@@ -43,7 +43,7 @@ RunProgram = Callable[[tuple[Any, ...], dict[str, Any]], list[torch.Tensor]]
 
 @dataclass
 class PartExport:
-    """What came of one part. `runs` are the loaded programs by what they are; none where a stage failed."""
+    """The result of one part's export. `runs` maps labels to loaded programs; empty if a stage failed."""
 
     files: list[ExportedFile] = field(default_factory=list)
     numbers: list[Agreement] = field(default_factory=list)

@@ -124,7 +124,7 @@ def _positional(
 
 
 def _cares_for_mode(module: torch.nn.Module) -> bool:
-    """Whether training and evaluation differ: dropout, batch norm, or code that asks."""
+    """Whether `module` differs in train mode: dropout, batch norm, or a forward that reads `training`."""
     return isinstance(module, torch.nn.modules.dropout._DropoutNd | torch.nn.modules.batchnorm._NormBase) or (
         not type(module).__module__.startswith("torch.") and "training" in type(module).forward.__code__.co_names
     )

@@ -18,7 +18,7 @@ _MOST = 150
 
 
 class DefinitionWriter:
-    """Writes definitions, each after what it refers to. `names` has the code for what a definition mentions."""
+    """Writes definitions, each after those it refers to. `names` has the code of the globals they mention."""
 
     def __init__(self, text: ScriptText, selection: CodeSelection) -> None:
         self.names = NameResolver(text, self)

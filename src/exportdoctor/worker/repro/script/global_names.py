@@ -49,7 +49,7 @@ class NameResolver:
         return _GlobalRenamer(self, space, rename, _bound_names(node)).visit(_copy(node))
 
     def code_for(self, name: str, space: Mapping[str, Any]) -> str | None:
-        """What to write for the global `name`; None for a builtin. What has no source is imported, with a note."""
+        """The code that defines the global `name`; None for a builtin. One without source is imported, with a note."""
         try:
             return self._resolve(name, space)
         except LookupError as error:
@@ -181,7 +181,7 @@ class _GlobalRenamer(ast.NodeTransformer):
 
 
 def _bound_names(definition: ast.stmt) -> set[str]:
-    """The names that a definition binds inside: what it assigns, its parameters, what it imports and defines."""
+    """The names that a definition binds inside: its parameters, and all that it assigns, imports or defines."""
     bound: set[str] = set()
     for node in ast.walk(definition):
         match node:
