@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import time
+from functools import partial
 from pathlib import Path
 
 from exportdoctor.core.codec import decode, encode
-from exportdoctor.core.outcome import Outcome, OutcomeStatus
-from exportdoctor.core.probe import Probe
 from exportdoctor.core.protocol.reply import Refused
 from exportdoctor.core.protocol.scan import (
     AttemptProbe,
@@ -24,6 +23,8 @@ from exportdoctor.core.protocol.scan import (
     ScanReply,
     Started,
 )
+from exportdoctor.core.records.outcome import Outcome, OutcomeStatus
+from exportdoctor.core.records.probe import Probe
 from exportdoctor.worker.child import fork
 from exportdoctor.worker.standard_streams import take_line_streams, write_line
 
@@ -33,7 +34,7 @@ OPENED = Opened(
 )  # fmt: skip
 
 
-def attempt(probe: Probe, logs: Path) -> bytes:
+def attempt(probe: Probe, logs: Path, _: int) -> bytes:
     """What the child does."""
     with open(logs / "attempts", "a") as file:
         print(probe.fqn, file=file)
@@ -78,7 +79,7 @@ def main() -> None:
                 write_line(replies, answer(command, logs))
                 continue
             probe = command.probe
-            child = fork(lambda _, probe=probe: attempt(probe, logs), close=(replies,))
+            child = fork(partial(attempt, probe, logs), close=(replies,))
             write_line(replies, Started(probe=probe.id, pid=child.pid))
             write_line(replies, Finished(outcome=child.wait().outcome(probe.id)))
 

@@ -12,8 +12,6 @@ from pathlib import Path
 import click
 
 from exportdoctor.core.errors import ExitCode, ExportdoctorError, TargetError
-from exportdoctor.core.failure.messages import first_line
-from exportdoctor.store.places import data_home
 
 _STACK_LINES = 12
 
@@ -72,6 +70,8 @@ def _click_line(error: click.ClickException) -> str:
 
 def _print_internal_error(error: BaseException) -> int:
     """A bug of ours: one line, and the traceback in a file that can be attached to an issue."""
+    from exportdoctor.core.failure.messages import first_line  # here and below: --help needs none of this
+
     if os.environ.get("EXPORTDOCTOR_DEBUG"):
         traceback.print_exception(error)
     path = _write_crash_log(error)
@@ -82,6 +82,8 @@ def _print_internal_error(error: BaseException) -> int:
 
 def _write_crash_log(error: BaseException) -> str:
     """Write the traceback to the first folder that takes it; returns the file's path."""
+    from exportdoctor.store.places import data_home
+
     text = "".join(traceback.format_exception(error))
     name = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{os.getpid()}.txt"
     text = f"command: {sys.argv}\n\n{text}"

@@ -11,10 +11,10 @@ from rich.live import Live
 from rich.spinner import Spinner
 from rich.text import Text
 
-from exportdoctor.cli.progress import SeenFindings
-from exportdoctor.core import events as ev
+from exportdoctor.cli.progress import Progress, SeenFindings
 from exportdoctor.core.protocol.scan import SMALL_MODEL
-from exportdoctor.core.run_state import RunState
+from exportdoctor.core.records import events as ev
+from exportdoctor.core.records.run_state import RunState
 from exportdoctor.report.wording import (
     duration,
     event_line,
@@ -28,7 +28,7 @@ from exportdoctor.report.wording import (
 _SHOWN = 4  # running attempts that get a line each
 
 
-class LiveDisplay:
+class LiveDisplay(Progress):
     """Redraws a few lines at the bottom; findings and finished parts stay above them."""
 
     def __init__(self, stream: TextIO) -> None:

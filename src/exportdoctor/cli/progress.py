@@ -1,36 +1,23 @@
-"""Progress on stderr: plain lines for logs and pipes, or nothing. `live_display` is the one for terminals."""
+"""Progress on stderr: plain lines for logs and pipes, or nothing. `live_display` has the one for terminals."""
 
 from __future__ import annotations
 
 import time
 from types import TracebackType
-from typing import Protocol, Self, TextIO
+from typing import Self, TextIO
 
-from exportdoctor.core import events as ev
-from exportdoctor.core.run_state import RunState
+from exportdoctor.core.records import events as ev
+from exportdoctor.core.records.run_state import RunState
 from exportdoctor.report.wording import duration, event_line, plain, progress_counts, time_left
 
 _PAUSE = 10.0  # seconds between two lines on how far it is
 
 
-class Progress(Protocol):
-    """Shows events as they come; a context manager that leaves the terminal as it was."""
+class Progress:
+    """Shows nothing, for --quiet; its subclasses show events. A context manager that leaves the terminal as it was."""
 
     def show(self, event: ev.AnyEvent, state: RunState) -> None:
         """Show `event`; `state` includes it."""
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
-
-
-class Silence:
-    """Shows nothing."""
-
-    def show(self, event: ev.AnyEvent, state: RunState) -> None:
-        """Ignore the event."""
 
     def __enter__(self) -> Self:
         return self
@@ -41,7 +28,7 @@ class Silence:
         return None
 
 
-class Lines(Silence):
+class Lines(Progress):
     """A line for each notable event, and one on how far the run is every ten seconds."""
 
     def __init__(self, stream: TextIO) -> None:

@@ -12,12 +12,12 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 
 import msgspec
 
-from exportdoctor.core import events as ev
 from exportdoctor.core.errors import ExportdoctorError
 from exportdoctor.core.exporters import EXPORTERS
-from exportdoctor.core.outcome import Outcome
-from exportdoctor.core.probe import Probe, probe_template
 from exportdoctor.core.protocol.scan import SMALL_MODEL, Capture, Captured, Opened, Prepare
+from exportdoctor.core.records import events as ev
+from exportdoctor.core.records.outcome import Outcome
+from exportdoctor.core.records.probe import Probe, probe_template
 from exportdoctor.core.scan_options import ScanOptions
 from exportdoctor.engine.known_answers import KnownAnswers
 from exportdoctor.engine.part.part_scan import PartScan
@@ -78,8 +78,8 @@ class ProbeScheduler:
         )
         begun = self.pool.attempt_early(Prepare(part=part), template)
         if begun is not None:
-            prepared, flight = begun
-            self._early[flight.probe.id] = (prepared.question, flight)
+            prepared, early = begun
+            self._early[early.probe.id] = (prepared.question, early)
 
     def schedule_part(self, captured: Captured) -> Iterator[ev.AnyEvent]:
         """Begin with a part that was captured, and pass on what has finished meanwhile."""
@@ -184,9 +184,9 @@ class ProbeScheduler:
         known = self._known.find(probe, question)
         if known is not None:
             self._ready.append((probe, *known))
-            _, flight = self._early.pop(probe.id, ("", None))
-            if flight is not None:
-                self.pool.abandon(flight)
+            _, early = self._early.pop(probe.id, ("", None))
+            if early is not None:
+                self.pool.abandon(early)
             return
         same = self._known.running_attempt(probe, question)
         if same is not None and same in self._running:
@@ -199,12 +199,12 @@ class ProbeScheduler:
 
     def _adopt_early(self, probe: Probe, question: str) -> Future[Outcome] | None:
         """The attempt that began before its part was captured, where the capture left the question as it was."""
-        question_then, flight = self._early.pop(probe.id, ("", None))
-        if flight is None:
+        question_then, early = self._early.pop(probe.id, ("", None))
+        if early is None:
             return None
         if question_then == question:
-            return self.pool.adopt(flight, probe)
-        self.pool.abandon(flight)
+            return self.pool.adopt(early, probe)
+        self.pool.abandon(early)
         return None
 
     def _question(self, probe: Probe) -> str:

@@ -21,7 +21,7 @@ _KEPT = ("proved", "specialised")
 
 @dataclass(frozen=True, kw_only=True)
 class InstalledExport:
-    """What was made, and the files that are there now, the one asked for first."""
+    """The result, and the files that exist now, the requested one first."""
 
     request: ExportRequest
     result: ExportResult
@@ -30,7 +30,7 @@ class InstalledExport:
 
 
 def export_part(request: ExportRequest, *, output: Path, command: str, doing: Callable[[str], None]) -> InstalledExport:
-    """Make the files beside `output`, prove them, and put them there if their numbers hold. Raises what stops it."""
+    """Make the files beside `output`, prove them, and move them there if their numbers hold."""
     check_output_path(output)
     with draft_folder(output.parent, request.stem) as draft:
         result = request_export(msgspec.structs.replace(request, folder=str(draft)), doing)
@@ -54,7 +54,7 @@ def _find_shim(name: str, request: ExportRequest) -> Shim:
 
 
 def _install(request: ExportRequest, result: ExportResult, draft: Path, folder: Path) -> tuple[Path, ...]:
-    """Weights first, so that no file is there whose weights are not."""
+    """Weights first, so that no file exists without its weights."""
     data = [name for one in result.files for name in one.data]
     moved = install(draft, folder, [*data, *(one.name for one in result.files)])
     return (*moved[len(data) :], *moved[: len(data)])

@@ -8,14 +8,14 @@ import msgspec
 
 from exportdoctor.core.codec import decode
 from exportdoctor.core.errors import ExportdoctorError, UsageError
-from exportdoctor.core.report import PartRecord
+from exportdoctor.core.records.report import PartRecord
 from exportdoctor.store.runs import list_runs
 
 _REPORT = "report.json"
 
 
 class _Slice(msgspec.Struct, frozen=True):
-    """What is read of a report."""
+    """The fields of a report that are read here."""
 
     parts: tuple[PartRecord, ...] = ()
 

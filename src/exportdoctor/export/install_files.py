@@ -13,12 +13,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from exportdoctor.core.errors import StoreError
-from exportdoctor.store.disk import make_folder, refusal
+from exportdoctor.store.atomic_write import make_folder, refusal
 
 
 @contextmanager
 def draft_folder(folder: Path, stem: str) -> Iterator[Path]:
-    """A new folder below `folder`, for files on their way there; removed in the end. Raises StoreError."""
+    """A temporary folder below `folder`, for files that will move there. Raises StoreError."""
     make_folder(folder)
     draft = folder / f".{stem}.{os.getpid()}.part"
     try:

@@ -1,6 +1,6 @@
 """Writes `shims_for_<target>_<part>.py`: a prescription's shims as one module that needs torch and not exportdoctor.
 
-Every definition in it is the very source of the shim that was proved; only names that would clash are changed.
+Every definition in it is the source of the shim that was verified; only names that would clash are changed.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ SHIMS = {{
 def shims(module, args=(), kwargs=None, *, dynamic_shapes=None, more_inputs=()):
     """Within it the shims hold; yields the call to export, an `ExportCall`. Everything is restored afterwards.
 
-    The arguments are those of `torch.export.export`; `more_inputs` are (args, kwargs) of other sizes, which tell what
+    The arguments are those of `torch.export.export`; `more_inputs` are (args, kwargs) of other sizes, which show what
     is dynamic in inputs that a shim adds.
     """
     call = ExportCall(
@@ -272,12 +272,12 @@ _WIDTH = 110
 
 
 def _wrap(text: str, *, indent: str = "") -> list[str]:
-    """The text in lines of at most 110 characters; links and names are not broken."""
+    """The text in lines of at most 110 characters, without breaking links and names."""
     return textwrap.wrap(
         text, _WIDTH, initial_indent=indent, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
     )
 
 
 def _escape(lines: Sequence[str]) -> str:
-    """The lines of a docstring as they may stand in a file: no backslash means anything in them."""
+    """The lines of a docstring with backslashes escaped."""
     return "\n".join(line.rstrip().replace("\\", "\\\\") for line in lines)

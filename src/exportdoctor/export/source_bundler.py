@@ -148,7 +148,7 @@ class SourceBundler:
         return name
 
     def _free_name(self, place: Place, called: str) -> str:
-        """A name for it that nothing else has: the one wished for, its own, or its own with its module's."""
+        """A name for it that nothing else has: `called`, its own, or its own with its module's."""
         taken = {*self.names.values(), *self.imports, *self.reserved}
         module, own = place
         if called and called not in taken:
@@ -157,7 +157,7 @@ class SourceBundler:
 
 
 def _uses(node: ast.AST, known: AbstractSet[str], bound: frozenset[str] = frozenset()) -> list[ast.Name]:
-    """The names in it that mean something of the top level: not those that a function binds itself."""
+    """The uses of `known` top-level names in it, without those that a function binds itself."""
     found: list[ast.Name] = []
 
     def visit(one: ast.AST, bound: frozenset[str]) -> None:

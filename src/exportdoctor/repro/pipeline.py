@@ -14,25 +14,24 @@ from exportdoctor.core.errors import UsageError
 from exportdoctor.core.failure.identity import NameFreeSignature
 from exportdoctor.core.failure.kinds import FailureKind
 from exportdoctor.core.failure.messages import first_line
-from exportdoctor.core.finding import Finding
 from exportdoctor.core.limits import SHORTEST_CANDIDATE, candidate_limits
 from exportdoctor.core.protocol.repro import DraftRequest, ReproducedFailure, ScriptDraft
+from exportdoctor.core.records.finding import Finding
 from exportdoctor.reduce import Verdict
 from exportdoctor.reduce.source.passes.script_sizes import shorten_embeddings, shorten_lists
-from exportdoctor.repro.budget import BudgetClock, ReductionBudget
-from exportdoctor.repro.candidate_judge import CandidateJudge
-from exportdoctor.repro.candidate_runner import CandidateRunner
-from exportdoctor.repro.draft_client import DraftClient
-from exportdoctor.repro.find_probe import changes_since, finding_of, identify_failure, probe_of
-from exportdoctor.repro.incidental_failures import (
+from exportdoctor.repro.candidates.budget import BudgetClock, ReductionBudget
+from exportdoctor.repro.candidates.candidate_judge import CandidateJudge
+from exportdoctor.repro.candidates.candidate_runner import CandidateRunner
+from exportdoctor.repro.candidates.incidental_failures import (
     FailureCollector,
     IncidentalFailure,
-    ReproContext,
     find_incidental_failures,
 )
-from exportdoctor.repro.reduction import Reducer, Reduction, Tell
+from exportdoctor.repro.candidates.reduction import Reducer, Reduction, Tell
+from exportdoctor.repro.candidates.verdict_log import VerdictLog
+from exportdoctor.repro.draft_client import DraftClient
+from exportdoctor.repro.find_probe import changes_since, finding_of, identify_failure, probe_of
 from exportdoctor.repro.script import Header, code_lines, imports_of, origin_of, with_header
-from exportdoctor.repro.verdict_log import VerdictLog
 from exportdoctor.repro.verify import Sighting, verify
 from exportdoctor.store.runs import StoredRun
 
@@ -97,12 +96,11 @@ def make_repro(request: ReproRequest, tell: Tell) -> ReproResult:
         notes = list(changes_since(run, seen.environment))
         signature = identify_failure(seen, finding, notes)
         _limit(runner, signature)
-        log = VerdictLog(
-            run.path / "repros" / f"{finding.id}.verdicts.jsonl", holds_for=f"{signature} {seen.environment}"
-        )
-        collector = FailureCollector(signature, seen.exporter, log)
+        verdicts = run.path / "repros" / f"{finding.id}.verdicts.jsonl"
+        log = VerdictLog(verdicts, holds_for=f"{signature} {seen.environment}")
+        others = FailureCollector(signature, seen.exporter, log)
         judge = CandidateJudge(
-            runner=runner, wanted=signature, exporter=seen.exporter, log=log, on_other_failure=collector.add
+            runner=runner, wanted=signature, exporter=seen.exporter, log=log, on_other_failure=others.add
         )
         draft, judge = _first_failing_draft(client, judge, tell)
         client.close()  # frees the memory of the model
@@ -113,26 +111,26 @@ def make_repro(request: ReproRequest, tell: Tell) -> ReproResult:
             )
         source, sighting = _verify_either(reduction.source, draft.source, signature, notes)
         notes += _needed_notes(draft, source)
-        context = ReproContext(
-            finding=finding,
-            findings=tuple(run.state.findings.values()),
+        header = Header(
+            origin=origin_of(finding),
+            expected=_expected_line(seen, sighting),
             environment=seen.environment,
             made_by=request.made_by,
+            remarks=tuple(note for note in notes if "no source" in note),
         )
-        # where Ctrl-C ended it, the same command goes on, and looks at the other failures then
-        others = () if reduction.interrupted else find_incidental_failures(judge, collector, context)
-    header = Header(
-        origin=origin_of(finding),
-        expected=_expected_line(seen, sighting),
-        environment=seen.environment,
-        made_by=request.made_by,
-        remarks=tuple(note for note in notes if "no source" in note),
-    )
-    return ReproResult(
-        finding=finding, signature=signature, text=with_header(source, header), source=source,
-        reduction=reduction, sighting=sighting, environment=seen.environment, exporter=seen.exporter, others=others,
-        notes=tuple(notes),
-    )  # fmt: skip
+        return ReproResult(
+            finding=finding,
+            signature=signature,
+            text=with_header(source, header),
+            source=source,
+            reduction=reduction,
+            sighting=sighting,
+            environment=seen.environment,
+            exporter=seen.exporter,
+            # an interrupted reduction is resumed by the same command, which then looks for them
+            others=() if reduction.interrupted else find_incidental_failures(judge, others, header, finding, run),
+            notes=tuple(notes),
+        )
 
 
 def _draft_request(run: StoredRun, finding: Finding) -> DraftRequest:

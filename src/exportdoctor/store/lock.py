@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from exportdoctor.core.errors import StoreError
-from exportdoctor.store.disk import refusal
+from exportdoctor.store.atomic_write import refusal
 
 NAME = ".lock"
 _TIMEOUT = 0.1  # seconds; `is_held` takes the lock for an instant, which must not look like another run
@@ -21,9 +21,9 @@ class FolderLock:
         from filelock import FileLock, Timeout  # imports asyncio: 40 ms that listing runs does not need
 
         self.path = folder / NAME
-        self._lock = FileLock(self.path, timeout=_TIMEOUT, poll_interval=0.02, thread_local=False)
+        self._lock = FileLock(self.path, thread_local=False)
         try:
-            self._lock.acquire()
+            self._lock.acquire(timeout=_TIMEOUT, poll_interval=0.02)
         except Timeout as error:
             raise StoreError(
                 f"another process is using {folder}{self._owner()}",
@@ -59,9 +59,9 @@ def is_held(folder: Path) -> bool:
         return False
     from filelock import FileLock, Timeout
 
-    lock = FileLock(folder / NAME, blocking=False, thread_local=False)
+    lock = FileLock(folder / NAME, thread_local=False)
     try:
-        lock.acquire()
+        lock.acquire(timeout=0)
     except Timeout:
         return True
     except OSError:

@@ -16,8 +16,8 @@ from exportdoctor_tui.sanitize import block, fit, line
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from exportdoctor.core.graph_slice import GraphSlice
     from exportdoctor.core.protocol.scan import InputFact
+    from exportdoctor.core.records.outcome import GraphSlice
     from exportdoctor_tui.state.selection import Selection
 
 _TAIL = 64_000  # bytes of a log that are shown
@@ -125,7 +125,7 @@ def repro(selection: Selection) -> Content:
         )  # fmt: skip
     head = Content.styled(line(wording.repro_line(finding)), "bold $text-accent")
     try:
-        text = selection.file(finding.repro.path).read_text(encoding="utf-8", errors="replace")
+        text = selection.read(finding.repro.path)
     except OSError as error:
         return Content.assemble(head, "\n\n", f"{line(finding.repro.path)} cannot be read: {error.strerror}")
     return Content.assemble(head, "\n\n", script(text))

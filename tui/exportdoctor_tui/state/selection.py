@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from exportdoctor_tui.state.source_lines import Sources
 
 if TYPE_CHECKING:
-    from exportdoctor.core.finding import Finding
-    from exportdoctor.core.outcome import Frame
     from exportdoctor.core.protocol.scan import ModuleFact
-    from exportdoctor.core.report import ModuleRecord
+    from exportdoctor.core.records.finding import Finding
+    from exportdoctor.core.records.outcome import Frame
+    from exportdoctor.core.records.report import ModuleRecord
     from exportdoctor.report.folded_tree import Row
     from exportdoctor_tui.state.run_view import PartView, RunView
 
@@ -64,6 +64,10 @@ class Selection:
         """A file that a finding names: its absolute path where it exists, else in the run's folder."""
         path = Path(name)
         return path if path.is_absolute() and path.exists() else Path(self.view.path) / path.parent.name / path.name
+
+    def read(self, name: str) -> str:
+        """The text of such a file. Raises OSError where it cannot be read."""
+        return self.file(name).read_text(encoding="utf-8", errors="replace")
 
     def tabs(self) -> tuple[str, ...]:
         """The tabs that have content."""

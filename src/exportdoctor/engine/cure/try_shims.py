@@ -9,13 +9,13 @@ import msgspec
 
 from exportdoctor.core.errors import ExportdoctorError
 from exportdoctor.core.failure.identity import same_failure
-from exportdoctor.core.finding import ShimResult
 from exportdoctor.core.limits import UNMEASURED_ATTEMPT
-from exportdoctor.core.outcome import Agreement, Frame, Outcome, OutcomeStatus
-from exportdoctor.core.probe import Probe
 from exportdoctor.core.protocol.scan import SMALL_MODEL, Capture, Captured, Open, Opened
+from exportdoctor.core.records.finding import ShimResult
+from exportdoctor.core.records.outcome import Agreement, Frame, Outcome, OutcomeStatus
+from exportdoctor.core.records.probe import Probe, probe_template
+from exportdoctor.core.records.target import TargetRef
 from exportdoctor.core.scan_options import ScanOptions
-from exportdoctor.core.target import TargetRef
 from exportdoctor.engine.pool.worker_pool import Pool
 from exportdoctor.process.launcher import Launcher, Spawn
 from exportdoctor.report.wording.shim_tries import OF_SMALL_MODEL, outcome_line
@@ -57,15 +57,10 @@ def _try_on_part(
     pool: Pool, opened: Opened, captured: Captured, options: ScanOptions, shims: tuple[str, ...]
 ) -> PartTrial:
     values = opened.weights != "fake"
-    plain = Probe(
-        part=captured.part,
-        fqn=captured.prefix,
-        exporter=options.exporter,
-        timeout=options.timeout or UNMEASURED_ATTEMPT,
-    )
+    template, timeout = probe_template(captured.part, options), options.timeout or UNMEASURED_ATTEMPT
+    plain = msgspec.structs.replace(template, fqn=captured.prefix, timeout=timeout)
     treated = msgspec.structs.replace(plain, shims=shims, to="run" if values else "export")
-    flights = [pool.submit(plain), pool.submit(treated)]
-    before, after = (flight.result() for flight in flights)
+    before, after = (future.result() for future in [pool.submit(plain), pool.submit(treated)])
     shown: Outcome | None = after
     if after.passed and not values and opened.has_small_model:
         shown = _try_on_small_model(pool, treated)

@@ -23,26 +23,21 @@ from exportdoctor.report.wording.findings import (
     dimensions,
     exception_line,
     expression,
-    known_upstream,
     next_step,
-    other_modules,
     place,
     repro_line,
     same_as_earlier,
     shim_effect,
-    shim_result,
     story,
     symbol_origins,
     title,
     why,
 )
-from exportdoctor.report.wording.pieces import (
+from exportdoctor.report.wording.formatting import (
     count,
     duration,
-    file_size,
     finding_count,
     issue_link,
-    issue_name,
     module_name,
     parameters,
     plain,
@@ -50,7 +45,6 @@ from exportdoctor.report.wording.pieces import (
     to_ascii,
 )
 from exportdoctor.report.wording.repro import (
-    death,
     incidental_failure,
     issue_end,
     issue_expectation,
@@ -90,12 +84,12 @@ from exportdoctor.report.wording.statuses import (
 __all__ = [
     "ASCII_SYMBOLS", "EXPORT_LABEL", "STATUS_WORDS", "SYMBOLS", "VERDICT_STATUS", "agreement_cell",
     "agreement_line", "chapter", "cost", "count", "coverage", "culprit_line", "cure", "cure_title", "cut_off_note",
-    "death", "dimensions", "duration", "event_line", "exception_line", "export_command", "export_headline",
-    "export_lines", "expression", "file_size", "finding_count", "headline", "incidental_failure", "issue_end",
-    "issue_expectation", "issue_graph_caption", "issue_known", "issue_link", "issue_name", "issue_place",
-    "issue_summary", "issue_title", "known_upstream", "module_name", "next_step", "other_modules", "parameters",
+    "dimensions", "duration", "event_line", "exception_line", "export_command", "export_headline",
+    "export_lines", "expression", "finding_count", "headline", "incidental_failure", "issue_end",
+    "issue_expectation", "issue_graph_caption", "issue_known", "issue_link", "issue_place",
+    "issue_summary", "issue_title", "module_name", "next_step", "parameters",
     "place", "plain", "prescription", "prescription_code", "probe_note", "progress_counts", "proof",
     "remaining_seconds", "remark", "repro_line", "repro_interrupted", "repro_not_verified", "repro_out_of_time",
-    "resume_command", "row_finding", "row_name", "same_as_earlier", "shim_effect", "shim_result", "short_path",
+    "resume_command", "row_finding", "row_name", "same_as_earlier", "shim_effect", "short_path",
     "soundness", "story", "symbol_origins", "time_left", "title", "to_ascii", "verdict", "why",
 ]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from exportdoctor.core.failure import explanations
 from exportdoctor.core.failure.identity import across_parts
 from exportdoctor.core.failure.messages import first_line, without_hints
-from exportdoctor.core.finding import Finding, ShimTry
-from exportdoctor.core.report import Report
-from exportdoctor.report.wording.pieces import count, issue_name, module_name, short_path
+from exportdoctor.core.records.finding import Finding, ShimTry
+from exportdoctor.core.records.report import Report
+from exportdoctor.report.wording.formatting import count, issue_name, module_name, short_path
 
 
 def title(finding: Finding, report: Report) -> str:
@@ -186,7 +186,7 @@ def known_upstream(finding: Finding) -> str:
     here = [issue for issue in finding.known_issues if not issue.elsewhere]
     links = [issue_name(issue.link or issue.id) for issue in here or finding.known_issues]
     fixed = [issue.fixed_in for issue in here if issue.fixed_in]
-    remark = f" (fixed in {', '.join(fixed)})" if fixed else "" if here else " (same pattern in other code)"
+    remark = f" (fixed: {', '.join(fixed)})" if fixed else "" if here else " (same pattern in other code)"
     return ", ".join(links) + remark if links else ""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from exportdoctor.core.failure.messages import first_line
-from exportdoctor.core.outcome import Agreement, Outcome, OutcomeStatus
+from exportdoctor.core.records.outcome import Agreement, Outcome, OutcomeStatus
 
 PART_ITSELF = "the part itself"
 SMALL_MODEL = "a small model with random weights"
@@ -13,7 +13,7 @@ STRUCTURE_ALONE = "structure only, no values"
 OF_SMALL_MODEL = " (compared on a small model)"
 
 MET_BEFORE = "a failure seen before"
-NONE_CURES = "no known shim makes it export"
+NONE_CURES = "none of the shims tried makes it export"
 NONE_FITS = "no known shim applies to this failure"
 NOT_AT_FULL_SIZE = "the shims that work on the small model do not work at full size"
 NOT_COMPARED_ON_SMALL_MODEL = "the outputs could not be compared with eager on the small model"
@@ -23,7 +23,7 @@ NO_OPAQUE_OPERATOR = "own code not tested: the legacy exporter does not support 
 
 
 def try_note(outcome: Outcome) -> str:
-    """What else is known of a try; empty for nothing."""
+    """A remark on a try; empty if there is none."""
     if outcome.status == OutcomeStatus.NOT_APPLICABLE:
         return outcome.note.partition(": ")[2] or outcome.note  # it begins with the shim's own name
     if outcome.note or outcome.signal:

@@ -46,8 +46,11 @@ def _assignments(function: Callable[..., Any]) -> list[tuple[str, ast.expr]]:
     tree = function_tree(function)
     found = []
     for node in ast.walk(tree) if tree else ():
-        if isinstance(node, ast.Assign):
-            found += [(name, node.value) for target in node.targets if (name := _own_attribute(target))]
+        match node:
+            case ast.Assign(targets=targets, value=value):
+                found += [(name, value) for target in targets if (name := _own_attribute(target))]
+            case ast.AnnAssign(target=target, value=ast.expr() as value) if name := _own_attribute(target):
+                found.append((name, value))
     return found
 
 

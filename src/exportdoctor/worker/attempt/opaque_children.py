@@ -1,4 +1,4 @@
-"""Replaces children by an opaque op with their captured output shapes: what still fails is the parent's own code.
+"""Replaces children by an opaque op with their captured output shapes, so that only the parent's own code can fail.
 
 A child is replaced in all of its calls, or in none and with a reason. Failures of the opaque op itself are discarded.
 """
@@ -28,7 +28,10 @@ _DTYPES = tuple(sorted({v for v in vars(torch).values() if isinstance(v, torch.d
 
 @cache
 def _operator() -> Callable[..., list[torch.Tensor]]:
-    """Tensors that depend on `inputs` in nothing: `sizes` of all outputs in a row, cut by `ranks`."""
+    """The custom op that replaces a child: returns new tensors of the given sizes and ignores the values of `inputs`.
+
+    `sizes` are those of all outputs, split by `ranks`.
+    """
     torch.library.define(
         _OP, "(Tensor[] inputs, SymInt[] sizes, int[] ranks, int[] dtypes, Device[] devices) -> Tensor[]"
     )
@@ -45,7 +48,7 @@ def _fresh(
     dtypes: Sequence[int],
     devices: Sequence[torch.device],
 ) -> list[torch.Tensor]:
-    """`dtypes` are places in _DTYPES."""
+    """New tensors with the given sizes; `dtypes` are indices into _DTYPES."""
     made, at = [], 0
     for rank, dtype, device in zip(ranks, dtypes, devices, strict=True):
         made.append(torch.zeros(tuple(sizes[at : at + rank]), dtype=_DTYPES[dtype], device=device))
@@ -78,7 +81,7 @@ class _ChildCalls:
 def replace_children(
     calls: Sequence[CallShapes], others: Sequence[CallShapes] | None, modules: Mapping[int, tuple[str, torch.nn.Module]]
 ) -> Iterator[tuple[str, ...]]:
-    """Within it opaque ops stand for the children in `calls`; yields, for each that none can stand for, why.
+    """Within it, opaque ops replace the children in `calls`; yields a reason for each child that is kept.
 
     `others` are the same calls in the second capture. `modules` maps ids to names and modules.
     """
@@ -183,7 +186,7 @@ def _plain(
 
 
 def _size(how: SizeRules, taken: list[Sizes]) -> Any:
-    """The size here; where other inputs are given than those captured, the captured one."""
+    """The size for these inputs; the captured one if the inputs are unlike the captured ones."""
     try:
         return how.size(taken)
     except (IndexError, TypeError):

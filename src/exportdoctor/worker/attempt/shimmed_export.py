@@ -1,6 +1,6 @@
-"""An export under shims, and what its program computes: the numbers beside those of eager, which no shim has touched.
+"""An export under shims, and how the numbers of its program agree with those of eager without shims.
 
-The program runs while the shims still hold, for one that takes a registered cache needs the registration; eager runs
+The program runs while the shims are active, because a program that takes a cache needs its registration; eager runs
 before they are applied.
 """
 
@@ -17,8 +17,8 @@ import msgspec
 from torch.utils._pytree import tree_leaves
 
 from exportdoctor.core.exporters import EXPORTERS
-from exportdoctor.core.outcome import Agreement
-from exportdoctor.core.probe import Probe
+from exportdoctor.core.records.outcome import Agreement
+from exportdoctor.core.records.probe import Probe
 from exportdoctor.shims import ExportCall, apply_shims, export_program, find, order_shims
 from exportdoctor.targets.eager import run_in_a_row
 from exportdoctor.torch_internals.graph_modules import finish_graphs
@@ -54,7 +54,7 @@ def _options(call: ExportCall, probe: Probe) -> Any:
 
 
 def _compare_set(ready: Callable[[], Any], given: ExportCall, one: InputSet) -> Agreement:
-    """How the program answers the set: the first call, or the last where only that differs."""
+    """How the program's outputs agree on this set: of the first call, or of the last if only that differs."""
     try:
         answers = run_in_a_row(ready(), given.convert(copy.deepcopy(one.inputs)), times=len(one.outputs))
     except Exception as error:

@@ -61,7 +61,7 @@ def differing_dims(first: list[tuple[str, Any]], second: list[tuple[str, Any]]) 
 
 
 def each_dim(dims: Dims) -> Iterator[InputDim]:
-    """Each dynamic dimension by itself."""
+    """Every dynamic dimension, one at a time."""
     for index, many in dims.items():
         yield from ((index, dimension) for dimension in many or (None,))
 

@@ -36,7 +36,7 @@ class SizeRule:
 
 @dataclass(frozen=True)
 class SizeRules:
-    """The rules that hold in both captures. `constant` where the size is the same in both."""
+    """The rules that hold in both captures, and the size if it is the same in both (`constant`)."""
 
     rules: tuple[SizeRule, ...]
     constant: int | None

@@ -209,7 +209,7 @@ def _hides_state(kind: type) -> bool:
 
 
 def _content(tensor: torch.Tensor) -> str | None:
-    """A hash of the values of a tensor of at most 65,536 elements; None for another, which only itself equals."""
+    """A hash of the values of a tensor of at most 65,536 elements; None for any other tensor."""
     if tensor.numel() > _EXACT_ELEMENTS or tensor.layout != torch.strided or tensor.is_quantized:
         return None
     with torch.no_grad():

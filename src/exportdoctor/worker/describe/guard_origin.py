@@ -16,7 +16,7 @@ from typing import Any
 import sympy  # type: ignore[import-untyped]
 
 from exportdoctor.core.failure.messages import statement
-from exportdoctor.core.outcome import Frame
+from exportdoctor.core.records.outcome import Frame
 from exportdoctor.torch_internals.shape_env import before_each_guard, dim_names_by_source, sources_by_symbol
 from exportdoctor.worker.describe.symbol_origins import user_frame_of
 
@@ -25,7 +25,7 @@ _KEPT = 20_000
 
 @dataclass(frozen=True)
 class Guard:
-    """One assumption of the tracer: `expr` holds. `target` is what a symbol was replaced by, where it was."""
+    """One assumption of the tracer: `expr` holds. `target` is what `symbol` was replaced by, if it was."""
 
     env: Any
     expr: sympy.Basic
@@ -109,7 +109,7 @@ def _to_blame(guards: list[Guard], mentioned: list[sympy.Basic], statement: str)
 
 
 def _only_one(guards: list[Guard], env: Any, statement: str) -> Guard | None:
-    """The guard to blame where the message names its dimensions in another way than their sources, and one alone fits.
+    """The guard to blame if the message does not name dimensions by their sources and only one guard fits.
 
     Strict mode (torch 2.13) traces `L['flat_args'][0]` and puts the parameter's name in the message.
     """

@@ -9,7 +9,7 @@ from types import CodeType, FrameType, TracebackType
 from typing import Any
 
 from exportdoctor.core.failure.frames import TRACER_PACKAGES, is_user_file
-from exportdoctor.core.outcome import Frame
+from exportdoctor.core.records.outcome import Frame
 
 _RAISE = dis.opmap["RAISE_VARARGS"]
 

@@ -18,7 +18,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from exportdoctor.core.failure.messages import first_line
-from exportdoctor.core.outcome import Frame
+from exportdoctor.core.records.outcome import Frame
 from exportdoctor.torch_internals.fake_tensors import around_each_dispatch
 from exportdoctor.torch_internals.tracer_frames import leaked_constant
 from exportdoctor.worker.describe.describe_failure import cause_chain

@@ -42,7 +42,7 @@ class PlainImage(torch.nn.Module):
         self.names = tuple(compute_geometry(encoder, torch.tensor([[1, 2 * self.merge, 2 * self.merge]])))
 
     def around(self, encoder: torch.nn.Module) -> PlainImage:
-        """The same around another encoder."""
+        """The same wrapper for another encoder."""
         return PlainImage(encoder)
 
     def forward(self, image: torch.Tensor) -> Any:

@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
-from exportdoctor.core.outcome import Agreement
 from exportdoctor.core.protocol.export import ExportedFile, ExportRequest, PrecisionLoss, StageFailure
+from exportdoctor.core.records.outcome import Agreement
 from exportdoctor.shims import ExportCall, Inputs, Shim, apply_shims, call_for_part, export_program
 from exportdoctor.targets import BuiltPart
 from exportdoctor.torch_internals.pytree_registry import inputs_in_traced_order, is_builtin_class
@@ -43,7 +43,7 @@ RunProgram = Callable[[tuple[Any, ...], dict[str, Any]], list[torch.Tensor]]
 
 @dataclass
 class PartExport:
-    """What came of one part. `runs` are the loaded programs by what they are; none where a stage failed."""
+    """The result of one part's export. `runs` maps labels to loaded programs; empty if a stage failed."""
 
     files: list[ExportedFile] = field(default_factory=list)
     numbers: list[Agreement] = field(default_factory=list)
@@ -141,7 +141,7 @@ failure's traceback holds is kept until the process leaves without destroying an
 def modules_of_classes(program: Any) -> tuple[str, ...]:
     """The modules whose import registers the classes that a saved program takes and gives, sorted.
 
-    torch.export.load knows a class only by a registration that somebody has made before.
+    torch.export.load only knows classes that were registered before.
     """
     kinds: set[Any] = set()
 
@@ -198,7 +198,7 @@ def _add_split(job: PartJob, made: PartExport, path: Path, program: Any) -> None
 
 
 def _plainer(at: str, error: Exception, path: Path, program: Any, example: Any, job: PartJob) -> StageFailure:
-    """The failure without ONNX Runtime's optimisations: fused nodes have names of no use."""
+    """The failure without ONNX Runtime's optimisations, which fuse nodes and rename them."""
     if at not in ("load", "run"):
         return describe_stage_failure(at, error, prefix=job.part.prefix, model=path)
     stage = "load"

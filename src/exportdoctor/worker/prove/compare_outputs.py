@@ -10,7 +10,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from exportdoctor.core.failure.messages import first_line
-from exportdoctor.core.outcome import Agreement
+from exportdoctor.core.records.outcome import Agreement
 from exportdoctor.worker.prove.allowed_error import RELATIVE, SMALLEST_SCALE, allowed_error, is_fill_value
 
 LARGEST = sys.float_info.max
@@ -45,7 +45,7 @@ def compare_outputs(title: str, answers: Sequence[Any], wanted: Sequence[Any]) -
 
 
 def _says_nothing(value: torch.Tensor) -> bool:
-    """Whether it holds no number at all; a program that computes nonsense may give the same."""
+    """Whether every value is nan; a wrong program may give the same."""
     return value.is_floating_point() and value.numel() > 0 and bool(value.isnan().all())
 
 

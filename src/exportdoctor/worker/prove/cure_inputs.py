@@ -54,7 +54,7 @@ def _eager(call: ExportCall, inputs: Inputs) -> tuple[Any, ...]:
 
 
 def _change_tensors(inputs: Inputs, change: Callable[[torch.Tensor], torch.Tensor]) -> Inputs | None:
-    """The inputs with `change` applied to their tensors; None where that changes nothing."""
+    """The inputs with `change` applied to their tensors; None if that changes nothing."""
     different = False
 
     def visit(leaf: torch.Tensor) -> torch.Tensor:

@@ -55,6 +55,6 @@ def pad_batch(inputs: Inputs) -> Inputs | None:
 
 
 def padding_in(inputs: Inputs) -> int:
-    """How many tokens the attention mask of these inputs leaves out."""
+    """How many tokens the attention mask of these inputs masks."""
     mask = inputs[1].get(_MASK)
     return int((mask == 0).sum()) if isinstance(mask, torch.Tensor) and mask.dim() == 2 else 0

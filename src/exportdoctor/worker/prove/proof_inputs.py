@@ -9,12 +9,12 @@ import msgspec
 import torch
 from torch.utils._pytree import tree_flatten, tree_map
 
-from exportdoctor.core.target import TargetRef
+from exportdoctor.core.records.target import TargetRef
 from exportdoctor.targets import BuiltPart, Plan, build, resolve
 from exportdoctor.targets.built import Inputs
 from exportdoctor.targets.eager import run_once, runs_in_eager
-from exportdoctor.targets.image_sizes import image_unit
-from exportdoctor.targets.other_sizes import other_sizes, same_shapes
+from exportdoctor.targets.sizes.image_sizes import image_unit
+from exportdoctor.targets.sizes.other_sizes import other_sizes, same_shapes
 from exportdoctor.torch_internals.fake_tensors import is_fake
 from exportdoctor.worker.prove.input_set import InputSet, pad_batch, padding_in
 
@@ -91,7 +91,7 @@ def _another_image(part: BuiltPart, plan: Plan) -> Inputs | None:
 
 
 def _with_values(inputs: Inputs, part: BuiltPart) -> Inputs:
-    """Fake tensors, which have no values, as random ones, on the device of the part."""
+    """The inputs with random values in place of fake tensors, on the device of the part."""
     generator = torch.Generator().manual_seed(_SEED)
     device = next((leaf.device for leaf in tree_flatten(part.kwargs)[0] if isinstance(leaf, torch.Tensor)), None)
 
@@ -105,7 +105,7 @@ def _with_values(inputs: Inputs, part: BuiltPart) -> Inputs:
 
 
 def _larger_inputs(part: BuiltPart) -> Iterator[Inputs]:
-    """Where sizes are free, those of the last set once more larger; not where one of them follows from another."""
+    """Inputs of larger sizes than the last set; none if a dynamic size follows from another."""
     if any(is_derived(axis) for axis in part.axes):
         return
     last = part.more_inputs[-1] if part.more_inputs else (part.args, part.kwargs)

@@ -34,7 +34,7 @@ class Reference:
     built: Built
 
     def share_with(self, other: Built) -> None:
-        """Give `other` the reference's weights: two random draws in two dtypes would be two models."""
+        """Give `other` the reference's weights: random weights drawn in two dtypes would be two models."""
         values = dict(self.built.model.state_dict(keep_vars=True))
         with torch.no_grad():
             for name, tensor in other.model.state_dict(keep_vars=True).items():
@@ -43,7 +43,7 @@ class Reference:
 
 
 def reference_for(plan: Plan) -> Reference | None:
-    """The reference of a low precision; None for others, and where its memory is not there."""
+    """The reference for a low precision; None for other dtypes, or if there is not enough memory."""
     if plan.options.dtype not in LOW:
         return None
     options = msgspec.structs.replace(plan.options, dtype="float32")
@@ -72,7 +72,7 @@ def cost_of_dtype(reference: Reference, part: BuiltPart, one: InputSet, losses: 
 
 
 def _module_in(reference: Reference, part: BuiltPart) -> torch.nn.Module:
-    """The part's module in the reference: by its place there, in whatever the part wraps around it."""
+    """The same part of the float32 model, with the same wrapper."""
     there = reference.built.part(
         part.name if part.name in reference.built.makers else next(iter(reference.built.makers))
     )
