@@ -21,10 +21,10 @@ from typing import Any
 
 from exportdoctor.core.failure.explanations import Rewrite, explain
 from exportdoctor.core.failure.kinds import KINDS
-from exportdoctor.core.outcome import Outcome, OutcomeStatus
 from exportdoctor.core.protocol.repro import CANDIDATE_FILE
+from exportdoctor.core.records.outcome import Outcome, OutcomeStatus
 from exportdoctor.repro.bundle import quote_message
-from exportdoctor.repro.candidate_runner import CandidateRunner
+from exportdoctor.repro.candidates.candidate_runner import CandidateRunner
 
 ROOT = Path(__file__).parents[1]
 PAGES = ROOT / "docs" / "failures"

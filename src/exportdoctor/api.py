@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from exportdoctor.core.errors import UsageError
-from exportdoctor.core.events import RunStarted
 from exportdoctor.core.exporters import EXPORTERS
-from exportdoctor.core.report import Report
-from exportdoctor.core.run_state import RunState
+from exportdoctor.core.records.events import RunStarted
+from exportdoctor.core.records.report import Report
+from exportdoctor.core.records.run_state import RunState
+from exportdoctor.core.records.target import BuildOptions, TargetRef
 from exportdoctor.core.scan_options import ScanKeywords, ScanOptions
-from exportdoctor.core.target import BuildOptions, TargetRef
 from exportdoctor.engine.scan import ScanRequest
 from exportdoctor.engine.scan import scan as scan_events
 from exportdoctor.process.launcher import Fork

@@ -19,15 +19,15 @@ from exportdoctor.cli.interruption import Interruption
 from exportdoctor.cli.live_display import LiveDisplay
 from exportdoctor.cli.main import run
 from exportdoctor.cli.progress import Lines
-from exportdoctor.cli.tui import find_interface
 from exportdoctor.cli.verbs import VERBS
-from exportdoctor.core import events as ev
+from exportdoctor.cli.verbs.tui import find_interface
 from exportdoctor.core.codec import decode
 from exportdoctor.core.errors import ExitCode, TargetError, UsageError
-from exportdoctor.core.report import Report
-from exportdoctor.core.run_state import RunState, fold
+from exportdoctor.core.records import events as ev
+from exportdoctor.core.records.report import Report
+from exportdoctor.core.records.run_state import RunState, fold
+from exportdoctor.core.records.target import TargetRef
 from exportdoctor.core.scan_options import ScanOptions
-from exportdoctor.core.target import TargetRef
 from exportdoctor.report import FORMS
 from exportdoctor.store.digest import request_digest
 from exportdoctor.store.places import runs_root

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from exportdoctor.core.events import AnyEvent, ProbeFinished
 from exportdoctor.core.failure.identity import name_free_signature
-from exportdoctor.core.outcome import Outcome
-from exportdoctor.core.report import Report
-from exportdoctor.core.run_state import fold
-from exportdoctor.repro.candidate_runner import CandidateRunner
+from exportdoctor.core.records.events import AnyEvent, ProbeFinished
+from exportdoctor.core.records.outcome import Outcome
+from exportdoctor.core.records.report import Report
+from exportdoctor.core.records.run_state import fold
+from exportdoctor.repro.candidates.candidate_runner import CandidateRunner
 from scanning import events_of
 
 FIXTURES = sorted(p for p in (Path(__file__).parents[2] / "fixtures").glob("*.py") if not p.stem.startswith("_"))

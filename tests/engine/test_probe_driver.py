@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exportdoctor.core.outcome import Outcome, OutcomeStatus
-from exportdoctor.core.probe import Probe
+from exportdoctor.core.records.outcome import Outcome, OutcomeStatus
+from exportdoctor.core.records.probe import Probe
 from exportdoctor.engine.probe_driver import Prefetch, ProbeDriver, ProbeSteps
 
 NAMES = st.lists(st.sampled_from("abcd"), max_size=6)

@@ -13,18 +13,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exportdoctor.core import events as ev
 from exportdoctor.core.codec import decode, encode
 from exportdoctor.core.errors import ExitCode, StoreError, UsageError
 from exportdoctor.core.failure.kinds import KIND_OF_STATUS
-from exportdoctor.core.outcome import Outcome, OutcomeStatus
-from exportdoctor.core.probe import Probe
-from exportdoctor.core.report import Report
-from exportdoctor.core.run_state import fold
+from exportdoctor.core.records import events as ev
+from exportdoctor.core.records.outcome import Outcome, OutcomeStatus
+from exportdoctor.core.records.probe import Probe
+from exportdoctor.core.records.report import Report
+from exportdoctor.core.records.run_state import fold
 from exportdoctor.core.scan_options import ScanOptions
 from exportdoctor.store import journal
+from exportdoctor.store.atomic_write import replace_file
 from exportdoctor.store.digest import changed_sources, file_digest, probe_digest, request_digest, shared_digest
-from exportdoctor.store.disk import replace_file
 from exportdoctor.store.lock import is_held
 from exportdoctor.store.outcome_cache import OutcomeCache
 from exportdoctor.store.places import new_run_id, slug

@@ -12,8 +12,8 @@ import pytest
 from msgspec.structs import replace as replace_struct
 
 from exportdoctor.cli.main import exportdoctor
+from exportdoctor.core.records.target import BuildOptions
 from exportdoctor.core.scan_options import ScanOptions
-from exportdoctor.core.target import BuildOptions
 from exportdoctor.store.journal import NAME, read_events
 from exportdoctor_tui.actions.choices import PickerItem
 from exportdoctor_tui.actions.commands import CommandLine, available_commands

@@ -11,8 +11,8 @@ from concurrent.futures import Future
 
 import msgspec
 
-from exportdoctor.core.outcome import Outcome
-from exportdoctor.core.probe import Probe
+from exportdoctor.core.records.outcome import Outcome
+from exportdoctor.core.records.probe import Probe
 from exportdoctor.core.scan_options import ScanOptions
 from exportdoctor.store.digest import probe_digest, shared_digest
 from exportdoctor.store.outcome_cache import OutcomeCache

@@ -6,8 +6,8 @@ from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
-from exportdoctor.core.outcome import Outcome
-from exportdoctor.core.probe import Probe
+from exportdoctor.core.records.outcome import Outcome
+from exportdoctor.core.records.probe import Probe
 
 Result = TypeVar("Result")
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import msgspec
 
 from exportdoctor.core.codec import pretty
-from exportdoctor.core.outcome import Agreement
 from exportdoctor.core.protocol.export import ExportedFile, ExportRequest, ExportResult, Precision, StageFailure
+from exportdoctor.core.records.outcome import Agreement
 from exportdoctor.report.wording import AGREEMENT_HEADER, agreement_cell, export_headline, export_lines
 from exportdoctor.shims import Shim
 

@@ -18,7 +18,7 @@ from typing import Literal
 
 import psutil
 
-from exportdoctor.core.outcome import OutcomeStatus
+from exportdoctor.core.records.outcome import OutcomeStatus
 from exportdoctor.process.group import kill_group
 
 TICK = 0.1

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from exportdoctor.core.errors import ExportdoctorError
-from exportdoctor.core.version_range import is_in_range
+from exportdoctor.core.versions import is_in_range
 from exportdoctor.shims.cure_pattern import Cure, Seen
 from exportdoctor.shims.export_call import ExportCall
 from exportdoctor.shims.installed_sources import is_installed, source_of

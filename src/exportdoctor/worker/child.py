@@ -19,7 +19,7 @@ import msgspec
 
 from exportdoctor.core.codec import decode
 from exportdoctor.core.errors import StoreError
-from exportdoctor.core.outcome import Outcome, OutcomeStatus
+from exportdoctor.core.records.outcome import Outcome, OutcomeStatus
 from exportdoctor.process.group import die_with_parent, kill_group, lead_group, name_exit
 from exportdoctor.process.supervise import TICK, Limits, Supervisor, resident_mb
 from exportdoctor.worker.standard_streams import send_output_to, write_stacks_to

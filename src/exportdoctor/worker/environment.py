@@ -12,7 +12,7 @@ import torch
 
 from exportdoctor.core.failure.frames import is_local_file
 from exportdoctor.core.file_hash import file_sha256
-from exportdoctor.core.package_versions import installed_versions
+from exportdoctor.core.versions import installed_versions
 
 _first_digest = cache(file_sha256)  # of what was loaded: a later edit changes no outcome of this process
 _REPORTED = ("torch", "transformers", "onnx", "onnxscript", "onnxruntime", "onnxruntime-gpu", "onnx-diagnostic",

@@ -17,7 +17,7 @@ from exportdoctor_tui.widgets.texts import TextBlock
 if TYPE_CHECKING:
     from textual.screen import Screen
 
-    from exportdoctor.core.outcome import Frame
+    from exportdoctor.core.records.outcome import Frame
     from exportdoctor_tui.actions.background_job import BackgroundJob
     from exportdoctor_tui.actions.commands import CommandLine
     from exportdoctor_tui.state.run_view import RunView

@@ -17,9 +17,9 @@ from exportdoctor.core.failure.classify import kind_of
 from exportdoctor.core.failure.kinds import KIND_OF_STATUS, FailureKind
 from exportdoctor.core.failure.messages import normalise, without_names
 from exportdoctor.core.failure.signature import signature_of
-from exportdoctor.core.finding import Finding
-from exportdoctor.core.outcome import Failure, Outcome, OutcomeStatus
 from exportdoctor.core.protocol.export import StageFailure
+from exportdoctor.core.records.finding import Finding
+from exportdoctor.core.records.outcome import Failure, Outcome, OutcomeStatus
 
 # What a line may call to make symbols; others, such as int(), are what asks for the value at once
 _MAKES_SYMBOLS = re.compile(r"\.(tolist|item|nonzero|argwhere|unique\w*|masked_select|bincount|repeat_interleave)\b")

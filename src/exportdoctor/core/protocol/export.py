@@ -6,9 +6,9 @@ from typing import Literal
 
 import msgspec
 
-from exportdoctor.core.outcome import Agreement
 from exportdoctor.core.protocol.reply import Refused, Reply
-from exportdoctor.core.target import TargetRef
+from exportdoctor.core.records.outcome import Agreement
+from exportdoctor.core.records.target import TargetRef
 
 Format = Literal["pt2", "onnx"]
 

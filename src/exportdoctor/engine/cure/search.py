@@ -12,10 +12,10 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from exportdoctor.core.failure.identity import same_failure
-from exportdoctor.core.finding import ShimResult
-from exportdoctor.core.outcome import Outcome, OutcomeStatus
-from exportdoctor.core.probe import Probe
-from exportdoctor.core.report import Prescription
+from exportdoctor.core.records.finding import ShimResult
+from exportdoctor.core.records.outcome import Outcome, OutcomeStatus
+from exportdoctor.core.records.probe import Probe
+from exportdoctor.core.records.report import Prescription
 from exportdoctor.engine.cure.alternatives import find_alternatives
 from exportdoctor.engine.cure.catalogue import Chain, Frontier, Ids, ShimCatalogue
 from exportdoctor.engine.cure.prescription import prescription_of

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from exportdoctor.core.failure.identity import same_failure
-from exportdoctor.core.outcome import Outcome
 from exportdoctor.core.protocol.scan import Captured
+from exportdoctor.core.records.outcome import Outcome
 from exportdoctor.core.scan_options import ScanOptions
 from exportdoctor.engine.call_tree import CallSite, below, call_tree, module_facts
 from exportdoctor.engine.cure.search import CureSearch

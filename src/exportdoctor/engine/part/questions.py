@@ -13,9 +13,9 @@ import msgspec
 
 from exportdoctor.core.exporters import EXPORTERS
 from exportdoctor.core.failure.signature import signature_of
-from exportdoctor.core.outcome import Outcome
-from exportdoctor.core.probe import Probe
 from exportdoctor.core.protocol.scan import CallFact, Captured
+from exportdoctor.core.records.outcome import Outcome
+from exportdoctor.core.records.probe import Probe
 from exportdoctor.engine.call_tree import CallSite
 from exportdoctor.engine.verdicts.judge import Answer
 

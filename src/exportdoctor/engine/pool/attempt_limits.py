@@ -10,7 +10,7 @@ from exportdoctor.core.limits import (
     SHORTEST_ATTEMPT,
     UNMEASURED_ATTEMPT,
 )
-from exportdoctor.core.outcome import Outcome
+from exportdoctor.core.records.outcome import Outcome
 
 
 @dataclass

@@ -17,10 +17,10 @@ from pathlib import Path
 import msgspec
 
 from exportdoctor.core.errors import TargetError, WorkerLost
-from exportdoctor.core.outcome import Outcome, OutcomeStatus
-from exportdoctor.core.probe import Probe
 from exportdoctor.core.protocol.reply import Refused
 from exportdoctor.core.protocol.scan import Capture, Captured, Command, Open, Opened, Prepare, Prepared, ScanReply
+from exportdoctor.core.records.outcome import Outcome, OutcomeStatus
+from exportdoctor.core.records.probe import Probe
 from exportdoctor.engine.pool.running_probe import RunningProbe
 from exportdoctor.engine.pool.worker_client import WorkerClient
 from exportdoctor.process.group import name_exit

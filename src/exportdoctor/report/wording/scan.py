@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from exportdoctor.core import events as ev
-from exportdoctor.core.probe import Probe
 from exportdoctor.core.protocol.scan import SMALL_MODEL
-from exportdoctor.core.report import FAILING, PartRecord, Report
-from exportdoctor.core.run_state import RunState
+from exportdoctor.core.records import events as ev
+from exportdoctor.core.records.probe import Probe
+from exportdoctor.core.records.report import FAILING, PartRecord, Report
+from exportdoctor.core.records.run_state import RunState
 from exportdoctor.report.wording.findings import culprit_line
-from exportdoctor.report.wording.pieces import count, duration, finding_count, parameters
+from exportdoctor.report.wording.formatting import count, duration, finding_count, parameters
 
 _SHARE_FOR_AN_ESTIMATE = 0.05  # of the modules; an earlier estimate of the time left is too far off
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from exportdoctor.core.failure.messages import first_line
-from exportdoctor.core.outcome import Agreement, Outcome, OutcomeStatus
+from exportdoctor.core.records.outcome import Agreement, Outcome, OutcomeStatus
 
 PART_ITSELF = "the part itself"
 SMALL_MODEL = "a small model with random weights"

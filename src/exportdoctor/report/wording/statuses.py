@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from exportdoctor.core.report import ModuleRecord
+from exportdoctor.core.records.report import ModuleRecord
 from exportdoctor.report.folded_tree import Row, label
-from exportdoctor.report.wording.pieces import count, duration, module_name
+from exportdoctor.report.wording.formatting import count, duration, module_name
 
 SYMBOLS = {
     "pass": "✓",

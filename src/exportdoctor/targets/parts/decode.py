@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from exportdoctor.core.errors import TargetError
-from exportdoctor.targets.dynamic_cache import cache_from, registered_cache, tensors_of
 from exportdoctor.targets.eager import blame_target, run_once, runs_in_eager
-from exportdoctor.targets.parts.subject import Subject, assemble, forward_names
+from exportdoctor.targets.parts.dynamic_cache import cache_from, registered_cache, tensors_of
+from exportdoctor.targets.parts.model_context import Subject, assemble, forward_names
 
 if TYPE_CHECKING:
     import torch

@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
-from exportdoctor.core.outcome import Agreement
 from exportdoctor.core.protocol.export import ExportedFile, ExportRequest, PrecisionLoss, StageFailure
+from exportdoctor.core.records.outcome import Agreement
 from exportdoctor.shims import ExportCall, Inputs, Shim, apply_shims, call_for_part, export_program
 from exportdoctor.targets import BuiltPart
 from exportdoctor.torch_internals.pytree_registry import inputs_in_traced_order, is_builtin_class
