@@ -61,17 +61,17 @@ def _weights(name: str) -> str:
 def export_lines(request: ExportRequest, result: ExportResult, shims: Sequence[ShimFacts]) -> list[str]:
     """Everything but the headline."""
     used = [shim for shim in shims if shim.id in result.shims]
-    lines = [_labelled("shims", ", ".join(f"{shim.id} ({shim.soundness})" for shim in used) or "none needed")]
-    lines += [_labelled("", f"{shim.id} is valid only if {shim.precondition}") for shim in used if shim.precondition]
+    lines = [_fact_line("shims", ", ".join(f"{shim.id} ({shim.soundness})" for shim in used) or "none needed")]
+    lines += [_fact_line("", f"{shim.id} is valid only if {shim.precondition}") for shim in used if shim.precondition]
     for one in result.files:
         lines += _file(one, result, titled=len(result.files) < 3)
     width = max((len(row.inputs) for row in result.numbers), default=0)
     lines += [_row(row, width) for row in result.numbers]
     if result.precision is not None:
         lines += [f"  {line}" for line in _precision(result.precision)]
-    lines += [_labelled("note", note) for note in result.notes]
+    lines += [_fact_line("note", note) for note in result.notes]
     if result.imports and not shims:
-        lines.append(_labelled("note", f"import {', '.join(result.imports)} before torch.export.load"))
+        lines.append(_fact_line("note", f"import {', '.join(result.imports)} before torch.export.load"))
     if result.trouble is not None:
         lines += [f"  {line}" for line in _trouble(result.trouble)]
         if result.trouble.stage == "export":
@@ -79,18 +79,18 @@ def export_lines(request: ExportRequest, result: ExportResult, shims: Sequence[S
     return [*lines, f"  {_verdict(result)}"]
 
 
-def _labelled(label: str, text: str) -> str:
+def _fact_line(label: str, text: str) -> str:
     return f"  {label:<8}{text}"
 
 
 def _file(one: ExportedFile, result: ExportResult, *, titled: bool) -> Iterator[str]:
     opset = f", opset {result.opset}" if result.opset else ""
     data = f", weights in {', '.join(one.data)}" if one.data else ""
-    yield _labelled("file", f"{one.name}, {file_size(one.bytes)}, {one.nodes} nodes{opset}{data}")
+    yield _fact_line("file", f"{one.name}, {file_size(one.bytes)}, {one.nodes} nodes{opset}{data}")
     for word, values in (("in", one.inputs), ("out", one.outputs)):
         if titled and values:
             more = f" and {len(values) - _MOST_VALUES} more" if len(values) > _MOST_VALUES else ""
-            yield _labelled(word, f"{', '.join(map(_value, values[:_MOST_VALUES]))}{more}")
+            yield _fact_line(word, f"{', '.join(map(_value, values[:_MOST_VALUES]))}{more}")
 
 
 def _value(value: ValueInfo) -> str:
