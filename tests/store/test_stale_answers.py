@@ -15,8 +15,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from exportdoctor.core import events as ev
-from exportdoctor.core.run_state import fold
+from exportdoctor.core.records import events as ev
+from exportdoctor.core.records.run_state import fold
 from exportdoctor.store.digest import changed_sources, sources_of
 from scanning import events_of
 

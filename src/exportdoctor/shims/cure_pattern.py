@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from exportdoctor.core.failure.kinds import FailureKind
-from exportdoctor.core.outcome import Failure, Frame
+from exportdoctor.core.records.outcome import Failure, Frame
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,11 +15,11 @@ from pathlib import Path
 import msgspec
 
 from exportdoctor.core.codec import encode
-from exportdoctor.core.events import AnyEvent, PartCaptured, ProbeFinished, TargetOpened
 from exportdoctor.core.file_hash import UNRECORDED, VARIABLE, WORKING_FOLDER, file_sha256, is_unchanged
-from exportdoctor.core.probe import Probe
+from exportdoctor.core.records.events import AnyEvent, PartCaptured, ProbeFinished, TargetOpened
+from exportdoctor.core.records.probe import Probe
 from exportdoctor.core.scan_options import ScanOptions, result_options
-from exportdoctor.targets.factory_file import source_hashes
+from exportdoctor.targets.factory.factory_file import source_hashes
 
 # these change how torch, transformers or the user's code behave
 _VARIABLES = ("TORCH", "PYTORCH", "TRANSFORMERS_", "HF_", "CUDA_VISIBLE", "PYTHONPATH", "PYTHONHASHSEED")

@@ -13,7 +13,7 @@ from functools import cache, lru_cache
 from importlib.util import find_spec
 
 import exportdoctor
-from exportdoctor.core.outcome import Frame
+from exportdoctor.core.records.outcome import Frame
 
 OUR_FOLDER = os.path.dirname(os.path.realpath(exportdoctor.__file__)) + os.sep
 TRACER_PACKAGES = frozenset({"torch", "functorch", "torchgen", "sympy", "mpmath", "numpy", "networkx", "optree"})

@@ -15,8 +15,8 @@ import msgspec
 
 from exportdoctor.core.exporters import Exporter
 from exportdoctor.core.failure.evidence import Evidence, evidence_of
-from exportdoctor.core.outcome import ExceptionFact, Failure, Frame, Stage
-from exportdoctor.core.version_range import is_in_range
+from exportdoctor.core.records.outcome import ExceptionFact, Failure, Frame, Stage
+from exportdoctor.core.versions import is_in_range
 
 # How well a clause fits: 0 = not at all
 _BY_MESSAGE_BUT_ELSEWHERE, _BY_MESSAGE, _BY_PLACE = 1, 2, 3

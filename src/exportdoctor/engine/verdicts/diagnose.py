@@ -9,8 +9,8 @@ from exportdoctor.core.failure.classify import kind_of
 from exportdoctor.core.failure.explanations import explain
 from exportdoctor.core.failure.kinds import FailureKind
 from exportdoctor.core.failure.signature import signature_of
-from exportdoctor.core.finding import Culprit, ExceptionRecord, Finding, KnownIssueRecord
-from exportdoctor.core.outcome import Failure, Frame, Outcome, OutcomeStatus
+from exportdoctor.core.records.finding import Culprit, ExceptionRecord, Finding, KnownIssueRecord
+from exportdoctor.core.records.outcome import Failure, Frame, Outcome, OutcomeStatus
 from exportdoctor.engine.verdicts.failure_groups import FailureGroup
 
 _HIGHER_ORDER = "/torch/_higher_order_ops/"
