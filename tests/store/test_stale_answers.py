@@ -241,7 +241,7 @@ def test_what_cannot_be_compared_is_not_told_again_and_the_reason_is(code: str, 
     file = home / "target.py"
     file.write_text(_MODEL + code + "\n")
     events, _, _ = scan(file, "build")
-    assert any(isinstance(event, ev.Noted) and "Not kept" in event.text and why in event.text for event in events)
+    assert any(isinstance(event, ev.NoteAdded) and "Not kept" in event.text and why in event.text for event in events)
     assert changed_sources(sources_of(events))
     assert scan(file, "build")[2] == 0
 
