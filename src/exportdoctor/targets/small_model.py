@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from exportdoctor.targets.configuration import ConfigurationPlan
-from exportdoctor.targets.image_sizes import image_unit, vision_settings
 from exportdoctor.targets.model.model_class import load_config
+from exportdoctor.targets.sizes.image_sizes import image_unit, vision_settings
 
 if TYPE_CHECKING:
     from exportdoctor.targets.build import Plan

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 import msgspec
 
 from exportdoctor.core.failure.identity import same_failure
-from exportdoctor.core.outcome import Outcome
-from exportdoctor.core.probe import Probe
 from exportdoctor.core.protocol.scan import CallFact
+from exportdoctor.core.records.outcome import Outcome
+from exportdoctor.core.records.probe import Probe
 from exportdoctor.reduce import ddmin
 
 _QUESTIONS = 24
-# targets/dynamic_axes.py: `cache length + 1` follows `cache length`
+# targets/sizes/dynamic_shapes.py: `cache length + 1` follows `cache length`
 _DERIVED = re.compile(r"\*| [+-] ")
 
 Names = tuple[str, ...]

@@ -14,8 +14,8 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from exportdoctor.core.failure.kinds import NUMBERS_DIFFER
-from exportdoctor.core.outcome import Agreement, ExceptionFact, Failure, Frame, OpFact, Stage
-from exportdoctor.core.probe import Probe
+from exportdoctor.core.records.outcome import Agreement, ExceptionFact, Failure, Frame, OpFact, Stage
+from exportdoctor.core.records.probe import Probe
 from exportdoctor.targets.eager import run_once
 from exportdoctor.torch_internals.fake_tensors import is_fake
 from exportdoctor.worker.capture.forward_hooks import Call
