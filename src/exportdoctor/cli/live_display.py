@@ -12,9 +12,9 @@ from rich.spinner import Spinner
 from rich.text import Text
 
 from exportdoctor.cli.progress import Progress, SeenFindings
-from exportdoctor.core import events as ev
 from exportdoctor.core.protocol.scan import SMALL_MODEL
-from exportdoctor.core.run_state import RunState
+from exportdoctor.core.records import events as ev
+from exportdoctor.core.records.run_state import RunState
 from exportdoctor.report.wording import (
     duration,
     event_line,
@@ -42,7 +42,7 @@ class LiveDisplay(Progress):
         self._picture.state = state
         if self._findings.contain(event):
             return
-        if isinstance(event, ev.FindingMade | ev.PartFinished | ev.Noted):
+        if isinstance(event, ev.FindingMade | ev.PartFinished | ev.NoteAdded):
             self._console.print(Text(plain(event_line(event, state) or "")))
 
     def __enter__(self) -> Self:

@@ -17,8 +17,7 @@ from exportdoctor.core.codec import decode, encode
 from exportdoctor.core.errors import StoreError
 from exportdoctor.process.group import kill_group
 
-# exportdoctor's parent folder: where it is imported from a source tree, a worker has to find that very copy
-_ROOT = str(Path(__file__).resolve().parents[2])
+_START_MODULE = str(Path(__file__).resolve().with_name("start_module.py"))
 
 
 class Closing:
@@ -106,14 +105,14 @@ class LineClient(Closing):
 
 
 def spawn(module: str, *, log: Path | None, environment: Mapping[str, str] | None = None) -> LineClient:
-    """Start `python -m exportdoctor.<module>`, leader of its own group.
+    """Start `python -m exportdoctor.<module>` of this very exportdoctor, leader of its own group.
 
     What it prints goes to the file `log`; without one nowhere, or to our stderr with EXPORTDOCTOR_DEBUG.
     `environment` gives defaults for variables that are not set.
     """
     with contextlib.ExitStack() as stack:
         process = subprocess.Popen(
-            [sys.executable, "-P", "-m", f"exportdoctor.{module}"],
+            [sys.executable, "-P", _START_MODULE, f"exportdoctor.{module}"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=_open_log(log, stack),
@@ -128,10 +127,7 @@ def spawn(module: str, *, log: Path | None, environment: Mapping[str, str] | Non
 def _environment(defaults: Mapping[str, str]) -> dict[str, str]:
     # transformers' advice and progress bars are no part of a diagnosis
     quiet = {"TRANSFORMERS_VERBOSITY": "error", "TOKENIZERS_PARALLELISM": "false"}
-    environment = {**quiet, **defaults, **os.environ}
-    if _ROOT in sys.path:
-        environment["PYTHONPATH"] = os.pathsep.join(filter(None, (_ROOT, environment.get("PYTHONPATH"))))
-    return environment
+    return {**quiet, **defaults, **os.environ}
 
 
 def _open_log(log: Path | None, stack: contextlib.ExitStack) -> IO[bytes] | int | None:

@@ -17,7 +17,7 @@ from exportdoctor.core.failure.identity import NameFreeSignature
 from exportdoctor.core.failure.kinds import KIND_OF_STATUS, FailureKind
 from exportdoctor.core.failure.messages import without_names
 from exportdoctor.core.limits import IDLE_ATTEMPT, script_limits
-from exportdoctor.core.outcome import OutcomeStatus
+from exportdoctor.core.records.outcome import OutcomeStatus
 from exportdoctor.process.group import die_with_parent, name_exit
 from exportdoctor.process.supervise import Limits, supervise
 

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from exportdoctor.core.failure.kinds import FailureKind
-from exportdoctor.core.outcome import Failure, Frame
+from exportdoctor.core.records.outcome import Failure, Frame
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seen:
+class FailureView:
     """A failure as patterns see it.
 
     Lines are `file:function: source`; `born` are the lines that created unbacked symbols.
@@ -27,9 +27,9 @@ class Seen:
     born: tuple[str, ...] = ()
 
 
-def seen_in_failure(failure: Failure, *, kind: FailureKind, exporter: str = "export") -> Seen:
+def seen_in_failure(failure: Failure, *, kind: FailureKind, exporter: str = "export") -> FailureView:
     """What an outcome's failure shows."""
-    return Seen(
+    return FailureView(
         kind=kind,
         exporter=exporter,
         messages=tuple(f"{fact.name}: {fact.message}" for fact in failure.exceptions),
@@ -52,7 +52,7 @@ class Cure:
     where: str = ""
     exporters: tuple[str, ...] = ()
 
-    def matches(self, seen: Seen) -> bool:
+    def matches(self, seen: FailureView) -> bool:
         """Whether the failure has everything that the pattern requires."""
         return (
             (not self.kinds or seen.kind in self.kinds)

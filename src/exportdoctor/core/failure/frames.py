@@ -13,7 +13,7 @@ from functools import cache, lru_cache
 from importlib.util import find_spec
 
 import exportdoctor
-from exportdoctor.core.outcome import Frame
+from exportdoctor.core.records.outcome import Frame
 
 OUR_FOLDER = os.path.dirname(os.path.realpath(exportdoctor.__file__)) + os.sep
 TRACER_PACKAGES = frozenset({"torch", "functorch", "torchgen", "sympy", "mpmath", "numpy", "networkx", "optree"})
@@ -52,6 +52,18 @@ def is_local_file(path: str) -> bool:
     """Whether this file is neither installed, nor Python's, nor exportdoctor's: it may change from run to run."""
     real = os.path.realpath(path)
     return not _INSTALLED.search(real) and not real.startswith((_STDLIB, OUR_FOLDER))
+
+
+def library_path(path: str) -> str | None:
+    """The path of an installed library's file from the library's own folder on; None for any other file.
+
+    Stored and shortened stacks hold paths that begin there.
+    """
+    real = path.replace("\\", "/")
+    parts = _INSTALLED.split(real)
+    if len(parts) > 1:
+        return f"{parts[-2]}{parts[-1]}"
+    return real if "/" in real and not real.startswith(("/", ".", "<")) and ":" not in real else None
 
 
 def is_our_file(path: str) -> bool:

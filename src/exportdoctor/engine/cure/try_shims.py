@@ -9,13 +9,13 @@ import msgspec
 
 from exportdoctor.core.errors import ExportdoctorError
 from exportdoctor.core.failure.identity import same_failure
-from exportdoctor.core.finding import ShimResult
 from exportdoctor.core.limits import UNMEASURED_ATTEMPT
-from exportdoctor.core.outcome import Agreement, Frame, Outcome, OutcomeStatus
-from exportdoctor.core.probe import Probe, probe_template
 from exportdoctor.core.protocol.scan import SMALL_MODEL, Capture, Captured, Open, Opened
+from exportdoctor.core.records.finding import ShimResult
+from exportdoctor.core.records.outcome import Agreement, Frame, Outcome, OutcomeStatus
+from exportdoctor.core.records.probe import Probe, probe_template
+from exportdoctor.core.records.target import TargetRef
 from exportdoctor.core.scan_options import ScanOptions
-from exportdoctor.core.target import TargetRef
 from exportdoctor.engine.pool.worker_pool import Pool
 from exportdoctor.process.launcher import Launcher, Spawn
 from exportdoctor.report.wording.shim_tries import OF_SMALL_MODEL, outcome_line
@@ -45,8 +45,8 @@ def try_shims(
 ) -> Iterator[PartTrial]:
     """What each part of `target` does under `shims`. Raises TargetError and UsageError."""
     opening = Open(target=target, shim_files=options.shim_files)
-    patient = options.timeout is None
-    with closing(Pool(launcher or Spawn(), opening, jobs=2, log=None, patient=patient)) as pool:
+    by_cpu_time = options.timeout is None
+    with closing(Pool(launcher or Spawn(), opening, jobs=2, log=None, by_cpu_time=by_cpu_time)) as pool:
         opened = pool.open()
         for name in opened.parts:
             part = pool.capture_part(Capture(part=name, exporter=options.exporter))

@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from exportdoctor.core.failure.identity import same_failure
-from exportdoctor.core.outcome import Outcome
 from exportdoctor.core.protocol.scan import Captured
+from exportdoctor.core.records.outcome import Outcome
 from exportdoctor.core.scan_options import ScanOptions
 from exportdoctor.engine.call_tree import CallSite, below, call_tree, module_facts
 from exportdoctor.engine.cure.search import CureSearch
 from exportdoctor.engine.part.dimensions import Dimensions
 from exportdoctor.engine.verdicts.failure_groups import FailureGroup, group_failures
-from exportdoctor.engine.verdicts.judge import Answer, ModuleVerdict, blame_child, judge, shows_same_failure
+from exportdoctor.engine.verdicts.judge import ModuleVerdict, SiteOutcome, blame_child, judge, shows_same_failure
 
 
 @dataclass
@@ -82,7 +82,7 @@ class PartDiagnosis:
         self.open[fqn] = tuple(CallSite(fqn, index) for index in range(len(self.facts[fqn].calls)))
         return self.open[fqn]
 
-    def judge_open(self, fqns: Iterable[str], answer: Callable[[CallSite], Answer | None]) -> list[ModuleVerdict]:
+    def judge_open(self, fqns: Iterable[str], answer: Callable[[CallSite], SiteOutcome | None]) -> list[ModuleVerdict]:
         """Judge those of the open modules whose calls all have their `answer`; returns the new verdicts."""
         fresh = []
         for fqn in fqns:
@@ -114,7 +114,7 @@ class PartDiagnosis:
         return [verdict for fqn in failing if (verdict := self._placed_verdict(fqn)) is not None]
 
     def standing_verdicts(self, group: FailureGroup) -> list[ModuleVerdict]:
-        """The group's verdicts that stand: a module whose own code turned out to fail is shown with that failure."""
+        """The group's verdicts, without those replaced by a later verdict on the module's own code."""
         return [verdict for verdict in group.verdicts if self.own_code.get(verdict.fqn, verdict) is verdict]
 
     def is_of_own_code(self, verdict: ModuleVerdict) -> bool:
@@ -132,7 +132,7 @@ class PartDiagnosis:
             return []  # a module may yet show it
         site = CallSite(self.captured.prefix, 0)
         return [
-            judge(site.fqn, ((site, Answer(site, outcome)),))
+            judge(site.fqn, ((site, SiteOutcome(site, outcome)),))
             for outcome in self.cure.hidden_failures()
             if not any(self.same_failure(outcome, group.leading_verdict.outcome) for group in known)
         ]
@@ -142,7 +142,7 @@ class PartDiagnosis:
         return same_failure(one, other, exporter=self.options.exporter)
 
     def _placed_verdict(self, fqn: str) -> ModuleVerdict | None:
-        """A failing module's verdict with whom to blame; None while that may still turn out to be a child.
+        """A failing module's verdict with its place; None while a child may still turn out to be the cause.
 
         Where no frame says whose code failed, a child that alone fails in the same way is to blame, and so on down.
         """

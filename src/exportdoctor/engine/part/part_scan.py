@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from exportdoctor.core import events as ev
-from exportdoctor.core.outcome import Outcome
-from exportdoctor.core.probe import Probe, probe_template
 from exportdoctor.core.protocol.scan import CallFact, Captured
+from exportdoctor.core.records import events as ev
+from exportdoctor.core.records.outcome import Outcome
+from exportdoctor.core.records.probe import Probe, probe_template
 from exportdoctor.core.scan_options import ScanOptions
 from exportdoctor.engine.call_tree import CallSite, below
 from exportdoctor.engine.cure.search import CureSearch
@@ -93,7 +93,7 @@ class PartScan:
             small=msgspec.structs.replace(template, part=small.part, fqn=small.prefix) if small else None,
             values=values,
             shims=registry(diagnosis.options.shim_files),
-            versions=installed_versions(),
+            versions={**installed_versions(), **diagnosis.versions},
             axes=diagnosis.captured.axes,
             allow=diagnosis.options.allow,
         )

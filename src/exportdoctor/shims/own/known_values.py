@@ -80,11 +80,11 @@ def propagate_constants(values: KnownValues) -> Any:
     """A context in which everything computed from known values alone is computed for real."""
     from torch.overrides import TorchFunctionMode
 
-    class Propagating(TorchFunctionMode):
+    class ConstantPropagationMode(TorchFunctionMode):
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             return values.call(func, args, kwargs or {})
 
-    return Propagating()
+    return ConstantPropagationMode()
 
 
 def _writes(func: Any) -> bool:
@@ -94,7 +94,7 @@ def _writes(func: Any) -> bool:
 
 
 def _with_constants(forward: Callable[..., Any], root: Any, constants: dict[str, Any]) -> Callable[..., Any]:
-    """The root's forward, in which inputs that are no longer given are known."""
+    """A forward of the root that takes the other inputs and fills in `constants`."""
     signature = inspect.signature(forward)
 
     @functools.wraps(forward)

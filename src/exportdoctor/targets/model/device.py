@@ -9,7 +9,7 @@ from exportdoctor.core.errors import UsageError
 if TYPE_CHECKING:
     import torch
 
-    from exportdoctor.core.target import BuildOptions
+    from exportdoctor.core.records.target import BuildOptions
 
 
 def choose_device(options: BuildOptions) -> torch.device:

@@ -32,7 +32,7 @@ _HOOKS = (
 
 
 @dataclass(frozen=True)
-class Own:
+class ModuleDigest:
     """A module without its children: digests with and without scalar values, and those scalars (name, value).
 
     `objects` are the identities of its tensors, their storages, and whatever else of its attributes can change.
@@ -65,13 +65,13 @@ class Fingerprints:
     """
 
     values_matter: bool = False
-    _own: dict[int, Own] = field(default_factory=dict)
+    _own: dict[int, ModuleDigest] = field(default_factory=dict)
     _known: dict[int, tuple[Any, str]] = field(default_factory=dict)
 
     def question(
         self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], extra: str, *, alone: bool = False
     ) -> Question:
-        """The question of `module` with these inputs. `extra`: what else matters, such as dynamic dimensions.
+        """The question of `module` with these inputs. `extra`: other facts that matter, such as dynamic dimensions.
 
         `alone`: its scalars cannot be watched, so its group holds what is equal in these, too.
         """
@@ -92,13 +92,13 @@ class Fingerprints:
             scalars.extend((path, name, value) for name, value in own.scalars)
         return Question(LOCAL * local + _hash(full), _hash(full if alone else group), () if alone else tuple(scalars))
 
-    def own(self, module: torch.nn.Module) -> Own:
+    def own(self, module: torch.nn.Module) -> ModuleDigest:
         """The module's own digest, made once for each instance."""
         if id(module) not in self._own:
             self._own[id(module)] = self._describe(module)
         return self._own[id(module)]
 
-    def _describe(self, module: torch.nn.Module) -> Own:
+    def _describe(self, module: torch.nn.Module) -> ModuleDigest:
         digest = StructuralHash(exact=lambda tensor: True, known=self._known, owner=module)
         digest.write_class(type(module))
         kind: Any = type(module)
@@ -121,7 +121,7 @@ class Fingerprints:
                 digest.write_value(hook)
         masked = digest.digest()
         digest.write(*(word for scalar in scalars for word in scalar))
-        return Own(digest.digest(), masked, tuple(scalars), (*tensors, *digest.shared), digest.local)
+        return ModuleDigest(digest.digest(), masked, tuple(scalars), (*tensors, *digest.shared), digest.local)
 
     def _tensors(self, module: torch.nn.Module, digest: StructuralHash) -> tuple[int, ...]:
         """Hashes parameters and buffers; returns their and their storages' identities, to recognise tied ones."""

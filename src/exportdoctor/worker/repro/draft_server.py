@@ -15,16 +15,16 @@ import msgspec
 from exportdoctor.core.codec import decode
 from exportdoctor.core.errors import ExportdoctorError
 from exportdoctor.core.failure.signature import signature_of
-from exportdoctor.core.outcome import Outcome
-from exportdoctor.core.probe import Probe
 from exportdoctor.core.protocol.reply import Refused
 from exportdoctor.core.protocol.repro import DraftReply, DraftRequest, NoMoreDrafts, ReproducedFailure
 from exportdoctor.core.protocol.scan import Capture, Open
+from exportdoctor.core.records.outcome import Outcome
+from exportdoctor.core.records.probe import Probe
 from exportdoctor.worker import environment
 from exportdoctor.worker.capture.session import PartCapture
 from exportdoctor.worker.open_target import OpenTarget
 from exportdoctor.worker.repro.draft_variants import write_drafts
-from exportdoctor.worker.repro.recorder import Record
+from exportdoctor.worker.repro.script.recorder import Record
 from exportdoctor.worker.repro.single_call import can_be_captured_alone, one_call
 from exportdoctor.worker.repro.watched_run import run_watched
 from exportdoctor.worker.standard_streams import take_line_streams, write_line
@@ -49,11 +49,11 @@ def _reproduce_and_draft(command: DraftRequest) -> Iterator[DraftReply]:
     yield NoMoreDrafts(notes=tuple(notes))
 
 
-_Seen = tuple[PartCapture, Outcome, Record, int]
+_Reproduction = tuple[PartCapture, Outcome, Record, int]
 """The part, how the attempt ended, what ran in it, and how many attempts that took."""
 
 
-def _by_short_cut(target: OpenTarget, command: DraftRequest) -> _Seen | None:
+def _by_short_cut(target: OpenTarget, command: DraftRequest) -> _Reproduction | None:
     """By a capture of the one call that it is about; None where that does not show the very same failure."""
     probe = command.probe
     if not command.signature or not can_be_captured_alone(probe) or target.built is None:
@@ -70,7 +70,7 @@ def _by_short_cut(target: OpenTarget, command: DraftRequest) -> _Seen | None:
     return (part, outcome, record, 1) if signature is not None and signature.key == command.signature else None
 
 
-def _by_capture(target: OpenTarget, probe: Probe) -> _Seen | Refused:
+def _by_capture(target: OpenTarget, probe: Probe) -> _Reproduction | Refused:
     """By a capture of the whole part, and a second attempt where the first passes. Raises TargetError."""
     target.capture(Capture(part=probe.part, exporter=probe.exporter))
     part = target.parts[probe.part]

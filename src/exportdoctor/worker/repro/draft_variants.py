@@ -12,16 +12,16 @@ import torch
 from torch.utils import _pytree as pytree
 
 from exportdoctor.core.exporters import EXPORTERS
-from exportdoctor.core.probe import Probe
 from exportdoctor.core.protocol.repro import ScriptDraft
+from exportdoctor.core.records.probe import Probe
 from exportdoctor.shims.torch_export import bundled_keywords
 from exportdoctor.worker.attempt.export_attempt import shapes_for
 from exportdoctor.worker.capture.forward_hooks import Call
 from exportdoctor.worker.capture.session import PartCapture
-from exportdoctor.worker.repro.literals import shapes_code
-from exportdoctor.worker.repro.prune import CodeSelection
-from exportdoctor.worker.repro.recorder import Record
-from exportdoctor.worker.repro.script_builder import ScriptBuilder
+from exportdoctor.worker.repro.script.literals import shapes_code
+from exportdoctor.worker.repro.script.prune import CodeSelection
+from exportdoctor.worker.repro.script.recorder import Record
+from exportdoctor.worker.repro.script.script_builder import ScriptBuilder
 from exportdoctor.worker.repro.watched_run import run_watched
 
 _Way = tuple[str, Record | None, bool, bool]
@@ -124,7 +124,7 @@ def _positional(
 
 
 def _cares_for_mode(module: torch.nn.Module) -> bool:
-    """Whether training and evaluation differ: dropout, batch norm, or code that asks."""
+    """Whether `module` differs in train mode: dropout, batch norm, or a forward that reads `training`."""
     return isinstance(module, torch.nn.modules.dropout._DropoutNd | torch.nn.modules.batchnorm._NormBase) or (
         not type(module).__module__.startswith("torch.") and "training" in type(module).forward.__code__.co_names
     )
