@@ -9,7 +9,6 @@ import msgspec
 
 from exportdoctor.core.errors import ExitCode, ExportdoctorError, TargetError, UsageError
 
-
 Fault = Literal["usage", "target", "internal"]
 """What must change: the request, the target's own code, or exportdoctor."""
 
