@@ -88,7 +88,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     last_op: OpFact | None = None
     modules: tuple[str, ...] = ()
     only_inside: str | None = None
-    stage: str = "export"
+    stage: Stage = "export"
     log: str | None = None
     guard: Frame | None = None
     dimensions: tuple[str, ...] | None = None

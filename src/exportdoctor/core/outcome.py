@@ -12,7 +12,8 @@ import msgspec
 
 from exportdoctor.core.graph_slice import GraphSlice
 
-Stage = Literal["build", "capture", "export", "decompose", "translate", "load", "run", "numbers", "save"]
+Stage = Literal["build", "capture", "export", "decompose", "translate", "check", "load", "run", "numbers", "save"]
+"""What an attempt or an export does, one after the other; a failure has the stage in which it came up."""
 
 
 class OutcomeStatus(StrEnum):
@@ -62,6 +63,11 @@ class ExceptionFact(msgspec.Struct, frozen=True, kw_only=True):
     def name(self) -> str:
         """The class name without its package."""
         return self.type.rpartition(".")[2]
+
+    @property
+    def is_of_dynamo(self) -> bool:
+        """Whether dynamo defines it, whose stacks are shortened."""
+        return self.type.startswith("torch._dynamo.")
 
 
 class SymbolOrigin(msgspec.Struct, frozen=True, kw_only=True):

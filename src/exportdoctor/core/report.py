@@ -50,7 +50,7 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True):
 
     inputs_tried: int
     max_abs_diff: float | None
-    stage: str
+    stage: Stage
     max_rel_diff: float | None = None
     tolerance: float | None = None
     on: str = ""

@@ -43,7 +43,10 @@ class Clause(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class KnownIssue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A failure that upstream knows. `links` are `owner/repository#number`, the one to read first."""
+    """A failure that upstream knows. `links` are `owner/repository#number`, the one to read first.
+
+    `reproduced` and `source_checked` say how an entry was confirmed. Nothing reads them but maintainers of the file.
+    """
 
     id: str
     title: str
@@ -91,7 +94,7 @@ def match(failure: Failure, *, exporter: str, dynamic: bool, versions: Mapping[s
 def _match(
     exceptions: tuple[ExceptionFact, ...],
     frames: tuple[Frame, ...],
-    stage: str,
+    stage: Stage,
     exporter: str,
     dynamic: bool,
     versions: tuple[tuple[str, str], ...],

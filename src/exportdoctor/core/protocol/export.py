@@ -71,7 +71,7 @@ class StageFailure(msgspec.Struct, frozen=True, kw_only=True):
     `asked` is how many were tried.
     """
 
-    stage: str
+    stage: Stage
     exception: str
     message: str
     node: str = ""

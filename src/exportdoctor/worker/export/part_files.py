@@ -197,11 +197,11 @@ def _add_split(job: PartJob, made: PartExport, path: Path, program: Any) -> None
     made.runs["merged again"] = lambda *inputs: found.run_merged(flat_inputs(program, *inputs))
 
 
-def _plainer(at: str, error: Exception, path: Path, program: Any, example: Any, job: PartJob) -> StageFailure:
+def _plainer(at: Stage, error: Exception, path: Path, program: Any, example: Any, job: PartJob) -> StageFailure:
     """The failure without ONNX Runtime's optimisations, which fuse nodes and rename them."""
     if at not in ("load", "run"):
         return describe_stage_failure(at, error, prefix=job.part.prefix, model=path)
-    stage = "load"
+    stage: Stage = "load"
     try:
         session = OnnxSession(path, device=job.device, optimise=False)
         stage = "run"

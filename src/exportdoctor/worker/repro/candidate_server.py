@@ -75,8 +75,8 @@ def _execute(candidate: Candidate, writer: int) -> Outcome:
             if fast.checks_skipped:  # it passed, and might not have
                 _run(source)
     except (Exception, SystemExit, GeneratorExit) as error:
-        stage = "export" if entrance.entered else "capture"
-        failure = describe_failure(error, stage=stage, names={})  # type: ignore[arg-type]
+        stage: Stage = "export" if entrance.entered else "capture"
+        failure = describe_failure(error, stage=stage, names={})
         failure = msgspec.structs.replace(failure, origins=origins.of(tuple(cause_chain(error))))
         status = OutcomeStatus.OUT_OF_MEMORY if isinstance(error, MemoryError) else OutcomeStatus.FAILED
         return _outcome(candidate, status, started, failure)

@@ -46,7 +46,7 @@ class NodeFact:
 
 
 def describe_stage_failure(
-    stage: str, error: BaseException, *, prefix: str = "", model: Path | None = None
+    stage: Stage, error: BaseException, *, prefix: str = "", model: Path | None = None
 ) -> StageFailure:
     """What failed and where. `prefix` is the part's place in the whole model, `model` the file that was loaded."""
     chain = tuple(cause_chain(error))

@@ -74,9 +74,10 @@ def _call_of(call: ExportCall, calls: dict[int, ModuleCalls], path: str) -> Call
     return kept[0] if kept else None
 
 
-def _fails(module: torch.nn.Module, seen: Call, *, opset: int, stage: str) -> StageFailure | None:
+def _fails(module: torch.nn.Module, seen: Call, *, opset: int, stage: Stage) -> StageFailure | None:
     """How a submodule fails alone, `None` where it does not."""
-    at, path = "export", None
+    at: Stage = "export"
+    path: Path | None = None
     with tempfile.TemporaryDirectory() as folder:
         try:
             program = _export(module, seen)
