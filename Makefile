@@ -33,6 +33,12 @@ types: $(STAMP)
 contracts: $(STAMP)
 	$(BIN)/lint-imports
 
+# the generated pages; tests compare them with what is committed
+docs: $(STAMP)
+	$(BIN)/python tools/write_shims.py > docs/shims.md.new && mv docs/shims.md.new docs/shims.md
+	$(BIN)/python tools/write_failures.py
+	PYTHONPATH=src:tui:tests/support $(BIN)/python tools/draw_tui.py
+
 bench: $(STAMP)
 	$(BIN)/python benchmarks/run.py
 

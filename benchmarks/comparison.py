@@ -1,4 +1,4 @@
-"""Ten cases told by torch's own tools and by exportdoctor, side by side, from real runs: writes docs/comparison.md.
+"""Ten cases as torch's own tools and exportdoctor report them, side by side, from real runs: writes docs/comparison.md.
 
     python benchmarks/comparison.py [case ...]      with names: print, write nothing
     python benchmarks/comparison.py --from FILE     the page anew, from the answers that the last run left in FILE
@@ -267,7 +267,7 @@ def findings_of(case: str) -> list[dict[str, Any]]:
 
 
 def lines_or_module(line: str | None, module: bool) -> bool:
-    """Whether a culprit is told: by its line, or by its module where the failure has no line."""
+    """Whether a culprit is named: by its line, or by its module where the failure has no line."""
     return module if line is None else line != "no"
 
 

@@ -28,11 +28,11 @@ def main() -> int:
     import torch
     import transformers
 
-    from exportdoctor.core.events import RunStarted
-    from exportdoctor.core.report import Report
-    from exportdoctor.core.run_state import fold
+    from exportdoctor.core.records.events import RunStarted
+    from exportdoctor.core.records.report import Report
+    from exportdoctor.core.records.run_state import fold
+    from exportdoctor.core.records.target import BuildOptions, TargetRef
     from exportdoctor.core.scan_options import ScanOptions
-    from exportdoctor.core.target import BuildOptions, TargetRef
     from exportdoctor.engine.scan import ScanRequest, scan
 
     cuda = torch.cuda.is_available()

@@ -9,7 +9,7 @@ import json
 import sys
 import time
 
-from exportdoctor.core.target import TargetRef
+from exportdoctor.core.records.target import TargetRef
 from exportdoctor.shims import apply_shims, call_for_part, export_program, find, order_shims
 from exportdoctor.targets import build, resolve
 

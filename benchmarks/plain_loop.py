@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from exportdoctor.core.target import BuildOptions, TargetRef
+from exportdoctor.core.records.target import BuildOptions, TargetRef
 from exportdoctor.targets import build, resolve
 
 

@@ -26,8 +26,8 @@ from typing import Any
 import psutil
 
 from exportdoctor.core.errors import ExportdoctorError
-from exportdoctor.repro.budget import ReductionBudget
 from exportdoctor.repro.bundle import write_bundle
+from exportdoctor.repro.candidates.budget import ReductionBudget
 from exportdoctor.repro.pipeline import ReproRequest, ReproResult, make_repro
 from exportdoctor.repro.script import code_lines
 from exportdoctor.store.runs import StoredRun, read_run

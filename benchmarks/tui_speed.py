@@ -22,14 +22,14 @@ from textual.app import App
 from textual.events import Key
 from textual.screen import Screen
 
-from exportdoctor.core import events as ev
 from exportdoctor.core.codec import encode
 from exportdoctor.core.failure.kinds import FailureKind
-from exportdoctor.core.finding import ExceptionRecord, Finding
-from exportdoctor.core.outcome import Frame
 from exportdoctor.core.protocol.scan import CallFact, Captured, InputFact, ModuleFact
+from exportdoctor.core.records import events as ev
+from exportdoctor.core.records.finding import ExceptionRecord, Finding
+from exportdoctor.core.records.outcome import Frame
+from exportdoctor.core.records.target import TargetRef
 from exportdoctor.core.scan_options import ScanOptions
-from exportdoctor.core.target import TargetRef
 from exportdoctor.store.journal import NAME, EventReader
 from exportdoctor.store.lock import FolderLock
 from exportdoctor_tui.app import DoctorApp
@@ -148,7 +148,7 @@ async def screen_cpu(app: App[object]) -> float:
 
 
 class Timed(DoctorApp):
-    """Tells when a screen with the cursor on another line has been painted."""
+    """Sets `painted` once a screen with the cursor on another line has been painted."""
 
     CSS_PATH = Path(sys.modules[DoctorApp.__module__].__file__ or "").parent / "app.tcss"
     before = -1

@@ -21,10 +21,10 @@ from typing import Any
 
 from exportdoctor.core.failure.explanations import Rewrite, explain
 from exportdoctor.core.failure.kinds import KINDS
-from exportdoctor.core.outcome import Outcome, OutcomeStatus
 from exportdoctor.core.protocol.repro import CANDIDATE_FILE
+from exportdoctor.core.records.outcome import Outcome, OutcomeStatus
 from exportdoctor.repro.bundle import quote_message
-from exportdoctor.repro.candidate_runner import CandidateRunner
+from exportdoctor.repro.candidates.candidate_runner import CandidateRunner
 
 ROOT = Path(__file__).parents[1]
 PAGES = ROOT / "docs" / "failures"
@@ -72,7 +72,7 @@ def script_of(kind: str) -> str:
 
 
 def page(kind: str, bench: CandidateRunner, *, said: str) -> str:
-    """The page of a kind; `said` is what a scan of its fixture tells, empty where there is none."""
+    """The page of a kind; `said` is the finding of its fixture's scan, empty where there is none."""
     told, script = explain(kind), script_of(kind)
     bench.timeout = LIMITS.get(kind, 60.0)
     parts = [
@@ -130,7 +130,7 @@ def command(kind: str) -> list[str]:
 
 
 def scanned(kind: str) -> str:
-    """The finding of a kind's fixture as a scan tells it."""
+    """The finding of a kind's fixture, as the text report prints it."""
     if not explain(kind).fixture:
         return ""
     with tempfile.TemporaryDirectory() as home:

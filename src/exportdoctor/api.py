@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from exportdoctor.core.errors import UsageError
-from exportdoctor.core.events import RunStarted
 from exportdoctor.core.exporters import EXPORTERS
-from exportdoctor.core.report import Report
-from exportdoctor.core.run_state import RunState
+from exportdoctor.core.records.events import RunStarted
+from exportdoctor.core.records.report import Report
+from exportdoctor.core.records.run_state import RunState
+from exportdoctor.core.records.target import BuildOptions, TargetRef
 from exportdoctor.core.scan_options import ScanKeywords, ScanOptions
-from exportdoctor.core.target import BuildOptions, TargetRef
 from exportdoctor.engine.scan import ScanRequest
 from exportdoctor.engine.scan import scan as scan_events
 from exportdoctor.process.launcher import Fork
@@ -48,7 +48,7 @@ def scan(
     """Try `torch.export` on `module` and, where it fails, on its submodules; returns the report.
 
     `args`, `kwargs` and `dynamic_shapes` are those of `torch.export.export`. `more_inputs` are `(args, kwargs)` at
-    other sizes, which tell the submodules' dynamic dimensions. `shims` are files with shims of your own, and unsound
+    other sizes, which show the submodules' dynamic dimensions. `shims` are files with shims of your own, and unsound
     ones are tried only with `allow_unsound`. The run is kept in `out`, by default among the other runs; where the disk
     refuses, the report is returned all the same. The other keywords are those of ScanKeywords:
 

@@ -19,15 +19,15 @@ from exportdoctor.cli.interruption import Interruption
 from exportdoctor.cli.live_display import LiveDisplay
 from exportdoctor.cli.main import run
 from exportdoctor.cli.progress import Lines
-from exportdoctor.cli.tui import find_interface
 from exportdoctor.cli.verbs import VERBS
-from exportdoctor.core import events as ev
+from exportdoctor.cli.verbs.tui import find_interface
 from exportdoctor.core.codec import decode
 from exportdoctor.core.errors import ExitCode, TargetError, UsageError
-from exportdoctor.core.report import Report
-from exportdoctor.core.run_state import RunState, fold
+from exportdoctor.core.records import events as ev
+from exportdoctor.core.records.report import Report
+from exportdoctor.core.records.run_state import RunState, fold
+from exportdoctor.core.records.target import TargetRef
 from exportdoctor.core.scan_options import ScanOptions
-from exportdoctor.core.target import TargetRef
 from exportdoctor.report import FORMS
 from exportdoctor.store.digest import request_digest
 from exportdoctor.store.places import runs_root
@@ -45,7 +45,7 @@ FACTORY = "import torch\n\ndef build():\n    return torch.nn.Linear(2, 2), (torc
 @pytest.fixture(autouse=True)
 def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EXPORTDOCTOR_HOME", str(tmp_path / "home"))
-    # for child processes; here too, because a request's digest tells where imports come from
+    # for child processes; here too, because a request's digest covers where imports come from
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
 
 
@@ -59,7 +59,7 @@ def stored(events: tuple[ev.AnyEvent, ...], run_id: str = QWEN) -> Path:
 
 @pytest.fixture
 def known_target(tmp_path: Path) -> str:
-    """A factory whose scan has been done before, so that no engine is needed: it is told to have two findings."""
+    """A factory whose scan has been done before, so that no engine is needed: its stored report has two findings."""
     file = tmp_path / "model.py"
     file.write_text(FACTORY)
     events = tuple(qwen_scan())

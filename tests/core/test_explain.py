@@ -16,8 +16,8 @@ from exportdoctor.core.errors import ExportdoctorError
 from exportdoctor.core.failure.classify import kind_of
 from exportdoctor.core.failure.explanations import Rewrite, explain, summary
 from exportdoctor.core.failure.kinds import KINDS
-from exportdoctor.core.outcome import OpFact, Outcome, OutcomeStatus
-from exportdoctor.repro.candidate_runner import CandidateRunner
+from exportdoctor.core.records.outcome import OpFact, Outcome, OutcomeStatus
+from exportdoctor.repro.candidates.candidate_runner import CandidateRunner
 
 PAGES_OF = "2.13.0"
 REWRITES = [(kind, rewrite) for kind in KINDS for rewrite in explain(kind).rewrites]

@@ -19,8 +19,8 @@ from exportdoctor.core.failure.identity import (
 )
 from exportdoctor.core.failure.kinds import KIND_OF_STATUS, KINDS, FailureKind
 from exportdoctor.core.failure.messages import first_line, statement, suggested_fixes, without_advice, without_hints
-from exportdoctor.core.finding import ExceptionRecord
-from exportdoctor.core.outcome import ExceptionFact, Failure, Frame, Outcome, OutcomeStatus
+from exportdoctor.core.records.finding import ExceptionRecord
+from exportdoctor.core.records.outcome import ExceptionFact, Failure, Frame, Outcome, OutcomeStatus
 from synthetic import ATTENTION
 
 GUARD = "Could not guard on data-dependent expression u0 > 1 (unhinted: u0 > 1).  (Size-like symbols: none)"

@@ -1,4 +1,4 @@
-"""Kinds of failure: each rule decides a recorded failure, the same disease has one kind in every exporter."""
+"""Kinds of failure: each rule decides a recorded failure, the same cause has one kind in every exporter."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from exportdoctor.core.failure.kinds import (
     FailureKind,
     Rule,
 )
-from exportdoctor.core.outcome import ExceptionFact, Failure, Frame, OpFact, Outcome, OutcomeStatus
+from exportdoctor.core.records.outcome import ExceptionFact, Failure, Frame, OpFact, Outcome, OutcomeStatus
 
 SOURCES = sorted(p for room in ("src", "tui") for p in (Path(__file__).parents[2] / room).rglob("*.py"))
 GUARD = "torch.fx.experimental.symbolic_shapes.GuardOnDataDependentSymNode"
@@ -174,7 +174,7 @@ WORDS = {*KINDS, *OutcomeStatus} - STAGES - {"passed", "failed", "not_applicable
 
 @pytest.mark.parametrize("file", SOURCES, ids=lambda file: "/".join(file.parts[-2:]))
 def test_kinds_and_statuses_are_compared_as_members_of_their_enums(file: Path) -> None:
-    """As texts they compare with everything, so the type checker could not tell `timeout` from `timed_out`."""
+    """As texts they compare with everything, so the type checker could not distinguish `timeout` and `timed_out`."""
     compared = [
         node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Compare | ast.MatchValue)
     ]

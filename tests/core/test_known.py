@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from exportdoctor.core.failure import known_issues as known
 from exportdoctor.core.failure.known_issues import Clause, KnownIssue
-from exportdoctor.core.outcome import ExceptionFact, Failure, Frame, Stage
-from exportdoctor.core.version_range import is_in_range, is_range
+from exportdoctor.core.records.outcome import ExceptionFact, Failure, Frame, Stage
+from exportdoctor.core.versions import is_in_range, is_range
 
 MAIN_LANE = {"torch": "2.13.0+cpu", "transformers": "5.23.0"}
 CASES: list[dict[str, Any]] = yaml.safe_load(Path(__file__).with_name("known_cases.yaml").read_text())
@@ -26,7 +26,7 @@ NAMES = [f"{case['id']}-{number}" for number, case in enumerate(CASES)]
 
 @dataclass(frozen=True)
 class Seen:
-    """A failure as a test tells it."""
+    """A failure as a test describes it."""
 
     exceptions: tuple[ExceptionFact, ...]
     frames: tuple[Frame, ...]

@@ -6,8 +6,8 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exportdoctor.cli.scan import scan
-from exportdoctor.core.probe import Probe, probe_template
+from exportdoctor.cli.verbs.scan import scan
+from exportdoctor.core.records.probe import Probe, probe_template
 from exportdoctor.core.scan_options import DEFAULTS, OPTIONS, ScanKeywords, ScanOptions, option_words, result_options
 
 NAMES = st.lists(st.sampled_from(("a", "b.c")), max_size=2, unique=True).map(tuple)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from exportdoctor.core.failure.messages import normalise
 from exportdoctor.core.failure.signature import signature_of, signature_of_failure
-from exportdoctor.core.outcome import ExceptionFact, Failure, Frame, Outcome, OutcomeStatus
+from exportdoctor.core.records.outcome import ExceptionFact, Failure, Frame, Outcome, OutcomeStatus
 
 
 @given(st.text())

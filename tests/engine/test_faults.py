@@ -1,4 +1,4 @@
-"""What kills a process loses nothing: workers are replaced, runs go on, nobody is left behind."""
+"""A dead process loses no result: workers are replaced, runs go on, no process is left behind."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from exportdoctor.core import events as ev
 from exportdoctor.core.codec import decode
-from exportdoctor.core.events import RunStarted
-from exportdoctor.core.report import Report
-from exportdoctor.core.run_state import RunState
+from exportdoctor.core.records import events as ev
+from exportdoctor.core.records.events import RunStarted
+from exportdoctor.core.records.report import Report
+from exportdoctor.core.records.run_state import RunState
+from exportdoctor.core.records.target import TargetRef
 from exportdoctor.core.scan_options import ScanOptions
-from exportdoctor.core.target import TargetRef
 from exportdoctor.engine.scan import ScanRequest, scan
 from scanning import scan_file, scan_ref
 

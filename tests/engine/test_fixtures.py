@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from exportdoctor.core.events import AnyEvent, ProbeFinished
 from exportdoctor.core.failure.identity import name_free_signature
-from exportdoctor.core.outcome import Outcome
-from exportdoctor.core.report import Report
-from exportdoctor.core.run_state import fold
-from exportdoctor.repro.candidate_runner import CandidateRunner
+from exportdoctor.core.records.events import AnyEvent, ProbeFinished
+from exportdoctor.core.records.outcome import Outcome
+from exportdoctor.core.records.report import Report
+from exportdoctor.core.records.run_state import fold
+from exportdoctor.repro.candidates.candidate_runner import CandidateRunner
 from scanning import events_of
 
 FIXTURES = sorted(p for p in (Path(__file__).parents[2] / "fixtures").glob("*.py") if not p.stem.startswith("_"))
@@ -28,7 +28,7 @@ LIMITS: dict[str, dict[str, Any]] = {"hang": {"timeout": 8.0}, "memory_eater": {
 def expected_of(path: Path) -> dict[str, Any]:
     """The literal EXPECTED of a fixture, read without importing it.
 
-    EXPECTED_DYNAMIC, where there is one, tells what holds when the submodules' inputs are dynamic too, as in a scan.
+    EXPECTED_DYNAMIC, where there is one, states what holds when the submodules' inputs are dynamic too, as in a scan.
     """
     literals = {
         getattr(node.target if isinstance(node, ast.AnnAssign) else node.targets[0], "id", ""): node.value

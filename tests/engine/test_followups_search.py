@@ -1,4 +1,4 @@
-"""Laws of the searches and texts of the ladder, without torch."""
+"""The searches and texts of the follow-ups, without torch."""
 
 from __future__ import annotations
 
@@ -9,12 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exportdoctor.core.graph_slice import GraphSlice, SliceNode
-from exportdoctor.core.outcome import ExceptionFact, Failure, Frame, Outcome, OutcomeStatus
-from exportdoctor.core.probe import Probe
 from exportdoctor.core.protocol.scan import CallFact, InputFact
+from exportdoctor.core.records.outcome import (
+    ExceptionFact,
+    Failure,
+    Frame,
+    GraphSlice,
+    Outcome,
+    OutcomeStatus,
+    SliceNode,
+)
+from exportdoctor.core.records.probe import Probe
 from exportdoctor.engine.part.dimensions import Dimensions, group_derived, smallest_dimensions
-from exportdoctor.report.slice import as_dot, as_mermaid, as_text
+from exportdoctor.report.slice_text import as_dot, as_mermaid, as_text
 
 NAMES = ("batch", "sequence", "patches", "windows", "heads")
 PROBE = Probe(part="default", fqn="")

@@ -1,4 +1,4 @@
-"""The pool's laws, with workers that need no torch: every probe gets an outcome, whatever happens to its worker."""
+"""The pool, with workers that need no torch: every probe gets an outcome, whatever happens to its worker."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from exportdoctor.core.errors import TargetError, UsageError
-from exportdoctor.core.outcome import OutcomeStatus
-from exportdoctor.core.probe import Probe
 from exportdoctor.core.protocol.scan import Capture, Open, Prepare
+from exportdoctor.core.records.outcome import OutcomeStatus
+from exportdoctor.core.records.probe import Probe
 from exportdoctor.engine.pool.worker_pool import Pool
 from exportdoctor.process.client import LineClient
 

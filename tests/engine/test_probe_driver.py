@@ -1,4 +1,4 @@
-"""The driver of generators of probes: each probe is asked once, whoever needs it, in whatever order outcomes come."""
+"""The driver of generators of probes: each probe is asked once, in whatever order outcomes come."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exportdoctor.core.outcome import Outcome, OutcomeStatus
-from exportdoctor.core.probe import Probe
+from exportdoctor.core.records.outcome import Outcome, OutcomeStatus
+from exportdoctor.core.records.probe import Probe
 from exportdoctor.engine.probe_driver import Prefetch, ProbeDriver, ProbeSteps
 
 NAMES = st.lists(st.sampled_from("abcd"), max_size=6)

@@ -1,4 +1,4 @@
-"""What is asked early, or once for two parts, has the same answer: told once and in order, or asked again."""
+"""A probe asked early or once for two parts has the same outcome: reported once and in order, or asked again."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from exportdoctor.core import events as ev
-from exportdoctor.core.outcome import OutcomeStatus
-from exportdoctor.core.probe import Probe
 from exportdoctor.core.protocol.scan import Capture, Captured, Open, Opened, Prepare, Prepared
-from exportdoctor.core.run_state import fold
-from exportdoctor.core.target import TargetRef
+from exportdoctor.core.records import events as ev
+from exportdoctor.core.records.outcome import OutcomeStatus
+from exportdoctor.core.records.probe import Probe
+from exportdoctor.core.records.run_state import fold
+from exportdoctor.core.records.target import TargetRef
 from exportdoctor.engine.pool.running_probe import RunningProbe
 from exportdoctor.engine.pool.worker_pool import Pool
 from exportdoctor.process.launcher import Fork

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from exportdoctor.core.protocol.export import ExportRequest, ExportResult
-from exportdoctor.core.target import BuildOptions, TargetRef
+from exportdoctor.core.records.target import BuildOptions, TargetRef
 from exportdoctor.worker.export.export_server import export_target
 from exportdoctor.worker.translate.onnx_session import OnnxSession
 

@@ -1,4 +1,4 @@
-"""Whatever a worker process does, whoever waits for its reply gets one or hears of its end."""
+"""Whatever a worker process does, a caller that waits gets a reply or an error that the process has ended."""
 
 from __future__ import annotations
 

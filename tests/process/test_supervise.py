@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from exportdoctor.core.outcome import OutcomeStatus
+from exportdoctor.core.records.outcome import OutcomeStatus
 from exportdoctor.process.supervise import TICK, KillReason, Limits, Supervisor, supervise
 
 SLEEP = "import time; time.sleep(60)"

@@ -220,7 +220,7 @@ TOWER = '''
 import math
 
 class Symbol:
-    """A number that nobody knows yet."""
+    """A number that is not known yet."""
     def __init__(self, name): self.name = name
     def __int__(self): raise LookupError("no value is known")
 

@@ -1,11 +1,11 @@
-"""Two runs side by side: only what differs is told, and it is told by name."""
+"""Two runs side by side: only differences are listed, each by name."""
 
 from __future__ import annotations
 
 import msgspec
 
-from exportdoctor.core.report import Report
-from exportdoctor.core.run_state import fold
+from exportdoctor.core.records.report import Report
+from exportdoctor.core.records.run_state import fold
 from exportdoctor.report.comparison import compare_reports, render_comparison
 from synthetic import qwen_scan
 

@@ -1,4 +1,4 @@
-"""The reports: golden files, and laws of the tree, the wording and each format."""
+"""The reports: golden files, and properties of the tree, the wording and each format."""
 
 from __future__ import annotations
 
@@ -12,18 +12,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exportdoctor.core import events as ev
 from exportdoctor.core.codec import decode
 from exportdoctor.core.errors import UsageError
 from exportdoctor.core.failure.explanations import next_step, summary
 from exportdoctor.core.failure.kinds import KINDS, FailureKind
-from exportdoctor.core.finding import ExceptionRecord, Finding
-from exportdoctor.core.report import ModuleRecord, PartRecord, Report
-from exportdoctor.core.run_state import fold
+from exportdoctor.core.records import events as ev
+from exportdoctor.core.records.finding import ExceptionRecord, Finding
+from exportdoctor.core.records.report import ModuleRecord, PartRecord, Report
+from exportdoctor.core.records.run_state import fold
 from exportdoctor.report import FORMS, render, wording
-from exportdoctor.report.canvas import wrap_words
+from exportdoctor.report.canvas import Style, wrap_words
 from exportdoctor.report.folded_tree import Row, condense, group_siblings, label, silent
-from exportdoctor.report.style import Style
 from golden_files import assert_golden
 from synthetic import (
     AROUND,

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from exportdoctor.core.errors import ExitCode, ExportdoctorError, TargetError, UsageError
-from exportdoctor.core.probe import Probe
 from exportdoctor.core.protocol.reply import Refused
 from exportdoctor.core.protocol.repro import DraftRequest
-from exportdoctor.core.target import TargetRef
+from exportdoctor.core.records.probe import Probe
+from exportdoctor.core.records.target import TargetRef
 from exportdoctor.repro.draft_client import DraftClient
 
 TARGET = """

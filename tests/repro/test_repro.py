@@ -20,23 +20,23 @@ import pytest
 
 from exportdoctor.cli.main import run as command_line
 from exportdoctor.core.codec import encode
-from exportdoctor.core.events import RunFinished
 from exportdoctor.core.failure.identity import name_free_signature, outermost_operation
 from exportdoctor.core.failure.kinds import KIND_OF_STATUS, KINDS
 from exportdoctor.core.failure.messages import exception_in_text, without_names
 from exportdoctor.core.limits import SCRIPT_MB, SCRIPT_SECONDS, script_limits
-from exportdoctor.core.outcome import ExceptionFact, Failure, Frame, Outcome, OutcomeStatus, SymbolOrigin
+from exportdoctor.core.records.events import RunFinished
+from exportdoctor.core.records.outcome import ExceptionFact, Failure, Frame, Outcome, OutcomeStatus, SymbolOrigin
 from exportdoctor.reduce import Verdict
 from exportdoctor.reduce.source.passes.backward_slice import slice_backward
 from exportdoctor.reduce.source.passes.script_sizes import offer_eager_sizes
-from exportdoctor.repro.budget import BudgetClock, ReductionBudget
 from exportdoctor.repro.bundle import difference, fold_stack
-from exportdoctor.repro.candidate_judge import CandidateJudge, judge_outcome
-from exportdoctor.repro.candidate_runner import CandidateRunner
-from exportdoctor.repro.incidental_failures import FailureCollector
-from exportdoctor.repro.reduction import Reducer, Reduction
+from exportdoctor.repro.candidates.budget import BudgetClock, ReductionBudget
+from exportdoctor.repro.candidates.candidate_judge import CandidateJudge, judge_outcome
+from exportdoctor.repro.candidates.candidate_runner import CandidateRunner
+from exportdoctor.repro.candidates.incidental_failures import FailureCollector
+from exportdoctor.repro.candidates.reduction import Reducer, Reduction
+from exportdoctor.repro.candidates.verdict_log import VerdictLog
 from exportdoctor.repro.script import code_lines, imports_of
-from exportdoctor.repro.verdict_log import VerdictLog
 from exportdoctor.repro.verify import verify
 from exportdoctor.store import journal
 from exportdoctor.store.runs import read_run
@@ -293,8 +293,8 @@ class Model(torch.nn.Module):
 def test_a_function_without_source_is_imported_from_its_module_and_the_script_says_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from exportdoctor.worker.repro.prune import CodeSelection
-    from exportdoctor.worker.repro.script_builder import ScriptBuilder
+    from exportdoctor.worker.repro.script.prune import CodeSelection
+    from exportdoctor.worker.repro.script.script_builder import ScriptBuilder
 
     (tmp_path / "sourceless.py").write_text(NO_SOURCE)
     monkeypatch.syspath_prepend(tmp_path)
@@ -312,9 +312,9 @@ def test_a_function_without_source_is_imported_from_its_module_and_the_script_sa
 
 @pytest.mark.slow
 def test_a_call_that_one_draft_replaces_by_its_value_is_a_call_in_the_next_draft(tmp_path: Path) -> None:
-    from exportdoctor.worker.repro.prune import CodeSelection
-    from exportdoctor.worker.repro.recorder import Record
-    from exportdoctor.worker.repro.source_lookup import definition_at
+    from exportdoctor.worker.repro.script.prune import CodeSelection
+    from exportdoctor.worker.repro.script.recorder import Record
+    from exportdoctor.worker.repro.script.source_lookup import definition_at
 
     path = tmp_path / "heads.py"
     path.write_text("def forward(self, x):\n    return x * (1 + count(x))\n")
@@ -332,7 +332,7 @@ def test_a_call_that_one_draft_replaces_by_its_value_is_a_call_in_the_next_draft
 @pytest.mark.slow
 def test_a_call_that_is_captured_alone_is_the_same_as_in_the_whole_capture() -> None:
     from exportdoctor.core.protocol.scan import Capture, Open
-    from exportdoctor.core.target import TargetRef
+    from exportdoctor.core.records.target import TargetRef
     from exportdoctor.worker.open_target import OpenTarget
     from exportdoctor.worker.repro.single_call import one_call
 

@@ -14,7 +14,7 @@ import pytest
 from exportdoctor.cli.main import run
 from exportdoctor.core.errors import UsageError
 from exportdoctor.core.failure.kinds import KINDS, FailureKind
-from exportdoctor.core.outcome import ExceptionFact, Failure, Frame, SymbolOrigin
+from exportdoctor.core.records.outcome import ExceptionFact, Failure, Frame, SymbolOrigin
 from exportdoctor.shims import (
     SOUNDNESS,
     Cure,

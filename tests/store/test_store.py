@@ -1,4 +1,4 @@
-"""Laws of the run's folder, the list of runs and the caches."""
+"""Properties of the run's folder, the list of runs and the caches."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exportdoctor.core import events as ev
 from exportdoctor.core.codec import decode, encode
 from exportdoctor.core.errors import ExitCode, StoreError, UsageError
 from exportdoctor.core.failure.kinds import KIND_OF_STATUS
-from exportdoctor.core.outcome import Outcome, OutcomeStatus
-from exportdoctor.core.probe import Probe
-from exportdoctor.core.report import Report
-from exportdoctor.core.run_state import fold
+from exportdoctor.core.records import events as ev
+from exportdoctor.core.records.outcome import Outcome, OutcomeStatus
+from exportdoctor.core.records.probe import Probe
+from exportdoctor.core.records.report import Report
+from exportdoctor.core.records.run_state import fold
 from exportdoctor.core.scan_options import ScanOptions
 from exportdoctor.store import journal
+from exportdoctor.store.atomic_write import replace_file
 from exportdoctor.store.digest import changed_sources, file_digest, probe_digest, request_digest, shared_digest
-from exportdoctor.store.disk import replace_file
 from exportdoctor.store.lock import is_held
 from exportdoctor.store.outcome_cache import OutcomeCache
 from exportdoctor.store.places import new_run_id, slug
@@ -194,7 +194,7 @@ def test_a_path_that_is_a_file_is_told_in_one_line(tmp_path: Path) -> None:
 
 
 def test_an_unwritable_folder_is_told_in_one_line(tmp_path: Path) -> None:
-    # a folder below a file can be made by nobody, not even root
+    # no user, not even root, can make a folder below a file
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match="cannot be created"):
         RunFolder.create(tmp_path / "file" / "run")

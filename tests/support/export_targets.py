@@ -1,4 +1,4 @@
-"""Factories for the tests of exports: one disease of a later stage each."""
+"""Factories for the tests of exports: each fails in one later stage."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def build() -> dict[str, object]:
 
 @dataclass
 class Store:
-    """Keeps what it is told."""
+    """Keeps what it is given."""
 
     kept: Tensor | None = None
 
@@ -127,7 +127,7 @@ def chooser() -> tuple[nn.Module, tuple[Tensor, Tensor]]:
 
 
 class Window(nn.Module):
-    """Counts the frames in a Python loop; the number of rows is nobody's concern."""
+    """Counts the frames in a Python loop; no failure depends on the number of rows."""
 
     def forward(self, frames: Tensor) -> Tensor:
         return sum((frames[:, step] for step in range(frames.shape[1])), torch.zeros(()))

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from exportdoctor.core.target import BuildOptions, TargetRef
+from exportdoctor.core.records.target import BuildOptions, TargetRef
 from exportdoctor.targets import BuiltPart, build, resolve
 
 

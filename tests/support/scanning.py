@@ -12,11 +12,11 @@ from typing import Any
 
 import torch
 
-from exportdoctor.core.events import AnyEvent, RunStarted
-from exportdoctor.core.report import Report
-from exportdoctor.core.run_state import fold
+from exportdoctor.core.records.events import AnyEvent, RunStarted
+from exportdoctor.core.records.report import Report
+from exportdoctor.core.records.run_state import fold
+from exportdoctor.core.records.target import BuildOptions, TargetRef
 from exportdoctor.core.scan_options import ScanOptions
-from exportdoctor.core.target import BuildOptions, TargetRef
 from exportdoctor.engine.scan import ScanRequest, scan
 from exportdoctor.process.launcher import Fork
 from exportdoctor.targets import resolve

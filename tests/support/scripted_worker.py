@@ -9,8 +9,6 @@ from functools import partial
 from pathlib import Path
 
 from exportdoctor.core.codec import decode, encode
-from exportdoctor.core.outcome import Outcome, OutcomeStatus
-from exportdoctor.core.probe import Probe
 from exportdoctor.core.protocol.reply import Refused
 from exportdoctor.core.protocol.scan import (
     AttemptProbe,
@@ -25,6 +23,8 @@ from exportdoctor.core.protocol.scan import (
     ScanReply,
     Started,
 )
+from exportdoctor.core.records.outcome import Outcome, OutcomeStatus
+from exportdoctor.core.records.probe import Probe
 from exportdoctor.worker.child import fork
 from exportdoctor.worker.standard_streams import take_line_streams, write_line
 

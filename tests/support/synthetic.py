@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from exportdoctor.core import events as ev
 from exportdoctor.core.failure.kinds import FailureKind
-from exportdoctor.core.finding import ExceptionRecord, Finding, KnownIssueRecord, Repro, ShimTry
-from exportdoctor.core.outcome import ExceptionFact, Failure, Frame, Outcome, OutcomeStatus, SymbolOrigin
-from exportdoctor.core.probe import Probe
 from exportdoctor.core.protocol.scan import CallFact, Captured, InputFact, ModuleFact, Opened
-from exportdoctor.core.report import Alternative, Prescription, Proof, Step
+from exportdoctor.core.records import events as ev
+from exportdoctor.core.records.finding import ExceptionRecord, Finding, KnownIssueRecord, Repro, ShimTry
+from exportdoctor.core.records.outcome import ExceptionFact, Failure, Frame, Outcome, OutcomeStatus, SymbolOrigin
+from exportdoctor.core.records.probe import Probe
+from exportdoctor.core.records.report import Alternative, Prescription, Proof, Step
+from exportdoctor.core.records.target import TargetRef
 from exportdoctor.core.scan_options import ScanOptions
-from exportdoctor.core.target import TargetRef
 
 START = 1_700_000_000.0
 FULL_ATTENTION = (7, 15, 23, 31)

@@ -1,4 +1,4 @@
-"""Tiny configurations of many families, in the form of a config.json: the only place that tests take them from."""
+"""Tiny configurations of many families, in the form of a config.json, for all tests."""
 
 from __future__ import annotations
 

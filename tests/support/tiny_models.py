@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from exportdoctor.core.target import BuildOptions, TargetRef
+from exportdoctor.core.records.target import BuildOptions, TargetRef
 from exportdoctor.targets import build, resolve
 from exportdoctor.targets.model.model_class import find_model_class, load_config
 from tiny_configs import FAMILIES as CONFIGS

@@ -66,7 +66,7 @@ def run_screen(app: DoctorApp) -> RunScreen:
 
 
 async def settled(pilot: Any) -> None:
-    """Wait until what the threads had to tell is on the screen."""
+    """Wait until all that the threads have sent is on the screen."""
     for _ in range(3000):
         await pilot.pause(0.02)
         screen = pilot.app.screen

@@ -16,10 +16,10 @@ from torch import nn
 from torch.export import Dim, ShapesCollection
 
 from exportdoctor.core.errors import TargetError
-from exportdoctor.core.target import BuildOptions, TargetRef
+from exportdoctor.core.records.target import BuildOptions, TargetRef
 from exportdoctor.targets import BuiltPart, build, plan_for_module, resolve
 from exportdoctor.targets.eager import restore_afterwards
-from exportdoctor.targets.other_sizes import GROWTHS, grown_size
+from exportdoctor.targets.sizes.other_sizes import GROWTHS, grown_size
 
 if TYPE_CHECKING:
     from pathlib import Path

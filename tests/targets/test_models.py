@@ -15,10 +15,10 @@ from torch.utils import _pytree as pytree
 from transformers.cache_utils import DynamicCache
 
 from exportdoctor.core.errors import TargetError, UsageError
-from exportdoctor.core.target import BuildOptions, TargetRef
+from exportdoctor.core.records.target import BuildOptions, TargetRef
 from exportdoctor.targets import Built, BuiltPart, build, resolve
-from exportdoctor.targets.dynamic_cache import cache_from, registered_cache, tensors_of
 from exportdoctor.targets.eager import run_once
+from exportdoctor.targets.parts.dynamic_cache import cache_from, registered_cache, tensors_of
 from exportdoctor.targets.parts.vision_language import other_grid
 from exportdoctor.targets.preset_files import find_preset
 from tiny_configs import FAMILIES, write_config

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from exportdoctor.core.errors import ExportdoctorError, TargetError, UsageError
-from exportdoctor.core.target import BuildOptions, TargetRef
+from exportdoctor.core.records.target import BuildOptions, TargetRef
 from exportdoctor.targets import Plan, preset_names, resolve
 from exportdoctor.targets.configuration import ConfigurationPlan
 from tiny_configs import FAMILIES, write_config
@@ -44,7 +44,7 @@ def test_resolving_imports_neither_torch_nor_transformers(factory: Path, tmp_pat
     folder = write_config(tmp_path / "tiny", FAMILIES["llama"])
     script = f"""
 import sys
-from exportdoctor.core.target import TargetRef
+from exportdoctor.core.records.target import TargetRef
 from exportdoctor.targets import preset_names, resolve
 for ref in (*preset_names(), {str(folder)!r}, {str(factory) + ":build"!r}):
     resolve(TargetRef(ref=ref)).identity()

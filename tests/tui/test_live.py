@@ -201,7 +201,7 @@ def test_a_real_terminal_of_80x24_with_256_colours_is_enough(tmp_path: Path) -> 
         assert b"38;2;" not in drawn
         os.write(master, b"q")
         while process.poll() is None and select.select([master], [], [], 60)[0]:
-            with contextlib.suppress(OSError):  # a terminal that nobody holds any more cannot be read
+            with contextlib.suppress(OSError):  # a terminal without an open other end cannot be read
                 os.read(master, 65536)
         assert process.wait(60) == 0
     finally:

@@ -29,7 +29,7 @@ every_look = pytest.mark.parametrize(("size", "theme"), LOOKS)
 
 @pytest.fixture(autouse=True)
 def utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The list of runs tells local time."""
+    """The list of runs shows local time."""
     monkeypatch.setenv("TZ", "UTC")
     time.tzset()
     yield

@@ -12,12 +12,12 @@ import pytest
 from msgspec.structs import replace as replace_struct
 
 from exportdoctor.cli.main import exportdoctor
+from exportdoctor.core.records.target import BuildOptions
 from exportdoctor.core.scan_options import ScanOptions
-from exportdoctor.core.target import BuildOptions
 from exportdoctor.store.journal import NAME, read_events
 from exportdoctor_tui.actions.choices import PickerItem
 from exportdoctor_tui.actions.commands import CommandLine, available_commands
-from exportdoctor_tui.actions.copies import copies
+from exportdoctor_tui.pages.copies import copies
 from exportdoctor_tui.screens.dialogs import Page
 from exportdoctor_tui.screens.picker import Picker
 from exportdoctor_tui.screens.run import RunScreen
@@ -144,7 +144,7 @@ async def test_the_editor_opens_at_the_line(tmp_path: Path, monkeypatch: pytest.
     app = app_on(HERE / "crash")
     async with app.run_test(size=(120, 40)) as pilot:
         await settled(pilot)
-        # the headless driver cannot suspend: what would run is what the editor is told
+        # the headless driver cannot suspend: what would run is the editor's command line
         frame = app.screen.query_one(FindingPane).frame
         assert frame is not None
         await press(pilot, "e")

@@ -1,4 +1,4 @@
-"""Laws of the terminal interface's pure half: folding, outline, navigation, columns, sources."""
+"""Properties of the terminal interface's pure half: folding, outline, navigation, columns, sources."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import pytest
 from msgspec.structs import replace as replace_struct
 from rich.cells import cell_len
 
-from exportdoctor.core.events import ModuleJudged, PartFinished, ProbeFinished, ProbeStarted
-from exportdoctor.core.outcome import Frame, Outcome, OutcomeStatus
-from exportdoctor.core.probe import Probe
 from exportdoctor.core.protocol.scan import SMALL_MODEL
+from exportdoctor.core.records.events import ModuleJudged, PartFinished, ProbeFinished, ProbeStarted
+from exportdoctor.core.records.outcome import Frame, Outcome, OutcomeStatus
+from exportdoctor.core.records.probe import Probe
 from exportdoctor.report import wording
 from exportdoctor.store.journal import NAME, read_events
 from exportdoctor_tui.state import navigation

@@ -1,4 +1,4 @@
-"""One forward tells every submodule's inputs as they were before the call, and leaves the model as it was."""
+"""One forward records every submodule's inputs as they were before the call, and leaves the model unchanged."""
 
 from __future__ import annotations
 

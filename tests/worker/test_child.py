@@ -1,4 +1,4 @@
-"""A forked child gives its parent what it wrote, or how it died, and leaves nobody behind."""
+"""A forked child gives its parent what it wrote, or how it died, and leaves no process behind."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 
 from exportdoctor.core.codec import encode
-from exportdoctor.core.outcome import Outcome, OutcomeStatus
+from exportdoctor.core.records.outcome import Outcome, OutcomeStatus
 from exportdoctor.process.supervise import Limits
 from exportdoctor.worker.child import fork
 

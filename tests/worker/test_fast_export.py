@@ -1,4 +1,4 @@
-"""Savings change nothing that is told: the same graph, the same failure, or the answer is in doubt and asked again."""
+"""The fast export gives the same graph and the same failure, or says that the outcome may differ."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import torch
 from torch import nn
 from torch.export import Dim
 
-from exportdoctor.core.events import ProbeFinished, ProbeStarted
-from exportdoctor.core.probe import Probe
+from exportdoctor.core.records.events import ProbeFinished, ProbeStarted
+from exportdoctor.core.records.probe import Probe
 from exportdoctor.targets.built import BuiltPart
 from exportdoctor.torch_internals.graph_modules import finish_graphs
 from exportdoctor.worker.attempt.export_attempt import attempt, attempt_fast

@@ -1,4 +1,4 @@
-"""Equal fingerprints must mean equal answers: everything an export can see tells two modules apart."""
+"""Equal fingerprints must mean equal outcomes: any difference that an export can see changes the fingerprint."""
 
 from __future__ import annotations
 

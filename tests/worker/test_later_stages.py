@@ -1,4 +1,4 @@
-"""What fails after the export is told with its stage, its operator and the submodule and line that it came from."""
+"""A failure after the export names its stage, its operator, and the submodule and line that it came from."""
 
 from __future__ import annotations
 

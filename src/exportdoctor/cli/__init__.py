@@ -1,1 +1,1 @@
-"""The command line: one module per verb that parses, calls and gives an exit code. A verb is loaded when it is used."""
+"""The command line: a module in `verbs` per verb parses, calls and gives an exit code. It is loaded when it is used."""

@@ -14,9 +14,9 @@ from exportdoctor.cli.error_output import print_error, print_line
 from exportdoctor.cli.interruption import Interruption
 from exportdoctor.cli.progress import Lines, Progress
 from exportdoctor.cli.terminal import style_of, write_out
-from exportdoctor.core import events as ev
 from exportdoctor.core.errors import ExitCode, ExportdoctorError
-from exportdoctor.core.run_state import RunState
+from exportdoctor.core.records import events as ev
+from exportdoctor.core.records.run_state import RunState
 from exportdoctor.report import render, wording
 from exportdoctor.store.run_folder import RunFolder
 

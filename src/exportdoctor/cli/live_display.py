@@ -12,9 +12,9 @@ from rich.spinner import Spinner
 from rich.text import Text
 
 from exportdoctor.cli.progress import Progress, SeenFindings
-from exportdoctor.core import events as ev
 from exportdoctor.core.protocol.scan import SMALL_MODEL
-from exportdoctor.core.run_state import RunState
+from exportdoctor.core.records import events as ev
+from exportdoctor.core.records.run_state import RunState
 from exportdoctor.report.wording import (
     duration,
     event_line,

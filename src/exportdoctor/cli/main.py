@@ -28,7 +28,7 @@ class VerbGroup(click.Group):
         """The command of that name, from its own module."""
         for verb in VERBS:
             if verb.name == cmd_name:
-                module = importlib.import_module(f"exportdoctor.cli.{verb.name}")
+                module = importlib.import_module(f"exportdoctor.cli.verbs.{verb.name}")
                 command: click.Command = getattr(module, verb.name)
                 return command
         return None

@@ -6,7 +6,7 @@ import platform
 from importlib import util
 
 from exportdoctor.core.errors import UsageError
-from exportdoctor.core.package_versions import installed_version
+from exportdoctor.core.versions import installed_version
 
 
 def version() -> str:

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from exportdoctor.core import events as ev
-from exportdoctor.core.finding import Finding, ShimTry
-from exportdoctor.core.run_state import fold
+from exportdoctor.core.records import events as ev
+from exportdoctor.core.records.finding import Finding, ShimTry
+from exportdoctor.core.records.run_state import fold
 from exportdoctor.store.run_folder import RunFolder
 
 if TYPE_CHECKING:
-    from exportdoctor.core.outcome import Frame
+    from exportdoctor.core.records.outcome import Frame
     from exportdoctor.engine.cure.try_shims import PartTrial
 
 

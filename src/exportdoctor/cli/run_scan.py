@@ -11,11 +11,11 @@ import msgspec
 
 from exportdoctor.cli.follow_scan import OutputOptions, follow, print_result
 from exportdoctor.cli.packages import version
-from exportdoctor.core import events as ev
 from exportdoctor.core.errors import UsageError
-from exportdoctor.core.run_state import RunState, fold
+from exportdoctor.core.records import events as ev
+from exportdoctor.core.records.run_state import RunState, fold
+from exportdoctor.core.records.target import TargetRef
 from exportdoctor.core.scan_options import ScanOptions
-from exportdoctor.core.target import TargetRef
 from exportdoctor.store.digest import changed_sources, request_digest, sources_of
 from exportdoctor.store.places import new_run_id, runs_root
 from exportdoctor.store.run_cache import RunCache, replay

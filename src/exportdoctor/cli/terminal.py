@@ -8,7 +8,7 @@ import sys
 from dataclasses import replace
 from typing import TextIO
 
-from exportdoctor.report.style import Style
+from exportdoctor.report.canvas import Style
 
 _SYMBOLS = "✓✗◐○☠⧗·…Δ"
 _WIDTH_OF_A_FILE = 100

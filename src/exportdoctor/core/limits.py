@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from exportdoctor.core.failure.kinds import FailureKind
-from exportdoctor.core.outcome import OutcomeStatus
+from exportdoctor.core.records.outcome import OutcomeStatus
 
 # An attempt of a scan, unless the user says how long it may take
 SHORTEST_ATTEMPT = 60.0

@@ -1,7 +1,7 @@
 """How a scan is made: its options, and how the command line, the Python API and the terminal interface spell them.
 
 To add an option: its field and its row here, and the place that uses it. One that is about the export itself has a
-field of the same name in core/probe.py, into which it is copied.
+field of the same name in core/records/probe.py, into which it is copied.
 """
 
 from __future__ import annotations

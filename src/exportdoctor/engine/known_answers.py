@@ -11,8 +11,8 @@ from concurrent.futures import Future
 
 import msgspec
 
-from exportdoctor.core.outcome import Outcome
-from exportdoctor.core.probe import Probe
+from exportdoctor.core.records.outcome import Outcome
+from exportdoctor.core.records.probe import Probe
 from exportdoctor.core.scan_options import ScanOptions
 from exportdoctor.store.digest import probe_digest, shared_digest
 from exportdoctor.store.outcome_cache import OutcomeCache
@@ -40,7 +40,7 @@ class KnownAnswers:
         return self._running.get(_key_within_run(probe, question)) if _is_shared_by_parts(probe) else None
 
     def note_attempt(self, probe: Probe, question: str, future: Future[Outcome]) -> None:
-        """The pool attempts it."""
+        """Record a submitted attempt, so that another part with an equal question waits for it."""
         if _is_shared_by_parts(probe):
             self._running[_key_within_run(probe, question)] = future
 
@@ -50,7 +50,7 @@ class KnownAnswers:
             self._cache.add(probe_digest(question, probe, rest=self._shared), outcome)
 
     def close(self) -> None:
-        """Put the cache in order."""
+        """Evict old entries from the cache and close it."""
         if self._cache is not None:
             self._cache.close()
 

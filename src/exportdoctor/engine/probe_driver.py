@@ -6,8 +6,8 @@ from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
-from exportdoctor.core.outcome import Outcome
-from exportdoctor.core.probe import Probe
+from exportdoctor.core.records.outcome import Outcome
+from exportdoctor.core.records.probe import Probe
 
 Result = TypeVar("Result")
 
@@ -24,7 +24,7 @@ ProbeSteps = Generator[Probe | Prefetch, Outcome, Result]
 
 
 class ProbeDriver:
-    """Runs any number of such generators for one part, side by side. A probe is asked once, whoever needs it."""
+    """Runs any number of such generators for one part, side by side. A probe that several need is asked once."""
 
     def __init__(self) -> None:
         self._outcomes: dict[str, Outcome] = {}

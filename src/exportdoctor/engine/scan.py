@@ -14,12 +14,12 @@ from pathlib import Path
 import msgspec
 import psutil
 
-from exportdoctor.core import events as ev
 from exportdoctor.core.errors import ExitCode, UsageError, did_you_mean
-from exportdoctor.core.outcome import Outcome
 from exportdoctor.core.protocol.scan import Capture, Captured, Open, Opened
+from exportdoctor.core.records import events as ev
+from exportdoctor.core.records.outcome import Outcome
+from exportdoctor.core.records.target import TargetRef
 from exportdoctor.core.scan_options import ScanOptions
-from exportdoctor.core.target import TargetRef
 from exportdoctor.engine.pool.attempt_limits import AttemptLimits
 from exportdoctor.engine.pool.worker_pool import Pool
 from exportdoctor.engine.scheduler import ProbeScheduler

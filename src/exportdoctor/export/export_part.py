@@ -30,7 +30,7 @@ class InstalledExport:
 
 
 def export_part(request: ExportRequest, *, output: Path, command: str, doing: Callable[[str], None]) -> InstalledExport:
-    """Make the files beside `output`, prove them, and put them there if their numbers hold. Raises what stops it."""
+    """Make the files beside `output`, prove them, and move them there if their numbers hold."""
     check_output_path(output)
     with draft_folder(output.parent, request.stem) as draft:
         result = request_export(msgspec.structs.replace(request, folder=str(draft)), doing)

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from exportdoctor.core.errors import StoreError
-from exportdoctor.store.disk import make_folder, refusal
+from exportdoctor.store.atomic_write import make_folder, refusal
 
 
 @contextmanager

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import msgspec
 
 from exportdoctor.core.codec import pretty
-from exportdoctor.core.outcome import Agreement
 from exportdoctor.core.protocol.export import ExportedFile, ExportRequest, ExportResult, Precision, StageFailure
+from exportdoctor.core.records.outcome import Agreement
 from exportdoctor.report.wording import agreement_cell, export_headline, export_lines
 from exportdoctor.shims import Shim
 
@@ -50,7 +50,7 @@ class ProofFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def proof_file(request: ExportRequest, result: ExportResult, shims: Sequence[Shim], command: str) -> ProofFile:
-    """The record of what was made and what it computed."""
+    """The record of the exported files and of their comparisons with eager."""
     return ProofFile(
         target=request.target.ref,
         part=request.part,

@@ -40,7 +40,7 @@ SHIMS = {{
 def shims(module, args=(), kwargs=None, *, dynamic_shapes=None, more_inputs=()):
     """Within it the shims hold; yields the call to export, an `ExportCall`. Everything is restored afterwards.
 
-    The arguments are those of `torch.export.export`; `more_inputs` are (args, kwargs) of other sizes, which tell what
+    The arguments are those of `torch.export.export`; `more_inputs` are (args, kwargs) of other sizes, which show what
     is dynamic in inputs that a shim adds.
     """
     call = ExportCall(

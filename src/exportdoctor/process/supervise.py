@@ -20,7 +20,7 @@ from typing import IO
 
 import psutil
 
-from exportdoctor.core.outcome import OutcomeStatus
+from exportdoctor.core.records.outcome import OutcomeStatus
 from exportdoctor.process.group import die_with_parent, kill_group
 
 TICK = 0.1
@@ -54,7 +54,7 @@ class KillReason:
 
 
 class Supervisor:
-    """Watches one process that leads its own group. Whoever owns the process calls `look` about every TICK seconds.
+    """Watches one process that leads its own group. The owner must call `look` about every TICK seconds.
 
     A process beyond its limits gets SIGUSR1, on which an attempt writes its stack to its log, and at the next look
     SIGKILL with all that it has started. `kill_reason` is set from then on.

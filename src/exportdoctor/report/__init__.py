@@ -8,8 +8,8 @@ from __future__ import annotations
 import importlib
 
 from exportdoctor.core.errors import UsageError
-from exportdoctor.core.report import Report
-from exportdoctor.report.style import Style
+from exportdoctor.core.records.report import Report
+from exportdoctor.report.canvas import Style
 
 FORMS = {
     "text": "plain_text",

@@ -11,12 +11,20 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from exportdoctor.report.style import Style
-from exportdoctor.report.wording.pieces import to_ascii
+from exportdoctor.report.wording.formatting import to_ascii
 
 _STYLES = {"title": "bold cyan"}  # all other names are rich's own
 _COLUMN = 20  # columns that are worth wrapping text in
 _SHORTEST = 8  # columns that a line has at least, however deep it is indented
+
+
+@dataclass(frozen=True, kw_only=True)
+class Style:
+    """How a text report may look: `width` in columns, at least 40; only ASCII symbols; ANSI colours."""
+
+    width: int = 100
+    colour: bool = False
+    ascii: bool = False
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,10 @@ from __future__ import annotations
 import msgspec
 
 from exportdoctor.core.failure.identity import across_runs
-from exportdoctor.core.finding import Finding
-from exportdoctor.core.report import PartRecord, Report
+from exportdoctor.core.records.finding import Finding
+from exportdoctor.core.records.report import PartRecord, Report
 from exportdoctor.report import wording
-from exportdoctor.report.canvas import Canvas
-from exportdoctor.report.style import Style
+from exportdoctor.report.canvas import Canvas, Style
 
 _SHOWN = 20  # modules that are named one by one
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from exportdoctor.core.report import FAILING, ModuleRecord, ModuleStatus, PartRecord
+from exportdoctor.core.records.report import FAILING, ModuleRecord, ModuleStatus, PartRecord
 
 NOTABLE = FAILING | {"cured"}
 _SILENT = ("not_called", "not_asked")
@@ -165,7 +165,7 @@ def _group(rows: list[Row]) -> tuple[Row, ...]:
 
 
 def _look(row: Row) -> object:
-    """What two siblings must share to be one row; a sibling with a name of its own joins only others that fail."""
+    """A key: siblings with the same key share a row. A sibling with a name of its own joins only others that fail."""
     container = _container(row.names[0])
     own_name = None if container is not None or row.notable else row.names[0]
     return (container, own_name, *_verdict(row))

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from html import escape
 
-from exportdoctor.core.graph_slice import GraphSlice, SliceNode
+from exportdoctor.core.records.outcome import GraphSlice, SliceNode
 
 _LINE, _CHARACTER, _PAD = 16, 7.3, 8
 _GAP, _BETWEEN, _MARGIN = 24, 44, 16

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from exportdoctor.core.finding import Finding
-from exportdoctor.core.report import PartRecord, Report
+from exportdoctor.core.records.finding import Finding
+from exportdoctor.core.records.report import PartRecord, Report
 from exportdoctor.report import wording
-from exportdoctor.report.canvas import Canvas, Span
+from exportdoctor.report.canvas import Canvas, Span, Style
 from exportdoctor.report.folded_tree import Row, condense, group_siblings, label, silent
-from exportdoctor.report.style import Style
 
 _COLOURS = {"pass": "green", "cured": "yellow", "not_called": "dim", "not_asked": "dim"}
 

@@ -15,14 +15,14 @@ from pathlib import Path
 
 from exportdoctor.core.exporters import EXPORTERS
 from exportdoctor.core.failure.messages import without_advice
-from exportdoctor.core.finding import Finding
-from exportdoctor.core.outcome import Frame
+from exportdoctor.core.records.finding import Finding
+from exportdoctor.core.records.outcome import Frame
 from exportdoctor.report import wording
 from exportdoctor.report.graph_slice_svg import as_svg
-from exportdoctor.report.slice import as_dot, as_mermaid, as_text
+from exportdoctor.report.slice_text import as_dot, as_mermaid, as_text
 from exportdoctor.repro.pipeline import ReproResult
 from exportdoctor.repro.script import limit_blank_lines, tail_of, versions_of
-from exportdoctor.store.disk import make_folder, replace_file
+from exportdoctor.store.atomic_write import make_folder, replace_file
 from exportdoctor.store.runs import StoredRun
 
 _AROUND = 2

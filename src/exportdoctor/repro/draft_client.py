@@ -9,7 +9,7 @@ from exportdoctor.core.errors import ExportdoctorError, WorkerLost
 from exportdoctor.core.protocol.reply import Refused
 from exportdoctor.core.protocol.repro import DraftReply, DraftRequest, NoMoreDrafts, ReproducedFailure, ScriptDraft
 from exportdoctor.process.client import Closing, spawn
-from exportdoctor.repro.candidate_runner import ONE_THREAD
+from exportdoctor.repro.candidates.candidate_runner import ONE_THREAD
 
 
 class DraftClient(Closing):

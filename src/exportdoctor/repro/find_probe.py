@@ -6,16 +6,16 @@ from pathlib import Path
 
 import msgspec
 
-from exportdoctor.core import events as ev
 from exportdoctor.core.errors import UsageError
 from exportdoctor.core.failure.identity import NameFreeSignature, name_free_signature
 from exportdoctor.core.failure.messages import first_line
 from exportdoctor.core.failure.signature import signature_of
-from exportdoctor.core.finding import Finding
 from exportdoctor.core.limits import reproduction_limits
-from exportdoctor.core.outcome import OutcomeStatus
-from exportdoctor.core.probe import Probe
 from exportdoctor.core.protocol.repro import ReproducedFailure
+from exportdoctor.core.records import events as ev
+from exportdoctor.core.records.finding import Finding
+from exportdoctor.core.records.outcome import OutcomeStatus
+from exportdoctor.core.records.probe import Probe
 from exportdoctor.store.digest import changed_sources, sources_of
 from exportdoctor.store.runs import StoredRun
 

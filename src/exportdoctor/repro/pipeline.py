@@ -14,20 +14,24 @@ from exportdoctor.core.errors import UsageError
 from exportdoctor.core.failure.identity import NameFreeSignature
 from exportdoctor.core.failure.kinds import FailureKind
 from exportdoctor.core.failure.messages import first_line
-from exportdoctor.core.finding import Finding
 from exportdoctor.core.limits import SHORTEST_CANDIDATE, candidate_limits
 from exportdoctor.core.protocol.repro import DraftRequest, ReproducedFailure, ScriptDraft
+from exportdoctor.core.records.finding import Finding
 from exportdoctor.reduce import Verdict
 from exportdoctor.reduce.source.passes.script_sizes import shorten_embeddings, shorten_lists
-from exportdoctor.repro.budget import BudgetClock, ReductionBudget
-from exportdoctor.repro.candidate_judge import CandidateJudge
-from exportdoctor.repro.candidate_runner import CandidateRunner
+from exportdoctor.repro.candidates.budget import BudgetClock, ReductionBudget
+from exportdoctor.repro.candidates.candidate_judge import CandidateJudge
+from exportdoctor.repro.candidates.candidate_runner import CandidateRunner
+from exportdoctor.repro.candidates.incidental_failures import (
+    FailureCollector,
+    IncidentalFailure,
+    find_incidental_failures,
+)
+from exportdoctor.repro.candidates.reduction import Reducer, Reduction, Tell
+from exportdoctor.repro.candidates.verdict_log import VerdictLog
 from exportdoctor.repro.draft_client import DraftClient
 from exportdoctor.repro.find_probe import changes_since, finding_of, identify_failure, probe_of
-from exportdoctor.repro.incidental_failures import FailureCollector, IncidentalFailure, find_incidental_failures
-from exportdoctor.repro.reduction import Reducer, Reduction, Tell
 from exportdoctor.repro.script import Header, code_lines, imports_of, origin_of, with_header
-from exportdoctor.repro.verdict_log import VerdictLog
 from exportdoctor.repro.verify import Sighting, verify
 from exportdoctor.store.runs import StoredRun
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import msgspec
 
-from exportdoctor.core import events as ev
-from exportdoctor.core.finding import Repro
-from exportdoctor.core.run_state import fold
+from exportdoctor.core.records import events as ev
+from exportdoctor.core.records.finding import Repro
+from exportdoctor.core.records.run_state import fold
 from exportdoctor.repro.pipeline import ReproResult
-from exportdoctor.store.disk import make_folder, replace_file
+from exportdoctor.store.atomic_write import make_folder, replace_file
 from exportdoctor.store.run_folder import RunFolder
 
 FOLDER = "repros"

@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from exportdoctor.core.finding import Finding
+from exportdoctor.core.records.finding import Finding
 
 _WIDTH = 110
 _SHOWN = ("python", "platform", "torch", "transformers", "cuda")
@@ -27,7 +27,7 @@ def imports_of(source: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class Header:
-    """What the head of a script holds. `expected` is what the script shows in a fresh process, in one line."""
+    """The head of a script. `expected`: its result in a fresh process, in one line."""
 
     origin: str
     expected: str

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from exportdoctor.core.errors import did_you_mean
 from exportdoctor.core.exporters import EXPORTERS
 from exportdoctor.core.failure.kinds import KINDS, FailureKind
-from exportdoctor.core.outcome import Failure, Frame
+from exportdoctor.core.records.outcome import Failure, Frame
 
 
 @dataclass(frozen=True, kw_only=True)

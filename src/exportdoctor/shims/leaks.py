@@ -1,4 +1,4 @@
-"""Finds what a shim did not restore: compares snapshots of what shims change, taken before and after.
+"""Finds attributes that a shim did not restore: compares snapshots from before and after it.
 
 A snapshot covers the modules of the call, functions and classes of torch's and transformers' loaded modules, torch's
 pytree registries and its settings. What only grew by being used, such as a cache, is no leak.

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from exportdoctor.core.errors import ExportdoctorError
-from exportdoctor.core.version_range import is_in_range
+from exportdoctor.core.versions import is_in_range
 from exportdoctor.shims.cure_pattern import Cure, Seen
 from exportdoctor.shims.export_call import ExportCall
 from exportdoctor.shims.installed_sources import is_installed, source_of
@@ -44,7 +44,7 @@ class ShimTrouble(ExportdoctorError):
 
 @dataclass(frozen=True, kw_only=True)
 class Replacement:
-    """What a shim puts in the place of what. `target` and `by` are `package.module:qualified.name`.
+    """One attribute that a shim replaces, and its replacement. `target` and `by` are `package.module:qualified.name`.
 
     Instead of `by`, `rewrite` makes the new source from the old one; where no function is replaced, `before` and
     `after` show the change as code. `optional`: not every release has it.

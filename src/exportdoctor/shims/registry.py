@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import cache
 
-from exportdoctor.core import package_versions
+from exportdoctor.core import versions
 from exportdoctor.core.errors import UsageError, did_you_mean
 from exportdoctor.shims.cure_pattern import Seen
 from exportdoctor.shims.own import OWN
@@ -33,7 +33,7 @@ def _load_installed() -> tuple[Shim, ...]:
 
 def installed_versions() -> dict[str, str]:
     """The versions of the packages that shims are made for."""
-    return package_versions.installed_versions(_VERSIONED)
+    return versions.installed_versions(_VERSIONED)
 
 
 def find(name: str, *, files: Sequence[str] = (), axes: Mapping[str, tuple[str, ...]] | None = None) -> Shim:

@@ -22,7 +22,7 @@ def rebind_globals(function: Callable[..., Any], names: dict[str, Any]) -> Calla
 
 
 class Overlay:
-    """A namespace seen through: the names given are ours, all others the namespace's own."""
+    """A proxy of a namespace in which some names are overridden."""
 
     def __init__(self, below: Any, **names: Any) -> None:
         self.__dict__.update(names)

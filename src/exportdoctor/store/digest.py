@@ -15,9 +15,9 @@ from pathlib import Path
 import msgspec
 
 from exportdoctor.core.codec import encode
-from exportdoctor.core.events import AnyEvent, PartCaptured, TargetOpened
 from exportdoctor.core.file_hash import file_sha256
-from exportdoctor.core.probe import Probe
+from exportdoctor.core.records.events import AnyEvent, PartCaptured, TargetOpened
+from exportdoctor.core.records.probe import Probe
 from exportdoctor.core.scan_options import ScanOptions, result_options
 
 # these change how torch, transformers or the user's code behave

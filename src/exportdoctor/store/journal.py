@@ -15,8 +15,8 @@ import msgspec
 
 from exportdoctor.core.codec import encode
 from exportdoctor.core.errors import StoreError
-from exportdoctor.core.events import SCHEMA, AnyEvent
-from exportdoctor.store.disk import refusal
+from exportdoctor.core.records.events import SCHEMA, AnyEvent
+from exportdoctor.store.atomic_write import refusal
 
 NAME = "events.jsonl"
 _OPENING = b'{"event":"run_started"'

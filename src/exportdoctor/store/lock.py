@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from exportdoctor.core.errors import StoreError
-from exportdoctor.store.disk import refusal
+from exportdoctor.store.atomic_write import refusal
 
 NAME = ".lock"
 _TIMEOUT = 0.1  # seconds; `is_held` takes the lock for an instant, which must not look like another run

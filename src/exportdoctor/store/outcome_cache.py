@@ -14,7 +14,7 @@ from types import TracebackType
 
 from exportdoctor.core.codec import decode, encode
 from exportdoctor.core.errors import StoreError
-from exportdoctor.core.outcome import Outcome
+from exportdoctor.core.records.outcome import Outcome
 from exportdoctor.store.places import cache_home
 
 _MIB = 1024 * 1024

@@ -12,14 +12,14 @@ from typing import TypeVar
 
 import msgspec
 
-from exportdoctor.core import events as ev
 from exportdoctor.core.codec import decode, encode
 from exportdoctor.core.errors import ExportdoctorError
-from exportdoctor.core.finding import Finding
-from exportdoctor.core.outcome import Outcome
-from exportdoctor.core.run_state import RunState
+from exportdoctor.core.records import events as ev
+from exportdoctor.core.records.finding import Finding
+from exportdoctor.core.records.outcome import Outcome
+from exportdoctor.core.records.run_state import RunState
+from exportdoctor.store.atomic_write import replace_file
 from exportdoctor.store.digest import changed_sources, sources_of
-from exportdoctor.store.disk import replace_file
 from exportdoctor.store.places import cache_home
 from exportdoctor.store.runs import StoredRun, read_run
 
@@ -52,7 +52,7 @@ class RunCache:
         return None if changed_sources(sources_of(stored.events)) else stored
 
     def remember(self, digest: str, *, run: str, path: Path, state: RunState) -> None:
-        """Note that the run in `path` answers the request, if its end is fit to be told again."""
+        """Map this request to the run in `path`, if the run ended in a way that may be reused."""
         if not is_reusable(state):
             return
         try:

@@ -12,10 +12,10 @@ from types import TracebackType
 
 from exportdoctor.core.codec import pretty
 from exportdoctor.core.errors import StoreError, UsageError
-from exportdoctor.core.events import AnyEvent
-from exportdoctor.core.report import Report
+from exportdoctor.core.records.events import AnyEvent
+from exportdoctor.core.records.report import Report
 from exportdoctor.store import journal
-from exportdoctor.store.disk import make_folder, refusal, replace_file
+from exportdoctor.store.atomic_write import make_folder, refusal, replace_file
 from exportdoctor.store.lock import FolderLock
 
 REPORT = "report.json"

@@ -8,11 +8,11 @@ from typing import Literal
 
 import msgspec
 
-from exportdoctor.core import events as ev
 from exportdoctor.core.errors import ExportdoctorError, StoreError, UsageError
-from exportdoctor.core.run_state import RunState, fold
+from exportdoctor.core.records import events as ev
+from exportdoctor.core.records.run_state import RunState, fold
 from exportdoctor.store import journal
-from exportdoctor.store.disk import replace_file
+from exportdoctor.store.atomic_write import replace_file
 from exportdoctor.store.lock import is_held
 from exportdoctor.store.places import runs_root
 
@@ -140,7 +140,7 @@ def _age(path: Path) -> float:
 
 
 def _summary(run: str, path: Path) -> RunSummary:
-    """What the list says of a run, from a few of its events."""
+    """The entry of a run in the list, from a few of its events."""
     try:
         events = journal.read_events(path / journal.NAME, only=_SUMMARY_EVENTS)
     except ExportdoctorError as error:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from exportdoctor.targets.build import Plan, build
 from exportdoctor.targets.built import Built, BuiltPart
-from exportdoctor.targets.factory import plan_for_module
+from exportdoctor.targets.factory.factory_plan import plan_for_module
 from exportdoctor.targets.preset_files import preset_names
 from exportdoctor.targets.resolve import resolve
 from exportdoctor.targets.small_model import has_small_model, plan_small_model

@@ -11,20 +11,20 @@ import msgspec
 from exportdoctor.targets.built import Built
 from exportdoctor.targets.configuration import ConfigurationPlan
 from exportdoctor.targets.eager import blame_target
-from exportdoctor.targets.factory import FactoryPlan, build_factory
+from exportdoctor.targets.factory.factory_plan import FactoryPlan, build_factory
 from exportdoctor.targets.model.checkpoint import find_checkpoint, load_checkpoint
 from exportdoctor.targets.model.device import choose_device, choose_dtype, count_parameters, dtype_name
 from exportdoctor.targets.model.model_class import dtype_argument, find_model_class, load_config
 from exportdoctor.targets.model.weights import build_without_weights, fake_parameters, random_parameters
 from exportdoctor.targets.parts.decode import decode_part
 from exportdoctor.targets.parts.default_part import can_be_made, default_part
-from exportdoctor.targets.parts.subject import Subject, forward_names
+from exportdoctor.targets.parts.model_context import Subject, forward_names
 from exportdoctor.targets.parts.vision_language import full_part, text_part, video_part, vision_part
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from exportdoctor.core.target import BuildOptions
+    from exportdoctor.core.records.target import BuildOptions
     from exportdoctor.targets.built import BuiltPart
 
 Plan = ConfigurationPlan | FactoryPlan

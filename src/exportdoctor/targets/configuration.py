@@ -15,12 +15,12 @@ import msgspec
 
 from exportdoctor.core.errors import TargetError, UsageError
 from exportdoctor.core.failure.messages import first_line
-from exportdoctor.targets.image_sizes import ImageSize, check_image_size, image_unit
 from exportdoctor.targets.model.checkpoint import checkpoint_identity, find_checkpoint
 from exportdoctor.targets.recipes import Recipe, choose_parts, choose_recipe
+from exportdoctor.targets.sizes.image_sizes import ImageSize, check_image_size, image_unit
 
 if TYPE_CHECKING:
-    from exportdoctor.core.target import BuildOptions, TargetRef
+    from exportdoctor.core.records.target import BuildOptions, TargetRef
     from exportdoctor.targets.preset_files import Preset
 
 _USUAL_IMAGE_SIZE = 672

@@ -95,7 +95,7 @@ def restore_afterwards(module: nn.Module) -> Iterator[None]:
 
 
 def _containers(module: nn.Module) -> dict[str, Any]:
-    """What the module's own dicts, lists and sets hold now, its hooks and buffers among them."""
+    """A snapshot of the module's own dicts, lists and sets, its hooks and buffers among them."""
     return {name: copy.copy(value) for name, value in module.__dict__.items() if isinstance(value, dict | list | set)}
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from exportdoctor.core.errors import UsageError, did_you_mean
-from exportdoctor.targets.image_sizes import vision_settings
+from exportdoctor.targets.sizes.image_sizes import vision_settings
 
 VISION_LANGUAGE = "vision-language"
 ONE_FORWARD = "one-forward"

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 from exportdoctor.core.errors import UsageError
 from exportdoctor.targets.configuration import folder_plan, hub_plan, preset_plan
-from exportdoctor.targets.factory import factory_plan
+from exportdoctor.targets.factory.factory_plan import factory_plan
 from exportdoctor.targets.preset_files import find_preset, unknown_preset
 
 if TYPE_CHECKING:
-    from exportdoctor.core.target import TargetRef
+    from exportdoctor.core.records.target import TargetRef
     from exportdoctor.targets.build import Plan
 
 _FACTORY = re.compile(r"(?P<file>.+\.py)(?::(?P<name>\w*))?$")

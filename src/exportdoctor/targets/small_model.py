@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from exportdoctor.targets.configuration import ConfigurationPlan
-from exportdoctor.targets.image_sizes import image_unit, vision_settings
 from exportdoctor.targets.model.model_class import load_config
+from exportdoctor.targets.sizes.image_sizes import image_unit, vision_settings
 
 if TYPE_CHECKING:
     from exportdoctor.targets.build import Plan
@@ -49,7 +49,7 @@ def plan_small_model(plan: Plan) -> ConfigurationPlan:
     options = msgspec.structs.replace(
         plan.options, weights="random", dtype="float32", device="cpu", image_size=size or plan.options.image_size
     )
-    return dataclasses.replace(plan, config=config, title=f"{plan.title}, small twin", options=options)
+    return dataclasses.replace(plan, config=config, title=f"{plan.title}, small model", options=options)
 
 
 def _architectures(config: Mapping[str, Any]) -> dict[str, Any]:

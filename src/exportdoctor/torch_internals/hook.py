@@ -1,4 +1,4 @@
-"""The record of one private part of torch: what we use it for, what is lost without it, and whether it is there."""
+"""The record of one private part of torch: its use, the loss without it, and a check that it exists."""
 
 from __future__ import annotations
 

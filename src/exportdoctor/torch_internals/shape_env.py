@@ -15,7 +15,7 @@ _MAKERS = ("create_unbacked_symint", "create_unbacked_symfloat", "create_unbacke
 
 @contextmanager
 def after_each_new_symbol(note: Callable[[str], None]) -> Iterator[None]:
-    """Within it, `note` is called with the name of each unbacked symbol while torch's maker of it is on the stack."""
+    """Within it, torch calls `note` with the name of each new unbacked symbol, from the frame that created it."""
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
     def wrap(make: Callable[..., Any]) -> Callable[..., Any]:

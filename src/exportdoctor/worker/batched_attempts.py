@@ -13,8 +13,8 @@ from typing import IO
 
 from exportdoctor.core.codec import decode, encode
 from exportdoctor.core.errors import StoreError
-from exportdoctor.core.outcome import Outcome
-from exportdoctor.core.probe import Probe
+from exportdoctor.core.records.outcome import Outcome
+from exportdoctor.core.records.probe import Probe
 from exportdoctor.process.group import kill_group
 from exportdoctor.worker.child import Child, fork
 

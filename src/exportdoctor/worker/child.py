@@ -1,4 +1,4 @@
-"""A forked child of a warm process: a fresh copy of its state, and a death that harms nobody.
+"""A forked child of a warm process: a fresh copy of its state, which may die without harm to its parent.
 
 The warm parent attempts nothing itself. It reads what the child writes from a pipe, reaps it, and kills whatever the
 child has started.
@@ -19,7 +19,7 @@ import msgspec
 
 from exportdoctor.core.codec import decode
 from exportdoctor.core.errors import StoreError
-from exportdoctor.core.outcome import Outcome, OutcomeStatus
+from exportdoctor.core.records.outcome import Outcome, OutcomeStatus
 from exportdoctor.process.group import die_with_parent, kill_group, lead_group, name_exit
 from exportdoctor.process.supervise import TICK, Limits, Supervisor, resident_mb
 from exportdoctor.worker.standard_streams import send_output_to, write_stacks_to
@@ -46,7 +46,7 @@ class ChildEnd:
         return self.code == _IN_DOUBT
 
     def outcome(self, probe: str, *, killed: OutcomeStatus | None = None) -> Outcome:
-        """The outcome that it wrote, if that is whole; else how it died, or for what it was `killed`."""
+        """The outcome that it wrote, if complete; else one that says how it died, or why it was `killed`."""
         if killed is None:
             with contextlib.suppress(StoreError):
                 written: Outcome = decode(self.data, Outcome)
@@ -92,7 +92,7 @@ class Child:
         return end
 
     def wait_within(self, limits: Limits) -> tuple[ChildEnd, OutcomeStatus | None]:
-        """Its end, and for what it was killed, if it was. Memory counts on top of what this process has."""
+        """Wait for its end; returns it with the reason for a kill. Memory counts on top of this process's own."""
         supervisor = Supervisor(self.pid, limits, baseline_mb=resident_mb(os.getpid()))
         while not select.select([self.pipe], [], [], TICK)[0] or self.read():
             supervisor.look()
@@ -122,7 +122,7 @@ def fork(work: Work, *, log: str | None = None, close: tuple[int, ...] = ()) -> 
         _run_child(work, log=log, writer=writer, close=(reader, *close))
     os.close(writer)
     os.set_blocking(reader, False)
-    lead_group(pid)  # the child does it too: whoever is first
+    lead_group(pid)  # the child does it too: either may be first
     return Child(pid, reader)
 
 

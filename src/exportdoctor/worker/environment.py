@@ -12,7 +12,7 @@ import torch
 
 from exportdoctor.core.failure.frames import is_local_file
 from exportdoctor.core.file_hash import file_sha256
-from exportdoctor.core.package_versions import installed_versions
+from exportdoctor.core.versions import installed_versions
 
 _first_digest = cache(file_sha256)  # of what was loaded: a later edit changes no outcome of this process
 _REPORTED = ("torch", "transformers", "onnx", "onnxscript", "onnxruntime", "onnxruntime-gpu", "onnx-diagnostic",
@@ -20,7 +20,7 @@ _REPORTED = ("torch", "transformers", "onnx", "onnxscript", "onnxruntime", "onnx
 
 
 def versions() -> dict[str, str]:
-    """Python, platform and the versions of what matters to an export: what was imported counts, else what is installed.
+    """Versions of Python, the platform and the packages that matter to an export, imported ones before installed ones.
 
     A copy that PYTHONPATH puts first has no metadata of its own.
     """

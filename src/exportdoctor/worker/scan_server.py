@@ -19,8 +19,6 @@ from typing import assert_never
 import msgspec
 
 from exportdoctor.core.codec import decode, encode
-from exportdoctor.core.outcome import Outcome
-from exportdoctor.core.probe import Probe
 from exportdoctor.core.protocol.reply import Refused
 from exportdoctor.core.protocol.scan import (
     AttemptProbe,
@@ -33,6 +31,8 @@ from exportdoctor.core.protocol.scan import (
     ScanReply,
     Started,
 )
+from exportdoctor.core.records.outcome import Outcome
+from exportdoctor.core.records.probe import Probe
 from exportdoctor.process.group import die_with_parent, kill_group, lead_group
 from exportdoctor.targets import Plan
 from exportdoctor.worker.attempt.export_attempt import attempt, attempt_fast

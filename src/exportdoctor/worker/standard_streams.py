@@ -15,7 +15,7 @@ from exportdoctor.process.group import die_with_parent
 
 
 def take_line_streams() -> tuple[int, int]:
-    """The descriptors of requests and replies: stdin, and what was stdout. What is printed goes to stderr from now on,
+    """The descriptors of requests and replies: stdin and the old stdout. Prints go to stderr from now on,
     and whatever reads stdin finds it empty. Dies with the parent.
     """
     die_with_parent()

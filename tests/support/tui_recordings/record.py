@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from exportdoctor.core.codec import decode
-from exportdoctor.core.events import AnyEvent
+from exportdoctor.core.records.events import AnyEvent
 
 _TORCH_FRAMES = 16  # of a stack that are kept; a user's frame is always kept
 _FILLED_IN = frozenset({"value", "marks", "dynamic", "axes", "same_object", "calls_left_out"})
@@ -101,7 +101,7 @@ def slim(value: Any) -> Any:
 
 
 def main(run: Path, target: Path) -> None:
-    """Write the recording. Law: apart from paths and torch's frames, it is read as the run itself is."""
+    """Write the recording. Apart from paths and torch's frames, it reads as the run itself does."""
     target.mkdir(parents=True, exist_ok=True)
     lines = (run / "events.jsonl").read_text(encoding="utf-8").splitlines()
     texts: list[str] = []
@@ -114,7 +114,7 @@ def main(run: Path, target: Path) -> None:
     (target / "events.jsonl").write_text("".join(texts), encoding="utf-8")
     for script in run.glob("repros/*.py"):
         (target / "repros").mkdir(exist_ok=True)
-        # as text, for no checker of this repository's own code shall read it
+        # as text, so that checkers of this repository's own code do not read it
         copy = target / "repros" / f"{script.name}.txt"
         copy.write_text(sanitised(script.read_text(encoding="utf-8")), encoding="utf-8")
 

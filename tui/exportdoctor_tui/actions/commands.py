@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Literal
 
 from msgspec.structs import replace
 
+from exportdoctor.core.records.target import BuildOptions
 from exportdoctor.core.scan_options import ScanOptions, option_words
-from exportdoctor.core.target import BuildOptions
 from exportdoctor.store.places import new_run_id, runs_root, slug
 
 if TYPE_CHECKING:

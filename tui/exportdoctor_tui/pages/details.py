@@ -16,8 +16,8 @@ from exportdoctor_tui.sanitize import block, fit, line
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from exportdoctor.core.graph_slice import GraphSlice
     from exportdoctor.core.protocol.scan import InputFact
+    from exportdoctor.core.records.outcome import GraphSlice
     from exportdoctor_tui.state.selection import Selection
 
 _TAIL = 64_000  # bytes of a log that are shown

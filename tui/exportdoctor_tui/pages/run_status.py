@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from textual.content import Content
 
-from exportdoctor.core.report import Report
+from exportdoctor.core.records.report import Report
 from exportdoctor.report import wording
 from exportdoctor_tui.sanitize import fit, line
 
@@ -23,7 +23,7 @@ _JOB_COLOURS = {
     "failed": "$text-error",
     "cancelled": "$text-warning",
 }
-_NAMED = 2  # parts that are named; of more the tabs tell
+_NAMED = 2  # parts that are named; the tabs show the rest
 
 
 def head(view: RunView) -> Content:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from exportdoctor_tui.actions.choices import all_shims, known_shims, other_runs
-from exportdoctor_tui.actions.copies import copies
 from exportdoctor_tui.actions.editor import open_editor
 from exportdoctor_tui.doctor import doctor_of
+from exportdoctor_tui.pages.copies import copies
 from exportdoctor_tui.pages.run_status import job_line
 from exportdoctor_tui.sanitize import line
 from exportdoctor_tui.screens.dialogs import Menu, Page, output_text
@@ -17,7 +17,7 @@ from exportdoctor_tui.widgets.texts import TextBlock
 if TYPE_CHECKING:
     from textual.screen import Screen
 
-    from exportdoctor.core.outcome import Frame
+    from exportdoctor.core.records.outcome import Frame
     from exportdoctor_tui.actions.background_job import BackgroundJob
     from exportdoctor_tui.actions.commands import CommandLine
     from exportdoctor_tui.state.run_view import RunView

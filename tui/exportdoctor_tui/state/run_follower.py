@@ -10,9 +10,9 @@ import gc
 import time
 from typing import TYPE_CHECKING
 
-from exportdoctor.core import events as ev
 from exportdoctor.core.errors import ExportdoctorError
-from exportdoctor.core.run_state import RunState
+from exportdoctor.core.records import events as ev
+from exportdoctor.core.records.run_state import RunState
 from exportdoctor.store import journal, lock
 from exportdoctor_tui.state.run_view import PartView, RunView, is_plain, part_view, running_attempt
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
-    from exportdoctor.core.outcome import Outcome
+    from exportdoctor.core.records.outcome import Outcome
     from exportdoctor.store.runs import RunStatus
 
 PAUSE = 0.1  # seconds between two reads of the file

@@ -9,18 +9,26 @@ from typing import TYPE_CHECKING
 
 from exportdoctor.core.failure.kinds import FailureKind
 from exportdoctor.core.failure.signature import signature_of
-from exportdoctor.core.finding import ExceptionRecord, Finding
-from exportdoctor.core.outcome import Outcome
 from exportdoctor.core.protocol.scan import SMALL_MODEL
-from exportdoctor.core.report import FAILING, ModuleRecord, ModuleStatus, PartRecord, Report, Stats, TargetRecord
+from exportdoctor.core.records.finding import ExceptionRecord, Finding
+from exportdoctor.core.records.outcome import Outcome
+from exportdoctor.core.records.report import (
+    FAILING,
+    ModuleRecord,
+    ModuleStatus,
+    PartRecord,
+    Report,
+    Stats,
+    TargetRecord,
+)
 from exportdoctor.report import folded_tree, wording
 from exportdoctor_tui.state.outline import RowPath, row_paths
 
 if TYPE_CHECKING:
-    from exportdoctor.core import events as ev
-    from exportdoctor.core.probe import Probe
     from exportdoctor.core.protocol.scan import ModuleFact
-    from exportdoctor.core.run_state import PartState
+    from exportdoctor.core.records import events as ev
+    from exportdoctor.core.records.probe import Probe
+    from exportdoctor.core.records.run_state import PartState
     from exportdoctor.report.folded_tree import Row
     from exportdoctor.store.runs import RunStatus
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from exportdoctor.core.outcome import Frame
+    from exportdoctor.core.records.outcome import Frame
 
 _INSTALLED = "site-packages/"
 _AROUND = 4

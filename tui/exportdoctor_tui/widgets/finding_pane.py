@@ -17,7 +17,7 @@ from exportdoctor_tui.widgets.texts import TextPage
 if TYPE_CHECKING:
     from textual.app import ComposeResult
 
-    from exportdoctor.core.outcome import Frame
+    from exportdoctor.core.records.outcome import Frame
 
 
 class FindingPane(Vertical):

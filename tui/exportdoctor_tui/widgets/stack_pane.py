@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from textual.app import ComposeResult
     from textual.binding import BindingType
 
-    from exportdoctor.core.outcome import Frame
+    from exportdoctor.core.records.outcome import Frame
     from exportdoctor_tui.state.selection import Selection
 
 _AROUND = 30

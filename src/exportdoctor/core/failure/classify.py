@@ -16,7 +16,7 @@ from exportdoctor.core.failure.kinds import (
     FailureKind,
     Rule,
 )
-from exportdoctor.core.outcome import Failure, Outcome
+from exportdoctor.core.records.outcome import Failure, Outcome
 
 # torch.onnx wraps a failure of the export that it starts with
 _WRAPPERS = frozenset({"TorchExportError"})

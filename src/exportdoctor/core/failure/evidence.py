@@ -14,7 +14,7 @@ import msgspec
 
 from exportdoctor.core.failure.frames import frames_in_text, is_entrance
 from exportdoctor.core.failure.messages import statement
-from exportdoctor.core.outcome import ExceptionFact, Frame
+from exportdoctor.core.records.outcome import ExceptionFact, Frame
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Explains each kind of failure to somebody new to symbolic shapes: what was asked, why there is no answer, what works.
+"""Explains each kind of failure to a reader new to symbolic shapes: cause, reason and rewrites that work.
 
 The texts are data (data/explanations.yaml); a test runs every rewrite on the installed torch.
 """

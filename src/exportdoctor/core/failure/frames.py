@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from typing import Any
 
 import exportdoctor
-from exportdoctor.core.outcome import Frame
+from exportdoctor.core.records.outcome import Frame
 
 OUR_FOLDER = os.path.dirname(os.path.realpath(exportdoctor.__file__)) + os.sep
 TRACER_PACKAGES = frozenset({"torch", "functorch", "torchgen", "sympy", "mpmath", "numpy", "networkx", "optree"})

@@ -17,9 +17,9 @@ from exportdoctor.core.failure.classify import kind_of
 from exportdoctor.core.failure.kinds import KIND_OF_STATUS, FailureKind
 from exportdoctor.core.failure.messages import normalise, without_names
 from exportdoctor.core.failure.signature import signature_of
-from exportdoctor.core.finding import Finding
-from exportdoctor.core.outcome import Failure, Outcome, OutcomeStatus
 from exportdoctor.core.protocol.export import StageFailure
+from exportdoctor.core.records.finding import Finding
+from exportdoctor.core.records.outcome import Failure, Outcome, OutcomeStatus
 
 # What a line may call to make symbols; others, such as int(), are what asks for the value at once
 _MAKES_SYMBOLS = re.compile(r"\.(tolist|item|nonzero|argwhere|unique\w*|masked_select|bincount|repeat_interleave)\b")
@@ -42,7 +42,7 @@ def across_parts(finding: Finding) -> tuple[object, ...]:
 
 
 def line_identity(outcome: Outcome) -> tuple[str, ...]:
-    """What failures have in common that the same line of the user's code is to blame for; empty where no line is.
+    """What identifies the line of the user's code that a failure is blamed on; empty where there is no such line.
 
     The line is the one that failed, or the one that made the guard that torch found violated after tracing. The stack
     of a process that died is not reliable, so that it is identified by how it died.

@@ -15,8 +15,8 @@ import msgspec
 
 from exportdoctor.core.exporters import Exporter
 from exportdoctor.core.failure.evidence import Evidence, evidence_of
-from exportdoctor.core.outcome import ExceptionFact, Failure, Frame, Stage
-from exportdoctor.core.version_range import is_in_range
+from exportdoctor.core.records.outcome import ExceptionFact, Failure, Frame, Stage
+from exportdoctor.core.versions import is_in_range
 
 # How well a clause fits: 0 = not at all
 _BY_MESSAGE_BUT_ELSEWHERE, _BY_MESSAGE, _BY_PLACE = 1, 2, 3
@@ -125,7 +125,7 @@ def _select_best(found: list[tuple[int, KnownIssue]]) -> list[tuple[int, KnownIs
     return specific or found
 
 
-def _strength(clause: Clause, evidence: Evidence, stages: set[str], exporter: str, dynamic: bool) -> int:
+def _strength(clause: Clause, evidence: Evidence, stages: set[Stage], exporter: str, dynamic: bool) -> int:
     if exporter not in clause.exporters or stages.isdisjoint(clause.stages):
         return 0
     if clause.dynamic not in (None, dynamic):

@@ -11,7 +11,7 @@ import hashlib
 import msgspec
 
 from exportdoctor.core.failure.messages import normalise
-from exportdoctor.core.outcome import Failure, Outcome, Stage
+from exportdoctor.core.records.outcome import Failure, Outcome, Stage
 
 
 class Signature(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,9 +6,9 @@ from typing import Literal
 
 import msgspec
 
-from exportdoctor.core.outcome import Agreement
 from exportdoctor.core.protocol.reply import Refused, Reply
-from exportdoctor.core.target import TargetRef
+from exportdoctor.core.records.outcome import Agreement, Stage
+from exportdoctor.core.records.target import TargetRef
 
 Format = Literal["pt2", "onnx"]
 
@@ -39,7 +39,7 @@ class ExportRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ExportProgress(Reply, frozen=True, kw_only=True, tag="progress"):
-    """What the worker does now, for whoever watches. Any number of these come before the result."""
+    """What the worker does now, for the progress display. Any number of these come before the result."""
 
     what: str
 

@@ -10,10 +10,10 @@ import msgspec
 
 from exportdoctor.core.exporters import Exporter
 from exportdoctor.core.limits import CANDIDATE_MB, CANDIDATE_SECONDS
-from exportdoctor.core.outcome import Outcome
-from exportdoctor.core.probe import Probe
 from exportdoctor.core.protocol.reply import Refused, Reply
-from exportdoctor.core.target import TargetRef
+from exportdoctor.core.records.outcome import Outcome
+from exportdoctor.core.records.probe import Probe
+from exportdoctor.core.records.target import TargetRef
 
 CANDIDATE_FILE = "/repro/repro.py"
 """The file name that a candidate's frames have."""

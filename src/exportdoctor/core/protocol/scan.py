@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import msgspec
 
-from exportdoctor.core.outcome import Outcome
-from exportdoctor.core.probe import Probe
 from exportdoctor.core.protocol.reply import Refused, Reply
-from exportdoctor.core.target import TargetRef
+from exportdoctor.core.records.outcome import Outcome
+from exportdoctor.core.records.probe import Probe
+from exportdoctor.core.records.target import TargetRef
 
 
 class Command(msgspec.Struct, frozen=True, kw_only=True, tag_field="say"):

@@ -9,7 +9,7 @@ import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from exportdoctor.core.outcome import Outcome
+from exportdoctor.core.records.outcome import Outcome
 from exportdoctor.engine.cure.catalogue import Ids, ShimCatalogue
 from exportdoctor.engine.cure.trial import CuringSet, Trial
 from exportdoctor.engine.probe_driver import ProbeSteps

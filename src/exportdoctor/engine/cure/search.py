@@ -12,10 +12,10 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from exportdoctor.core.failure.identity import same_failure
-from exportdoctor.core.finding import ShimResult
-from exportdoctor.core.outcome import Outcome, OutcomeStatus
-from exportdoctor.core.probe import Probe
-from exportdoctor.core.report import Prescription
+from exportdoctor.core.records.finding import ShimResult
+from exportdoctor.core.records.outcome import Outcome, OutcomeStatus
+from exportdoctor.core.records.probe import Probe
+from exportdoctor.core.records.report import Prescription
 from exportdoctor.engine.cure.alternatives import find_alternatives
 from exportdoctor.engine.cure.catalogue import Chain, Frontier, Ids, ShimCatalogue
 from exportdoctor.engine.cure.prescription import prescription_of
@@ -29,7 +29,7 @@ MOST_TRIES = 48
 """Sets tried on one target; a chain of three failures takes about ten."""
 
 _MODES = frozenset({"strict", "non-strict"})
-"""Another tracer meets failures of its own."""
+"""Shims that change the export mode. Behind them failures of the other tracer appear, which are not reported."""
 
 
 @dataclass
@@ -147,7 +147,7 @@ class CureSearch:
         return None
 
     def _reduce(self, target: SearchTarget, cured: CuringSet) -> ProbeSteps[CuringSet]:
-        """Without what is not needed."""
+        """The smallest subset of `cured` that still cures (ddmin)."""
         search, reply, best = ddmin(cured.shims), None, cured
         while True:
             try:

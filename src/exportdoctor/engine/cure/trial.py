@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import msgspec
 
 from exportdoctor.core.failure.classify import kind_of
-from exportdoctor.core.finding import ShimResult
-from exportdoctor.core.outcome import Failure, Frame, Outcome
-from exportdoctor.core.probe import Probe
+from exportdoctor.core.records.finding import ShimResult
+from exportdoctor.core.records.outcome import Failure, Frame, Outcome
+from exportdoctor.core.records.probe import Probe
 from exportdoctor.engine.cure.catalogue import Chain, Ids
 
 

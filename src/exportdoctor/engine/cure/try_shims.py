@@ -9,13 +9,13 @@ import msgspec
 
 from exportdoctor.core.errors import ExportdoctorError
 from exportdoctor.core.failure.identity import same_failure
-from exportdoctor.core.finding import ShimResult
 from exportdoctor.core.limits import UNMEASURED_ATTEMPT
-from exportdoctor.core.outcome import Agreement, Frame, Outcome, OutcomeStatus
-from exportdoctor.core.probe import Probe, probe_template
 from exportdoctor.core.protocol.scan import SMALL_MODEL, Capture, Captured, Open, Opened
+from exportdoctor.core.records.finding import ShimResult
+from exportdoctor.core.records.outcome import Agreement, Frame, Outcome, OutcomeStatus
+from exportdoctor.core.records.probe import Probe, probe_template
+from exportdoctor.core.records.target import TargetRef
 from exportdoctor.core.scan_options import ScanOptions
-from exportdoctor.core.target import TargetRef
 from exportdoctor.engine.pool.worker_pool import Pool
 from exportdoctor.process.launcher import Launcher, Spawn
 from exportdoctor.report.wording.shim_tries import OF_SMALL_MODEL, outcome_line

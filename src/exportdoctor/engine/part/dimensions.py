@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import msgspec
 
 from exportdoctor.core.failure.identity import same_failure
-from exportdoctor.core.outcome import Outcome
-from exportdoctor.core.probe import Probe
 from exportdoctor.core.protocol.scan import CallFact
+from exportdoctor.core.records.outcome import Outcome
+from exportdoctor.core.records.probe import Probe
 from exportdoctor.reduce import ddmin
 
 _QUESTIONS = 24

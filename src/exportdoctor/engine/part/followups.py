@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 from exportdoctor.core.exporters import EXPORTERS
-from exportdoctor.core.outcome import OutcomeStatus
-from exportdoctor.core.probe import Probe
 from exportdoctor.core.protocol.scan import CallFact
+from exportdoctor.core.records.outcome import OutcomeStatus
+from exportdoctor.core.records.probe import Probe
 from exportdoctor.engine.call_tree import CallSite
 from exportdoctor.engine.part.dimensions import smallest_dimensions
 from exportdoctor.engine.part.part_diagnosis import PartDiagnosis

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from exportdoctor.core.failure.identity import same_failure
-from exportdoctor.core.outcome import Outcome
 from exportdoctor.core.protocol.scan import Captured
+from exportdoctor.core.records.outcome import Outcome
 from exportdoctor.core.scan_options import ScanOptions
 from exportdoctor.engine.call_tree import CallSite, below, call_tree, module_facts
 from exportdoctor.engine.cure.search import CureSearch
@@ -114,7 +114,7 @@ class PartDiagnosis:
         return [verdict for fqn in failing if (verdict := self._placed_verdict(fqn)) is not None]
 
     def standing_verdicts(self, group: FailureGroup) -> list[ModuleVerdict]:
-        """The group's verdicts that stand: a module whose own code turned out to fail is shown with that failure."""
+        """The group's verdicts, without those replaced by a later verdict on the module's own code."""
         return [verdict for verdict in group.verdicts if self.own_code.get(verdict.fqn, verdict) is verdict]
 
     def is_of_own_code(self, verdict: ModuleVerdict) -> bool:
@@ -142,7 +142,7 @@ class PartDiagnosis:
         return same_failure(one, other, exporter=self.options.exporter)
 
     def _placed_verdict(self, fqn: str) -> ModuleVerdict | None:
-        """A failing module's verdict with whom to blame; None while that may still turn out to be a child.
+        """A failing module's verdict with its place; None while a child may still turn out to be the cause.
 
         Where no frame says whose code failed, a child that alone fails in the same way is to blame, and so on down.
         """

@@ -13,9 +13,9 @@ import msgspec
 
 from exportdoctor.core.exporters import EXPORTERS
 from exportdoctor.core.failure.signature import signature_of
-from exportdoctor.core.outcome import Outcome
-from exportdoctor.core.probe import Probe
 from exportdoctor.core.protocol.scan import CallFact, Captured
+from exportdoctor.core.records.outcome import Outcome
+from exportdoctor.core.records.probe import Probe
 from exportdoctor.engine.call_tree import CallSite
 from exportdoctor.engine.verdicts.judge import Answer
 
@@ -89,7 +89,7 @@ class Questions:
         return self._groups.setdefault(fact.group if differing else fact.question, _Group(differing))
 
     def _learn(self, group: _Group, watched: Outcome) -> None:
-        """A watched attempt counts only where watching did not change the answer."""
+        """Note which attributes an attempt read; ignored if its outcome differs from the plain attempt's."""
         assert group.asking is not None
         assert group.outcome is not None
         site, fact = group.asking

@@ -10,12 +10,12 @@ from exportdoctor.core.limits import (
     SHORTEST_ATTEMPT,
     UNMEASURED_ATTEMPT,
 )
-from exportdoctor.core.outcome import Outcome
+from exportdoctor.core.records.outcome import Outcome
 
 
 @dataclass
 class AttemptLimits:
-    """`fixed` is the user's own time-out in seconds. `memory_mb` bounds what one attempt may take on top, in MiB."""
+    """`fixed` is the user's own time-out in seconds. `memory_mb`: additional memory of one attempt, in MiB."""
 
     fixed: float | None
     memory_mb: float

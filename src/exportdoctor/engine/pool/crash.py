@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from exportdoctor.core.failure.frames import is_inside_entrance, is_user_file
-from exportdoctor.core.outcome import ExceptionFact, Failure, Frame, Outcome, OutcomeStatus
+from exportdoctor.core.records.outcome import ExceptionFact, Failure, Frame, Outcome, OutcomeStatus
 
 _HEADER = re.compile(r"^(?:Current thread|Thread|Stack) .*\(most recent call first\):$", re.MULTILINE)
 _LINE = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)$')

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import msgspec
 
 from exportdoctor.core.limits import PATIENCE
-from exportdoctor.core.outcome import Outcome, OutcomeStatus
-from exportdoctor.core.probe import Probe
+from exportdoctor.core.records.outcome import Outcome, OutcomeStatus
+from exportdoctor.core.records.probe import Probe
 from exportdoctor.engine.pool.crash import describe_crash
 from exportdoctor.process.supervise import KillReason, Limits, Supervisor, resident_mb
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from exportdoctor.core.errors import WorkerLost
-from exportdoctor.core.outcome import Outcome
 from exportdoctor.core.protocol.scan import AttemptProbe, Command, Finished, Opened, ScanReply, Started
+from exportdoctor.core.records.outcome import Outcome
 from exportdoctor.engine.pool.running_probe import RunningProbe
 from exportdoctor.process.client import LineClient
 from exportdoctor.process.group import kill_group, name_exit

@@ -17,10 +17,10 @@ from pathlib import Path
 import msgspec
 
 from exportdoctor.core.errors import TargetError, WorkerLost
-from exportdoctor.core.outcome import Outcome, OutcomeStatus
-from exportdoctor.core.probe import Probe
 from exportdoctor.core.protocol.reply import Refused
 from exportdoctor.core.protocol.scan import Capture, Captured, Command, Open, Opened, Prepare, Prepared, ScanReply
+from exportdoctor.core.records.outcome import Outcome, OutcomeStatus
+from exportdoctor.core.records.probe import Probe
 from exportdoctor.engine.pool.running_probe import RunningProbe
 from exportdoctor.engine.pool.worker_client import WorkerClient
 from exportdoctor.process.group import name_exit
@@ -186,7 +186,7 @@ class Pool:
             free[0].attempt(self._take_next(jobs))
 
     def _take_next(self, jobs: int) -> RunningProbe:
-        """A part's root, which decides what else is asked; else the first of the urgent ones or of the others."""
+        """The next probe: part roots first, then urgent ones unless enough of these run, else the oldest."""
         busy = sum(running.urgent for worker in self._workers for running in worker.running.values())
         wanted = busy < max(1, jobs - 1)
         running = min(self._waiting, key=lambda one: (not one.early, one.urgent != wanted))
@@ -248,7 +248,7 @@ class Pool:
             running.future.set_result(running.on_finished(outcome))
 
     def _on_lost(self, worker: WorkerClient) -> None:
-        """A worker is gone: ask its probes again elsewhere, unless one of them is what kills workers."""
+        """Requeue the probes of a dead worker; one that has lost several workers is answered as crashed."""
         end = name_exit(worker.client.wait())
         with self._lock:
             if worker in self._workers:
@@ -309,5 +309,5 @@ def _accept(reply: ScanReply) -> ScanReply:
 
 
 def _was_killed_from_outside(running: RunningProbe, outcome: Outcome) -> bool:
-    """SIGKILL that neither we nor the kernel's memory killer sent says nothing of the module: ask once more."""
+    """Whether someone else killed the attempt: SIGKILL without a reason of ours. It is then repeated once."""
     return outcome.signal == "SIGKILL" and running.kill_reason is None and not running.losses

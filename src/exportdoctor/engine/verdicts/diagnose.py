@@ -10,8 +10,8 @@ from exportdoctor.core.failure.explanations import explain
 from exportdoctor.core.failure.frames import is_of_higher_order_op
 from exportdoctor.core.failure.kinds import FailureKind
 from exportdoctor.core.failure.signature import signature_of
-from exportdoctor.core.finding import Culprit, ExceptionRecord, Finding, KnownIssueRecord
-from exportdoctor.core.outcome import Failure, Frame, Outcome, OutcomeStatus
+from exportdoctor.core.records.finding import Culprit, ExceptionRecord, Finding, KnownIssueRecord
+from exportdoctor.core.records.outcome import Failure, Frame, Outcome, OutcomeStatus
 from exportdoctor.engine.verdicts.failure_groups import FailureGroup
 
 
@@ -72,7 +72,7 @@ def make_finding(
 
 def _cut_stack(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
     """The stack from the first frame of the user's code or of a submodule on: without the tracer's own entry."""
-    return _below_the_user(frames) or frames
+    return _from_the_user_on(frames) or frames
 
 
 def find_culprit(failure: Failure, *, kind: FailureKind, status: OutcomeStatus) -> Culprit | None:
@@ -89,7 +89,7 @@ def find_culprit(failure: Failure, *, kind: FailureKind, status: OutcomeStatus) 
         return None
     if kind is FailureKind.UNREGISTERED_PYTREE:
         return "pytree"
-    inner = _below_the_user(failure.frames)
+    inner = _from_the_user_on(failure.frames)
     if any(is_of_higher_order_op(frame.file) for frame in inner):
         return "higher_order_op"
     if failure.op is not None and failure.op.raised:
@@ -99,7 +99,7 @@ def find_culprit(failure: Failure, *, kind: FailureKind, status: OutcomeStatus) 
     return "python" if failure.culprit is not None else "call"
 
 
-def _below_the_user(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
+def _from_the_user_on(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
     """The frames from the first one of the user's code or of a submodule on; none where there is no such frame."""
     entrance = next((i for i, frame in enumerate(frames) if frame.user or frame.module is not None), len(frames))
     return frames[entrance:]

@@ -31,7 +31,7 @@ class NameUse:
 
     @property
     def undefined(self) -> frozenset[str]:
-        """What is read and never bound, and is not Python's own."""
+        """Names that are read and never bound, without Python's builtins."""
         return self.read - self.bound - _ALWAYS_DEFINED
 
 

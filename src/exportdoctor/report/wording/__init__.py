@@ -33,7 +33,7 @@ from exportdoctor.report.wording.findings import (
     title,
     why,
 )
-from exportdoctor.report.wording.pieces import (
+from exportdoctor.report.wording.formatting import (
     count,
     duration,
     finding_count,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from exportdoctor.core.report import Alternative, PartRecord, Prescription, Proof, Report
-from exportdoctor.report.wording.pieces import count
+from exportdoctor.core.records.report import Alternative, PartRecord, Prescription, Proof, Report
+from exportdoctor.report.wording.formatting import count
 from exportdoctor.report.wording.shim_tries import PART_ITSELF
 
 EXPORT_LABEL = "Export it with: "

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
-from exportdoctor.core.outcome import Agreement
 from exportdoctor.core.protocol.export import (
     ExportedFile,
     ExportRequest,
@@ -15,7 +14,8 @@ from exportdoctor.core.protocol.export import (
     StageFailure,
     ValueInfo,
 )
-from exportdoctor.report.wording.pieces import count, file_size
+from exportdoctor.core.records.outcome import Agreement
+from exportdoctor.report.wording.formatting import count, file_size
 
 _VERDICTS = {
     "proved": "Verified: {comparisons} with unpatched eager in {engine}.",

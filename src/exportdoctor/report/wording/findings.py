@@ -5,9 +5,9 @@ from __future__ import annotations
 from exportdoctor.core.failure import explanations
 from exportdoctor.core.failure.identity import across_parts
 from exportdoctor.core.failure.messages import first_line, without_hints
-from exportdoctor.core.finding import Finding, ShimTry
-from exportdoctor.core.report import Report
-from exportdoctor.report.wording.pieces import count, issue_name, module_name, short_path
+from exportdoctor.core.records.finding import Finding, ShimTry
+from exportdoctor.core.records.report import Report
+from exportdoctor.report.wording.formatting import count, issue_name, module_name, short_path
 
 
 def title(finding: Finding, report: Report) -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from exportdoctor.core.failure.messages import first_line, without_hints
-from exportdoctor.core.finding import Finding
-from exportdoctor.core.outcome import OutcomeStatus
-from exportdoctor.report.wording.pieces import count, issue_link
+from exportdoctor.core.records.finding import Finding
+from exportdoctor.core.records.outcome import OutcomeStatus
+from exportdoctor.report.wording.formatting import count, issue_link
 
 _DEATHS: dict[str, str] = {OutcomeStatus.TIMED_OUT: "never returns", OutcomeStatus.OUT_OF_MEMORY: "runs out of memory"}
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from exportdoctor.core import events as ev
-from exportdoctor.core.probe import Probe
 from exportdoctor.core.protocol.scan import SMALL_MODEL
-from exportdoctor.core.report import FAILING, PartRecord, Report
-from exportdoctor.core.run_state import RunState
+from exportdoctor.core.records import events as ev
+from exportdoctor.core.records.probe import Probe
+from exportdoctor.core.records.report import FAILING, PartRecord, Report
+from exportdoctor.core.records.run_state import RunState
 from exportdoctor.report.wording.findings import culprit_line
-from exportdoctor.report.wording.pieces import count, duration, finding_count, parameters
+from exportdoctor.report.wording.formatting import count, duration, finding_count, parameters
 
 _SHARE_FOR_AN_ESTIMATE = 0.05  # of the modules; an earlier estimate of the time left is too far off
 
@@ -25,7 +25,7 @@ def headline(report: Report) -> tuple[str, ...]:
 
 
 def _weights(kind: str) -> str:
-    """What the weights are; nothing for those of a user's own module."""
+    """The kind of weights; empty for those of a user's own module."""
     return {"": "", "as built": "", "checkpoint": ", checkpoint weights"}.get(kind, f", {kind} weights")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from exportdoctor.core.failure.messages import first_line
-from exportdoctor.core.outcome import Agreement, Outcome, OutcomeStatus
+from exportdoctor.core.records.outcome import Agreement, Outcome, OutcomeStatus
 
 PART_ITSELF = "the part itself"
 SMALL_MODEL = "a small model with random weights"
@@ -23,7 +23,7 @@ NO_OPAQUE_OPERATOR = "own code not tested: the legacy exporter does not support 
 
 
 def try_note(outcome: Outcome) -> str:
-    """What else is known of a try; empty for nothing."""
+    """A remark on a try; empty if there is none."""
     if outcome.status == OutcomeStatus.NOT_APPLICABLE:
         return outcome.note.partition(": ")[2] or outcome.note  # it begins with the shim's own name
     if outcome.note or outcome.signal:

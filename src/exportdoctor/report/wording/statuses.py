@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from exportdoctor.report.folded_tree import Row, label
-from exportdoctor.report.wording.pieces import count, module_name
+from exportdoctor.report.wording.formatting import count, module_name
 
 SYMBOLS = {
     "pass": "✓",

@@ -9,7 +9,7 @@ from typing import Any
 from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.export_call import ExportCall
 from exportdoctor.shims.record import Replacement, Shim
-from exportdoctor.targets.dynamic_cache import cache_from, tensors_of
+from exportdoctor.targets.parts.dynamic_cache import cache_from, tensors_of
 from exportdoctor.torch_internals.pytree_registry import register_node, temporary_registrations
 
 

@@ -94,7 +94,7 @@ def _writes(func: Any) -> bool:
 
 
 def _with_constants(forward: Callable[..., Any], root: Any, constants: dict[str, Any]) -> Callable[..., Any]:
-    """The root's forward, in which inputs that are no longer given are known."""
+    """A forward of the root that takes the other inputs and fills in `constants`."""
     signature = inspect.signature(forward)
 
     @functools.wraps(forward)

@@ -29,7 +29,7 @@ class PoppedNames(dict[str, Any]):
         self.names: list[str] = []
 
     def pop(self, key: str, default: Any = None) -> Any:
-        """Nothing is ever there."""
+        """Note the name, and return the default as if the argument were missing."""
         self.names.append(key)
         return default
 

@@ -91,7 +91,7 @@ def _load_patch(module: str, name: str) -> Any:
 
 
 def _find_holder(target: str) -> tuple[Any, str]:
-    """What holds the attribute at a dotted path, and its name. Raises NotApplicable where nothing is there."""
+    """The holder of the attribute at a dotted path, and its name. Raises NotApplicable if there is none."""
     holder_path, _, name = target.rpartition(".")
     try:
         holder = _resolve(holder_path)

@@ -204,7 +204,7 @@ def _is_module_class(holder: Any) -> bool:
 
 
 def _with_signature(made: Any, original: Any) -> Any:
-    """A replacement that takes anything would not match dynamic shapes by name."""
+    """`made` with the original's signature: torch.export matches dynamic_shapes to parameter names."""
     try:
         return functools.update_wrapper(made, original)
     except (AttributeError, TypeError):

@@ -1,6 +1,6 @@
-"""Shims of the user: files given on the command line and entry points `exportdoctor.shims`. One bad file costs itself.
+"""Shims of the user: files given on the command line and entry points `exportdoctor.shims`.
 
-A file has `SHIMS`, a tuple of Shim, or Shim objects at its top level.
+A file has `SHIMS`, a tuple of Shim, or Shim objects at its top level. If it cannot be loaded, it is skipped.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from exportdoctor.torch_internals.trees import tree_map_only
 if TYPE_CHECKING:
     import torch
 
-    from exportdoctor.core.target import BuildOptions
+    from exportdoctor.core.records.target import BuildOptions
 
 
 def choose_device(options: BuildOptions) -> torch.device:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from exportdoctor.core.errors import TargetError
-from exportdoctor.targets.dynamic_cache import cache_from, registered_cache, tensors_of
 from exportdoctor.targets.eager import blame_target, run_once, runs_in_eager
-from exportdoctor.targets.parts.subject import Subject, assemble, forward_names
+from exportdoctor.targets.parts.dynamic_cache import cache_from, registered_cache, tensors_of
+from exportdoctor.targets.parts.model_context import Subject, assemble, forward_names
 
 if TYPE_CHECKING:
     import torch
@@ -46,7 +46,7 @@ def decode_part(subject: Subject) -> BuiltPart:
 
 
 def _fill(subject: Subject) -> list[torch.Tensor]:
-    """Key and value of each layer after one forward over a prompt: the model knows their shapes best."""
+    """Runs a prompt through the model and returns each layer's key and value, to get their true shapes."""
     ids = subject.token_ids(_BATCH[0], _LENGTH[0])
     cache = cache_from(())
     mask = ids.new_ones(ids.shape)

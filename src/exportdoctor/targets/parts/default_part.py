@@ -15,12 +15,12 @@ from exportdoctor.core.failure.messages import first_line
 from exportdoctor.targets.eager import own_stack, run_once
 from exportdoctor.targets.parts.dummy_inputs import InputProposal, propose_inputs, within_limits
 from exportdoctor.targets.parts.input_layouts import FIRST, SECOND, Sizes
-from exportdoctor.targets.parts.subject import assemble
+from exportdoctor.targets.parts.model_context import assemble
 
 if TYPE_CHECKING:
     from exportdoctor.targets.built import BuiltPart
-    from exportdoctor.targets.dynamic_shapes import Axes
-    from exportdoctor.targets.parts.subject import Subject
+    from exportdoctor.targets.parts.model_context import Subject
+    from exportdoctor.targets.sizes.dynamic_shapes import Axes
 
 _ONE = replace(FIRST, batch=1)
 """For models that refuse a batch, such as classifiers without a padding token."""

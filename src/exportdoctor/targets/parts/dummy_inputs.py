@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from exportdoctor.targets.eager import run_method_once
 from exportdoctor.targets.parts.input_layouts import LAYOUTS, SECOND, Layout, Sizes
-from exportdoctor.targets.parts.subject import Subject, forward_names
+from exportdoctor.targets.parts.model_context import Subject, forward_names
 from exportdoctor.torch_internals.trees import tree_leaves
 
 if TYPE_CHECKING:

@@ -9,12 +9,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from exportdoctor.targets.image_sizes import pair
+from exportdoctor.targets.sizes.image_sizes import pair
 
 if TYPE_CHECKING:
     import torch
 
-    from exportdoctor.targets.parts.subject import Subject
+    from exportdoctor.targets.parts.model_context import Subject
 
 
 @dataclass(frozen=True, kw_only=True)

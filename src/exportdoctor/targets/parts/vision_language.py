@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from exportdoctor.core.errors import TargetError
-from exportdoctor.targets.parts.subject import Subject, assemble, forward_names
+from exportdoctor.targets.parts.model_context import Subject, assemble, forward_names
 
 if TYPE_CHECKING:
     from torch import nn

@@ -16,8 +16,8 @@ import torch
 
 from exportdoctor.core.exporters import EXPORTERS
 from exportdoctor.core.failure.messages import first_line
-from exportdoctor.core.outcome import Agreement, Failure, Outcome, OutcomeStatus
-from exportdoctor.core.probe import Probe
+from exportdoctor.core.records.outcome import Agreement, Failure, Outcome, OutcomeStatus
+from exportdoctor.core.records.probe import Probe
 from exportdoctor.shims import ExportCall, NotApplicable, ShimTrouble
 from exportdoctor.torch_internals.dynamo_frames import keep_interpreter_frames
 from exportdoctor.torch_internals.graph_modules import finish_graphs
@@ -53,7 +53,7 @@ def _strict(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, An
         return torch.export.export(module, args, kwargs, dynamic_shapes=shapes, strict=True)
 
 
-_FUNCTIONS: Mapping[str, Callable[..., Any]] = {
+EXPORTER_CALLS: Mapping[str, Callable[..., Any]] = {
     "export": _non_strict,
     "export-strict": _strict,
     "torchscript": export_torchscript,
@@ -133,9 +133,9 @@ class _Attempt:
                 given, axes = self._export_call(shapes), part.built.axes
                 return {}, shimmed_export(given, probe, files=self.shim_files, axes=axes, saving=self.around_export)
             with self.around_export():
-                program = _FUNCTIONS[probe.exporter](module, call.args, call.kwargs, shapes)
+                program = EXPORTER_CALLS[probe.exporter](module, call.args, call.kwargs, shapes)
             if probe.to in _LATER and EXPORTERS[probe.exporter].makes_program:
-                return run_later_stages(program, module, call, to=probe.to, prefix=probe.fqn), ()
+                return run_later_stages(program, module, call, probe), ()
             return {}, ()
 
     def _opaque_children(self) -> AbstractContextManager[tuple[str, ...]]:

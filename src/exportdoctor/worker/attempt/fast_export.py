@@ -1,4 +1,4 @@
-"""A faster non-strict export, with the same graph and the same errors, and the attempts that need no process each.
+"""A faster non-strict export with the same graph and the same errors, and which attempts may share a process.
 
 It skips work in torch that we never look at. Where that may have changed the outcome (`FastExport.may_differ`), the
 attempt is made again without shortcuts.
@@ -14,8 +14,8 @@ from typing import Any
 import torch
 
 from exportdoctor.core.exporters import EXPORTERS
-from exportdoctor.core.outcome import Outcome
-from exportdoctor.core.probe import Probe
+from exportdoctor.core.records.outcome import Outcome
+from exportdoctor.core.records.probe import Probe
 from exportdoctor.torch_internals.fake_tensors import fake_tensor_class, skip_cache_entries
 from exportdoctor.torch_internals.graph_modules import compile_graphs_once, keep_source_lines_unread
 from exportdoctor.torch_internals.shape_env import has_unbacked_size

@@ -1,4 +1,4 @@
-"""Replaces children by an opaque op with their captured output shapes: what still fails is the parent's own code.
+"""Replaces children by an opaque op with their captured output shapes, so that only the parent's own code can fail.
 
 A child is replaced in all of its calls, or in none and with a reason. Failures of the opaque op itself are discarded.
 """
@@ -28,7 +28,10 @@ _DTYPES = tuple(sorted({v for v in vars(torch).values() if isinstance(v, torch.d
 
 @cache
 def _operator() -> Callable[..., list[torch.Tensor]]:
-    """The op: new tensors that use `inputs` for nothing. `sizes` are those of all outputs, split by `ranks`."""
+    """The custom op that replaces a child: returns new tensors of the given sizes and ignores the values of `inputs`.
+
+    `sizes` are those of all outputs, split by `ranks`.
+    """
     torch.library.define(
         _OP, "(Tensor[] inputs, SymInt[] sizes, int[] ranks, int[] dtypes, Device[] devices) -> Tensor[]"
     )
@@ -45,7 +48,7 @@ def _fresh(
     dtypes: Sequence[int],
     devices: Sequence[torch.device],
 ) -> list[torch.Tensor]:
-    """`dtypes` are indices into _DTYPES."""
+    """New tensors with the given sizes; `dtypes` are indices into _DTYPES."""
     made, at = [], 0
     for rank, dtype, device in zip(ranks, dtypes, devices, strict=True):
         made.append(torch.zeros(tuple(sizes[at : at + rank]), dtype=_DTYPES[dtype], device=device))

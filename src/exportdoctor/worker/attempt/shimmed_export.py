@@ -16,8 +16,8 @@ from typing import Any
 import msgspec
 
 from exportdoctor.core.exporters import EXPORTERS
-from exportdoctor.core.outcome import Agreement
-from exportdoctor.core.probe import Probe
+from exportdoctor.core.records.outcome import Agreement
+from exportdoctor.core.records.probe import Probe
 from exportdoctor.shims import ExportCall, apply_shims, export_program, find, order_shims
 from exportdoctor.targets.eager import run_in_a_row
 from exportdoctor.torch_internals.graph_modules import finish_graphs

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from exportdoctor.targets.built import BuiltPart, Inputs
-from exportdoctor.targets.dynamic_shapes import dynamic_dims, map_inputs
+from exportdoctor.targets.sizes.dynamic_shapes import dynamic_dims, map_inputs
 from exportdoctor.worker.capture.dynamic_dims import InputDim, each_dim, leaves_of, size_at
 from exportdoctor.worker.capture.forward_hooks import Call
 

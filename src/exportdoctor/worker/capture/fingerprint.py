@@ -23,7 +23,7 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_forward_hooks_with_kwargs", 
 
 @dataclass(frozen=True)
 class Own:
-    """A module without its children: digests with and without scalar values, and those scalars (name, value)."""
+    """Digests of one module without its children; `masked` ignores plain scalar attributes, `scalars` lists them."""
 
     full: str
     masked: str
@@ -56,7 +56,7 @@ class Fingerprints:
     _known: dict[int, tuple[Any, str]] = field(default_factory=dict)
 
     def question(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], extra: str) -> Question:
-        """The question of `module` with these inputs. `extra`: what else matters, such as dynamic dimensions."""
+        """The question of `module` with these inputs. `extra`: other facts that matter, such as dynamic dimensions."""
         inputs = StructuralHash(exact=self._exact_input, known={})
         inputs.write_value((args, kwargs))
         full, group = [extra, inputs.digest()], [extra, inputs.digest()]

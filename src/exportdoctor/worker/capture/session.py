@@ -58,7 +58,7 @@ class PartCapture:
         return self.fqns[fqn]
 
     def by_id(self) -> dict[int, tuple[str, torch.nn.Module]]:
-        """Each module, under its first name, by its identity."""
+        """Maps id(module) to (first FQN, module)."""
         return {id(module): (self.names[state_id(module)], module) for module in self.fqns.values()}
 
     def calls_of(self, fqn: str) -> list[Call]:

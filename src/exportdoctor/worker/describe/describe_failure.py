@@ -12,7 +12,7 @@ import msgspec
 import torch
 
 from exportdoctor.core.failure.frames import is_our_file, is_user_file
-from exportdoctor.core.outcome import ExceptionFact, Failure, Frame, Stage
+from exportdoctor.core.records.outcome import ExceptionFact, Failure, Frame, Stage
 from exportdoctor.torch_internals.dynamo_frames import interpreted_frame, is_interpreter, recorded_stack
 from exportdoctor.worker.describe.partial_graph import custom_ops, last_op
 from exportdoctor.worker.describe.python_frames import python_frame, segment, source_line, tracebacks

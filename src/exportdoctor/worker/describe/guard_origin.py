@@ -16,7 +16,7 @@ from typing import Any
 import sympy  # type: ignore[import-untyped]
 
 from exportdoctor.core.failure.messages import statement
-from exportdoctor.core.outcome import Frame
+from exportdoctor.core.records.outcome import Frame
 from exportdoctor.torch_internals.shape_env import before_each_guard, dim_names_by_source, sources_by_symbol
 from exportdoctor.worker.describe.symbol_origins import user_frame_of
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from exportdoctor.core.outcome import OpFact
+from exportdoctor.core.records.outcome import OpFact
 from exportdoctor.torch_internals.dynamo_frames import interpreted_graph, partial_code
 from exportdoctor.torch_internals.tracer_frames import dispatched_op, is_operator, leaked_constant, traced_graph
 from exportdoctor.worker.describe.python_frames import tracebacks

@@ -8,7 +8,7 @@ from types import CodeType, FrameType, TracebackType
 from typing import Any
 
 from exportdoctor.core.failure.frames import TRACER_PACKAGES, is_user_file
-from exportdoctor.core.outcome import Frame
+from exportdoctor.core.records.outcome import Frame
 
 
 def is_user_frame(frame: FrameType) -> bool:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from types import FrameType
 
 from exportdoctor.core.failure.frames import OUR_FOLDER, is_user_file
-from exportdoctor.core.outcome import Frame, SymbolOrigin
+from exportdoctor.core.records.outcome import Frame, SymbolOrigin
 from exportdoctor.torch_internals.dynamo_frames import current_stack
 from exportdoctor.torch_internals.shape_env import after_each_new_symbol, symbols_of_condition
 from exportdoctor.torch_internals.tracer_frames import dispatched_op

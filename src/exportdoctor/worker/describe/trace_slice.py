@@ -16,8 +16,7 @@ import torch
 
 from exportdoctor.core.exporters import EXPORTERS
 from exportdoctor.core.failure.frames import is_user_file
-from exportdoctor.core.graph_slice import GraphSlice, SliceNode
-from exportdoctor.core.outcome import Frame, SymbolOrigin
+from exportdoctor.core.records.outcome import Frame, GraphSlice, SliceNode, SymbolOrigin
 from exportdoctor.torch_internals.shape_env import symbols_in
 from exportdoctor.torch_internals.tracer_frames import is_operator
 from exportdoctor.torch_internals.trees import tree_leaves

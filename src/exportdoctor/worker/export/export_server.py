@@ -15,7 +15,6 @@ import torch
 from exportdoctor.core.codec import decode
 from exportdoctor.core.errors import ExportdoctorError, UsageError
 from exportdoctor.core.failure.messages import first_line
-from exportdoctor.core.outcome import Agreement
 from exportdoctor.core.protocol.export import (
     ExportProgress,
     ExportReply,
@@ -25,7 +24,8 @@ from exportdoctor.core.protocol.export import (
     Precision,
 )
 from exportdoctor.core.protocol.reply import Refused
-from exportdoctor.core.target import TargetRef
+from exportdoctor.core.records.outcome import Agreement
+from exportdoctor.core.records.target import TargetRef
 from exportdoctor.shims import NotApplicable, Shim, ShimTrouble, find, order_shims
 from exportdoctor.targets import Built, BuiltPart, Plan, build, resolve
 from exportdoctor.worker import environment

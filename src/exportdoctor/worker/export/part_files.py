@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
-from exportdoctor.core.outcome import Agreement
 from exportdoctor.core.protocol.export import ExportedFile, ExportRequest, PrecisionLoss, StageFailure
+from exportdoctor.core.records.outcome import Agreement, Stage
 from exportdoctor.shims import ExportCall, Inputs, Shim, apply_shims, call_for_part, export_program
 from exportdoctor.targets import BuiltPart
 from exportdoctor.torch_internals.pytree_registry import inputs_in_traced_order, is_builtin_class
@@ -43,7 +43,7 @@ RunProgram = Callable[[tuple[Any, ...], dict[str, Any]], list[torch.Tensor]]
 
 @dataclass
 class PartExport:
-    """What came of one part. `runs` are the loaded programs by what they are; none where a stage failed."""
+    """The result of one part's export. `runs` maps labels to loaded programs; empty if a stage failed."""
 
     files: list[ExportedFile] = field(default_factory=list)
     numbers: list[Agreement] = field(default_factory=list)
@@ -160,7 +160,7 @@ def _as_onnx(job: PartJob, made: PartExport, call: ExportCall, program: Any) -> 
     path, request = job.folder / f"{job.stem}.onnx", job.request
     example = (call.args, call.kwargs)
     reader = copy.copy(program)  # its graph is changed by the translation, what it takes is not
-    at = "translate"
+    at: Stage = "translate"
     try:
         job.doing("translating into ONNX")
         translated = translate(program, opset=request.opset)

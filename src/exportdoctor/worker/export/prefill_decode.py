@@ -11,10 +11,10 @@ import torch
 
 from exportdoctor.core.errors import UsageError
 from exportdoctor.core.failure.messages import first_line
-from exportdoctor.core.outcome import Agreement
+from exportdoctor.core.records.outcome import Agreement
 from exportdoctor.targets import Built, BuiltPart
 from exportdoctor.targets.built import Inputs
-from exportdoctor.targets.dynamic_cache import cache_from, registered_cache
+from exportdoctor.targets.parts.dynamic_cache import cache_from, registered_cache
 from exportdoctor.worker.prove.compare_outputs import tensors_in
 
 Step = Callable[[dict[str, Any]], list[torch.Tensor]]

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from exportdoctor.core.failure.messages import first_line
-from exportdoctor.core.outcome import Agreement
+from exportdoctor.core.records.outcome import Agreement
 from exportdoctor.torch_internals.trees import tree_leaves
 from exportdoctor.worker.prove.allowed_error import RELATIVE, SMALLEST_SCALE, allowed_error, is_fill_value
 

@@ -24,8 +24,8 @@ import torch
 
 from exportdoctor.core.codec import decode, encode
 from exportdoctor.core.limits import IDLE_CANDIDATE
-from exportdoctor.core.outcome import Failure, Outcome, OutcomeStatus
 from exportdoctor.core.protocol.repro import CANDIDATE_FILE, Candidate
+from exportdoctor.core.records.outcome import Failure, Outcome, OutcomeStatus, Stage
 from exportdoctor.process.supervise import TICK, Limits, Supervisor, resident_mb
 from exportdoctor.worker.attempt.fast_export import FastExport
 from exportdoctor.worker.child import Child, fork

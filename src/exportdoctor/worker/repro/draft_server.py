@@ -15,16 +15,16 @@ import msgspec
 from exportdoctor.core.codec import decode
 from exportdoctor.core.errors import ExportdoctorError
 from exportdoctor.core.failure.signature import signature_of
-from exportdoctor.core.outcome import Outcome
-from exportdoctor.core.probe import Probe
 from exportdoctor.core.protocol.reply import Refused
 from exportdoctor.core.protocol.repro import DraftReply, DraftRequest, NoMoreDrafts, ReproducedFailure
 from exportdoctor.core.protocol.scan import Capture, Open
+from exportdoctor.core.records.outcome import Outcome
+from exportdoctor.core.records.probe import Probe
 from exportdoctor.worker import environment
 from exportdoctor.worker.capture.session import PartCapture
 from exportdoctor.worker.open_target import OpenTarget
 from exportdoctor.worker.repro.draft_variants import write_drafts
-from exportdoctor.worker.repro.recorder import Record
+from exportdoctor.worker.repro.script.recorder import Record
 from exportdoctor.worker.repro.single_call import can_be_captured_alone, one_call
 from exportdoctor.worker.repro.watched_run import run_watched
 from exportdoctor.worker.standard_streams import take_line_streams, write_line

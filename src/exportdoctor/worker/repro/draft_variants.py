@@ -13,17 +13,17 @@ from torch import nn
 
 from exportdoctor.core.exporters import EXPORTERS
 from exportdoctor.core.failure.frames import is_defined_in_torch
-from exportdoctor.core.probe import Probe
 from exportdoctor.core.protocol.repro import ScriptDraft
+from exportdoctor.core.records.probe import Probe
 from exportdoctor.shims.torch_export import bundled_keywords
 from exportdoctor.torch_internals.trees import tree_unflatten
 from exportdoctor.worker.attempt.export_attempt import shapes_for
 from exportdoctor.worker.capture.forward_hooks import Call
 from exportdoctor.worker.capture.session import PartCapture
-from exportdoctor.worker.repro.literals import shapes_code
-from exportdoctor.worker.repro.prune import CodeSelection
-from exportdoctor.worker.repro.recorder import Record
-from exportdoctor.worker.repro.script_builder import ScriptBuilder
+from exportdoctor.worker.repro.script.literals import shapes_code
+from exportdoctor.worker.repro.script.prune import CodeSelection
+from exportdoctor.worker.repro.script.recorder import Record
+from exportdoctor.worker.repro.script.script_builder import ScriptBuilder
 from exportdoctor.worker.repro.watched_run import run_watched
 
 _Way = tuple[str, Record | None, bool, bool]
@@ -133,7 +133,7 @@ _MODE_MATTERS = (
 
 
 def _cares_for_mode(module: nn.Module) -> bool:
-    """Whether training and evaluation differ: dropout, batch norm, or code that asks."""
+    """Whether `module` differs in train mode: dropout, batch norm, or a forward that reads `training`."""
     kind = type(module)
     return isinstance(module, _MODE_MATTERS) or (
         not is_defined_in_torch(kind) and "training" in kind.forward.__code__.co_names

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from exportdoctor.core.probe import Probe
+from exportdoctor.core.records.probe import Probe
 from exportdoctor.targets.built import BuiltPart
 from exportdoctor.targets.eager import restore_afterwards
 from exportdoctor.worker.capture.forward_hooks import Call, ModuleCalls, add_dims

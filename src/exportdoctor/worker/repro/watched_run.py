@@ -11,13 +11,13 @@ import torch
 from exportdoctor.core.codec import encode
 from exportdoctor.core.exporters import EXPORTERS
 from exportdoctor.core.limits import IDLE_ATTEMPT
-from exportdoctor.core.outcome import Outcome, OutcomeStatus
-from exportdoctor.core.probe import Probe
+from exportdoctor.core.records.outcome import Outcome, OutcomeStatus
+from exportdoctor.core.records.probe import Probe
 from exportdoctor.process.supervise import Limits
 from exportdoctor.worker.attempt.export_attempt import attempt
 from exportdoctor.worker.capture.session import PartCapture
 from exportdoctor.worker.child import fork
-from exportdoctor.worker.repro.recorder import Record, Recorder, read_record
+from exportdoctor.worker.repro.script.recorder import Record, Recorder, read_record
 
 
 def run_watched(part: PartCapture, probe: Probe, *, exporting: bool) -> tuple[Outcome, Record]:

@@ -18,6 +18,7 @@ import torch
 from exportdoctor.core.failure.frames import frames_in_text
 from exportdoctor.core.failure.messages import first_line
 from exportdoctor.core.protocol.export import StageFailure
+from exportdoctor.core.records.outcome import Stage
 from exportdoctor.torch_internals.tracer_frames import node_at_work
 from exportdoctor.worker.describe.describe_failure import cause_chain, describe_failure, qualified_name
 from exportdoctor.worker.describe.python_frames import tracebacks

@@ -13,7 +13,8 @@ from typing import Any
 import torch
 
 from exportdoctor.core.failure.kinds import NUMBERS_DIFFER
-from exportdoctor.core.outcome import Agreement, ExceptionFact, Failure, Frame, OpFact, Stage
+from exportdoctor.core.records.outcome import Agreement, ExceptionFact, Failure, Frame, OpFact, Stage
+from exportdoctor.core.records.probe import Probe
 from exportdoctor.targets.eager import run_once
 from exportdoctor.torch_internals.fake_tensors import is_fake
 from exportdoctor.torch_internals.trees import tree_leaves
@@ -35,12 +36,13 @@ class StageFailed(Exception):
         self.stage, self.failure, self.passed, self.numbers = stage, failure, passed, numbers
 
 
-def run_later_stages(program: Any, module: torch.nn.Module, call: Call, *, to: str, prefix: str) -> dict[str, str]:
-    """Translate the program of `module`, and with `to` = ort load, run and compare it; returns the stages passed.
+def run_later_stages(program: Any, module: torch.nn.Module, call: Call, probe: Probe) -> dict[str, str]:
+    """Translate the program of `module`; with `probe.to` = ort load, run and compare it. Returns the stages passed.
 
     Raises StageFailed. Without real values only the translation is tried: an ONNX file with fake weights cannot run.
     """
-    if to != "ort" or _fake(module, call):
+    prefix = probe.fqn
+    if probe.to != "ort" or _fake(module, call):
         _stage("translate", lambda: translate(program, optimise=False), (), prefix)
         return {"translate": "pass"}
     passed: tuple[Stage, ...] = ()

@@ -17,6 +17,7 @@ import torch
 
 from exportdoctor.core.failure.identity import same_stage_failure
 from exportdoctor.core.protocol.export import StageFailure
+from exportdoctor.core.records.outcome import Stage
 from exportdoctor.shims import ExportCall
 from exportdoctor.worker.capture.dim_names import all_dynamic
 from exportdoctor.worker.capture.dynamic_dims import dynamic_shapes_of, spell_out_kwargs

@@ -72,7 +72,7 @@ def cost_of_dtype(reference: Reference, part: BuiltPart, one: InputSet, losses: 
 
 
 def _module_in(reference: Reference, part: BuiltPart) -> torch.nn.Module:
-    """The part's module in the reference, wrapped as it is in the part."""
+    """The same part of the float32 model, with the same wrapper."""
     there = reference.built.part(
         part.name if part.name in reference.built.makers else next(iter(reference.built.makers))
     )

@@ -83,7 +83,7 @@ def _as_function(source: str, name: str) -> Iterator[str]:
 
 
 class _Calls(ast.NodeTransformer):
-    """Calls of the child become calls of the function; what made the child is gone."""
+    """Replaces `self.child(...)` by a call of the function, and drops `self.child = Child()`."""
 
     def __init__(self, attributes: set[str], kind: str, function: str) -> None:
         self.attributes = attributes
@@ -91,7 +91,7 @@ class _Calls(ast.NodeTransformer):
         self.function = function
 
     def visit_Assign(self, node: ast.Assign) -> ast.AST:
-        """`self.child = Child()` does nothing any more."""
+        """`pass` in place of `self.child = Child()`."""
         return ast.Pass() if ast.unparse(node.value) == f"{self.kind}()" else self.generic_visit(node)
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.AST:

@@ -76,7 +76,7 @@ def inline_lambdas(tree: ast.Module) -> Iterator[Edit]:
 
 
 def _value_of(statement: ast.stmt) -> ast.expr | None:
-    """An expression that does what a statement does, and None where there is none."""
+    """An expression with the effect of a statement; None if there is none."""
     match statement:
         case ast.Return(value=ast.expr() as value) | ast.Expr(value=value):
             return value

@@ -1,0 +1,30 @@
+"""The table of verbs. A verb is a module here with a click command of the same name, and a row here.
+
+The help lines are here so that `exportdoctor --help` imports none of the modules.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Verb(NamedTuple):
+    """The module and command `name`, and its line in `exportdoctor --help`."""
+
+    name: str
+    help: str
+
+
+VERBS = (
+    Verb("scan", "Find which submodules of a model fail to export, and why."),
+    Verb("report", "Print a run as text, Markdown, HTML, JSON, JUnit or SARIF."),
+    Verb("repro", "Make a minimal script that reproduces a finding."),
+    Verb("runs", "List the runs."),
+    Verb("known", "Search the known upstream issues."),
+    Verb("shims", "List and show shims, or try some on a model."),
+    Verb("export", "Export a part to .pt2 or .onnx with shims, and verify the file."),
+    Verb("compare", "Show what changed between two runs."),
+    Verb("tui", "Browse a run in the terminal."),
+    Verb("version", "Show versions, and the private torch APIs in use."),
+    Verb("completion", "Print the completion script for a shell."),
+)

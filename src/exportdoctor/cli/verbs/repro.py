@@ -1,0 +1,114 @@
+"""`exportdoctor repro`: a minimal, verified script for a finding; with --bundle a folder for an upstream issue."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from exportdoctor.cli.error_output import print_line
+from exportdoctor.cli.options import CONTEXT, QUIET
+from exportdoctor.cli.terminal import write_out
+from exportdoctor.cli.verbs.completion import complete_runs
+from exportdoctor.core.errors import ExitCode, StoreError
+from exportdoctor.report import wording
+from exportdoctor.store.atomic_write import replace_file
+from exportdoctor.store.runs import find_run, read_run
+
+if TYPE_CHECKING:
+    from exportdoctor.repro.candidates.budget import ReductionBudget
+    from exportdoctor.repro.pipeline import ReproResult
+
+_SECONDS, _AT_MOST = 33.0, 180.0
+
+
+@click.command(context_settings=CONTEXT)
+@click.argument("names", nargs=-1, required=True, metavar="[RUN] FINDING", shell_complete=complete_runs)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="File to write. Default: print it.",
+)
+@click.option("--bundle", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
+              help="Write a folder for an upstream issue: script, issue.md, log.")  # fmt: skip
+@click.option("--seconds", type=click.FloatRange(min=1), default=None,
+              metavar="S",
+              help="Time limit for reducing. Default: 33, longer on a busy machine; none with --probes.")  # fmt: skip
+@click.option("--probes", type=click.IntRange(min=1), default=None, metavar="N",
+              help="Number of candidates to try, instead of a time limit.")  # fmt: skip
+@QUIET
+@click.pass_context
+def repro(
+    context: click.Context,
+    names: tuple[str, ...],
+    output: Path | None,
+    bundle: Path | None,
+    seconds: float | None,
+    probes: int | None,
+    quiet: bool,
+) -> int:
+    """Make a minimal script that reproduces FINDING (such as F1) of RUN. Default: the newest run.
+
+    Exit code: 0 the script fails in the same way in a fresh process, 1 it does not.
+    """
+    if len(names) > 2:
+        raise click.UsageError("Give a FINDING, or a RUN and a FINDING", ctx=context)
+    from exportdoctor.repro.bundle import write_bundle
+    from exportdoctor.repro.pipeline import ReproRequest, make_repro
+    from exportdoctor.repro.save import other_name, save_repro
+
+    run = read_run(find_run(names[0] if len(names) == 2 else None))
+    begun = time.monotonic()
+
+    def show(text: str) -> None:
+        if not quiet:
+            print(f"{time.monotonic() - begun:6.0f}s  {text}", file=sys.stderr, flush=True)
+
+    made_by = f"exportdoctor repro {run.run} {names[-1]}"
+    made = make_repro(ReproRequest(run=run, finding=names[-1], budget=_budget(seconds, probes), made_by=made_by), show)
+    try:
+        kept = save_repro(made, run.path)
+        show(f"saved in {kept}")
+        others = [kept.parent / other_name(made, number) for number in range(1, len(made.others) + 1)]
+    except StoreError as error:
+        others = []
+        print_line(f"the script could not be saved with its run: {error.line()}")
+    for note in made.notes:
+        print_line(note)
+    for other, path in zip(made.others, others, strict=False):
+        print_line(wording.incidental_failure(other.summary(), path))
+    if bundle is not None:
+        write_bundle(made, run, bundle)
+        show(f"bundle in {bundle}")
+    if output is not None:
+        replace_file(output, made.text.encode())
+    elif bundle is None:
+        write_out(made.text)
+    return _verdict(made)
+
+
+def _budget(seconds: float | None, probes: int | None) -> ReductionBudget:
+    """With --probes there is no time limit, unless --seconds is given too."""
+    from exportdoctor.repro.candidates.budget import ReductionBudget
+
+    if probes is None:
+        return ReductionBudget(seconds=seconds) if seconds else ReductionBudget(seconds=_SECONDS, at_most=_AT_MOST)
+    return ReductionBudget(seconds=seconds or math.inf, questions=probes)
+
+
+def _verdict(made: ReproResult) -> int:
+    if made.reduction.interrupted:
+        print_line(wording.repro_interrupted())
+        return ExitCode.INTERRUPTED
+    if made.reduction.ended == "stopped":
+        print_line(wording.repro_out_of_time(made.lines))
+    if not made.sighting.verified:
+        print_line(wording.repro_not_verified())
+        return ExitCode.FINDINGS
+    return ExitCode.EXPORTS

@@ -1,0 +1,177 @@
+"""`exportdoctor scan`: the options of a scan, as values for `run_scan`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from exportdoctor.cli.options import (
+    CONTEXT,
+    DEVICE,
+    DTYPE,
+    IMAGE_SIZE,
+    JSON,
+    QUIET,
+    STATIC,
+)
+from exportdoctor.cli.packages import require_packages
+from exportdoctor.cli.scan_flags import add_scan_options, pop_scan_options
+from exportdoctor.cli.verbs.completion import complete_runs, complete_targets
+from exportdoctor.core.errors import UsageError
+from exportdoctor.core.records.target import BuildOptions, Device, DType, TargetRef
+from exportdoctor.core.scan_options import OPTIONS, ScanOptions
+
+_MOST_JOBS = 4  # each attempt holds the target's graph: more of them cost memory and gain little
+_PACKAGES = {"export": (), "onnx": ("onnx", "onnxscript"), "ort": ("onnx", "onnxscript", "onnxruntime")}
+# the options that --resume accepts; all others are those of the run
+_OF_A_RESUMED_RUN = {"resume", "as_json", "quiet", "tui"} | {n for n, one in OPTIONS.items() if not one.changes_result}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScanArguments:
+    """The command line of a scan, as click parsed it."""
+
+    target: str | None
+    parts: tuple[str, ...]
+    device: Device
+    dtype: DType
+    weights: str
+    image_size: tuple[int, int] | None
+    static: bool
+    out: Path | None
+    resume: str | None
+    as_json: bool
+    quiet: bool
+    tui: bool
+    scan_options: dict[str, Any]
+
+    @property
+    def target_ref(self) -> TargetRef:
+        """What to scan, and how to build it."""
+        return TargetRef(
+            ref=self.target or "",
+            parts=self.parts,
+            options=BuildOptions(
+                device=self.device,
+                dtype=self.dtype,
+                weights=self.weights,
+                image_size=self.image_size,
+                static=self.static,
+            ),
+        )
+
+    @property
+    def options(self) -> ScanOptions:
+        """How to scan it."""
+        given = {"jobs": min(_MOST_JOBS, _cores()), **self.scan_options}
+        given["shim_files"] = tuple(os.path.abspath(file) for file in given.get("shim_files", ()))
+        return ScanOptions(**given)
+
+    @property
+    def limits(self) -> dict[str, Any]:
+        """The ScanOptions that a resumed run takes from this command line, where they are given."""
+        return {name: value for name, value in self.scan_options.items() if not OPTIONS[name].changes_result}
+
+
+@click.command(context_settings=CONTEXT)
+@click.argument("target", required=False, shell_complete=complete_targets)
+@click.option("--part", "parts", multiple=True, metavar="P", help="Scan only this part. Can be repeated.")
+@DEVICE
+@DTYPE
+@click.option(
+    "--weights",
+    default="fake",
+    show_default=True,
+    metavar="fake|random|PATH",
+    help="fake (shapes only), random, or a folder with safetensors files.",
+)
+@IMAGE_SIZE
+@STATIC
+@add_scan_options
+@click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Folder for this run.")
+@click.option(
+    "--resume",
+    metavar="RUN",
+    shell_complete=complete_runs,
+    help="Continue a run that was cut off, reusing its results.",
+)
+@JSON
+@QUIET
+@click.option("--tui", is_flag=True, help="Show the scan in the terminal interface.")
+@click.pass_context
+def scan(context: click.Context, /, **given: Any) -> int:
+    """Find which submodules of TARGET fail to export, where and why.
+
+    TARGET is a preset (Qwen2.5-VL-3B, -7B, -32B, -72B), a folder with config.json, a hub id,
+    or file.py:factory, a callable that returns (module, args[, kwargs[, dynamic_shapes]]).
+
+    Exit code: 0 exports as is, 1 findings, 2 usage error, 3 the model cannot be built or run,
+    4 internal error, 130 interrupted.
+    """
+    arguments = ScanArguments(scan_options=pop_scan_options(given), **given)
+    if not arguments.target and arguments.resume is None:
+        raise click.UsageError("A TARGET is missing: a preset, a folder, a hub id or file.py:factory", ctx=context)
+    if arguments.resume is not None:
+        _refuse_other_options(context)
+    if arguments.tui:
+        return _open_tui(context, arguments)
+    from exportdoctor.cli.follow_scan import OutputOptions
+    from exportdoctor.cli.run_scan import resume, start
+
+    options = arguments.options
+    _check_shims(options.shim_files)
+    require_packages(_PACKAGES[options.to], option=f"--to {options.to}", extra="onnx")
+    output = OutputOptions(as_json=arguments.as_json, quiet=arguments.quiet)
+    if arguments.resume is not None:
+        return resume(arguments.resume, output=output, limits=arguments.limits)
+    command = ("exportdoctor", *context.obj)
+    return start(arguments.target_ref, options, output=output, out=arguments.out, command=command)
+
+
+def _open_tui(context: click.Context, arguments: ScanArguments) -> int:
+    """Let the terminal interface start this scan; wrong requests are refused here."""
+    from exportdoctor.cli.verbs.tui import find_interface
+    from exportdoctor.store.places import new_run_id, runs_root
+    from exportdoctor.store.runs import find_run
+    from exportdoctor.targets import resolve
+
+    interface = find_interface()
+    words = [word for word in context.obj if word != "--tui"]
+    if arguments.resume is not None:
+        folder = find_run(arguments.resume)
+    else:
+        target = arguments.target_ref
+        resolve(target)
+        folder = arguments.out or runs_root() / new_run_id(target.ref)
+        words += ["--out", str(folder)]
+    return interface(folder, scan=(sys.executable, "-m", "exportdoctor", *words, "--quiet"))
+
+
+def _check_shims(files: tuple[str, ...]) -> None:
+    """Refuse a file with shims that cannot be used, before anything runs."""
+    if files:
+        from exportdoctor.shims import registry
+
+        registry(files)
+
+
+def _refuse_other_options(context: click.Context) -> None:
+    """A resumed run keeps its target and options: results of two kinds must not mix."""
+    default = click.core.ParameterSource.DEFAULT
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        if name not in _OF_A_RESUMED_RUN and context.get_parameter_source(name) not in (default, None):
+            raise UsageError(
+                f"{parameter.opts[0]} does not go with --resume: the run keeps its target and options",
+                hint="Leave it out, or start a new scan",
+            )
+
+
+def _cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,196 @@
+"""`exportdoctor shims`: lists shims, shows what one changes, and tries some on a model."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from itertools import groupby
+from typing import Any
+
+import click
+
+from exportdoctor.cli.options import CONTEXT, IMAGE_SIZE, JSON, STATIC
+from exportdoctor.cli.record_shim_try import record_tries
+from exportdoctor.cli.scan_flags import scan_option
+from exportdoctor.cli.terminal import style_of, table_style, write_out
+from exportdoctor.cli.verbs.completion import complete_runs, complete_targets
+from exportdoctor.core.codec import pretty
+from exportdoctor.core.errors import ExitCode
+from exportdoctor.core.scan_options import ScanOptions
+from exportdoctor.report import wording
+from exportdoctor.report.canvas import Canvas, Span
+from exportdoctor.shims import SOUNDNESS_MEANS, Shim, find, installed_versions, registry
+from exportdoctor.store.runs import find_run
+from exportdoctor.targets import resolve
+
+_COLOURS = {"exact": "green", "signature": "green", "precondition": "yellow", "specialised": "yellow"}
+_FILES = click.option(
+    "--shims", "files", metavar="FILE", multiple=True, help="Python file with your own shims. Can be repeated."
+)
+
+
+@click.group(context_settings=CONTEXT)
+def shims() -> None:
+    """List and show shims, or try some on a model."""
+
+
+@shims.command("list", short_help="List all shims and whether they fit.")
+@click.option("--provider", metavar="NAME", help="List only shims of this provider.")
+@click.option("--fitting", is_flag=True, help="List only shims that fit the installed versions.")
+@_FILES
+@JSON
+def list_shims(provider: str | None, fitting: bool, files: tuple[str, ...], as_json: bool) -> int:
+    """List all shims: provider, soundness, and whether they fit the installed versions."""
+    versions = installed_versions()
+    found = [shim for shim in registry(files) if provider in (None, shim.provider)]
+    found = [shim for shim in found if not fitting or shim.fits(versions) is None]
+    if as_json:
+        write_out(pretty([_record(shim, versions) for shim in found]).decode())
+    else:
+        write_out(_table(found, versions))
+    return ExitCode.EXPORTS
+
+
+@shims.command("show")
+@click.argument("name", metavar="ID")
+@_FILES
+@JSON
+def show_shim(name: str, files: tuple[str, ...], as_json: bool) -> int:
+    """Describe a shim, with the diff of what it replaces."""
+    shim, versions = find(name, files=files), installed_versions()
+    if as_json:
+        write_out(pretty({**_record(shim, versions), "diff": shim.diff()}).decode())
+    else:
+        write_out(_sheet(shim, versions))
+    return ExitCode.EXPORTS
+
+
+@shims.command("try", short_help="Export a model without and with shims.")
+@click.argument("name", metavar="ID[+ID...]")
+@click.argument("target", shell_complete=complete_targets)
+@click.option("--part", "parts", multiple=True, metavar="P", help="Try it only on this part. Can be repeated.")
+@scan_option("exporter")
+@click.option(
+    "--weights",
+    default="fake",
+    show_default=True,
+    metavar="fake|random|PATH",
+    help="fake (shapes only), random, or a folder with safetensors files.",
+)
+@IMAGE_SIZE
+@STATIC
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="S",
+    help="Timeout for one export, in seconds. Default: 600.",
+)
+@click.option("--run", metavar="RUN", shell_complete=complete_runs, help="Also record the results in this run.")
+@_FILES
+@JSON
+def try_on_target(name: str, target: str, files: tuple[str, ...], as_json: bool, run: str | None, **given: Any) -> int:
+    """Export the parts of TARGET without and with the shim ID (several are joined by +), and show the results.
+
+    Exit code: 0 every part exports and its outputs match eager, 1 otherwise. A specialised set of shims need only match
+    at the example's sizes and values.
+    """
+    from exportdoctor.core.records.target import BuildOptions, TargetRef
+    from exportdoctor.engine.cure.try_shims import try_shims
+
+    names = tuple(dict.fromkeys(filter(None, name.split("+"))))
+    for one in names:
+        if not one.startswith("static-dim:"):
+            find(one, files=files)
+    folder = find_run(run) if run is not None else None
+    build = BuildOptions(weights=given["weights"], image_size=given["image_size"], static=given["static"])
+    options = ScanOptions(
+        exporter=given["exporter"], timeout=given["timeout"], shim_files=tuple(map(os.path.abspath, files))
+    )
+    reference = TargetRef(ref=target, parts=given["parts"], options=build)
+    resolve(reference)
+    found = []
+    for tried in try_shims(reference, options, names):
+        found.append(tried)
+        if not as_json:
+            write_out(_result(tried))
+    if folder is not None:
+        record_tries(found, folder)
+    if as_json:
+        write_out(pretty(found).decode())
+    return ExitCode.EXPORTS if all(tried.cured or tried.exports for tried in found) else ExitCode.FINDINGS
+
+
+def _result(tried: Any) -> str:
+    """What one part does without the shims and with them."""
+    canvas = Canvas(style_of(sys.stdout))
+    canvas.paragraph(wording.plain(f"{tried.part} with {' + '.join(tried.shims)}"), colour="title")
+    canvas.paragraph(wording.plain(f"before: {tried.before}"), indent=2, hang=4)
+    canvas.paragraph(wording.plain(f"after:  {tried.after}"), indent=2, hang=4, colour="green" if tried.cured else "")
+    for row in tried.numbers:
+        canvas.paragraph(wording.plain(wording.agreement_line(row)), indent=4)
+    return canvas.text()
+
+
+def _record(shim: Shim, versions: Mapping[str, str]) -> dict[str, Any]:
+    reason = shim.fits(versions)
+    return {
+        "id": shim.id,
+        "title": shim.title,
+        "provider": shim.provider,
+        "soundness": shim.soundness,
+        "fits": reason is None,
+        "reason": reason,
+        "does": shim.does,
+        "precondition": shim.precondition,
+        "needs": dict(shim.needs),
+        "link": shim.link,
+        "retire": shim.retire,
+        "conflicts": list(shim.conflicts),
+    }
+
+
+def _table(found: list[Shim], versions: Mapping[str, str]) -> str:
+    """A block for each provider."""
+    canvas = Canvas(table_style(sys.stdout))
+    for provider, group in groupby(found, key=lambda shim: shim.provider):
+        rows = [_cells(shim, versions) for shim in group]
+        canvas.blank()
+        canvas.paragraph(f"{provider} · {wording.count(len(rows), 'shim')}", colour="title")
+        canvas.table(rows, indent=2)
+    if not found:
+        canvas.paragraph("No shims match.")
+    return canvas.text()
+
+
+def _cells(shim: Shim, versions: Mapping[str, str]) -> tuple[Span, ...]:
+    reason = shim.fits(versions)
+    last = Span(shim.title) if reason is None else Span(f"does not fit: {reason}", "dim")
+    colour = _COLOURS.get(shim.soundness, "red")
+    return Span(shim.id, "bold" if reason is None else "dim"), Span(shim.soundness, colour), last
+
+
+def _sheet(shim: Shim, versions: Mapping[str, str]) -> str:
+    canvas = Canvas(style_of(sys.stdout))
+    reason = shim.fits(versions)
+    canvas.paragraph(shim.id, colour="title")
+    canvas.paragraph(f"{shim.title}.")
+    canvas.blank()
+    needs = ", ".join(f"{package} {wanted}".strip() for package, wanted in shim.needs.items())
+    facts = {
+        "provider": shim.provider,
+        "soundness": f"{shim.soundness}: {SOUNDNESS_MEANS[shim.soundness]}",
+        "valid only if": shim.precondition,
+        "fits": "yes" if reason is None else f"no: {reason}",
+        "needs": needs,
+        "not with": ", ".join(shim.conflicts),
+        "upstream": shim.link,
+        "not needed if": shim.retire,
+    }
+    canvas.table([(Span(name, "dim"), Span(fact)) for name, fact in facts.items() if fact], indent=2)
+    if shim.does and shim.does.rstrip(".") != shim.title:
+        canvas.blank()
+        canvas.paragraph(shim.does)
+    canvas.blank()
+    canvas.code(shim.diff(), indent=0)
+    return canvas.text()

@@ -1,0 +1,98 @@
+"""A finding: one failure, reported once, with the smallest culprit known for it. Its fields are keys of the report."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from exportdoctor.core.failure.kinds import FailureKind
+from exportdoctor.core.records.outcome import Frame, GraphSlice, OpFact, Stage, SymbolOrigin
+
+Culprit = Literal["op", "python", "higher_order_op", "pytree", "dynamo", "call"]
+ShimResult = Literal["cured", "moved", "same", "error", "not_applicable"]
+
+
+class ExceptionRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """The exception that the user sees; `causes` are the ones it was raised from, outermost first."""
+
+    type: str
+    message: str
+    causes: tuple[str, ...] = ()
+
+
+class KnownIssueRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """An upstream issue with the same failure. `elsewhere`: it is about the same pattern in other code."""
+
+    id: str
+    link: str
+    fixed_in: str | None = None
+    title: str = ""
+    cause: str = ""
+    workaround: str = ""
+    elsewhere: bool = False
+
+
+class ShimTry(msgspec.Struct, frozen=True, kw_only=True):
+    """What happened when a shim, or a set of them joined by `+`, was tried; `next` names the finding it moved to.
+
+    `note` is a sentence with what is known beyond `result`.
+    """
+
+    shim: str
+    result: ShimResult
+    next: str | None = None
+    note: str = ""
+
+
+class Repro(msgspec.Struct, frozen=True, kw_only=True):
+    """A script that fails in the same way. `imports` are its top-level packages; `verified` = seen to fail so."""
+
+    path: str
+    lines: int
+    imports: tuple[str, ...]
+    verified: bool
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """One failure. `module` is the deepest submodule whose code fails; `only_inside` is set where it passes alone.
+
+    `guard` is the line that made the guard which a declared dimension violates. `dimensions` are the fewest dynamic
+    dimensions with which it still fails: none where it fails with all sizes fixed, None if not searched for. With
+    `dimensions_passing` alone dynamic it exports; None where that is not known. `culprit` is the nature of what failed.
+    `slice` is the part of the traced graph that leads to it, `slice_note` is why there is none. `behind` is the
+    finding whose failure comes first and hides this one.
+    """
+
+    id: str
+    part: str
+    module: str
+    module_class: str
+    own_code: bool
+    function: str | None
+    file: str | None
+    line: int | None
+    source: str | None
+    kind: FailureKind
+    op: str | None
+    expression: str | None
+    signature: str
+    exception: ExceptionRecord
+    stack: tuple[Frame, ...] = ()
+    explanation: str = ""
+    known_issues: tuple[KnownIssueRecord, ...] = ()
+    shims_tried: tuple[ShimTry, ...] = ()
+    repro: Repro | None = None
+    origins: tuple[SymbolOrigin, ...] = msgspec.field(default=(), name="born")
+    last_op: OpFact | None = None
+    modules: tuple[str, ...] = ()
+    only_inside: str | None = None
+    stage: Stage = "export"
+    log: str | None = None
+    guard: Frame | None = None
+    dimensions: tuple[str, ...] | None = None
+    dimensions_passing: tuple[str, ...] | None = None
+    culprit: Culprit | None = None
+    slice: GraphSlice | None = None
+    slice_note: str = ""
+    behind: str | None = None

@@ -1,0 +1,196 @@
+"""What a worker reports of one attempt: facts, no verdict. Torch-free, so that reports and screens can read them.
+
+Frames run outermost first, as Python prints them; exceptions run outermost first, then each cause.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Literal
+
+import msgspec
+
+Stage = Literal["build", "capture", "export", "decompose", "translate", "check", "load", "run", "numbers", "save"]
+"""What an attempt or an export does, one after the other; a failure has the stage in which it came up."""
+
+
+class OutcomeStatus(StrEnum):
+    """How an attempt ended. What kind of failure it shows is `FailureKind` in core/failure/kinds.py."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    CRASHED = "crashed"
+    TIMED_OUT = "timed_out"
+    OUT_OF_MEMORY = "out_of_memory"
+    NOT_APPLICABLE = "not_applicable"
+    SHIM_TROUBLE = "shim_trouble"
+
+    @property
+    def is_conclusive(self) -> bool:
+        """Whether another attempt would end in the same way: it passed, or an exception was raised."""
+        return self in {OutcomeStatus.PASSED, OutcomeStatus.FAILED}
+
+    @property
+    def ended_the_process(self) -> bool:
+        """Whether the attempt's process died or was killed: no exception, and the stack is not reliable."""
+        return self in {OutcomeStatus.CRASHED, OutcomeStatus.TIMED_OUT, OutcomeStatus.OUT_OF_MEMORY}
+
+
+class SliceNode(msgspec.Struct, frozen=True, kw_only=True):
+    """One operation. `label` is the user's own name for its value, `shape` its dtype and symbolic shape.
+
+    `file`, `line` and `source` are the user's line that asked for it, as far as torch noted it.
+    """
+
+    name: str
+    op: str
+    shape: str = ""
+    label: str = ""
+    file: str = ""
+    line: int = 0
+    source: str = ""
+
+
+class GraphSlice(msgspec.Struct, frozen=True, kw_only=True):
+    """The part of a traced graph that leads to a failure: nodes as traced, edges from value to user, both by index.
+
+    `targets` are the nodes whose value the failure is about; `left_out` counts what lies farther from them.
+    """
+
+    nodes: tuple[SliceNode, ...]
+    edges: tuple[tuple[int, int], ...] = ()
+    targets: tuple[int, ...] = ()
+    left_out: int = 0
+
+
+class Frame(msgspec.Struct, frozen=True, kw_only=True):
+    """One frame of a stack. `module` is the FQN of the submodule whose code runs; `user` = outside torch.
+
+    `expression` is the part of `source` that was being evaluated, from the instruction's column positions.
+    """
+
+    file: str
+    line: int
+    function: str
+    source: str = ""
+    module: str | None = None
+    user: bool = False
+    expression: str | None = None
+
+
+class ExceptionFact(msgspec.Struct, frozen=True, kw_only=True):
+    """An exception's qualified type name and its message, as raised."""
+
+    type: str
+    message: str
+
+    @property
+    def name(self) -> str:
+        """The class name without its package."""
+        return self.type.rpartition(".")[2]
+
+    @property
+    def is_of_dynamo(self) -> bool:
+        """Whether dynamo defines it, whose stacks are shortened."""
+        return self.type.startswith("torch._dynamo.")
+
+
+class SymbolOrigin(msgspec.Struct, frozen=True, kw_only=True):
+    """Where an unbacked symbol was made: the op that made it and the user's frame that asked for it."""
+
+    symbol: str
+    op: str | None = None
+    frame: Frame | None = None
+
+
+class OpFact(msgspec.Struct, frozen=True, kw_only=True):
+    """The last operator that was dispatched before the failure, with its arguments as text."""
+
+    name: str
+    arguments: tuple[str, ...] = ()
+    raised: bool = False
+
+
+class Failure(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything seen of one failing attempt. `custom_ops` are the operators from outside torch
+    that were traced before it, None where no graph was found. `guard` is the line that made the guard which a
+    declared dimension violates. `slice` is what leads to the failure in the traced graph, `slice_note` why there is
+    none. `traced` is how many nodes had been traced, and `entered` of how many submodules, None where no graph was
+    found."""
+
+    stage: Stage
+    exceptions: tuple[ExceptionFact, ...]
+    frames: tuple[Frame, ...] = ()
+    origins: tuple[SymbolOrigin, ...] = msgspec.field(default=(), name="births")
+    op: OpFact | None = None
+    custom_ops: tuple[str, ...] | None = None
+    guard: Frame | None = None
+    slice: GraphSlice | None = None
+    slice_note: str = ""
+    traced: int | None = None
+    entered: int | None = None
+
+    @property
+    def culprit(self) -> Frame | None:
+        """The innermost frame outside torch."""
+        return next((frame for frame in reversed(self.frames) if frame.user), None)
+
+    @property
+    def deepest_module(self) -> str | None:
+        """The FQN of the innermost submodule whose code was running, if any was."""
+        return next((frame.module for frame in reversed(self.frames) if frame.module is not None), None)
+
+
+class Agreement(msgspec.Struct, frozen=True, kw_only=True):
+    """An exported program's outputs beside eager's, on one input set.
+
+    `max_abs` and `max_rel` are the largest absolute difference and the largest difference over eager's value, of
+    elements that are not small; `tolerance` is what the dtype allows of `max_abs` in outputs of this size. `trouble`
+    is why there is nothing to compare: what the program raised, or how its outputs differ in kind. With `made_up`
+    whole numbers of the inputs were changed; a program may refuse such inputs (`refused`), but not answer them wrongly.
+    """
+
+    inputs: str
+    made_up: bool = False
+    refused: bool = False
+    max_abs: float = 0.0
+    max_rel: float = 0.0
+    tolerance: float = 0.0
+    trouble: str = ""
+
+    @property
+    def holds(self) -> bool:
+        """Whether the program computed eager's numbers, or refused inputs that it need not take."""
+        return (self.made_up and self.refused) or (not self.trouble and self.max_abs <= self.tolerance)
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to one probe. `seconds` is wall time of the attempt, `peak_rss_mb` its process's peak in MiB.
+
+    `kept_children` gives each child that no opaque op could replace, so that it ran as it is, with the reason.
+    `numbers` has a row for each input set on which the exported program was run. `note` is why a shim was not applied.
+    """
+
+    probe: str
+    status: OutcomeStatus
+    seconds: float = 0.0
+    peak_rss_mb: float = 0.0
+    stages: dict[str, str] = {}
+    failure: Failure | None = None
+    signal: str | None = None
+    log: str | None = None
+    reads: tuple[tuple[str, str], ...] | None = None
+    kept_children: tuple[str, ...] = ()
+    numbers: tuple[Agreement, ...] = ()
+    note: str = ""
+
+    @property
+    def passed(self) -> bool:
+        """Whether every stage asked for succeeded."""
+        return self.status == OutcomeStatus.PASSED
+
+    @property
+    def agrees_at_its_size(self) -> bool:
+        """Whether the example's inputs gave eager's numbers, and all other inputs gave them or were refused."""
+        rows = self.numbers
+        return bool(rows) and rows[0].holds and all(row.holds or row.refused for row in rows)

@@ -1,0 +1,136 @@
+"""The report, `exportdoctor.report/1`: what scripts and CI read. Keys are a contract; new ones may be added."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from exportdoctor.core.records.finding import Finding
+from exportdoctor.core.records.outcome import Stage
+
+SCHEMA = "exportdoctor.report/1"
+
+# `not_asked` stands only in the report of a run that was cut off
+ModuleStatus = Literal["pass", "fails_own", "fails_child", "cured", "not_called", "crashed", "timed_out", "not_asked"]
+PartVerdict = Literal["passes", "cured", "fails"]
+Evidence = Literal["asked", "equal", "parent", "none"]
+
+FAILING: frozenset[str] = frozenset({"fails_own", "fails_child", "crashed", "timed_out"})
+
+
+class TargetRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """What was scanned."""
+
+    ref: str
+    weights: str = ""
+    device: str = ""
+    dtype: str = ""
+    parameters: int = 0
+    modules: int = 0
+
+
+class ModuleRecord(msgspec.Struct, frozen=True, kw_only=True, rename={"class_name": "class"}):
+    """One submodule's verdict. `evidence`: it was asked itself (`asked`), equals one that was (`equal`, see `same_as`),
+    or lies inside a parent that passes (`parent`)."""
+
+    fqn: str
+    class_name: str
+    status: ModuleStatus
+    same_as: str | None = None
+    stages: dict[str, str] = {}
+    seconds: float = 0.0
+    finding: str | None = None
+    evidence: Evidence = "none"
+    calls: int = 0
+    note: str = ""
+
+
+class Proof(msgspec.Struct, frozen=True, kw_only=True):
+    """The numbers behind a cure: how many input sets, and the largest absolute difference to eager."""
+
+    inputs_tried: int
+    max_abs_diff: float | None
+    stage: Stage
+    max_rel_diff: float | None = None
+    tolerance: float | None = None
+    on: str = ""
+
+
+class Step(msgspec.Struct, frozen=True, kw_only=True):
+    """One shim of a prescription, in words. `precondition` is empty where it holds for all inputs."""
+
+    shim: str
+    title: str
+    soundness: str
+    precondition: str = ""
+
+
+class Alternative(msgspec.Struct, frozen=True, kw_only=True):
+    """Another set of shims that cures the part, on the target named in `proof`; `why` says why it ranks lower."""
+
+    shims: tuple[str, ...]
+    soundness: str
+    why: str
+    proof: Proof | None = None
+    steps: tuple[Step, ...] = ()
+
+
+class Prescription(msgspec.Struct, frozen=True, kw_only=True):
+    """The smallest set of shims that makes a part export, in the order in which they are applied, with its proof.
+
+    `alternatives` are the soundest first, then the smallest; there may be others, which were not looked for.
+    """
+
+    shims: tuple[str, ...]
+    soundness: str
+    proof: Proof | None = None
+    files: dict[str, str] = {}
+    steps: tuple[Step, ...] = ()
+    alternatives: tuple[Alternative, ...] = ()
+
+
+class PartRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One separately exported entry of the target. The verdict is of the submodules in `only`, where they alone were
+    asked."""
+
+    name: str
+    verdict: PartVerdict
+    exporter: str
+    seconds: float
+    modules: tuple[ModuleRecord, ...] = ()
+    prescription: Prescription | None = None
+    title: str = ""
+    asked: int = 0
+    called: int = 0
+    complete: bool = True
+    only: tuple[str, ...] = ()
+
+
+class Stats(msgspec.Struct, frozen=True, kw_only=True):
+    """What the run cost. `answered_by_equality` counts modules that needed no attempt of their own."""
+
+    probes: int = 0
+    answered_by_equality: int = 0
+    seconds: float = 0.0
+    peak_rss_mb: float = 0.0
+    answered_from_cache: int = 0
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything a run found. `complete` is false where it was interrupted."""
+
+    schema: str = SCHEMA
+    target: TargetRecord
+    environment: dict[str, str] = {}
+    parts: tuple[PartRecord, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    stats: Stats = Stats()
+    run: str = ""
+    complete: bool = True
+    notes: tuple[str, ...] = ()
+
+    @property
+    def exports(self) -> bool:
+        """Whether every part exports as it is."""
+        return all(part.verdict == "passes" and not part.only for part in self.parts) and self.complete

@@ -1,0 +1,158 @@
+"""Folds events: what is known of a run after any prefix of its stream, and the report of it.
+
+Folding is deterministic and never raises on a decoded event, so that a run that was cut off still has a report.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from exportdoctor.core.protocol.scan import Captured, Opened
+from exportdoctor.core.records import events as ev
+from exportdoctor.core.records.finding import Finding
+from exportdoctor.core.records.outcome import Outcome
+from exportdoctor.core.records.probe import Probe
+from exportdoctor.core.records.report import FAILING, ModuleRecord, PartRecord, Report, Stats, TargetRecord
+
+
+@dataclass
+class PartState:
+    """A part while its run goes on."""
+
+    captured: Captured
+    judged: dict[str, ev.ModuleJudged] = field(default_factory=dict)
+    finished: ev.PartFinished | None = None
+
+    def record(self) -> PartRecord:
+        """The part as the report has it."""
+        modules = tuple(
+            _module_record(fact.fqn, fact.class_name, len(fact.calls), self.judged.get(fact.fqn))
+            for fact in self.captured.modules
+        )
+        failing = any(module.status in FAILING for module in modules)
+        done = self.finished
+        return PartRecord(
+            name=self.captured.part,
+            title=self.captured.title,
+            verdict=done.verdict if done else ("fails" if failing else "passes"),
+            exporter=done.exporter if done else "export",
+            seconds=done.seconds if done else 0.0,
+            asked=done.asked if done else 0,
+            called=sum(1 for module in modules if module.status != "not_called"),
+            prescription=done.prescription if done else None,
+            modules=modules,
+            complete=done is not None,
+            only=done.only if done else (),
+        )
+
+
+@dataclass
+class RunState:
+    """A run so far. `apply` is the fold's step; the rest are views."""
+
+    started: ev.RunStarted | None = None
+    opened: Opened | None = None
+    parts: dict[str, PartState] = field(default_factory=dict)
+    findings: dict[str, Finding] = field(default_factory=dict)
+    running: dict[str, tuple[Probe, int, float]] = field(default_factory=dict)
+    answers: dict[str, Outcome] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    step: str = ""
+    finished: ev.RunFinished | None = None
+    cached: int = 0
+    events: int = 0
+    last_at: float = 0.0
+
+    def apply(self, event: ev.AnyEvent) -> RunState:
+        """Take one event in; returns self."""
+        self.events += 1
+        self.last_at = event.at or self.last_at
+        match event:
+            case ev.RunStarted():
+                self.started = event
+            case ev.RunResumed():
+                self.finished = None
+                self.running.clear()
+            case ev.Stepped(text=text):
+                self.step = text
+            case ev.TargetOpened(opened=opened):
+                self.opened = opened
+            case ev.PartCaptured(captured=captured):
+                old = self.parts.get(captured.part)
+                self.parts[captured.part] = PartState(captured, dict(old.judged) if old else {})
+            case ev.ProbeStarted(probe=probe, pid=pid, at=at):
+                self.running[probe.id] = (probe, pid, at)
+            case ev.ProbeFinished(probe=probe, outcome=outcome, cached=cached):
+                self.running.pop(probe.id, None)
+                self.answers[probe.id] = outcome
+                self.cached += cached
+            case ev.ModuleJudged(part=part, fqns=fqns):
+                if part in self.parts:
+                    self.parts[part].judged.update(dict.fromkeys(fqns, event))
+            case ev.FindingMade(finding=finding):
+                self.findings[finding.id] = finding
+            case ev.PartFinished(part=part):
+                if part in self.parts:
+                    self.parts[part].finished = event
+            case ev.Noted(text=text):
+                if text not in self.notes:
+                    self.notes.append(text)
+            case ev.RunFinished():
+                self.finished = event
+                self.running.clear()
+        return self
+
+    def report(self) -> Report:
+        """The report of what is known now."""
+        parts = tuple(part.record() for part in self.parts.values())
+        started, opened, done = self.started, self.opened, self.finished
+        equal = sum(1 for part in parts for module in part.modules if module.evidence in {"equal", "parent"})
+        return Report(
+            run=started.run if started else "",
+            target=TargetRecord(
+                ref=started.target.ref if started else "",
+                weights=opened.weights if opened else "",
+                device=opened.device if opened else "",
+                dtype=opened.dtype if opened else "",
+                parameters=opened.parameters if opened else 0,
+                modules=max((len(part.modules) for part in parts), default=0),
+            ),
+            environment=opened.environment if opened else {},
+            parts=parts,
+            findings=tuple(self.findings.values()),
+            stats=Stats(
+                probes=len(self.answers),
+                answered_by_equality=equal,
+                seconds=done.seconds if done else max(0.0, self.last_at - (started.at if started else 0.0)),
+                peak_rss_mb=done.peak_rss_mb if done else 0.0,
+                answered_from_cache=self.cached,
+            ),
+            complete=bool(done and done.complete),
+            notes=tuple(self.notes),
+        )
+
+
+def _module_record(fqn: str, class_name: str, calls: int, judged: ev.ModuleJudged | None) -> ModuleRecord:
+    """A module's row; one that was called and not judged yet has not been asked."""
+    if judged is None:
+        return ModuleRecord(fqn=fqn, class_name=class_name, status="not_asked" if calls else "not_called", calls=calls)
+    return ModuleRecord(
+        fqn=fqn,
+        class_name=class_name,
+        status=judged.status,
+        same_as=judged.same_as,
+        stages=judged.stages,
+        seconds=judged.seconds,
+        finding=judged.finding,
+        evidence=judged.evidence,
+        calls=calls,
+        note=judged.note,
+    )
+
+
+def fold(events: list[ev.AnyEvent] | tuple[ev.AnyEvent, ...]) -> RunState:
+    """The state after all of `events`."""
+    state = RunState()
+    for event in events:
+        state.apply(event)
+    return state

@@ -1,0 +1,39 @@
+"""What a reduction may cost, and the clock that measures it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from exportdoctor.repro.candidates.candidate_runner import CandidateRunner
+
+_BUSY = 0.9  # seconds of the processor that candidates get in a second of a quiet machine, at least
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReductionBudget:
+    """Wall seconds, and candidates.
+
+    On a machine that does other things too it may take up to `at_most` wall seconds, until the candidates have had as
+    much of the processor as `seconds` give them on a quiet one.
+    """
+
+    seconds: float = 60.0
+    questions: int = 2000
+    at_most: float = 0.0
+
+
+class BudgetClock:
+    """Measures the time of a reduction, from when it is made on."""
+
+    def __init__(self, budget: ReductionBudget, runner: CandidateRunner) -> None:
+        self.budget = budget
+        self._runner = runner
+        self._begun, self._worked = time.monotonic(), runner.cpu_seconds
+
+    def is_over(self, share: float = 1.0) -> bool:
+        """Whether that share of the time is over."""
+        seconds, taken = share * self.budget.seconds, time.monotonic() - self._begun
+        if taken <= seconds:
+            return False
+        return taken > share * self.budget.at_most or self._runner.cpu_seconds - self._worked > seconds * _BUSY

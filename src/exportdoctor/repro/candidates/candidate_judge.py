@@ -1,0 +1,62 @@
+"""Judges candidate scripts of one bug: each runs in a process of its own, and only the same bug is interesting."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from exportdoctor.core.failure.identity import NameFreeSignature, name_free_signature
+from exportdoctor.core.records.outcome import Outcome
+from exportdoctor.reduce import Verdict
+from exportdoctor.repro.candidates.candidate_runner import CandidateRunner
+from exportdoctor.repro.candidates.verdict_log import VerdictLog
+
+
+def ignore_failure(source: str, outcome: Outcome) -> None:
+    """An `on_other_failure` that does nothing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CandidateJudge:
+    """Compares what a candidate shows with `wanted`. Any thread may ask.
+
+    With `eager` a candidate must also run without export, as the user's model does. `on_other_failure` is called with
+    each candidate that fails in another way, and how it ended.
+    """
+
+    runner: CandidateRunner
+    wanted: NameFreeSignature
+    exporter: str
+    log: VerdictLog
+    eager: bool = False
+    on_other_failure: Callable[[str, Outcome], None] = ignore_failure
+
+    def with_eager(self, eager: bool) -> CandidateJudge:
+        """The same, with or without the condition that a candidate runs in eager mode."""
+        return replace(self, eager=eager)
+
+    def __call__(self, source: str) -> Verdict:
+        """The verdict of one candidate; from the log where it has one."""
+        key = f"{self.eager} {source}"
+        found = self.log.verdict_of(key)
+        if found is None:
+            found = self.rerun(source)
+            self.log.note(key, found)
+        return found
+
+    def rerun(self, source: str) -> Verdict:
+        """The verdict of one run of a candidate, whatever the log has."""
+        outcome = self.runner.run(source, eager=self.eager)
+        found = judge_outcome(self.wanted, outcome, exporter=self.exporter)
+        if found is Verdict.UNKNOWN:
+            self.on_other_failure(source, outcome)
+        return found
+
+
+def judge_outcome(wanted: NameFreeSignature, outcome: Outcome, *, exporter: str) -> Verdict:
+    """Yes for the same failure, no only for a pass: another failure is unknown."""
+    if outcome.passed:
+        return Verdict.NO
+    if outcome.failure is not None and outcome.failure.stage == "capture":
+        return Verdict.UNKNOWN
+    return Verdict.YES if name_free_signature(outcome, exporter=exporter) == wanted else Verdict.UNKNOWN

@@ -1,0 +1,204 @@
+"""Reduces a draft to the smallest script that still shows the same bug.
+
+What is returned was seen to fail with the wanted signature, whenever and however the search ends.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+from exportdoctor.core.protocol.repro import CANDIDATE_FILE
+from exportdoctor.reduce import (
+    Ended,
+    JudgedCandidate,
+    ParallelOracle,
+    Reduced,
+    Search,
+    Terms,
+    Verdict,
+    drive,
+    reduce_source,
+    source_distance,
+    source_size,
+    steps,
+)
+from exportdoctor.reduce.source.passes.backward_slice import slice_backward
+from exportdoctor.reduce.source.passes.inline_modules import inline_modules
+from exportdoctor.reduce.source.passes.replace_with_ones import replace_with_ones
+from exportdoctor.reduce.source.passes.script_sizes import offer_eager_sizes, shrink_sizes
+from exportdoctor.reduce.source.passes.tidy import drop_idle_statements, rename_exported_class
+from exportdoctor.repro.candidates.budget import BudgetClock
+from exportdoctor.repro.candidates.candidate_judge import CandidateJudge
+from exportdoctor.repro.script import code_lines
+
+Tell = Callable[[str], None]
+"""Shows a line of progress."""
+
+_INTERRUPTED = "interrupted"
+_PAUSE = 2.0  # seconds between two lines of progress
+_TRIES = 90
+_TRIES_AT_LEAST = 15
+_CONFIRMATIONS = 2
+_POLISHING = 0.35  # of the budget, so that it is not all spent before sizes that run in eager are looked for
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """The result of a reduction.
+
+    `closest` passes; `eager`: both run without export. `ended` is a value of reduce.Ended, or "interrupted". `same` of
+    the last `runs` runs of `source` were the same bug: with fewer than all the bug is flaky.
+    """
+
+    source: str
+    closest: str | None = None
+    asked: int = 0
+    ended: str = Ended.FINISHED.value
+    eager: bool = False
+    same: int = 0
+    runs: int = 0
+
+    @property
+    def flaky(self) -> bool:
+        """Whether the same script was seen to fail so and not to."""
+        return self.same < self.runs
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether Ctrl-C ended it."""
+        return self.ended == _INTERRUPTED
+
+
+@dataclass(frozen=True)
+class Reducer:
+    """Reduces drafts of one bug until the time of `clock` is over. Ctrl-C keeps the best so far."""
+
+    judge: CandidateJudge
+    clock: BudgetClock
+    tell: Tell
+
+    def reduce(self, source: str) -> Reduction:
+        """The smallest version of `source` that is still the same bug."""
+        try:
+            source = slice_by_stack(self.judge, source, self.tell)
+            answer = drive(replace_with_ones(source), self.judge, start=source, terms=Terms(size=source_size)).answer
+            if answer and answer != source:
+                source = slice_by_stack(self.judge, answer, self.tell)
+        except KeyboardInterrupt:
+            return Reduction(source, ended=_INTERRUPTED, eager=self.judge.eager)
+        return self._drive(_all_passes, source, share=1 - _POLISHING, questions=self.clock.budget.questions)
+
+    def polish(self, found: Reduction) -> Reduction:
+        """The same, as small as can be, with sizes that run in eager mode too; unchanged where a few tries find none.
+
+        The closest variant that exports then runs in eager mode as well.
+        """
+        strict = replace(self, judge=self.judge.with_eager(True))
+        try:
+            source = strict._find_eager_sizes(found.source)
+        except KeyboardInterrupt:
+            return replace(found, ended=_INTERRUPTED)
+        if source is None:
+            return found
+        questions = max(0, self.clock.budget.questions - found.asked)
+        again = strict._drive(reduce_source, source, share=1.0, questions=questions)
+        return replace(
+            again,
+            closest=again.closest or found.closest,
+            asked=again.asked + found.asked,
+            ended=found.ended if again.ended == Ended.FINISHED.value else again.ended,
+        )
+
+    def _find_eager_sizes(self, source: str) -> str | None:
+        offered = itertools.chain((source,), itertools.islice(offer_eager_sizes(source), _TRIES))
+        for number, tried in enumerate(offered):
+            if number > _TRIES_AT_LEAST and self.clock.is_over():
+                break
+            if self.judge(tried) is Verdict.YES:
+                return tried
+        return None
+
+    def tidy(self, found: Reduction) -> Reduction:
+        """The same without idle statements; its closest passing variant has the same class name."""
+        judge = self.judge.with_eager(found.eager)
+        closest = tidy_script(judge, found.closest, like=Verdict.NO) if found.closest else None
+        return replace(found, source=tidy_script(judge, found.source), closest=closest)
+
+    def confirm(self, found: Reduction) -> Reduction:
+        """Run the result again, because a bug may come and go."""
+        judge = self.judge.with_eager(found.eager)
+        same = sum(judge.rerun(found.source) is Verdict.YES for _ in range(_CONFIRMATIONS))
+        return replace(found, same=same, runs=_CONFIRMATIONS)
+
+    def _drive(
+        self, search: Callable[[str], Search[str, str]], source: str, *, share: float, questions: int
+    ) -> Reduction:
+        width = self.judge.runner.width
+        with ThreadPoolExecutor(width) as threads:
+            oracle: ParallelOracle[str] = ParallelOracle(lambda one: threads.submit(self.judge, one), width=width)
+            terms = Terms[str](
+                questions=questions,
+                should_stop=lambda: self.clock.is_over(share),
+                size=source_size,
+                distance=source_distance,
+            )
+            try:
+                found = self._follow(steps(search(source), oracle, start=source, terms=terms), source)
+                return replace(found, eager=self.judge.eager)
+            finally:
+                oracle.close()
+
+    def _follow(self, course: Generator[JudgedCandidate[str], None, Reduced[str, str]], source: str) -> Reduction:
+        best, closest, asked = source, None, 0
+        shown = time.monotonic()
+        try:
+            while True:
+                step = next(course)
+                asked = step.asked
+                if step.accepted:
+                    best = step.candidate
+                elif step.verdict is Verdict.NO:
+                    closest = step.candidate
+                if time.monotonic() - shown >= _PAUSE:
+                    shown = time.monotonic()
+                    self.tell(f"{code_lines(best)} lines after {asked} candidates")
+        except StopIteration as end:
+            result: Reduced[str, str] = end.value
+            return Reduction(
+                source=result.answer or result.smallest, closest=result.closest, asked=result.asked,
+                ended=result.ended.value,
+            )  # fmt: skip
+        except KeyboardInterrupt:
+            return Reduction(best, closest, asked, _INTERRUPTED)
+
+
+def _all_passes(source: str) -> Search[str, str]:
+    """Sizes first, then statements and expressions, then whole modules, with what that makes possible."""
+    source = yield from shrink_sizes(source)
+    source = yield from reduce_source(source)
+    return (yield from inline_modules(source, reduce_source))
+
+
+def slice_by_stack(judge: CandidateJudge, source: str, tell: Tell) -> str:
+    """`source` cut by data flow to what the lines of its failing stack need, as often as that helps."""
+    while True:
+        failure = judge.runner.run(source).failure
+        lines = {frame.line for frame in failure.frames if frame.file == CANDIDATE_FILE} if failure else set()
+        cut = slice_backward(source, lines)
+        if len(cut) >= len(source) or judge(cut) is not Verdict.YES:
+            return source
+        tell(f"{code_lines(cut)} lines by data flow")
+        source = cut
+
+
+def tidy_script(judge: CandidateJudge, source: str, *, like: Verdict = Verdict.YES) -> str:
+    """`source` without statements that do nothing, and with `Model` for the exported class where that may be."""
+    tidy = drop_idle_statements(source)
+    for text in (rename_exported_class(tidy, "Model"), tidy):
+        if text != source and judge(text) is like:
+            return text
+    return source

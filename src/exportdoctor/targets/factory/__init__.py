@@ -1,0 +1,1 @@
+"""Targets named `file.py:factory`, and modules in memory."""

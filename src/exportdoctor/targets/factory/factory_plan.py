@@ -1,0 +1,173 @@
+"""Targets that are a user's own module: from `file.py:factory`, or given in Python. They have one part, `default`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from exportdoctor.core.errors import TargetError, UsageError
+from exportdoctor.core.records.target import BuildOptions
+from exportdoctor.targets.built import Built, BuiltPart
+from exportdoctor.targets.eager import blame_target
+from exportdoctor.targets.factory.factory_answer import FactoryAnswer, check_answer
+from exportdoctor.targets.factory.factory_file import check_factory, import_factory_file, source_hashes
+from exportdoctor.targets.model.checkpoint import NO_CHECKPOINT
+from exportdoctor.targets.model.device import choose_device, choose_dtype, count_parameters, dtype_name, move
+from exportdoctor.targets.recipes import choose_parts
+from exportdoctor.targets.sizes.dynamic_shapes import axes_of, dynamic_title
+from exportdoctor.targets.sizes.other_sizes import other_sizes, same_shapes
+from exportdoctor.torch_internals.trees import tree_leaves
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from exportdoctor.core.records.target import TargetRef
+    from exportdoctor.targets.built import Inputs
+
+_PARTS = ("default",)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FactoryPlan:
+    """A callable that returns a module and its inputs. `sources` is empty for a module made in this process."""
+
+    ref: str
+    title: str
+    options: BuildOptions
+    call: Callable[[], Any]
+    parts: tuple[str, ...] = _PARTS
+    available_parts: tuple[str, ...] = _PARTS
+    sources: dict[str, str] = field(default_factory=dict)
+
+    def identity(self) -> dict[str, object]:
+        """The name, the options and the hashes of the factory's file and of the neighbours it imports."""
+        return {
+            "factory": self.title,
+            "sources": self.sources,
+            "parts": list(self.parts),
+            "options": msgspec.to_builtins(self.options),
+        }
+
+
+def factory_plan(target: TargetRef, *, file: Path, name: str) -> FactoryPlan:
+    """Plan `file.py:factory`. The file is read, not run."""
+    check_factory(file, name=name)
+    _check_options(target.options)
+
+    return FactoryPlan(
+        ref=target.ref,
+        title=f"{file.name}:{name}",
+        options=target.options,
+        call=partial(_call_factory, file, name=name),
+        parts=choose_parts(target.parts, available=_PARTS, default=_PARTS),
+        sources=source_hashes(file),
+    )
+
+
+def plan_for_module(
+    module: nn.Module,
+    args: Sequence[Any] = (),
+    kwargs: dict[str, Any] | None = None,
+    *,
+    dynamic_shapes: Any = None,
+    more_inputs: Sequence[Inputs] = (),
+    options: BuildOptions | None = None,
+) -> FactoryPlan:
+    """Plan a module that exists already, in eval or training mode as it is.
+
+    `more_inputs` are `(args, kwargs)` at other sizes, of the same structure.
+    """
+    answer = {
+        "module": module,
+        "args": tuple(args),
+        "kwargs": kwargs or {},
+        "dynamic_shapes": dynamic_shapes,
+        "more_inputs": tuple(more_inputs),
+    }
+    name = type(module).__name__
+    return FactoryPlan(ref=name, title=name, options=options or BuildOptions(), call=lambda: answer)
+
+
+def _check_options(options: BuildOptions) -> None:
+    if options.weights not in NO_CHECKPOINT:
+        raise UsageError("A factory sets its own weights", hint="Load them in the factory")
+    if options.image_size is not None:
+        raise UsageError("A factory sets its own inputs", hint="Choose the image size in the factory")
+
+
+def build_factory(plan: FactoryPlan) -> Built:
+    """Call the factory, check what it returns and move it; device and dtype change only if the options name them."""
+    answer = check_answer(plan.call(), name=plan.title)
+    device = None if plan.options.device == "auto" else choose_device(plan.options)
+    answer = _move(answer, device=device, dtype=choose_dtype(plan.options))
+    return Built(
+        model=answer.module,
+        parameters=count_parameters(answer.module),
+        device=_device_of(answer),
+        dtype=dtype_name(answer.module),
+        weights="as built",
+        makers={"default": lambda: _part(answer, static=plan.options.static)},
+    )
+
+
+def _call_factory(file: Path, *, name: str) -> Any:
+    """Import the file and call its factory. Raises `TargetError` with the user's own stack."""
+    with blame_target(f"Importing {file.name} failed"):
+        module = import_factory_file(file)
+    factory = getattr(module, name, None)
+    if not callable(factory):
+        raise TargetError(f"{file.name} defines no callable {name!r}", hint="Name a function")
+    with blame_target(f"{file.name}:{name}() failed"):
+        return factory()
+
+
+def _part(answer: FactoryAnswer, *, static: bool) -> BuiltPart:
+    shapes = None if static else _plain_shapes(answer)
+    inputs = (answer.args, answer.kwargs)
+    axes = axes_of(answer.module, inputs, shapes)
+    more = tuple(given for given in answer.more_inputs if shapes or same_shapes(given, inputs))
+    if shapes and not more:
+        more = other_sizes(answer.module, inputs, shapes)
+    return BuiltPart(
+        name="default",
+        title=dynamic_title(axes),
+        module=answer.module,
+        prefix="",
+        args=answer.args,
+        kwargs=answer.kwargs,
+        dynamic_shapes=shapes,
+        more_inputs=more,
+        axes=axes,
+    )
+
+
+def _plain_shapes(answer: FactoryAnswer) -> Any:
+    """The dynamic shapes as dicts and tuples; torch's own collections of them know how to become that."""
+    shapes = answer.dynamic_shapes
+    if not hasattr(shapes, "dynamic_shapes"):
+        return shapes
+    with blame_target("The factory's dynamic_shapes do not fit its inputs"):
+        return shapes.dynamic_shapes(answer.module, answer.args, answer.kwargs)
+
+
+def _move(answer: FactoryAnswer, *, device: torch.device | None, dtype: torch.dtype | None) -> FactoryAnswer:
+    if device is None and dtype is None:
+        return answer
+    args, kwargs, more = move((answer.args, answer.kwargs, answer.more_inputs), device=device, dtype=dtype)
+    module = answer.module.to(device=device, dtype=dtype)
+    return replace(answer, module=module, args=args, kwargs=kwargs, more_inputs=more)
+
+
+def _device_of(answer: FactoryAnswer) -> str:
+    """Where the module is; one without parameters is where its inputs are."""
+    import torch
+
+    tensors = [*answer.module.parameters(), *answer.module.buffers(), *tree_leaves((answer.args, answer.kwargs))]
+    found = [tensor.device.type for tensor in tensors if isinstance(tensor, torch.Tensor)]
+    return found[0] if found else "cpu"

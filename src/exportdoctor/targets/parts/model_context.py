@@ -1,0 +1,155 @@
+"""What a part is made from: a built model, its configuration and the options; and putting a part together."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from exportdoctor.targets.built import BuiltPart
+from exportdoctor.targets.sizes.dynamic_shapes import Axes, axes_by_name, dynamic_shapes, dynamic_title
+from exportdoctor.targets.sizes.image_sizes import ImageSize, pair
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from exportdoctor.core.records.target import BuildOptions
+
+SEED = 7
+_SMALLEST_VOCABULARY = 32
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """A transformers model on its device. Where its weights are fake, `fake` makes fake tensors of real ones."""
+
+    model: nn.Module
+    options: BuildOptions
+    device: torch.device
+    fake: Callable[[Any], Any] | None = None
+
+    @property
+    def config(self) -> Any:
+        """The model's own configuration."""
+        return self.model.config
+
+    @property
+    def is_fake(self) -> bool:
+        """Whether the weights have sizes and no values."""
+        return self.fake is not None
+
+    @property
+    def text_config(self) -> Any:
+        """The configuration of the text model: nested, or the whole."""
+        getter = getattr(self.config, "get_text_config", None)
+        return getter() if getter else getattr(self.config, "text_config", self.config)
+
+    @property
+    def vision_config(self) -> Any:
+        """The configuration of the image encoder: nested, or the whole."""
+        return getattr(self.config, "vision_config", None) or self.config
+
+    @property
+    def audio_config(self) -> Any:
+        """The configuration of the audio encoder: nested, or the whole."""
+        return getattr(self.config, "audio_config", None) or self.config
+
+    @property
+    def image_size(self) -> ImageSize:
+        """Height and width in pixels: from the options, else from the configuration, else 224."""
+        stated = getattr(self.vision_config, "image_size", None)
+        return self.options.image_size or pair(stated or 224)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of the model's floating inputs."""
+        import torch
+
+        floating = (parameter.dtype for parameter in self.model.parameters() if parameter.is_floating_point())
+        return next(floating, torch.float32)
+
+    def token_ids(self, batch: int, length: int) -> torch.Tensor:
+        """Token ids that mean nothing special, int64 of shape (batch, length), the same at every call."""
+        import torch
+
+        special = self._special_ids()
+        words = [token for token in range(min(self.vocabulary_size, 1000)) if token not in special] or [0]
+        chosen = torch.randint(len(words), (batch, length), generator=torch.Generator().manual_seed(SEED))
+        return torch.tensor(words)[chosen].to(self.device)
+
+    def sentence_ids(self, batch: int, length: int) -> torch.Tensor:
+        """As `token_ids`, each row ending in the end token where the model has one: some pool there."""
+        ids = self.token_ids(batch, length)
+        end = _flat(getattr(self.text_config, "eos_token_id", None))[0]
+        if isinstance(end, int) and 0 <= end < self.vocabulary_size:
+            ids[:, -1] = end
+        return ids
+
+    @property
+    def vocabulary_size(self) -> int:
+        """How many token ids the text model knows."""
+        sizes = (getattr(config, "vocab_size", None) for config in (self.text_config, self.config))
+        return next((int(size) for size in sizes if size), _SMALLEST_VOCABULARY)
+
+    def floats(self, *shape: int) -> torch.Tensor:
+        """A floating input without indices in it: normal values, or a fake tensor beside fake weights."""
+        import torch
+
+        if self.fake is not None:
+            return self.fake(torch.empty(shape, dtype=self.dtype, device="meta"))  # type: ignore[no-any-return]
+        values = torch.randn(shape, generator=torch.Generator().manual_seed(SEED))
+        return values.to(device=self.device, dtype=self.dtype)
+
+    def integers(self, values: Any) -> torch.Tensor:
+        """A small integer input, always real: the model computes indices from it."""
+        import torch
+
+        return torch.tensor(values, device=self.device)
+
+    def _special_ids(self) -> set[int]:
+        found: set[int] = set()
+        for config in (self.config, self.text_config):
+            for name, value in vars(config).items():
+                if name.endswith(("token_id", "token_index", "token_ids")):
+                    found.update(item for item in _flat(value) if isinstance(item, int))
+        return found
+
+
+def assemble(
+    name: str,
+    subject: Subject,
+    *,
+    inputs: Mapping[str, Any],
+    other_inputs: Mapping[str, Any],
+    axes: Axes,
+    module: nn.Module | None = None,
+    prefix: str = "",
+    prepare: Callable[[], AbstractContextManager[Any]] = nullcontext,
+) -> BuiltPart:
+    """The part with these axes dynamic, or with one input set of fixed sizes where the options are static."""
+    axes = {} if subject.options.static else {key: axes[key] for key in axes if key in inputs}
+    names = axes_by_name(axes)
+    return BuiltPart(
+        name=name,
+        title=dynamic_title(names),
+        module=subject.model if module is None else module,
+        prefix=prefix,
+        args=(),
+        kwargs=dict(inputs),
+        dynamic_shapes=dynamic_shapes(axes, inputs=inputs) if axes else None,
+        more_inputs=(((), dict(other_inputs)),) if axes else (),
+        prepare=prepare,
+        axes=names,
+    )
+
+
+def forward_names(module: nn.Module) -> tuple[str, ...]:
+    """The names of the parameters of the module's forward, in order."""
+    return tuple(inspect.signature(module.forward).parameters)
+
+
+def _flat(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, list | tuple) else [value]

@@ -1,0 +1,1 @@
+"""Which dimensions are dynamic, and the sizes of inputs."""

@@ -1,0 +1,90 @@
+"""Makes inputs of other sizes, where a factory gave dynamic shapes and one input set.
+
+Dimensions that belong together grow together: those of one `Dim`, those derived from it, and unnamed ones of one size.
+Values are repeated, so an index stays a legal index. Inputs that eager does not accept are left out.
+`torch.export.AdditionalInputs` derives dynamic shapes from several input sets; this goes the other way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from exportdoctor.targets.eager import runs_in_eager
+from exportdoctor.targets.sizes.dynamic_shapes import dynamic_dims, map_inputs
+from exportdoctor.torch_internals.trees import tree_flatten
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from exportdoctor.targets.built import Inputs
+
+Growth = Callable[[int], int]
+
+GROWTHS: tuple[Growth, ...] = (lambda size: 2 * size, lambda size: size + 1, lambda size: size - 1)
+"""Doubling first: it keeps multiples, and one size that is the sum of others."""
+
+
+def other_sizes(module: nn.Module, inputs: Inputs, shapes: Any) -> tuple[Inputs, ...]:
+    """One further input set whose dynamic dimensions all differ, or none if eager accepts none."""
+    for first in range(len(GROWTHS)):
+        grown = _grow(module, inputs, shapes, GROWTHS[first:])
+        if grown is not None and runs_in_eager(module, grown):
+            return (grown,)
+    return ()
+
+
+def same_shapes(left: Inputs, right: Inputs) -> bool:
+    """Whether two input sets have the same structure and the same sizes throughout."""
+    return _shapes(left) == _shapes(right)
+
+
+def _shapes(inputs: Inputs) -> tuple[Any, list[Any]]:
+    leaves, structure = tree_flatten(inputs)
+    return structure, [tuple(leaf.shape) if hasattr(leaf, "shape") else leaf for leaf in leaves]
+
+
+def _grow(module: nn.Module, inputs: Inputs, shapes: Any, growths: tuple[Growth, ...]) -> Inputs | None:
+    """The inputs after growth, or `None` if nothing could grow."""
+    changed = False
+
+    def visit(path: str, leaf: Any, spec: Any) -> Any:
+        nonlocal changed
+        for dimension, dim in dynamic_dims(leaf, spec).items():
+            size = leaf if dimension is None else leaf.shape[dimension]
+            new = grown_size(size, dim, growths)
+            changed = changed or new != size
+            leaf = new if dimension is None else _repeat(leaf, dimension, new)
+        return leaf
+
+    grown = map_inputs(visit, module, inputs, shapes)
+    return grown if changed else None
+
+
+def grown_size(size: int, dim: Any, growths: tuple[Growth, ...]) -> int:
+    """The size after the first growth that the dimension's bounds allow; the size itself if none does."""
+    root = getattr(dim, "root", dim)
+    follow: Growth = getattr(dim, "fn", lambda value: value)
+    step = follow(1) - follow(0)
+    value = (size - follow(0)) // step
+    for grow in growths:
+        if _allows(root, grow(value)) and follow(grow(value)) > 1:
+            return int(follow(grow(value)))
+    return size
+
+
+def _allows(dim: Any, value: int) -> bool:
+    lowest, highest = getattr(dim, "min", None), getattr(dim, "max", None)
+    return (lowest is None or value >= lowest) and (highest is None or bool(value <= highest)) and value > 1
+
+
+def _repeat(tensor: torch.Tensor, dimension: int, size: int) -> torch.Tensor:
+    """The tensor with `dimension` cut or repeated from its start until it has `size`."""
+    import torch
+
+    if tensor.shape[dimension] in (0, size):
+        return tensor
+    index = torch.arange(size, device=tensor.device) % tensor.shape[dimension]
+    grown = tensor.detach().index_select(dimension, index)
+    return grown.requires_grad_(tensor.requires_grad)

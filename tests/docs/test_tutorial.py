@@ -1,0 +1,49 @@
+"""The commands of docs/tutorial.md print what the page shows."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+DOCS = Path(__file__).parents[2] / "docs"
+FENCES = re.compile(r"^ *```(\w*)\n(.*?)^ *```$", re.M | re.S)
+
+
+def shown() -> dict[str, str]:
+    """Each command of the page that is followed by a block, with that block."""
+    blocks = FENCES.findall((DOCS / "tutorial.md").read_text())
+    pairs = itertools.pairwise(blocks)
+    return {one[1].strip(): other[1] for one, other in pairs if not one[0] and other[0] in ("text", "python")}
+
+
+def normalise(text: str) -> list[str]:
+    """Its words, without what differs between two runs: times, sizes, ids of runs, the log's path, line breaks."""
+    text = re.sub(r"^ *Log:.*\n(?: {6}.*\n)*", "", text, flags=re.M)
+    text = re.sub(r"\d{8}-\d{6}-\S+", "RUN", text)
+    text = re.sub(r"\d+(?:\.\d+)?(?:e[+-]\d+)?", "N", text)
+    return text.split()
+
+
+def test_the_commands_print_what_the_page_shows(tmp_path: Path) -> None:
+    shutil.copy(DOCS / "tutorial" / "my_model.py", tmp_path)
+    pages = shown()
+    assert list(pages) == [
+        "exportdoctor scan my_model.py:build",
+        "exportdoctor repro F1",
+        "exportdoctor export my_model.py:build --to pt2 -o model.pt2",
+    ]
+    environment = {**os.environ, "COLUMNS": "108", "EXPORTDOCTOR_HOME": str(tmp_path / "home")}
+    for command, wanted in pages.items():
+        words = [sys.executable, "-m", *command.split()]
+        found = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600)
+        assert found.returncode in (0, 1), found.stderr
+        assert normalise(found.stdout.replace(f"{tmp_path}/", "")) == normalise(wanted), command
