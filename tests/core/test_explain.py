@@ -16,7 +16,7 @@ from exportdoctor.core.errors import ExportdoctorError
 from exportdoctor.core.failure.classify import kind_of
 from exportdoctor.core.failure.explanations import Rewrite, explain, summary
 from exportdoctor.core.failure.kinds import KINDS
-from exportdoctor.core.records.outcome import OpFact, Outcome, OutcomeStatus
+from exportdoctor.core.records.outcome import Frame, OpFact, Outcome, OutcomeStatus
 from exportdoctor.repro.candidates.candidate_runner import CandidateRunner
 
 PAGES_OF = "2.13.0"
@@ -164,9 +164,11 @@ class Snippet:
         from exportdoctor.worker.describe.describe_failure import describe_failure
 
         failure = describe_failure(error, stage=stage, names={})  # type: ignore[arg-type]
-        failure = msgspec.structs.replace(failure, custom_ops=None)
         if "op" in self.example:
             failure = msgspec.structs.replace(failure, op=OpFact(name=self.example["op"]))
+        if "made_by" in self.example:
+            made = Frame(file="model.py", line=1, function="forward", source=self.example["made_by"])
+            failure = msgspec.structs.replace(failure, value_origin=made)
         outcome = Outcome(probe="p", status=OutcomeStatus.FAILED, failure=failure)
         return kind_of(outcome, exporter=self.example.get("exporter", "export"))
 

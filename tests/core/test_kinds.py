@@ -40,6 +40,8 @@ class Case(NamedTuple):
     exporter: str = "export"
     op: str | None = None
     torch: str = "2.13"
+    custom_ops: tuple[str, ...] | None = None
+    made_by: str = ""
 
     def evidence(self) -> tuple[list[ExceptionFact], list[Frame]]:
         name, _, message = self.exception.partition(": ")
@@ -47,7 +49,9 @@ class Case(NamedTuple):
 
     def kind_found(self) -> FailureKind:
         exceptions, frames = self.evidence()
-        return classify(exceptions, frames, exporter=self.exporter, op=self.op)
+        return classify(
+            exceptions, frames, exporter=self.exporter, op=self.op, custom_ops=self.custom_ops, made_by=self.made_by
+        )
 
 
 def classify(
@@ -58,6 +62,7 @@ def classify(
     exporter: str = "export",
     op: str | None = None,
     custom_ops: tuple[str, ...] | None = None,
+    made_by: str = "",
     status: OutcomeStatus = OutcomeStatus.FAILED,
 ) -> FailureKind:
     failure = Failure(
@@ -66,6 +71,7 @@ def classify(
         frames=tuple(frames),
         op=OpFact(name=op) if op is not None else None,
         custom_ops=custom_ops,
+        value_origin=Frame(file="model.py", line=1, function="forward", source=made_by) if made_by else None,
     )
     return kind_of(Outcome(probe="p", status=status, failure=failure), exporter=exporter)
 
@@ -96,7 +102,7 @@ def deciding(case: Case) -> Rule | None:
     """The rule that gave the case its kind."""
     evidence = evidence_of(*case.evidence())
     last = TRANSLATION if case.exporter == "torchscript" else LYING_KERNEL
-    return next((rule for rule in (*RULES, last) if fits(rule, evidence, op=case.op)), None)
+    return next((rule for rule in (*RULES, last) if fits(rule, evidence, op=case.op, made_by=case.made_by)), None)
 
 
 @pytest.mark.parametrize("status", KIND_OF_STATUS)
@@ -133,6 +139,16 @@ def test_a_kernel_is_accused_only_where_one_from_outside_was_traced() -> None:
 
     assert kind(("lib.op.default",)) == "wrong_fake_kernel"
     assert kind(()) == "python_error"
+    assert classify(told, custom_ops=None) == "python_error", "nobody's kernel was seen"
+
+
+def test_a_leaked_constant_comes_from_autograd_only_where_the_line_that_made_it_says_so() -> None:
+    told = [ExceptionFact(type="RuntimeError", message=LEAK.partition(": ")[2])]
+    op = "aten.where.self"
+    assert classify(told, op=op) == "python_error"
+    assert classify(told, op=op, made_by="return torch.vmap(choose)(x)") == "python_error"
+    assert classify(told, op=op, made_by="(step,) = torch.autograd.grad(loss, weight)") == "autograd_state"
+    assert classify(told, op="aten.zero_.default", made_by="first = x.data") == "input_mutation"
 
 
 def test_the_users_own_source_in_a_message_decides_nothing() -> None:
@@ -145,7 +161,7 @@ def test_the_users_own_source_in_a_message_decides_nothing() -> None:
 def test_frames_outside_of_the_export_call_are_nobodys_culprit() -> None:
     caller = "> notebook.py|<module>|grads = torch.autograd.grad(torch.export.export(model, args), x)"
     entrance = "site-packages/torch/export/__init__.py|export|return _export("
-    assert Case(FailureKind.INPUT_MUTATION, LEAK, (caller, entrance)).kind_found() == "input_mutation"
+    assert Case(FailureKind.PYTHON_ERROR, LEAK, (caller, entrance)).kind_found() == "python_error"
 
 
 @given(

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import yaml
 from hypothesis import given
@@ -37,11 +38,16 @@ class Seen:
 
     def matches(self) -> list[str]:
         found = known.match(self.failure, exporter=self.exporter, dynamic=self.dynamic, versions=self.versions)
-        return [issue.id for issue in found]
+        return [issue.id for issue, _ in found]
 
     @property
     def failure(self) -> Failure:
         return Failure(stage=self.stage, exceptions=self.exceptions, frames=self.frames)
+
+    def told_as_known(self) -> list[str]:
+        """The issues that are named as being about this code."""
+        found = known.match(self.failure, exporter=self.exporter, dynamic=self.dynamic, versions=self.versions)
+        return [issue.id for issue, elsewhere in found if not elsewhere]
 
 
 def seen(told: dict[str, Any]) -> Seen:
@@ -87,6 +93,102 @@ def test_an_entry_does_not_fit_a_near_miss(case: dict[str, Any]) -> None:
     assert case["id"] not in seen({**case["fits"], **changes}).matches()
 
 
+def in_own_file(told: dict[str, Any]) -> dict[str, Any]:
+    """The same failure with all code outside torch moved into a file of the user's; names and lines stay."""
+    moved = [
+        re.sub(r"^> [^|]*?([^|/]*)\|", r"> /home/me/transformers/models/\1|", text) for text in told.get("frames", ())
+    ]
+    return {**told, "frames": moved}
+
+
+@pytest.mark.parametrize("case", CASES, ids=NAMES)
+def test_an_issue_of_a_library_is_not_known_of_the_same_names_in_own_code(case: dict[str, Any]) -> None:
+    """The class or the operator that a message names, and torch's own code below the user's, are still theirs."""
+    issue, told = entry(case["id"]), in_own_file(case["fits"])
+    by_torch = issue.named or issue.operation or (issue.upstream or "").startswith(("^torch", "^(?:torch"))
+    if by_torch or not any(text.startswith("> ") for text in told["frames"]):
+        return
+    assert case["id"] not in seen(told).told_as_known()
+
+
+KNOWN_HERE = {
+    "dynamic-cache-unregistered-output", "cache-unregistered-input", "vision-attention-split-lengths",
+    "qwen-vl-rot-pos-emb-grid", "qwen25vl-window-index", "mrope-get-rope-index", "vmap-mask-proxy-mode-not-registered",
+    "idefics3-patch-mask-loop", "longrope-seq-len-branch", "moe-expert-hit-loop", "static-cache-frozen-storage",
+    "torchscript-vmap-mask-map-at", "ort-trilu-bool",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", sorted(KNOWN_HERE))
+def test_an_issue_is_known_of_the_code_that_it_is_about(name: str) -> None:
+    told = next(case["fits"] for case in CASES if case["id"] == name)
+    assert name in seen(told).told_as_known()
+
+
+GUARD = "GuardOnDataDependentSymNode: Could not guard on data-dependent expression Eq(u0, 1) (unhinted: Eq(u0, 1))."
+VALUE = (
+    "GuardOnDataDependentSymNode: Could not extract specialized integer from data-dependent expression u0 (unhinted)."
+)
+POINTER = "RuntimeError: Cannot access data pointer of Tensor (e.g. FakeTensor, FunctionalTensor)."
+LOOK_ALIKES: dict[str, dict[str, Any]] = {
+    "a function called rot_pos_emb": {"frames": ["> /home/me/model.py|Model.rot_pos_emb|n = int(grid[0])"]},
+    "a function called get_rope_index": {"frames": ["> /home/me/model.py|Model.get_rope_index|n = int(lengths)"]},
+    "a function called get_window_index": {"frames": ["> /home/me/model.py|Model.get_window_index|n = int(lengths)"]},
+    "a function called dynamic_frequency_update": {
+        "exceptions": [GUARD], "frames": ["> /home/me/rope.py|dynamic_frequency_update|if seq_len > limit:"]},
+    "a loop called enumerate(patch_attention_mask)": {
+        "frames": ["> /home/me/m.py|forward|for i, m in enumerate(patch_attention_mask): int(m)"]},
+    "range over cu_seqlens": {"frames": ["> /home/me/m.py|forward|for i in range(1, len(cu_seqlens)): int(i)"]},
+    "torch.split by lengths.tolist()": {
+        "frames": ["> /home/me/m.py|forward|torch.split(tensor, lengths.tolist(), dim=2)"]},
+    "a variable called expert_mask": {"exceptions": [GUARD], "frames": ["> /home/me/m.py|forward|if expert_mask:"]},
+    "a variable called use_flash_attn": {
+        "exceptions": [POINTER], "frames": ["> /home/me/m.py|forward|run(x, use_flash_attn)"]},
+    "a file called flash_attn.py": {"exceptions": [POINTER], "frames": ["> /home/me/flash_attn.py|go|run(x)"]},
+    "a mask that is all ones": {"exceptions": [GUARD], "frames": ["> /home/me/m.py|forward|if (mask == 1).all():"]},
+    "a file called modeling_phi4_multimodal.py": {
+        "exceptions": [GUARD], "frames": ["> /home/me/modeling_phi4_multimodal.py|forward|if n:"]},
+    "a class called MyCache in an output": {
+        "exceptions": ["RuntimeError: Found <class '__main__.MyCache'> in output, which is not a known type."]},
+    "a class called MyCache in an input": {
+        "exceptions": ["ValueError: Unsupported input type <class '__main__.MyCache'>. Export only supports pytree "
+                       "containers of basic types (Tensor, int, float, ...) as input."]},
+    "mark_dynamic by the user": {
+        "exceptions": ["ConstraintViolationError: You marked L['x'].size()[0] as dynamic but your code specialized it "
+                       "to be a constant (3)."], "frames": ["> /home/me/m.py|forward|return x.view(3, 4)"]},
+    "own code that transformers calls": {
+        "frames": ["> /x/site-packages/transformers/models/qwen2_vl/modeling_qwen2_vl.py|M.rot_pos_emb|f(x)",
+                   "> /home/me/m.py|f|return int(x)"]},
+    "a folder called transformers": {
+        "exceptions": [GUARD],
+        "frames": ["> /home/me/transformers/modeling_rope_utils.py|longrope_frequency_update|if n > 1:"]},
+    "another operator that onnxruntime lacks": {
+        "stage": "load",
+        "exceptions": ["NotImplemented: [ONNXRuntimeError] : 9 : NOT_IMPLEMENTED : Could not find an implementation "
+                       "for ArgMax(13) node with name 'node_argmax'"]},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LOOK_ALIKES)
+def test_a_look_alike_is_not_told_as_known(name: str) -> None:
+    assert seen({"exceptions": [VALUE], **LOOK_ALIKES[name]}).told_as_known() == []
+
+
+def test_a_value_asked_for_among_the_arguments_of_an_operator_is_not_that_operators_failure() -> None:
+    call = "F.scaled_dot_product_attention(q, k, v, is_causal=bool(x.sum() > 0))"
+    told = {"exceptions": [GUARD], "frames": [f"> /home/me/m.py|forward|{call}"]}
+    assert "sdpa-unbacked-batch-cpu" in matches_while_evaluating(told, call)
+    assert matches_while_evaluating(told, "bool(x.sum() > 0)") == []
+
+
+def matches_while_evaluating(told: dict[str, Any], expression: str) -> list[str]:
+    failure = seen(told).failure
+    frames = (msgspec.structs.replace(failure.frames[0], expression=expression),)
+    failure = msgspec.structs.replace(failure, frames=frames)
+    found = known.match(failure, exporter="export", dynamic=False, versions=MAIN_LANE)
+    return [issue.id for issue, elsewhere in found if not elsewhere]
+
+
 @pytest.mark.parametrize("expression", ["u0", "u0 > 1", "Eq(u0, 0)", "Eq(u0, 1)", "Ne(u3, 2*u4)"])
 @pytest.mark.parametrize("asked", ["guard on", "extract specialized integer from"])
 def test_words_that_any_guard_has_accuse_no_issue(asked: str, expression: str) -> None:
@@ -112,7 +214,7 @@ def test_an_export_that_torch_onnx_wrapped_is_recognised_by_its_cause() -> None:
 
 def test_another_version_than_the_one_it_was_seen_with_does_not_hide_an_issue() -> None:
     told = seen(next(case["fits"] for case in CASES if case["id"] == "sdpa-unbacked-batch-cpu"))
-    (issue,) = known.match(told.failure, exporter="export", dynamic=False, versions=MAIN_LANE)
+    ((issue, _),) = known.match(told.failure, exporter="export", dynamic=False, versions=MAIN_LANE)
     assert issue.seen_with == {"torch": "<2.13"}
     assert issue.links[0] == "pytorch/pytorch#180202"
 

@@ -105,7 +105,7 @@ def test_a_file_that_cannot_be_used_is_told_in_one_line(tmp_path: Path, text: st
     ("pattern", "says"),
     [
         ('kinds=("timed_out",)', r"kinds has 'timed_out'.*The kinds are data_dependent_value, .*timeout.*numbers\. "),
-        ('kinds=("vmaps",)', r"kinds has 'vmaps'\. Did you mean 'vmap'\?"),
+        ('kinds=("vmaps",)', r"kinds has 'vmaps'\. Did you mean 'vmap'"),
         ('kinds=("vmap")', "must be a tuple"),
         ('exporters=("onx",)', r"exporters has 'onx'\. .*The exporters are export, "),
     ],

@@ -25,7 +25,8 @@ _WRAPPERS = frozenset({"TorchExportError"})
 def kind_of(outcome: Outcome, *, exporter: str) -> FailureKind:
     """The kind of the failure that `outcome` shows. Never raises, whatever the texts hold.
 
-    `custom_ops` of the failure, the operators from outside torch that were traced before, count where they are known.
+    `custom_ops` of the failure, the operators from outside torch that were traced before, count: without one, nobody's
+    kernel is accused.
     """
     if outcome.status in KIND_OF_STATUS:
         return KIND_OF_STATUS[outcome.status]
@@ -43,17 +44,19 @@ def _kind_of_export(failure: Failure, *, legacy: bool) -> FailureKind:
     rules: list[Rule] = [*RULES]
     if legacy:
         rules.append(TRANSLATION)
-    elif failure.custom_ops is None or failure.custom_ops:
+    elif failure.custom_ops:
         rules.append(LYING_KERNEL)
-    found = next((rule.kind for rule in rules if fits(rule, evidence, op=op)), None)
+    made_by = failure.value_origin.source if failure.value_origin else ""
+    found = next((rule.kind for rule in rules if fits(rule, evidence, op=op, made_by=made_by)), None)
     return found or (FailureKind.TORCHSCRIPT_TRACE if legacy else FailureKind.PYTHON_ERROR)
 
 
-def fits(rule: Rule, evidence: Evidence, *, op: str | None = None) -> bool:
+def fits(rule: Rule, evidence: Evidence, *, op: str | None = None, made_by: str = "") -> bool:
     """Whether everything that `rule` asks for is there."""
     return (
         (not rule.frames or any(re.search(rule.frames, line) for line in evidence.inner or evidence.lines))
         and (not rule.culprit or re.search(rule.culprit, evidence.culprit) is not None)
         and (not rule.op or (op is not None and re.search(rule.op, op) is not None))
+        and (not rule.made_by or re.search(rule.made_by, made_by) is not None)
         and evidence.has_exception(names=rule.types, pattern=rule.message)
     )

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from exportdoctor.core.failure.frames import frames_in_text, is_entrance
+from exportdoctor.core.failure.frames import frames_in_text, is_entrance, library_path
 from exportdoctor.core.failure.messages import statement
 from exportdoctor.core.records.outcome import ExceptionFact, Frame
 
@@ -21,12 +21,18 @@ from exportdoctor.core.records.outcome import ExceptionFact, Frame
 class Evidence:
     """The exceptions, outermost first, with what their messages state; lines `file:function: source`, outermost first.
 
-    `inner` are the lines from the innermost user frame on; `culprit` is the first of them, empty where there is none.
+    `inner` are the lines from the innermost user frame on; `culprit` is the first of them, empty where there is none,
+    and `evaluated` is the expression that was being evaluated there, or the whole source line where that is not known.
+    `library` are the lines of installed libraries, their paths from the library's folder on; `own_code` says whether
+    the culprit is in none of them.
     """
 
     exceptions: tuple[ExceptionFact, ...]
     lines: tuple[str, ...]
     inner: tuple[str, ...]
+    library: tuple[str, ...] = ()
+    evaluated: str = ""
+    own_code: bool = True
 
     @property
     def culprit(self) -> str:
@@ -46,8 +52,17 @@ def evidence_of(exceptions: Sequence[ExceptionFact], frames: Sequence[Frame]) ->
         inside += [frame for fact in exceptions for frame in frames_in_text(fact.message)]
     lines = tuple(f"{frame.file}:{frame.function}: {frame.source.strip()}" for frame in inside)
     users = [index for index, frame in enumerate(inside) if frame.user]
+    places = [library_path(frame.file) for frame in inside]
+    last = users[-1] if users else None
     return Evidence(
         exceptions=tuple(msgspec.structs.replace(fact, message=statement(fact.message)) for fact in exceptions),
         lines=lines,
-        inner=lines[users[-1] :] if users else (),
+        inner=lines[last:] if last is not None else (),
+        library=tuple(
+            f"{place}:{frame.function}: {frame.source.strip()}"
+            for place, frame in zip(places, inside, strict=True)
+            if place is not None
+        ),
+        evaluated="" if last is None else inside[last].expression or inside[last].source.strip(),
+        own_code=last is not None and places[last] is None,
     )

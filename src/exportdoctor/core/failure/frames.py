@@ -62,6 +62,18 @@ def is_defined_in_torch(value: Any) -> bool:
     return str(value.__module__).partition(".")[0] == "torch"
 
 
+def library_path(path: str) -> str | None:
+    """The path of an installed library's file from the library's own folder on; None for any other file.
+
+    Stored and shortened stacks hold paths that begin there.
+    """
+    real = path.replace("\\", "/")
+    parts = _INSTALLED.split(real)
+    if len(parts) > 1:
+        return f"{parts[-2]}{parts[-1]}"
+    return real if "/" in real and not real.startswith(("/", ".", "<")) and ":" not in real else None
+
+
 def is_our_file(path: str) -> bool:
     """Whether code of this file is exportdoctor's."""
     return path.startswith(OUR_FOLDER)

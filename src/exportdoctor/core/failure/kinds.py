@@ -88,7 +88,8 @@ class Rule(NamedTuple):
     """Fits where one exception has a class in `types` (any, if empty) and a message that matches, and frames match.
 
     `frames` is searched in every frame from the innermost user frame on, `culprit` in that frame alone, both written
-    `file:function: source`; `op` in the name of the last operator. An empty pattern asks nothing.
+    `file:function: source`; `op` in the name of the last operator, `made_by` in the source of the line that made the
+    value which torch refused. An empty pattern asks nothing.
     """
 
     kind: FailureKind
@@ -99,6 +100,7 @@ class Rule(NamedTuple):
     frames: str = ""
     culprit: str = ""
     op: str = ""
+    made_by: str = ""
 
 
 _DYNAMO = ("Unsupported", "TorchRuntimeError", "UncapturedHigherOrderOpError")
@@ -216,10 +218,9 @@ RULES = (
          r"fake tensor in the exported program constant's list", op=r"_\."),
     Rule(FailureKind.AUTOGRAD_STATE, "autograd made a tensor that no node made", "2.9-2.13",
          r"fake tensor in the exported program constant's list", culprit=r"autograd\.grad\(|\.backward\("),
-    Rule(FailureKind.AUTOGRAD_STATE, "a constant that no node writes into comes from autograd", "2.9-2.13",
-         r"fake tensor in the exported program constant's list", op=r"\w(?<!_)\."),
-    Rule(FailureKind.INPUT_MUTATION, "a write through .data goes round the tracer", "2.9-2.13",
-         r"fake tensor in the exported program constant's list"),
+    Rule(FailureKind.AUTOGRAD_STATE, "the line that made the constant computes gradients", "2.9-2.13",
+         r"fake tensor in the exported program constant's list",
+         made_by=r"\b(?:autograd\.)?grad\(|\.backward\(|\.grad\b|\bvjp\(|\bjacrev\("),
     Rule(FailureKind.AUTOGRAD_STATE, "a write into a leaf, or across grad modes", "2.0-2.13",
          r"leaf Variable that requires grad is being used in an in-place|"
          r"view was created in (?:no_grad|inference) mode|Inplace update to inference tensor"),

@@ -1,5 +1,9 @@
 """The known upstream issues: whether one of them is about a failure. When in doubt, nothing is reported.
 
+An issue is about a failure only where the code that fails is the code that the issue is about: a function in a file of
+the library, or an operation or class that torch's message names. Anywhere else it is at most the same pattern in other
+code (`elsewhere`). What the user calls their own functions and variables is no evidence at all.
+
 The catalogue is data/known_issues.yaml; tests/core/test_known.py checks its entries. An entry that says where in the
 code its failure is beats one that fits by message alone; a fallback counts only where no other entry fits.
 """
@@ -10,11 +14,13 @@ import re
 from collections.abc import Mapping
 from functools import cache, lru_cache
 from importlib.resources import files
+from typing import NamedTuple
 
 import msgspec
 
 from exportdoctor.core.exporters import Exporter
 from exportdoctor.core.failure.evidence import Evidence, evidence_of
+from exportdoctor.core.failure.identity import outermost_operation
 from exportdoctor.core.records.outcome import ExceptionFact, Failure, Frame, Stage
 from exportdoctor.core.versions import is_in_range
 
@@ -45,6 +51,7 @@ class Clause(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 class KnownIssue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A failure that upstream knows. `links` are `owner/repository#number`, the one to read first.
 
+    `upstream`, `operation` and `named` say how to see that the failing code is the one that the issue is about.
     `reproduced` and `source_checked` say how an entry was confirmed. Nothing reads them but maintainers of the file.
     """
 
@@ -59,10 +66,20 @@ class KnownIssue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     fixed_in: str | None = None
     fallback: bool = False
     alternatives: tuple[str, ...] = ()
+    upstream: str | None = None
+    operation: str | None = None
+    named: str | None = None
     only_with: dict[str, str] = {}
     seen_with: dict[str, str] = {}
     reproduced: tuple[str, ...] = ()
     source_checked: bool = False
+
+
+class KnownIssueMatch(NamedTuple):
+    """An issue and whether the failing code is other code than the issue is about."""
+
+    issue: KnownIssue
+    elsewhere: bool
 
 
 @cache
@@ -82,7 +99,9 @@ def _prose(issue: KnownIssue) -> dict[str, str]:
     return {name: " ".join(getattr(issue, name).split()) for name in ("title", "cause", "workaround", "affected")}
 
 
-def match(failure: Failure, *, exporter: str, dynamic: bool, versions: Mapping[str, str]) -> tuple[KnownIssue, ...]:
+def match(
+    failure: Failure, *, exporter: str, dynamic: bool, versions: Mapping[str, str]
+) -> tuple[KnownIssueMatch, ...]:
     """The issues about this failure, the likeliest first. Never raises, whatever the texts hold.
 
     `dynamic` = the attempt had dynamic shapes; `versions` by package.
@@ -98,7 +117,7 @@ def _match(
     exporter: str,
     dynamic: bool,
     versions: tuple[tuple[str, str], ...],
-) -> tuple[KnownIssue, ...]:
+) -> tuple[KnownIssueMatch, ...]:
     evidence, installed = evidence_of(exceptions, frames), dict(versions)
     stages = {stage, "export"} if any(fact.name == "TorchExportError" for fact in exceptions) else {stage}
     found = [
@@ -107,8 +126,12 @@ def _match(
         if not _is_outside(issue.only_with, installed)
         and (strength := max(_strength(clause, evidence, stages, exporter, dynamic) for clause in issue.match))
     ]
-    ranked = sorted(_select_best(found), key=lambda pair: (-pair[0], _is_outside(pair[1].seen_with, installed)))
-    return tuple(issue for _, issue in ranked)
+    matches = [(strength, KnownIssueMatch(issue, not _is_about(issue, evidence))) for strength, issue in found]
+    ranked = sorted(
+        _select_best(matches),
+        key=lambda pair: (pair[1].elsewhere, -pair[0], _is_outside(pair[1].issue.seen_with, installed)),
+    )
+    return tuple(found for _, found in ranked)
 
 
 def search(text: str) -> tuple[KnownIssue, ...]:
@@ -118,10 +141,30 @@ def search(text: str) -> tuple[KnownIssue, ...]:
     return tuple(sorted(found, key=lambda issue: not all(w in f"{issue.id} {issue.title}".casefold() for w in words)))
 
 
-def _select_best(found: list[tuple[int, KnownIssue]]) -> list[tuple[int, KnownIssue]]:
+def _is_about(issue: KnownIssue, evidence: Evidence) -> bool:
+    """Whether the failing code is the code that the issue is about.
+
+    A library's function counts where the culprit is code of a library, too, or where the function runs below the
+    culprit: user code that a library calls is not the library's.
+    """
+    if issue.upstream and any(re.search(issue.upstream, line) for line in _failing_lines(evidence)):
+        return True
+    if issue.operation and re.fullmatch(issue.operation, outermost_operation(evidence.evaluated)):
+        return True
+    return issue.named is not None and evidence.has_exception(names=(), pattern=issue.named)
+
+
+def _failing_lines(evidence: Evidence) -> tuple[str, ...]:
+    if not evidence.own_code:
+        return evidence.library
+    below = evidence.inner[1:]
+    return tuple(line for line in evidence.library if any(one.endswith(line) for one in below))
+
+
+def _select_best(found: list[tuple[int, KnownIssueMatch]]) -> list[tuple[int, KnownIssueMatch]]:
     if any(strength == _BY_PLACE for strength, _ in found):
         found = [pair for pair in found if pair[0] != _BY_MESSAGE_BUT_ELSEWHERE]
-    specific = [pair for pair in found if not pair[1].fallback]
+    specific = [pair for pair in found if not pair[1].issue.fallback]
     return specific or found
 
 
@@ -142,10 +185,12 @@ def _strength(clause: Clause, evidence: Evidence, stages: set[Stage], exporter: 
 
 
 def _fits_place(clause: Clause, evidence: Evidence) -> bool:
+    """Whether a pattern for the place fits: in a library's frames, or in what the culprit was evaluating."""
     innermost = evidence.lines[-1] if evidence.lines else ""
+    place = evidence.culprit.partition(": ")[0]
     return (
-        (clause.frames is not None and any(re.search(clause.frames, line) for line in evidence.lines))
-        or (clause.culprit is not None and bool(re.search(clause.culprit, evidence.culprit)))
+        (clause.frames is not None and any(re.search(clause.frames, line) for line in evidence.library))
+        or (clause.culprit is not None and bool(re.search(clause.culprit, f"{place}: {evidence.evaluated}")))
         or (clause.raised_in is not None and bool(re.search(clause.raised_in, innermost)))
     )
 

@@ -14,11 +14,15 @@ ShimResult = Literal["cured", "moved", "same", "error", "not_applicable"]
 
 
 class ExceptionRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """The exception that the user sees; `causes` are the ones it was raised from, outermost first."""
+    """The exception that the user sees; `causes` are the ones it was raised from, outermost first.
+
+    `root` is the first line of the innermost one, with its type.
+    """
 
     type: str
     message: str
     causes: tuple[str, ...] = ()
+    root: str = ""
 
 
 class KnownIssueRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,7 +61,8 @@ class Repro(msgspec.Struct, frozen=True, kw_only=True):
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """One failure. `module` is the deepest submodule whose code fails; `only_inside` is set where it passes alone.
 
-    `guard` is the line that made the guard which a declared dimension violates. `dimensions` are the fewest dynamic
+    `guard` is the line that made the guard which a declared dimension violates, `value_origin` the one that made the
+    value which torch refused when the forward was over. `dimensions` are the fewest dynamic
     dimensions with which it still fails: none where it fails with all sizes fixed, None if not searched for. With
     `dimensions_passing` alone dynamic it exports; None where that is not known. `culprit` is the nature of what failed.
     `slice` is the part of the traced graph that leads to it, `slice_note` is why there is none. `behind` is the
@@ -90,6 +95,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     stage: Stage = "export"
     log: str | None = None
     guard: Frame | None = None
+    value_origin: Frame | None = None
     dimensions: tuple[str, ...] | None = None
     dimensions_passing: tuple[str, ...] | None = None
     culprit: Culprit | None = None

@@ -9,6 +9,7 @@ from exportdoctor.core.failure.classify import kind_of
 from exportdoctor.core.failure.explanations import explain
 from exportdoctor.core.failure.frames import is_of_higher_order_op
 from exportdoctor.core.failure.kinds import FailureKind
+from exportdoctor.core.failure.messages import first_line, without_hints
 from exportdoctor.core.failure.signature import signature_of
 from exportdoctor.core.records.finding import Culprit, ExceptionRecord, Finding, KnownIssueRecord
 from exportdoctor.core.records.outcome import Failure, Frame, Outcome, OutcomeStatus
@@ -53,6 +54,7 @@ def make_finding(
             type=outer.type if outer else outcome.status,
             message=outer.message if outer else (outcome.signal or ""),
             causes=tuple(fact.type for fact in failure.exceptions[1:]),
+            root=_root_cause(failure),
         ),
         stack=_cut_stack(failure.frames),
         explanation=explain(kind).paragraph,
@@ -64,10 +66,20 @@ def make_finding(
         log=outcome.log,
         stage=failure.stage,
         guard=failure.guard,
+        value_origin=failure.value_origin,
         culprit=find_culprit(failure, kind=kind, status=outcome.status),
         slice=failure.slice,
         slice_note=failure.slice_note,
     )
+
+
+def _root_cause(failure: Failure) -> str:
+    """The first line of the exception that all others were raised from, where they don't say the same."""
+    if len(failure.exceptions) < 2:
+        return ""
+    root, others = failure.exceptions[-1], failure.exceptions[:-1]
+    line = first_line(root.message)
+    return "" if not line or any(line in fact.message for fact in others) else f"{root.name}: {without_hints(line)}"
 
 
 def _cut_stack(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
@@ -112,8 +124,7 @@ def find_known_issues(
     failure = outcome.failure
     if failure is None:
         return ()
-    issues = known_issues.match(failure, exporter=exporter, dynamic=dynamic, versions=versions)
-    through_models = any("/transformers/" in frame.file for frame in failure.frames)
+    matches = known_issues.match(failure, exporter=exporter, dynamic=dynamic, versions=versions)
     return tuple(
         KnownIssueRecord(
             id=issue.id,
@@ -122,12 +133,7 @@ def find_known_issues(
             title=issue.title,
             cause=issue.cause,
             workaround=issue.workaround,
-            elsewhere=_is_of_models(issue.links[0]) and not through_models,
+            elsewhere=elsewhere,
         )
-        for issue in issues
+        for issue, elsewhere in matches
     )
-
-
-def _is_of_models(link: str) -> bool:
-    """Whether an issue is one of the model libraries', not of torch or a runtime, which every failure runs through."""
-    return link.startswith("huggingface/")

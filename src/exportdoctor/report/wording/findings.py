@@ -53,10 +53,12 @@ def story(finding: Finding) -> tuple[str, ...]:
     """A finding in sentences: what was raised, why, where its symbols come from, what to do, what is known."""
     sentences = [
         exception_line(finding),
+        root_cause(finding),
         expression(finding),
         why(finding),
         *symbol_origins(finding),
         guard(finding),
+        value_origin(finding),
         dimensions(finding),
         masked_by(finding),
         other_modules(finding),
@@ -80,6 +82,12 @@ def exception_line(finding: Finding) -> str:
     """Type and first line of the exception, as one would search for it."""
     first = without_hints(first_line(finding.exception.message))
     return f"{finding.exception.type.rpartition('.')[2]}: {first}" if first else finding.exception.type
+
+
+def root_cause(finding: Finding) -> str:
+    """The exception that caused the one that the user sees; empty where that says the same, or none did."""
+    root = finding.exception.root
+    return f"Caused by {root}" if root else ""
 
 
 def expression(finding: Finding) -> str:
@@ -119,6 +127,19 @@ def guard(finding: Finding) -> str:
         return ""
     source = f": {frame.source}" if frame.source else ""
     return f"The guard was added at {short_path(frame.file)}:{frame.line} in {frame.function}{source}"
+
+
+def value_origin(finding: Finding) -> str:
+    """Where the value was made that torch refused after tracing; why no line is told, if none is; else empty."""
+    frame = finding.value_origin
+    if frame is not None:
+        source = f": {frame.source}" if frame.source else ""
+        return f"The value was made at {short_path(frame.file)}:{frame.line} in {frame.function}{source}"
+    if finding.file is not None or finding.guard is not None or finding.stage != "export":
+        return ""
+    if finding.kind.ends_the_process:
+        return "No line is to be had: the process ended, and its stack is not reliable."
+    return "No line is to be had: torch found this outside of the forward, and its stack has no frame of your code."
 
 
 def dimensions(finding: Finding) -> str:

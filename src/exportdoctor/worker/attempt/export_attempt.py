@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import resource
 import sys
 import time
@@ -16,7 +17,7 @@ import torch
 
 from exportdoctor.core.exporters import EXPORTERS
 from exportdoctor.core.failure.messages import first_line
-from exportdoctor.core.records.outcome import Agreement, Failure, Outcome, OutcomeStatus
+from exportdoctor.core.records.outcome import Agreement, Failure, Frame, Outcome, OutcomeStatus
 from exportdoctor.core.records.probe import Probe
 from exportdoctor.shims import ExportCall, NotApplicable, ShimTrouble
 from exportdoctor.torch_internals.dynamo_frames import keep_interpreter_frames
@@ -34,6 +35,7 @@ from exportdoctor.worker.describe.guard_origin import GuardLog, record_guards
 from exportdoctor.worker.describe.partial_graph import partial_graph, trace_progress
 from exportdoctor.worker.describe.symbol_origins import SymbolOrigins, record_symbol_origins
 from exportdoctor.worker.describe.trace_slice import slice_trace
+from exportdoctor.worker.describe.value_origins import find_value_origin
 from exportdoctor.worker.translate.later_stages import StageFailed, run_later_stages
 
 _LATER = frozenset({"onnx", "ort"})
@@ -174,11 +176,17 @@ class _Attempt:
             describe_failure(error, stage="export", names=self.part.names),
             origins=origins,
             guard=self.guards.frame_of_violated(chain),
+            value_origin=self._find_value_origin(chain),
             slice=leads,
             slice_note=note,
             traced=traced,
             entered=entered,
         )
+
+    def _find_value_origin(self, chain: tuple[BaseException, ...]) -> Frame | None:
+        """The line that made a value which torch refused when the forward was over."""
+        again = dataclasses.replace(self, around_export=nullcontext)
+        return find_value_origin(chain, again._export, self.module)
 
     def _outcome(self, status: OutcomeStatus, **facts: Any) -> Outcome:
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

@@ -7,6 +7,7 @@ which are found on the same traceback.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from types import TracebackType
 
 import msgspec
 import torch
@@ -15,7 +16,13 @@ from exportdoctor.core.failure.frames import is_our_file, is_user_file
 from exportdoctor.core.records.outcome import ExceptionFact, Failure, Frame, Stage
 from exportdoctor.torch_internals.dynamo_frames import interpreted_frame, is_interpreter, recorded_stack
 from exportdoctor.worker.describe.partial_graph import custom_ops, last_op
-from exportdoctor.worker.describe.python_frames import python_frame, segment, source_line, tracebacks
+from exportdoctor.worker.describe.python_frames import (
+    is_raised_by_user,
+    python_frame,
+    segment,
+    source_line,
+    tracebacks,
+)
 
 Names = Mapping[int, str]
 
@@ -38,13 +45,17 @@ def state_id(module: torch.nn.Module) -> int:
 
 
 def cause_chain(error: BaseException) -> Iterator[BaseException]:
-    """`error` and each exception that it was raised from, outermost first; implicit contexts are left out."""
+    """`error` and each exception that it was raised from, outermost first.
+
+    What user code raises while it handles a failure was caused by that failure, whether it says `from` or not. Other
+    implicit contexts are left out: torch raises many errors while it handles one that it expects.
+    """
     seen: set[int] = set()
     current: BaseException | None = error
     while current is not None and id(current) not in seen:
         seen.add(id(current))
         yield current
-        current = current.__cause__
+        current = current.__cause__ or (current.__context__ if is_raised_by_user(current) else None)
 
 
 def qualified_name(kind: type) -> str:
@@ -53,8 +64,12 @@ def qualified_name(kind: type) -> str:
 
 
 def _stack(chain: tuple[BaseException, ...], names: Names) -> Iterator[Frame]:
-    """The stack of the exception in `chain` that saw the most user code, else dynamo's own record of it."""
-    stacks = [tuple(_frames(error, names)) for error in chain]
+    """The stack of the exception in `chain` that saw the most user code, else dynamo's own record of it.
+
+    Where user code raised an exception because of another, only the other's stack leads to what failed.
+    """
+    causes = [error for error in chain if not is_raised_by_user(error)] or list(chain[-1:])
+    stacks = [tuple(_frames(links, names)) for error, links in _spliced_tracebacks(chain) if error in causes]
     best = max(stacks, key=lambda stack: (sum(frame.user for frame in stack), len(stack)), default=())
     best = _with_recorded(best, chain)
     module: str | None = None
@@ -63,6 +78,23 @@ def _stack(chain: tuple[BaseException, ...], names: Names) -> Iterator[Frame]:
         module = frame.module if frame.module is not None else module
         if not is_our_file(frame.file):
             yield msgspec.structs.replace(frame, module=module)
+
+
+def _spliced_tracebacks(
+    chain: tuple[BaseException, ...],
+) -> Iterator[tuple[BaseException, tuple[TracebackType, ...]]]:
+    """Each exception with the links of its traceback, outermost first, from the export's call on.
+
+    The traceback of an exception that was caught begins where it was caught; what called that is on the one that was
+    raised then.
+    """
+    outer: tuple[TracebackType, ...] = ()
+    for error in chain:
+        links = tuple(tracebacks(error))
+        caught = links[0].tb_frame if links else None
+        callers = next((outer[:index] for index, link in enumerate(outer) if link.tb_frame is caught), ())
+        outer = (*callers, *links)
+        yield error, outer
 
 
 def _with_recorded(stack: tuple[Frame, ...], chain: tuple[BaseException, ...]) -> tuple[Frame, ...]:
@@ -79,10 +111,10 @@ def _with_recorded(stack: tuple[Frame, ...], chain: tuple[BaseException, ...]) -
     return stack
 
 
-def _frames(error: BaseException, names: Names) -> Iterator[Frame]:
+def _frames(links: tuple[TracebackType, ...], names: Names) -> Iterator[Frame]:
     """The frames of one traceback, with dynamo's interpreters replaced by the code that they interpret."""
     seen: set[int] = set()
-    for link in tracebacks(error):
+    for link in links:
         frame = link.tb_frame
         owner = frame.f_locals.get("self")
         if not is_interpreter(owner):

@@ -9,7 +9,13 @@ import torch
 
 from exportdoctor.core.records.outcome import OpFact
 from exportdoctor.torch_internals.dynamo_frames import interpreted_graph, partial_code
-from exportdoctor.torch_internals.tracer_frames import dispatched_op, is_operator, leaked_constant, traced_graph
+from exportdoctor.torch_internals.tracer_frames import (
+    dispatched_op,
+    is_operator,
+    is_operator_family,
+    leaked_constant,
+    traced_graph,
+)
 from exportdoctor.worker.describe.python_frames import tracebacks
 
 _GRAPH_LIMIT = 200_000
@@ -73,13 +79,20 @@ _TORCH_NAMESPACES = frozenset({"aten", "prim", "prims", "higher_order", "quantiz
 def custom_ops(chain: tuple[BaseException, ...]) -> tuple[str, ...] | None:
     """The operators in the traced graph that are not torch's own, in order; None where there is no graph."""
     found: dict[str, None] = {}
-    graphs = list(traced_graphs(chain))
+    graphs = [*traced_graphs(chain), *dynamo_graphs(chain)]
     for graph in graphs:
         for node in graph.nodes:
             target = node.target
-            if is_operator(target) and target.namespace not in _TORCH_NAMESPACES:
+            if not isinstance(target, str) and _namespace(target) not in _TORCH_NAMESPACES:
                 found[str(target)] = None
     return tuple(found) if graphs else None
+
+
+def _namespace(target: Any) -> str:
+    """The namespace of an operator, `aten` for any other function: dynamo's graphs call torch's functions."""
+    if is_operator(target):
+        return str(target.namespace)
+    return str(target).partition(".")[0] if is_operator_family(target) else "aten"
 
 
 def _op_on_leaked_constant(error: BaseException) -> OpFact | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dis
 import linecache
 from collections.abc import Iterator
 from types import CodeType, FrameType, TracebackType
@@ -9,6 +10,8 @@ from typing import Any
 
 from exportdoctor.core.failure.frames import TRACER_PACKAGES, is_user_file
 from exportdoctor.core.records.outcome import Frame
+
+_RAISE = dis.opmap["RAISE_VARARGS"]
 
 
 def is_user_frame(frame: FrameType) -> bool:
@@ -30,6 +33,15 @@ def tracebacks(error: BaseException) -> Iterator[TracebackType]:
     while link is not None:
         yield link
         link = link.tb_next
+
+
+def is_raised_by_user(error: BaseException) -> bool:
+    """Whether a `raise` or an `assert` of user code made it."""
+    last = next(reversed(tuple(tracebacks(error))), None)
+    if last is None or not is_user_frame(last.tb_frame):
+        return False
+    code = last.tb_frame.f_code.co_code
+    return 0 <= last.tb_lasti < len(code) and code[last.tb_lasti] == _RAISE
 
 
 def python_frame(frame: FrameType, link: TracebackType, module: str | None) -> Frame:

@@ -31,6 +31,7 @@ from exportdoctor.worker.attempt.fast_export import FastExport
 from exportdoctor.worker.child import Child, fork
 from exportdoctor.worker.describe.describe_failure import cause_chain, describe_failure
 from exportdoctor.worker.describe.symbol_origins import SymbolOrigins, record_symbol_origins
+from exportdoctor.worker.describe.value_origins import find_value_origin
 from exportdoctor.worker.standard_streams import take_line_streams, write_line
 
 _ENTERED = b"\n"
@@ -77,7 +78,9 @@ def _execute(candidate: Candidate, writer: int) -> Outcome:
     except (Exception, SystemExit, GeneratorExit) as error:
         stage: Stage = "export" if entrance.entered else "capture"
         failure = describe_failure(error, stage=stage, names={})
-        failure = msgspec.structs.replace(failure, origins=origins.of(tuple(cause_chain(error))))
+        chain = tuple(cause_chain(error))
+        made = find_value_origin(chain, lambda: _run(source))
+        failure = msgspec.structs.replace(failure, origins=origins.of(chain), value_origin=made)
         status = OutcomeStatus.OUT_OF_MEMORY if isinstance(error, MemoryError) else OutcomeStatus.FAILED
         return _outcome(candidate, status, started, failure)
     if not entrance.entered:  # what exports nothing does not export well

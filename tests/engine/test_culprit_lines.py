@@ -1,0 +1,42 @@
+"""The line that a finding names is the line that fails, whatever construct of Python leads there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import culprit_constructs
+from culprit_constructs import CONSTRUCTS, Construct
+from exportdoctor.core.records.finding import Finding
+from scanning import scan_file
+
+pytestmark = pytest.mark.slow
+
+FILE = Path(culprit_constructs.__file__)
+
+
+def marked_line(mark: str, construct: type[Construct]) -> int:
+    """The number of the line with this mark."""
+    wanted = f"<- {mark}: {construct.__name__}"
+    return next(number for number, text in enumerate(FILE.read_text().splitlines(), 1) if text.endswith(wanted))
+
+
+def finding_of(construct: type[Construct], folder: Path, *, exporter: str = "export") -> Finding:
+    """The only finding of a scan of it."""
+    name = construct.__name__
+    factory = f"from culprit_constructs import {name}, example_of\n\n\ndef build():\n    return example_of({name})\n"
+    path = folder / f"{name}.py"
+    path.write_text(factory)
+    report = scan_file(path, exporter=exporter)
+    assert len(report.findings) == 1, [finding.exception for finding in report.findings]
+    return report.findings[0]
+
+
+@pytest.mark.parametrize("construct", CONSTRUCTS, ids=lambda construct: construct.__name__)
+def test_the_line_of_a_failure_is_the_line_that_fails(construct: type[Construct], tmp_path: Path) -> None:
+    finding = finding_of(construct, tmp_path)
+    frame = finding.guard or finding.value_origin
+    told = (finding.file, finding.line) if frame is None else (frame.file, frame.line)
+    assert told == (str(FILE), marked_line("here", construct))
+    assert construct.KIND in ("", finding.kind)
