@@ -55,8 +55,8 @@ class Cure:
     exporters: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        _require_known("kinds", self.kinds, KINDS)
-        _require_known("exporters", self.exporters, tuple(EXPORTERS))
+        _require_known("kinds", self.kinds, [kind.value for kind in KINDS])
+        _require_known("exporters", self.exporters, list(EXPORTERS))
 
     def matches(self, seen: Seen) -> bool:
         """Whether the failure has everything that the pattern requires."""
