@@ -34,7 +34,7 @@ from exportdoctor.repro.candidates.budget import BudgetClock, ReductionBudget
 from exportdoctor.repro.candidates.candidate_judge import CandidateJudge, judge_outcome
 from exportdoctor.repro.candidates.candidate_runner import CandidateRunner
 from exportdoctor.repro.candidates.incidental_failures import FailureCollector
-from exportdoctor.repro.candidates.reduction import Reducer, Reduction
+from exportdoctor.repro.candidates.reduction import Reducer, ReductionResult
 from exportdoctor.repro.candidates.verdict_log import VerdictLog
 from exportdoctor.repro.script import code_lines, imports_of
 from exportdoctor.repro.verify import verify
@@ -274,7 +274,7 @@ def test_a_failure_that_comes_and_goes_is_noticed(bench: CandidateRunner, tmp_pa
         "torch.export.export(M(), (torch.ones(2),))\n"
     )
     reducer = reducer_of(bench, source, questions=10)
-    found = reducer.confirm(Reduction(source))
+    found = reducer.confirm(ReductionResult(source))
     assert found.flaky
     assert (found.same, found.runs) == (1, 2)
 

@@ -52,10 +52,10 @@ def _events(request: ScanRequest, launcher: Launcher) -> Iterator[ev.AnyEvent]:
     started = time.monotonic()
     with ExitStack() as stack:
         pool = stack.enter_context(closing(_open_pool(request, launcher)))
-        yield ev.Stepped(text=f"importing torch and building {request.target.ref}")
+        yield ev.StepStarted(text=f"importing torch and building {request.target.ref}")
         opened = pool.open()
         yield ev.TargetOpened(opened=opened)
-        yield from (ev.Noted(text=text) for text in opened.notes)
+        yield from (ev.NoteAdded(text=text) for text in opened.notes)
         scheduler = stack.enter_context(closing(_scheduler(pool, request, opened)))
         yield from _capture_parts(scheduler, request.options, opened)
         _refuse_unknown(request.options.modules, scheduler)
@@ -77,7 +77,7 @@ def _open_pool(request: ScanRequest, launcher: Launcher) -> Pool:
         shim_files=options.shim_files,
     )
     log = request.logs / "worker.log" if request.logs else None
-    return Pool(launcher, opening, jobs=options.jobs, log=log, patient=options.timeout is None)
+    return Pool(launcher, opening, jobs=options.jobs, log=log, by_cpu_time=options.timeout is None)
 
 
 def _scheduler(pool: Pool, request: ScanRequest, opened: Opened) -> ProbeScheduler:
@@ -93,11 +93,11 @@ def _capture_parts(scheduler: ProbeScheduler, options: ScanOptions, opened: Open
     root_first = forking and not options.exhaustive and not options.modules
     waiting: list[Captured] = []
     for name in opened.parts:
-        yield ev.Stepped(text=f"capturing {name}")
+        yield ev.StepStarted(text=f"capturing {name}")
         scheduler.attempt_root_early(name)
         found = scheduler.pool.capture_part(Capture(part=name, exporter=options.exporter, at_one_size=root_first))
         yield ev.PartCaptured(captured=found)
-        yield from (ev.Noted(text=text) for text in found.notes)
+        yield from (ev.NoteAdded(text=text) for text in found.notes)
         if forking:
             yield from scheduler.schedule_part(found)
         else:

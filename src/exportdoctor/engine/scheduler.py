@@ -121,7 +121,7 @@ class ProbeScheduler:
             self._searched.add(name)
             small = self._capture_small_model(name) if self.opened.has_small_model else None
             if isinstance(small, ExportdoctorError):
-                yield ev.Noted(text=f"{name}: {small.message}")
+                yield ev.NoteAdded(text=f"{name}: {small.message}")
                 small = None
             yield from self._take(part.start_cure_search(small, values=self.opened.weights != "fake"))
 
@@ -137,7 +137,7 @@ class ProbeScheduler:
         before = part.diagnosis.captured
         found = self.pool.capture_part(Capture(part=before.part, exporter=self._options.exporter))
         yield ev.PartCaptured(captured=found)
-        yield from (ev.Noted(text=text) for text in found.notes[len(before.notes) :])
+        yield from (ev.NoteAdded(text=text) for text in found.notes[len(before.notes) :])
         self.parts[before.part] = part.at_other_sizes(found)
         return self.parts[before.part]
 

@@ -27,7 +27,7 @@ from exportdoctor.repro.candidates.incidental_failures import (
     IncidentalFailure,
     find_incidental_failures,
 )
-from exportdoctor.repro.candidates.reduction import Reducer, Reduction, Tell
+from exportdoctor.repro.candidates.reduction import Reducer, ReductionResult, Tell
 from exportdoctor.repro.candidates.verdict_log import VerdictLog
 from exportdoctor.repro.draft_client import DraftClient
 from exportdoctor.repro.find_probe import changes_since, finding_of, identify_failure, probe_of
@@ -59,7 +59,7 @@ class ReproResult:
     signature: NameFreeSignature
     text: str
     source: str
-    reduction: Reduction
+    reduction: ReductionResult
     sighting: Sighting
     environment: dict[str, str]
     exporter: str
@@ -199,7 +199,7 @@ def _how_it_ends(judge: CandidateJudge, source: str) -> str:
     return f"{fact.name}: {first_line(fact.message, 120)}"
 
 
-def _reduce(reducer: Reducer, source: str) -> Reduction:
+def _reduce(reducer: Reducer, source: str) -> ReductionResult:
     """Reduced, without idle statements, with sizes that run in eager mode where there are some, and seen again."""
     reduction = reducer.reduce(source)
     if not reduction.interrupted:

@@ -16,7 +16,7 @@ from exportdoctor.core.records.outcome import Failure, Frame
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seen:
+class FailureView:
     """A failure as patterns see it.
 
     Lines are `file:function: source`; `born` are the lines that created unbacked symbols.
@@ -29,9 +29,9 @@ class Seen:
     born: tuple[str, ...] = ()
 
 
-def seen_in_failure(failure: Failure, *, kind: FailureKind, exporter: str = "export") -> Seen:
+def seen_in_failure(failure: Failure, *, kind: FailureKind, exporter: str = "export") -> FailureView:
     """What an outcome's failure shows."""
-    return Seen(
+    return FailureView(
         kind=kind,
         exporter=exporter,
         messages=tuple(f"{fact.name}: {fact.message}" for fact in failure.exceptions),
@@ -58,7 +58,7 @@ class Cure:
         _require_known("kinds", self.kinds, [kind.value for kind in KINDS])
         _require_known("exporters", self.exporters, list(EXPORTERS))
 
-    def matches(self, seen: Seen) -> bool:
+    def matches(self, seen: FailureView) -> bool:
         """Whether the failure has everything that the pattern requires."""
         return (
             (not self.kinds or seen.kind in self.kinds)

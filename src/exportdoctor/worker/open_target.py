@@ -15,7 +15,7 @@ from exportdoctor.core.failure.messages import first_line
 from exportdoctor.core.protocol.scan import SMALL_MODEL, Capture, Captured, Open, Opened, Prepare, Prepared
 from exportdoctor.core.records.target import TargetRef
 from exportdoctor.targets import Plan, build, has_small_model, plan_small_model, resolve
-from exportdoctor.targets.built import Built, BuiltPart
+from exportdoctor.targets.built import BuiltPart, BuiltTarget
 from exportdoctor.targets.eager import run_once
 from exportdoctor.torch_internals.hook_table import note_on_missing
 from exportdoctor.worker import environment
@@ -38,10 +38,10 @@ class OpenTarget:
 
     given: Plan | None = None
     plan: Plan | None = None
-    built: Built | None = None
+    built: BuiltTarget | None = None
     parts: dict[str, PartCapture] = field(default_factory=dict)
     shim_files: tuple[str, ...] = ()
-    small_model: Built | None = None
+    small_model: BuiltTarget | None = None
     _prepared: dict[str, BuiltPart] = field(default_factory=dict)
 
     def open(self, command: Open) -> Opened:
@@ -91,7 +91,7 @@ class OpenTarget:
         fact = captured_fact(part, seconds=time.perf_counter() - started)
         return msgspec.structs.replace(fact, part=command.part, sources=environment.sources(part.built.module))
 
-    def _capture(self, built: Built, command: Capture) -> PartCapture:
+    def _capture(self, built: BuiltTarget, command: Capture) -> PartCapture:
         entry: BuiltPart | None = None
         try:
             entry = self._prepared.pop(command.part, None) or built.part(command.part)
@@ -121,7 +121,7 @@ class OpenTarget:
             raise TargetError(f"There is no small model: {type(error).__name__}: {_first_line(error)}") from error
         return capture_root_only(entry)
 
-    def _rebuild_with_values(self, error: Exception) -> Built | None:
+    def _rebuild_with_values(self, error: Exception) -> BuiltTarget | None:
         """The same target with random weights, where the forward failed because of fake ones and memory suffices."""
         plan, built = self.plan, self.built
         if plan is None or built is None or built.weights != "fake" or not _wants_values(error):

@@ -46,11 +46,11 @@ class ShimFacts(Protocol):
     def precondition(self) -> str: ...
 
 
-def export_headline(order: ExportRequest, handed: ExportResult) -> str:
+def export_headline(request: ExportRequest, result: ExportResult) -> str:
     """Target, part, and what they were built with."""
-    facts = [order.target.ref, order.part, _weights(handed.weights), handed.dtype, handed.device]
-    packages = ("torch", "transformers", *(("onnxruntime",) if order.to == "onnx" else ()))
-    facts += [f"{name} {handed.environment[name]}" for name in packages if name in handed.environment]
+    facts = [request.target.ref, request.part, _weights(result.weights), result.dtype, result.device]
+    packages = ("torch", "transformers", *(("onnxruntime",) if request.to == "onnx" else ()))
+    facts += [f"{name} {result.environment[name]}" for name in packages if name in result.environment]
     return " · ".join(fact for fact in facts if fact)
 
 
@@ -58,29 +58,29 @@ def _weights(name: str) -> str:
     return f"{name} weights" if name in ("random", "checkpoint") else f"weights {name}"
 
 
-def export_lines(order: ExportRequest, handed: ExportResult, shims: Sequence[ShimFacts]) -> list[str]:
+def export_lines(request: ExportRequest, result: ExportResult, shims: Sequence[ShimFacts]) -> list[str]:
     """Everything but the headline."""
-    used = [shim for shim in shims if shim.id in handed.shims]
+    used = [shim for shim in shims if shim.id in result.shims]
     lines = [f"  {'shims':<8}{', '.join(f'{shim.id} ({shim.soundness})' for shim in used) or 'none needed'}"]
     lines += [f"  {'':<8}{shim.id} is valid only if {shim.precondition}" for shim in used if shim.precondition]
-    for one in handed.files:
-        lines += _file(one, handed, titled=len(handed.files) < 3)
-    width = max((len(row.inputs) for row in handed.numbers), default=0)
-    lines += [_row(row, width) for row in handed.numbers]
-    if handed.precision is not None:
-        lines += [f"  {line}" for line in _precision(handed.precision)]
-    lines += [f"  note    {note}" for note in handed.notes]
-    if handed.imports and not shims:
-        lines.append(f"  note    import {', '.join(handed.imports)} before torch.export.load")
-    if handed.trouble is not None:
-        lines += [f"  {line}" for line in _trouble(handed.trouble)]
-        if handed.trouble.stage == "export":
-            lines.append(f"  To search for shims: exportdoctor scan {order.target.ref} --part {order.part}")
-    return [*lines, f"  {_verdict(handed)}"]
+    for one in result.files:
+        lines += _file(one, result, titled=len(result.files) < 3)
+    width = max((len(row.inputs) for row in result.numbers), default=0)
+    lines += [_row(row, width) for row in result.numbers]
+    if result.precision is not None:
+        lines += [f"  {line}" for line in _precision(result.precision)]
+    lines += [f"  note    {note}" for note in result.notes]
+    if result.imports and not shims:
+        lines.append(f"  note    import {', '.join(result.imports)} before torch.export.load")
+    if result.trouble is not None:
+        lines += [f"  {line}" for line in _trouble(result.trouble)]
+        if result.trouble.stage == "export":
+            lines.append(f"  To search for shims: exportdoctor scan {request.target.ref} --part {request.part}")
+    return [*lines, f"  {_verdict(result)}"]
 
 
-def _file(one: ExportedFile, handed: ExportResult, *, titled: bool) -> Iterator[str]:
-    opset = f", opset {handed.opset}" if handed.opset else ""
+def _file(one: ExportedFile, result: ExportResult, *, titled: bool) -> Iterator[str]:
+    opset = f", opset {result.opset}" if result.opset else ""
     data = f", weights in {', '.join(one.data)}" if one.data else ""
     yield f"  {'file':<8}{one.name}, {file_size(one.bytes)}, {one.nodes} nodes{opset}{data}"
     for word, values in (("in", one.inputs), ("out", one.outputs)):
@@ -150,10 +150,10 @@ def _owner(found: StageFailure) -> str:
     return f"{found.module or 'the part itself'}{kind}"
 
 
-def _verdict(handed: ExportResult) -> str:
-    wrong = [row.inputs for row in handed.numbers if not row.holds]
-    return _VERDICTS[handed.verdict].format(
-        comparisons=count(len(handed.numbers), "comparison"),
-        engine=handed.ran_in,
+def _verdict(result: ExportResult) -> str:
+    wrong = [row.inputs for row in result.numbers if not row.holds]
+    return _VERDICTS[result.verdict].format(
+        comparisons=count(len(result.numbers), "comparison"),
+        engine=result.ran_in,
         wrong="; ".join(wrong[:3]),
     )

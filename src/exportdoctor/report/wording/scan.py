@@ -136,7 +136,7 @@ def event_line(event: ev.AnyEvent, state: RunState) -> str | None:
             return f"run {event.run}"
         case ev.RunResumed():
             return f"resumed with {count(len(state.answers), 'known result')}"
-        case ev.Stepped() | ev.Noted():
+        case ev.StepStarted() | ev.NoteAdded():
             return event.text
         case ev.TargetOpened(opened=opened):
             return f"built: {parameters(opened.parameters)} on {opened.device}, {opened.dtype}"

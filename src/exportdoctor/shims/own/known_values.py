@@ -80,11 +80,11 @@ def propagate_constants(values: KnownValues) -> Any:
     """A context in which everything computed from known values alone is computed for real."""
     from torch.overrides import TorchFunctionMode
 
-    class Propagating(TorchFunctionMode):
+    class ConstantPropagationMode(TorchFunctionMode):
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             return values.call(func, args, kwargs or {})
 
-    return Propagating()
+    return ConstantPropagationMode()
 
 
 def _writes(func: Any) -> bool:

@@ -12,7 +12,7 @@ import msgspec
 
 from exportdoctor.core.errors import TargetError, UsageError
 from exportdoctor.core.records.target import BuildOptions
-from exportdoctor.targets.built import Built, BuiltPart
+from exportdoctor.targets.built import BuiltPart, BuiltTarget
 from exportdoctor.targets.eager import blame_target
 from exportdoctor.targets.factory.factory_answer import FactoryAnswer, check_answer
 from exportdoctor.targets.factory.factory_file import check_factory, import_factory_file, source_hashes
@@ -101,12 +101,12 @@ def _check_options(options: BuildOptions) -> None:
         raise UsageError("A factory sets its own inputs", hint="Choose the image size in the factory")
 
 
-def build_factory(plan: FactoryPlan) -> Built:
+def build_factory(plan: FactoryPlan) -> BuiltTarget:
     """Call the factory, check what it returns and move it; device and dtype change only if the options name them."""
     answer = check_answer(plan.call(), name=plan.title)
     device = None if plan.options.device == "auto" else choose_device(plan.options)
     answer = _move(answer, device=device, dtype=choose_dtype(plan.options))
-    return Built(
+    return BuiltTarget(
         model=answer.module,
         parameters=count_parameters(answer.module),
         device=_device_of(answer),

@@ -22,7 +22,7 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_forward_hooks_with_kwargs", 
 
 
 @dataclass(frozen=True)
-class Own:
+class ModuleDigest:
     """Digests of one module without its children; `masked` ignores plain scalar attributes, `scalars` lists them."""
 
     full: str
@@ -52,7 +52,7 @@ class Fingerprints:
     """
 
     values_matter: bool = False
-    _own: dict[int, Own] = field(default_factory=dict)
+    _own: dict[int, ModuleDigest] = field(default_factory=dict)
     _known: dict[int, tuple[Any, str]] = field(default_factory=dict)
 
     def question(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], extra: str) -> Question:
@@ -72,13 +72,13 @@ class Fingerprints:
             scalars.extend((path, name, value) for name, value in own.scalars)
         return Question(LOCAL * local + _hash(full), _hash(group), tuple(scalars))
 
-    def own(self, module: torch.nn.Module) -> Own:
+    def own(self, module: torch.nn.Module) -> ModuleDigest:
         """The module's own digest, made once for each instance."""
         if id(module) not in self._own:
             self._own[id(module)] = self._describe(module)
         return self._own[id(module)]
 
-    def _describe(self, module: torch.nn.Module) -> Own:
+    def _describe(self, module: torch.nn.Module) -> ModuleDigest:
         digest = StructuralHash(exact=lambda tensor: True, known=self._known, owner=module)
         digest.write_class(type(module))
         scalars = []
@@ -97,7 +97,7 @@ class Fingerprints:
                 digest.write_value(hook)
         masked = digest.digest()
         digest.write(*(word for scalar in scalars for word in scalar))
-        return Own(digest.digest(), masked, tuple(scalars), tensors, digest.local)
+        return ModuleDigest(digest.digest(), masked, tuple(scalars), tensors, digest.local)
 
     def _tensors(self, module: torch.nn.Module, digest: StructuralHash) -> tuple[int, ...]:
         """Hashes parameters and buffers; returns their identities, to recognise tied ones."""

@@ -68,7 +68,7 @@ def _execute(candidate: Candidate, writer: int) -> Outcome:
     started = time.perf_counter()
     source = candidate.source
     linecache.cache[CANDIDATE_FILE] = (len(source), None, source.splitlines(keepends=True), CANDIDATE_FILE)
-    origins, entrance, fast = SymbolOrigins(), _ExportGate(candidate.eager, writer), FastExport()
+    origins, gate, fast = SymbolOrigins(), _ExportGate(candidate.eager, writer), FastExport()
     try:
         with record_symbol_origins() as origins:
             with fast.while_tracing():
@@ -76,14 +76,14 @@ def _execute(candidate: Candidate, writer: int) -> Outcome:
             if fast.checks_skipped:  # it passed, and might not have
                 _run(source)
     except (Exception, SystemExit, GeneratorExit) as error:
-        stage: Stage = "export" if entrance.entered else "capture"
+        stage: Stage = "export" if gate.entered else "capture"
         failure = describe_failure(error, stage=stage, names={})
         chain = tuple(cause_chain(error))
         made = find_value_origin(chain, lambda: _run(source))
         failure = msgspec.structs.replace(failure, origins=origins.of(chain), value_origin=made)
         status = OutcomeStatus.OUT_OF_MEMORY if isinstance(error, MemoryError) else OutcomeStatus.FAILED
         return _outcome(candidate, status, started, failure)
-    if not entrance.entered:  # what exports nothing does not export well
+    if not gate.entered:  # what exports nothing does not export well
         return _outcome(candidate, OutcomeStatus.FAILED, started, _NO_EXPORT)
     return _outcome(candidate, OutcomeStatus.PASSED, started, None)
 

@@ -49,11 +49,11 @@ def _reproduce_and_draft(command: DraftRequest) -> Iterator[DraftReply]:
     yield NoMoreDrafts(notes=tuple(notes))
 
 
-_Seen = tuple[PartCapture, Outcome, Record, int]
+_Reproduction = tuple[PartCapture, Outcome, Record, int]
 """The part, how the attempt ended, what ran in it, and how many attempts that took."""
 
 
-def _by_short_cut(target: OpenTarget, command: DraftRequest) -> _Seen | None:
+def _by_short_cut(target: OpenTarget, command: DraftRequest) -> _Reproduction | None:
     """By a capture of the one call that it is about; None where that does not show the very same failure."""
     probe = command.probe
     if not command.signature or not can_be_captured_alone(probe) or target.built is None:
@@ -70,7 +70,7 @@ def _by_short_cut(target: OpenTarget, command: DraftRequest) -> _Seen | None:
     return (part, outcome, record, 1) if signature is not None and signature.key == command.signature else None
 
 
-def _by_capture(target: OpenTarget, probe: Probe) -> _Seen | Refused:
+def _by_capture(target: OpenTarget, probe: Probe) -> _Reproduction | Refused:
     """By a capture of the whole part, and a second attempt where the first passes. Raises TargetError."""
     target.capture(Capture(part=probe.part, exporter=probe.exporter))
     part = target.parts[probe.part]
