@@ -171,6 +171,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
     `kept_children` gives each child that no opaque op could replace, so that it ran as it is, with the reason.
     `numbers` has a row for each input set on which the exported program was run. `note` is why a shim was not applied.
+    `sources` is what the attempt was the first to read, as in Captured.
     """
 
     probe: str
@@ -185,6 +186,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     kept_children: tuple[str, ...] = ()
     numbers: tuple[Agreement, ...] = ()
     note: str = ""
+    sources: dict[str, str] = {}
 
     @property
     def passed(self) -> bool:
