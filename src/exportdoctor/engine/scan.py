@@ -24,6 +24,7 @@ from exportdoctor.engine.pool.attempt_limits import AttemptLimits
 from exportdoctor.engine.pool.worker_pool import Pool
 from exportdoctor.engine.scheduler import ProbeScheduler
 from exportdoctor.process.launcher import Launcher, Spawn
+from exportdoctor.targets import resolve
 
 _SHARE_OF_MEMORY = 0.8
 
@@ -84,7 +85,8 @@ def _scheduler(pool: Pool, request: ScanRequest, opened: Opened) -> ProbeSchedul
     options = request.options
     fair_share = _SHARE_OF_MEMORY * psutil.virtual_memory().available / 2**20 / options.jobs
     limits = AttemptLimits(fixed=options.timeout, memory_mb=options.memory_mb or fair_share)
-    return ProbeScheduler(pool, opened, options, limits=limits, resumed=request.answers)
+    target = resolve(request.target).identity() | {"ref": request.target.ref} if options.use_cache else {}
+    return ProbeScheduler(pool, opened, options, limits=limits, resumed=request.answers, target=target)
 
 
 def _capture_parts(scheduler: ProbeScheduler, options: ScanOptions, opened: Opened) -> Iterator[ev.AnyEvent]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import msgspec
 
 from exportdoctor.core.errors import UsageError
@@ -16,7 +14,7 @@ from exportdoctor.core.records import events as ev
 from exportdoctor.core.records.finding import Finding
 from exportdoctor.core.records.outcome import OutcomeStatus
 from exportdoctor.core.records.probe import Probe
-from exportdoctor.store.digest import changed_sources, sources_of
+from exportdoctor.store.digest import name_changes, sources_of
 from exportdoctor.store.runs import StoredRun
 
 _NAMED = 3
@@ -57,9 +55,9 @@ def probe_of(events: tuple[ev.AnyEvent, ...], finding: Finding) -> Probe:
 def changes_since(run: StoredRun, environment: dict[str, str] | None = None) -> tuple[str, ...]:
     """What is no longer as it was when the run was made: sources, and where `environment` is given, versions."""
     notes = []
-    changed = changed_sources(sources_of(run.events))
+    changed = name_changes(sources_of(run.events))
     if changed:
-        names = ", ".join(Path(path).name for path in changed[:_NAMED]) + (", …" if len(changed) > _NAMED else "")
+        names = ", ".join(changed[:_NAMED]) + (", …" if len(changed) > _NAMED else "")
         notes.append(f"{names} changed since this run; reproducing the failure as it is now")
     then = next((event.opened.environment for event in run.events if isinstance(event, ev.TargetOpened)), {})
     others = [

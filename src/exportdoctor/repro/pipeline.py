@@ -151,7 +151,9 @@ def _limit(runner: CandidateRunner, signature: NameFreeSignature) -> None:
 
 
 def _first_failing_draft(client: DraftClient, judge: CandidateJudge, tell: Tell) -> tuple[ScriptDraft, CandidateJudge]:
-    """The first draft that shows the same bug, and the judge that its reduction needs. Raises UsageError without one.
+    """The first draft that shows the same bug, and the judge that its reduction needs.
+
+    Raises UsageError without one, or the error that kept further drafts from being written.
 
     One that kills or hangs its process must do so only when it is exported, as the user's model does, where there is
     such a draft: what kills any process is no bug of the exporter. Other drafts end where the failure was, and cannot
@@ -166,6 +168,8 @@ def _first_failing_draft(client: DraftClient, judge: CandidateJudge, tell: Tell)
                 if _shows_bug(judge, source):
                     tell(f"{code_lines(source)} lines fail in the same way: {draft.what}")
                     return msgspec.structs.replace(draft, source=source), judge
+    if client.error is not None:
+        raise client.error
     reasons = [f"{draft.what}: {_how_it_ends(judge, draft.source)}" for draft in drafts]
     why = "; ".join((*reasons, *client.notes)) or "no draft could be written"
     raise UsageError(f"no standalone script reproduces this failure ({why})", hint="See the stack in the report")

@@ -145,7 +145,7 @@ def name_free_signature(outcome: Outcome, *, exporter: str) -> NameFreeSignature
 
 def _raised_in(failure: Failure) -> str:
     """The innermost function of torch, where the stack ends in torch; dynamo shortens its stacks as it likes."""
-    if not failure.frames or any(fact.type.startswith("torch._dynamo") for fact in failure.exceptions):
+    if not failure.frames or any(fact.is_of_dynamo for fact in failure.exceptions):
         return ""
     last = failure.frames[-1]
     return "" if last.user else last.function.rpartition(".")[2]

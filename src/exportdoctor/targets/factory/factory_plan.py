@@ -21,6 +21,7 @@ from exportdoctor.targets.model.device import choose_device, choose_dtype, count
 from exportdoctor.targets.recipes import choose_parts
 from exportdoctor.targets.sizes.dynamic_shapes import axes_of, dynamic_title
 from exportdoctor.targets.sizes.other_sizes import other_sizes, same_shapes
+from exportdoctor.torch_internals.trees import tree_leaves
 
 if TYPE_CHECKING:
     import torch
@@ -166,7 +167,6 @@ def _move(answer: FactoryAnswer, *, device: torch.device | None, dtype: torch.dt
 def _device_of(answer: FactoryAnswer) -> str:
     """Where the module is; one without parameters is where its inputs are."""
     import torch
-    from torch.utils._pytree import tree_leaves
 
     tensors = [*answer.module.parameters(), *answer.module.buffers(), *tree_leaves((answer.args, answer.kwargs))]
     found = [tensor.device.type for tensor in tensors if isinstance(tensor, torch.Tensor)]

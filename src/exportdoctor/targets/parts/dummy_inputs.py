@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from exportdoctor.targets.eager import run_method_once
 from exportdoctor.targets.parts.input_layouts import LAYOUTS, SECOND, ExampleSizes, Layout
 from exportdoctor.targets.parts.model_context import ModelContext, forward_names
+from exportdoctor.torch_internals.trees import tree_leaves
 
 if TYPE_CHECKING:
     import torch
@@ -116,7 +117,6 @@ def _with_placeholders(subject: ModelContext, inputs: dict[str, Any]) -> dict[st
 def _features(subject: ModelContext, pixels: torch.Tensor) -> int:
     """How many rows of features the model itself makes of these images."""
     import torch
-    from torch.utils._pytree import tree_leaves
 
     method = getattr(subject.model, "get_image_features", None)
     if method is None:

@@ -183,13 +183,13 @@ def _answer(request: ExportRequest, tell: Callable[[ExportReply], None]) -> Expo
     try:
         return export_target(request, lambda what: tell(ExportProgress(what=what)))
     except ShimTrouble as error:
-        return Refused(message=error.message, hint=error.hint)
+        return Refused(message=error.message, fault="usage", hint=error.hint)  # another choice of shims may do
     except ExportdoctorError as error:
         return Refused.from_error(error)
     except OSError as error:
         return _disk(error)
     except torch.cuda.OutOfMemoryError as error:
-        return Refused(message=f"GPU out of memory: {first_line(error)}", hint="Use --device cpu")
+        return Refused(message=f"GPU out of memory: {first_line(error)}", fault="usage", hint="Use --device cpu")
     except Exception as error:
         traceback.print_exc()
         return Refused.from_error(error)
@@ -201,8 +201,9 @@ _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 def _disk(error: OSError) -> Refused:
     if error.errno in _FULL:
         what = error.strerror or str(error)
-        return Refused(message=f"The file cannot be written: {what}", hint="Free some space, or choose another folder")
-    return Refused(message=f"The file cannot be written: {error}", hint="Choose another folder")
+        hint = "Free some space, or choose another folder"
+        return Refused(message=f"The file cannot be written: {what}", fault="usage", hint=hint)
+    return Refused(message=f"The file cannot be written: {error}", fault="usage", hint="Choose another folder")
 
 
 def main() -> None:

@@ -75,12 +75,12 @@ def _by_capture(target: OpenTarget, probe: Probe) -> _Reproduction | Refused:
     target.capture(Capture(part=probe.part, exporter=probe.exporter))
     part = target.parts[probe.part]
     if probe.fqn not in part.distinct or probe.call >= len(part.distinct[probe.fqn]):
-        return Refused(message=f"{probe.fqn or 'the root'} is no longer called", hint="Scan again")
+        return Refused(message=f"{probe.fqn or 'the root'} is no longer called", fault="usage", hint="Scan again")
     for times in range(1, _TIMES + 1):
         outcome, record = run_watched(part, probe, exporting=True)
         if not outcome.passed:
             return part, outcome, record, times
-    return Refused(message="The failure no longer occurs: this module exports now", hint="Scan again")
+    return Refused(message="The failure no longer occurs: this module exports now", fault="usage", hint="Scan again")
 
 
 def _answers(command: DraftRequest) -> Iterator[DraftReply]:
@@ -91,7 +91,7 @@ def _answers(command: DraftRequest) -> Iterator[DraftReply]:
         yield Refused.from_error(error)
     except Exception as error:
         traceback.print_exc()
-        yield Refused(message=f"Writing draft scripts failed: {type(error).__name__}: {error}")
+        yield Refused.from_error(error)
 
 
 def main() -> None:

@@ -10,11 +10,11 @@ from typing import Any
 
 import msgspec
 import torch
-from torch.utils._pytree import tree_leaves, tree_map
 
 from exportdoctor.core.protocol.export import Precision, PrecisionLoss
 from exportdoctor.targets import BuiltPart, BuiltTarget, Plan, build
 from exportdoctor.targets.eager import run_once
+from exportdoctor.torch_internals.trees import tree_leaves, tree_map
 from exportdoctor.worker import environment
 from exportdoctor.worker.prove.compare_outputs import LARGEST, largest_difference, tensors_in
 from exportdoctor.worker.prove.input_set import InputSet
