@@ -18,7 +18,7 @@ from exportdoctor.cli.error_output import print_error
 from exportdoctor.cli.interruption import Interruption
 from exportdoctor.cli.live_display import LiveDisplay
 from exportdoctor.cli.main import run
-from exportdoctor.cli.progress import Lines
+from exportdoctor.cli.progress import LineProgress
 from exportdoctor.cli.verbs import VERBS
 from exportdoctor.cli.verbs.tui import find_interface
 from exportdoctor.core.codec import decode
@@ -408,7 +408,7 @@ def test_the_second_signal_ends_the_process_at_once() -> None:
 def test_plain_progress_is_a_line_for_each_thing_worth_knowing() -> None:
     told = io.StringIO()
     state = RunState()
-    with Lines(told) as progress:
+    with LineProgress(told) as progress:
         for event in qwen_scan():
             progress.show(event, state.apply(event))
     lines = [line.split("  ", 1)[1] for line in told.getvalue().splitlines()]

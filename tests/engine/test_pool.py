@@ -46,9 +46,9 @@ def probe(fqn: str, timeout: float = 60.0) -> Probe:
 
 
 @contextmanager
-def pool_in(logs: Path, *, shim_files: tuple[str, ...] = (), patient: bool = False) -> Iterator[Pool]:
+def pool_in(logs: Path, *, shim_files: tuple[str, ...] = (), by_cpu_time: bool = False) -> Iterator[Pool]:
     opening = Open(target=None, shim_files=shim_files)
-    with closing(Pool(Scripted(logs), opening, jobs=1, log=None, patient=patient)) as pool:
+    with closing(Pool(Scripted(logs), opening, jobs=1, log=None, by_cpu_time=by_cpu_time)) as pool:
         yield pool
 
 
@@ -86,9 +86,9 @@ def test_a_probe_that_kills_every_worker_crashes_and_the_others_go_on(pool: Pool
     assert attempts(tmp_path).count("kills its worker") == 3
 
 
-@pytest.mark.parametrize("patient", [True, False])
-def test_what_waits_is_killed_at_its_time_out_and_called_a_hang(tmp_path: Path, *, patient: bool) -> None:
-    with pool_in(tmp_path, patient=patient) as pool:
+@pytest.mark.parametrize("by_cpu_time", [True, False])
+def test_what_waits_is_killed_at_its_time_out_and_called_a_hang(tmp_path: Path, *, by_cpu_time: bool) -> None:
+    with pool_in(tmp_path, by_cpu_time=by_cpu_time) as pool:
         pool.open()
         pool.capture_part(Capture(part="default"))
         outcome = pool.submit(probe("hangs", timeout=1.0)).result(timeout=60)

@@ -38,7 +38,7 @@ def llama(tmp_path: Path) -> str:
 def opened_pool(ref: str, tmp_path: Path) -> Iterator[Pool]:
     target = TargetRef(ref=ref)
     with closing(
-        Pool(Fork(resolve(target)), Open(target=target, logs=str(tmp_path)), jobs=2, log=None, patient=True)
+        Pool(Fork(resolve(target)), Open(target=target, logs=str(tmp_path)), jobs=2, log=None, by_cpu_time=True)
     ) as p:
         opened = p.open()
         assert isinstance(opened, Opened)

@@ -8,7 +8,7 @@ from zlib import crc32
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exportdoctor.reduce import Reduced, Terms, Verdict, ddmin, drive
+from exportdoctor.reduce import SearchLimits, SearchResult, Verdict, ddmin, drive
 
 Items = tuple[int, ...]
 Ask = Callable[[Items], Verdict]
@@ -30,7 +30,7 @@ def needing(needed: frozenset[int]) -> Ask:
     return lambda candidate: Verdict.YES if needed <= set(candidate) else Verdict.NO
 
 
-def minimised(start: Items, ask: Ask) -> Reduced[Items, Items]:
+def minimised(start: Items, ask: Ask) -> SearchResult[Items, Items]:
     return drive(ddmin(start), ask, start=start)
 
 
@@ -121,5 +121,5 @@ def test_equal_items_can_remain_together() -> None:
 def test_unknown_is_no_reason_to_remove_and_never_the_closest_passing() -> None:
     start = (1, 2, 3)
     verdicts = {start: Verdict.YES, (1, 2): Verdict.YES, (1,): Verdict.NO, (2,): Verdict.UNKNOWN}
-    result = drive(ddmin(start), lambda c: verdicts.get(c, Verdict.UNKNOWN), start=start, terms=Terms())
+    result = drive(ddmin(start), lambda c: verdicts.get(c, Verdict.UNKNOWN), start=start, limits=SearchLimits())
     assert (result.smallest, result.closest) == ((1, 2), (1,))

@@ -18,9 +18,9 @@ from exportdoctor.reduce import (
     JudgedCandidate,
     NotInteresting,
     ParallelOracle,
-    Reduced,
     Search,
-    Terms,
+    SearchLimits,
+    SearchResult,
     Verdict,
     ddmin,
     drive,
@@ -47,16 +47,21 @@ SEARCHES: dict[str, Begun] = {
 
 
 def drive_in_parallel(
-    search: Search[Any, Any], submit: Callable[[Any], Future[Verdict]], *, width: int, start: Any, terms: Terms[Any]
-) -> Reduced[Any, Any]:
+    search: Search[Any, Any],
+    submit: Callable[[Any], Future[Verdict]],
+    *,
+    width: int,
+    start: Any,
+    limits: SearchLimits[Any],
+) -> SearchResult[Any, Any]:
     oracle = ParallelOracle(submit, width=width)
-    course = steps(search, oracle, start=start, terms=terms)
+    course = steps(search, oracle, start=start, limits=limits)
     while True:
         try:
             next(course)
         except StopIteration as end:
             oracle.close()
-            reduced: Reduced[Any, Any] = end.value
+            reduced: SearchResult[Any, Any] = end.value
             return reduced
 
 
@@ -82,9 +87,9 @@ def answered(verdict: Verdict) -> Future[Verdict]:
 @given(seed=st.integers(0, 10**6), width=st.integers(1, 5), questions=st.none() | st.integers(0, 30))
 def test_parallel_finds_what_serial_finds(name: str, seed: int, width: int, questions: int | None) -> None:
     search, start = SEARCHES[name]
-    ask, terms = arbitrary(start, seed), Terms[Any](questions=questions)
-    serial = drive(search(), ask, start=start, terms=terms)
-    parallel = drive_in_parallel(search(), lambda c: answered(ask(c)), width=width, start=start, terms=terms)
+    ask, limits = arbitrary(start, seed), SearchLimits[Any](questions=questions)
+    serial = drive(search(), ask, start=start, limits=limits)
+    parallel = drive_in_parallel(search(), lambda c: answered(ask(c)), width=width, start=start, limits=limits)
     assert parallel == serial
 
 
@@ -94,7 +99,7 @@ def test_parallel_finds_what_serial_finds(name: str, seed: int, width: int, ques
 def test_a_budget_leaves_the_best_so_far(name: str, seed: int, questions: int) -> None:
     search, start = SEARCHES[name]
     ask = arbitrary(start, seed)
-    result = drive(search(), ask, start=start, terms=Terms(questions=questions))
+    result = drive(search(), ask, start=start, limits=SearchLimits(questions=questions))
     assert result.asked <= questions
     assert ask(result.smallest) is Verdict.YES
     assert result.ended is (Ended.QUESTIONS if result.answer is None else Ended.FINISHED)
@@ -118,7 +123,9 @@ def test_threads_that_answer_out_of_order_change_nothing() -> None:
         return Verdict.YES if {2, 7, 8} <= set(candidate) else Verdict.NO
 
     with ThreadPoolExecutor(4) as pool:
-        parallel = drive_in_parallel(ddmin(start), lambda c: pool.submit(ask, c), width=4, start=start, terms=Terms())
+        parallel = drive_in_parallel(
+            ddmin(start), lambda c: pool.submit(ask, c), width=4, start=start, limits=SearchLimits()
+        )
     assert parallel == drive(ddmin(start), ask, start=start)
 
 
@@ -142,7 +149,7 @@ def test_at_most_width_candidates_are_in_flight_and_unwanted_ones_are_cancelled(
         futures[candidate] = Pending(Verdict.YES if candidate == 4 or candidate > 8 else Verdict.NO)
         return futures[candidate]
 
-    result = drive_in_parallel(one_batch(1, 2, 3, 4, 5, 6, 7), submit, width=3, start=9, terms=Terms())
+    result = drive_in_parallel(one_batch(1, 2, 3, 4, 5, 6, 7), submit, width=3, start=9, limits=SearchLimits())
     assert (result.smallest, result.answer, result.asked) == (4, 3, 5)
     assert [candidate for candidate, future in futures.items() if future.cancelled()] == [5, 6]
     assert 7 not in futures
@@ -171,7 +178,7 @@ def test_stopping_leaves_the_best_so_far() -> None:
         asked.append(candidate)
         return Verdict.YES if 3 in candidate else Verdict.NO
 
-    result = drive(ddmin(start), ask, start=start, terms=Terms(should_stop=lambda: len(asked) == 4))
+    result = drive(ddmin(start), ask, start=start, limits=SearchLimits(should_stop=lambda: len(asked) == 4))
     assert (result.ended, result.asked, result.smallest) == (Ended.STOPPED, 4, (0, 1, 2, 3))
     assert result.answer is None
 

@@ -7,7 +7,7 @@ from zlib import crc32
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exportdoctor.reduce import Reduced, Verdict, drive
+from exportdoctor.reduce import SearchResult, Verdict, drive
 from exportdoctor.reduce.source.passes.constants import shrink_int
 
 
@@ -16,7 +16,7 @@ def arbitrary(start: object, candidate: object, seed: int) -> Verdict:
     return Verdict.YES if candidate == start or odds == 0 else Verdict.NO
 
 
-def shrunk(value: int, lower: int, seed: int) -> Reduced[int, int]:
+def shrunk(value: int, lower: int, seed: int) -> SearchResult[int, int]:
     return drive(shrink_int(value, lower=lower), lambda c: arbitrary(value, c, seed), start=value)
 
 

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 import exportdoctor.reduce as reduce_room
 from exportdoctor.reduce import (
     Ended,
-    Reduced,
-    Terms,
+    SearchLimits,
+    SearchResult,
     Verdict,
     drive,
     reduce_source,
@@ -126,9 +126,9 @@ def arbitrary(start: str, seed: int, odds: int) -> Ask:
     return ask
 
 
-def reduced(start: str, ask: Ask) -> Reduced[str, str]:
-    terms = Terms(size=source_size, distance=source_distance)
-    return drive(reduce_source(start), ask, start=start, terms=terms)
+def reduced(start: str, ask: Ask) -> SearchResult[str, str]:
+    limits = SearchLimits(size=source_size, distance=source_distance)
+    return drive(reduce_source(start), ask, start=start, limits=limits)
 
 
 @pytest.mark.filterwarnings("ignore::SyntaxWarning")
@@ -174,7 +174,7 @@ def test_each_pass_makes_what_it_accepts_cheaper(program: str, seed: int, run: S
             accepted.append(candidate)
         return verdict
 
-    result = drive(run(start, undefined(start)), ask_and_record, start=start, terms=Terms(size=source_size))
+    result = drive(run(start, undefined(start)), ask_and_record, start=start, limits=SearchLimits(size=source_size))
     assert result.answer == accepted[-1]
     costs = [version.cost for one in accepted if (version := SourceVersion.of(one)) is not None]
     assert len(costs) == len(accepted)

@@ -7,7 +7,7 @@ from textwrap import dedent
 
 import pytest
 
-from exportdoctor.reduce import Terms, Verdict, drive, source_size, until_no_progress
+from exportdoctor.reduce import SearchLimits, Verdict, drive, source_size, until_no_progress
 from exportdoctor.reduce.source import PASSES, SourcePass
 from exportdoctor.reduce.source.source_version import SourceVersion
 
@@ -397,7 +397,7 @@ def after(run: SourcePass, start: str, needed: tuple[str, ...]) -> str:
     version = SourceVersion.of(start)
     assert version is not None
     search = until_no_progress(version.text, (partial(run, allowed=version.undefined),))
-    answer = drive(search, ask, start=version.text, terms=Terms(size=source_size)).answer
+    answer = drive(search, ask, start=version.text, limits=SearchLimits(size=source_size)).answer
     assert answer is not None
     return answer
 

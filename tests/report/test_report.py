@@ -112,7 +112,7 @@ def hostile() -> Report:
         judged("fails_child", ""),
         judged("fails_own", HOSTILE, finding="F1"),
         judged("pass", "fine"),
-        ev.Noted(text=HOSTILE),
+        ev.NoteAdded(text=HOSTILE),
     )
     return fold(events).report()
 

@@ -22,7 +22,7 @@ from exportdoctor.cli.main import run as command_line
 from exportdoctor.core.codec import encode
 from exportdoctor.core.failure.identity import name_free_signature, outermost_operation
 from exportdoctor.core.failure.kinds import KIND_OF_STATUS, KINDS
-from exportdoctor.core.failure.messages import without_names
+from exportdoctor.core.failure.messages import exception_in_text, without_names
 from exportdoctor.core.limits import SCRIPT_MB, SCRIPT_SECONDS, script_limits
 from exportdoctor.core.records.events import RunFinished
 from exportdoctor.core.records.outcome import ExceptionFact, Failure, Frame, Outcome, OutcomeStatus, SymbolOrigin
@@ -34,10 +34,10 @@ from exportdoctor.repro.candidates.budget import BudgetClock, ReductionBudget
 from exportdoctor.repro.candidates.candidate_judge import CandidateJudge, judge_outcome
 from exportdoctor.repro.candidates.candidate_runner import CandidateRunner
 from exportdoctor.repro.candidates.incidental_failures import FailureCollector
-from exportdoctor.repro.candidates.reduction import Reducer, Reduction
+from exportdoctor.repro.candidates.reduction import Reducer, ReductionResult
 from exportdoctor.repro.candidates.verdict_log import VerdictLog
 from exportdoctor.repro.script import code_lines, imports_of
-from exportdoctor.repro.verify import read_exception, verify
+from exportdoctor.repro.verify import verify
 from exportdoctor.store import journal
 from exportdoctor.store.runs import read_run
 
@@ -169,7 +169,7 @@ def test_the_last_exception_of_a_printed_traceback_is_read_with_all_its_lines() 
         'direct cause of the following exception:\n\nTraceback (most recent call last):\n  File "b", line 2\n'
         "    f()\na.b.Broken: first\n  second\nthird\n"
     )
-    assert read_exception(output) == ("a.b.Broken", "first\n  second\nthird")
+    assert exception_in_text(output) == ("a.b.Broken", "first\n  second\nthird")
 
 
 def test_imports_are_packages_without_pythons_own() -> None:
@@ -274,7 +274,7 @@ def test_a_failure_that_comes_and_goes_is_noticed(bench: CandidateRunner, tmp_pa
         "torch.export.export(M(), (torch.ones(2),))\n"
     )
     reducer = reducer_of(bench, source, questions=10)
-    found = reducer.confirm(Reduction(source))
+    found = reducer.confirm(ReductionResult(source))
     assert found.flaky
     assert (found.same, found.runs) == (1, 2)
 

@@ -18,8 +18,8 @@ from exportdoctor.core.records.outcome import ExceptionFact, Failure, Frame, Sym
 from exportdoctor.shims import (
     SOUNDNESS,
     Cure,
+    FailureView,
     Replacement,
-    Seen,
     Shim,
     candidates,
     conflicts_with,
@@ -64,7 +64,7 @@ def failure(*frames: Frame, born: Frame | None = None, message: str = "Could not
     return Failure(stage="export", exceptions=(fact,), frames=frames, origins=births)
 
 
-def names(seen: Seen) -> list[str]:
+def names(seen: FailureView) -> list[str]:
     return [shim.id for shim in candidates(seen, VERSIONS, shims=OWN)]
 
 
@@ -136,7 +136,7 @@ def test_candidates_come_soundest_first() -> None:
 
 def test_an_unsound_shim_is_a_candidate_only_where_it_is_allowed() -> None:
     silent = replace(OWN[0], id="silent", soundness="unsound", cures=(Cure(),))
-    seen = Seen(kind=FailureKind.DATA_DEPENDENT_GUARD)
+    seen = FailureView(kind=FailureKind.DATA_DEPENDENT_GUARD)
     assert candidates(seen, VERSIONS, shims=(silent,)) == ()
     assert candidates(seen, VERSIONS, shims=(silent,), allow=("unsound",)) == (silent,)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -98,6 +99,23 @@ def test_a_file_that_cannot_be_used_is_told_in_one_line(tmp_path: Path, text: st
         file.write_text(text)
     with pytest.raises(UsageError, match=says):
         sh.registry([str(file)])
+
+
+@pytest.mark.parametrize(
+    ("pattern", "says"),
+    [
+        ('kinds=("timed_out",)', r"kinds has 'timed_out'.*The kinds are data_dependent_value, .*timeout.*numbers\. "),
+        ('kinds=("vmaps",)', r"kinds has 'vmaps'\. Did you mean 'vmap'"),
+        ('kinds=("vmap")', "must be a tuple"),
+        ('exporters=("onx",)', r"exporters has 'onx'\. .*The exporters are export, "),
+    ],
+)
+def test_a_pattern_that_could_never_match_is_refused_in_one_line(tmp_path: Path, pattern: str, says: str) -> None:
+    file = tmp_path / "my_shims.py"
+    file.write_text(FILE.replace('kinds=("vmap",)', pattern))
+    with pytest.raises(UsageError) as caught:
+        sh.registry([str(file)])
+    assert re.search(says, caught.value.line()), caught.value.line()
 
 
 @pytest.mark.parametrize(

@@ -91,9 +91,9 @@ def test_going_on_after_a_torn_line_loses_only_that_line(tmp_path_factory: pytes
     file = file_of(tmp_path_factory.mktemp("torn"), LINES[:cut])
     with RunFolder.reopen(file.parent) as folder:
         kept = folder.events
-        folder.append(ev.Noted(text="later"))
+        folder.append(ev.NoteAdded(text="later"))
     assert kept == PASSING[: LINES[:cut].count(b"\n")]
-    assert journal.read_events(file) == (*kept, ev.Noted(text="later"))
+    assert journal.read_events(file) == (*kept, ev.NoteAdded(text="later"))
 
 
 def test_a_run_cut_off_in_its_first_line_has_no_events_to_continue(tmp_path: Path) -> None:
@@ -446,8 +446,9 @@ def test_a_digest_changes_with_everything_that_an_answer_depends_on(monkeypatch:
         request_digest({"config": 1}, ScanOptions(exporter="export-strict")),
         request_digest({"config": 1}, ScanOptions(exhaustive=True)),
         request_digest({"config": 1}, ScanOptions(cure=False)),
-        shared_digest({"a.py": "1"}, plain),
-        shared_digest({"a.py": "2"}, plain),
+        shared_digest({"a.py": "1"}, plain, {"factory": "a.py:one"}),
+        shared_digest({"a.py": "2"}, plain, {"factory": "a.py:one"}),
+        shared_digest({"a.py": "2"}, plain, {"factory": "a.py:two"}),
         probe_digest("q", probe, rest="r"),
         probe_digest("q", probe, rest="other"),
         *(probe_digest("q", msgspec.structs.replace(probe, **change), rest="r") for change in changes),

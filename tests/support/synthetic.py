@@ -225,7 +225,7 @@ def _vision_verdicts() -> Iterator[ev.AnyEvent]:
 def qwen_scan() -> Iterator[ev.AnyEvent]:
     """An exhaustive scan of the whole model, static: ground truth's first table."""
     yield started()
-    yield ev.Stepped(at=START + 1, text="importing torch 2.13.0")
+    yield ev.StepStarted(at=START + 1, text="importing torch 2.13.0")
     yield opened()
     yield captured(AROUND)
     yield from answered("", message="Could not extract specialized integer")

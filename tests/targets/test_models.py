@@ -16,7 +16,7 @@ from transformers.cache_utils import DynamicCache
 
 from exportdoctor.core.errors import TargetError, UsageError
 from exportdoctor.core.records.target import BuildOptions, TargetRef
-from exportdoctor.targets import Built, BuiltPart, build, resolve
+from exportdoctor.targets import BuiltPart, BuiltTarget, build, resolve
 from exportdoctor.targets.eager import run_once
 from exportdoctor.targets.parts.dynamic_cache import cache_from, registered_cache, tensors_of
 from exportdoctor.targets.parts.vision_language import other_grid
@@ -30,7 +30,7 @@ TINY = "Qwen2.5-VL-3B-tiny"
 PARTS = ("vision", "text", "decode", "full", "video")
 
 
-def built(ref: object, *parts: str, **options: Any) -> Built:
+def built(ref: object, *parts: str, **options: Any) -> BuiltTarget:
     return build(resolve(TargetRef(ref=str(ref), parts=parts, options=BuildOptions(**options))))
 
 
@@ -45,7 +45,7 @@ def export(part: BuiltPart) -> torch.export.ExportedProgram:
         )
 
 
-def save(model: Built, folder: Path, **options: Any) -> None:
+def save(model: BuiltTarget, folder: Path, **options: Any) -> None:
     transformers_model: Any = model.model
     transformers_model.save_pretrained(folder, **options)
 
@@ -78,12 +78,12 @@ def check_part(part: BuiltPart) -> None:
 
 
 @pytest.fixture(scope="module")
-def tiny() -> Built:
+def tiny() -> BuiltTarget:
     return built(TINY)
 
 
 @pytest.fixture(scope="module")
-def tiny_fake(tmp_path_factory: pytest.TempPathFactory) -> Built:
+def tiny_fake(tmp_path_factory: pytest.TempPathFactory) -> BuiltTarget:
     preset = find_preset(TINY)
     assert preset is not None
     folder = write_config(tmp_path_factory.mktemp("fake") / "tiny", preset.config)
@@ -124,7 +124,7 @@ def test_a_672x672_image_calls_837_modules_of_the_full_3b() -> None:
 
 @pytest.mark.parametrize("name", PARTS)
 def test_each_part_runs_at_two_sizes_that_differ_in_its_dynamic_axes_alone(
-    tiny: Built, tiny_fake: Built, name: str
+    tiny: BuiltTarget, tiny_fake: BuiltTarget, name: str
 ) -> None:
     for model in (tiny, tiny_fake):
         part = model.part(name)
@@ -132,7 +132,7 @@ def test_each_part_runs_at_two_sizes_that_differ_in_its_dynamic_axes_alone(
         assert model.model.get_submodule(part.prefix) is part.module
 
 
-def test_index_inputs_are_real_and_activations_fake(tiny_fake: Built) -> None:
+def test_index_inputs_are_real_and_activations_fake(tiny_fake: BuiltTarget) -> None:
     kinds = {
         name: {key: isinstance(value, FakeTensor) for key, value in tiny_fake.part(name).kwargs.items()}
         for name in ("full", "video")
@@ -142,7 +142,7 @@ def test_index_inputs_are_real_and_activations_fake(tiny_fake: Built) -> None:
     assert not any(value for part in kinds.values() for value in part.values())
 
 
-def test_titles_and_axes_are_in_the_users_words(tiny: Built) -> None:
+def test_titles_and_axes_are_in_the_users_words(tiny: BuiltTarget) -> None:
     titles = {name: tiny.part(name).title for name in PARTS}
     assert titles == {
         "vision": "patches dynamic",
@@ -160,11 +160,11 @@ def test_static_fixes_every_part() -> None:
     assert all((part.title, part.dynamic_shapes, part.more_inputs) == ("static", None, ()) for part in parts)
 
 
-def test_the_text_part_exports_with_fake_weights_and_with_real_ones(tiny: Built, tiny_fake: Built) -> None:
+def test_the_text_part_exports_with_fake_weights_and_with_real_ones(tiny: BuiltTarget, tiny_fake: BuiltTarget) -> None:
     assert len(export(tiny.part("text")).graph.nodes) == len(export(tiny_fake.part("text")).graph.nodes)
 
 
-def test_the_decode_part_exports_and_gives_eagers_numbers_at_another_size(tiny: Built) -> None:
+def test_the_decode_part_exports_and_gives_eagers_numbers_at_another_size(tiny: BuiltTarget) -> None:
     part = tiny.part("decode")
     program = export(part)
     args, kwargs = part.more_inputs[0]
@@ -176,7 +176,7 @@ def test_the_decode_part_exports_and_gives_eagers_numbers_at_another_size(tiny: 
     assert all(torch.allclose(left, right, atol=1e-5) for left, right in pairs)
 
 
-def test_the_vision_part_fails_where_it_is_known_to_fail(tiny_fake: Built) -> None:
+def test_the_vision_part_fails_where_it_is_known_to_fail(tiny_fake: BuiltTarget) -> None:
     with pytest.raises(GuardOnDataDependentSymNode, match="specialized integer"):
         export(tiny_fake.part("vision"))
 
@@ -241,7 +241,7 @@ def test_random_weights_are_the_same_every_time() -> None:
     assert all(value.isfinite().all() for value in first.values())
 
 
-def test_a_checkpoint_gives_its_own_numbers(tmp_path: Path, tiny: Built) -> None:
+def test_a_checkpoint_gives_its_own_numbers(tmp_path: Path, tiny: BuiltTarget) -> None:
     save(tiny, tmp_path, max_shard_size="200KB")
     assert (tmp_path / "model.safetensors.index.json").exists()
     loaded = built(tmp_path, weights=str(tmp_path), image_size=(168, 224))
@@ -259,7 +259,7 @@ def test_a_checkpoint_gives_its_own_numbers(tmp_path: Path, tiny: Built) -> None
     ],
 )
 def test_a_checkpoint_that_does_not_fit_is_refused_in_one_line(
-    tmp_path: Path, tiny: Built, change: Any, said: str
+    tmp_path: Path, tiny: BuiltTarget, change: Any, said: str
 ) -> None:
     save(tiny, tmp_path)
     weights = load_file(tmp_path / "model.safetensors")
@@ -293,7 +293,7 @@ def test_a_gpu_that_is_not_there_is_said_so() -> None:
         built(TINY, device="cuda")
 
 
-def test_parts_take_only_what_the_installed_forward_takes(tiny: Built) -> None:
+def test_parts_take_only_what_the_installed_forward_takes(tiny: BuiltTarget) -> None:
     for name in PARTS:
         part = tiny.part(name)
         assert set(part.kwargs) <= set(inspect.signature(part.module.forward).parameters)

@@ -119,19 +119,33 @@ def test_a_scan_works_without_some_hooks_and_says_so(tmp_path: Path) -> None:
     assert [finding["kind"] for finding in report["findings"]] == ["data_dependent_guard"]
 
 
-OPEN = ("torch.utils._pytree", "torch.ops.")  # tree_map and its like, which have no public name; operators
+# Operators, whose names may begin with an underscore, and a function that torch documents
+OPEN = ("torch.ops.", "torch._check")
 
 
-def test_private_modules_of_torch_are_imported_in_this_room_alone() -> None:
+def test_private_names_of_torch_are_used_in_this_room_alone() -> None:
     found = {
-        "/".join(file.relative_to(ROOM.parent).parts): name
+        ("/".join(file.relative_to(ROOM.parent).parts), name)
         for file in ROOM.parent.rglob("*.py")
         if ROOM not in file.parents
         for node in ast.walk(ast.parse(file.read_text()))
         for name in _torch_names(node)
         if _is_private(name)
     }
-    assert found == {}
+    assert found == set()
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["import torch._dynamo", "from torch.utils import _pytree", "torch.nn.modules.dropout._DropoutNd", "torch._C.x()"],
+)
+def test_a_private_name_is_recognised(line: str) -> None:
+    assert any(_is_private(name) for node in ast.walk(ast.parse(line)) for name in _torch_names(node))
+
+
+@pytest.mark.parametrize("line", ["torch.__version__", "from torch.fx import Node", "torch.ops.aten._local_scalar"])
+def test_a_public_name_is_recognised(line: str) -> None:
+    assert not any(_is_private(name) for node in ast.walk(ast.parse(line)) for name in _torch_names(node))
 
 
 def _torch_names(node: ast.AST) -> list[str]:
@@ -148,5 +162,5 @@ def _torch_names(node: ast.AST) -> list[str]:
 def _is_private(name: str) -> bool:
     if name.partition(".")[0] != "torch" or name.startswith(OPEN):
         return False
-    private = any(part.startswith("_") and not part.startswith("__") for part in name.split(".")[1:-1])
+    private = any(part.startswith("_") and not part.startswith("__") for part in name.split(".")[1:])
     return private or name.startswith("torch.fx.experimental")

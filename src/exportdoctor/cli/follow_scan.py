@@ -12,7 +12,7 @@ from typing import TextIO
 
 from exportdoctor.cli.error_output import print_error, print_line
 from exportdoctor.cli.interruption import Interruption
-from exportdoctor.cli.progress import Lines, Progress
+from exportdoctor.cli.progress import LineProgress, Progress
 from exportdoctor.cli.terminal import style_of, write_out
 from exportdoctor.core.errors import ExitCode, ExportdoctorError
 from exportdoctor.core.records import events as ev
@@ -72,7 +72,7 @@ def _progress_for(stream: TextIO, *, quiet: bool) -> Progress:
         from exportdoctor.cli.live_display import LiveDisplay
 
         return LiveDisplay(stream)
-    return Lines(stream)
+    return LineProgress(stream)
 
 
 def print_result(state: RunState, path: Path | None, *, output: OutputOptions) -> None:

@@ -42,7 +42,7 @@ class LiveDisplay(Progress):
         self._picture.state = state
         if self._findings.contain(event):
             return
-        if isinstance(event, ev.FindingMade | ev.PartFinished | ev.Noted):
+        if isinstance(event, ev.FindingMade | ev.PartFinished | ev.NoteAdded):
             self._console.print(Text(plain(event_line(event, state) or "")))
 
     def __enter__(self) -> Self:

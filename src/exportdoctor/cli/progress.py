@@ -28,7 +28,7 @@ class Progress:
         return None
 
 
-class Lines(Progress):
+class LineProgress(Progress):
     """A line for each notable event, and one on how far the run is every ten seconds."""
 
     def __init__(self, stream: TextIO) -> None:

@@ -16,7 +16,7 @@ from exportdoctor.core.records import events as ev
 from exportdoctor.core.records.run_state import RunState, fold
 from exportdoctor.core.records.target import TargetRef
 from exportdoctor.core.scan_options import ScanOptions
-from exportdoctor.store.digest import changed_sources, request_digest, sources_of
+from exportdoctor.store.digest import name_changes, request_digest, sources_of
 from exportdoctor.store.places import new_run_id, runs_root
 from exportdoctor.store.run_cache import RunCache, replay
 from exportdoctor.store.run_folder import RunFolder
@@ -99,10 +99,10 @@ def _engine_events(first: ev.RunStarted, folder: RunFolder, *, answers: dict[str
 
 def _refuse_changed(folder: RunFolder, digest: str) -> None:
     """Results from before and after a change must not mix in one report."""
-    changed = changed_sources(sources_of(folder.events))
+    changed = name_changes(sources_of(folder.events))
     if not changed and folder.noted_request() in {digest, ""}:
         return
-    what = ", ".join(Path(path).name for path in changed[:3]) or "the model, a package or exportdoctor"
+    what = ", ".join(changed[:3]) or "the model, a package or exportdoctor"
     raise UsageError(
         f"{folder.path.name} cannot be resumed: {what} has changed since",
         hint="Scan again; results that are still valid come from the cache",

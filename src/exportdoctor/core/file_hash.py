@@ -1,12 +1,69 @@
-"""The hash of a file's content, by which stored results are matched to the sources they depend on."""
+"""What a file, an environment variable or the working directory was when it was read, as a short text to compare.
+
+Small files count by their content. Large ones count by what the file system knows of them: a change sets the time of
+change (ctime), which nobody can set back.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import os
+import stat
+from collections.abc import Mapping
 from os import PathLike
+
+_LARGEST_HASHED = 8 * 2**20
+_BY_STATUS = "stat:"
+VARIABLE = "env:"
+"""Prefix of an environment variable's name among what was read."""
+WORKING_FOLDER = "cwd:"
+UNRECORDED = "never:"
+"""Prefix of a reason why not all that was read is known: then nothing is ever the same."""
 
 
 def file_sha256(path: str | PathLike[str]) -> str:
     """SHA-256 of a file's content, in hexadecimal. Raises OSError."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def file_identity(path: str, *, by_status: bool = False) -> str:
+    """What is at `path`: a file's content or, if large or `by_status`, its status; empty where nothing can be read."""
+    try:
+        status = os.stat(path)
+        if stat.S_ISREG(status.st_mode):
+            if by_status or status.st_size > _LARGEST_HASHED:
+                return f"{_BY_STATUS}{status.st_size}:{status.st_mtime_ns}:{status.st_ctime_ns}:{status.st_ino}"
+            return file_sha256(path)
+    except (OSError, ValueError):
+        return ""
+    return "folder" if stat.S_ISDIR(status.st_mode) else "device"
+
+
+def variable_identity(name: str, environment: Mapping[str, str]) -> str:
+    """An environment variable's value as a digest, for it may be a secret; empty where it is not set."""
+    value = environment.get(name)
+    return "" if value is None else _digest(value)
+
+
+def working_folder_identity() -> str:
+    """The working directory; empty where it is gone."""
+    try:
+        return _digest(os.getcwd())
+    except OSError:
+        return ""
+
+
+def is_unchanged(what: str, identity: str) -> bool:
+    """Whether `what`, a path or one of the prefixes above with a name, is now what it was."""
+    if what.startswith(UNRECORDED):
+        return False
+    if what.startswith(VARIABLE):
+        return variable_identity(what.removeprefix(VARIABLE), os.environ) == identity
+    if what == WORKING_FOLDER:
+        return working_folder_identity() == identity
+    return file_identity(what, by_status=identity.startswith(_BY_STATUS)) == identity
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:16]

@@ -11,21 +11,32 @@ from concurrent.futures import Future
 
 import msgspec
 
+from exportdoctor.core.file_hash import UNRECORDED
+from exportdoctor.core.protocol.scan import Captured, Opened
 from exportdoctor.core.records.outcome import Outcome
 from exportdoctor.core.records.probe import Probe
 from exportdoctor.core.scan_options import ScanOptions
-from exportdoctor.store.digest import probe_digest, shared_digest
+from exportdoctor.store.digest import changed_sources, probe_digest, shared_digest
 from exportdoctor.store.outcome_cache import OutcomeCache
 
 
 class KnownAnswers:
-    """`resumed` maps a probe's id to its outcome, `sources` each file that the answers depend on to its digest."""
+    """`resumed` maps a probe's id to its outcome. `target` is what the target says that its answers depend on."""
 
-    def __init__(self, resumed: Mapping[str, Outcome], sources: Mapping[str, str], options: ScanOptions) -> None:
+    def __init__(self, resumed: Mapping[str, Outcome], options: ScanOptions, *, target: Mapping[str, object]) -> None:
         self._resumed = resumed
         self._running: dict[tuple[str, ...], Future[Outcome]] = {}
         self._cache = OutcomeCache() if options.use_cache else None
-        self._shared = shared_digest(sources, options) if options.use_cache else ""
+        self._options = options
+        self._target = target
+        self._shared: dict[str, str | None] = {}
+
+    def note_sources(self, captured: Captured, opened: Opened) -> None:
+        """What was read up to the end of a part's capture, of which more may be known when it is captured again."""
+        part, sources = captured.part, {**opened.sources, **captured.sources}
+        if self._cache is not None:
+            comparable = not any(what.startswith(UNRECORDED) for what in sources)
+            self._shared[part] = shared_digest(sources, self._options, self._target) if comparable else None
 
     def find(self, probe: Probe, question: str) -> tuple[Outcome, bool] | None:
         """The answer, and whether an event should call it cached."""
@@ -46,8 +57,10 @@ class KnownAnswers:
 
     def keep(self, probe: Probe, question: str, outcome: Outcome) -> None:
         """Keep an outcome for later runs."""
-        if self._cache is not None and _means_something_later(question):
-            self._cache.add(probe_digest(question, probe, rest=self._shared), outcome)
+        key = self._key(probe, question)
+        comparable = not any(what.startswith(UNRECORDED) for what in outcome.sources)
+        if self._cache is not None and key is not None and comparable:
+            self._cache.add(key, outcome)
 
     def close(self) -> None:
         """Evict old entries from the cache and close it."""
@@ -55,13 +68,19 @@ class KnownAnswers:
             self._cache.close()
 
     def _cached_outcome(self, probe: Probe, question: str) -> Outcome | None:
-        if self._cache is None or not _means_something_later(question):
-            return None
-        found = self._cache.get(probe_digest(question, probe, rest=self._shared))
-        if found is None:
+        key = self._key(probe, question)
+        found = self._cache.get(key) if self._cache is not None and key is not None else None
+        if found is None or changed_sources(found.sources):
             return None
         log = found.log if found.log and os.path.exists(found.log) else None
         return msgspec.structs.replace(found, probe=probe.id, log=log)
+
+    def _key(self, probe: Probe, question: str) -> str | None:
+        """None where the answer means nothing to a later run."""
+        rest = self._shared.get(probe.part)
+        return (
+            probe_digest(question, probe, rest=rest) if rest is not None and _means_something_later(question) else None
+        )
 
     def _outcome_of_another_part(self, probe: Probe, question: str) -> Outcome | None:
         same = self.running_attempt(probe, question)

@@ -24,6 +24,7 @@ from exportdoctor.engine.pool.attempt_limits import AttemptLimits
 from exportdoctor.engine.pool.worker_pool import Pool
 from exportdoctor.engine.scheduler import ProbeScheduler
 from exportdoctor.process.launcher import Launcher, Spawn
+from exportdoctor.targets import resolve
 
 _SHARE_OF_MEMORY = 0.8
 
@@ -52,10 +53,10 @@ def _events(request: ScanRequest, launcher: Launcher) -> Iterator[ev.AnyEvent]:
     started = time.monotonic()
     with ExitStack() as stack:
         pool = stack.enter_context(closing(_open_pool(request, launcher)))
-        yield ev.Stepped(text=f"importing torch and building {request.target.ref}")
+        yield ev.StepStarted(text=f"importing torch and building {request.target.ref}")
         opened = pool.open()
         yield ev.TargetOpened(opened=opened)
-        yield from (ev.Noted(text=text) for text in opened.notes)
+        yield from (ev.NoteAdded(text=text) for text in opened.notes)
         scheduler = stack.enter_context(closing(_scheduler(pool, request, opened)))
         yield from _capture_parts(scheduler, request.options, opened)
         _refuse_unknown(request.options.modules, scheduler)
@@ -77,14 +78,15 @@ def _open_pool(request: ScanRequest, launcher: Launcher) -> Pool:
         shim_files=options.shim_files,
     )
     log = request.logs / "worker.log" if request.logs else None
-    return Pool(launcher, opening, jobs=options.jobs, log=log, patient=options.timeout is None)
+    return Pool(launcher, opening, jobs=options.jobs, log=log, by_cpu_time=options.timeout is None)
 
 
 def _scheduler(pool: Pool, request: ScanRequest, opened: Opened) -> ProbeScheduler:
     options = request.options
     fair_share = _SHARE_OF_MEMORY * psutil.virtual_memory().available / 2**20 / options.jobs
     limits = AttemptLimits(fixed=options.timeout, memory_mb=options.memory_mb or fair_share)
-    return ProbeScheduler(pool, opened, options, limits=limits, resumed=request.answers)
+    target = resolve(request.target).identity() | {"ref": request.target.ref} if options.use_cache else {}
+    return ProbeScheduler(pool, opened, options, limits=limits, resumed=request.answers, target=target)
 
 
 def _capture_parts(scheduler: ProbeScheduler, options: ScanOptions, opened: Opened) -> Iterator[ev.AnyEvent]:
@@ -93,11 +95,11 @@ def _capture_parts(scheduler: ProbeScheduler, options: ScanOptions, opened: Open
     root_first = forking and not options.exhaustive and not options.modules
     waiting: list[Captured] = []
     for name in opened.parts:
-        yield ev.Stepped(text=f"capturing {name}")
+        yield ev.StepStarted(text=f"capturing {name}")
         scheduler.attempt_root_early(name)
         found = scheduler.pool.capture_part(Capture(part=name, exporter=options.exporter, at_one_size=root_first))
         yield ev.PartCaptured(captured=found)
-        yield from (ev.Noted(text=text) for text in found.notes)
+        yield from (ev.NoteAdded(text=text) for text in found.notes)
         if forking:
             yield from scheduler.schedule_part(found)
         else:

@@ -42,6 +42,7 @@ class ProbeScheduler:
         *,
         limits: AttemptLimits,
         resumed: Mapping[str, Outcome],
+        target: Mapping[str, object],
     ) -> None:
         self.pool = pool
         self.opened = opened
@@ -50,7 +51,7 @@ class ProbeScheduler:
         self.peak_rss_mb = 0.0
         self._options = options
         self._resumed = resumed
-        self._known = KnownAnswers(resumed, opened.sources, options)
+        self._known = KnownAnswers(resumed, options, target=target)
         self._running: dict[Future[Outcome], list[Probe]] = {}
         self._ready: deque[tuple[Probe, Outcome, bool]] = deque()
         self._early: dict[str, tuple[str, RunningProbe]] = {}
@@ -83,6 +84,7 @@ class ProbeScheduler:
 
     def schedule_part(self, captured: Captured) -> Iterator[ev.AnyEvent]:
         """Begin with a part that was captured, and pass on what has finished meanwhile."""
+        self._known.note_sources(captured, self.opened)
         part = PartScan(captured, options=self._options, versions=self.opened.environment)
         self.parts[captured.part] = part
         self.limits.forward_seconds = max(self.limits.forward_seconds, captured.seconds)
@@ -121,23 +123,26 @@ class ProbeScheduler:
             self._searched.add(name)
             small = self._capture_small_model(name) if self.opened.has_small_model else None
             if isinstance(small, ExportdoctorError):
-                yield ev.Noted(text=f"{name}: {small.message}")
+                yield ev.NoteAdded(text=f"{name}: {small.message}")
                 small = None
             yield from self._take(part.start_cure_search(small, values=self.opened.weights != "fake"))
 
     def _capture_small_model(self, part: str) -> Captured | ExportdoctorError:
         """The part of the small model, captured, or why there is none."""
         try:
-            return self.pool.capture_part(Capture(part=part + SMALL_MODEL, exporter=self._options.exporter))
+            found = self.pool.capture_part(Capture(part=part + SMALL_MODEL, exporter=self._options.exporter))
         except ExportdoctorError as error:
             return error
+        self._known.note_sources(found, self.opened)
+        return found
 
     def _capture_at_other_sizes(self, part: PartScan) -> Generator[ev.AnyEvent, None, PartScan]:
         """Its root fails, so its submodules will be asked: now it counts what is dynamic in them."""
         before = part.diagnosis.captured
         found = self.pool.capture_part(Capture(part=before.part, exporter=self._options.exporter))
+        self._known.note_sources(found, self.opened)
         yield ev.PartCaptured(captured=found)
-        yield from (ev.Noted(text=text) for text in found.notes[len(before.notes) :])
+        yield from (ev.NoteAdded(text=text) for text in found.notes[len(before.notes) :])
         self.parts[before.part] = part.at_other_sizes(found)
         return self.parts[before.part]
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
-from exportdoctor.core.protocol.export import ExportRequest, ExportResult
-from exportdoctor.export.export_client import request_export
+from exportdoctor.core.errors import WorkerLost
+from exportdoctor.core.protocol.export import ExportProgress, ExportReply, ExportRequest, ExportResult
+from exportdoctor.core.protocol.reply import Refused
 from exportdoctor.export.install_files import check_output_path, draft_folder, install, write_draft
 from exportdoctor.export.proof_file import as_json, as_markdown, proof_file
 from exportdoctor.export.shims_module import CACHES, ModuleHeader, file_name, shims_module
+from exportdoctor.process.client import LineClient, spawn
+from exportdoctor.process.group import name_exit
 from exportdoctor.report.wording import export_headline
 from exportdoctor.shims import Shim, find, installed_versions, order_shims
 
@@ -33,7 +37,7 @@ def export_part(request: ExportRequest, *, output: Path, command: str, doing: Ca
     """Make the files beside `output`, prove them, and move them there if their numbers hold."""
     check_output_path(output)
     with draft_folder(output.parent, request.stem) as draft:
-        result = request_export(msgspec.structs.replace(request, folder=str(draft)), doing)
+        result = _make_files(msgspec.structs.replace(request, folder=str(draft)), doing)
         names = tuple(result.shims)
         if result.needs_caches and CACHES not in names:
             names = (*names, CACHES)
@@ -45,6 +49,30 @@ def export_part(request: ExportRequest, *, output: Path, command: str, doing: Ca
         return InstalledExport(
             request=request, result=result, shims=shims, placed=(*final, *install(draft, output.parent, [*texts]))
         )
+
+
+def _make_files(request: ExportRequest, doing: Callable[[str], None]) -> ExportResult:
+    """What worker/export/export_server.py made. Raises the error that it refuses with, WorkerLost where it died."""
+    with spawn("worker.export.export_server", log=None) as client:
+        client.send(request)
+        for reply in client.listen(ExportReply):
+            match reply:
+                case ExportProgress(what=what):
+                    doing(what)
+                case ExportResult():
+                    return reply
+                case Refused():
+                    raise reply.to_error()
+        hint = "" if os.environ.get("EXPORTDOCTOR_DEBUG") else "EXPORTDOCTOR_DEBUG=1 shows what it printed"
+        raise WorkerLost(f"The export process has ended{_describe_end(client)}", hint=hint)
+
+
+def _describe_end(client: LineClient) -> str:
+    """By which signal, if by one: SIGKILL most often means that memory ran out."""
+    name = name_exit(client.wait())
+    if not name.startswith("SIG"):
+        return ""
+    return " (killed: out of memory?)" if name == "SIGKILL" else f" ({name})"
 
 
 def _find_shim(name: str, request: ExportRequest) -> Shim:

@@ -124,6 +124,16 @@ def spawn(module: str, *, log: Path | None, environment: Mapping[str, str] | Non
     return LineClient(process.pid, process.stdin, process.stdout, process)
 
 
+def run_module(module: str) -> subprocess.CompletedProcess[bytes]:
+    """Run `python -m exportdoctor.<module>` of this very exportdoctor to its end, and keep what it prints."""
+    return subprocess.run(
+        [sys.executable, "-P", _START_MODULE, f"exportdoctor.{module}"],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        check=False,
+    )
+
+
 def _environment(defaults: Mapping[str, str]) -> dict[str, str]:
     # transformers' advice and progress bars are no part of a diagnosis
     quiet = {"TRANSFORMERS_VERBOSITY": "error", "TOKENIZERS_PARALLELISM": "false"}

@@ -13,13 +13,15 @@ import signal
 import subprocess
 import time
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from pathlib import Path
+from typing import IO, Literal
 
 import psutil
 
 from exportdoctor.core.records.outcome import OutcomeStatus
-from exportdoctor.process.group import kill_group
+from exportdoctor.process.group import die_with_parent, kill_group
 
 TICK = 0.1
 """Seconds between two looks at a process."""
@@ -151,6 +153,27 @@ def supervise(process: subprocess.Popen[bytes], limits: Limits) -> KillReason | 
         kill_group(process.pid)
         process.wait()
     return supervisor.kill_reason
+
+
+def run_within(
+    argv: Sequence[str], limits: Limits, *, folder: Path, errors: IO[bytes]
+) -> tuple[int, KillReason | None]:
+    """Run a program in a folder, in one thread and with nothing to read; its exit status, and why it was killed.
+
+    Of what it prints, stderr goes to `errors`.
+    """
+    process = subprocess.Popen(
+        argv,
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=errors,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        process_group=0,
+        preexec_fn=die_with_parent,
+    )
+    killed = supervise(process, limits)
+    return process.returncode, killed
 
 
 def resident_mb(pid: int) -> float:

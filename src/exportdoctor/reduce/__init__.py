@@ -10,11 +10,11 @@ against an oracle that judges one candidate at a time or several (parallel_oracl
 from __future__ import annotations
 
 from exportdoctor.reduce.ddmin import ddmin
-from exportdoctor.reduce.drive import Terms, drive, steps
+from exportdoctor.reduce.drive import SearchLimits, drive, steps
 from exportdoctor.reduce.parallel_oracle import ParallelOracle
 from exportdoctor.reduce.search_protocol import Pass, Search, lift, until_no_progress
 from exportdoctor.reduce.source import reduce_source, source_distance, source_size
-from exportdoctor.reduce.verdict import Ended, JudgedCandidate, NotInteresting, Reduced, Verdict
+from exportdoctor.reduce.verdict import Ended, JudgedCandidate, NotInteresting, SearchResult, Verdict
 
 __all__ = [
     # searches
@@ -29,13 +29,13 @@ __all__ = [
     "until_no_progress",
     # drivers
     "ParallelOracle",
-    "Terms",
+    "SearchLimits",
     "drive",
     "steps",
     # verdicts and results
     "Ended",
     "NotInteresting",
-    "Reduced",
+    "SearchResult",
     "JudgedCandidate",
     "Verdict",
 ]

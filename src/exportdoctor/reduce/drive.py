@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from typing import Generic, Protocol, TypeAlias, TypeVar, cast
 
 from exportdoctor.reduce.search_protocol import Search
-from exportdoctor.reduce.verdict import Ended, JudgedCandidate, NotInteresting, Reduced, Verdict
+from exportdoctor.reduce.verdict import Ended, JudgedCandidate, NotInteresting, SearchResult, Verdict
 
 C = TypeVar("C")
 C_contra = TypeVar("C_contra", contravariant=True)
 R = TypeVar("R")
 
-Steps: TypeAlias = Generator[JudgedCandidate[C], None, Reduced[C, R]]
+Steps: TypeAlias = Generator[JudgedCandidate[C], None, SearchResult[C, R]]
 
 
 def size_of(candidate: object) -> int:
@@ -27,7 +27,7 @@ def size_of(candidate: object) -> int:
 
 
 @dataclass(frozen=True)
-class Terms(Generic[C]):
+class SearchLimits(Generic[C]):
     """What a drive may cost, and how it measures candidates.
 
     - `questions`: the most distinct candidates that are judged
@@ -87,9 +87,9 @@ class _Cut(Exception):
 class _Drive(Generic[C]):
     """The state of one drive: every verdict, that of the candidate needed last at the end, and the smallest one."""
 
-    def __init__(self, oracle: Oracle[C], start: C, terms: Terms[C]) -> None:
+    def __init__(self, oracle: Oracle[C], start: C, limits: SearchLimits[C]) -> None:
         self.oracle = oracle
-        self.terms = terms
+        self.limits = limits
         self.smallest = start
         self.verdicts: dict[C, Verdict] = {}
 
@@ -99,9 +99,9 @@ class _Drive(Generic[C]):
         return verdict
 
     def _ask(self, candidate: C, queue: _Lookahead[C]) -> Verdict:
-        if len(self.verdicts) == self.terms.questions:
+        if len(self.verdicts) == self.limits.questions:
             raise _Cut(Ended.QUESTIONS)
-        if self.terms.should_stop():
+        if self.limits.should_stop():
             raise _Cut(Ended.STOPPED)
         return self.oracle(candidate, lambda count: queue.ahead(count, self._is_new))
 
@@ -110,7 +110,7 @@ class _Drive(Generic[C]):
 
     def step(self, candidate: C, queue: _Lookahead[C]) -> JudgedCandidate[C]:
         verdict = self.judge(candidate, queue)
-        size = self.terms.size
+        size = self.limits.size
         accepted = verdict is Verdict.YES and size(candidate) <= size(self.smallest)
         if accepted:
             self.smallest = candidate
@@ -142,19 +142,19 @@ class _Drive(Generic[C]):
         except StopIteration as end:
             return cast(R, end.value)
 
-    def result(self, ended: Ended, answer: R | None) -> Reduced[C, R]:
+    def result(self, ended: Ended, answer: R | None) -> SearchResult[C, R]:
         """The closest passing candidate is, among equally close ones, the one that was needed last."""
         passing = [candidate for candidate, verdict in self.verdicts.items() if verdict is Verdict.NO]
-        closest = min(reversed(passing), key=lambda one: self.terms.distance_between(one, self.smallest), default=None)
-        return Reduced(self.smallest, closest, len(self.verdicts), ended, answer)
+        closest = min(reversed(passing), key=lambda one: self.limits.distance_between(one, self.smallest), default=None)
+        return SearchResult(self.smallest, closest, len(self.verdicts), ended, answer)
 
 
-def steps(search: Search[C, R], oracle: Oracle[C], *, start: C, terms: Terms[C] | None = None) -> Steps[C, R]:
+def steps(search: Search[C, R], oracle: Oracle[C], *, start: C, limits: SearchLimits[C] | None = None) -> Steps[C, R]:
     """Drive `search`, one step at a time, for a caller who shows or records each; returns the result.
 
     `start` is judged first; raises `NotInteresting` if it is not interesting.
     """
-    state = _Drive(oracle, start, terms or Terms())
+    state = _Drive(oracle, start, limits or SearchLimits())
     try:
         yield from state.begin()
         answer = yield from state.search(search)
@@ -164,12 +164,12 @@ def steps(search: Search[C, R], oracle: Oracle[C], *, start: C, terms: Terms[C] 
 
 
 def drive(
-    search: Search[C, R], ask: Callable[[C], Verdict], *, start: C, terms: Terms[C] | None = None
-) -> Reduced[C, R]:
+    search: Search[C, R], ask: Callable[[C], Verdict], *, start: C, limits: SearchLimits[C] | None = None
+) -> SearchResult[C, R]:
     """Drive `search` by judging one candidate at a time; see `steps`."""
-    course = steps(search, lambda candidate, ahead: ask(candidate), start=start, terms=terms)
+    course = steps(search, lambda candidate, ahead: ask(candidate), start=start, limits=limits)
     while True:
         try:
             next(course)
         except StopIteration as end:
-            return cast("Reduced[C, R]", end.value)
+            return cast("SearchResult[C, R]", end.value)

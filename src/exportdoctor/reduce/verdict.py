@@ -61,7 +61,7 @@ class NotInteresting(Exception):
 
 
 @dataclass(frozen=True)
-class Reduced(Generic[C, R]):
+class SearchResult(Generic[C, R]):
     """The result of a search, whether or not it was allowed to finish.
 
     `smallest` is interesting, unless the drive ended before its start was judged. `closest` is a passing

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from exportdoctor.core.errors import UsageError, WorkerLost
+from exportdoctor.core.errors import ExportdoctorError, WorkerLost
 from exportdoctor.core.protocol.reply import Refused
 from exportdoctor.core.protocol.repro import DraftReply, DraftRequest, NoMoreDrafts, ReproducedFailure, ScriptDraft
 from exportdoctor.process.client import Closing, spawn
@@ -13,19 +13,23 @@ from exportdoctor.repro.candidates.candidate_runner import ONE_THREAD
 
 
 class DraftClient(Closing):
-    """A context manager that ends the process. `notes` fill up as drafts are taken."""
+    """A context manager that ends the process.
+
+    After the last draft `notes` are what there is to say of them, and `error` is why there are no more, if one is.
+    """
 
     def __init__(self, request: DraftRequest, *, log: Path | None = None) -> None:
         self.request = request
         self.notes: tuple[str, ...] = ()
+        self.error: ExportdoctorError | None = None
         self._log = log
         self._client = spawn("worker.repro.draft_server", log=log, environment=ONE_THREAD)
 
     def reproduce(self) -> ReproducedFailure:
-        """The failure, seen again. Raises UsageError where it is gone or the target does not build any more."""
+        """The failure, seen again. Raises UsageError where it is gone, TargetError where the target does not build."""
         reply = self._ask(self.request)
         if isinstance(reply, Refused):
-            raise UsageError(reply.message, hint=reply.hint)
+            raise reply.to_error()
         assert isinstance(reply, ReproducedFailure)
         return reply
 
@@ -38,8 +42,8 @@ class DraftClient(Closing):
                 case NoMoreDrafts(notes=notes):
                     self.notes = notes
                     return
-                case Refused(message=text):
-                    self.notes = (text,)
+                case Refused() as refusal:
+                    self.error = refusal.to_error()
                     return
 
     def _ask(self, message: object) -> DraftReply:

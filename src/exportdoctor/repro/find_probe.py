@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import msgspec
 
 from exportdoctor.core.errors import UsageError
@@ -17,7 +15,7 @@ from exportdoctor.core.records.finding import Finding
 from exportdoctor.core.records.outcome import OutcomeStatus
 from exportdoctor.core.records.probe import Probe
 from exportdoctor.report import wording
-from exportdoctor.store.digest import changed_sources, sources_of
+from exportdoctor.store.digest import name_changes, sources_of
 from exportdoctor.store.runs import StoredRun
 
 _NAMED = 3
@@ -58,10 +56,9 @@ def probe_of(events: tuple[ev.AnyEvent, ...], finding: Finding) -> Probe:
 def changes_since(run: StoredRun, environment: dict[str, str] | None = None) -> tuple[str, ...]:
     """Notes on changes since the run was made: of sources and, if `environment` is given, of versions."""
     notes = []
-    changed = changed_sources(sources_of(run.events))
+    changed = name_changes(sources_of(run.events))
     if changed:
-        names = [Path(path).name for path in changed[:_NAMED]]
-        notes.append(wording.repro_sources_changed(names, more=len(changed) > _NAMED))
+        notes.append(wording.repro_sources_changed(changed[:_NAMED], more=len(changed) > _NAMED))
     then = next((event.opened.environment for event in run.events if isinstance(event, ev.TargetOpened)), {})
     others = [
         (name, then.get(name, "missing"), now)

@@ -28,7 +28,7 @@ from exportdoctor.repro.candidates.incidental_failures import (
     IncidentalFailure,
     find_incidental_failures,
 )
-from exportdoctor.repro.candidates.reduction import Reducer, Reduction, Tell
+from exportdoctor.repro.candidates.reduction import Reducer, ReductionResult, Tell
 from exportdoctor.repro.candidates.verdict_log import VerdictLog
 from exportdoctor.repro.draft_client import DraftClient
 from exportdoctor.repro.find_probe import changes_since, finding_of, identify_failure, probe_of
@@ -60,7 +60,7 @@ class ReproResult:
     signature: NameFreeSignature
     text: str
     source: str
-    reduction: Reduction
+    reduction: ReductionResult
     sighting: Sighting
     environment: dict[str, str]
     exporter: str
@@ -150,7 +150,9 @@ def _limit(runner: CandidateRunner, signature: NameFreeSignature) -> None:
 
 
 def _first_failing_draft(client: DraftClient, judge: CandidateJudge, tell: Tell) -> tuple[ScriptDraft, CandidateJudge]:
-    """The first draft that shows the same bug, and the judge that its reduction needs. Raises UsageError without one.
+    """The first draft that shows the same bug, and the judge that its reduction needs.
+
+    Raises UsageError without one, or the error that kept further drafts from being written.
 
     One that kills or hangs its process must do so only when it is exported, as the user's model does, where there is
     such a draft: what kills any process is no bug of the exporter. Other drafts end where the failure was, and cannot
@@ -165,6 +167,8 @@ def _first_failing_draft(client: DraftClient, judge: CandidateJudge, tell: Tell)
                 if _shows_bug(judge, source):
                     tell(wording.repro_draft(code_lines(source), draft.what))
                     return msgspec.structs.replace(draft, source=source), judge
+    if client.error is not None:
+        raise client.error
     reasons = [f"{draft.what}: {_how_it_ends(judge, draft.source)}" for draft in drafts]
     why = "; ".join((*reasons, *client.notes)) or "no draft could be written"
     raise UsageError(f"no standalone script reproduces this failure ({why})", hint="See the stack in the report")
@@ -194,7 +198,7 @@ def _how_it_ends(judge: CandidateJudge, source: str) -> str:
     return f"{fact.name}: {first_line(fact.message, 120)}"
 
 
-def _reduce(reducer: Reducer, source: str) -> Reduction:
+def _reduce(reducer: Reducer, source: str) -> ReductionResult:
     """Reduced, without idle statements, with sizes that run in eager mode where there are some, and seen again."""
     reduction = reducer.reduce(source)
     if not reduction.interrupted:

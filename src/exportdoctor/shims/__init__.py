@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from exportdoctor.shims.composition import apply_shims, conflicts_with, find_conflict, order_shims
-from exportdoctor.shims.cure_pattern import Cure, Seen, seen_in_failure
+from exportdoctor.shims.cure_pattern import Cure, FailureView, seen_in_failure
 from exportdoctor.shims.export_call import ExportCall, ExportOptions, Inputs, call_for_part
 from exportdoctor.shims.record import (
     SOUNDNESS,
@@ -24,7 +24,7 @@ __all__ = [
     # the record
     "Shim", "Cure", "Replacement", "Soundness", "SOUNDNESS", "SOUNDNESS_MEANS",
     # finding one
-    "registry", "find", "candidates", "Seen", "seen_in_failure", "installed_versions",
+    "registry", "find", "candidates", "FailureView", "seen_in_failure", "installed_versions",
     # applying some
     "ExportCall", "ExportOptions", "Inputs", "call_for_part", "apply_shims", "order_shims", "export_program",
     "conflicts_with", "find_conflict", "NotApplicable", "ShimTrouble",

@@ -9,12 +9,14 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from exportdoctor.core.failure.kinds import FailureKind
+from exportdoctor.core.errors import did_you_mean
+from exportdoctor.core.exporters import EXPORTERS
+from exportdoctor.core.failure.kinds import KINDS, FailureKind
 from exportdoctor.core.records.outcome import Failure, Frame
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seen:
+class FailureView:
     """A failure as patterns see it.
 
     Lines are `file:function: source`; `born` are the lines that created unbacked symbols.
@@ -27,9 +29,9 @@ class Seen:
     born: tuple[str, ...] = ()
 
 
-def seen_in_failure(failure: Failure, *, kind: FailureKind, exporter: str = "export") -> Seen:
+def seen_in_failure(failure: Failure, *, kind: FailureKind, exporter: str = "export") -> FailureView:
     """What an outcome's failure shows."""
-    return Seen(
+    return FailureView(
         kind=kind,
         exporter=exporter,
         messages=tuple(f"{fact.name}: {fact.message}" for fact in failure.exceptions),
@@ -42,7 +44,7 @@ def seen_in_failure(failure: Failure, *, kind: FailureKind, exporter: str = "exp
 class Cure:
     """A pattern: everything that is given must match. Empty `kinds` or `exporters` match any.
 
-    `kinds` are values of `FailureKind`, written as strings.
+    `kinds` are values of `FailureKind` and `exporters` keys of `EXPORTERS`, written as strings; others are refused.
     `message` and `where` are regular expressions, searched in the exceptions' messages and in the lines of the stack or
     of symbol origins.
     """
@@ -52,7 +54,11 @@ class Cure:
     where: str = ""
     exporters: tuple[str, ...] = ()
 
-    def matches(self, seen: Seen) -> bool:
+    def __post_init__(self) -> None:
+        _require_known("kinds", self.kinds, [kind.value for kind in KINDS])
+        _require_known("exporters", self.exporters, list(EXPORTERS))
+
+    def matches(self, seen: FailureView) -> bool:
         """Whether the failure has everything that the pattern requires."""
         return (
             (not self.kinds or seen.kind in self.kinds)
@@ -60,6 +66,17 @@ class Cure:
             and (not self.message or _any(self.message, seen.messages))
             and (not self.where or _any(self.where, (*seen.lines, *seen.born)))
         )
+
+
+def _require_known(field: str, values: tuple[str, ...], known: Sequence[str]) -> None:
+    """Raises ValueError for a value that no failure has, because such a pattern would never match."""
+    if isinstance(values, str):
+        raise ValueError(f"Cure.{field} is the string {values!r}, and must be a tuple")
+    for value in values:
+        if value not in known:
+            raise ValueError(
+                f"Cure.{field} has {value!r}. {did_you_mean(value, known)}The {field} are {', '.join(known)}"
+            )
 
 
 def _any(pattern: str, texts: Sequence[str]) -> bool:

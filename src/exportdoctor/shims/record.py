@@ -14,7 +14,7 @@ from typing import Literal, get_args
 
 from exportdoctor.core.errors import ExportdoctorError
 from exportdoctor.core.versions import is_in_range
-from exportdoctor.shims.cure_pattern import Cure, Seen
+from exportdoctor.shims.cure_pattern import Cure, FailureView
 from exportdoctor.shims.export_call import ExportCall
 from exportdoctor.shims.installed_sources import is_installed, source_of
 
@@ -107,7 +107,7 @@ class Shim:
         found = "".join(replacement.diff() for replacement in self.replaces)
         return found or f"--- nothing that {self.id} replaces is installed here\n"
 
-    def may_cure(self, seen: Seen) -> bool:
+    def may_cure(self, seen: FailureView) -> bool:
         """Whether one of its patterns matches the failure. Pure, and no promise."""
         return any(cure.matches(seen) for cure in self.cures)
 

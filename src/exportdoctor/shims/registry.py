@@ -7,7 +7,7 @@ from functools import cache
 
 from exportdoctor.core import versions
 from exportdoctor.core.errors import UsageError, did_you_mean
-from exportdoctor.shims.cure_pattern import Seen
+from exportdoctor.shims.cure_pattern import FailureView
 from exportdoctor.shims.own import OWN
 from exportdoctor.shims.own.frozen import static_axis
 from exportdoctor.shims.providers import onnx_diagnostic, transformers_exporters, user
@@ -50,7 +50,7 @@ def find(name: str, *, files: Sequence[str] = (), axes: Mapping[str, tuple[str, 
 
 
 def candidates(
-    seen: Seen, versions: Mapping[str, str], *, allow: Sequence[str] = (), shims: Sequence[Shim] | None = None
+    seen: FailureView, versions: Mapping[str, str], *, allow: Sequence[str] = (), shims: Sequence[Shim] | None = None
 ) -> tuple[Shim, ...]:
     """The shims that may cure this failure here, soundest first. Unsound ones only where `allow` holds `unsound`.
 

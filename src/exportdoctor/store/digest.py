@@ -15,10 +15,11 @@ from pathlib import Path
 import msgspec
 
 from exportdoctor.core.codec import encode
-from exportdoctor.core.file_hash import file_sha256
-from exportdoctor.core.records.events import AnyEvent, PartCaptured, TargetOpened
+from exportdoctor.core.file_hash import UNRECORDED, VARIABLE, WORKING_FOLDER, file_sha256, is_unchanged
+from exportdoctor.core.records.events import AnyEvent, PartCaptured, ProbeFinished, TargetOpened
 from exportdoctor.core.records.probe import Probe
 from exportdoctor.core.scan_options import ScanOptions, result_options
+from exportdoctor.targets.factory.factory_file import source_hashes
 
 # these change how torch, transformers or the user's code behave
 _VARIABLES = ("TORCH", "PYTORCH", "TRANSFORMERS_", "HF_", "CUDA_VISIBLE", "PYTHONPATH", "PYTHONHASHSEED")
@@ -29,8 +30,7 @@ _ROOMS = ("core", "data", "engine", "process", "reduce", "report/wording", "shim
 def request_digest(identity: Mapping[str, object], options: ScanOptions) -> str:
     """The digest of a whole scan. `identity` is what the target says that its answers depend on."""
     asked = msgspec.structs.replace(result_options(options), shim_files=())
-    shims = [file_digest(Path(name)) for name in options.shim_files]
-    return _digest([identity, asked, shims, surroundings()])
+    return _digest([identity, asked, _shim_digests(options), surroundings()])
 
 
 def probe_digest(question: str, probe: Probe, *, rest: str) -> str:
@@ -42,10 +42,13 @@ def probe_digest(question: str, probe: Probe, *, rest: str) -> str:
     return _digest([question, asked, rest])
 
 
-def shared_digest(sources: Mapping[str, str], options: ScanOptions) -> str:
-    """What all attempts of a run depend on beside their question: sources, shim files, packages, machine."""
-    shims = [file_digest(Path(name)) for name in options.shim_files]
-    return _digest([sorted(sources.items()), shims, surroundings()])
+def shared_digest(sources: Mapping[str, str], options: ScanOptions, identity: Mapping[str, object]) -> str:
+    """What all attempts of a run depend on beside their question: target, sources, shim files, packages, machine.
+
+    Two factories of one file are two targets; a target's parts are left out, for they share their questions.
+    """
+    target = {name: value for name, value in identity.items() if name != "parts"}
+    return _digest([target, sorted(sources.items()), _shim_digests(options), surroundings()])
 
 
 def surroundings() -> dict[str, object]:
@@ -69,22 +72,42 @@ def file_digest(path: Path) -> str:
 
 
 def sources_of(events: Iterable[AnyEvent]) -> dict[str, str]:
-    """Every source file that a run's answers depend on, with the digest that it had then."""
+    """All that a run's answers depend on, each with what it was when it was first read."""
     sources: dict[str, str] = {}
     for event in events:
         match event:
             case TargetOpened(opened=opened):
-                sources |= opened.sources
+                sources = opened.sources | sources
             case PartCaptured(captured=captured):
-                sources |= captured.sources
+                sources = captured.sources | sources
+            case ProbeFinished(outcome=outcome) if outcome.sources:
+                sources = outcome.sources | sources
             case _:
                 pass
     return sources
 
 
 def changed_sources(sources: Mapping[str, str]) -> tuple[str, ...]:
-    """The files among `sources` whose content is no longer what it was."""
-    return tuple(path for path, digest in sources.items() if file_digest(Path(path)) != digest)
+    """What among `sources` is no longer what it was, and what cannot be compared (core/file_hash.py)."""
+    return tuple(what for what, identity in sources.items() if not is_unchanged(what, identity))
+
+
+def name_changes(sources: Mapping[str, str]) -> tuple[str, ...]:
+    """What has changed, as people call it; what cannot be compared is not said to have changed."""
+    changed = (what for what in changed_sources(sources) if not what.startswith(UNRECORDED))
+    return tuple(_name_source(what) for what in changed)
+
+
+def _name_source(what: str) -> str:
+    if what == WORKING_FOLDER:
+        return "the working directory"
+    return f"${what.removeprefix(VARIABLE)}" if what.startswith(VARIABLE) else Path(what).name
+
+
+def _shim_digests(options: ScanOptions) -> list[object]:
+    """Each shim file with the neighbours that it imports."""
+    files = [Path(name).expanduser() for name in options.shim_files]
+    return [source_hashes(file) if file.is_file() else "" for file in files]
 
 
 def _distributions() -> set[str]:

@@ -86,14 +86,14 @@ def replay(earlier: StoredRun, *, started: ev.RunStarted, logs: Path) -> Generat
     for event in earlier.events:
         now = time.time()
         match event:
-            case ev.RunStarted() | ev.RunResumed() | ev.ProbeStarted() | ev.Stepped():
+            case ev.RunStarted() | ev.RunResumed() | ev.ProbeStarted() | ev.StepStarted():
                 continue
             case ev.ProbeFinished(probe=probe, outcome=outcome):
                 yield ev.ProbeFinished(at=now, probe=probe, outcome=_at_home(outcome, logs), cached=True)
             case ev.FindingMade(finding=finding):
                 yield ev.FindingMade(at=now, finding=_at_home(finding, logs))
             case ev.RunFinished():
-                yield ev.Noted(at=now, text=f"Nothing has changed since run {earlier.run}; its results are shown.")
+                yield ev.NoteAdded(at=now, text=f"Nothing has changed since run {earlier.run}; its results are shown.")
                 yield msgspec.structs.replace(event, at=now, seconds=now - begun, peak_rss_mb=0.0)
             case _:
                 yield msgspec.structs.replace(event, at=now)

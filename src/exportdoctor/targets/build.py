@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, assert_never
 
 import msgspec
 
-from exportdoctor.targets.built import Built
+from exportdoctor.targets.built import BuiltTarget
 from exportdoctor.targets.configuration import ConfigurationPlan
 from exportdoctor.targets.eager import blame_target
 from exportdoctor.targets.factory.factory_plan import FactoryPlan, build_factory
@@ -18,7 +18,7 @@ from exportdoctor.targets.model.model_class import dtype_argument, find_model_cl
 from exportdoctor.targets.model.weights import build_without_weights, fake_parameters, random_parameters
 from exportdoctor.targets.parts.decode import decode_part
 from exportdoctor.targets.parts.default_part import can_be_made, default_part
-from exportdoctor.targets.parts.model_context import Subject, forward_names
+from exportdoctor.targets.parts.model_context import ModelContext, forward_names
 from exportdoctor.targets.parts.vision_language import full_part, text_part, video_part, vision_part
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 Plan = ConfigurationPlan | FactoryPlan
 """A target that was found and checked, not yet built. Plans are torch-free and cheap."""
 
-_MAKERS: dict[str, Callable[[Subject], BuiltPart]] = {
+_MAKERS: dict[str, Callable[[ModelContext], BuiltPart]] = {
     "vision": vision_part,
     "text": text_part,
     "decode": decode_part,
@@ -43,7 +43,7 @@ _MOST_PARAMETERS_FILLED = 300_000_000
 """Up to so many parameters, random weights replace fake ones where the model does not run without values."""
 
 
-def build(plan: Plan) -> Built:
+def build(plan: Plan) -> BuiltTarget:
     """Import torch and build. Raises `TargetError`, with the target's own stack where its code failed."""
     match plan:
         case ConfigurationPlan():
@@ -54,13 +54,13 @@ def build(plan: Plan) -> Built:
             assert_never(plan)
 
 
-def _build_configuration(plan: ConfigurationPlan) -> Built:
+def _build_configuration(plan: ConfigurationPlan) -> BuiltTarget:
     """The model at its real size, in eval mode on its device, and how to make each of its parts."""
     subject = _subject(plan, plan.options)
     if subject.is_fake and "default" in plan.available_parts:
         subject = _with_values_if_needed(plan, subject)
     weights = subject.options.weights
-    return Built(
+    return BuiltTarget(
         model=subject.model,
         parameters=count_parameters(subject.model),
         device=subject.device.type,
@@ -70,7 +70,7 @@ def _build_configuration(plan: ConfigurationPlan) -> Built:
     )
 
 
-def _with_values_if_needed(plan: ConfigurationPlan, subject: Subject) -> Subject:
+def _with_values_if_needed(plan: ConfigurationPlan, subject: ModelContext) -> ModelContext:
     """The same model with random weights where its default part cannot be made of fake ones, if it is small.
 
     Routing to experts needs values, and a few operators refuse fake tensors where they take real ones.
@@ -80,12 +80,12 @@ def _with_values_if_needed(plan: ConfigurationPlan, subject: Subject) -> Subject
     return _subject(plan, msgspec.structs.replace(plan.options, weights="random"))
 
 
-def _subject(plan: ConfigurationPlan, options: BuildOptions) -> Subject:
+def _subject(plan: ConfigurationPlan, options: BuildOptions) -> ModelContext:
     """The model with its weights, and what makes its floating inputs: fake ones beside fake weights."""
     device = choose_device(options)
     model, fake = _with_weights(load_config(plan.config), options)
     model.eval()
-    subject = Subject(model=model, options=options, device=device, fake=fake)
+    subject = ModelContext(model=model, options=options, device=device, fake=fake)
     if "use_cache" not in forward_names(model):
         subject.text_config.use_cache = False
     return subject

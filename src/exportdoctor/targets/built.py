@@ -39,7 +39,7 @@ class BuiltPart:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Built:
+class BuiltTarget:
     """A target's model, in eval mode on its device. `parameters` counts unique elements, tied ones once.
 
     `weights` is `fake`, `random`, `checkpoint` or `as built`.

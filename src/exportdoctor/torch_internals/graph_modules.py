@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import traceback
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -78,4 +80,41 @@ SYMBOLIZER = Hook(
     is_there=_has_symbolizer,
 )
 
-HOOKS = (LAZY_GRAPHS, SYMBOLIZER)
+
+def after_onnx_preparation(change: Callable[[Any], None]) -> AbstractContextManager[None]:
+    """Within it, `change` is called with each program that torch's exporter for ONNX has decomposed, and may edit it.
+
+    Raises AttributeError or ImportError where the installed torch has no such step.
+    """
+    from torch.onnx._internal.exporter import _core
+
+    prepare: Callable[..., Any] = _core._prepare_exported_program_for_export
+
+    @functools.wraps(prepare)
+    def prepare_and_change(*args: Any, **kwargs: Any) -> Any:
+        program = prepare(*args, **kwargs)
+        change(program)
+        return program
+
+    return patch_attribute(_core, "_prepare_exported_program_for_export", prepare_and_change)
+
+
+def _has_onnx_preparation() -> bool:
+    try:
+        from torch.onnx._internal.exporter import _core
+    except ImportError:  # without the onnx extra there is nothing to look at
+        return True
+    return callable(_core._prepare_exported_program_for_export)
+
+
+ONNX_PREPARATION = Hook(
+    id="onnx-preparation",
+    api="torch.onnx._internal.exporter._core._prepare_exported_program_for_export",
+    used_for="transformers' fixes of the graph before it is translated to ONNX, as shims",
+    lost="shims that edit the graph before its translation are not applicable",
+    seen_on=("2.13.0",),
+    is_there=_has_onnx_preparation,
+    imports_onnx=True,
+)
+
+HOOKS = (LAZY_GRAPHS, SYMBOLIZER, ONNX_PREPARATION)

@@ -10,10 +10,11 @@ from exportdoctor.torch_internals import (
     shape_env,
     tracer_frames,
     tracing_modes,
+    trees,
 )
 from exportdoctor.torch_internals.hook import Hook
 
-_ROOMS = (fake_tensors, shape_env, tracer_frames, dynamo_frames, pytree_registry, graph_modules, tracing_modes)
+_ROOMS = (fake_tensors, shape_env, tracer_frames, dynamo_frames, trees, pytree_registry, graph_modules, tracing_modes)
 
 HOOKS: tuple[Hook, ...] = tuple(hook for room in _ROOMS for hook in room.HOOKS)
 

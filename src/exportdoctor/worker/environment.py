@@ -13,6 +13,7 @@ import torch
 from exportdoctor.core.failure.frames import is_local_file
 from exportdoctor.core.file_hash import file_sha256
 from exportdoctor.core.versions import installed_versions
+from exportdoctor.worker.read_log import LOG
 
 _first_digest = cache(file_sha256)  # of what was loaded: a later edit changes no outcome of this process
 _REPORTED = ("torch", "transformers", "onnx", "onnxscript", "onnxruntime", "onnxruntime-gpu", "onnx-diagnostic",
@@ -36,18 +37,17 @@ def versions() -> dict[str, str]:
 
 
 def sources(model: torch.nn.Module) -> dict[str, str]:
-    """SHA-256 of each loaded source file that outcomes may depend on.
+    """All that was read until now and that outcomes may depend on, each with what it was then.
 
-    These are the user's own files, and every loaded file of the packages that define the model's classes. Other
-    installed packages count by their version.
+    Every loaded file of the packages that define the model's classes counts by its content.
     """
     packages = {type(module).__module__.partition(".")[0] for module in model.modules()} - {"torch", "builtins"}
-    digests = {}
+    digests = LOG.collect()
     for name, module in list(sys.modules.items()):
         path = getattr(module, "__file__", None)
         if not path or not path.endswith(".py") or not os.path.isfile(path):
             continue
-        if name.partition(".")[0] in packages or is_local_file(path):
+        if name.partition(".")[0] in packages and not is_local_file(path):
             digests[path] = _first_digest(path)
     return digests
 

@@ -16,8 +16,9 @@ from exportdoctor.core.protocol.scan import SMALL_MODEL, Capture, Captured, Open
 from exportdoctor.core.records.target import TargetRef
 from exportdoctor.report.wording import missing_internals
 from exportdoctor.targets import Plan, build, has_small_model, plan_small_model, resolve
-from exportdoctor.targets.built import Built, BuiltPart
+from exportdoctor.targets.built import BuiltPart, BuiltTarget
 from exportdoctor.targets.eager import run_once
+from exportdoctor.targets.factory.factory_plan import FactoryPlan
 from exportdoctor.torch_internals.hook_table import missing_hooks
 from exportdoctor.worker import environment
 from exportdoctor.worker.capture.session import (
@@ -28,6 +29,7 @@ from exportdoctor.worker.capture.session import (
     complete_capture,
 )
 from exportdoctor.worker.describe.describe_failure import describe_failure, state_id
+from exportdoctor.worker.read_log import LOG, unrecorded_note
 
 
 @dataclass
@@ -39,14 +41,20 @@ class OpenTarget:
 
     given: Plan | None = None
     plan: Plan | None = None
-    built: Built | None = None
+    built: BuiltTarget | None = None
     parts: dict[str, PartCapture] = field(default_factory=dict)
     shim_files: tuple[str, ...] = ()
-    small_model: Built | None = None
+    small_model: BuiltTarget | None = None
     _prepared: dict[str, BuiltPart] = field(default_factory=dict)
+    _sources: dict[str, str] = field(default_factory=dict)
 
     def open(self, command: Open) -> Opened:
         """Build the target. Raises UsageError and TargetError."""
+        LOG.start()
+        with LOG.watch():
+            return self._open(command)
+
+    def _open(self, command: Open) -> Opened:
         started = time.perf_counter()
         if command.isolation != "process":
             # libgomp's threads do not survive a fork: with one thread no parallel region is ever entered
@@ -54,8 +62,11 @@ class OpenTarget:
         target, self.shim_files = command.target, command.shim_files
         self.plan = self.given if self.given is not None or target is None else resolve(target)
         assert self.plan is not None
+        if isinstance(self.plan, FactoryPlan):
+            LOG.note_working_folder()
         self.built = build(self.plan)
         _warm_up()
+        self._sources = sources = environment.sources(self.built.model)
         return Opened(
             environment=environment.versions(),
             parameters=self.built.parameters,
@@ -65,20 +76,25 @@ class OpenTarget:
             isolation=_isolation(command.isolation),
             seconds=round(time.perf_counter() - started, 3),
             parts=tuple(self.plan.parts),
-            sources=environment.sources(self.built.model),
-            notes=(missing_internals(missing),) if (missing := missing_hooks()) else (),
+            sources=sources,
+            notes=tuple(filter(None, [missing_internals(missing_hooks()), unrecorded_note(LOG.reasons())])),
             has_small_model=self.built.weights == "fake" and has_small_model(self.plan),
         )
 
     def prepare(self, command: Prepare) -> Prepared:
         """Make a part's inputs; nothing of the part runs. Raises whatever making them raises."""
         assert self.built is not None
-        entry = self._prepared[command.part] = self.built.part(command.part)
+        with LOG.watch():
+            entry = self._prepared[command.part] = self.built.part(command.part)
         self.parts[command.part] = root = capture_root_only(entry)
         return Prepared(part=command.part, prefix=entry.prefix, question=root.questions[entry.prefix][0].full)
 
     def capture(self, command: Capture) -> Captured:
         """Capture a part. Raises TargetError where its eager forward fails."""
+        with LOG.watch():
+            return self._capture_with_sources(command)
+
+    def _capture_with_sources(self, command: Capture) -> Captured:
         assert self.built is not None
         started = time.perf_counter()
         before = self.parts.get(command.part)
@@ -90,9 +106,14 @@ class OpenTarget:
             part = self._capture(self.built, command)
         self.parts[command.part] = part
         fact = captured_fact(part, seconds=time.perf_counter() - started)
-        return msgspec.structs.replace(fact, part=command.part, sources=environment.sources(part.built.module))
+        told = LOG.reasons()
+        now = environment.sources(part.built.module)
+        sources = {what: identity for what, identity in now.items() if self._sources.get(what) != identity}
+        note = unrecorded_note(tuple(reason for reason in LOG.reasons() if reason not in told))
+        notes = (*fact.notes, note) if note else fact.notes
+        return msgspec.structs.replace(fact, part=command.part, sources=sources, notes=notes)
 
-    def _capture(self, built: Built, command: Capture) -> PartCapture:
+    def _capture(self, built: BuiltTarget, command: Capture) -> PartCapture:
         entry: BuiltPart | None = None
         try:
             entry = self._prepared.pop(command.part, None) or built.part(command.part)
@@ -122,7 +143,7 @@ class OpenTarget:
             raise TargetError(f"There is no small model: {type(error).__name__}: {_first_line(error)}") from error
         return capture_root_only(entry)
 
-    def _rebuild_with_values(self, error: Exception) -> Built | None:
+    def _rebuild_with_values(self, error: Exception) -> BuiltTarget | None:
         """The same target with random weights, where the forward failed because of fake ones and memory suffices."""
         plan, built = self.plan, self.built
         if plan is None or built is None or built.weights != "fake" or not _wants_values(error):

@@ -12,7 +12,7 @@ import os
 import selectors
 import signal
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import dataclass, field
 from typing import assert_never
 
@@ -40,6 +40,7 @@ from exportdoctor.worker.attempt.fast_export import has_no_side_effects
 from exportdoctor.worker.batched_attempts import BatchChild, start_batch
 from exportdoctor.worker.child import Child, ChildEnd, fork
 from exportdoctor.worker.open_target import OpenTarget
+from exportdoctor.worker.read_log import LOG
 from exportdoctor.worker.standard_streams import send_output_to, take_line_streams, write_line, write_stacks_to
 
 
@@ -187,8 +188,9 @@ class ScanServer:
         part, files, log = self.target.parts[probe.part], self.target.shim_files, self._log(probe)
 
         def work(pipe: int) -> bytes | None:
+            before = LOG.start_attempt()
             outcome = (attempt if full else attempt_fast)(part, probe, shim_files=files)
-            return encode(outcome) if outcome is not None else None
+            return encode(_with_sources(outcome, before)) if outcome is not None else None
 
         child = fork(work, log=log, close=self._descriptors())
         self.attempts[child.pid] = AttemptChild(child, probe, log, full)
@@ -198,7 +200,9 @@ class ScanServer:
         """Attempt it in this process, which is then replaced unless the attempt passes without shims."""
         self._reply(Started(probe=probe.id, pid=os.getpid()))
         write_stacks_to(send_output_to(self._log(probe)))
+        before = LOG.start_attempt()
         outcome = attempt(self.target.parts[probe.part], probe, shim_files=self.target.shim_files)
+        outcome = _with_sources(outcome, before)
         self._reply(Finished(outcome=outcome, spoiled=not outcome.passed or bool(probe.shims)))
 
     def _log(self, probe: Probe) -> str | None:
@@ -218,6 +222,12 @@ class ScanServer:
 
     def _reply(self, reply: ScanReply) -> None:
         write_line(self.replies, reply)
+
+
+def _with_sources(outcome: Outcome, before: Set[str]) -> Outcome:
+    """The outcome with what was read that is not among `before`: its part's capture did not read it."""
+    read = {what: identity for what, identity in LOG.collect().items() if what not in before}
+    return msgspec.structs.replace(outcome, sources=read)
 
 
 def _drain(descriptor: int) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from exportdoctor.core.records.report import Report
 from exportdoctor.report import render, wording
-from exportdoctor_tui.pages.cure_page import make_it
+from exportdoctor_tui.pages.cure_page import export_command
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,7 +29,7 @@ def _copies(selection: Selection) -> Iterator[tuple[str, str]]:
         yield "The exception", f"{finding.exception.type}: {finding.exception.message}"
         yield "file:line of the culprit", wording.place(finding)
         yield "The repro script", _script(selection)
-    yield "The command that exports the part with shims", make_it(selection)
+    yield "The command that exports the part with shims", export_command(selection)
     yield "The shims as Python code", wording.prescription_code(selection.part.record)
     yield "The submodule's name", selection.row.fqns[0]
     if view.started is not None:

@@ -132,7 +132,7 @@ def _report(selection: Selection) -> Report:
     return Report(run=view.run, target=view.target, parts=tuple(part.record for part in view.parts))
 
 
-def make_it(selection: Selection) -> str:
+def export_command(selection: Selection) -> str:
     """The command that applies the prescription; empty where there is none."""
     part = selection.part.record
     cured = part.prescription is not None and part.verdict == "cured"

@@ -17,7 +17,7 @@ from textual.worker import get_current_worker
 
 from exportdoctor.report.wording import culprit_line
 from exportdoctor_tui.actions.commands import CommandLine, available_commands
-from exportdoctor_tui.doctor import doctor_of
+from exportdoctor_tui.app_services import services_of
 from exportdoctor_tui.keymap import RUN, bindings
 from exportdoctor_tui.pages import run_status
 from exportdoctor_tui.sanitize import TOO_SMALL, line
@@ -125,7 +125,7 @@ class RunScreen(Screen[None]):
             part=part,
             row=line.row,
             finding=finding_for(self.view, part, line.row),
-            sources=doctor_of(self).sources,
+            sources=services_of(self).sources,
             torch_frames=self.position.torch_frames,
         )
 
@@ -171,7 +171,7 @@ class RunScreen(Screen[None]):
         return self._lines
 
     def _draw_status(self) -> None:
-        now = doctor_of(self).clock()
+        now = services_of(self).clock()
         status = run_status.status(self.view, now) if self._read else Content("reading")
         self.query_one("#status", TextBlock).show(status)
 
@@ -243,7 +243,7 @@ class RunScreen(Screen[None]):
             (bool(entry.display), self._drop_filter),
             (self.has_class("zoomed"), self.action_zoom),
             (not tree.has_focus, tree.focus),
-            (True, doctor_of(self).show_runs),
+            (True, services_of(self).show_runs),
         )
         next(back for applies, back in steps if applies)()
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from exportdoctor_tui.actions.choices import all_shims, known_shims, other_runs
 from exportdoctor_tui.actions.editor import open_editor
-from exportdoctor_tui.doctor import doctor_of
+from exportdoctor_tui.app_services import services_of
 from exportdoctor_tui.pages.copies import copies
 from exportdoctor_tui.pages.run_status import job_line
 from exportdoctor_tui.sanitize import line
@@ -53,7 +53,7 @@ class RunCommands:
 
     def _picker(self, command: CommandLine, view: RunView, selection: Selection | None) -> Picker:
         if command.needs == "run":
-            root = doctor_of(self._screen).root
+            root = services_of(self._screen).root
             return Picker(command.title, (), lambda: other_runs(view.path, root), many=False)
         assert view.started is not None
         options = view.started.options
@@ -62,7 +62,7 @@ class RunCommands:
 
     def _start(self, command: CommandLine, picked: tuple[str, ...]) -> None:
         """Start the process; the run that it creates is opened at once."""
-        doctor = doctor_of(self._screen)
+        doctor = services_of(self._screen)
         title = command.title.replace(" …", f": {' + '.join(map(line, picked))}")
         if not doctor.start_job(title, command.argv_with(picked), shows=command.shows):
             return
@@ -87,7 +87,7 @@ class RunCommands:
         if frame is None:
             self._screen.notify("There is no source line here", markup=False)
             return
-        path = doctor_of(self._screen).sources.find(frame)
+        path = services_of(self._screen).sources.find(frame)
         if path is None:
             self._screen.notify(f"{line(frame.file)} is not here, or has changed", severity="warning", markup=False)
             return
@@ -95,7 +95,7 @@ class RunCommands:
 
     def cancel(self) -> None:
         """Interrupt the running job."""
-        job = doctor_of(self._screen).job
+        job = services_of(self._screen).job
         if job is not None and job.state == "running":
             job.cancel()
         else:
@@ -103,7 +103,7 @@ class RunCommands:
 
     def show_output(self) -> None:
         """Show what the job printed."""
-        job = doctor_of(self._screen).job
+        job = services_of(self._screen).job
         if job is None:
             self._screen.notify("No command was started yet", markup=False)
             return
@@ -111,7 +111,7 @@ class RunCommands:
 
     def draw(self) -> None:
         """The state of the job in one line. Output that is its result is shown once, when it has ended."""
-        doctor, block = doctor_of(self._screen), self._screen.query_one("#job", TextBlock)
+        doctor, block = services_of(self._screen), self._screen.query_one("#job", TextBlock)
         job = doctor.job
         block.display = job is not None
         if job is None:

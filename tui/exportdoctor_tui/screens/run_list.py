@@ -16,7 +16,7 @@ from textual.worker import get_current_worker
 
 from exportdoctor.report import wording
 from exportdoctor.store.runs import RunSummary, list_runs
-from exportdoctor_tui.doctor import doctor_of
+from exportdoctor_tui.app_services import services_of
 from exportdoctor_tui.keymap import RUN_LIST, RUNS, bindings
 from exportdoctor_tui.sanitize import TOO_SMALL, align_right, line
 from exportdoctor_tui.widgets.bars import KeyBar
@@ -118,7 +118,7 @@ class RunListScreen(Screen[None]):
         if run.status == "unreadable":
             self.notify(line(run.problem), title=run.run, severity="error", markup=False)
             return
-        doctor_of(self).open_run(Path(run.path))
+        services_of(self).open_run(Path(run.path))
 
     def action_refresh(self) -> None:
         self._look()

@@ -16,7 +16,7 @@ from exportdoctor.store.runs import find_run, run_ids
 GROUP = "exportdoctor.tui"
 
 
-class Interface(Protocol):
+class TerminalInterface(Protocol):
     """Shows the run in a folder (None: the list of runs) until the user quits; returns an exit code.
 
     `scan` is a command line that makes that run, started by the interface; `web` serves it to a browser.
@@ -35,11 +35,11 @@ def tui(run: str | None, web: bool, port: int) -> int:
     return find_interface()(shown, web=web, port=port)
 
 
-def find_interface(group: str = GROUP) -> Interface:
+def find_interface(group: str = GROUP) -> TerminalInterface:
     """The interface installed under the entry point `group`. Raises UsageError if there is none."""
     for point in metadata.entry_points(group=group):
         try:
-            interface: Interface = point.load()
+            interface: TerminalInterface = point.load()
         except ImportError as error:
             raise UsageError(
                 f"the terminal interface cannot be loaded: {error}", hint="pip install 'exportdoctor[tui]'"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 
 import click
@@ -14,6 +12,7 @@ from exportdoctor.cli.packages import version_line
 from exportdoctor.cli.terminal import table_style, write_out
 from exportdoctor.core.codec import decode, pretty
 from exportdoctor.core.errors import ExitCode, WorkerLost
+from exportdoctor.process.client import run_module
 from exportdoctor.report.canvas import Canvas, Span
 
 
@@ -51,12 +50,7 @@ def version(internals: bool, as_json: bool) -> int:
 
 def _read_table() -> HookTable:
     """The table for the installed torch, from a process of its own: torch stays out of the command line."""
-    done = subprocess.run(
-        [sys.executable, "-m", "exportdoctor.torch_internals"],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        capture_output=True,
-        check=False,
-    )
+    done = run_module("torch_internals")
     if done.returncode:
         last = (done.stderr.decode(errors="replace").strip().splitlines() or [""])[-1]
         raise WorkerLost(f"torch cannot be inspected: {last}", hint="Run python -m exportdoctor.torch_internals")

@@ -11,6 +11,7 @@ import sysconfig
 from collections.abc import Iterator
 from functools import cache, lru_cache
 from importlib.util import find_spec
+from typing import Any
 
 import exportdoctor
 from exportdoctor.core.records.outcome import Frame
@@ -23,6 +24,8 @@ _STDLIB = os.path.realpath(sysconfig.get_paths()["stdlib"]) + os.sep
 _INSTALLED = re.compile(r"[/\\](?:site|dist)-packages[/\\]([^/\\]+)")
 _TORCH_BY_NAME = re.compile(r"torch[/\\]")  # dynamo and stored stacks shorten paths so
 _ENTRANCE = re.compile(r"(?:^|[/\\])torch[/\\](?:export|onnx)[/\\]__init__\.py$")
+_HIGHER_ORDER = re.compile(r"[/\\]torch[/\\]_higher_order_ops[/\\]")
+_INSIDE_ENTRANCE = re.compile(r"[/\\]torch[/\\](?:export|onnx)[/\\]")
 _QUOTED_FRAME = re.compile(r'File "([^"\n]+)", line (\d+),? in ([^\s,]+)[^\n]*(?:\n([^\n]*))?')
 
 
@@ -54,6 +57,11 @@ def is_local_file(path: str) -> bool:
     return not _INSTALLED.search(real) and not real.startswith((_STDLIB, OUR_FOLDER))
 
 
+def is_defined_in_torch(value: Any) -> bool:
+    """Whether a class or function is torch's, by the module that it was defined in."""
+    return str(value.__module__).partition(".")[0] == "torch"
+
+
 def library_path(path: str) -> str | None:
     """The path of an installed library's file from the library's own folder on; None for any other file.
 
@@ -74,6 +82,16 @@ def is_our_file(path: str) -> bool:
 def is_entrance(path: str) -> bool:
     """Whether a frame of this file is the call of `torch.export` or `torch.onnx` that the stack goes through."""
     return _ENTRANCE.search(path) is not None
+
+
+def is_inside_entrance(path: str) -> bool:
+    """Whether this file is part of `torch.export` or `torch.onnx`, which a dump of all threads shows from there on."""
+    return _INSIDE_ENTRANCE.search(path) is not None
+
+
+def is_of_higher_order_op(path: str) -> bool:
+    """Whether this file implements an operator that takes functions, such as `torch.cond`."""
+    return _HIGHER_ORDER.search(path) is not None
 
 
 def frames_in_text(text: str) -> Iterator[Frame]:

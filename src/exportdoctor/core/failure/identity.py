@@ -24,6 +24,11 @@ from exportdoctor.core.records.outcome import Failure, Outcome, OutcomeStatus
 # What a line may call to make symbols; others, such as int(), are what asks for the value at once
 _MAKES_SYMBOLS = re.compile(r"\.(tolist|item|nonzero|argwhere|unique\w*|masked_select|bincount|repeat_interleave)\b")
 
+_REFUSED_INPUT = re.compile(
+    r"Unsupported input type <class '([^']+)'>|one of the inputs with type `<class '([^']+)'>|"
+    r"received an input of unsupported type: (\w+)"
+)
+
 
 # --- exact
 
@@ -57,6 +62,18 @@ def line_identity(outcome: Outcome) -> tuple[str, ...]:
         frame = failure.culprit
         return *types, frame.file, str(frame.line), frame.function, frame.expression or ""
     return (*types, failure.guard.file, str(failure.guard.line)) if failure.guard is not None else ()
+
+
+def refused_input(outcome: Outcome) -> str | None:
+    """The class of an input that torch refused before it traced anything; None for any other failure.
+
+    That is the same failure in every module that is given such an object.
+    """
+    failure = outcome.failure
+    if failure is None or failure.culprit is not None:
+        return None
+    found = (_REFUSED_INPUT.search(fact.message) for fact in failure.exceptions)
+    return next((next(filter(None, match.groups())) for match in found if match), None)
 
 
 def same_line(one: Outcome, other: Outcome) -> bool:
@@ -128,7 +145,7 @@ def name_free_signature(outcome: Outcome, *, exporter: str) -> NameFreeSignature
 
 def _raised_in(failure: Failure) -> str:
     """The innermost function of torch, where the stack ends in torch; dynamo shortens its stacks as it likes."""
-    if not failure.frames or any(fact.type.startswith("torch._dynamo") for fact in failure.exceptions):
+    if not failure.frames or any(fact.is_of_dynamo for fact in failure.exceptions):
         return ""
     last = failure.frames[-1]
     return "" if last.user else last.function.rpartition(".")[2]

@@ -52,6 +52,7 @@ class KnownIssue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """A failure that upstream knows. `links` are `owner/repository#number`, the one to read first.
 
     `upstream`, `operation` and `named` say how to see that the failing code is the one that the issue is about.
+    `reproduced` and `source_checked` say how an entry was confirmed. Nothing reads them but maintainers of the file.
     """
 
     id: str
@@ -112,7 +113,7 @@ def match(
 def _match(
     exceptions: tuple[ExceptionFact, ...],
     frames: tuple[Frame, ...],
-    stage: str,
+    stage: Stage,
     exporter: str,
     dynamic: bool,
     versions: tuple[tuple[str, str], ...],
@@ -167,7 +168,7 @@ def _select_best(found: list[tuple[int, KnownIssueMatch]]) -> list[tuple[int, Kn
     return specific or found
 
 
-def _strength(clause: Clause, evidence: Evidence, stages: set[str], exporter: str, dynamic: bool) -> int:
+def _strength(clause: Clause, evidence: Evidence, stages: set[Stage], exporter: str, dynamic: bool) -> int:
     if exporter not in clause.exporters or stages.isdisjoint(clause.stages):
         return 0
     if clause.dynamic not in (None, dynamic):

@@ -11,6 +11,9 @@ import re
 LONGEST = 8_000
 """Characters of a message that are read. A message may carry a whole graph; what it states is at its beginning."""
 
+TRACEBACK = "Traceback (most recent call last):\n"
+"""With this Python begins to print an exception."""
+
 _QUOTES = (
     "Caused by", "User [Ss]tack", r"C\+\+ Stack", "Framework stack", "Stack from", "from user code",
     "The following call raised", "Original traceback",
@@ -71,6 +74,16 @@ def first_line(message: object, limit: int | None = None) -> str:
     """The first line of a message that is not blank, at most `limit` characters of it; empty where there is none."""
     lines = str(message).strip().splitlines()
     return lines[0].strip()[:limit] if lines else ""
+
+
+def exception_in_text(text: str) -> tuple[str, str]:
+    """The last exception of printed tracebacks: its name as printed, and its message with all its lines."""
+    lines = text.rpartition(TRACEBACK)[2].splitlines()
+    for index, line in enumerate(lines):
+        found = re.match(r"([A-Za-z_][\w.]*)(?:: ?(.*))?$", line)
+        if found and not line.startswith(" "):
+            return found[1], "\n".join([found[2] or "", *lines[index + 1 :]]).strip("\n")
+    return "", ""
 
 
 def without_hints(line: str) -> str:

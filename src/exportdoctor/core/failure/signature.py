@@ -11,13 +11,13 @@ import hashlib
 import msgspec
 
 from exportdoctor.core.failure.messages import normalise
-from exportdoctor.core.records.outcome import Failure, Outcome
+from exportdoctor.core.records.outcome import Failure, Outcome, Stage
 
 
 class Signature(msgspec.Struct, frozen=True, kw_only=True):
     """Stage, exception types from the outermost to its root cause, normalised message, innermost user frame."""
 
-    stage: str
+    stage: Stage
     exceptions: tuple[str, ...]
     message: str
     file: str = ""

@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 from exportdoctor.core.protocol.reply import Refused, Reply
-from exportdoctor.core.records.outcome import Agreement
+from exportdoctor.core.records.outcome import Agreement, Stage
 from exportdoctor.core.records.target import TargetRef
 
 Format = Literal["pt2", "onnx"]
@@ -71,7 +71,7 @@ class StageFailure(msgspec.Struct, frozen=True, kw_only=True):
     `asked` is how many were tried.
     """
 
-    stage: str
+    stage: Stage
     exception: str
     message: str
     node: str = ""

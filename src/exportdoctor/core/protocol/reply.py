@@ -9,20 +9,20 @@ import msgspec
 
 from exportdoctor.core.errors import ExitCode, ExportdoctorError, TargetError, UsageError
 
+Fault = Literal["usage", "target", "internal"]
+"""What must change: the request, the target's own code, or exportdoctor."""
+
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True, tag_field="say"):
     """One line from a worker process."""
 
 
 class Refused(Reply, frozen=True, kw_only=True, tag="refused"):
-    """Why there is no answer. `stack` is a traceback, one line each.
-
-    `fault` is what must change: the request (`usage`), the target's own code (`target`) or exportdoctor (`internal`).
-    """
+    """Why there is no answer. `stack` is a traceback, one line each."""
 
     message: str
+    fault: Fault
     hint: str = ""
-    fault: Literal["usage", "target", "internal"] = "usage"
     stack: tuple[str, ...] = ()
 
     @classmethod
@@ -31,7 +31,7 @@ class Refused(Reply, frozen=True, kw_only=True, tag="refused"):
         if isinstance(error, TargetError):
             return cls(message=error.message, hint=error.hint, fault="target", stack=error.stack)
         if isinstance(error, ExportdoctorError):
-            fault: Literal["usage", "internal"] = "usage" if error.exit_code == ExitCode.USAGE else "internal"
+            fault: Fault = "usage" if error.exit_code == ExitCode.USAGE else "internal"
             return cls(message=error.message, hint=error.hint, fault=fault)
         stack = tuple("".join(traceback.format_exception(error)).splitlines())
         return cls(message=f"{type(error).__name__}: {error}", fault="internal", stack=stack)

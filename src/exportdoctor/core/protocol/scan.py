@@ -103,7 +103,7 @@ class EquivalenceGroup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Opened(Reply, frozen=True, kw_only=True, tag="opened"):
-    """The target stands. `sources` maps each file that the answers depend on to the SHA-256 of its content.
+    """The target stands. `sources` maps what the answers depend on (files, variables) to what it was when it was read.
 
     `has_small_model`: each part can also be captured of a small model of the same kind, with real values.
     """
@@ -130,7 +130,10 @@ class Prepared(Reply, frozen=True, kw_only=True, tag="prepared"):
 
 
 class Captured(Reply, frozen=True, kw_only=True, tag="captured"):
-    """A part's modules in the order of the tree. `at_one_size`: what is dynamic in submodules is not known yet."""
+    """A part's modules in the order of the tree. `at_one_size`: what is dynamic in submodules is not known yet.
+
+    `sources` is what was read beyond Opened.sources.
+    """
 
     part: str
     title: str

@@ -42,7 +42,7 @@ class RunResumed(Event, frozen=True, kw_only=True, tag="run_resumed"):
     version: str
 
 
-class Stepped(Event, frozen=True, kw_only=True, tag="stepped"):
+class StepStarted(Event, frozen=True, kw_only=True, tag="stepped"):
     """The scan began a new step; `text` describes it to the user."""
 
     text: str
@@ -107,7 +107,7 @@ class PartFinished(Event, frozen=True, kw_only=True, tag="part_finished"):
     only: tuple[str, ...] = ()
 
 
-class Noted(Event, frozen=True, kw_only=True, tag="noted"):
+class NoteAdded(Event, frozen=True, kw_only=True, tag="noted"):
     """Something a reader of the report should know."""
 
     text: str
@@ -126,7 +126,7 @@ class RunFinished(Event, frozen=True, kw_only=True, tag="run_finished"):
 AnyEvent = (
     RunStarted
     | RunResumed
-    | Stepped
+    | StepStarted
     | TargetOpened
     | PartCaptured
     | ProbeStarted
@@ -134,6 +134,6 @@ AnyEvent = (
     | ModuleJudged
     | FindingMade
     | PartFinished
-    | Noted
+    | NoteAdded
     | RunFinished
 )

@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 from exportdoctor.core.failure.kinds import FailureKind
-from exportdoctor.core.records.outcome import Frame, GraphSlice, OpFact, SymbolOrigin
+from exportdoctor.core.records.outcome import Frame, GraphSlice, OpFact, Stage, SymbolOrigin
 
 Culprit = Literal["op", "python", "higher_order_op", "pytree", "dynamo", "call"]
 ShimResult = Literal["cured", "moved", "same", "error", "not_applicable"]
@@ -92,7 +92,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     last_op: OpFact | None = None
     modules: tuple[str, ...] = ()
     only_inside: str | None = None
-    stage: str = "export"
+    stage: Stage = "export"
     log: str | None = None
     guard: Frame | None = None
     value_origin: Frame | None = None

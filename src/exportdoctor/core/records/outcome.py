@@ -10,7 +10,8 @@ from typing import Literal
 
 import msgspec
 
-Stage = Literal["build", "capture", "export", "decompose", "translate", "load", "run", "numbers", "save"]
+Stage = Literal["build", "capture", "export", "decompose", "translate", "check", "load", "run", "numbers", "save"]
+"""What an attempt or an export does, one after the other; a failure has the stage in which it came up."""
 
 
 class OutcomeStatus(StrEnum):
@@ -87,6 +88,11 @@ class ExceptionFact(msgspec.Struct, frozen=True, kw_only=True):
     def name(self) -> str:
         """The class name without its package."""
         return self.type.rpartition(".")[2]
+
+    @property
+    def is_of_dynamo(self) -> bool:
+        """Whether dynamo defines it, whose stacks are shortened."""
+        return self.type.startswith("torch._dynamo.")
 
 
 class SymbolOrigin(msgspec.Struct, frozen=True, kw_only=True):
@@ -165,6 +171,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
     `kept_children` gives each child that no opaque op could replace, so that it ran as it is, with the reason.
     `numbers` has a row for each input set on which the exported program was run. `note` is why a shim was not applied.
+    `sources` is what the attempt was the first to read, as in Captured.
     """
 
     probe: str
@@ -179,6 +186,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     kept_children: tuple[str, ...] = ()
     numbers: tuple[Agreement, ...] = ()
     note: str = ""
+    sources: dict[str, str] = {}
 
     @property
     def passed(self) -> bool:

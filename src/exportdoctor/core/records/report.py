@@ -7,6 +7,7 @@ from typing import Literal
 import msgspec
 
 from exportdoctor.core.records.finding import Finding
+from exportdoctor.core.records.outcome import Stage
 
 SCHEMA = "exportdoctor.report/1"
 
@@ -50,7 +51,7 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True):
 
     inputs_tried: int
     max_abs_diff: float | None
-    stage: str
+    stage: Stage
     max_rel_diff: float | None = None
     tolerance: float | None = None
     on: str = ""

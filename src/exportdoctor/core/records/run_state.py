@@ -73,7 +73,7 @@ class RunState:
             case ev.RunResumed():
                 self.finished = None
                 self.running.clear()
-            case ev.Stepped(text=text):
+            case ev.StepStarted(text=text):
                 self.step = text
             case ev.TargetOpened(opened=opened):
                 self.opened = opened
@@ -94,7 +94,7 @@ class RunState:
             case ev.PartFinished(part=part):
                 if part in self.parts:
                     self.parts[part].finished = event
-            case ev.Noted(text=text):
+            case ev.NoteAdded(text=text):
                 if text not in self.notes:
                     self.notes.append(text)
             case ev.RunFinished():

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from exportdoctor.core.records.outcome import Outcome
 from exportdoctor.engine.cure.catalogue import Ids, ShimCatalogue
-from exportdoctor.engine.cure.trial import CuringSet, Trial
+from exportdoctor.engine.cure.trial import CuringSet, ShimTrial
 from exportdoctor.engine.probe_driver import ProbeSteps
 from exportdoctor.shims import Shim
 
@@ -19,12 +19,12 @@ MOST_TRIES = 2
 """Sets tried beyond the cure, each as expensive as the cure itself. One that does not apply costs next to nothing and
 does not count."""
 
-TryShims = Callable[[Ids, Outcome], ProbeSteps[Trial]]
+TryShims = Callable[[Ids, Outcome], ProbeSteps[ShimTrial]]
 """Tries a set where that was the failure."""
 
 
 def find_alternatives(
-    best: CuringSet, catalogue: ShimCatalogue, tried: list[Trial], try_set: TryShims
+    best: CuringSet, catalogue: ShimCatalogue, tried: list[ShimTrial], try_set: TryShims
 ) -> ProbeSteps[tuple[CuringSet, ...]]:
     """`best` and what was found beside it, the soundest first, then the smallest, then the first that was found."""
     found, left = [best], MOST_TRIES
@@ -54,7 +54,7 @@ def _exchanges(best: CuringSet, catalogue: ShimCatalogue) -> Iterator[tuple[str,
         yield from (pair for pair in row if pair is not None)
 
 
-def _is_worth_trying(shims: Ids, name: str, new: str, best: CuringSet, tried: list[Trial]) -> bool:
+def _is_worth_trying(shims: Ids, name: str, new: str, best: CuringSet, tried: list[ShimTrial]) -> bool:
     """Not where it was tried, does not apply, or left the failure as it was when nothing else stood in its way."""
     place = [one for one, _ in best.chain].index(name)
     then = {*(one for one, _ in best.chain[:place]), new}

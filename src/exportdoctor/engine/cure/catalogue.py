@@ -87,7 +87,7 @@ class ShimSet:
         return self.chain[-1][1]
 
 
-class Frontier:
+class CandidateQueue:
     """The sets not tried yet, and the failures that were met."""
 
     def __init__(self, catalogue: ShimCatalogue) -> None:

@@ -17,9 +17,9 @@ from exportdoctor.core.records.outcome import Outcome, OutcomeStatus
 from exportdoctor.core.records.probe import Probe
 from exportdoctor.core.records.report import Prescription
 from exportdoctor.engine.cure.alternatives import find_alternatives
-from exportdoctor.engine.cure.catalogue import Chain, Frontier, Ids, ShimCatalogue
+from exportdoctor.engine.cure.catalogue import CandidateQueue, Chain, Ids, ShimCatalogue
 from exportdoctor.engine.cure.prescription import prescription_of
-from exportdoctor.engine.cure.trial import CuringSet, SearchTarget, Trial, is_later_failure
+from exportdoctor.engine.cure.trial import CuringSet, SearchTarget, ShimTrial, is_later_failure
 from exportdoctor.engine.probe_driver import Prefetch, ProbeSteps
 from exportdoctor.reduce import ddmin
 from exportdoctor.report.wording import shim_tries as wording
@@ -44,7 +44,7 @@ class CureSearch:
     versions: Mapping[str, str]
     axes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     allow: Sequence[str] = ()
-    trials: list[Trial] = field(default_factory=list)
+    trials: list[ShimTrial] = field(default_factory=list)
     met: list[tuple[Ids, Outcome]] = field(default_factory=list)
     cures: tuple[CuringSet, ...] = ()
     prescription: Prescription | None = None
@@ -129,7 +129,7 @@ class CureSearch:
         self, target: SearchTarget, *, start: Ids = (), first: Outcome | None = None
     ) -> ProbeSteps[CuringSet | None]:
         """The first set that cures; None where none was found."""
-        frontier = Frontier(self._catalogue)
+        frontier = CandidateQueue(self._catalogue)
         chain: Chain = tuple((name, target.first) for name in start)
         frontier.widen(start, first or target.first, chain=chain)
         for _ in range(MOST_TRIES):
@@ -167,7 +167,7 @@ class CureSearch:
 
     def _try(
         self, target: SearchTarget, shims: Ids, before: Outcome, *, met: Sequence[Outcome] = ()
-    ) -> ProbeSteps[Trial]:
+    ) -> ProbeSteps[ShimTrial]:
         """Try a set, and note what came of it."""
         outcome = yield target.with_shims(shims)
         result, note = self._result(before, outcome, shims), wording.try_note(outcome)
@@ -175,7 +175,7 @@ class CureSearch:
             note = note or wording.MET_BEFORE
         if result == "error":
             note = note or wording.raised_note(outcome)
-        trial = Trial(shims=shims, before=before, outcome=outcome, result=result, note=note)
+        trial = ShimTrial(shims=shims, before=before, outcome=outcome, result=result, note=note)
         self.trials.append(trial)
         return trial
 

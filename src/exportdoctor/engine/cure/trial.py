@@ -31,7 +31,7 @@ class SearchTarget:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trial:
+class ShimTrial:
     """A set of shims that was tried where `before` was the failure."""
 
     shims: Ids

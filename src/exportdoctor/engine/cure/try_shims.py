@@ -45,8 +45,8 @@ def try_shims(
 ) -> Iterator[PartTrial]:
     """What each part of `target` does under `shims`. Raises TargetError and UsageError."""
     opening = Open(target=target, shim_files=options.shim_files)
-    patient = options.timeout is None
-    with closing(Pool(launcher or Spawn(), opening, jobs=2, log=None, patient=patient)) as pool:
+    by_cpu_time = options.timeout is None
+    with closing(Pool(launcher or Spawn(), opening, jobs=2, log=None, by_cpu_time=by_cpu_time)) as pool:
         opened = pool.open()
         for name in opened.parts:
             part = pool.capture_part(Capture(part=name, exporter=options.exporter))

@@ -19,7 +19,7 @@ from exportdoctor.core.records.probe import Probe
 from exportdoctor.reduce import ddmin
 
 _QUESTIONS = 24
-# targets/dynamic_axes.py: `cache length + 1` follows `cache length`
+# targets/sizes/dynamic_shapes.py: `cache length + 1` follows `cache length`
 _DERIVED = re.compile(r"\*| [+-] ")
 
 Names = tuple[str, ...]

@@ -19,7 +19,7 @@ from exportdoctor.engine.part.dimensions import smallest_dimensions
 from exportdoctor.engine.part.part_diagnosis import PartDiagnosis
 from exportdoctor.engine.probe_driver import ProbeSteps
 from exportdoctor.engine.verdicts.failure_groups import FailureGroup
-from exportdoctor.engine.verdicts.judge import Answer, ModuleVerdict, judge
+from exportdoctor.engine.verdicts.judge import ModuleVerdict, SiteOutcome, judge
 from exportdoctor.report.wording.shim_tries import NO_OPAQUE_OPERATOR, kept_children_note, no_opaque_note
 
 
@@ -59,7 +59,7 @@ class FollowUps:
         if outcome.status == OutcomeStatus.NOT_APPLICABLE:
             notes[verdict.fqn] = no_opaque_note(outcome)
             return
-        found = judge(verdict.fqn, ((site, Answer(site, outcome)),))
+        found = judge(verdict.fqn, ((site, SiteOutcome(site, outcome)),))
         if outcome.kept_children:
             notes[verdict.fqn] = kept_children_note(outcome)
         if found.failing and found.blamed_module == verdict.fqn:

@@ -14,7 +14,7 @@ from exportdoctor.engine.call_tree import CallSite, below, call_tree, module_fac
 from exportdoctor.engine.cure.search import CureSearch
 from exportdoctor.engine.part.dimensions import Dimensions
 from exportdoctor.engine.verdicts.failure_groups import FailureGroup, group_failures
-from exportdoctor.engine.verdicts.judge import Answer, ModuleVerdict, blame_child, judge, shows_same_failure
+from exportdoctor.engine.verdicts.judge import ModuleVerdict, SiteOutcome, blame_child, judge, shows_same_failure
 
 
 @dataclass
@@ -82,7 +82,7 @@ class PartDiagnosis:
         self.open[fqn] = tuple(CallSite(fqn, index) for index in range(len(self.facts[fqn].calls)))
         return self.open[fqn]
 
-    def judge_open(self, fqns: Iterable[str], answer: Callable[[CallSite], Answer | None]) -> list[ModuleVerdict]:
+    def judge_open(self, fqns: Iterable[str], answer: Callable[[CallSite], SiteOutcome | None]) -> list[ModuleVerdict]:
         """Judge those of the open modules whose calls all have their `answer`; returns the new verdicts."""
         fresh = []
         for fqn in fqns:
@@ -132,7 +132,7 @@ class PartDiagnosis:
             return []  # a module may yet show it
         site = CallSite(self.captured.prefix, 0)
         return [
-            judge(site.fqn, ((site, Answer(site, outcome)),))
+            judge(site.fqn, ((site, SiteOutcome(site, outcome)),))
             for outcome in self.cure.hidden_failures()
             if not any(self.same_failure(outcome, group.leading_verdict.outcome) for group in known)
         ]

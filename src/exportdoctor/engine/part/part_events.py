@@ -57,7 +57,7 @@ def part_finished(part: PartDiagnosis) -> Iterator[ev.AnyEvent]:
     if cure is not None and cure.prescription is not None and not cure.note:
         verdict = "cured"
     elif cure is not None:
-        yield ev.Noted(text=f"{part.name}: {cure.note}")
+        yield ev.NoteAdded(text=f"{part.name}: {cure.note}")
     yield ev.PartFinished(
         part=part.name,
         verdict=verdict,

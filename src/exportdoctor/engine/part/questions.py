@@ -17,7 +17,7 @@ from exportdoctor.core.protocol.scan import CallFact, Captured
 from exportdoctor.core.records.outcome import Outcome
 from exportdoctor.core.records.probe import Probe
 from exportdoctor.engine.call_tree import CallSite
-from exportdoctor.engine.verdicts.judge import Answer
+from exportdoctor.engine.verdicts.judge import SiteOutcome
 
 
 @dataclass
@@ -28,7 +28,7 @@ class _Group:
     waiting: dict[str, tuple[CallSite, CallFact]] = field(default_factory=dict)
     asking: tuple[CallSite, CallFact] | None = None
     outcome: Outcome | None = None
-    shown: list[tuple[CallFact, Answer, frozenset[int]]] = field(default_factory=list)
+    shown: list[tuple[CallFact, SiteOutcome, frozenset[int]]] = field(default_factory=list)
 
 
 class Questions:
@@ -43,7 +43,7 @@ class Questions:
         }
         self._differing = {group.id: group.differing for group in captured.groups}
         self._groups: dict[str, _Group] = {}
-        self._answers: dict[str, Answer] = {}
+        self._answers: dict[str, SiteOutcome] = {}
         self._probes: dict[str, tuple[_Group, bool]] = {}
 
     def want(self, site: CallSite) -> Iterator[Probe]:
@@ -63,7 +63,7 @@ class Questions:
         assert group.asking is not None
         site, fact = group.asking
         if not watched:
-            self._answers[fact.question] = Answer(site, outcome)
+            self._answers[fact.question] = SiteOutcome(site, outcome)
             group.outcome = outcome
             if group.differing and outcome.status.is_conclusive:
                 probe = self._probe(site, watch=group.differing)
@@ -76,7 +76,7 @@ class Questions:
             group.asking = None
         yield from self._advance(group)
 
-    def answer(self, site: CallSite) -> Answer | None:
+    def answer(self, site: CallSite) -> SiteOutcome | None:
         """The answer for a call site, once it is known."""
         return self._answers.get(self._facts[site].question)
 
@@ -98,7 +98,7 @@ class Questions:
             return
         read = set(watched.reads)
         columns = frozenset(i for i, pair in enumerate(group.differing) if pair in read)
-        group.shown.append((fact, Answer(site, group.outcome), columns))
+        group.shown.append((fact, SiteOutcome(site, group.outcome), columns))
 
     def _advance(self, group: _Group) -> Iterator[Probe]:
         """Answer those who wait from what is known; then let the next of them represent the group."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from exportdoctor.core.failure.frames import is_user_file
+from exportdoctor.core.failure.frames import is_inside_entrance, is_user_file
 from exportdoctor.core.records.outcome import ExceptionFact, Failure, Frame, Outcome, OutcomeStatus
 
 _HEADER = re.compile(r"^(?:Current thread|Thread|Stack) .*\(most recent call first\):$", re.MULTILINE)
@@ -23,7 +23,7 @@ def read_stack(log: str | None) -> tuple[Frame, ...]:
         return ()
     dump = _HEADER.split(text)[1:][-1:]
     frames = [_frame(*found.groups()) for found in map(_LINE.match, "".join(dump).splitlines()[1:]) if found][::-1]
-    inside = (i for i, frame in enumerate(frames) if "/torch/export/" in frame.file or "/torch/onnx/" in frame.file)
+    inside = (i for i, frame in enumerate(frames) if is_inside_entrance(frame.file))
     return tuple(frames[next(inside, 0) :])
 
 

@@ -22,14 +22,14 @@ _ABANDONED = KillReason(status=OutcomeStatus.CRASHED, signal="SIGKILL")
 class RunningProbe:
     """A probe that waits for a worker or is attempted by one, which `supervisor` then watches.
 
-    A `patient` one may take longer on a busy machine: it is measured by its processor time. An `early` one is attempted
+    One measured `by_cpu_time` may take longer on a busy machine. An `early` one is attempted
     before its part is captured: it is not reported until it is adopted, and may be abandoned. `losses` counts the
     workers that ended under it.
     """
 
     probe: Probe
     future: Future[Outcome]
-    patient: bool
+    by_cpu_time: bool
     early: bool = False
     urgent: bool = False
     losses: int = 0
@@ -82,6 +82,6 @@ class RunningProbe:
 
     def _limits(self) -> Limits:
         timeout, memory_mb = self.probe.timeout, self.probe.memory_mb
-        if self.patient:
+        if self.by_cpu_time:
             return Limits(wall=PATIENCE * timeout, cpu=timeout, idle=timeout, memory_mb=memory_mb)
         return Limits(wall=timeout, idle=timeout, memory_mb=memory_mb)

@@ -33,15 +33,15 @@ _LOSSES_ALLOWED = 3
 class Pool:
     """`jobs` attempts at a time. `opening` is each worker's first command; `log` takes what workers print.
 
-    The attempts of a `patient` pool may take longer on a busy machine: they are measured by their processor time.
+    Attempts measured `by_cpu_time` may take longer on a busy machine: the limit is on their processor time.
     """
 
-    def __init__(self, launcher: Launcher, opening: Open, *, jobs: int, log: Path | None, patient: bool) -> None:
+    def __init__(self, launcher: Launcher, opening: Open, *, jobs: int, log: Path | None, by_cpu_time: bool) -> None:
         self.launcher = launcher
         self.opening = opening
         self.jobs = jobs
         self.log = log
-        self.patient = patient
+        self.by_cpu_time = by_cpu_time
         self.isolation = opening.isolation
         self.started: queue.SimpleQueue[tuple[Probe, int]] = queue.SimpleQueue()
         self.captures: dict[str, Capture] = {}
@@ -134,7 +134,7 @@ class Pool:
         if not isinstance(reply, Prepared):
             return None
         probe = msgspec.structs.replace(template, fqn=reply.prefix)
-        running = RunningProbe(probe, Future(), self.patient, early=True)
+        running = RunningProbe(probe, Future(), self.by_cpu_time, early=True)
         with self._lock:
             self._mark_ready()
             self._waiting.append(running)
@@ -165,7 +165,7 @@ class Pool:
 
     def submit(self, probe: Probe, *, urgent: bool = False) -> Future[Outcome]:
         """Queue a probe. Urgent ones go first, while one processor is left to the others."""
-        running = RunningProbe(probe, Future(), self.patient, urgent=urgent)
+        running = RunningProbe(probe, Future(), self.by_cpu_time, urgent=urgent)
         with self._lock:
             if self._closed.is_set():
                 raise WorkerLost("The pool is closed")

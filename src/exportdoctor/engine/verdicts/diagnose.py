@@ -7,15 +7,13 @@ from collections.abc import Mapping
 from exportdoctor.core.failure import known_issues
 from exportdoctor.core.failure.classify import kind_of
 from exportdoctor.core.failure.explanations import explain
+from exportdoctor.core.failure.frames import is_of_higher_order_op
 from exportdoctor.core.failure.kinds import FailureKind
 from exportdoctor.core.failure.messages import first_line, without_hints
 from exportdoctor.core.failure.signature import signature_of
 from exportdoctor.core.records.finding import Culprit, ExceptionRecord, Finding, KnownIssueRecord
 from exportdoctor.core.records.outcome import Failure, Frame, Outcome, OutcomeStatus
 from exportdoctor.engine.verdicts.failure_groups import FailureGroup
-
-_HIGHER_ORDER = "/torch/_higher_order_ops/"
-_DYNAMO = "torch._dynamo.exc."
 
 
 def make_finding(
@@ -86,8 +84,7 @@ def _root_cause(failure: Failure) -> str:
 
 def _cut_stack(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
     """The stack from the first frame of the user's code or of a submodule on: without the tracer's own entry."""
-    start = next((i for i, frame in enumerate(frames) if frame.user or frame.module is not None), 0)
-    return frames[start:]
+    return _from_the_user_on(frames) or frames
 
 
 def find_culprit(failure: Failure, *, kind: FailureKind, status: OutcomeStatus) -> Culprit | None:
@@ -104,18 +101,18 @@ def find_culprit(failure: Failure, *, kind: FailureKind, status: OutcomeStatus) 
         return None
     if kind is FailureKind.UNREGISTERED_PYTREE:
         return "pytree"
-    inner = _below_the_user(failure.frames)
-    if any(_HIGHER_ORDER in frame.file.replace("\\", "/") for frame in inner):
+    inner = _from_the_user_on(failure.frames)
+    if any(is_of_higher_order_op(frame.file) for frame in inner):
         return "higher_order_op"
     if failure.op is not None and failure.op.raised:
         return "op"
-    if kind is FailureKind.UNSUPPORTED_PYTHON and any(fact.type.startswith(_DYNAMO) for fact in failure.exceptions):
+    if kind is FailureKind.UNSUPPORTED_PYTHON and any(fact.is_of_dynamo for fact in failure.exceptions):
         return "dynamo"
     return "python" if failure.culprit is not None else "call"
 
 
-def _below_the_user(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
-    """The frames inside of the user's innermost one that runs as itself, and not as the body of an operator."""
+def _from_the_user_on(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
+    """The frames from the first one of the user's code or of a submodule on; none where there is no such frame."""
     entrance = next((i for i, frame in enumerate(frames) if frame.user or frame.module is not None), len(frames))
     return frames[entrance:]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from exportdoctor.core.failure.identity import line_identity
+from exportdoctor.core.failure.identity import line_identity, refused_input
 from exportdoctor.core.failure.signature import signature_of
 from exportdoctor.engine.call_tree import depth
 from exportdoctor.engine.verdicts.judge import ModuleVerdict
@@ -20,8 +20,13 @@ class FailureGroup:
 
     @property
     def leading_verdict(self) -> ModuleVerdict:
-        """The verdict to report: of the deepest module that fails in its own code, the first of those."""
+        """The verdict to report: of the deepest module that fails in its own code, the first of those.
+
+        An input that is refused comes from outside, so that the outermost module is where it comes in.
+        """
         own = [verdict for verdict in self.verdicts if verdict.blamed_module == verdict.fqn] or self.verdicts
+        if refused_input(own[0].outcome) is not None:
+            return min(own, key=lambda verdict: depth(verdict.fqn))
         return max(enumerate(own), key=lambda pair: (depth(pair[1].fqn), -pair[0]))[1]
 
     @property
@@ -40,8 +45,14 @@ def group_failures(verdicts: list[ModuleVerdict], classes: Mapping[str, str]) ->
 
 
 def _key(verdict: ModuleVerdict, classes: Mapping[str, str]) -> tuple[str, ...]:
-    """The line to blame, wherever the failure is met from. Without one, the class of the failing module counts too."""
+    """The line to blame, wherever the failure is met from. Without one, the class of the failing module counts too.
+
+    An input that is refused is one failure in every module that is given it.
+    """
     outcome = verdict.outcome
+    refused = refused_input(outcome)
+    if refused is not None:
+        return "input", refused
     line = line_identity(outcome)
     if line and not outcome.status.ended_the_process:
         return line

@@ -12,7 +12,7 @@ from exportdoctor.engine.call_tree import CallSite, translate_fqn
 
 
 @dataclass(frozen=True)
-class Answer:
+class SiteOutcome:
     """The outcome for a question, and the call site at which it was asked."""
 
     asked: CallSite
@@ -25,7 +25,7 @@ class ModuleVerdict:
 
     fqn: str
     status: ModuleStatus
-    deciding: Answer
+    deciding: SiteOutcome
     call: int
     seconds: float
     asked_itself: bool
@@ -66,7 +66,7 @@ class ModuleVerdict:
         return translate_fqn(deepest, asked=self.deciding.asked.fqn, member=self.fqn)
 
 
-def judge(fqn: str, answers: tuple[tuple[CallSite, Answer], ...]) -> ModuleVerdict:
+def judge(fqn: str, answers: tuple[tuple[CallSite, SiteOutcome], ...]) -> ModuleVerdict:
     """The verdict for a module from the answers to all its distinct calls: it passes only where every call does."""
     deciding_place, deciding = next((pair for pair in answers if not pair[1].outcome.passed), answers[0])
     return ModuleVerdict(
@@ -79,7 +79,7 @@ def judge(fqn: str, answers: tuple[tuple[CallSite, Answer], ...]) -> ModuleVerdi
     )
 
 
-def _status(fqn: str, answer: Answer) -> ModuleStatus:
+def _status(fqn: str, answer: SiteOutcome) -> ModuleStatus:
     match answer.outcome.status:
         case OutcomeStatus.PASSED:
             return "pass"

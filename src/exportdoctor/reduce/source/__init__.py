@@ -34,7 +34,7 @@ __all__ = ["PASSES", "SourcePass", "reduce_source", "source_distance", "source_s
 def reduce_source(source: str) -> Search[str, str]:
     """The search for the smallest interesting version of `source`.
 
-    Drive it with `Terms(size=source_size, distance=source_distance)`. The first candidate is the source as
+    Drive it with `SearchLimits(size=source_size, distance=source_distance)`. The first candidate is the source as
     `ast.unparse` writes it, without comments; if that is not interesting there is nothing to do. Raises SyntaxError if
     `source` is not Python.
     """

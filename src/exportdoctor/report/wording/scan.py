@@ -73,7 +73,9 @@ class HookFacts(Protocol):
 
 
 def missing_internals(hooks: Sequence[HookFacts]) -> str:
-    """The note on private parts of torch that the installed one has not."""
+    """The note on private parts of torch that the installed one has not; empty where it has all."""
+    if not hooks:
+        return ""
     lost = "; ".join(dict.fromkeys(hook.lost for hook in hooks))
     names = ", ".join(hook.id for hook in hooks)
     return f"This torch lacks internals that exportdoctor uses ({names}): {lost}. See exportdoctor version --internals"
@@ -160,7 +162,7 @@ def event_line(event: ev.AnyEvent, state: RunState) -> str | None:
             return f"run {event.run}"
         case ev.RunResumed():
             return f"resumed with {count(len(state.answers), 'known result')}"
-        case ev.Stepped() | ev.Noted():
+        case ev.StepStarted() | ev.NoteAdded():
             return event.text
         case ev.TargetOpened(opened=opened):
             return f"built: {parameters(opened.parameters)} on {opened.device}, {opened.dtype}"

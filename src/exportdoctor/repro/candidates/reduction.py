@@ -16,9 +16,9 @@ from exportdoctor.reduce import (
     Ended,
     JudgedCandidate,
     ParallelOracle,
-    Reduced,
     Search,
-    Terms,
+    SearchLimits,
+    SearchResult,
     Verdict,
     drive,
     reduce_source,
@@ -48,7 +48,7 @@ _POLISHING = 0.35  # of the budget, so that it is not all spent before sizes tha
 
 
 @dataclass(frozen=True)
-class Reduction:
+class ReductionResult:
     """The result of a reduction.
 
     `closest` passes; `eager`: both run without export. `ended` is a value of reduce.Ended, or "interrupted". `same` of
@@ -82,18 +82,20 @@ class Reducer:
     clock: BudgetClock
     tell: Tell
 
-    def reduce(self, source: str) -> Reduction:
+    def reduce(self, source: str) -> ReductionResult:
         """The smallest version of `source` that is still the same bug."""
         try:
             source = slice_by_stack(self.judge, source, self.tell)
-            answer = drive(replace_with_ones(source), self.judge, start=source, terms=Terms(size=source_size)).answer
+            answer = drive(
+                replace_with_ones(source), self.judge, start=source, limits=SearchLimits(size=source_size)
+            ).answer
             if answer and answer != source:
                 source = slice_by_stack(self.judge, answer, self.tell)
         except KeyboardInterrupt:
-            return Reduction(source, ended=_INTERRUPTED, eager=self.judge.eager)
+            return ReductionResult(source, ended=_INTERRUPTED, eager=self.judge.eager)
         return self._drive(_all_passes, source, share=1 - _POLISHING, questions=self.clock.budget.questions)
 
-    def polish(self, found: Reduction) -> Reduction:
+    def polish(self, found: ReductionResult) -> ReductionResult:
         """The same, as small as can be, with sizes that run in eager mode too; unchanged where a few tries find none.
 
         The closest variant that exports then runs in eager mode as well.
@@ -123,13 +125,13 @@ class Reducer:
                 return tried
         return None
 
-    def tidy(self, found: Reduction) -> Reduction:
+    def tidy(self, found: ReductionResult) -> ReductionResult:
         """The same without idle statements; its closest passing variant has the same class name."""
         judge = self.judge.with_eager(found.eager)
         closest = tidy_script(judge, found.closest, like=Verdict.NO) if found.closest else None
         return replace(found, source=tidy_script(judge, found.source), closest=closest)
 
-    def confirm(self, found: Reduction) -> Reduction:
+    def confirm(self, found: ReductionResult) -> ReductionResult:
         """Run the result again, because a bug may come and go."""
         judge = self.judge.with_eager(found.eager)
         same = sum(judge.rerun(found.source) is Verdict.YES for _ in range(_CONFIRMATIONS))
@@ -137,23 +139,25 @@ class Reducer:
 
     def _drive(
         self, search: Callable[[str], Search[str, str]], source: str, *, share: float, questions: int
-    ) -> Reduction:
+    ) -> ReductionResult:
         width = self.judge.runner.width
         with ThreadPoolExecutor(width) as threads:
             oracle: ParallelOracle[str] = ParallelOracle(lambda one: threads.submit(self.judge, one), width=width)
-            terms = Terms[str](
+            limits = SearchLimits[str](
                 questions=questions,
                 should_stop=lambda: self.clock.is_over(share),
                 size=source_size,
                 distance=source_distance,
             )
             try:
-                found = self._follow(steps(search(source), oracle, start=source, terms=terms), source)
+                found = self._follow(steps(search(source), oracle, start=source, limits=limits), source)
                 return replace(found, eager=self.judge.eager)
             finally:
                 oracle.close()
 
-    def _follow(self, course: Generator[JudgedCandidate[str], None, Reduced[str, str]], source: str) -> Reduction:
+    def _follow(
+        self, course: Generator[JudgedCandidate[str], None, SearchResult[str, str]], source: str
+    ) -> ReductionResult:
         best, closest, asked = source, None, 0
         shown = time.monotonic()
         try:
@@ -168,13 +172,13 @@ class Reducer:
                     shown = time.monotonic()
                     self.tell(wording.repro_progress(code_lines(best), asked))
         except StopIteration as end:
-            result: Reduced[str, str] = end.value
-            return Reduction(
+            result: SearchResult[str, str] = end.value
+            return ReductionResult(
                 source=result.answer or result.smallest, closest=result.closest, asked=result.asked,
                 ended=result.ended.value,
             )  # fmt: skip
         except KeyboardInterrupt:
-            return Reduction(best, closest, asked, _INTERRUPTED)
+            return ReductionResult(best, closest, asked, _INTERRUPTED)
 
 
 def _all_passes(source: str) -> Search[str, str]:

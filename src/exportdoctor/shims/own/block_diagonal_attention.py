@@ -40,9 +40,9 @@ class Offsets:
     def __sub__(self, other: Offsets) -> Offsets:
         return Offsets(*(mine - its for mine, its in zip(self.values, other.values, strict=True)))
 
-    def tolist(self) -> Pieces:
+    def tolist(self) -> Segments:
         """The values; a split into one piece is known by this list."""
-        return Pieces(self.values)
+        return Segments(self.values)
 
     def max(self) -> Offsets:
         """The longest of one segment is that segment."""
@@ -58,11 +58,11 @@ class Offsets:
         return (len(self.values),)
 
 
-class Pieces(list[Any]):
+class Segments(list[Any]):
     """Lengths of segments that came from Offsets."""
 
 
-class Interfaces:
+class AttentionFunctions:
     """The table of attention functions, each made to keep to the segments."""
 
     def __init__(self, below: Any, keep: Callable[..., Any]) -> None:
@@ -123,7 +123,7 @@ def _names(plain: Any, boundaries: Any, length: Any) -> dict[str, Any]:
     found = plain.__globals__
     names: dict[str, Any] = {}
     if "ALL_ATTENTION_FUNCTIONS" in found:
-        names["ALL_ATTENTION_FUNCTIONS"] = Interfaces(found["ALL_ATTENTION_FUNCTIONS"], keep)
+        names["ALL_ATTENTION_FUNCTIONS"] = AttentionFunctions(found["ALL_ATTENTION_FUNCTIONS"], keep)
     if "eager_attention_forward" in found:
         names["eager_attention_forward"] = keep(found["eager_attention_forward"])
     if "torch" in found:
@@ -134,7 +134,7 @@ def _names(plain: Any, boundaries: Any, length: Any) -> dict[str, Any]:
 def _split(tensor: Any, sizes: Any, dim: int = 0) -> Any:
     import torch
 
-    return (tensor,) if isinstance(sizes, Pieces) else torch.split(tensor, sizes, dim)
+    return (tensor,) if isinstance(sizes, Segments) else torch.split(tensor, sizes, dim)
 
 
 def _additive(mask: Any, dtype: Any) -> Any:

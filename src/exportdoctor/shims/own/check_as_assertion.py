@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from exportdoctor.core.failure.frames import is_defined_in_torch
 from exportdoctor.core.patch_attribute import patch_attributes
 from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.export_call import ExportCall
@@ -85,7 +86,7 @@ def _enter(call: ExportCall) -> Iterator[ExportCall]:
         (owner, name, new)
         for owner in dict.fromkeys(type(module) for module in call.module.modules())
         for name, method in vars(owner).items()
-        if _is_users(method) and (new := rewrite_function(method, ChecksDecided(), names=_NAMES)) is not None
+        if _is_plain(method) and (new := rewrite_function(method, ChecksDecided(), names=_NAMES)) is not None
     ]
     if not changes:
         raise NotApplicable("no submodule checks the sizes or values of its inputs")
@@ -93,11 +94,9 @@ def _enter(call: ExportCall) -> Iterator[ExportCall]:
         yield call
 
 
-def _is_users(method: Any) -> bool:
-    """A plain method; one inside a decorator would lose it."""
-    return (
-        inspect.isfunction(method) and not method.__module__.startswith("torch.") and not hasattr(method, "__wrapped__")
-    )
+def _is_plain(method: Any) -> bool:
+    """A method of the user's that is plain; one inside a decorator would lose it."""
+    return inspect.isfunction(method) and not is_defined_in_torch(method) and not hasattr(method, "__wrapped__")
 
 
 SHIM = Shim(

@@ -12,6 +12,7 @@ from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.export_call import ExportCall
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim
 from exportdoctor.torch_internals.pytree_registry import is_registered, register_node, temporary_registrations
+from exportdoctor.torch_internals.trees import tree_leaves
 
 
 @contextmanager
@@ -50,8 +51,6 @@ def _outputs(call: ExportCall) -> Any:
 
 def _unregistered_classes(value: Any) -> dict[type[Any], tuple[str, ...]]:
     """Classes that torch cannot take apart, each with its attributes."""
-    from torch.utils._pytree import tree_leaves
-
     found: dict[type[Any], tuple[str, ...]] = {}
     for leaf in tree_leaves(value):
         names = () if is_registered(type(leaf)) else _attributes(leaf)
@@ -63,7 +62,6 @@ def _unregistered_classes(value: Any) -> dict[type[Any], tuple[str, ...]]:
 def _attributes(leaf: Any) -> tuple[str, ...]:
     """The fields of a dataclass; of a plain object its attributes, if some of them hold tensors."""
     import torch
-    from torch.utils._pytree import tree_leaves
 
     if isinstance(leaf, type | torch.Tensor | torch.nn.Module):
         return ()

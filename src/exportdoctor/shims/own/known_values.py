@@ -19,6 +19,7 @@ from exportdoctor.shims.export_call import ExportCall, Named, named_inputs, shap
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim
 from exportdoctor.torch_internals.fake_tensors import is_fake
 from exportdoctor.torch_internals.tracing_modes import outside_all_modes
+from exportdoctor.torch_internals.trees import tree_leaves, tree_map
 
 _LARGEST = 64
 _ROW = (2, 3, 4)
@@ -38,7 +39,6 @@ class KnownValues:
     def call(self, func: Any, args: Any, kwargs: Any) -> Any:
         """The result of `func`: computed for real if it follows from known values alone, else traced."""
         import torch
-        from torch.utils._pytree import tree_leaves, tree_map
 
         if not self._is_constant(func, tree_leaves((args, kwargs))):
             traced_args, traced_kwargs = tree_map(self.constant, (args, kwargs))
@@ -80,11 +80,11 @@ def propagate_constants(values: KnownValues) -> Any:
     """A context in which everything computed from known values alone is computed for real."""
     from torch.overrides import TorchFunctionMode
 
-    class Propagating(TorchFunctionMode):
+    class ConstantPropagationMode(TorchFunctionMode):
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             return values.call(func, args, kwargs or {})
 
-    return Propagating()
+    return ConstantPropagationMode()
 
 
 def _writes(func: Any) -> bool:
@@ -99,8 +99,6 @@ def _with_constants(forward: Callable[..., Any], root: Any, constants: dict[str,
 
     @functools.wraps(forward)
     def with_constants(self: Any, *args: Any, **kwargs: Any) -> Any:
-        from torch.utils._pytree import tree_map
-
         if self is not root:
             return forward(self, *args, **kwargs)
         values = KnownValues(constants)

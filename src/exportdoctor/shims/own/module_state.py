@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from exportdoctor.core.failure.frames import is_defined_in_torch
 from exportdoctor.core.patch_attribute import patch_attributes
 from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.export_call import ExportCall
@@ -26,20 +27,16 @@ def state_of(owner: type[Any]) -> tuple[tuple[str, Any], ...]:
     methods = {name: value for base in reversed(owner.__mro__) for name, value in vars(base).items()}
     set_later: set[str] = set()
     for name, method in methods.items():
-        if inspect.isfunction(method) and name != "__init__" and _is_users(method):
+        if inspect.isfunction(method) and name != "__init__" and not is_defined_in_torch(method):
             set_later |= {attribute for attribute, _ in _assignments(method)}
     initial = {
         attribute: value
         for base in reversed(owner.__mro__)
-        if inspect.isfunction(init := vars(base).get("__init__")) and _is_users(init)
+        if inspect.isfunction(init := vars(base).get("__init__")) and not is_defined_in_torch(init)
         for attribute, value in _assignments(init)
     }
     literals = ((name, _literal(initial[name])) for name in sorted(set_later & initial.keys()))
     return tuple((name, value[0]) for name, value in literals if value)
-
-
-def _is_users(function: Any) -> bool:
-    return not function.__module__.startswith("torch.")
 
 
 def _assignments(function: Callable[..., Any]) -> list[tuple[str, ast.expr]]:

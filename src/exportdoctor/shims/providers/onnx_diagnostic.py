@@ -20,7 +20,13 @@ from exportdoctor.shims.providers.onnx_diagnostic_patches import (
     register_caches,
     rewrite_control_flow,
 )
-from exportdoctor.shims.providers.onnx_diagnostic_table import FUNCTIONS, KNOWN, TORCH, Known, TorchPatch
+from exportdoctor.shims.providers.onnx_diagnostic_table import (
+    FUNCTIONS,
+    TORCH,
+    TRANSFORMERS_PATCHES,
+    TorchPatch,
+    TransformersPatch,
+)
 from exportdoctor.shims.record import Enter, NotApplicable, Replacement, Shim
 
 PROVIDER = "onnx-diagnostic"
@@ -102,7 +108,7 @@ def _patched_methods(node: ast.ClassDef) -> tuple[str, ...]:
 
 def _of_transformers(entry: OnnxDiagnosticPatch) -> Shim:
     name = entry.name.removeprefix("patched_")
-    known = KNOWN.get(name, Known())
+    known = TRANSFORMERS_PATCHES.get(name, TransformersPatch())
     return Shim(
         id=f"od.{name}",
         title=known.title or f"onnx-diagnostic's {name}",

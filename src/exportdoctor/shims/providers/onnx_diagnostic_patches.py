@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
+from exportdoctor.core.failure.frames import is_defined_in_torch
 from exportdoctor.core.patch_attribute import patch_attributes
 from exportdoctor.shims.export_call import ExportCall
 from exportdoctor.shims.installed_sources import folder_of
@@ -156,7 +157,7 @@ def rewrite_control_flow(call: ExportCall) -> Iterator[ExportCall]:
     owners = [
         owner
         for owner in dict.fromkeys(type(module) for module in call.module.modules())
-        if not owner.__module__.startswith("torch.") and "forward" in vars(owner)
+        if not is_defined_in_torch(owner) and "forward" in vars(owner)
     ]
     changes = [(owner, "forward", made) for owner in owners if (made := _rewrite_forward(transform, owner)) is not None]
     if not changes:

@@ -13,7 +13,7 @@ _SHAPES = ("data_dependent_guard", "dynamic_dim_specialised")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Known:
+class TransformersPatch:
     """A patch of transformers. `transformers` is the range of versions that it fits, empty = any."""
 
     title: str = ""
@@ -40,38 +40,40 @@ class TorchPatch:
     wraps: bool = False
 
 
-KNOWN: dict[str, Known] = {
-    "Qwen2_5_VLVisionAttention": Known(
+TRANSFORMERS_PATCHES: dict[str, TransformersPatch] = {
+    "Qwen2_5_VLVisionAttention": TransformersPatch(
         title="The loop over segments of Qwen2.5-VL's vision attention becomes a custom op",
         soundness="opaque",
         precondition="whoever loads the program has onnx-diagnostic",
         conflicts=("block-diagonal-attention", "hf.chunked-vision-attention"),
     ),
-    "Qwen2_5_VisionTransformerPretrainedModel": Known(
+    "Qwen2_5_VisionTransformerPretrainedModel": TransformersPatch(
         title="Qwen2.5-VL's vision tower without unbind and tolist", transformers="<5.10"
     ),
-    "Qwen2_5_VLForConditionalGeneration": Known(transformers="<5"),
-    "Qwen2_5_VLModel": Known(
+    "Qwen2_5_VLForConditionalGeneration": TransformersPatch(transformers="<5"),
+    "Qwen2_5_VLModel": TransformersPatch(
         title="No check that pictures and their placeholders are equally many",
         soundness="unsound",
         precondition="as many placeholders as picture features",
     ),
-    "sdpa_attention_forward": Known(
+    "sdpa_attention_forward": TransformersPatch(
         title="SDPA with torch.cond in place of the comparison of the row's length",
         transformers="<5.20",
         conflicts=("sdpa-without-size-check",),
     ),
-    "eager_mask": Known(transformers="<5.10", conflicts=("mask-without-vmap",)),
-    "sdpa_mask": Known(transformers="<5.10", conflicts=("mask-without-vmap",)),
-    "sdpa_mask_recent_torch": Known(transformers="<5", conflicts=("mask-without-vmap",)),
-    "_vmap_for_bhqkv": Known(
+    "eager_mask": TransformersPatch(transformers="<5.10", conflicts=("mask-without-vmap",)),
+    "sdpa_mask": TransformersPatch(transformers="<5.10", conflicts=("mask-without-vmap",)),
+    "sdpa_mask_recent_torch": TransformersPatch(transformers="<5", conflicts=("mask-without-vmap",)),
+    "_vmap_for_bhqkv": TransformersPatch(
         title="Masks by broadcasting instead of vmap", transformers="<5", conflicts=("mask-without-vmap",)
     ),
-    "DynamicLayer": Known(title="An empty cache layer starts from a tensor instead of a list", soundness="exact"),
-    "CompileableContextVar": Known(
+    "DynamicLayer": TransformersPatch(
+        title="An empty cache layer starts from a tensor instead of a list", soundness="exact"
+    ),
+    "CompileableContextVar": TransformersPatch(
         title="Captured outputs write no global while exporting", soundness="exact", precondition=""
     ),
-    "VisionAttention": Known(conflicts=("block-diagonal-attention", "hf.chunked-vision-attention")),
+    "VisionAttention": TransformersPatch(conflicts=("block-diagonal-attention", "hf.chunked-vision-attention")),
 }
 
 FUNCTIONS: dict[str, tuple[str, ...]] = {

@@ -17,6 +17,7 @@ from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.export_call import ExportCall, Named
 from exportdoctor.shims.installed_sources import as_target, folder_of, tree_of_file
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim, Soundness
+from exportdoctor.torch_internals.graph_modules import after_onnx_preparation
 from exportdoctor.torch_internals.pytree_registry import temporary_registrations
 
 PROVIDER = "transformers.exporters"
@@ -25,7 +26,6 @@ _BACKENDS = ("dynamo", "onnx")
 _LINK = "https://github.com/huggingface/transformers/tree/main/src/transformers/exporters"
 _NEEDS = {"torch": ">=2.11", "transformers": ">=5.10"}
 _TITLE = 80
-_LOWERING = "torch.onnx._internal.exporter._core"
 
 _CONDITIONS: dict[str, tuple[Soundness, str]] = {
     "_patch_chunked_vision_attention": ("precondition", "all segments have the same length"),
@@ -236,23 +236,18 @@ def _graph_fix(entry: TransformersEntry) -> Any:
 
     @contextmanager
     def enter(call: ExportCall) -> Iterator[ExportCall]:
-        core = importlib.import_module(_LOWERING)
         fix = getattr(importlib.import_module(entry.module), entry.function)
-        original = core._prepare_exported_program_for_export
 
-        @functools.wraps(original)
-        def prepare_and_fix(*args: Any, **kwargs: Any) -> Any:
-            program = original(*args, **kwargs)
+        def fix_program(program: Any) -> None:
             if entry.registry == "register_fx_program_fix":
                 fix(program)
-                return program
+                return
             for graph in (module for module in program.graph_module.modules() if hasattr(module, "graph")):
                 for node in list(graph.graph.nodes):
                     fix(graph, node)
                 graph.recompile()
-            return program
 
-        with patch_attribute(core, "_prepare_exported_program_for_export", prepare_and_fix):
+        with after_onnx_preparation(fix_program):
             yield call
 
     return enter

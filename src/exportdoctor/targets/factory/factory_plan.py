@@ -12,7 +12,7 @@ import msgspec
 
 from exportdoctor.core.errors import TargetError, UsageError
 from exportdoctor.core.records.target import BuildOptions
-from exportdoctor.targets.built import Built, BuiltPart
+from exportdoctor.targets.built import BuiltPart, BuiltTarget
 from exportdoctor.targets.eager import blame_target
 from exportdoctor.targets.factory.factory_answer import FactoryAnswer, check_answer
 from exportdoctor.targets.factory.factory_file import check_factory, import_factory_file, source_hashes
@@ -21,6 +21,7 @@ from exportdoctor.targets.model.device import choose_device, choose_dtype, count
 from exportdoctor.targets.recipes import choose_parts
 from exportdoctor.targets.sizes.dynamic_shapes import axes_of, dynamic_title
 from exportdoctor.targets.sizes.other_sizes import other_sizes, same_shapes
+from exportdoctor.torch_internals.trees import tree_leaves
 
 if TYPE_CHECKING:
     import torch
@@ -100,12 +101,12 @@ def _check_options(options: BuildOptions) -> None:
         raise UsageError("A factory sets its own inputs", hint="Choose the image size in the factory")
 
 
-def build_factory(plan: FactoryPlan) -> Built:
+def build_factory(plan: FactoryPlan) -> BuiltTarget:
     """Call the factory, check what it returns and move it; device and dtype change only if the options name them."""
     answer = check_answer(plan.call(), name=plan.title)
     device = None if plan.options.device == "auto" else choose_device(plan.options)
     answer = _move(answer, device=device, dtype=choose_dtype(plan.options))
-    return Built(
+    return BuiltTarget(
         model=answer.module,
         parameters=count_parameters(answer.module),
         device=_device_of(answer),
@@ -166,7 +167,6 @@ def _move(answer: FactoryAnswer, *, device: torch.device | None, dtype: torch.dt
 def _device_of(answer: FactoryAnswer) -> str:
     """Where the module is; one without parameters is where its inputs are."""
     import torch
-    from torch.utils._pytree import tree_leaves
 
     tensors = [*answer.module.parameters(), *answer.module.buffers(), *tree_leaves((answer.args, answer.kwargs))]
     found = [tensor.device.type for tensor in tensors if isinstance(tensor, torch.Tensor)]

@@ -45,13 +45,13 @@ def find_checkpoint(weights: str) -> Path | None:
 
 
 def checkpoint_identity(weights: str) -> list[list[object]]:
-    """Name, size and modification time of each of the checkpoint's files: they are too large to hash."""
+    """Name, size and times of each of the checkpoint's files: they are too large to hash."""
     folder = find_checkpoint(weights)
     if folder is None:
         return []
     files = sorted([*folder.glob("*.safetensors"), *folder.glob("*.json")])
     stats = [(file.name, file.stat()) for file in files]
-    return [[name, stat.st_size, stat.st_mtime_ns] for name, stat in stats]
+    return [[name, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns] for name, stat in stats]
 
 
 def load_checkpoint(model_class: Any, config: Any, *, folder: Path, dtype: torch.dtype | None) -> nn.Module:

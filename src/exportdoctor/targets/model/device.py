@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from exportdoctor.core.errors import UsageError
+from exportdoctor.torch_internals.trees import tree_map_only
 
 if TYPE_CHECKING:
     import torch
@@ -38,7 +39,6 @@ def choose_dtype(options: BuildOptions) -> torch.dtype | None:
 def move(value: Any, *, device: torch.device | None, dtype: torch.dtype | None) -> Any:
     """Every tensor in `value` on the device, floating ones in the dtype; all else as it is."""
     import torch
-    from torch.utils._pytree import tree_map_only
 
     def move_tensor(tensor: torch.Tensor) -> torch.Tensor:
         return tensor.to(device=device, dtype=dtype if tensor.is_floating_point() else None)

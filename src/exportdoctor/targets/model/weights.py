@@ -92,7 +92,7 @@ def _parameters_on_meta() -> Iterator[None]:
     without_values = {torch.empty, torch.empty_strided, torch.rand, torch.randn}
     fillers = {torch.Tensor.normal_, torch.Tensor.uniform_, torch.Tensor.zero_, torch.Tensor.fill_}
 
-    class Unfilled(TorchFunctionMode):
+    class SkipInitMode(TorchFunctionMode):
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             if func in fillers and args and args[0].device.type == "meta":
                 return args[0]  # it holds no values that could change
@@ -107,7 +107,7 @@ def _parameters_on_meta() -> Iterator[None]:
         original(self, name, param)
 
     original = nn.Module.register_parameter
-    with patch_attribute(nn.Module, "register_parameter", register), Unfilled():
+    with patch_attribute(nn.Module, "register_parameter", register), SkipInitMode():
         yield
 
 

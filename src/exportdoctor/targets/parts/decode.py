@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from exportdoctor.core.errors import TargetError
 from exportdoctor.targets.eager import blame_target, run_once, runs_in_eager
 from exportdoctor.targets.parts.dynamic_cache import cache_from, registered_cache, tensors_of
-from exportdoctor.targets.parts.model_context import Subject, assemble, forward_names
+from exportdoctor.targets.parts.model_context import ModelContext, assemble, forward_names
 
 if TYPE_CHECKING:
     import torch
@@ -20,7 +20,7 @@ _BATCH, _LENGTH = (2, 3), (19, 27)
 _AXES = {"input_ids": {0: "batch"}, "attention_mask": {0: "batch", 1: "cache length + 1"}}
 
 
-def decode_part(subject: Subject) -> BuiltPart:
+def decode_part(subject: ModelContext) -> BuiltPart:
     """`input_ids` (batch, 1), `attention_mask` (batch, length + 1), and the cache of `length` positions."""
     names = forward_names(subject.model)
     if "past_key_values" not in names or "use_cache" not in names:
@@ -45,7 +45,7 @@ def decode_part(subject: Subject) -> BuiltPart:
     )
 
 
-def _fill(subject: Subject) -> list[torch.Tensor]:
+def _fill(subject: ModelContext) -> list[torch.Tensor]:
     """Runs a prompt through the model and returns each layer's key and value, to get their true shapes."""
     ids = subject.token_ids(_BATCH[0], _LENGTH[0])
     cache = cache_from(())
@@ -61,7 +61,7 @@ def _fill(subject: Subject) -> list[torch.Tensor]:
     return tensors_of(filled)
 
 
-def _inputs(subject: Subject, cached: list[torch.Tensor], *, batch: int, length: int) -> dict[str, Any]:
+def _inputs(subject: ModelContext, cached: list[torch.Tensor], *, batch: int, length: int) -> dict[str, Any]:
     ids = subject.token_ids(batch, 1)
     return {
         "input_ids": ids,
@@ -80,7 +80,7 @@ def _resize(tensor: torch.Tensor, *, batch: int, length: int) -> torch.Tensor:
     return tensor.index_select(0, rows).index_select(2, columns)
 
 
-def _positions_needed(subject: Subject, inputs: dict[str, Any]) -> tuple[int, ...]:
+def _positions_needed(subject: ModelContext, inputs: dict[str, Any]) -> tuple[int, ...]:
     """The shape of the `position_ids` without which eager fails; `()` where the model makes its own.
 
     transformers 4.5x, known by its `cache_position`, computes the three-axis positions of whole prompts only,
@@ -91,7 +91,7 @@ def _positions_needed(subject: Subject, inputs: dict[str, Any]) -> tuple[int, ..
     return (3, _BATCH[0], 1)
 
 
-def _with_positions(subject: Subject, inputs: dict[str, Any], shape: tuple[int, ...]) -> dict[str, Any]:
+def _with_positions(subject: ModelContext, inputs: dict[str, Any], shape: tuple[int, ...]) -> dict[str, Any]:
     if not shape:
         return inputs
     mask = inputs["attention_mask"]

@@ -14,19 +14,19 @@ from exportdoctor.core.errors import TargetError
 from exportdoctor.core.failure.messages import first_line
 from exportdoctor.targets.eager import own_stack, run_once
 from exportdoctor.targets.parts.dummy_inputs import InputProposal, propose_inputs, within_limits
-from exportdoctor.targets.parts.input_layouts import FIRST, SECOND, Sizes
+from exportdoctor.targets.parts.input_layouts import FIRST, SECOND, ExampleSizes
 from exportdoctor.targets.parts.model_context import assemble
 
 if TYPE_CHECKING:
     from exportdoctor.targets.built import BuiltPart
-    from exportdoctor.targets.parts.model_context import Subject
+    from exportdoctor.targets.parts.model_context import ModelContext
     from exportdoctor.targets.sizes.dynamic_shapes import Axes
 
 _ONE = replace(FIRST, batch=1)
 """For models that refuse a batch, such as classifiers without a padding token."""
 
 
-def default_part(subject: Subject) -> BuiltPart:
+def default_part(subject: ModelContext) -> BuiltPart:
     """The model with the first proposal of inputs that eager accepts. Raises `TargetError` if it accepts none."""
     failures: list[Exception] = []
     for proposal, sizes in _proposals(subject):
@@ -40,7 +40,7 @@ def default_part(subject: Subject) -> BuiltPart:
     raise _no_inputs(subject, failures)
 
 
-def can_be_made(subject: Subject) -> bool:
+def can_be_made(subject: ModelContext) -> bool:
     """Whether eager accepts any proposal of inputs."""
     for proposal, sizes in _proposals(subject):
         with suppress(Exception):
@@ -49,19 +49,19 @@ def can_be_made(subject: Subject) -> bool:
     return False
 
 
-def _proposals(subject: Subject) -> Iterator[tuple[InputProposal, Sizes]]:
+def _proposals(subject: ModelContext) -> Iterator[tuple[InputProposal, ExampleSizes]]:
     for sizes in (FIRST, _ONE):
         yield from ((proposal, sizes) for proposal in propose_inputs(subject))
 
 
-def _run(subject: Subject, proposal: InputProposal, sizes: Sizes) -> dict[str, Any]:
+def _run(subject: ModelContext, proposal: InputProposal, sizes: ExampleSizes) -> dict[str, Any]:
     """The inputs at these sizes, after eager has taken them. Raises what eager raises."""
     inputs = proposal.inputs(subject, within_limits(sizes, subject))
     run_once(subject.model, ((), inputs))
     return inputs
 
 
-def _second_size(subject: Subject, proposal: InputProposal, first: Sizes) -> tuple[Axes, dict[str, Any]]:
+def _second_size(subject: ModelContext, proposal: InputProposal, first: ExampleSizes) -> tuple[Axes, dict[str, Any]]:
     """The axes that eager accepts at another size, and the inputs that show it; `{}` and `{}` for none."""
     for sizes, names in _other_sizes(first):
         axes = {
@@ -76,7 +76,7 @@ def _second_size(subject: Subject, proposal: InputProposal, first: Sizes) -> tup
     return {}, {}
 
 
-def _other_sizes(first: Sizes) -> Iterator[tuple[Sizes, frozenset[str]]]:
+def _other_sizes(first: ExampleSizes) -> Iterator[tuple[ExampleSizes, frozenset[str]]]:
     """Everything larger; the batch alone; all but the batch."""
     lengths = frozenset({"sequence", "decoder sequence", "samples", "frames"})
     if first.batch > 1:
@@ -85,7 +85,7 @@ def _other_sizes(first: Sizes) -> Iterator[tuple[Sizes, frozenset[str]]]:
     yield replace(SECOND, batch=first.batch), lengths
 
 
-def _no_inputs(subject: Subject, failures: list[Exception]) -> TargetError:
+def _no_inputs(subject: ModelContext, failures: list[Exception]) -> TargetError:
     """The error where no proposal ran: the first failure, which is that of the most complete inputs."""
     what = type(subject.model).__name__
     if not failures:

@@ -12,8 +12,9 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from exportdoctor.targets.eager import run_method_once
-from exportdoctor.targets.parts.input_layouts import LAYOUTS, SECOND, Layout, Sizes
-from exportdoctor.targets.parts.model_context import Subject, forward_names
+from exportdoctor.targets.parts.input_layouts import LAYOUTS, SECOND, ExampleSizes, Layout
+from exportdoctor.targets.parts.model_context import ModelContext, forward_names
+from exportdoctor.torch_internals.trees import tree_leaves
 
 if TYPE_CHECKING:
     import torch
@@ -35,7 +36,7 @@ class InputProposal:
     layouts: dict[str, Layout]
     constants: dict[str, Any]
 
-    def inputs(self, subject: Subject, sizes: Sizes) -> dict[str, Any]:
+    def inputs(self, subject: ModelContext, sizes: ExampleSizes) -> dict[str, Any]:
         """The keyword arguments at these sizes."""
         made = {name: layout.make(subject, sizes) for name, layout in self.layouts.items()}
         return {**_with_placeholders(subject, made), **self.constants}
@@ -46,7 +47,7 @@ class InputProposal:
         return {name: layout.axes for name, layout in self.layouts.items()}
 
 
-def propose_inputs(subject: Subject) -> Iterator[InputProposal]:
+def propose_inputs(subject: ModelContext) -> Iterator[InputProposal]:
     """What to try, most complete first: every modality, then the main input alone, then text alone."""
     names = forward_names(subject.model)
     constants = {"use_cache": False} if "use_cache" in names else {}
@@ -62,7 +63,7 @@ def propose_inputs(subject: Subject) -> Iterator[InputProposal]:
             yield InputProposal(layouts=dict(zip(chosen, layouts, strict=True)), constants=constants)
 
 
-def within_limits(sizes: Sizes, subject: Subject) -> Sizes:
+def within_limits(sizes: ExampleSizes, subject: ModelContext) -> ExampleSizes:
     """The sizes, with sequences no longer than the model has positions for (some reserve two)."""
     limit = getattr(subject.text_config, "max_position_embeddings", None)
     if not isinstance(limit, int) or limit <= 0 or limit >= SECOND.sequence + 2:
@@ -71,7 +72,7 @@ def within_limits(sizes: Sizes, subject: Subject) -> Sizes:
     return replace(sizes, sequence=max(2, int(limit * share)), decoder_sequence=max(2, int(limit * share / 2)))
 
 
-def _every_modality(subject: Subject) -> tuple[str, ...]:
+def _every_modality(subject: ModelContext) -> tuple[str, ...]:
     """The main input, the required parameters of forward, and the inputs of the model's modalities."""
     main = _main_input(subject)
     modalities = getattr(subject.model, "input_modalities", None) or ()
@@ -82,7 +83,7 @@ def _every_modality(subject: Subject) -> tuple[str, ...]:
     return (*main, *by_modality)
 
 
-def _main_input(subject: Subject) -> tuple[str, ...]:
+def _main_input(subject: ModelContext) -> tuple[str, ...]:
     main = getattr(subject.model, "main_input_name", "input_ids")
     mains = (main,) if isinstance(main, str) else tuple(main)
     mask = ("attention_mask",) if "input_ids" in mains else ()
@@ -96,7 +97,7 @@ def _required_inputs(model: Any) -> tuple[str, ...]:
     return tuple(p.name for p in parameters if p.kind in positional and p.default is p.empty)
 
 
-def _with_placeholders(subject: Subject, inputs: dict[str, Any]) -> dict[str, Any]:
+def _with_placeholders(subject: ModelContext, inputs: dict[str, Any]) -> dict[str, Any]:
     """The inputs with as many placeholders behind each text as the model makes features of its image.
 
     Unchanged where there is no image, no text or no placeholder token.
@@ -113,10 +114,9 @@ def _with_placeholders(subject: Subject, inputs: dict[str, Any]) -> dict[str, An
     return made
 
 
-def _features(subject: Subject, pixels: torch.Tensor) -> int:
+def _features(subject: ModelContext, pixels: torch.Tensor) -> int:
     """How many rows of features the model itself makes of these images."""
     import torch
-    from torch.utils._pytree import tree_leaves
 
     method = getattr(subject.model, "get_image_features", None)
     if method is None:

@@ -14,11 +14,11 @@ from exportdoctor.targets.sizes.image_sizes import pair
 if TYPE_CHECKING:
     import torch
 
-    from exportdoctor.targets.parts.model_context import Subject
+    from exportdoctor.targets.parts.model_context import ModelContext
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sizes:
+class ExampleSizes:
     """The sizes of one input set. All of a set differ, so that no two dimensions are equal by accident."""
 
     batch: int
@@ -28,87 +28,87 @@ class Sizes:
     frames: int
 
 
-FIRST = Sizes(batch=2, sequence=13, decoder_sequence=7, samples=4000, frames=56)
-SECOND = Sizes(batch=3, sequence=22, decoder_sequence=11, samples=5400, frames=72)
+FIRST = ExampleSizes(batch=2, sequence=13, decoder_sequence=7, samples=4000, frames=56)
+SECOND = ExampleSizes(batch=3, sequence=22, decoder_sequence=11, samples=5400, frames=72)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
     """One way to make an input: its shape by size, and the names of its dynamic dimensions."""
 
-    make: Callable[[Subject, Sizes], torch.Tensor]
+    make: Callable[[ModelContext, ExampleSizes], torch.Tensor]
     axes: dict[int, str]
 
 
-def _ids(subject: Subject, sizes: Sizes) -> torch.Tensor:
+def _ids(subject: ModelContext, sizes: ExampleSizes) -> torch.Tensor:
     return subject.sentence_ids(sizes.batch, sizes.sequence)
 
 
-def _decoder_ids(subject: Subject, sizes: Sizes) -> torch.Tensor:
+def _decoder_ids(subject: ModelContext, sizes: ExampleSizes) -> torch.Tensor:
     return subject.sentence_ids(sizes.batch, sizes.decoder_sequence)
 
 
-def _mask(subject: Subject, sizes: Sizes) -> torch.Tensor:
+def _mask(subject: ModelContext, sizes: ExampleSizes) -> torch.Tensor:
     return subject.integers([[1] * sizes.sequence] * sizes.batch)
 
 
-def _boxes(subject: Subject, sizes: Sizes) -> torch.Tensor:
+def _boxes(subject: ModelContext, sizes: ExampleSizes) -> torch.Tensor:
     return subject.integers([[[0, 0, 1, 1]] * sizes.sequence] * sizes.batch)
 
 
-def _hidden_states(subject: Subject, sizes: Sizes) -> torch.Tensor:
+def _hidden_states(subject: ModelContext, sizes: ExampleSizes) -> torch.Tensor:
     return subject.floats(sizes.batch, sizes.sequence, subject.text_config.hidden_size)
 
 
-def _image(subject: Subject, sizes: Sizes) -> torch.Tensor:
+def _image(subject: ModelContext, sizes: ExampleSizes) -> torch.Tensor:
     return subject.floats(sizes.batch, _channels(subject), *subject.image_size)
 
 
-def _video(subject: Subject, sizes: Sizes) -> torch.Tensor:
+def _video(subject: ModelContext, sizes: ExampleSizes) -> torch.Tensor:
     config = subject.vision_config
     frames = getattr(config, "num_frames", None) or getattr(config, "frames_per_clip", None) or 4
     return subject.floats(sizes.batch, frames, _channels(subject), *subject.image_size)
 
 
-def _flattened_patches(subject: Subject, sizes: Sizes) -> torch.Tensor:
+def _flattened_patches(subject: ModelContext, sizes: ExampleSizes) -> torch.Tensor:
     height, width = pair(subject.vision_config.patch_size)
     features = height * width * _channels(subject)
     return subject.floats(sizes.batch, sizes.sequence, features + 2)
 
 
-def _samples(subject: Subject, sizes: Sizes) -> torch.Tensor:
+def _samples(subject: ModelContext, sizes: ExampleSizes) -> torch.Tensor:
     return subject.floats(sizes.batch, sizes.samples)
 
 
-def _channels_of_samples(subject: Subject, sizes: Sizes) -> torch.Tensor:
+def _channels_of_samples(subject: ModelContext, sizes: ExampleSizes) -> torch.Tensor:
     return subject.floats(sizes.batch, getattr(subject.config, "audio_channels", None) or 1, sizes.samples)
 
 
-def _spectrogram_of_fixed_length(subject: Subject, sizes: Sizes) -> torch.Tensor:
+def _spectrogram_of_fixed_length(subject: ModelContext, sizes: ExampleSizes) -> torch.Tensor:
     config = subject.audio_config
     return subject.floats(sizes.batch, config.num_mel_bins, 2 * config.max_source_positions)
 
 
-def _spectrogram(subject: Subject, sizes: Sizes) -> torch.Tensor:
+def _spectrogram(subject: ModelContext, sizes: ExampleSizes) -> torch.Tensor:
     return subject.floats(sizes.batch, sizes.frames, _audio_features(subject))
 
 
-def _spectrogram_as_image(subject: Subject, sizes: Sizes) -> torch.Tensor:
+def _spectrogram_as_image(subject: ModelContext, sizes: ExampleSizes) -> torch.Tensor:
     config = subject.audio_config
     return subject.floats(sizes.batch, config.max_length, config.num_mel_bins)
 
 
-def _series(subject: Subject, sizes: Sizes) -> torch.Tensor:
+def _series(subject: ModelContext, sizes: ExampleSizes) -> torch.Tensor:
     config = subject.config
     return subject.floats(sizes.batch, config.context_length, getattr(config, "num_input_channels", 1))
 
 
-def _channels(subject: Subject) -> int:
+def _channels(subject: ModelContext) -> int:
     config = subject.vision_config
     return int(getattr(config, "num_channels", None) or getattr(config, "in_channels", None) or 3)
 
 
-def _audio_features(subject: Subject) -> int:
+def _audio_features(subject: ModelContext) -> int:
     names = ("input_feat_per_channel", "feature_projection_input_dim", "feature_size", "num_mel_bins", "input_dim")
     found = (getattr(subject.audio_config, name, None) for name in names)
     return next((int(value) for value in found if value), 80)

@@ -23,7 +23,7 @@ _SMALLEST_VOCABULARY = 32
 
 
 @dataclass(frozen=True, kw_only=True)
-class Subject:
+class ModelContext:
     """A transformers model on its device. Where its weights are fake, `fake` makes fake tensors of real ones."""
 
     model: nn.Module
@@ -120,7 +120,7 @@ class Subject:
 
 def assemble(
     name: str,
-    subject: Subject,
+    subject: ModelContext,
     *,
     inputs: Mapping[str, Any],
     other_inputs: Mapping[str, Any],

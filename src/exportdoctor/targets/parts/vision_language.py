@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from exportdoctor.core.errors import TargetError
-from exportdoctor.targets.parts.model_context import Subject, assemble, forward_names
+from exportdoctor.targets.parts.model_context import ModelContext, assemble, forward_names
 
 if TYPE_CHECKING:
     from torch import nn
@@ -28,7 +28,7 @@ _TOKEN_TYPE = {"image": 1, "video": 2}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Medium:
+class VisionInput:
     """How one kind of picture enters the whole model: its name there, its inputs, its frames at two sizes."""
 
     kind: str
@@ -37,11 +37,11 @@ class Medium:
     frames: tuple[int, int]
 
 
-IMAGE = Medium(kind="image", pixels="pixel_values", grid="image_grid_thw", frames=(1, 1))
-VIDEO = Medium(kind="video", pixels="pixel_values_videos", grid="video_grid_thw", frames=(2, 3))
+IMAGE = VisionInput(kind="image", pixels="pixel_values", grid="image_grid_thw", frames=(1, 1))
+VIDEO = VisionInput(kind="video", pixels="pixel_values_videos", grid="video_grid_thw", frames=(2, 3))
 
 
-def vision_part(subject: Subject) -> BuiltPart:
+def vision_part(subject: ModelContext) -> BuiltPart:
     """The image encoder alone: patches (count, features) and their grid (images, 3)."""
     prefix, module = _encoder(subject.model)
     first, second = (_vision_inputs(subject, module, grid) for grid in _grids(subject, IMAGE))
@@ -57,7 +57,7 @@ def vision_part(subject: Subject) -> BuiltPart:
     )
 
 
-def text_part(subject: Subject) -> BuiltPart:
+def text_part(subject: ModelContext) -> BuiltPart:
     """The whole model without an image: `input_ids` and `attention_mask` (batch, sequence) to logits."""
     first, second = (
         _text_inputs(subject.token_ids(batch, length)) for batch, length in zip(_BATCH, _LENGTH, strict=True)
@@ -66,17 +66,17 @@ def text_part(subject: Subject) -> BuiltPart:
     return assemble("text", subject, inputs=first, other_inputs=second, axes=axes)
 
 
-def full_part(subject: Subject) -> BuiltPart:
+def full_part(subject: ModelContext) -> BuiltPart:
     """The whole model with one image in its text."""
     return _whole(subject, IMAGE, name="full")
 
 
-def video_part(subject: Subject) -> BuiltPart:
+def video_part(subject: ModelContext) -> BuiltPart:
     """The whole model with one video of a few frames in its text."""
     return _whole(subject, VIDEO, name="video")
 
 
-def _whole(subject: Subject, medium: Medium, *, name: str) -> BuiltPart:
+def _whole(subject: ModelContext, medium: VisionInput, *, name: str) -> BuiltPart:
     if medium.grid not in forward_names(subject.model):
         what = type(subject.model).__name__
         raise TargetError(f"{what} takes no {medium.grid}, so it has no part {name}", hint="Scan another part")
@@ -103,7 +103,7 @@ def _encoder(model: nn.Module) -> tuple[str, nn.Module]:
     raise TargetError(f"{what} has no submodule that takes grid_thw", hint="Scan another part")
 
 
-def _vision_inputs(subject: Subject, encoder: nn.Module, grid: Grid) -> dict[str, Any]:
+def _vision_inputs(subject: ModelContext, encoder: nn.Module, grid: Grid) -> dict[str, Any]:
     patches = forward_names(encoder)[0]
     return {patches: _patches(subject, grid), "grid_thw": subject.integers([grid])}
 
@@ -112,7 +112,7 @@ def _text_inputs(ids: Any) -> dict[str, Any]:
     return {"input_ids": ids, "attention_mask": ids.new_ones(ids.shape), "use_cache": False}
 
 
-def _whole_inputs(subject: Subject, medium: Medium, *, grid: Grid, around: tuple[int, int]) -> dict[str, Any]:
+def _whole_inputs(subject: ModelContext, medium: VisionInput, *, grid: Grid, around: tuple[int, int]) -> dict[str, Any]:
     """Text, the vision start token, one placeholder for each merged patch, the end token, and text again."""
     import torch
 
@@ -135,7 +135,7 @@ def _whole_inputs(subject: Subject, medium: Medium, *, grid: Grid, around: tuple
     return inputs
 
 
-def _patches(subject: Subject, grid: Grid) -> Any:
+def _patches(subject: ModelContext, grid: Grid) -> Any:
     """Flattened patches: (count, channels * frames of a patch * height * width of a patch)."""
     vision = subject.config.vision_config
     channels = getattr(vision, "in_channels", None) or getattr(vision, "in_chans", None) or 3
@@ -143,7 +143,7 @@ def _patches(subject: Subject, grid: Grid) -> Any:
     return subject.floats(grid[0] * grid[1] * grid[2], features)
 
 
-def _grids(subject: Subject, medium: Medium) -> tuple[Grid, Grid]:
+def _grids(subject: ModelContext, medium: VisionInput) -> tuple[Grid, Grid]:
     """The grid of the options' image size, and another whose windows are not all full."""
     vision = subject.config.vision_config
     assert subject.options.image_size is not None

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from exportdoctor.targets.eager import runs_in_eager
 from exportdoctor.targets.sizes.dynamic_shapes import dynamic_dims, map_inputs
+from exportdoctor.torch_internals.trees import tree_flatten
 
 if TYPE_CHECKING:
     import torch
@@ -40,8 +41,6 @@ def same_shapes(left: Inputs, right: Inputs) -> bool:
 
 
 def _shapes(inputs: Inputs) -> tuple[Any, list[Any]]:
-    from torch.utils._pytree import tree_flatten
-
     leaves, structure = tree_flatten(inputs)
     return structure, [tuple(leaf.shape) if hasattr(leaf, "shape") else leaf for leaf in leaves]
 

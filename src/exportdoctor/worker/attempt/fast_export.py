@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves
 
 from exportdoctor.core.exporters import EXPORTERS
 from exportdoctor.core.records.outcome import Outcome
@@ -21,6 +20,7 @@ from exportdoctor.torch_internals.fake_tensors import fake_tensor_class, skip_ca
 from exportdoctor.torch_internals.graph_modules import compile_graphs_once, keep_source_lines_unread
 from exportdoctor.torch_internals.shape_env import has_unbacked_size
 from exportdoctor.torch_internals.tracer_frames import FORWARD_RUNS_IN
+from exportdoctor.torch_internals.trees import tree_leaves
 from exportdoctor.worker.capture.session import PartCapture
 
 ExportContext = Callable[[], AbstractContextManager[None]]

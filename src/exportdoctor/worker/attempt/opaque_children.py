@@ -14,9 +14,9 @@ from functools import cache
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from exportdoctor.core.patch_attribute import patch_attribute
+from exportdoctor.torch_internals.trees import tree_leaves, tree_unflatten
 from exportdoctor.worker.capture.call_shapes import CallShapes, OutputLeaf, Sizes, sizes_of
 from exportdoctor.worker.capture.size_inference import SizeRules, infer_size
 
@@ -150,8 +150,8 @@ def _patch_forward(child: torch.nn.Module, calls: _ChildCalls) -> AbstractContex
 
     def forward(*args: Any, **kwargs: Any) -> Any:
         stand = calls.next()
-        leaves = pytree.tree_leaves((args, kwargs))
-        return pytree.tree_unflatten(_outputs(operator, stand, leaves), stand.exchange.layout)
+        leaves = tree_leaves((args, kwargs))
+        return tree_unflatten(_outputs(operator, stand, leaves), stand.exchange.layout)
 
     return patch_attribute(child, "forward", forward)
 

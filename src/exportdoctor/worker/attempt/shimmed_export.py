@@ -14,7 +14,6 @@ from contextlib import nullcontext
 from typing import Any
 
 import msgspec
-from torch.utils._pytree import tree_leaves
 
 from exportdoctor.core.exporters import EXPORTERS
 from exportdoctor.core.records.outcome import Agreement
@@ -22,6 +21,7 @@ from exportdoctor.core.records.probe import Probe
 from exportdoctor.shims import ExportCall, apply_shims, export_program, find, order_shims
 from exportdoctor.targets.eager import run_in_a_row
 from exportdoctor.torch_internals.graph_modules import finish_graphs
+from exportdoctor.torch_internals.trees import tree_leaves
 from exportdoctor.worker.attempt.fast_export import ExportContext
 from exportdoctor.worker.attempt.torchscript import export_torchscript
 from exportdoctor.worker.prove.compare_outputs import compare_outputs, failed_run

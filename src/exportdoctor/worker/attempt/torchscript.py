@@ -6,9 +6,9 @@ import io
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from exportdoctor.torch_internals.fake_tensors import fake_tensor_class, is_fake
+from exportdoctor.torch_internals.trees import tree_map_only
 
 
 def export_torchscript(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], shapes: Any) -> bytes:
@@ -18,7 +18,7 @@ def export_torchscript(module: torch.nn.Module, args: tuple[Any, ...], kwargs: d
     operators, and control flow on fake values would already have failed in the capture.
     """
     with _real_parameters(module):
-        args, kwargs = pytree.tree_map_only(fake_tensor_class(), _real, (args, kwargs))
+        args, kwargs = tree_map_only(fake_tensor_class(), _real, (args, kwargs))
         buffer: Any = io.BytesIO()
         torch.onnx.export(
             module, args, buffer, kwargs=kwargs, dynamo=False, export_params=False, do_constant_folding=False,

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
+
+from exportdoctor.torch_internals.trees import tree_flatten, tree_leaves
 
 Sizes = tuple[int, ...] | int | None
 """A tensor's shape, a Python int, or None for anything else."""
@@ -53,7 +54,7 @@ class OpenCall:
 
 def open_call(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> OpenCall:
     """Record a call before it runs."""
-    leaves = pytree.tree_leaves((args, kwargs))
+    leaves = tree_leaves((args, kwargs))
     return OpenCall(id(module), leaves, [_version(leaf) for leaf in leaves])
 
 
@@ -63,7 +64,7 @@ def close_call(taken: OpenCall, args: tuple[Any, ...], kwargs: dict[str, Any], o
     refusal = _input_change(taken, args, kwargs)
     if refusal:
         return CallShapes(taken.child, sizes, refusal=refusal)
-    leaves, layout = pytree.tree_flatten(output)
+    leaves, layout = tree_flatten(output)
     strange = next((leaf for leaf in leaves if not isinstance(leaf, (torch.Tensor, *PLAIN))), None)
     if strange is not None:
         reason = f"it returns a {type(strange).__name__}, which is no registered pytree"
@@ -91,7 +92,7 @@ def _version(leaf: Any) -> int | None:
 
 def _input_change(taken: OpenCall, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
     """How the call changed its inputs, or may have; empty if it did not."""
-    after = pytree.tree_leaves((args, kwargs))
+    after = tree_leaves((args, kwargs))
     if len(after) != len(taken.leaves) or any(a is not b for a, b in zip(after, taken.leaves, strict=True)):
         return "it changes a container that it is given"
     if [_version(leaf) for leaf in after] != taken.versions:

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from exportdoctor.core.patch_attribute import patch_attribute
 from exportdoctor.core.protocol.scan import InputFact
 from exportdoctor.shims.torch_export import bundled_keywords, spell_out
 from exportdoctor.torch_internals.pytree_registry import flatten_once, node_kind
+from exportdoctor.torch_internals.trees import leaves_with_paths, path_text, place_of, tree_map
 
 Dims = Mapping[int, tuple[int, ...]]
 """Leaf index -> its dynamic dimensions; a dynamic Python int has the empty tuple."""
@@ -36,13 +36,10 @@ class _LeafIndex:
 
 def leaves_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[str, Any]]:
     """Every leaf of a call with its path, as `args[0]` or `kwargs['mask']`; unregistered objects are leaves."""
-    paths, _ = pytree.tree_flatten_with_path((args, kwargs))
-    named = []
-    for keys, leaf in paths:
-        root, *rest = keys
-        assert isinstance(root, pytree.SequenceKey)
-        named.append((("args", "kwargs")[root.idx] + pytree.keystr(tuple(rest)), leaf))
-    return named
+    return [
+        (("args", "kwargs")[place_of(root)] + path_text(tuple(rest)), leaf)
+        for (root, *rest), leaf in leaves_with_paths((args, kwargs))
+    ]
 
 
 def differing_dims(first: list[tuple[str, Any]], second: list[tuple[str, Any]]) -> dict[int, tuple[int, ...]] | None:
@@ -109,7 +106,7 @@ def _spec(value: Any, dims: Mapping[InputDim, Any]) -> Any:
         mine = {dimension: dim for (index, dimension), dim in dims.items() if index == leaf.index}
         return mine.get(None, mine or None)
 
-    return pytree.tree_map(at_leaf, value, is_leaf=lambda item: isinstance(item, _LeafIndex))
+    return tree_map(at_leaf, value, is_leaf=lambda item: isinstance(item, _LeafIndex))
 
 
 @contextmanager

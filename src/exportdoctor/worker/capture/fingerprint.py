@@ -14,21 +14,34 @@ from typing import Any
 
 import torch
 
-from exportdoctor.worker.capture.structural_hash import LOCAL, StructuralHash
+from exportdoctor.worker.capture.dynamic_dims import leaves_of
+from exportdoctor.worker.capture.structural_hash import (
+    LOCAL,
+    StructuralHash,
+    has_stateful_descriptor,
+    holds_only_attributes,
+    storage_id,
+)
 
 _INTERNALS = frozenset(torch.nn.Module().__dict__) - {"training"}
-_SCALARS = (int, str, float, type(None))
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_forward_hooks_with_kwargs", "_forward_pre_hooks_with_kwargs")
+_SCALARS = (bool, int, str, float, type(None))
+_HOOKS = (
+    "_forward_hooks", "_forward_pre_hooks", "_forward_hooks_with_kwargs", "_forward_pre_hooks_with_kwargs",
+    "_forward_hooks_always_called", "_backward_hooks", "_backward_pre_hooks",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
-class Own:
-    """Digests of one module without its children; `masked` ignores plain scalar attributes, `scalars` lists them."""
+class ModuleDigest:
+    """A module without its children: digests with and without scalar values, and those scalars (name, value).
+
+    `objects` are the identities of its tensors, their storages, and whatever else of its attributes can change.
+    """
 
     full: str
     masked: str
     scalars: tuple[tuple[str, str], ...]
-    tensors: tuple[int, ...]
+    objects: tuple[int, ...]
     local: bool
 
 
@@ -52,56 +65,67 @@ class Fingerprints:
     """
 
     values_matter: bool = False
-    _own: dict[int, Own] = field(default_factory=dict)
+    _own: dict[int, ModuleDigest] = field(default_factory=dict)
     _known: dict[int, tuple[Any, str]] = field(default_factory=dict)
 
-    def question(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], extra: str) -> Question:
-        """The question of `module` with these inputs. `extra`: other facts that matter, such as dynamic dimensions."""
-        inputs = StructuralHash(exact=self._exact_input, known={})
+    def question(
+        self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], extra: str, *, alone: bool = False
+    ) -> Question:
+        """The question of `module` with these inputs. `extra`: other facts that matter, such as dynamic dimensions.
+
+        `alone`: its scalars cannot be watched, so its group holds what is equal in these, too.
+        """
+        # a module that asks for an input's storage offset shows so by its behaviour
+        inputs = StructuralHash(exact=self._exact_input, known={}, offsets=False)
         inputs.write_value((args, kwargs))
+        inputs.write(*_storages(args, kwargs))
         full, group = [extra, inputs.digest()], [extra, inputs.digest()]
         scalars: list[tuple[str, str, str]] = []
         numbers: dict[int, int] = {}
         local = inputs.local
         for path, child in module.named_modules(remove_duplicate=False):
             own = self.own(child)
-            shared = [str(numbers.setdefault(key, len(numbers))) for key in (id(child), *own.tensors)]
+            shared = [str(numbers.setdefault(key, len(numbers))) for key in (id(child), *own.objects)]
             full.extend((path, own.full, *shared))
             group.extend((path, own.masked, *shared))
             local = local or own.local
             scalars.extend((path, name, value) for name, value in own.scalars)
-        return Question(LOCAL * local + _hash(full), _hash(group), tuple(scalars))
+        return Question(LOCAL * local + _hash(full), _hash(full if alone else group), () if alone else tuple(scalars))
 
-    def own(self, module: torch.nn.Module) -> Own:
+    def own(self, module: torch.nn.Module) -> ModuleDigest:
         """The module's own digest, made once for each instance."""
         if id(module) not in self._own:
             self._own[id(module)] = self._describe(module)
         return self._own[id(module)]
 
-    def _describe(self, module: torch.nn.Module) -> Own:
+    def _describe(self, module: torch.nn.Module) -> ModuleDigest:
         digest = StructuralHash(exact=lambda tensor: True, known=self._known, owner=module)
         digest.write_class(type(module))
+        kind: Any = type(module)
+        if not holds_only_attributes(kind, torch.nn.Module) or has_stateful_descriptor(kind):
+            digest.write_identity(module)
         scalars = []
-        for name, value in sorted(module.__dict__.items()):
+        for name, value in module.__dict__.items():
             if name in _INTERNALS:
                 continue
             digest.write("attribute", name)
-            if isinstance(value, _SCALARS) and name != "training":
+            if type(value) in _SCALARS and name != "training":
                 scalars.append((name, f"{type(value).__name__}:{value!r}"))
             else:
                 digest.write_value(value)
         tensors = self._tensors(module, digest)
+        digest.write(*(f"{name} {child is None}" for name, child in module._modules.items()))
         for name in _HOOKS:
             digest.write(name)
-            for hook in getattr(module, name, {}).values():
+            for hook in (getattr(module, name, None) or {}).values():
                 digest.write_value(hook)
         masked = digest.digest()
         digest.write(*(word for scalar in scalars for word in scalar))
-        return Own(digest.digest(), masked, tuple(scalars), tensors, digest.local)
+        return ModuleDigest(digest.digest(), masked, tuple(scalars), (*tensors, *digest.shared), digest.local)
 
     def _tensors(self, module: torch.nn.Module, digest: StructuralHash) -> tuple[int, ...]:
-        """Hashes parameters and buffers; returns their identities, to recognise tied ones."""
-        identities = []
+        """Hashes parameters and buffers; returns their and their storages' identities, to recognise tied ones."""
+        identities: list[int] = []
         for what, held in (("parameter", module._parameters), ("buffer", module._buffers)):
             for name, tensor in held.items():
                 digest.write(what, name, name in module._non_persistent_buffers_set)
@@ -109,12 +133,19 @@ class Fingerprints:
                     digest.write("none")
                 else:
                     digest.write_tensor(tensor, exact=self.values_matter)
-                    identities.append(id(tensor))
+                    identities.extend((id(tensor), storage_id(tensor)))
         return tuple(identities)
 
     def _exact_input(self, tensor: torch.Tensor) -> bool:
         """Small integer inputs often decide control flow, so their values always count."""
         return self.values_matter or (not tensor.is_floating_point() and tensor.numel() <= 4096)
+
+
+def _storages(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:
+    """A number for the storage of each input tensor: which of them are views of the same memory."""
+    numbers: dict[int, int] = {}
+    tensors = [leaf for leaf in leaves_of(args, kwargs) if isinstance(leaf[1], torch.Tensor)]
+    return [str(numbers.setdefault(storage_id(leaf[1]), len(numbers))) for leaf in tensors]
 
 
 def _hash(words: list[str]) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from exportdoctor.targets.eager import restore_afterwards
+from exportdoctor.worker.capture.behaviour import Behaviour, describe_value
 from exportdoctor.worker.capture.call_shapes import CallShapes, OpenCall, close_call, open_call
 from exportdoctor.worker.capture.dynamic_dims import (
     InputDim,
@@ -29,6 +31,7 @@ class Call:
 
     `sizes` are the sizes of these in the two captures, `axes` their names. `inner` are the calls that it made of
     other modules, in order; `inner_there` the same in the second capture.
+    `behaviour` is a digest of what it did. `reads_whole_state`: it used `__dict__` or `vars` of a module.
     """
 
     args: tuple[Any, ...]
@@ -39,6 +42,8 @@ class Call:
     axes: dict[InputDim, str] = field(default_factory=dict)
     inner: list[CallShapes] = field(default_factory=list)
     inner_there: list[CallShapes] | None = None
+    behaviour: str = ""
+    reads_whole_state: bool = False
 
 
 @dataclass
@@ -50,41 +55,87 @@ class ModuleCalls:
 
 
 def record_calls(
-    module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], *, budget: CopyBudget
+    module: torch.nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    *,
+    budget: CopyBudget,
+    behaves: bool = True,
 ) -> dict[int, ModuleCalls]:
     """Run `module(*args, **kwargs)` once and return each called submodule's calls by `id(submodule)`.
 
-    Raises whatever the forward raises; hooks are gone and state is back in either case.
+    With `behaves` also what each did. Raises whatever the forward raises; hooks are gone and state is back in either
+    case.
     """
+    if not behaves:
+        return _record(module, args, kwargs, budget=budget, behaviour=None)
+    begun = budget.left, budget.faked
+    try:
+        return _record(module, args, kwargs, budget=budget, behaviour=Behaviour())
+    except Exception:
+        # the code of a target may refuse to be watched: only a failure that is there without it is the target's
+        budget.left, budget.faked = begun
+        return _record(module, args, kwargs, budget=budget, behaviour=None)
+
+
+@dataclass
+class _UnderWay:
+    """A module call that has begun: its shapes, where its behaviour begins, and the call if it is kept."""
+
+    shapes: OpenCall
+    begin: int
+    reads: int
+    call: Call | None = None
+
+
+def _record(
+    module: torch.nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    *,
+    budget: CopyBudget,
+    behaviour: Behaviour | None,
+) -> dict[int, ModuleCalls]:
     calls: dict[int, ModuleCalls] = {}
-    under_way: list[OpenCall] = []
+    under_way: list[_UnderWay] = []
+    watch = behaviour or Behaviour()
 
     def before(called: torch.nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:
-        under_way.append(begun := open_call(called, given, named))
-        mine = calls.setdefault(id(called), ModuleCalls())
-        mine.seen += 1
-        if len(mine.kept) < _CALLS_SEEN:
-            copied_args, copied_kwargs = snapshot((given, named), budget=budget)
-            mine.kept.append(Call(copied_args, copied_kwargs, inner=begun.calls))
+        with watch.pause():
+            begun = _UnderWay(open_call(called, given, named), watch.begin(), watch.whole_state_reads)
+            under_way.append(begun)
+            mine = calls.setdefault(id(called), ModuleCalls())
+            mine.seen += 1
+            if len(mine.kept) < _CALLS_SEEN:
+                copied_args, copied_kwargs = snapshot((given, named), budget=budget)
+                begun.call = Call(copied_args, copied_kwargs, inner=begun.shapes.calls)
+                mine.kept.append(begun.call)
 
     def after(called: torch.nn.Module, given: tuple[Any, ...], named: dict[str, Any], output: Any) -> None:
-        while under_way and (begun := under_way.pop()).child != id(called):
-            pass  # a call that raised, which its caller caught
-        if under_way:
-            under_way[-1].calls.append(close_call(begun, given, named, output))
+        with watch.pause():
+            while under_way and (begun := under_way.pop()).shapes.child != id(called):
+                pass  # a call that raised, which its caller caught
+            if behaviour is not None:
+                digest = behaviour.close(begun.begin)
+            if begun.call is not None and behaviour is not None:
+                begun.call.behaviour = f"{digest} {describe_value(output)}"
+                begun.call.reads_whole_state = watch.whole_state_reads > begun.reads
+            if under_way:
+                under_way[-1].shapes.calls.append(close_call(begun.shapes, given, named, output))
 
-    with restore_afterwards(module), torch.no_grad():
+    with restore_afterwards(module), torch.no_grad(), ExitStack() as stack:
         # prepended, so that inputs are seen before hooks of the model's own change them: an export runs those again
-        handles = [
-            child.register_forward_pre_hook(before, prepend=True, with_kwargs=True) for child in module.modules()
-        ]
-        handles += [child.register_forward_hook(after, prepend=True, with_kwargs=True) for child in module.modules()]
+        for child in module.modules():
+            if isinstance(child, torch.jit.ScriptModule):
+                continue  # takes no hooks of ours
+            for handle in (
+                child.register_forward_pre_hook(before, prepend=True, with_kwargs=True),
+                child.register_forward_hook(after, prepend=True, with_kwargs=True),
+            ):
+                stack.callback(handle.remove)
         own_args, own_kwargs = snapshot((args, kwargs), budget=CopyBudget(left=2**62))
-        try:
+        with behaviour.record() if behaviour is not None else nullcontext():
             module(*own_args, **own_kwargs)
-        finally:
-            for handle in handles:
-                handle.remove()
     return calls
 
 

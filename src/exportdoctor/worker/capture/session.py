@@ -93,6 +93,11 @@ def capture_part(built: BuiltPart, *, exporter: str, at_one_size: bool = False) 
         calls = record_calls(built.module, built.args, built.kwargs, budget=budget)
         if budget.faked:
             part.notes.append(f"{built.name}: {budget.faked} large captured inputs are kept by shape, without values")
+        scripted = sum(isinstance(module, torch.jit.ScriptModule) for module in built.module.modules())
+        if scripted:
+            part.notes.append(
+                f"{built.name}: {scripted} ScriptModules take no hooks, so whether and how they are called is not known"
+            )
         more = built.dynamic_shapes is not None and bool(built.more_inputs)
         part.at_one_size = calls if more else None
         if at_one_size or not more:
@@ -108,7 +113,7 @@ def complete_capture(part: PartCapture, *, exporter: str) -> PartCapture:
     args, kwargs = part.built.more_inputs[0]
     with part.prepare():
         try:
-            add_dims(calls, record_calls(part.built.module, args, kwargs, budget=CopyBudget()))
+            add_dims(calls, record_calls(part.built.module, args, kwargs, budget=CopyBudget(), behaves=False))
         except Exception as error:  # the first capture stands; only what is dynamic in submodules stays unknown
             part.notes.append(
                 f"{part.built.name}: the forward fails at other sizes ({type(error).__name__}), so the submodules' "
@@ -120,10 +125,17 @@ def complete_capture(part: PartCapture, *, exporter: str) -> PartCapture:
 
 def _keep_calls(part: PartCapture, calls: dict[int, ModuleCalls], *, exporter: str) -> None:
     """Name the axes of all calls, and keep each module's distinct ones."""
-    seen = calls[id(part.built.module)].kept[0]
-    part.root = Call(part.built.args, part.built.kwargs, inner=seen.inner, inner_there=seen.inner_there)
+    part.root = Call(part.built.args, part.built.kwargs)
+    if id(part.built.module) in calls:  # a ScriptModule tells of no call
+        seen = calls[id(part.built.module)].kept[0]
+        part.root = dataclasses.replace(part.root, inner=seen.inner, inner_there=seen.inner_there)
     name_axes(part.built, part.root, (call for one in calls.values() for call in one.kept))
     _keep_distinct(part, calls, Fingerprints(values_matter=EXPORTERS[exporter].bakes_values))
+    part.notes.extend(
+        f"{part.built.name}: {fqn} is asked with the first {CALLS_KEPT} of its distinct calls; {count} more are not"
+        for fqn, count in part.left_out.items()
+        if count
+    )
 
 
 def _keep_distinct(part: PartCapture, calls: dict[int, ModuleCalls], fingerprints: Fingerprints) -> None:
@@ -135,21 +147,23 @@ def _keep_distinct(part: PartCapture, calls: dict[int, ModuleCalls], fingerprint
                 found[question.full][0].times += 1
             else:
                 found[question.full] = (dataclasses.replace(call, times=1), question)
-        if not found:
+        if not found and fqn != part.prefix:
             continue
         kept = list(found.values())[:CALLS_KEPT]
         if fqn == part.prefix:
             kept = [(part.root, _question(part, fqn, module, part.root, fingerprints))]
         part.distinct[fqn] = [call for call, _ in kept]
         part.questions[fqn] = [question for _, question in kept]
-        unseen = max(0, calls[id(module)].seen - len(calls[id(module)].kept))
-        part.left_out[fqn] = len(found) - len(kept) + unseen if fqn != part.prefix else 0
+        if fqn != part.prefix:
+            unseen = max(0, calls[id(module)].seen - len(calls[id(module)].kept))
+            part.left_out[fqn] = len(found) - len(kept) + unseen
 
 
 def _question(part: PartCapture, fqn: str, module: torch.nn.Module, call: Call, fingerprints: Fingerprints) -> Question:
     root = fqn == part.prefix
-    extra = f"root {part.dynamic_shapes!r}" if root else f"dims {sorted(call.axes.items(), key=repr)!r}"
-    return fingerprints.question(module, call.args, call.kwargs, extra)
+    dims = f"dims {sorted(call.axes.items(), key=repr)!r} did {call.behaviour}"
+    extra = f"root {part.dynamic_shapes!r}" if root else dims
+    return fingerprints.question(module, call.args, call.kwargs, extra, alone=call.reads_whole_state)
 
 
 def captured_fact(part: PartCapture, *, seconds: float) -> Captured:

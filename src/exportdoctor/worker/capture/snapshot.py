@@ -1,7 +1,8 @@
 """Copies of captured inputs, made before the call, which may change them.
 
-Tensors keep shape, strides, dtype, device and aliasing. Real values are kept up to a budget; larger
-floating-point tensors are kept as fake ones, because an export needs their shapes alone.
+Tensors keep shape, strides, storage offset, dtype, device, flags, and which of them are views of one memory.
+Real values are kept up to a budget; larger floating-point tensors are kept as fake ones, because an export needs
+their shapes alone.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ class CopyBudget:
     mode: Any = field(default_factory=new_fake_mode)
     faked: int = 0
 
-    def keep(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A copy of `tensor` that shares nothing with it."""
+    def keep(self, tensor: torch.Tensor, memo: dict[Any, Any]) -> torch.Tensor:
+        """A copy of `tensor` that shares memory only with the copies of `memo` whose originals shared it."""
         if is_fake(tensor):
             # another tensor object over the same storage, which holds no values that a call could change
             return _with_grad_of(tensor.detach(), tensor)
@@ -40,18 +41,50 @@ class CopyBudget:
         exact = not tensor.is_floating_point() or size <= 4096
         if tensor.layout != torch.strided or exact or size <= self.left:
             self.left -= 0 if exact else size
-            return _with_grad_of(_clone(tensor), tensor)
+            return _copy_view(tensor, memo) if _is_plain(tensor) else _with_grad_of(_clone(tensor), tensor)
         self.faked += 1
         return _with_grad_of(self.mode.from_tensor(tensor.detach()), tensor)
 
 
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is no more than a view of a storage."""
+    strided = tensor.layout == torch.strided and tensor.device.type != "meta" and not tensor.is_quantized
+    return type(tensor) in (torch.Tensor, torch.nn.Parameter) and strided and not (tensor.is_conj() or tensor.is_neg())
+
+
+def _copy_view(tensor: torch.Tensor, memo: dict[Any, Any]) -> torch.Tensor:
+    """The same view of a copy of the storage. Of that copy only what a view shows is ever written, so needs memory."""
+    storage = tensor.untyped_storage()
+    key = "storage", storage._cdata
+    with torch.no_grad(), torch.inference_mode(tensor.is_inference()):
+        if key not in memo:
+            memo[key] = (
+                torch.empty(storage.nbytes(), dtype=torch.uint8, device=tensor.device).untyped_storage(),
+                storage,
+            )
+        copied = memo[key][0]
+        if tensor.numel():
+            width = tensor.element_size()
+            reach = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+            begin, length = tensor.storage_offset() * width, (reach + 1) * width
+            _view(copied, torch.uint8, begin, (length,), (1,)).copy_(
+                _view(storage, torch.uint8, begin, (length,), (1,))
+            )
+        view = _view(copied, tensor.dtype, tensor.storage_offset(), tensor.shape, tensor.stride())
+        if isinstance(tensor, torch.nn.Parameter):
+            return torch.nn.Parameter(view, requires_grad=tensor.requires_grad)
+    return _with_grad_of(view, tensor)
+
+
+def _view(
+    storage: torch.UntypedStorage, dtype: torch.dtype, offset: Any, shape: tuple[int, ...], stride: tuple[int, ...]
+) -> torch.Tensor:
+    return torch.empty(0, dtype=dtype, device=storage.device).set_(storage, offset, shape, stride)  # type: ignore[call-overload, no-any-return]
+
+
 def _clone(tensor: torch.Tensor) -> torch.Tensor:
-    """A clone with the same strides also where the tensor overlaps itself (an expanded one)."""
-    clone = tensor.detach().clone(memory_format=torch.preserve_format)
-    if tensor.layout == torch.strided and clone.stride() != tensor.stride() and 0 not in tensor.stride():
-        fresh = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
-        clone = fresh.copy_(tensor.detach())
-    return clone
+    """A clone with the same strides, of a tensor that is more than a view of memory."""
+    return tensor.detach().clone(memory_format=torch.preserve_format)
 
 
 def _with_grad_of(copied: torch.Tensor, original: torch.Tensor) -> torch.Tensor:
@@ -63,7 +96,7 @@ def snapshot(value: Any, *, budget: CopyBudget) -> Any:
     return _copy(value, {}, budget)
 
 
-def _copy(value: Any, memo: dict[int, Any], budget: CopyBudget) -> Any:
+def _copy(value: Any, memo: dict[Any, Any], budget: CopyBudget) -> Any:
     if isinstance(value, _BY_REFERENCE):
         return value
     if id(value) in memo:
@@ -74,9 +107,9 @@ def _copy(value: Any, memo: dict[int, Any], budget: CopyBudget) -> Any:
     return copied
 
 
-def _copy_new(value: Any, memo: dict[int, Any], budget: CopyBudget) -> Any:
+def _copy_new(value: Any, memo: dict[Any, Any], budget: CopyBudget) -> Any:
     if isinstance(value, torch.Tensor):
-        return budget.keep(value)
+        return budget.keep(value, memo)
     if type(value) in (list, set, frozenset):
         return type(value)(_copy(item, memo, budget) for item in value)
     if isinstance(value, tuple):
@@ -87,14 +120,14 @@ def _copy_new(value: Any, memo: dict[int, Any], budget: CopyBudget) -> Any:
     return _copy_object(value, memo, budget)
 
 
-def _copy_dict(value: dict[Any, Any], memo: dict[int, Any], budget: CopyBudget) -> Any:
+def _copy_dict(value: dict[Any, Any], memo: dict[Any, Any], budget: CopyBudget) -> Any:
     copied = copy.copy(value)
     for key in list(copied):
         copied[key] = _copy(value[key], memo, budget)
     return copied
 
 
-def _copy_object(value: Any, memo: dict[int, Any], budget: CopyBudget) -> Any:
+def _copy_object(value: Any, memo: dict[Any, Any], budget: CopyBudget) -> Any:
     """Caches, ModelOutputs, dataclasses: a shallow copy whose attributes are then copied one by one."""
     try:
         copied = copy.copy(value)

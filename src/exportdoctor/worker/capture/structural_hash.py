@@ -1,10 +1,16 @@
-"""Digests of any Python value: of its content if that determines what an export sees, else of its identity."""
+"""Digests of any Python value: of its content if that determines what an export sees, else of its identity.
+
+A value counts by content only where its exact type is fully understood. A class written in Python counts as understood
+if its instances are laid out in memory like those of an empty class, so that all they hold stands in `__dict__`.
+"""
 
 from __future__ import annotations
 
 import enum
 import functools
 import hashlib
+import re
+import sys
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -13,14 +19,12 @@ from typing import Any
 
 import torch
 
-from exportdoctor.torch_internals.fake_tensors import is_fake
+from exportdoctor.torch_internals.fake_tensors import is_fake, new_fake_mode
 from exportdoctor.worker.describe.describe_failure import qualified_name
 
 LOCAL = "~"
 _EXACT_ELEMENTS = 65_536
 _DEPTH = 40
-_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: set on classes written in Python
-_TRANSPARENT = (object, dict, list, tuple, set, frozenset, int, str, float, bool, OrderedDict, defaultdict, deque)
 
 
 @dataclass
@@ -29,13 +33,17 @@ class StructuralHash:
 
     `known` holds the digests of objects met before, by identity, and keeps them alive so that identities last.
     `owner` is the module whose attributes are described: a method bound to it is not a foreign object.
+    `offsets`: whether it counts where in its storage a tensor begins.
     `local`: an identity was written, so the digest means nothing outside this process.
+    `shared` are the identities of objects that can change, in the order in which they were met.
     """
 
     exact: Callable[[torch.Tensor], bool]
     known: dict[int, tuple[Any, str]]
     owner: object = None
+    offsets: bool = True
     local: bool = False
+    shared: list[int] = field(default_factory=list)
     _words: list[str] = field(default_factory=list)
     _seen: dict[int, int] = field(default_factory=dict)
     _depth: int = 0
@@ -49,43 +57,57 @@ class StructuralHash:
         self._words.extend(map(str, words))
 
     def write_class(self, kind: type) -> None:
-        """A class by name; one made inside a function also by identity, because its name is not unique."""
+        """A class by the name under which it is found; one that is not found there by identity."""
         self.write(qualified_name(kind))
-        if "<locals>" in kind.__qualname__:
+        if not _is_found_by_name(kind):
             self.write_identity(kind)
 
     def write_identity(self, value: Any) -> None:
         """Make `value` differ from every other object of this process."""
         self.local = True
+        self.known.setdefault(~id(value), (value, ""))
         self.write("identity", id(value))
 
     def write_tensor(self, tensor: torch.Tensor, *, exact: bool) -> None:
-        """Class, shape, strides, dtype, device, flags; with `exact` the values where it has any."""
-        layout = tensor.stride() if tensor.layout == torch.strided else tensor.layout
+        """Class, shape, strides, offset, dtype, device, flags, attributes; with `exact` the values where it has any."""
+        layout: object = tensor.stride() if tensor.layout == torch.strided else tensor.layout
+        if self.offsets and tensor.layout == torch.strided:
+            self.write(tensor.storage_offset())
         self.write_class(type(tensor))
+        if not (type(tensor) in _TENSORS or is_fake(tensor)):
+            self.write_identity(tensor)
         self.write(tuple(tensor.shape), layout, tensor.dtype, tensor.device)
-        self.write(tensor.requires_grad, tensor.is_conj(), tensor.is_neg())
+        self.write(tensor.requires_grad, tensor.is_leaf, tensor.is_inference(), tensor.is_conj(), tensor.is_neg())
         if exact and not is_fake(tensor) and tensor.device.type != "meta":
             content = _content(tensor)
             self.write_identity(tensor) if content is None else self.write(content)
+        internal = _internals_of_fake() if is_fake(tensor) else ()
+        state = {name: value for name, value in tensor.__dict__.items() if name not in internal}
+        if state:
+            self._write_attributes(state)
 
     def write_value(self, value: Any) -> None:
         """Anything that an export can see."""
-        if value is None or type(value) in _PLAIN:
-            self.write(type(value).__name__, repr(value))
-        elif isinstance(value, (torch.dtype, torch.device, torch.layout)):
+        kind = type(value)
+        if value is None or kind in _PLAIN:
+            self.write(kind.__name__, repr(value))
+        elif kind in _CONSTANTS:
             self.write(repr(value))
         elif isinstance(value, type):
             self.write_class(value)
-        elif isinstance(value, ModuleType):
+        elif kind is ModuleType:
             self.write("module", value.__name__)
+            if sys.modules.get(value.__name__) is not value:
+                self.write_identity(value)
         elif isinstance(value, enum.Enum):
-            self.write_class(type(value))
-            self.write(value.name)
+            self.write_class(kind)
+            self.write(value.name, repr(value.value) if type(value.value) in _PLAIN else "")
         elif value is self.owner:
             self.write("owner")
         elif self._first_time(value):
+            self._depth += 1
             self._write_compound(value)
+            self._depth -= 1
 
     def _first_time(self, value: Any) -> bool:
         """Numbers values by first appearance: sharing is part of the digest, and cycles end."""
@@ -94,60 +116,101 @@ class StructuralHash:
             return False
         self._seen[id(value)] = len(self._seen)
         self.known.setdefault(~id(value), (value, ""))
+        if type(value) not in _UNCHANGING:
+            self.shared.append(id(value))
         return True
 
     def _write_compound(self, value: Any) -> None:
-        self._depth += 1
         if self._depth > _DEPTH or isinstance(value, torch.nn.Module):
             self.write_identity(value)
         elif isinstance(value, torch.Tensor):
             self.write_tensor(value, exact=self.exact(value))
-        elif not self._write_callable(value):
-            self._write_items(value)
-            self._write_state(value)
-        self._depth -= 1
+            self.shared.append(storage_id(value))
+        elif not (self._write_callable(value) or self._write_container(value)):
+            self._write_object(value)
 
-    def _write_items(self, value: Any) -> None:
-        if isinstance(value, dict):
-            self.write_class(type(value))
-            self.write(len(value))
-            for key, item in value.items():
-                self.write_value(key)
-                self.write_value(item)
-        elif isinstance(value, (set, frozenset)):
-            self.write_class(type(value))
-            self.write(*sorted(map(_set_member, value)))
-        elif isinstance(value, (list, tuple, deque)):
-            self.write_class(type(value))
-            self.write(len(value))
-            for item in value:
-                self.write_value(item)
-
-    def _write_state(self, value: Any) -> None:
-        """An object's attributes; its identity as well if it may hold more than those."""
-        if type(value) in _TRANSPARENT:
-            return
-        self.write_class(type(value))
-        state = getattr(value, "__dict__", None)
-        bare = state is None and not hasattr(type(value), "_fields")
-        if bare or _hides_state(type(value)):
-            self.write_identity(value)
-        elif self.owner is not None and not isinstance(value, (dict, list, tuple)):
-            self.write(self._cached_digest(value))
+    def _write_container(self, value: Any) -> bool:
+        """The builtin containers, of exactly these types; True where `value` was one."""
+        kind = type(value)
+        if kind in (set, frozenset):
+            self._write_set(value)
+        elif kind is deque:
+            self.write("deque", value.maxlen, len(value))
+            self._write_all(value)
+        elif kind is defaultdict:
+            self.write("defaultdict")
+            self.write_value(value.default_factory)
+            self._write_items(value, dict)
+        elif kind is OrderedDict:
+            self._write_items(value, OrderedDict)
+            self._write_attributes(value.__dict__)
+        elif kind is dict:
+            self._write_items(value, dict)
+        elif kind in (list, tuple, torch.Size):
+            self.write(kind.__name__, len(value))
+            self._write_all(value)
+        elif kind in (re.Pattern, range, slice):
+            self.write(kind.__name__, repr((value.pattern, value.flags) if kind is re.Pattern else value))
+        elif _is_numpy_number(value):
+            self.write(qualified_name(kind), value.tobytes().hex())
         else:
-            self._write_attributes(state or {})
+            return False
+        return True
 
-    def _write_attributes(self, state: dict[str, Any]) -> None:
-        for name, item in sorted(state.items(), key=lambda pair: str(pair[0])):
-            self.write(name)
+    def _write_all(self, items: Any) -> None:
+        for item in items:
             self.write_value(item)
 
-    def _cached_digest(self, value: Any) -> str:
+    def _write_items(self, value: Any, base: type) -> None:
+        self.write(base.__name__, len(value))
+        for key, item in base.items(value):  # type: ignore[attr-defined]
+            self.write_value(key)
+            self.write_value(item)
+
+    def _write_set(self, value: Any) -> None:
+        """A set of plain members by content, and by its order where it is not that of a set made afresh."""
+        self.write(type(value).__name__)
+        if not all(item is None or type(item) in _PLAIN for item in value):
+            self.write_identity(value)
+            return
+        members = sorted(value, key=lambda item: (type(item).__name__, repr(item)))
+        self.write(*((type(item).__name__, repr(item)) for item in members))
+        order = [members.index(item) for item in value] if len(members) < _DEPTH else None
+        if list(value) != list(type(value)(members)):
+            self.write_identity(value) if order is None else self.write(order)
+
+    def _write_object(self, value: Any) -> None:
+        """An object of a Python class by its attributes; any other by identity."""
+        kind = type(value)
+        base = _plain_base(kind)  # type: ignore[arg-type]
+        self.write_class(kind)
+        if base is None or has_stateful_descriptor(kind):  # type: ignore[arg-type]
+            self.write_identity(value)
+            return
+        if base in (str, int, float):
+            self.write(base.__repr__(value))
+        elif issubclass(base, dict):
+            self._write_items(value, base)
+        elif base in (list, tuple):
+            self.write(len(value))
+            self._write_all(base.__iter__(value))  # type: ignore[attr-defined]
+        state = getattr(value, "__dict__", None) or {}
+        if self.owner is not None and base is object:
+            self.write(self._cached_digest(value, state))
+        else:
+            self._write_attributes(state)
+
+    def _write_attributes(self, state: dict[str, Any]) -> None:
+        for name, item in state.items():
+            self.write_value(name)
+            self.write_value(item)
+
+    def _cached_digest(self, value: Any, state: dict[str, Any]) -> str:
         """A plain object's digest, made once: hundreds of modules share one configuration."""
         if id(value) not in self.known:
             inner = StructuralHash(exact=self.exact, known={}, owner=None, _depth=self._depth)
             inner._seen[id(value)] = 0
-            inner._write_attributes(value.__dict__)
+            inner._write_attributes(state)
             self.known[id(value)] = (value, LOCAL * inner.local + inner.digest())
             self.known.update((~id(kept), (kept, "")) for kept, _ in inner.known.values())
         digest = self.known[id(value)][1]
@@ -155,35 +218,146 @@ class StructuralHash:
         return digest
 
     def _write_callable(self, value: Any) -> bool:
-        """Functions by their code, defaults and closure; True where `value` was one."""
-        match value:
-            case functools.partial():
-                self.write("partial")
-                self.write_value((value.func, value.args, value.keywords))
-            case MethodType():
-                self.write("method")
-                self.write_value(value.__func__)
-                self.write_value(value.__self__)
-            case BuiltinFunctionType():
-                self.write("builtin", value.__module__, value.__qualname__)
-                if not isinstance(value.__self__, (ModuleType, type(None))):
-                    self.write_identity(value.__self__)
-            case FunctionType():
-                self.write("function", value.__module__, value.__qualname__, _code(value.__code__))
-                self.write_value(value.__defaults__)
-                self.write_value(value.__kwdefaults__)
-                for cell in value.__closure__ or ():
-                    self.write_value(_cell(cell))
-            case _:
-                return False
+        """Functions by their code, defaults, closure, attributes and globals; True where `value` was one."""
+        kind = type(value)
+        if kind is functools.partial:
+            self.write("partial")
+            self.write_value((value.func, value.args, value.keywords))
+            self._write_attributes(value.__dict__)
+        elif kind is MethodType:
+            self.write("method")
+            self.write_value(value.__func__)
+            self.write_value(value.__self__)
+        elif kind is BuiltinFunctionType:
+            self.write("builtin", value.__module__, value.__qualname__)
+            if isinstance(value.__self__, type):
+                self.write_class(value.__self__)
+            elif not isinstance(value.__self__, (ModuleType, type(None))):
+                self.write_identity(value.__self__)
+        elif kind is FunctionType:
+            self._write_function(value)
+        else:
+            return False
         return True
+
+    def _write_function(self, function: FunctionType) -> None:
+        self.write("function", function.__module__, function.__qualname__, _code(function.__code__))
+        self.write_value(function.__defaults__)
+        self.write_value(function.__kwdefaults__)
+        for cell in function.__closure__ or ():
+            self.write_value(_cell(cell))
+        self._write_attributes(function.__dict__)
+        # all functions of a module see the same globals; those of a namespace of their own (`exec`) see others
+        module = sys.modules.get(str(function.__globals__.get("__name__")))
+        if module is None or module.__dict__ is not function.__globals__:
+            self.write_identity(function.__globals__)
 
 
 _PLAIN = frozenset({bool, int, float, complex, str, bytes})
+_CONSTANTS = (torch.dtype, torch.device, torch.layout, torch.memory_format, type(Ellipsis), type(NotImplemented))
+_UNCHANGING = frozenset(
+    {tuple, frozenset, torch.Size, FunctionType, BuiltinFunctionType, MethodType, re.Pattern, range, slice}
+)
+_TENSORS = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
 
-def _set_member(item: Any) -> str:
-    return repr(item) if type(item) in _PLAIN else f"{qualified_name(type(item))} {hash(item)}"
+# an empty class of each kind, whose instances show how much memory one needs that holds nothing but a `__dict__`
+class _EmptyObject: ...
+
+
+class _EmptyDict(dict[Any, Any]): ...
+
+
+class _EmptyOrderedDict(OrderedDict[Any, Any]): ...
+
+
+class _EmptyList(list[Any]): ...
+
+
+class _EmptyTuple(tuple[Any, ...]): ...
+
+
+class _EmptyStr(str): ...
+
+
+class _EmptyInt(int): ...
+
+
+class _EmptyFloat(float): ...
+
+
+_EMPTY = {
+    OrderedDict: _EmptyOrderedDict, dict: _EmptyDict, list: _EmptyList, tuple: _EmptyTuple,
+    str: _EmptyStr, int: _EmptyInt, float: _EmptyFloat, object: _EmptyObject,
+}  # fmt: skip
+
+
+def holds_only_attributes(kind: type, empty: type) -> bool:
+    """Whether an instance of `kind` has no memory beyond that of the class `empty`: no slots, no C structure."""
+    return kind.__basicsize__ == empty.__basicsize__ and kind.__itemsize__ == empty.__itemsize__
+
+
+@functools.cache
+def _plain_base(kind: type) -> type | None:
+    """The builtin type of whose instances `kind` only adds attributes; None where it may hold more."""
+    base = next((known for known in _EMPTY if issubclass(kind, known)), object)
+    bare = kind.__basicsize__ == base.__basicsize__ and kind.__dictoffset__ == 0 and base is not object
+    return base if bare or holds_only_attributes(kind, _EMPTY[base]) else None
+
+
+@functools.cache
+def has_stateful_descriptor(kind: type) -> bool:
+    """Whether a class outside torch.nn among its bases has a descriptor that may hold values of instances itself."""
+    return any(
+        _may_hold_values(attribute)
+        for parent in kind.__mro__
+        if parent is not object and not parent.__module__.startswith("torch.nn.")
+        for attribute in parent.__dict__.values()
+    )
+
+
+def _may_hold_values(attribute: Any) -> bool:
+    kind = type(attribute)
+    if not any(hasattr(kind, name) for name in ("__get__", "__set__", "__delete__")) or kind in _STATELESS:
+        return False
+    if not isinstance(attribute, property) and not holds_only_attributes(kind, _EmptyObject):
+        return True
+    held = getattr(attribute, "__dict__", {}).values()
+    return any(value is not None and type(value) not in _HARMLESS and not isinstance(value, type) for value in held)
+
+
+_STATELESS = frozenset({
+    FunctionType, classmethod, staticmethod, property, functools.cached_property, BuiltinFunctionType,
+    type(object.__dict__["__class__"]), type(object.__init__), type(dict.get), type(dict.__dict__["fromkeys"]),
+})  # fmt: skip
+_HARMLESS = _PLAIN | {FunctionType, BuiltinFunctionType, classmethod, staticmethod}
+
+
+def _is_found_by_name(kind: type) -> bool:
+    """Whether the class's name, looked up in its module, gives that very class: then no other has the name."""
+    found: Any = sys.modules.get(kind.__module__)
+    for name in kind.__qualname__.split("."):
+        found = getattr(found, "__dict__", {}).get(name)
+    return found is kind
+
+
+def _is_numpy_number(value: Any) -> bool:
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and type(value).__module__ == "numpy" and isinstance(value, (numpy.number, numpy.bool_))
+
+
+@functools.cache
+def _internals_of_fake() -> frozenset[str]:
+    """The attributes that every fake tensor has."""
+    return frozenset(new_fake_mode().from_tensor(torch.nn.Parameter(torch.empty(0))).__dict__)
+
+
+def storage_id(tensor: torch.Tensor) -> int:
+    """The identity of the memory that a tensor is a view of; its own where it has none."""
+    try:
+        return tensor.untyped_storage()._cdata
+    except (NotImplementedError, RuntimeError):  # sparse tensors and some subclasses
+        return id(tensor)
 
 
 def _cell(cell: Any) -> Any:
@@ -194,18 +368,17 @@ def _cell(cell: Any) -> Any:
 
 
 def _code(code: CodeType) -> str:
-    """Where the code stands and what it does: two lambdas on one line differ in bytecode, constants or names."""
-    body = repr((code.co_code, code.co_names, [c for c in code.co_consts if not isinstance(c, CodeType)]))
-    return f"{code.co_filename}:{code.co_firstlineno}:{hashlib.sha256(body.encode()).hexdigest()[:12]}"
+    """Where the code stands and what it does, code inside it included: two lambdas on one line differ in that."""
+    body = repr(_code_words(code)).encode(errors="replace")
+    return f"{code.co_filename}:{code.co_firstlineno}:{hashlib.sha256(body).hexdigest()[:12]}"
 
 
-def _hides_state(kind: type) -> bool:
-    """Whether instances keep something outside `__dict__`: slots with content, or a base class written in C."""
-    return any(
-        bool(parent.__dict__.get("__slots__")) or not parent.__flags__ & _HEAP_TYPE
-        for parent in kind.__mro__
-        if parent not in _TRANSPARENT and parent.__module__ not in ("abc", "typing", "collections.abc")
-    )
+def _code_words(code: CodeType) -> tuple[object, ...]:
+    """All that decides what the code does."""
+    constants = [_code_words(c) if isinstance(c, CodeType) else (type(c).__name__, repr(c)) for c in code.co_consts]
+    names = (code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars)
+    counts = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags)
+    return code.co_name, code.co_code, names, counts, code.co_exceptiontable, constants
 
 
 def _content(tensor: torch.Tensor) -> str | None:

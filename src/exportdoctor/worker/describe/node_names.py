@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from exportdoctor.torch_internals.tracer_frames import is_tracer_of, node_of
+from exportdoctor.torch_internals.trees import tree_leaves
 from exportdoctor.worker.describe.python_frames import is_user_frame, tracebacks
 
 
@@ -32,7 +33,7 @@ def user_names(chain: tuple[BaseException, ...], graph: torch.fx.Graph) -> dict[
 
 def nodes_of_tensors(values: Any, chain: tuple[BaseException, ...], graph: torch.fx.Graph) -> Iterator[torch.fx.Node]:
     """The nodes of the tensors in a nest of values."""
-    tensors = [leaf for leaf in torch.utils._pytree.tree_leaves(values) if isinstance(leaf, torch.Tensor)]
+    tensors = [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
     for error in chain:
         tracer = _tracer([link.tb_frame for link in tracebacks(error)], graph)
         yield from (node for tensor in tensors if (node := _node(tensor, tracer)) is not None)

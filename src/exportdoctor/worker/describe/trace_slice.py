@@ -19,6 +19,7 @@ from exportdoctor.core.failure.frames import is_user_file
 from exportdoctor.core.records.outcome import Frame, GraphSlice, SliceNode, SymbolOrigin
 from exportdoctor.torch_internals.shape_env import symbols_in
 from exportdoctor.torch_internals.tracer_frames import is_operator
+from exportdoctor.torch_internals.trees import tree_leaves
 from exportdoctor.worker.describe.node_names import nodes_of_tensors, user_names
 from exportdoctor.worker.describe.partial_graph import (
     dynamo_graphs,
@@ -102,7 +103,7 @@ def _targets(graph: torch.fx.Graph, chain: Chain) -> Iterator[torch.fx.Node]:
 def _symbols(node: torch.fx.Node) -> frozenset[str]:
     """The symbols in a node's value."""
     found: set[str] = set()
-    for leaf in torch.utils._pytree.tree_leaves(value_of(node)):
+    for leaf in tree_leaves(value_of(node)):
         sizes = leaf.shape if isinstance(leaf, torch.Tensor) else (leaf,)
         for size in sizes:
             found.update(symbols_in(size))

@@ -15,12 +15,12 @@ from types import FrameType
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from exportdoctor.core.failure.messages import first_line
 from exportdoctor.core.records.outcome import Frame
 from exportdoctor.torch_internals.fake_tensors import around_each_dispatch
 from exportdoctor.torch_internals.tracer_frames import leaked_constant
+from exportdoctor.torch_internals.trees import tree_leaves
 from exportdoctor.worker.describe.describe_failure import cause_chain
 from exportdoctor.worker.describe.python_frames import is_user_frame, source_line, tracebacks
 from exportdoctor.worker.describe.symbol_origins import user_frame_of
@@ -57,7 +57,7 @@ class ValueOrigins:
 
     def note_tensors(self, values: Any, frame: FrameType) -> None:
         """Note where these tensors came up, unless they were seen before."""
-        for value in pytree.tree_leaves(values):
+        for value in tree_leaves(values):
             if isinstance(value, torch.Tensor) and id(value) not in self.tensors and len(self.kept) < _KEPT:
                 self.kept.append(value)  # else another tensor may get its id
                 self.tensors[id(value)] = user_frame_of(frame)
@@ -76,7 +76,7 @@ class ValueOrigins:
         """The `return` of this module's own function that handed the value out, the outermost such one."""
         for owner, place, value in reversed(self.returned):
             mine = isinstance(owner, torch.nn.Module) and module is not None and vars(owner) is vars(module)
-            if mine and any(f"{type(leaf)}" in message for leaf in pytree.tree_leaves(value)):
+            if mine and any(f"{type(leaf)}" in message for leaf in tree_leaves(value)):
                 return place
         return None
 

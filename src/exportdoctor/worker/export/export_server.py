@@ -27,7 +27,7 @@ from exportdoctor.core.protocol.reply import Refused
 from exportdoctor.core.records.outcome import Agreement
 from exportdoctor.core.records.target import TargetRef
 from exportdoctor.shims import NotApplicable, Shim, ShimTrouble, find, order_shims
-from exportdoctor.targets import Built, BuiltPart, Plan, build, resolve
+from exportdoctor.targets import BuiltPart, BuiltTarget, Plan, build, resolve
 from exportdoctor.worker import environment
 from exportdoctor.worker.export.image_input import with_image_input
 from exportdoctor.worker.export.part_files import PartExport, PartJob, export_part_files
@@ -36,13 +36,13 @@ from exportdoctor.worker.prove.input_set import InputSet
 from exportdoctor.worker.prove.proof_inputs import input_sets
 from exportdoctor.worker.standard_streams import take_line_streams, write_line
 from exportdoctor.worker.translate.onnx_session import can_run_on, providers
-from exportdoctor.worker.translate.precision import LOW, Reference, cost_of_dtype, reference_for
+from exportdoctor.worker.translate.precision import LOW, Float32Model, cost_of_dtype, reference_for
 
 Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class PartPiece:
+class PartFile:
     """One part that becomes one file. `suffix` distinguishes the files of a pair."""
 
     part: BuiltPart
@@ -85,26 +85,26 @@ def _step(made: PartExport) -> Step:
     return lambda kwargs: run(*made.convert(((), kwargs)))
 
 
-def _part(request: ExportRequest, plan: Plan, built: Built) -> BuiltPart:
+def _part(request: ExportRequest, plan: Plan, built: BuiltTarget) -> BuiltPart:
     part = built.part(request.part)
     return with_image_input(part, plan) if request.image_input else part
 
 
-def _pieces(request: ExportRequest, built: Built, part: BuiltPart) -> list[PartPiece]:
+def _pieces(request: ExportRequest, built: BuiltTarget, part: BuiltPart) -> list[PartFile]:
     shims = order_shims([find(name, files=request.shim_files, axes=part.axes) for name in request.shims])
     if request.image_input:  # they would hand in what is made inside of the graph
         shims = tuple(shim for shim in shims if shim.soundness != "signature")
     if not request.cache:
-        return [PartPiece(part=part, shims=shims)]
+        return [PartFile(part=part, shims=shims)]
     prefill, decode_ = prefill_decode_pair(part, built)
     return [
-        PartPiece(part=prefill, suffix=".prefill", shims=shims),
-        PartPiece(part=decode_, suffix=".decode", shims=shims),
+        PartFile(part=prefill, suffix=".prefill", shims=shims),
+        PartFile(part=decode_, suffix=".decode", shims=shims),
     ]
 
 
 def _export_piece(
-    request: ExportRequest, built: Built, piece: PartPiece, sets: tuple[InputSet, ...], doing: Progress
+    request: ExportRequest, built: BuiltTarget, piece: PartFile, sets: tuple[InputSet, ...], doing: Progress
 ) -> PartExport:
     job = PartJob(
         request=request,
@@ -123,7 +123,7 @@ def _export_piece(
 
 
 def _precision(
-    reference: Reference | None, part: BuiltPart, sets: tuple[InputSet, ...], found: list[PartExport]
+    reference: Float32Model | None, part: BuiltPart, sets: tuple[InputSet, ...], found: list[PartExport]
 ) -> Precision | None:
     if reference is None or any(made.trouble is not None and made.trouble.stage != "numbers" for made in found):
         return None
@@ -131,7 +131,11 @@ def _precision(
 
 
 def _result(
-    request: ExportRequest, built: Built, found: list[PartExport], pieces: list[PartPiece], precision: Precision | None
+    request: ExportRequest,
+    built: BuiltTarget,
+    found: list[PartExport],
+    pieces: list[PartFile],
+    precision: Precision | None,
 ) -> ExportResult:
     numbers = tuple(row for made in found for row in made.numbers)
     trouble = next((made.trouble for made in found if made.trouble is not None), None)
@@ -179,13 +183,13 @@ def _answer(request: ExportRequest, tell: Callable[[ExportReply], None]) -> Expo
     try:
         return export_target(request, lambda what: tell(ExportProgress(what=what)))
     except ShimTrouble as error:
-        return Refused(message=error.message, hint=error.hint)
+        return Refused(message=error.message, fault="usage", hint=error.hint)  # another choice of shims may do
     except ExportdoctorError as error:
         return Refused.from_error(error)
     except OSError as error:
         return _disk(error)
     except torch.cuda.OutOfMemoryError as error:
-        return Refused(message=f"GPU out of memory: {first_line(error)}", hint="Use --device cpu")
+        return Refused(message=f"GPU out of memory: {first_line(error)}", fault="usage", hint="Use --device cpu")
     except Exception as error:
         traceback.print_exc()
         return Refused.from_error(error)
@@ -197,8 +201,9 @@ _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 def _disk(error: OSError) -> Refused:
     if error.errno in _FULL:
         what = error.strerror or str(error)
-        return Refused(message=f"The file cannot be written: {what}", hint="Free some space, or choose another folder")
-    return Refused(message=f"The file cannot be written: {error}", hint="Choose another folder")
+        hint = "Free some space, or choose another folder"
+        return Refused(message=f"The file cannot be written: {what}", fault="usage", hint=hint)
+    return Refused(message=f"The file cannot be written: {error}", fault="usage", hint="Choose another folder")
 
 
 def main() -> None:

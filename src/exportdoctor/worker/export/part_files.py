@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from exportdoctor.core.protocol.export import ExportedFile, ExportRequest, PrecisionLoss, StageFailure
-from exportdoctor.core.records.outcome import Agreement
+from exportdoctor.core.records.outcome import Agreement, Stage
 from exportdoctor.shims import ExportCall, Inputs, Shim, apply_shims, call_for_part, export_program
 from exportdoctor.targets import BuiltPart
 from exportdoctor.torch_internals.pytree_registry import inputs_in_traced_order, is_builtin_class
@@ -160,7 +160,7 @@ def _as_onnx(job: PartJob, made: PartExport, call: ExportCall, program: Any) -> 
     path, request = job.folder / f"{job.stem}.onnx", job.request
     example = (call.args, call.kwargs)
     reader = copy.copy(program)  # its graph is changed by the translation, what it takes is not
-    at = "translate"
+    at: Stage = "translate"
     try:
         job.doing("translating into ONNX")
         translated = translate(program, opset=request.opset)
@@ -197,11 +197,11 @@ def _add_split(job: PartJob, made: PartExport, path: Path, program: Any) -> None
     made.runs["merged again"] = lambda *inputs: found.run_merged(flat_inputs(program, *inputs))
 
 
-def _plainer(at: str, error: Exception, path: Path, program: Any, example: Any, job: PartJob) -> StageFailure:
+def _plainer(at: Stage, error: Exception, path: Path, program: Any, example: Any, job: PartJob) -> StageFailure:
     """The failure without ONNX Runtime's optimisations, which fuse nodes and rename them."""
     if at not in ("load", "run"):
         return describe_stage_failure(at, error, prefix=job.part.prefix, model=path)
-    stage = "load"
+    stage: Stage = "load"
     try:
         session = OnnxSession(path, device=job.device, optimise=False)
         stage = "run"

@@ -12,7 +12,7 @@ import torch
 from exportdoctor.core.errors import UsageError
 from exportdoctor.core.failure.messages import first_line
 from exportdoctor.core.records.outcome import Agreement
-from exportdoctor.targets import Built, BuiltPart
+from exportdoctor.targets import BuiltPart, BuiltTarget
 from exportdoctor.targets.built import Inputs
 from exportdoctor.targets.parts.dynamic_cache import cache_from, registered_cache
 from exportdoctor.worker.prove.compare_outputs import tensors_in
@@ -21,7 +21,7 @@ Step = Callable[[dict[str, Any]], list[torch.Tensor]]
 """Keyword arguments of the untouched model -> logits, then key and value of each layer."""
 
 
-def prefill_decode_pair(part: BuiltPart, built: Built) -> tuple[BuiltPart, BuiltPart]:
+def prefill_decode_pair(part: BuiltPart, built: BuiltTarget) -> tuple[BuiltPart, BuiltPart]:
     """The part with its cache returned, and the part `decode`. Raises UsageError where there is no such pair."""
     if "use_cache" not in part.kwargs or "decode" not in built.makers:
         raise UsageError(f"Part {part.name} returns no cache", hint="Leave out --with-cache")

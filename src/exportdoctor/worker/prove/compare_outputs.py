@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves
 
 from exportdoctor.core.failure.messages import first_line
 from exportdoctor.core.records.outcome import Agreement
+from exportdoctor.torch_internals.trees import tree_leaves
 from exportdoctor.worker.prove.allowed_error import RELATIVE, SMALLEST_SCALE, allowed_error, is_fill_value
 
 LARGEST = sys.float_info.max

@@ -8,10 +8,10 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_flatten
 
 from exportdoctor.shims import ExportCall, Inputs
 from exportdoctor.targets.eager import run_in_a_row
+from exportdoctor.torch_internals.trees import tree_flatten
 from exportdoctor.worker.prove.input_set import InputSet, pad_batch, padding_in
 
 _SEED = 20

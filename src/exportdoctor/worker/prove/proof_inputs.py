@@ -7,7 +7,6 @@ from typing import Any
 
 import msgspec
 import torch
-from torch.utils._pytree import tree_flatten, tree_map
 
 from exportdoctor.core.records.target import TargetRef
 from exportdoctor.targets import BuiltPart, Plan, build, resolve
@@ -16,6 +15,7 @@ from exportdoctor.targets.eager import run_once, runs_in_eager
 from exportdoctor.targets.sizes.image_sizes import image_unit
 from exportdoctor.targets.sizes.other_sizes import other_sizes, same_shapes
 from exportdoctor.torch_internals.fake_tensors import is_fake
+from exportdoctor.torch_internals.trees import tree_flatten, tree_map
 from exportdoctor.worker.prove.input_set import InputSet, pad_batch, padding_in
 
 _SEED = 41

@@ -25,7 +25,7 @@ import torch
 from exportdoctor.core.codec import decode, encode
 from exportdoctor.core.limits import IDLE_CANDIDATE
 from exportdoctor.core.protocol.repro import CANDIDATE_FILE, Candidate
-from exportdoctor.core.records.outcome import Failure, Outcome, OutcomeStatus
+from exportdoctor.core.records.outcome import Failure, Outcome, OutcomeStatus, Stage
 from exportdoctor.process.supervise import TICK, Limits, Supervisor, resident_mb
 from exportdoctor.worker.attempt.fast_export import FastExport
 from exportdoctor.worker.child import Child, fork
@@ -68,7 +68,7 @@ def _execute(candidate: Candidate, writer: int) -> Outcome:
     started = time.perf_counter()
     source = candidate.source
     linecache.cache[CANDIDATE_FILE] = (len(source), None, source.splitlines(keepends=True), CANDIDATE_FILE)
-    origins, entrance, fast = SymbolOrigins(), _ExportGate(candidate.eager, writer), FastExport()
+    origins, gate, fast = SymbolOrigins(), _ExportGate(candidate.eager, writer), FastExport()
     try:
         with record_symbol_origins() as origins:
             with fast.while_tracing():
@@ -76,14 +76,14 @@ def _execute(candidate: Candidate, writer: int) -> Outcome:
             if fast.checks_skipped:  # it passed, and might not have
                 _run(source)
     except (Exception, SystemExit, GeneratorExit) as error:
-        stage = "export" if entrance.entered else "capture"
-        failure = describe_failure(error, stage=stage, names={})  # type: ignore[arg-type]
+        stage: Stage = "export" if gate.entered else "capture"
+        failure = describe_failure(error, stage=stage, names={})
         chain = tuple(cause_chain(error))
         made = find_value_origin(chain, lambda: _run(source))
         failure = msgspec.structs.replace(failure, origins=origins.of(chain), value_origin=made)
         status = OutcomeStatus.OUT_OF_MEMORY if isinstance(error, MemoryError) else OutcomeStatus.FAILED
         return _outcome(candidate, status, started, failure)
-    if not entrance.entered:  # what exports nothing does not export well
+    if not gate.entered:  # what exports nothing does not export well
         return _outcome(candidate, OutcomeStatus.FAILED, started, _NO_EXPORT)
     return _outcome(candidate, OutcomeStatus.PASSED, started, None)
 

@@ -50,11 +50,11 @@ def _reproduce_and_draft(command: DraftRequest) -> Iterator[DraftReply]:
     yield NoMoreDrafts(notes=tuple(notes))
 
 
-_Seen = tuple[PartCapture, Outcome, Record, int]
+_Reproduction = tuple[PartCapture, Outcome, Record, int]
 """The part, how the attempt ended, what ran in it, and how many attempts that took."""
 
 
-def _by_short_cut(target: OpenTarget, command: DraftRequest) -> _Seen | None:
+def _by_short_cut(target: OpenTarget, command: DraftRequest) -> _Reproduction | None:
     """By a capture of the one call that it is about; None where that does not show the very same failure."""
     probe = command.probe
     if not command.signature or not can_be_captured_alone(probe) or target.built is None:
@@ -71,17 +71,17 @@ def _by_short_cut(target: OpenTarget, command: DraftRequest) -> _Seen | None:
     return (part, outcome, record, 1) if signature is not None and signature.key == command.signature else None
 
 
-def _by_capture(target: OpenTarget, probe: Probe) -> _Seen | Refused:
+def _by_capture(target: OpenTarget, probe: Probe) -> _Reproduction | Refused:
     """By a capture of the whole part, and a second attempt where the first passes. Raises TargetError."""
     target.capture(Capture(part=probe.part, exporter=probe.exporter))
     part = target.parts[probe.part]
     if probe.fqn not in part.distinct or probe.call >= len(part.distinct[probe.fqn]):
-        return Refused(message=f"{probe.fqn or 'the root'} is no longer called", hint="Scan again")
+        return Refused(message=f"{probe.fqn or 'the root'} is no longer called", fault="usage", hint="Scan again")
     for times in range(1, _TIMES + 1):
         outcome, record = run_watched(part, probe, exporting=True)
         if not outcome.passed:
             return part, outcome, record, times
-    return Refused(message="The failure no longer occurs: this module exports now", hint="Scan again")
+    return Refused(message="The failure no longer occurs: this module exports now", fault="usage", hint="Scan again")
 
 
 def _answers(command: DraftRequest) -> Iterator[DraftReply]:
@@ -92,7 +92,7 @@ def _answers(command: DraftRequest) -> Iterator[DraftReply]:
         yield Refused.from_error(error)
     except Exception as error:
         traceback.print_exc()
-        yield Refused(message=f"Writing draft scripts failed: {type(error).__name__}: {error}")
+        yield Refused.from_error(error)
 
 
 def main() -> None:

@@ -9,12 +9,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
+from torch import nn
 
 from exportdoctor.core.exporters import EXPORTERS
+from exportdoctor.core.failure.frames import is_defined_in_torch
 from exportdoctor.core.protocol.repro import ScriptDraft
 from exportdoctor.core.records.probe import Probe
 from exportdoctor.shims.torch_export import bundled_keywords
+from exportdoctor.torch_internals.trees import tree_unflatten
 from exportdoctor.worker.attempt.export_attempt import shapes_for
 from exportdoctor.worker.capture.forward_hooks import Call
 from exportdoctor.worker.capture.session import PartCapture
@@ -84,7 +86,7 @@ def _write_draft(part: PartCapture, probe: Probe, what: str, selection: CodeSele
     return ScriptDraft(what=what, source=script.render(ending), notes=tuple(dict.fromkeys(script.notes)))
 
 
-def _write_instance(script: ScriptBuilder, module: torch.nn.Module, call: Call) -> str:
+def _write_instance(script: ScriptBuilder, module: nn.Module, call: Call) -> str:
     """The module, in its mode and dtype where they matter, with `**kwargs` as far as the call gives any."""
     keywords = bundled_keywords(inspect.signature(module.forward), call.args, call.kwargs)
     instance = script.module_code(module, keywords=keywords)
@@ -106,11 +108,11 @@ def _child_outputs(script: ScriptBuilder, call: Call) -> Iterator[tuple[int, str
             for given in child.given
         ]
         with contextlib.suppress(LookupError):
-            yield child.child, script.value_code(pytree.tree_unflatten(leaves, child.layout))
+            yield child.child, script.value_code(tree_unflatten(leaves, child.layout))
 
 
 def _positional(
-    module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], shapes: Any
+    module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], shapes: Any
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The call with keywords moved to their places, as far as they follow without a gap."""
     if isinstance(shapes, tuple | list):
@@ -123,8 +125,16 @@ def _positional(
     return tuple(moved), rest
 
 
-def _cares_for_mode(module: torch.nn.Module) -> bool:
+_MODE_MATTERS = (
+    nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout,
+    nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm,
+    nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d,
+)  # fmt: skip
+
+
+def _cares_for_mode(module: nn.Module) -> bool:
     """Whether `module` differs in train mode: dropout, batch norm, or a forward that reads `training`."""
-    return isinstance(module, torch.nn.modules.dropout._DropoutNd | torch.nn.modules.batchnorm._NormBase) or (
-        not type(module).__module__.startswith("torch.") and "training" in type(module).forward.__code__.co_names
+    kind = type(module)
+    return isinstance(module, _MODE_MATTERS) or (
+        not is_defined_in_torch(kind) and "training" in kind.forward.__code__.co_names
     )

@@ -18,6 +18,7 @@ import torch
 from exportdoctor.core.failure.frames import frames_in_text
 from exportdoctor.core.failure.messages import first_line
 from exportdoctor.core.protocol.export import StageFailure
+from exportdoctor.core.records.outcome import Stage
 from exportdoctor.torch_internals.tracer_frames import node_at_work
 from exportdoctor.worker.describe.describe_failure import cause_chain, describe_failure, qualified_name
 from exportdoctor.worker.describe.python_frames import tracebacks
@@ -46,7 +47,7 @@ class NodeFact:
 
 
 def describe_stage_failure(
-    stage: str, error: BaseException, *, prefix: str = "", model: Path | None = None
+    stage: Stage, error: BaseException, *, prefix: str = "", model: Path | None = None
 ) -> StageFailure:
     """What failed and where. `prefix` is the part's place in the whole model, `model` the file that was loaded."""
     chain = tuple(cause_chain(error))

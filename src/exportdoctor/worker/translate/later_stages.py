@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves
 
 from exportdoctor.core.failure.kinds import NUMBERS_DIFFER
 from exportdoctor.core.records.outcome import Agreement, ExceptionFact, Failure, Frame, OpFact, Stage
@@ -19,6 +18,7 @@ from exportdoctor.core.records.probe import Probe
 from exportdoctor.report import wording
 from exportdoctor.targets.eager import run_once
 from exportdoctor.torch_internals.fake_tensors import is_fake
+from exportdoctor.torch_internals.trees import tree_leaves
 from exportdoctor.worker.capture.forward_hooks import Call
 from exportdoctor.worker.describe.describe_failure import cause_chain, qualified_name
 from exportdoctor.worker.prove.compare_outputs import compare_outputs, tensors_in

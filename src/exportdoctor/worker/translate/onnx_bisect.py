@@ -17,6 +17,7 @@ import torch
 
 from exportdoctor.core.failure.identity import same_stage_failure
 from exportdoctor.core.protocol.export import StageFailure
+from exportdoctor.core.records.outcome import Stage
 from exportdoctor.shims import ExportCall
 from exportdoctor.worker.capture.dim_names import all_dynamic
 from exportdoctor.worker.capture.dynamic_dims import dynamic_shapes_of, spell_out_kwargs
@@ -74,9 +75,10 @@ def _call_of(call: ExportCall, calls: dict[int, ModuleCalls], path: str) -> Call
     return kept[0] if kept else None
 
 
-def _fails(module: torch.nn.Module, seen: Call, *, opset: int, stage: str) -> StageFailure | None:
+def _fails(module: torch.nn.Module, seen: Call, *, opset: int, stage: Stage) -> StageFailure | None:
     """How a submodule fails alone, `None` where it does not."""
-    at, path = "export", None
+    at: Stage = "export"
+    path: Path | None = None
     with tempfile.TemporaryDirectory() as folder:
         try:
             program = _export(module, seen)

@@ -16,10 +16,10 @@ from typing import Any
 
 import torch
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, TensorArgument
-from torch.utils._pytree import keystr, tree_flatten_with_path, tree_unflatten
 
 from exportdoctor.core.protocol.export import ExportedFile, ValueInfo
 from exportdoctor.torch_internals.pytree_registry import inputs_in_traced_order
+from exportdoctor.torch_internals.trees import leaves_with_paths, path_text, tree_unflatten
 
 _CHECKS = ("_assert_", "sym_constrain_range", "_check")
 _ABOUT_DTYPES = "_assert_tensor_metadata"
@@ -75,9 +75,9 @@ def _sizes(inputs: Mapping[str, Any], axes: Mapping[str, tuple[str, ...]]) -> It
 def output_names(program: Any) -> list[str]:
     """Where each tensor is in the program's output, as a name: `pooler_output`, `past_key_values_0`."""
     spec = program.call_spec.out_spec
-    paths, _ = tree_flatten_with_path(tree_unflatten(list(range(spec.num_leaves)), spec))
+    paths = leaves_with_paths(tree_unflatten(list(range(spec.num_leaves)), spec))
     specs = [one for one in program.graph_signature.output_specs if one.kind == OutputKind.USER_OUTPUT]
-    names = [re.sub(r"\W+", "_", keystr(keys)).strip("_") or "output" for keys, _ in paths]
+    names = [re.sub(r"\W+", "_", path_text(keys)).strip("_") or "output" for keys, _ in paths]
     kept = [name for name, one in zip(names, specs, strict=False) if isinstance(one.arg, TensorArgument)]
     return [name if not name.isdigit() else f"output_{name}" for name in kept] if len(set(kept)) == len(kept) else []
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import msgspec
 import torch
-from torch.utils._pytree import tree_leaves, tree_map
 
 from exportdoctor.core.protocol.export import Precision, PrecisionLoss
-from exportdoctor.targets import Built, BuiltPart, Plan, build
+from exportdoctor.targets import BuiltPart, BuiltTarget, Plan, build
 from exportdoctor.targets.eager import run_once
+from exportdoctor.torch_internals.trees import tree_leaves, tree_map
 from exportdoctor.worker import environment
 from exportdoctor.worker.prove.compare_outputs import LARGEST, largest_difference, tensors_in
 from exportdoctor.worker.prove.input_set import InputSet
@@ -28,12 +28,12 @@ _PARTS_AT = 0.25
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reference:
+class Float32Model:
     """The same target in float32."""
 
-    built: Built
+    built: BuiltTarget
 
-    def share_with(self, other: Built) -> None:
+    def share_with(self, other: BuiltTarget) -> None:
         """Give `other` the reference's weights: random weights drawn in two dtypes would be two models."""
         values = dict(self.built.model.state_dict(keep_vars=True))
         with torch.no_grad():
@@ -42,16 +42,18 @@ class Reference:
                     tensor.copy_(values[name])
 
 
-def reference_for(plan: Plan) -> Reference | None:
+def reference_for(plan: Plan) -> Float32Model | None:
     """The reference for a low precision; None for other dtypes, or if there is not enough memory."""
     if plan.options.dtype not in LOW:
         return None
     options = msgspec.structs.replace(plan.options, dtype="float32")
     built = build(dataclasses.replace(plan, options=options))
-    return Reference(built=built) if environment.fits_in_memory(built.parameters) else None
+    return Float32Model(built=built) if environment.fits_in_memory(built.parameters) else None
 
 
-def cost_of_dtype(reference: Reference, part: BuiltPart, one: InputSet, losses: tuple[PrecisionLoss, ...]) -> Precision:
+def cost_of_dtype(
+    reference: Float32Model, part: BuiltPart, one: InputSet, losses: tuple[PrecisionLoss, ...]
+) -> Precision:
     """Eager in the low precision beside eager in float32, both on the inputs of the low one."""
     other = dataclasses.replace(part, module=_module_in(reference, part))
     inputs = tree_map(_to_float32, copy.deepcopy(one.inputs))
@@ -71,7 +73,7 @@ def cost_of_dtype(reference: Reference, part: BuiltPart, one: InputSet, losses: 
     )
 
 
-def _module_in(reference: Reference, part: BuiltPart) -> torch.nn.Module:
+def _module_in(reference: Float32Model, part: BuiltPart) -> torch.nn.Module:
     """The same part of the float32 model, with the same wrapper."""
     there = reference.built.part(
         part.name if part.name in reference.built.makers else next(iter(reference.built.makers))
@@ -96,7 +98,7 @@ def losses_of(program: Any, inputs: list[Any]) -> tuple[PrecisionLoss, ...]:
 
     Each op runs twice: on low values as it is, and on float32 values that were carried along from the start.
     """
-    shadow = _Shadow(runnable(program))
+    shadow = _Float32Interpreter(runnable(program))
     shadow.run(*inputs)
     grown = sorted(shadow.found, key=lambda loss: loss.after - loss.before, reverse=True)
     if not grown:
@@ -106,7 +108,7 @@ def losses_of(program: Any, inputs: list[Any]) -> tuple[PrecisionLoss, ...]:
     return tuple(loss for loss in shadow.found if loss in kept)
 
 
-class _Shadow(torch.fx.Interpreter):
+class _Float32Interpreter(torch.fx.Interpreter):
     """Runs a graph in its own precision, with every value in float32 beside it."""
 
     def __init__(self, module: torch.fx.GraphModule) -> None:

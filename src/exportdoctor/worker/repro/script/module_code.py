@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from exportdoctor.core.failure.frames import is_defined_in_torch
 from exportdoctor.worker.describe.describe_failure import state_id
 from exportdoctor.worker.repro.script.definitions import DefinitionWriter
 from exportdoctor.worker.repro.script.literals import expression, plain_code, torch_module_code, torch_name
@@ -38,7 +39,7 @@ class ModuleWriter:
 
     def code_of(self, module: torch.nn.Module, *, keywords: tuple[str, ...] = ()) -> str:
         """The code that builds an equal module; `keywords` are the names that its forward's `**kwargs` become."""
-        if _is_torch(type(module)):
+        if is_defined_in_torch(type(module)):
             code = self._torch_module(module)
             if code is not None:
                 return code
@@ -61,7 +62,7 @@ class ModuleWriter:
     def _needed_entries(self, modules: torch.nn.ModuleList) -> list[torch.nn.Module]:
         """The entries up to the last one whose code ran; all where that is not known."""
         children, record = list(modules), self._selection.record
-        if record is None or not children or _is_torch(type(children[0])):
+        if record is None or not children or is_defined_in_torch(type(children[0])):
             return children
         ran = {fqn for fqn, _, _ in record.methods}
         last = max((i for i, c in enumerate(children) if self._fqns.get(state_id(c)) in ran), default=0)
@@ -70,11 +71,11 @@ class ModuleWriter:
     def _class_for(self, module: torch.nn.Module, keywords: tuple[str, ...]) -> str:
         """The name of a class whose instances need no arguments; equal modules share one."""
         kind = type(module)
-        output = None if _is_torch(kind) else self.outputs.get(id(module))
+        output = None if is_defined_in_torch(kind) else self.outputs.get(id(module))
         state = self._state(module)
         key = (kind, tuple(state), keywords, output)
         if key not in self._classes:
-            methods = [] if _is_torch(kind) else self._methods(kind, keywords, output=output)
+            methods = [] if is_defined_in_torch(kind) else self._methods(kind, keywords, output=output)
             if any("self.parameters()" in ast.unparse(method) for method in methods) and list(module.parameters()):
                 state.append("self.parameter = torch.nn.Parameter(torch.ones(1))")  # it asks the first for its dtype
             name = self._text.free_name(kind.__name__, key)
@@ -95,7 +96,7 @@ class ModuleWriter:
         called_by_super: set[str] = set()
         for parent in kind.__mro__:
             node, path, space = class_source(parent)
-            if node is None or _is_torch(parent):
+            if node is None or is_defined_in_torch(parent):
                 continue
             for part in node.body:
                 if not isinstance(part, ast.FunctionDef) or part.name == "__init__":
@@ -141,13 +142,9 @@ class ModuleWriter:
         return own
 
 
-def _is_torch(kind: type) -> bool:
-    return kind.__module__.startswith("torch.")
-
-
-def _base(kind: type) -> type:
-    """The class from which that of the script derives: the first of torch's on the way up."""
-    return next(one for one in kind.__mro__ if _is_torch(one) and issubclass(one, torch.nn.Module))
+def _base(kind: type, *, above: int = 0) -> type[torch.nn.Module]:
+    """The class from which that of the script derives: the first of torch's on the way up, from that many steps on."""
+    return next(one for one in kind.__mro__[above:] if is_defined_in_torch(one) and issubclass(one, torch.nn.Module))
 
 
 def _constructor(module: torch.nn.Module, state: list[str]) -> list[ast.stmt]:
@@ -156,14 +153,14 @@ def _constructor(module: torch.nn.Module, state: list[str]) -> list[ast.stmt]:
     first = f"super().__init__({_arguments(module)})"
     if not state and first == "super().__init__()":
         return []
-    if _is_torch(kind) or first.endswith("(None)"):
+    if is_defined_in_torch(kind) or first.endswith("(None)"):
         first = "torch.nn.Module.__init__(self)"
     return ast.parse("def __init__(self):\n    " + "\n    ".join([first, *state])).body
 
 
 def _arguments(module: torch.nn.Module) -> str:
     """The arguments with which the constructor of the first torch class above a module's class was called."""
-    parent = next(one for one in type(module).__mro__[1:] if _is_torch(one) and issubclass(one, torch.nn.Module))
+    parent = _base(type(module), above=1)
     if parent is torch.nn.Module:
         return ""
     bare: torch.nn.Module = parent.__new__(parent)
@@ -180,7 +177,7 @@ def _point_to_parent(method: ast.FunctionDef, kind: type, owner: type) -> set[st
         if isinstance(node, ast.Attribute) and ast.unparse(node.value).startswith("super("):
             parents = (one for one in mro[mro.index(owner) + 1 :] if node.attr in vars(one))
             parent = next(parents, None)
-            if parent is not None and not parent.__module__.startswith("torch."):
+            if parent is not None and not is_defined_in_torch(parent):
                 node.value, node.attr = ast.Name("self", ast.Load()), f"{node.attr}_of_{parent.__name__}"
                 found.add(node.attr)
     return found

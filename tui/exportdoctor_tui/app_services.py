@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from exportdoctor_tui.state.source_lines import Sources
 
 
-class Doctor(Protocol):
+class AppServices(Protocol):
     """Clock in seconds since the epoch, where sources and runs are (None = the usual folder), and the one job."""
 
     clock: Callable[[], float]
@@ -32,6 +32,6 @@ class Doctor(Protocol):
         """Start a process; False where one is running or it cannot be started, which the user is notified of."""
 
 
-def doctor_of(screen: Screen[None]) -> Doctor:
+def services_of(screen: Screen[None]) -> AppServices:
     """The application that shows `screen`."""
-    return cast("Doctor", screen.app)
+    return cast("AppServices", screen.app)

@@ -1,0 +1,274 @@
+"""What building the target and attempting its export read: files, modules, environment variables, the clock, chance.
+
+Answers are told again only while all of it is the same (store/digest.py). Files are seen by an audit hook, which also
+sees those that code opens for itself; variables and existence checks by wrappers that stand during building and
+capturing only, so that no exporter meets them. Torch, Python and exportdoctor itself count by their versions.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from importlib.util import source_from_cache
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from exportdoctor.core import file_hash
+from exportdoctor.core.failure.frames import OUR_FOLDER, is_local_file, is_user_file
+from exportdoctor.core.patch_attribute import patch_attributes
+
+_NOT_FILES = ("/proc/", "/sys/", "/dev/")
+# what the shell counts, what the client sets, and our own
+_IGNORED_VARIABLES = frozenset({"_", "SHLVL", "PWD", "OLDPWD", "TRANSFORMERS_VERBOSITY", "TOKENIZERS_PARALLELISM"})
+_OWN_VARIABLES = "EXPORTDOCTOR_"
+_WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
+_OUTSIDE = {
+    "socket.connect": "the network",
+    "socket.getaddrinfo": "the network",
+    "subprocess.Popen": "another program",
+    "os.system": "another program",
+    "os.posix_spawn": "another program",
+}
+_CLOCK = re.compile(
+    r"\btime\.(?:time|time_ns|monotonic\w*|perf_counter\w*|process_time\w*|localtime|gmtime|strftime|ctime)\b"
+    r"|\bfrom\s+time\s+import\b|\b(?:now|utcnow|today)\s*\("
+)
+_CHANCE = re.compile(
+    r"\burandom\b|\bimport\s+secrets\b|\bfrom\s+secrets\b|\bsecrets\.|\buuid[14]\b|\bSystemRandom\b"
+    r"|\b(?:default_rng|Random|RandomState|seed)\(\s*\)|\bgetpid\b"
+)
+_SEED = re.compile(r"\bseed\w*\(\s*[^)\s]|\bset_seed\b|\bsetstate\(|\bset_state\(")
+
+
+class ReadLog:
+    """One for a process and its forks. `known` maps what was read to what it was then."""
+
+    def __init__(self) -> None:
+        self.known: dict[str, str] = {}
+        self._written: set[str] = set()
+        self._imports: set[str] = set()
+        self._environment: dict[str, str] = {}
+        self._older: set[str | None] = set()
+        self._state_of_chance: tuple[object, ...] = ()
+        self._is_looking = False
+        self._is_on = False
+
+    def take_environment(self) -> None:
+        """Variables are what they are now; torch sets some when it is imported."""
+        self._environment = dict(os.environ)
+
+    def start(self) -> None:
+        """Log from now on; an audit hook cannot be taken away."""
+        if not self._is_on:
+            if not self._environment:
+                self.take_environment()
+            self._is_on = True
+            self._state_of_chance = _state_of_chance()
+            self._older = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
+            sys.addaudithook(self._hear)
+
+    def start_attempt(self) -> frozenset[str]:
+        """What is known before it; a fork's generator of random numbers has just been seeded anew."""
+        self._state_of_chance = _state_of_chance()
+        return frozenset(self.known)
+
+    @contextmanager
+    def watch(self) -> Iterator[None]:
+        """See variables and existence checks, too, in the block."""
+        kind = type(os.environ)
+        read, look = kind.__getitem__, os.stat
+
+        def read_variable(environment: Any, key: Any) -> Any:
+            if isinstance(key, str):
+                self._note_variable(key)
+            return read(environment, key)
+
+        def look_at(path: Any, *args: Any, **kwargs: Any) -> Any:
+            plain = not args and kwargs.get("dir_fd") is None and isinstance(path, str | os.PathLike)
+            if plain and is_local_file(os.path.abspath(path)):
+                self._note_file(path)
+            return look(path, *args, **kwargs)
+
+        with patch_attributes([(kind, "__getitem__", read_variable), (os, "stat", look_at)]):
+            yield
+
+    def note_working_folder(self) -> None:
+        """The user's code runs, and may ask where it is."""
+        self.known.setdefault(file_hash.WORKING_FOLDER, file_hash.working_folder_identity())
+
+    def collect(self) -> dict[str, str]:
+        """All that was read until now, with modules that were imported before the log began."""
+        self._note_modules()
+        self._note_failed_imports()
+        self._note_mapped_files()
+        self._note_chance()
+        return dict(self.known)
+
+    def reasons(self) -> tuple[str, ...]:
+        """What was used that cannot be recorded."""
+        prefix = file_hash.UNRECORDED
+        return tuple(key.removeprefix(prefix) for key in self.known if key.startswith(prefix))
+
+    def _hear(self, event: str, args: tuple[Any, ...]) -> None:
+        if event == "open":
+            path, mode, flags = args
+            writes = any(letter in mode for letter in "wax") if mode else bool((flags or 0) & _WRITES)
+            if writes:
+                self._note_written(path)
+            else:
+                self._note_file(path)
+        elif event == "import":
+            self._imports.add(args[0])
+        elif event in ("os.listdir", "os.scandir"):
+            self._note_listing(args[0])
+        elif event == "sqlite3.connect":
+            self._note_file(args[0])
+        elif event in _OUTSIDE and _is_by_user():
+            self._never(_OUTSIDE[event])
+
+    def _note_written(self, path: Any) -> None:
+        if isinstance(path, str | os.PathLike | bytes):
+            self._written.add(os.path.abspath(os.fsdecode(path)))
+
+    def _note_file(self, path: Any) -> None:
+        if self._is_looking or not isinstance(path, str | os.PathLike | bytes):
+            return
+        self._is_looking = True
+        try:
+            self._note_path(os.path.abspath(os.fsdecode(path)))
+        except (OSError, ValueError, TypeError):
+            pass
+        finally:
+            self._is_looking = False
+
+    def _note_path(self, path: str) -> None:
+        if path.endswith(".pyc"):
+            path = _source_of(path)
+        if path in self.known or path in self._written or path.startswith(_NOT_FILES) or not _matters(path):
+            return
+        self.known[path] = identity = file_hash.file_identity(path, by_status=not is_local_file(path))
+        if len(identity) == 64 and is_local_file(path):
+            self._read_for_clock(path)
+
+    def _read_for_clock(self, path: str) -> None:
+        """Code that names the clock or a source of chance may depend on it."""
+        if not path.endswith(".py") or path in self._older:
+            return
+        text = Path(path).read_text(errors="replace")
+        for pattern, source in ((_CLOCK, "the clock"), (_CHANCE, "chance")):
+            if pattern.search(text):
+                self._never(f"{source}, in {os.path.basename(path)}")
+
+    def _note_variable(self, name: str) -> None:
+        if self._is_looking or name in _IGNORED_VARIABLES or name.startswith(_OWN_VARIABLES):
+            return
+        key = file_hash.VARIABLE + name
+        if key not in self.known:
+            self.known[key] = file_hash.variable_identity(name, self._environment)
+
+    def _note_listing(self, folder: Any) -> None:
+        """Which files a folder has is not recorded, and Python itself looks where modules are."""
+        if not self._is_looking and _is_by_user():
+            self._never(f"the list of files in {os.fsdecode(folder) if isinstance(folder, str | bytes) else folder}")
+
+    def _note_modules(self) -> None:
+        for module in list(sys.modules.values()):
+            path = getattr(module, "__file__", None)
+            if isinstance(path, str) and path not in self.known and path.endswith((".py", ".so")):
+                self._note_file(path)
+
+    def _note_failed_imports(self) -> None:
+        """A module that was looked for and not found may be there next time."""
+        missing = {name.partition(".")[0] for name in self._imports} - sys.modules.keys()
+        for folder in {path for path in sys.path if os.path.isdir(path) and is_local_file(os.path.join(path, "x"))}:
+            for name in missing:
+                self._note_file(os.path.join(folder, f"{name}.py"))
+                self._note_file(os.path.join(folder, name, "__init__.py"))
+
+    def _note_mapped_files(self) -> None:
+        """Files that C code has mapped, such as weights: no hook sees them being opened."""
+        try:
+            lines = Path("/proc/self/maps").read_text(errors="surrogateescape").splitlines()
+        except OSError:
+            return
+        for path in {line.split(maxsplit=5)[-1] for line in lines if "/" in line}:
+            if path.startswith("/") and is_local_file(path) and not _is_system_library(path):
+                self._note_file(path)
+
+    def _note_chance(self) -> None:
+        """Numbers drawn from a generator that nobody seeded."""
+        drawn = any(
+            before is not None and before != now for before, now in zip(self._state_of_chance, _state_of_chance())
+        )
+        if drawn and not any(_is_seeding(path) for path in self.known.keys() - self._older):
+            self._never("chance")
+
+    def _never(self, reason: str) -> None:
+        self.known.setdefault(file_hash.UNRECORDED + reason, "-")
+
+
+LOG = ReadLog()
+
+
+def unrecorded_note(reasons: tuple[str, ...]) -> str | None:
+    """One line on why answers are not kept."""
+    if not reasons:
+        return None
+    return f"Not kept for later scans, because the target uses what cannot be compared: {'; '.join(reasons)}"
+
+
+@cache
+def _matters(path: str) -> bool:
+    """Whether a file may be the user's or of a library that models are made of: others count by their version."""
+    return is_local_file(path) or is_user_file(path)
+
+
+@cache
+def _source_of(path: str) -> str:
+    try:
+        return source_from_cache(path)
+    except ValueError:
+        return path
+
+
+def _is_system_library(path: str) -> bool:
+    if path.startswith(("/usr/", "/lib", "/opt/", os.path.realpath(sys.base_prefix))):
+        return True
+    return ".so" in os.path.basename(path) and path.startswith(sys.prefix)
+
+
+def _is_seeding(path: str) -> bool:
+    if not path.endswith(".py") or not os.path.isabs(path) or not is_local_file(path):
+        return False
+    try:
+        return _SEED.search(Path(path).read_text(errors="replace")) is not None
+    except OSError:
+        return False
+
+
+def _state_of_chance() -> tuple[object, ...]:
+    numpy: Any = sys.modules.get("numpy")
+    drawn = numpy.random.get_state() if numpy is not None and hasattr(numpy, "random") else None
+    return random.getstate(), (drawn[1].tobytes(), drawn[2:]) if drawn else None
+
+
+def _is_by_user() -> bool:
+    """Whether the user's own code is on the stack, above ours."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        path = frame.f_code.co_filename
+        if path.startswith("<frozen importlib"):
+            return False
+        if path.startswith(OUR_FOLDER):
+            if path != __file__:
+                return False
+        elif not path.startswith("<") and is_local_file(path):
+            return True
+        frame = frame.f_back
+    return False

@@ -1,0 +1,63 @@
+"""An error in the process that writes drafts reaches the user as what it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from exportdoctor.core.errors import ExitCode, ExportdoctorError, TargetError, UsageError
+from exportdoctor.core.protocol.reply import Refused
+from exportdoctor.core.protocol.repro import DraftRequest
+from exportdoctor.core.records.probe import Probe
+from exportdoctor.core.records.target import TargetRef
+from exportdoctor.repro.draft_client import DraftClient
+
+TARGET = """
+import torch
+
+def fails():
+    raise RuntimeError("no such checkpoint")
+
+def exports():
+    return torch.nn.Linear(2, 2), (torch.ones(1, 2),)
+"""
+
+
+def error_of(path: Path, *, function: str, part: str = "default") -> ExportdoctorError:
+    """The error that asking for drafts of a probe of this target raises."""
+    file = path / "target.py"
+    file.write_text(TARGET)
+    request = DraftRequest(target=TargetRef(ref=f"{file}:{function}"), probe=Probe(part=part, fqn=""))
+    with DraftClient(request) as client, pytest.raises(ExportdoctorError) as caught:
+        client.reproduce()
+    return caught.value
+
+
+def test_a_target_that_does_not_build_is_at_fault_and_its_stack_is_kept(tmp_path: Path) -> None:
+    error = error_of(tmp_path, function="fails")
+    assert isinstance(error, TargetError)
+    assert error.exit_code == ExitCode.TARGET
+    assert "no such checkpoint" in error.message
+    assert any("in fails" in line for line in error.stack)
+
+
+def test_a_failure_that_is_gone_is_a_usage_error(tmp_path: Path) -> None:
+    error = error_of(tmp_path, function="exports")
+    assert isinstance(error, UsageError)
+    assert error.hint == "Scan again"
+
+
+def test_an_error_between_two_drafts_is_kept_with_its_stack(monkeypatch: pytest.MonkeyPatch) -> None:
+    def raise_error() -> None:
+        raise KeyError("lost")
+
+    with pytest.raises(KeyError) as caught:
+        raise_error()
+    client = DraftClient(DraftRequest(target=TargetRef(ref="none"), probe=Probe(part="default", fqn="")))
+    with client:
+        monkeypatch.setattr(client, "_ask", lambda message: Refused.from_error(caught.value))
+        assert list(client.drafts()) == []
+    assert client.error is not None
+    assert client.error.exit_code == ExitCode.INTERNAL
+    assert "in raise_error" in client.error.hint

@@ -1,0 +1,253 @@
+"""An answer is told again only while all that the build and the attempt read is the same.
+
+Each case is a target whose answer hangs on something outside its own code. It is scanned, that thing is changed, and it
+is scanned again with the caches on: the second answer must be what plain torch.export then says.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from exportdoctor.core.records import events as ev
+from exportdoctor.core.records.run_state import fold
+from exportdoctor.store.digest import changed_sources, sources_of
+from scanning import events_of
+
+_MODEL = """
+import importlib, importlib.util, os, pathlib, sys
+import torch
+
+HERE = pathlib.Path(__file__).parent
+
+class Model(torch.nn.Module):
+    def __init__(self, fine=None):
+        super().__init__()
+        self.ask = fine
+
+    def forward(self, x):
+        return x * 2 if fine() else (x + 1 if x.sum() > 0 else x)
+
+def build():
+    return Model(), (torch.randn(3),)
+"""
+_Files = tuple[dict[str, str | None], dict[str, str | None]]
+_FINE, _BROKEN = "FINE = True\n", "FINE = False\n"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """How the target asks whether it is fine, and what makes it say something else: files, variables, folders."""
+
+    code: str
+    files: _Files = ({}, {})
+    variables: tuple[dict[str, str], dict[str, str]] = ({}, {})
+    folders: tuple[str, str] = (".", ".")
+    factories: tuple[str, str] = ("build", "build")
+
+
+_HELPER: _Files = ({"helper.py": _FINE}, {"helper.py": _BROKEN})
+_DATA: _Files = ({"data.txt": "1"}, {"data.txt": "0"})
+_TWO = """
+from torch import nn
+IS_FINE = True
+def fine(): return IS_FINE
+def good(): return build()
+def bad():
+    global IS_FINE
+    IS_FINE = False
+    return build()
+"""
+_PATCHED = """
+def fine(): return False
+def patched():
+    def forward(self, x): return x * 2
+    Model.forward = forward
+    return build()
+"""
+
+CHANGES: dict[str, Change] = {
+    "a module imported inside forward": Change(
+        code="def fine():\n    import helper\n    return helper.FINE", files=_HELPER
+    ),
+    "importlib inside forward": Change(code="def fine(): return importlib.import_module('helper').FINE", files=_HELPER),
+    "a file imported by its path": Change(
+        code="def fine():\n    spec = importlib.util.spec_from_file_location('h', HERE / 'helper.py')\n"
+        "    module = importlib.util.module_from_spec(spec)\n    spec.loader.exec_module(module)\n"
+        "    return module.FINE",
+        files=_HELPER,
+    ),
+    "code that is run with exec": Change(
+        code="def fine():\n    found = {}\n    exec(open(HERE / 'helper.py').read(), found)\n    return found['FINE']",
+        files=_HELPER,
+    ),
+    "a module imported only while exporting": Change(
+        code="def fine():\n    if not torch.compiler.is_exporting(): return True\n"
+        "    import helper\n    return helper.FINE",
+        files=_HELPER,
+    ),
+    "a module that was not there": Change(
+        code="def fine():\n    try:\n        import helper\n"
+        "    except ImportError:\n        return True\n    return False",
+        files=({}, {"helper.py": ""}),
+    ),
+    "a file read inside forward": Change(code="def fine(): return (HERE / 'data.txt').read_text() == '1'", files=_DATA),
+    "a file read at import": Change(
+        code="with open(HERE / 'data.txt') as data: TEXT = data.read()\ndef fine(): return TEXT == '1'",
+        files=_DATA,
+    ),
+    "a file that appears": Change(code="def fine(): return not (HERE / 'flag').exists()", files=({}, {"flag": ""})),
+    "a file that disappears": Change(
+        code="def fine(): return os.path.isfile(HERE / 'flag')", files=({"flag": ""}, {"flag": None})
+    ),
+    "a file that cannot be opened": Change(
+        code="def fine():\n    try:\n        return not open(HERE / 'flag')\n    except OSError:\n        return True",
+        files=({}, {"flag": ""}),
+    ),
+    "the files of a folder": Change(
+        code="def fine(): return not list(HERE.glob('*.flag'))", files=({}, {"a.flag": ""})
+    ),
+    "a variable by getenv": Change(
+        code="def fine(): return os.getenv('OF_MINE') != 'broken'", variables=({}, {"OF_MINE": "broken"})
+    ),
+    "a variable by item": Change(
+        code="def fine(): return os.environ['OF_MINE'] != 'broken'",
+        variables=({"OF_MINE": "fine"}, {"OF_MINE": "broken"}),
+    ),
+    "the working directory": Change(code="def fine(): return os.getcwd().endswith('one')", folders=("one", "two")),
+    "a relative path": Change(
+        code="TEXT = open('data.txt').read()\ndef fine(): return TEXT == '1'",
+        files=({"one/data.txt": "1", "two/data.txt": "0"}, {}),
+        folders=("one", "two"),
+    ),
+    "a factory that fails after one that passes": Change(code=_TWO, factories=("good", "bad")),
+    "a factory that passes after one that fails": Change(code=_TWO, factories=("bad", "good")),
+    "a factory that patches the class": Change(code=_PATCHED, factories=("build", "patched")),
+    "weights with the size and time of the old ones": Change(
+        code="from safetensors.torch import load_file\nW = load_file(HERE / 'w.safetensors')['w']\n"
+        "OK = bool((W > 0).all())\ndef fine(): return OK",
+        files=({"w.safetensors": "1"}, {"w.safetensors": "0"}),
+    ),
+}  # fmt: skip
+_BY_NIGHT = {"importlib inside forward", "a file imported by its path", "a file read at import", "a relative path",
+             "a file that disappears", "a factory that patches the class"}  # fmt: skip
+
+
+def write(folder: Path, files: dict[str, str | None]) -> None:
+    """Write the files; weights keep their size and their time of modification."""
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(exist_ok=True)
+        if text is None:
+            path.unlink()
+        elif name.endswith(".safetensors"):
+            times = (path.stat().st_atime_ns, path.stat().st_mtime_ns) if path.exists() else None
+            save_file({"w": torch.full((8,), float(text))}, path)
+            if times:
+                os.utime(path, ns=times)
+        else:
+            path.write_text(text)
+
+
+def exports(file: Path, factory: str) -> bool:
+    """What plain torch.export says, in a fork."""
+    torch.set_num_threads(1)
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            sys.path.insert(0, str(file.parent))
+            space = {"__file__": str(file), "__name__": "plain"}
+            exec(compile(file.read_text(), str(file), "exec"), space)
+            module, args = space[factory]()  # type: ignore[operator]
+            torch.export.export(module, args, strict=False)
+            code = 0
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+def scan(file: Path, factory: str) -> tuple[list[ev.AnyEvent], bool, int]:
+    """The events of a scan with the caches on, whether the target exports, how many answers were old."""
+    events = events_of(f"{file}:{factory}", use_cache=True)
+    finished = [event for event in events if isinstance(event, ev.ProbeFinished)]
+    report = fold(events).report()
+    return events, not report.findings, sum(event.cached for event in finished)
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with nothing known."""
+    monkeypatch.setenv("EXPORTDOCTOR_HOME", str(tmp_path / "home"))
+    (tmp_path / "target").mkdir()
+    return tmp_path / "target"
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.night] if name in _BY_NIGHT else []) for name in CHANGES]
+)
+def test_an_answer_from_before_a_change_is_not_told(name: str, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    change = CHANGES[name]
+    file = home / "target.py"
+    answers: list[bool] = []
+    events: list[ev.AnyEvent] = []
+    for moment, files in enumerate(change.files):
+        write(home, files)
+        if not moment:
+            file.write_text(_MODEL + change.code + "\n")
+        for variable, value in change.variables[moment].items():
+            monkeypatch.setenv(variable, value)
+        (home / change.folders[moment]).mkdir(exist_ok=True)
+        monkeypatch.chdir(home / change.folders[moment])
+        if moment and change.factories[0] == change.factories[1]:
+            assert changed_sources(sources_of(events)), "the whole run would be told again"
+        events, told, _ = scan(file, change.factories[moment])
+        assert told == exports(file, change.factories[moment])
+        answers.append(told)
+    assert answers[0] != answers[1], "nothing was changed"
+
+
+def test_what_has_not_changed_is_told_again(home: Path) -> None:
+    """Also where it was read in many ways."""
+    file = home / "target.py"
+    write(home, {"helper.py": _FINE, "data.txt": "1"})
+    file.write_text(
+        _MODEL + "TEXT = (HERE / 'data.txt').read_text()\n"
+        "def fine():\n    import helper\n    return helper.FINE and TEXT and not os.getenv('OF_MINE')"
+        " and not (HERE / 'flag').exists()\n"
+    )
+    events, told, _ = scan(file, "build")
+    assert not changed_sources(sources_of(events))
+    again = scan(file, "build")
+    assert again[1:] == (told, 1)
+
+
+@pytest.mark.parametrize(
+    ("code", "why"),
+    [
+        ("import time\nSTART = time.time()\ndef fine(): return START > 0", "the clock"),
+        ("import random\nDRAWN = random.random()\ndef fine(): return DRAWN < 2", "chance"),
+        ("DRAWN = os.urandom(1)\ndef fine(): return len(DRAWN)", "chance"),
+        ("import subprocess\nSAID = subprocess.run(['true'])\ndef fine(): return True", "another program"),
+    ],
+)
+def test_what_cannot_be_compared_is_not_told_again_and_the_reason_is(code: str, why: str, home: Path) -> None:
+    file = home / "target.py"
+    file.write_text(_MODEL + code + "\n")
+    events, _, _ = scan(file, "build")
+    assert any(isinstance(event, ev.NoteAdded) and "Not kept" in event.text and why in event.text for event in events)
+    assert changed_sources(sources_of(events))
+    assert scan(file, "build")[2] == 0
+
+
+def test_a_seeded_draw_is_told_again(home: Path) -> None:
+    file = home / "target.py"
+    file.write_text(_MODEL + "import random\nrandom.seed(1)\nDRAWN = random.random()\ndef fine(): return DRAWN < 2\n")
+    scan(file, "build")
+    assert scan(file, "build")[2] == 1
