@@ -1,5 +1,7 @@
 """The speed and memory of a scan as ratios, measured side by side in one run: `make bench`, half an hour.
 
+`python benchmarks/run.py without-cures` (or `with-cures`, `help`) measures one of its parts.
+
 Whole processes are timed, imports and builds included. Absolute seconds depend on the machine and its neighbours; the
 ratios are what counts.
 """
@@ -94,10 +96,15 @@ def row(what: str, value: str, bound: str, *, holds: bool) -> None:
 
 
 def main() -> None:
-    """Measure everything and print a table."""
+    """Measure everything, or the parts that are named, and print a table."""
+    parts = {"without-cures": without_cures, "with-cures": with_cures, "help": help_alone}
     with tempfile.TemporaryDirectory() as home:
-        without_cures(home)
-        with_cures(home)
+        for name in sys.argv[1:] or parts:
+            parts[name](home)
+
+
+def help_alone(_: str) -> None:
+    """What every call of the command line costs at least."""
     cpu = help_cpu()
     row("exportdoctor --help (CPU seconds)", f"{cpu:.2f}", "< 0.3", holds=cpu < 0.3)
 

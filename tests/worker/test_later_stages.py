@@ -62,3 +62,22 @@ def test_a_model_that_translates_is_loaded_run_and_compared(model: Path) -> None
         "0": stages,
         "1": stages,
     }
+
+
+def test_a_dynamic_number_among_the_inputs_is_given_to_onnx_runtime_as_a_tensor(tmp_path: Path) -> None:
+    path = tmp_path / "repeat.py"
+    path.write_text("""
+import torch
+from torch import nn
+
+class Repeat(nn.Module):
+    def forward(self, x, times):
+        return x.repeat(times, 1)
+
+def build():
+    dynamic = torch.export.Dim.DYNAMIC
+    return Repeat(), (torch.rand(3, 4), 3), {}, ({0: dynamic}, dynamic)
+""")
+    report = scan_file(path, to="ort")
+    assert report.findings == ()
+    assert report.parts[0].modules[0].stages["numbers"] == "pass"

@@ -6,7 +6,7 @@ Inputs are bound by address and outputs copied by address, because numpy has no 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,16 +47,17 @@ class OnnxSession:
         """The names of its outputs, in order."""
         return tuple(one.name for one in self._session.get_outputs())
 
-    def run(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    def run(self, inputs: Sequence[torch.Tensor | float]) -> list[torch.Tensor]:
         """The outputs on the CPU, for inputs in the order of `inputs`. Raises what ONNX Runtime raises."""
         return self.run_named(dict(zip(self.inputs, inputs, strict=True)))
 
-    def run_named(self, inputs: dict[str, torch.Tensor]) -> list[torch.Tensor]:
+    def run_named(self, inputs: Mapping[str, torch.Tensor | float]) -> list[torch.Tensor]:
         """As `run`, by name; names that the file does not have are left out."""
         import onnxruntime as ort
 
         binding = self._session.io_binding()
-        kept = {name: inputs[name].detach().contiguous() for name in self.inputs}  # alive until it has run
+        # alive until it has run; a dynamic size or number that the forward takes is a plain number
+        kept = {name: torch.as_tensor(inputs[name]).detach().contiguous() for name in self.inputs}
         for name, tensor in kept.items():
             binding.bind_input(
                 name, tensor.device.type, tensor.device.index or 0, _element(tensor.dtype), list(tensor.shape),
