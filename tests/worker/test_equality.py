@@ -13,7 +13,7 @@ from torch import nn
 import brute_force
 import hidden_state
 from exportdoctor.core.records.report import FAILING
-from exportdoctor.targets.built import BuiltPart
+from exportdoctor.targets.built import BuiltPart, Inputs
 from exportdoctor.worker.capture.fingerprint import Question
 from exportdoctor.worker.capture.forward_hooks import CALLS_KEPT
 from exportdoctor.worker.capture.session import PartCapture, capture_part
@@ -118,3 +118,27 @@ def test_a_snapshot_keeps_the_inference_flag() -> None:
         x = torch.ones(3)
     assert snapshot(x, budget=CopyBudget()).is_inference()
     assert not snapshot(torch.ones(3), budget=CopyBudget()).is_inference()
+
+
+class OncePerRow(nn.Module):
+    """Calls its child as often as there are rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kid = nn.Identity()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for row in x:
+            self.kid(row)
+        return x
+
+
+@pytest.mark.parametrize("more", [(), (((torch.ones(3, 3),), {}),)])
+def test_submodules_that_are_asked_at_fixed_sizes_are_told(more: tuple[Inputs, ...]) -> None:
+    module = OncePerRow()
+    shapes = ({0: torch.export.Dim.DYNAMIC},)
+    built = BuiltPart(
+        name="p", title="p", module=module, prefix="", args=(torch.ones(2, 3),), kwargs={}, dynamic_shapes=shapes,
+        more_inputs=more,
+    )  # fmt: skip
+    assert any("asked at fixed sizes" in note for note in capture_part(built, exporter="export").notes)

@@ -139,19 +139,25 @@ def _record(
     return calls
 
 
-def add_dims(first: dict[int, ModuleCalls], second: dict[int, ModuleCalls]) -> None:
-    """Mark in `first` what differs in `second`, call by call.
+def add_dims(first: dict[int, ModuleCalls], second: dict[int, ModuleCalls]) -> set[int]:
+    """Mark in `first` what differs in `second`, call by call; returns the modules whose calls cannot be compared.
 
     Where a dynamic size is 0 or 1, which torch takes for a constant, the other capture's inputs are used.
     """
+    apart: set[int] = set()
     for key, calls in first.items():
         others = second.get(key)
         if others is None or others.seen != calls.seen:
+            apart.add(key)
             continue
         for call, other in zip(calls.kept, others.kept, strict=False):
             mine, theirs = leaves_of(call.args, call.kwargs), leaves_of(other.args, other.kwargs)
             call.inner_there = other.inner
-            call.dims = differing_dims(mine, theirs) or {}
+            dims = differing_dims(mine, theirs)
+            if dims is None:
+                apart.add(key)
+            call.dims = dims or {}
             call.sizes = {place: (size_at(mine, place), size_at(theirs, place)) for place in each_dim(call.dims)}
             if has_size_below_two(mine, call.dims) and not has_size_below_two(theirs, call.dims):
                 call.args, call.kwargs = other.args, other.kwargs
+    return apart

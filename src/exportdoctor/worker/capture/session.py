@@ -99,6 +99,8 @@ def capture_part(built: BuiltPart, *, exporter: str, at_one_size: bool = False) 
                 f"{built.name}: {scripted} ScriptModules take no hooks, so whether and how they are called is not known"
             )
         more = built.dynamic_shapes is not None and bool(built.more_inputs)
+        if built.dynamic_shapes is not None and not more and len(part.fqns) > 1:
+            part.notes.append(f"{built.name}: without inputs of other sizes, submodules are asked at fixed sizes")
         part.at_one_size = calls if more else None
         if at_one_size or not more:
             _keep_calls(part, calls, exporter=exporter)
@@ -113,7 +115,13 @@ def complete_capture(part: PartCapture, *, exporter: str) -> PartCapture:
     args, kwargs = part.built.more_inputs[0]
     with part.prepare():
         try:
-            add_dims(calls, record_calls(part.built.module, args, kwargs, budget=CopyBudget(), behaves=False))
+            apart = add_dims(calls, record_calls(part.built.module, args, kwargs, budget=CopyBudget(), behaves=False))
+            fixed = [fqn for fqn, module in part.fqns.items() if id(module) in apart and fqn != part.prefix]
+            if fixed:
+                part.notes.append(
+                    f"{part.built.name}: {len(fixed)} submodules are asked at fixed sizes, as their calls at other "
+                    f"sizes cannot be compared: {', '.join(fixed[:3])}{', ...' if len(fixed) > 3 else ''}"
+                )
         except Exception as error:  # the first capture stands; only what is dynamic in submodules stays unknown
             part.notes.append(
                 f"{part.built.name}: the forward fails at other sizes ({type(error).__name__}), so the submodules' "
