@@ -18,6 +18,7 @@ from safetensors.torch import save_file
 from exportdoctor.core.records import events as ev
 from exportdoctor.core.records.run_state import fold
 from exportdoctor.store.digest import changed_sources, sources_of
+from exportdoctor.worker.read_log import ReadLog
 from scanning import events_of
 
 _MODEL = """
@@ -251,3 +252,11 @@ def test_a_seeded_draw_is_told_again(home: Path) -> None:
     file.write_text(_MODEL + "import random\nrandom.seed(1)\nDRAWN = random.random()\ndef fine(): return DRAWN < 2\n")
     scan(file, "build")
     assert scan(file, "build")[2] == 1
+
+
+def test_a_forked_worker_has_no_part_in_what_its_parent_read(tmp_path: Path) -> None:
+    log = ReadLog()
+    log.known.update({"/of/the/parent": "file", "never:another program": ""})
+    log.forget()
+    assert not log.reasons()
+    assert "/of/the/parent" not in log.collect()

@@ -69,9 +69,19 @@ class ReadLog:
             if not self._environment:
                 self.take_environment()
             self._is_on = True
-            self._state_of_chance = _state_of_chance()
-            self._older = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
+            self._take_state()
             sys.addaudithook(self._hear)
+
+    def forget(self) -> None:
+        """Drop what was read until now: by the process that this one was forked from, for purposes of its own."""
+        for kept in (self.known, self._written, self._imports):
+            kept.clear()
+        self.take_environment()
+        self._take_state()
+
+    def _take_state(self) -> None:
+        self._state_of_chance = _state_of_chance()
+        self._older = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
 
     def start_attempt(self) -> frozenset[str]:
         """What is known before it; a fork's generator of random numbers has just been seeded anew."""

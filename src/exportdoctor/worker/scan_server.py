@@ -243,6 +243,7 @@ def serve_plan(plan: Plan, *, commands: int, replies: int, log: str | None) -> N
         lead_group()
         die_with_parent()
         send_output_to(log)
+        LOG.forget()
         ScanServer(commands=commands, replies=replies, target=OpenTarget(given=plan)).run()
         code = 0
     except BaseException:
