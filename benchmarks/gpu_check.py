@@ -28,10 +28,10 @@ def main() -> int:
     import torch
     import transformers
 
-    from exportdoctor.core.records.events import RunStarted
-    from exportdoctor.core.records.report import Report
-    from exportdoctor.core.records.run_state import fold
     from exportdoctor.core.records.target import BuildOptions, TargetRef
+    from exportdoctor.core.run.events import RunStarted
+    from exportdoctor.core.run.report import Report
+    from exportdoctor.core.run.run_state import fold
     from exportdoctor.core.scan_options import ScanOptions
     from exportdoctor.engine.scan import ScanRequest, scan
 

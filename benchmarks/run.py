@@ -23,7 +23,7 @@ from typing import Any
 import psutil
 
 from exportdoctor.core.codec import decode
-from exportdoctor.core.records.report import FAILING, Report
+from exportdoctor.core.run.report import FAILING, Report
 
 HERE = Path(__file__).parent
 EXHAUSTIVE = ("--part", "full", "--static", "--exhaustive", "--no-cure")

@@ -23,12 +23,12 @@ from textual.events import Key
 from textual.screen import Screen
 
 from exportdoctor.core.codec import encode
+from exportdoctor.core.failure.finding import ExceptionRecord, Finding
 from exportdoctor.core.failure.kinds import FailureKind
 from exportdoctor.core.protocol.scan import CallFact, Captured, InputFact, ModuleFact
-from exportdoctor.core.records import events as ev
-from exportdoctor.core.records.finding import ExceptionRecord, Finding
 from exportdoctor.core.records.outcome import Frame
 from exportdoctor.core.records.target import TargetRef
+from exportdoctor.core.run import events as ev
 from exportdoctor.core.scan_options import ScanOptions
 from exportdoctor.store.journal import NAME, EventReader
 from exportdoctor.store.lock import FolderLock

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from exportdoctor.core.errors import UsageError
 from exportdoctor.core.exporters import EXPORTERS
-from exportdoctor.core.records.events import RunStarted
-from exportdoctor.core.records.report import Report
-from exportdoctor.core.records.run_state import RunState
 from exportdoctor.core.records.target import BuildOptions, TargetRef
+from exportdoctor.core.run.events import RunStarted
+from exportdoctor.core.run.report import Report
+from exportdoctor.core.run.run_state import RunState
 from exportdoctor.core.scan_options import ScanKeywords, ScanOptions
 from exportdoctor.engine.scan import ScanRequest
 from exportdoctor.engine.scan import scan as scan_events

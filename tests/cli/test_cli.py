@@ -23,10 +23,10 @@ from exportdoctor.cli.verbs import VERBS
 from exportdoctor.cli.verbs.tui import find_interface
 from exportdoctor.core.codec import decode
 from exportdoctor.core.errors import ExitCode, TargetError, UsageError
-from exportdoctor.core.records import events as ev
-from exportdoctor.core.records.report import Report
-from exportdoctor.core.records.run_state import RunState, fold
 from exportdoctor.core.records.target import TargetRef
+from exportdoctor.core.run import events as ev
+from exportdoctor.core.run.report import Report
+from exportdoctor.core.run.run_state import RunState, fold
 from exportdoctor.core.scan_options import ScanOptions
 from exportdoctor.report import FORMS
 from exportdoctor.store.digest import request_digest

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 import exportdoctor
+from exportdoctor.core.failure.finding import ExceptionRecord
 from exportdoctor.core.failure.frames import frames_in_text, is_local_file, is_our_file, is_user_file
 from exportdoctor.core.failure.identity import (
     across_parts,
@@ -19,7 +20,6 @@ from exportdoctor.core.failure.identity import (
 )
 from exportdoctor.core.failure.kinds import KIND_OF_STATUS, KINDS, FailureKind
 from exportdoctor.core.failure.messages import first_line, statement, suggested_fixes, without_advice, without_hints
-from exportdoctor.core.records.finding import ExceptionRecord
 from exportdoctor.core.records.outcome import ExceptionFact, Failure, Frame, Outcome, OutcomeStatus
 from synthetic import ATTENTION
 

@@ -9,7 +9,7 @@ import torch
 
 import brute_force
 import tiny_models
-from exportdoctor.core.records.report import FAILING
+from exportdoctor.core.run.report import FAILING
 from scanning import scan_file
 
 pytestmark = pytest.mark.slow

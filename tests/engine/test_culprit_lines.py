@@ -8,7 +8,7 @@ import pytest
 
 import culprit_constructs
 from culprit_constructs import CONSTRUCTS, Construct
-from exportdoctor.core.records.finding import Finding
+from exportdoctor.core.failure.finding import Finding
 from scanning import scan_file
 
 pytestmark = pytest.mark.slow

@@ -16,7 +16,7 @@ from exportdoctor.cli.main import run as command_line
 from exportdoctor.core.errors import UsageError
 from exportdoctor.core.records.outcome import Agreement, ExceptionFact, Failure, Frame, Outcome, OutcomeStatus
 from exportdoctor.core.records.probe import Probe
-from exportdoctor.core.records.report import FAILING
+from exportdoctor.core.run.report import FAILING
 from exportdoctor.engine.cure.search import CureSearch
 from exportdoctor.engine.probe_driver import ProbeDriver
 from exportdoctor.shims import SOUNDNESS, Cure, Shim

@@ -14,11 +14,11 @@ import psutil
 import pytest
 
 from exportdoctor.core.codec import decode
-from exportdoctor.core.records import events as ev
-from exportdoctor.core.records.events import RunStarted
-from exportdoctor.core.records.report import Report
-from exportdoctor.core.records.run_state import RunState
 from exportdoctor.core.records.target import TargetRef
+from exportdoctor.core.run import events as ev
+from exportdoctor.core.run.events import RunStarted
+from exportdoctor.core.run.report import Report
+from exportdoctor.core.run.run_state import RunState
 from exportdoctor.core.scan_options import ScanOptions
 from exportdoctor.engine.scan import ScanRequest, scan
 from scanning import scan_file, scan_ref

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from exportdoctor.core.failure.identity import name_free_signature
-from exportdoctor.core.records.events import AnyEvent, ProbeFinished
 from exportdoctor.core.records.outcome import Outcome
-from exportdoctor.core.records.report import Report
-from exportdoctor.core.records.run_state import fold
+from exportdoctor.core.run.events import AnyEvent, ProbeFinished
+from exportdoctor.core.run.report import Report
+from exportdoctor.core.run.run_state import fold
 from exportdoctor.repro.candidates.candidate_runner import CandidateRunner
 from scanning import events_of
 

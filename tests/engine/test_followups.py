@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from exportdoctor.core.records.events import ProbeFinished
-from exportdoctor.core.records.finding import Finding
-from exportdoctor.core.records.report import Report
+from exportdoctor.core.failure.finding import Finding
+from exportdoctor.core.run.events import ProbeFinished
+from exportdoctor.core.run.report import Report
 from exportdoctor.report.wording.findings import dimensions
 from scanning import events_of, scan_file
 

@@ -6,8 +6,8 @@ from collections import Counter
 
 import pytest
 
-from exportdoctor.core.records.report import FAILING, PartRecord, Report
 from exportdoctor.core.records.target import BuildOptions
+from exportdoctor.core.run.report import FAILING, PartRecord, Report
 from scanning import scan_ref
 
 pytestmark = pytest.mark.slow

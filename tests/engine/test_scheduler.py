@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from exportdoctor.core.protocol.scan import Capture, Captured, Open, Opened, Prepare, Prepared
-from exportdoctor.core.records import events as ev
 from exportdoctor.core.records.outcome import OutcomeStatus
 from exportdoctor.core.records.probe import Probe
-from exportdoctor.core.records.run_state import fold
 from exportdoctor.core.records.target import TargetRef
+from exportdoctor.core.run import events as ev
+from exportdoctor.core.run.run_state import fold
 from exportdoctor.engine.pool.running_probe import RunningProbe
 from exportdoctor.engine.pool.worker_pool import Pool
 from exportdoctor.process.launcher import Fork

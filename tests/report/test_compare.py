@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from exportdoctor.core.records.report import Report
-from exportdoctor.core.records.run_state import fold
+from exportdoctor.core.run.report import Report
+from exportdoctor.core.run.run_state import fold
 from exportdoctor.report.comparison import compare_reports, render_comparison
 from synthetic import qwen_scan
 

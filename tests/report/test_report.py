@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from exportdoctor.core.codec import decode
 from exportdoctor.core.errors import UsageError
 from exportdoctor.core.failure.explanations import next_step, summary
+from exportdoctor.core.failure.finding import ExceptionRecord, Finding
 from exportdoctor.core.failure.kinds import KINDS, FailureKind
-from exportdoctor.core.records import events as ev
-from exportdoctor.core.records.finding import ExceptionRecord, Finding
-from exportdoctor.core.records.report import ModuleRecord, PartRecord, Report
-from exportdoctor.core.records.run_state import fold
+from exportdoctor.core.run import events as ev
+from exportdoctor.core.run.report import ModuleRecord, PartRecord, Report
+from exportdoctor.core.run.run_state import fold
 from exportdoctor.report import FORMS, render, wording
 from exportdoctor.report.canvas import Style, wrap_words
 from exportdoctor.report.folded_tree import Row, condense, group_siblings, label, silent

@@ -23,9 +23,9 @@ from exportdoctor.core.codec import encode
 from exportdoctor.core.failure.identity import name_free_signature, outermost_operation
 from exportdoctor.core.failure.kinds import KIND_OF_STATUS, KINDS
 from exportdoctor.core.failure.messages import exception_in_text, without_names
-from exportdoctor.core.limits import SCRIPT_MB, SCRIPT_SECONDS, script_limits
-from exportdoctor.core.records.events import RunFinished
+from exportdoctor.core.limits import SCRIPT_MB, SCRIPT_SECONDS
 from exportdoctor.core.records.outcome import ExceptionFact, Failure, Frame, Outcome, OutcomeStatus, SymbolOrigin
+from exportdoctor.core.run.events import RunFinished
 from exportdoctor.reduce import Verdict
 from exportdoctor.reduce.source.passes.backward_slice import slice_backward
 from exportdoctor.reduce.source.passes.script_sizes import offer_eager_sizes
@@ -36,6 +36,7 @@ from exportdoctor.repro.candidates.candidate_runner import CandidateRunner
 from exportdoctor.repro.candidates.incidental_failures import FailureCollector
 from exportdoctor.repro.candidates.reduction import Reducer, ReductionResult
 from exportdoctor.repro.candidates.verdict_log import VerdictLog
+from exportdoctor.repro.kind_limits import script_limits
 from exportdoctor.repro.script import code_lines, imports_of
 from exportdoctor.repro.verify import verify
 from exportdoctor.store import journal

@@ -15,8 +15,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from exportdoctor.core.records import events as ev
-from exportdoctor.core.records.run_state import fold
+from exportdoctor.core.run import events as ev
+from exportdoctor.core.run.run_state import fold
 from exportdoctor.store.digest import changed_sources, sources_of
 from exportdoctor.worker.read_log import ReadLog
 from scanning import events_of

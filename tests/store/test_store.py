@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from exportdoctor.core.codec import decode, encode
 from exportdoctor.core.errors import ExitCode, StoreError, UsageError
 from exportdoctor.core.failure.kinds import KIND_OF_STATUS
-from exportdoctor.core.records import events as ev
 from exportdoctor.core.records.outcome import Outcome, OutcomeStatus
 from exportdoctor.core.records.probe import Probe
-from exportdoctor.core.records.report import Report
-from exportdoctor.core.records.run_state import fold
+from exportdoctor.core.run import events as ev
+from exportdoctor.core.run.report import Report
+from exportdoctor.core.run.run_state import fold
 from exportdoctor.core.scan_options import ScanOptions
 from exportdoctor.store import journal
 from exportdoctor.store.atomic_write import replace_file

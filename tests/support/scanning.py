@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 
-from exportdoctor.core.records.events import AnyEvent, RunStarted
-from exportdoctor.core.records.report import Report
-from exportdoctor.core.records.run_state import fold
 from exportdoctor.core.records.target import BuildOptions, TargetRef
+from exportdoctor.core.run.events import AnyEvent, RunStarted
+from exportdoctor.core.run.report import Report
+from exportdoctor.core.run.run_state import fold
 from exportdoctor.core.scan_options import ScanOptions
 from exportdoctor.engine.scan import ScanRequest, scan
 from exportdoctor.process.launcher import Fork

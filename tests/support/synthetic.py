@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from exportdoctor.core.failure.finding import ExceptionRecord, Finding, KnownIssueRecord, Repro, ShimTry
 from exportdoctor.core.failure.kinds import FailureKind
 from exportdoctor.core.protocol.scan import CallFact, Captured, InputFact, ModuleFact, Opened
-from exportdoctor.core.records import events as ev
-from exportdoctor.core.records.finding import ExceptionRecord, Finding, KnownIssueRecord, Repro, ShimTry
 from exportdoctor.core.records.outcome import ExceptionFact, Failure, Frame, Outcome, OutcomeStatus, SymbolOrigin
 from exportdoctor.core.records.probe import Probe
-from exportdoctor.core.records.report import Alternative, Prescription, Proof, Step
 from exportdoctor.core.records.target import TargetRef
+from exportdoctor.core.run import events as ev
+from exportdoctor.core.run.report import Alternative, Prescription, Proof, Step
 from exportdoctor.core.scan_options import ScanOptions
 
 START = 1_700_000_000.0

@@ -10,9 +10,9 @@ from msgspec.structs import replace as replace_struct
 from rich.cells import cell_len
 
 from exportdoctor.core.protocol.scan import SMALL_MODEL
-from exportdoctor.core.records.events import ModuleJudged, PartFinished, ProbeFinished, ProbeStarted
 from exportdoctor.core.records.outcome import Frame, Outcome, OutcomeStatus
 from exportdoctor.core.records.probe import Probe
+from exportdoctor.core.run.events import ModuleJudged, PartFinished, ProbeFinished, ProbeStarted
 from exportdoctor.report import wording
 from exportdoctor.store.journal import NAME, read_events
 from exportdoctor_tui.state import navigation

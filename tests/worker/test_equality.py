@@ -12,7 +12,7 @@ from torch import nn
 
 import brute_force
 import hidden_state
-from exportdoctor.core.records.report import FAILING
+from exportdoctor.core.run.report import FAILING
 from exportdoctor.targets.built import BuiltPart, Inputs
 from exportdoctor.worker.capture.fingerprint import Question
 from exportdoctor.worker.capture.forward_hooks import CALLS_KEPT

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 from torch.export import Dim
 
-from exportdoctor.core.records.events import ProbeFinished, ProbeStarted
 from exportdoctor.core.records.probe import Probe
+from exportdoctor.core.run.events import ProbeFinished, ProbeStarted
 from exportdoctor.targets.built import BuiltPart
 from exportdoctor.torch_internals.graph_modules import finish_graphs
 from exportdoctor.worker.attempt.export_attempt import attempt, attempt_fast

@@ -15,8 +15,8 @@ from exportdoctor.cli.interruption import Interruption
 from exportdoctor.cli.progress import LineProgress, Progress
 from exportdoctor.cli.terminal import style_of, write_out
 from exportdoctor.core.errors import ExitCode, ExportdoctorError
-from exportdoctor.core.records import events as ev
-from exportdoctor.core.records.run_state import RunState
+from exportdoctor.core.run import events as ev
+from exportdoctor.core.run.run_state import RunState
 from exportdoctor.report import render, wording
 from exportdoctor.store.run_folder import RunFolder
 

@@ -13,8 +13,8 @@ from rich.text import Text
 
 from exportdoctor.cli.progress import Progress, SeenFindings
 from exportdoctor.core.protocol.scan import SMALL_MODEL
-from exportdoctor.core.records import events as ev
-from exportdoctor.core.records.run_state import RunState
+from exportdoctor.core.run import events as ev
+from exportdoctor.core.run.run_state import RunState
 from exportdoctor.report.wording import (
     duration,
     event_line,

@@ -6,8 +6,8 @@ import time
 from types import TracebackType
 from typing import Self, TextIO
 
-from exportdoctor.core.records import events as ev
-from exportdoctor.core.records.run_state import RunState
+from exportdoctor.core.run import events as ev
+from exportdoctor.core.run.run_state import RunState
 from exportdoctor.report.wording import duration, event_line, plain, progress_counts, time_left
 
 _PAUSE = 10.0  # seconds between two lines on how far it is

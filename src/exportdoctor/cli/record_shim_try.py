@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from exportdoctor.core.records import events as ev
-from exportdoctor.core.records.finding import Finding, ShimTry
-from exportdoctor.core.records.run_state import fold
+from exportdoctor.core.failure.finding import Finding, ShimTry
+from exportdoctor.core.run import events as ev
+from exportdoctor.core.run.run_state import fold
 from exportdoctor.store.run_folder import RunFolder
 
 if TYPE_CHECKING:

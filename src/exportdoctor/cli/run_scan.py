@@ -12,9 +12,9 @@ import msgspec
 from exportdoctor.cli.follow_scan import OutputOptions, follow, print_result
 from exportdoctor.cli.packages import version
 from exportdoctor.core.errors import UsageError
-from exportdoctor.core.records import events as ev
-from exportdoctor.core.records.run_state import RunState, fold
 from exportdoctor.core.records.target import TargetRef
+from exportdoctor.core.run import events as ev
+from exportdoctor.core.run.run_state import RunState, fold
 from exportdoctor.core.scan_options import ScanOptions
 from exportdoctor.store.digest import name_changes, request_digest, sources_of
 from exportdoctor.store.places import new_run_id, runs_root

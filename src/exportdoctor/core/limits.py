@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from exportdoctor.core.failure.kinds import FailureKind
-from exportdoctor.core.records.outcome import OutcomeStatus
-
 # An attempt of a scan, unless the user says how long it may take
 SHORTEST_ATTEMPT = 60.0
 FORWARDS_PER_ATTEMPT = 60.0
@@ -29,30 +26,3 @@ SHORTEST_CANDIDATE = 8.0
 # A finished repro in a fresh interpreter, which has torch to import
 SCRIPT_SECONDS = 120.0
 SCRIPT_MB = 1500.0
-
-
-def reproduction_limits(status: OutcomeStatus, timeout: float) -> tuple[float, float]:
-    """Seconds and MiB for the attempt that shows a failure again, which took up to `timeout` seconds in the scan."""
-    match status:
-        case OutcomeStatus.CRASHED:
-            return 60.0, 4000.0
-        case OutcomeStatus.TIMED_OUT:
-            return 15.0, 4000.0
-        case OutcomeStatus.OUT_OF_MEMORY:
-            return 60.0, 600.0
-        case _:
-            return max(SHORTEST_ATTEMPT, timeout), 4000.0
-
-
-def candidate_limits(kind: FailureKind) -> tuple[float, float]:
-    """Seconds and MiB for each candidate of a reduction."""
-    seconds = 4.0 if kind is FailureKind.TIMEOUT else 30.0
-    return seconds, 400.0 if kind is FailureKind.OUT_OF_MEMORY else 2500.0
-
-
-def script_limits(kind: FailureKind) -> tuple[float, float]:
-    """Seconds and MiB for a finished script."""
-    seconds = (
-        40.0 if kind is FailureKind.TIMEOUT else SCRIPT_SECONDS
-    )  # one that does not hang ends within a tenth of that
-    return seconds, 900.0 if kind is FailureKind.OUT_OF_MEMORY else SCRIPT_MB

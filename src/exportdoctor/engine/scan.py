@@ -16,9 +16,9 @@ import psutil
 
 from exportdoctor.core.errors import ExitCode, UsageError, did_you_mean
 from exportdoctor.core.protocol.scan import Capture, Captured, Open, Opened
-from exportdoctor.core.records import events as ev
 from exportdoctor.core.records.outcome import Outcome
 from exportdoctor.core.records.target import TargetRef
+from exportdoctor.core.run import events as ev
 from exportdoctor.core.scan_options import ScanOptions
 from exportdoctor.engine.pool.attempt_limits import AttemptLimits
 from exportdoctor.engine.pool.worker_pool import Pool

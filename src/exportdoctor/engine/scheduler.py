@@ -15,9 +15,9 @@ import msgspec
 from exportdoctor.core.errors import ExportdoctorError
 from exportdoctor.core.exporters import EXPORTERS
 from exportdoctor.core.protocol.scan import SMALL_MODEL, Capture, Captured, Opened, Prepare
-from exportdoctor.core.records import events as ev
 from exportdoctor.core.records.outcome import Outcome
 from exportdoctor.core.records.probe import Probe, probe_template
+from exportdoctor.core.run import events as ev
 from exportdoctor.core.scan_options import ScanOptions
 from exportdoctor.engine.known_answers import KnownAnswers
 from exportdoctor.engine.part.part_scan import PartScan

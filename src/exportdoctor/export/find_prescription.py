@@ -8,7 +8,7 @@ import msgspec
 
 from exportdoctor.core.codec import decode
 from exportdoctor.core.errors import ExportdoctorError, UsageError
-from exportdoctor.core.records.report import PartRecord
+from exportdoctor.core.run.report import PartRecord
 from exportdoctor.store.runs import list_runs
 
 _REPORT = "report.json"

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, Self
@@ -20,12 +21,12 @@ from exportdoctor.process.group import kill_group
 _START_MODULE = str(Path(__file__).resolve().with_name("start_module.py"))
 
 
-class Closing:
+class Closing(ABC):
     """A context manager that closes itself at the end."""
 
+    @abstractmethod
     def close(self) -> None:
         """End what this stands for; calling it again does no harm."""
-        raise NotImplementedError
 
     def __enter__(self) -> Self:
         return self

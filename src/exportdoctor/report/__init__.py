@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 
 from exportdoctor.core.errors import UsageError
-from exportdoctor.core.records.report import Report
+from exportdoctor.core.run.report import Report
 from exportdoctor.report.canvas import Style
 
 FORMS = {

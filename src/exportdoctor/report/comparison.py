@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import msgspec
 
+from exportdoctor.core.failure.finding import Finding
 from exportdoctor.core.failure.identity import across_runs
-from exportdoctor.core.records.finding import Finding
-from exportdoctor.core.records.report import PartRecord, Report
+from exportdoctor.core.run.report import PartRecord, Report
 from exportdoctor.report import wording
 from exportdoctor.report.canvas import Canvas, Style
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from exportdoctor.core.records.report import FAILING, ModuleRecord, ModuleStatus, PartRecord
+from exportdoctor.core.run.report import FAILING, ModuleRecord, ModuleStatus, PartRecord
 
 NOTABLE = FAILING | {"cured"}
 _SILENT = ("not_called", "not_asked")

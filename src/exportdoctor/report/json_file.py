@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from exportdoctor.core.codec import pretty
-from exportdoctor.core.records.report import Report
+from exportdoctor.core.run.report import Report
 
 
 def render(report: Report) -> str:

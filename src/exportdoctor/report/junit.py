@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element, SubElement
 
-from exportdoctor.core.records.finding import Finding
-from exportdoctor.core.records.report import FAILING, ModuleRecord, PartRecord, Report
+from exportdoctor.core.failure.finding import Finding
+from exportdoctor.core.run.report import FAILING, ModuleRecord, PartRecord, Report
 from exportdoctor.report import wording
 
 _ERRORS = frozenset({"crashed", "timed_out"})

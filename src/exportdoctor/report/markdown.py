@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from exportdoctor.core.records.finding import Finding
+from exportdoctor.core.failure.finding import Finding
 from exportdoctor.core.records.outcome import Frame
-from exportdoctor.core.records.report import PartRecord, Report
+from exportdoctor.core.run.report import PartRecord, Report
 from exportdoctor.report import wording
 from exportdoctor.report.folded_tree import Row, condense, group_siblings, label, silent
 

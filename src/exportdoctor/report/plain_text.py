@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from exportdoctor.core.records.finding import Finding
-from exportdoctor.core.records.report import PartRecord, Report
+from exportdoctor.core.failure.finding import Finding
+from exportdoctor.core.run.report import PartRecord, Report
 from exportdoctor.report import wording
 from exportdoctor.report.canvas import Canvas, Span, Style
 from exportdoctor.report.folded_tree import Row, condense, group_siblings, label, silent

@@ -7,9 +7,9 @@ from typing import Any
 
 from exportdoctor.core.codec import pretty
 from exportdoctor.core.failure import explanations
+from exportdoctor.core.failure.finding import Finding
 from exportdoctor.core.failure.kinds import FailureKind
-from exportdoctor.core.records.finding import Finding
-from exportdoctor.core.records.report import Report
+from exportdoctor.core.run.report import Report
 from exportdoctor.report import wording
 
 _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"

@@ -14,8 +14,8 @@ import sys
 from pathlib import Path
 
 from exportdoctor.core.exporters import EXPORTERS
+from exportdoctor.core.failure.finding import Finding
 from exportdoctor.core.failure.messages import without_advice
-from exportdoctor.core.records.finding import Finding
 from exportdoctor.core.records.outcome import Frame
 from exportdoctor.report import wording
 from exportdoctor.report.graph_slice_svg import as_svg

@@ -5,16 +5,16 @@ from __future__ import annotations
 import msgspec
 
 from exportdoctor.core.errors import UsageError
+from exportdoctor.core.failure.finding import Finding
 from exportdoctor.core.failure.identity import NameFreeSignature, name_free_signature
 from exportdoctor.core.failure.messages import first_line
 from exportdoctor.core.failure.signature import signature_of
-from exportdoctor.core.limits import reproduction_limits
 from exportdoctor.core.protocol.repro import ReproducedFailure
-from exportdoctor.core.records import events as ev
-from exportdoctor.core.records.finding import Finding
 from exportdoctor.core.records.outcome import OutcomeStatus
 from exportdoctor.core.records.probe import Probe
+from exportdoctor.core.run import events as ev
 from exportdoctor.report import wording
+from exportdoctor.repro.kind_limits import reproduction_limits
 from exportdoctor.store.digest import name_changes, sources_of
 from exportdoctor.store.runs import StoredRun
 

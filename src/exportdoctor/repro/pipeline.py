@@ -11,12 +11,12 @@ from pathlib import Path
 import msgspec
 
 from exportdoctor.core.errors import UsageError
+from exportdoctor.core.failure.finding import Finding
 from exportdoctor.core.failure.identity import NameFreeSignature
 from exportdoctor.core.failure.kinds import FailureKind
 from exportdoctor.core.failure.messages import first_line
-from exportdoctor.core.limits import SHORTEST_CANDIDATE, candidate_limits
+from exportdoctor.core.limits import SHORTEST_CANDIDATE
 from exportdoctor.core.protocol.repro import DraftRequest, ReproducedFailure, ScriptDraft
-from exportdoctor.core.records.finding import Finding
 from exportdoctor.reduce import Verdict
 from exportdoctor.reduce.source.passes.script_sizes import shorten_embeddings, shorten_lists
 from exportdoctor.report import wording
@@ -32,6 +32,7 @@ from exportdoctor.repro.candidates.reduction import Reducer, ReductionResult, Te
 from exportdoctor.repro.candidates.verdict_log import VerdictLog
 from exportdoctor.repro.draft_client import DraftClient
 from exportdoctor.repro.find_probe import changes_since, finding_of, identify_failure, probe_of
+from exportdoctor.repro.kind_limits import candidate_limits
 from exportdoctor.repro.script import Header, code_lines, imports_of, origin_of, with_header
 from exportdoctor.repro.verify import Sighting, verify
 from exportdoctor.store.runs import StoredRun

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import msgspec
 
-from exportdoctor.core.records import events as ev
-from exportdoctor.core.records.finding import Repro
-from exportdoctor.core.records.run_state import fold
+from exportdoctor.core.failure.finding import Repro
+from exportdoctor.core.run import events as ev
+from exportdoctor.core.run.run_state import fold
 from exportdoctor.repro.pipeline import ReproResult
 from exportdoctor.store.atomic_write import make_folder, replace_file
 from exportdoctor.store.run_folder import RunFolder

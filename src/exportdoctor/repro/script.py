@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from exportdoctor.core.records.finding import Finding
+from exportdoctor.core.failure.finding import Finding
 from exportdoctor.report import wording
 
 _WIDTH = 110

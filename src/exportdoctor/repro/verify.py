@@ -13,10 +13,11 @@ from pathlib import Path
 from exportdoctor.core.failure.identity import NameFreeSignature
 from exportdoctor.core.failure.kinds import KIND_OF_STATUS, FailureKind
 from exportdoctor.core.failure.messages import TRACEBACK, exception_in_text, without_names
-from exportdoctor.core.limits import IDLE_ATTEMPT, script_limits
+from exportdoctor.core.limits import IDLE_ATTEMPT
 from exportdoctor.core.records.outcome import OutcomeStatus
 from exportdoctor.process.group import name_exit
 from exportdoctor.process.supervise import Limits, run_within
+from exportdoctor.repro.kind_limits import script_limits
 
 _CAUSED = "The above exception was the direct cause of the following exception:"
 

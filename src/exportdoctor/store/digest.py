@@ -16,8 +16,8 @@ import msgspec
 
 from exportdoctor.core.codec import encode
 from exportdoctor.core.file_hash import UNRECORDED, VARIABLE, WORKING_FOLDER, file_sha256, is_unchanged
-from exportdoctor.core.records.events import AnyEvent, PartCaptured, ProbeFinished, TargetOpened
 from exportdoctor.core.records.probe import Probe
+from exportdoctor.core.run.events import AnyEvent, PartCaptured, ProbeFinished, TargetOpened
 from exportdoctor.core.scan_options import ScanOptions, result_options
 from exportdoctor.targets.factory.factory_file import source_hashes
 

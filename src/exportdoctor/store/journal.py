@@ -15,7 +15,7 @@ import msgspec
 
 from exportdoctor.core.codec import encode
 from exportdoctor.core.errors import StoreError
-from exportdoctor.core.records.events import SCHEMA, AnyEvent
+from exportdoctor.core.run.events import SCHEMA, AnyEvent
 from exportdoctor.store.atomic_write import refusal
 
 NAME = "events.jsonl"

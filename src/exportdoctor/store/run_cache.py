@@ -14,10 +14,10 @@ import msgspec
 
 from exportdoctor.core.codec import decode, encode
 from exportdoctor.core.errors import ExportdoctorError
-from exportdoctor.core.records import events as ev
-from exportdoctor.core.records.finding import Finding
+from exportdoctor.core.failure.finding import Finding
 from exportdoctor.core.records.outcome import Outcome
-from exportdoctor.core.records.run_state import RunState
+from exportdoctor.core.run import events as ev
+from exportdoctor.core.run.run_state import RunState
 from exportdoctor.store.atomic_write import replace_file
 from exportdoctor.store.digest import changed_sources, sources_of
 from exportdoctor.store.places import cache_home

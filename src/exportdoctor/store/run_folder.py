@@ -12,8 +12,8 @@ from types import TracebackType
 
 from exportdoctor.core.codec import pretty
 from exportdoctor.core.errors import StoreError, UsageError
-from exportdoctor.core.records.events import AnyEvent
-from exportdoctor.core.records.report import Report
+from exportdoctor.core.run.events import AnyEvent
+from exportdoctor.core.run.report import Report
 from exportdoctor.store import journal
 from exportdoctor.store.atomic_write import make_folder, refusal, replace_file
 from exportdoctor.store.lock import FolderLock

@@ -9,8 +9,8 @@ from typing import Literal
 import msgspec
 
 from exportdoctor.core.errors import ExportdoctorError, StoreError, UsageError
-from exportdoctor.core.records import events as ev
-from exportdoctor.core.records.run_state import RunState, fold
+from exportdoctor.core.run import events as ev
+from exportdoctor.core.run.run_state import RunState, fold
 from exportdoctor.store import journal
 from exportdoctor.store.atomic_write import replace_file
 from exportdoctor.store.lock import is_held

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from exportdoctor.core.codec import decode
-from exportdoctor.core.records.events import AnyEvent
+from exportdoctor.core.run.events import AnyEvent
 
 _TORCH_FRAMES = 16  # of a stack that are kept; a user's frame is always kept
 _FILLED_IN = frozenset({"value", "marks", "dynamic", "axes", "same_object", "calls_left_out"})

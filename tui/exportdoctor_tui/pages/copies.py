@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
-from exportdoctor.core.records.report import Report
+from exportdoctor.core.run.report import Report
 from exportdoctor.report import render, wording
 from exportdoctor_tui.pages.cure_page import export_command
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from textual.content import Content
 
-from exportdoctor.core.records.report import Report
+from exportdoctor.core.run.report import Report
 from exportdoctor.report import wording
 from exportdoctor_tui.pages.code import script
 from exportdoctor_tui.sanitize import line
@@ -14,8 +14,8 @@ from exportdoctor_tui.sanitize import line
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from exportdoctor.core.records.finding import ShimTry
-    from exportdoctor.core.records.report import Prescription
+    from exportdoctor.core.failure.finding import ShimTry
+    from exportdoctor.core.run.report import Prescription
     from exportdoctor_tui.state.selection import Selection
 
 _SIGNS = {

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from textual.content import Content
 
-from exportdoctor.core.records.report import Report
+from exportdoctor.core.run.report import Report
 from exportdoctor.report import wording
 from exportdoctor_tui.sanitize import fit, line
 

@@ -15,7 +15,7 @@ from exportdoctor_tui.state.outline import failures
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from exportdoctor.core.records.finding import Finding
+    from exportdoctor.core.failure.finding import Finding
     from exportdoctor_tui.state.selection import Selection
 
 COLOURS = {

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from exportdoctor.core.records.report import FAILING
+from exportdoctor.core.run.report import FAILING
 from exportdoctor.report.wording import STATUS_WORDS
 
 if TYPE_CHECKING:

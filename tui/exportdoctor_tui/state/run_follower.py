@@ -11,8 +11,8 @@ import time
 from typing import TYPE_CHECKING
 
 from exportdoctor.core.errors import ExportdoctorError
-from exportdoctor.core.records import events as ev
-from exportdoctor.core.records.run_state import RunState
+from exportdoctor.core.run import events as ev
+from exportdoctor.core.run.run_state import RunState
 from exportdoctor.store import journal, lock
 from exportdoctor_tui.state.run_view import PartView, RunView, is_plain, part_view, running_attempt
 

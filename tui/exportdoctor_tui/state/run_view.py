@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from exportdoctor.core.failure.finding import ExceptionRecord, Finding
 from exportdoctor.core.failure.kinds import FailureKind
 from exportdoctor.core.failure.signature import signature_of
 from exportdoctor.core.protocol.scan import SMALL_MODEL
-from exportdoctor.core.records.finding import ExceptionRecord, Finding
 from exportdoctor.core.records.outcome import Outcome
-from exportdoctor.core.records.report import (
+from exportdoctor.core.run.report import (
     FAILING,
     ModuleRecord,
     ModuleStatus,
@@ -26,9 +26,9 @@ from exportdoctor_tui.state.outline import RowPath, row_paths
 
 if TYPE_CHECKING:
     from exportdoctor.core.protocol.scan import ModuleFact
-    from exportdoctor.core.records import events as ev
     from exportdoctor.core.records.probe import Probe
-    from exportdoctor.core.records.run_state import PartState
+    from exportdoctor.core.run import events as ev
+    from exportdoctor.core.run.run_state import PartState
     from exportdoctor.report.folded_tree import Row
     from exportdoctor.store.runs import RunStatus
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from exportdoctor_tui.state.source_lines import Sources
 
 if TYPE_CHECKING:
+    from exportdoctor.core.failure.finding import Finding
     from exportdoctor.core.protocol.scan import ModuleFact
-    from exportdoctor.core.records.finding import Finding
     from exportdoctor.core.records.outcome import Frame
-    from exportdoctor.core.records.report import ModuleRecord
+    from exportdoctor.core.run.report import ModuleRecord
     from exportdoctor.report.folded_tree import Row
     from exportdoctor_tui.state.run_view import PartView, RunView
 

@@ -11,12 +11,12 @@ import sysconfig
 from collections.abc import Iterator
 from functools import cache, lru_cache
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
-import exportdoctor
 from exportdoctor.core.records.outcome import Frame
 
-OUR_FOLDER = os.path.dirname(os.path.realpath(exportdoctor.__file__)) + os.sep
+OUR_FOLDER = str(Path(__file__).resolve().parents[2]) + os.sep
 TRACER_PACKAGES = frozenset({"torch", "functorch", "torchgen", "sympy", "mpmath", "numpy", "networkx", "optree"})
 """Packages that torch's tracer calls into: a frame of theirs is not the user's, wherever they are installed."""
 

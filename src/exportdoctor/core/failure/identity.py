@@ -14,11 +14,11 @@ import re
 import msgspec
 
 from exportdoctor.core.failure.classify import kind_of
+from exportdoctor.core.failure.finding import Finding
 from exportdoctor.core.failure.kinds import KIND_OF_STATUS, FailureKind
 from exportdoctor.core.failure.messages import normalise, without_names
 from exportdoctor.core.failure.signature import signature_of
 from exportdoctor.core.protocol.export import StageFailure
-from exportdoctor.core.records.finding import Finding
 from exportdoctor.core.records.outcome import Failure, Outcome, OutcomeStatus
 
 # What a line may call to make symbols; others, such as int(), are what asks for the value at once

@@ -1,1 +1,1 @@
-"""What processes, files and reports have in common: probes, outcomes, events and the report. Imports no torch."""
+"""What processes, files and reports have in common: the target, probes and outcomes. Imports no torch."""

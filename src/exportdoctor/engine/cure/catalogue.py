@@ -10,7 +10,7 @@ from functools import cached_property
 
 from exportdoctor.core.failure.classify import kind_of
 from exportdoctor.core.records.outcome import Failure, Outcome
-from exportdoctor.core.records.report import Step
+from exportdoctor.core.run.report import Step
 from exportdoctor.shims import SOUNDNESS, Shim, candidates, conflicts_with, order_shims, seen_in_failure
 from exportdoctor.shims.own.frozen import static_axis
 

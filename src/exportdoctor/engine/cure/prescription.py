@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from exportdoctor.core.records.outcome import Outcome
-from exportdoctor.core.records.report import Alternative, Prescription, Proof
+from exportdoctor.core.run.report import Alternative, Prescription, Proof
 from exportdoctor.engine.cure.catalogue import ShimCatalogue
 from exportdoctor.engine.cure.trial import CuringSet, SearchTarget
 from exportdoctor.report.wording.shim_tries import STRUCTURE_ALONE, not_chosen_note

@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from exportdoctor.core.failure.finding import ShimResult
 from exportdoctor.core.failure.identity import same_failure
-from exportdoctor.core.records.finding import ShimResult
 from exportdoctor.core.records.outcome import Outcome, OutcomeStatus
 from exportdoctor.core.records.probe import Probe
-from exportdoctor.core.records.report import Prescription
+from exportdoctor.core.run.report import Prescription
 from exportdoctor.engine.cure.alternatives import find_alternatives
 from exportdoctor.engine.cure.catalogue import CandidateQueue, Chain, Ids, ShimCatalogue
 from exportdoctor.engine.cure.prescription import prescription_of

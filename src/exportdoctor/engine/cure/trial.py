@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import msgspec
 
 from exportdoctor.core.failure.classify import kind_of
-from exportdoctor.core.records.finding import ShimResult
+from exportdoctor.core.failure.finding import ShimResult
 from exportdoctor.core.records.outcome import Failure, Frame, Outcome
 from exportdoctor.core.records.probe import Probe
 from exportdoctor.engine.cure.catalogue import Chain, Ids

@@ -8,10 +8,10 @@ from contextlib import closing
 import msgspec
 
 from exportdoctor.core.errors import ExportdoctorError
+from exportdoctor.core.failure.finding import ShimResult
 from exportdoctor.core.failure.identity import same_failure
 from exportdoctor.core.limits import UNMEASURED_ATTEMPT
 from exportdoctor.core.protocol.scan import SMALL_MODEL, Capture, Captured, Open, Opened
-from exportdoctor.core.records.finding import ShimResult
 from exportdoctor.core.records.outcome import Agreement, Frame, Outcome, OutcomeStatus
 from exportdoctor.core.records.probe import Probe, probe_template
 from exportdoctor.core.records.target import TargetRef

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import msgspec
 
-from exportdoctor.core.records import events as ev
-from exportdoctor.core.records.finding import Finding, ShimTry
+from exportdoctor.core.failure.finding import Finding, ShimTry
 from exportdoctor.core.records.outcome import Outcome
+from exportdoctor.core.run import events as ev
 from exportdoctor.engine.part.part_diagnosis import PartDiagnosis
 from exportdoctor.engine.verdicts.diagnose import make_finding
 from exportdoctor.engine.verdicts.failure_groups import FailureGroup

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from exportdoctor.core.failure import known_issues
 from exportdoctor.core.failure.classify import kind_of
 from exportdoctor.core.failure.explanations import explain
+from exportdoctor.core.failure.finding import Culprit, ExceptionRecord, Finding, KnownIssueRecord
 from exportdoctor.core.failure.frames import is_of_higher_order_op
 from exportdoctor.core.failure.kinds import FailureKind
 from exportdoctor.core.failure.messages import first_line, without_hints
 from exportdoctor.core.failure.signature import signature_of
-from exportdoctor.core.records.finding import Culprit, ExceptionRecord, Finding, KnownIssueRecord
 from exportdoctor.core.records.outcome import Failure, Frame, Outcome, OutcomeStatus
 from exportdoctor.engine.verdicts.failure_groups import FailureGroup
 

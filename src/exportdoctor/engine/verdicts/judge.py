@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from exportdoctor.core.failure.identity import same_line
 from exportdoctor.core.records.outcome import Outcome, OutcomeStatus
-from exportdoctor.core.records.report import FAILING, ModuleStatus, PartVerdict
+from exportdoctor.core.run.report import FAILING, ModuleStatus, PartVerdict
 from exportdoctor.engine.call_tree import CallSite, translate_fqn
 
 

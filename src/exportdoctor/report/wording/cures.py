@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from exportdoctor.core.records.report import Alternative, PartRecord, Prescription, Proof, Report
+from exportdoctor.core.run.report import Alternative, PartRecord, Prescription, Proof, Report
 from exportdoctor.report.wording.formatting import count
 from exportdoctor.report.wording.shim_tries import PART_ITSELF
 

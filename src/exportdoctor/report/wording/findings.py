@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from exportdoctor.core.failure import explanations
+from exportdoctor.core.failure.finding import Finding, ShimTry
 from exportdoctor.core.failure.identity import across_parts
 from exportdoctor.core.failure.messages import first_line, without_hints
-from exportdoctor.core.records.finding import Finding, ShimTry
-from exportdoctor.core.records.report import Report
+from exportdoctor.core.run.report import Report
 from exportdoctor.report.wording.formatting import count, issue_name, module_name, short_path
 
 _SIGNALS = {

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from exportdoctor.core.failure.finding import Finding
 from exportdoctor.core.failure.messages import first_line, without_hints
-from exportdoctor.core.records.finding import Finding
 from exportdoctor.core.records.outcome import OutcomeStatus
 from exportdoctor.report.wording.formatting import count, issue_link
 

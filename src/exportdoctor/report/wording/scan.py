@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from exportdoctor.core.protocol.scan import SMALL_MODEL
-from exportdoctor.core.records import events as ev
 from exportdoctor.core.records.probe import Probe
-from exportdoctor.core.records.report import FAILING, PartRecord, Report
-from exportdoctor.core.records.run_state import RunState
+from exportdoctor.core.run import events as ev
+from exportdoctor.core.run.report import FAILING, PartRecord, Report
+from exportdoctor.core.run.run_state import RunState
 from exportdoctor.report.wording.findings import culprit_line
 from exportdoctor.report.wording.formatting import count, duration, finding_count, parameters
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from exportdoctor.core.records.report import ModuleRecord
+from exportdoctor.core.run.report import ModuleRecord
 from exportdoctor.report.folded_tree import Row, label
 from exportdoctor.report.wording.formatting import count, duration, module_name
 

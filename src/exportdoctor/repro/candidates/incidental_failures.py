@@ -11,10 +11,10 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
+from exportdoctor.core.failure.finding import Finding
 from exportdoctor.core.failure.identity import NameFreeSignature, name_free_signature
 from exportdoctor.core.failure.kinds import FailureKind
 from exportdoctor.core.failure.messages import first_line
-from exportdoctor.core.records.finding import Finding
 from exportdoctor.core.records.outcome import Outcome
 from exportdoctor.reduce import source_size
 from exportdoctor.report import wording

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from exportdoctor.torch_internals.fake_tensors import is_fake, new_fake_mode
+from exportdoctor.worker.capture.class_contents import PLAIN, has_stateful_descriptor, is_found_by_name, plain_base
 from exportdoctor.worker.describe.describe_failure import qualified_name
 
 LOCAL = "~"
@@ -59,7 +60,7 @@ class StructuralHash:
     def write_class(self, kind: type) -> None:
         """A class by the name under which it is found; one that is not found there by identity."""
         self.write(qualified_name(kind))
-        if not _is_found_by_name(kind):
+        if not is_found_by_name(kind):
             self.write_identity(kind)
 
     def write_identity(self, value: Any) -> None:
@@ -89,7 +90,7 @@ class StructuralHash:
     def write_value(self, value: Any) -> None:
         """Anything that an export can see."""
         kind = type(value)
-        if value is None or kind in _PLAIN:
+        if value is None or kind in PLAIN:
             self.write(kind.__name__, repr(value))
         elif kind in _CONSTANTS:
             self.write(repr(value))
@@ -101,7 +102,7 @@ class StructuralHash:
                 self.write_identity(value)
         elif isinstance(value, enum.Enum):
             self.write_class(kind)
-            self.write(value.name, repr(value.value) if type(value.value) in _PLAIN else "")
+            self.write(value.name, repr(value.value) if type(value.value) in PLAIN else "")
         elif value is self.owner:
             self.write("owner")
         elif self._first_time(value):
@@ -170,7 +171,7 @@ class StructuralHash:
     def _write_set(self, value: Any) -> None:
         """A set of plain members by content, and by its order where it is not that of a set made afresh."""
         self.write(type(value).__name__)
-        if not all(item is None or type(item) in _PLAIN for item in value):
+        if not all(item is None or type(item) in PLAIN for item in value):
             self.write_identity(value)
             return
         members = sorted(value, key=lambda item: (type(item).__name__, repr(item)))
@@ -182,7 +183,7 @@ class StructuralHash:
     def _write_object(self, value: Any) -> None:
         """An object of a Python class by its attributes; any other by identity."""
         kind = type(value)
-        base = _plain_base(kind)  # type: ignore[arg-type]
+        base = plain_base(kind)  # type: ignore[arg-type]
         self.write_class(kind)
         if base is None or has_stateful_descriptor(kind):  # type: ignore[arg-type]
             self.write_identity(value)
@@ -253,92 +254,11 @@ class StructuralHash:
             self.write_identity(function.__globals__)
 
 
-_PLAIN = frozenset({bool, int, float, complex, str, bytes})
 _CONSTANTS = (torch.dtype, torch.device, torch.layout, torch.memory_format, type(Ellipsis), type(NotImplemented))
 _UNCHANGING = frozenset(
     {tuple, frozenset, torch.Size, FunctionType, BuiltinFunctionType, MethodType, re.Pattern, range, slice}
 )
 _TENSORS = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
-
-
-# an empty class of each kind, whose instances show how much memory one needs that holds nothing but a `__dict__`
-class _EmptyObject: ...
-
-
-class _EmptyDict(dict[Any, Any]): ...
-
-
-class _EmptyOrderedDict(OrderedDict[Any, Any]): ...
-
-
-class _EmptyList(list[Any]): ...
-
-
-class _EmptyTuple(tuple[Any, ...]): ...
-
-
-class _EmptyStr(str): ...
-
-
-class _EmptyInt(int): ...
-
-
-class _EmptyFloat(float): ...
-
-
-_EMPTY = {
-    OrderedDict: _EmptyOrderedDict, dict: _EmptyDict, list: _EmptyList, tuple: _EmptyTuple,
-    str: _EmptyStr, int: _EmptyInt, float: _EmptyFloat, object: _EmptyObject,
-}  # fmt: skip
-
-
-def holds_only_attributes(kind: type, empty: type) -> bool:
-    """Whether an instance of `kind` has no memory beyond that of the class `empty`: no slots, no C structure."""
-    return kind.__basicsize__ == empty.__basicsize__ and kind.__itemsize__ == empty.__itemsize__
-
-
-@functools.cache
-def _plain_base(kind: type) -> type | None:
-    """The builtin type of whose instances `kind` only adds attributes; None where it may hold more."""
-    base = next((known for known in _EMPTY if issubclass(kind, known)), object)
-    bare = kind.__basicsize__ == base.__basicsize__ and kind.__dictoffset__ == 0 and base is not object
-    return base if bare or holds_only_attributes(kind, _EMPTY[base]) else None
-
-
-@functools.cache
-def has_stateful_descriptor(kind: type) -> bool:
-    """Whether a class outside torch.nn among its bases has a descriptor that may hold values of instances itself."""
-    return any(
-        _may_hold_values(attribute)
-        for parent in kind.__mro__
-        if parent is not object and not parent.__module__.startswith("torch.nn.")
-        for attribute in parent.__dict__.values()
-    )
-
-
-def _may_hold_values(attribute: Any) -> bool:
-    kind = type(attribute)
-    if not any(hasattr(kind, name) for name in ("__get__", "__set__", "__delete__")) or kind in _STATELESS:
-        return False
-    if not isinstance(attribute, property) and not holds_only_attributes(kind, _EmptyObject):
-        return True
-    held = getattr(attribute, "__dict__", {}).values()
-    return any(value is not None and type(value) not in _HARMLESS and not isinstance(value, type) for value in held)
-
-
-_STATELESS = frozenset({
-    FunctionType, classmethod, staticmethod, property, functools.cached_property, BuiltinFunctionType,
-    type(object.__dict__["__class__"]), type(object.__init__), type(dict.get), type(dict.__dict__["fromkeys"]),
-})  # fmt: skip
-_HARMLESS = _PLAIN | {FunctionType, BuiltinFunctionType, classmethod, staticmethod}
-
-
-def _is_found_by_name(kind: type) -> bool:
-    """Whether the class's name, looked up in its module, gives that very class: then no other has the name."""
-    found: Any = sys.modules.get(kind.__module__)
-    for name in kind.__qualname__.split("."):
-        found = getattr(found, "__dict__", {}).get(name)
-    return found is kind
 
 
 def _is_numpy_number(value: Any) -> bool:

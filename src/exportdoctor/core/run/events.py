@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import msgspec
 
+from exportdoctor.core.failure.finding import Finding
 from exportdoctor.core.protocol.scan import Captured, Opened
-from exportdoctor.core.records.finding import Finding
 from exportdoctor.core.records.outcome import Outcome
 from exportdoctor.core.records.probe import Probe
-from exportdoctor.core.records.report import Evidence, ModuleStatus, PartVerdict, Prescription
 from exportdoctor.core.records.target import TargetRef
+from exportdoctor.core.run.report import Evidence, ModuleStatus, PartVerdict, Prescription
 from exportdoctor.core.scan_options import ScanOptions
 
 SCHEMA = "exportdoctor.events/1"

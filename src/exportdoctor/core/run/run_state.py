@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from exportdoctor.core.failure.finding import Finding
 from exportdoctor.core.protocol.scan import Captured, Opened
-from exportdoctor.core.records import events as ev
-from exportdoctor.core.records.finding import Finding
 from exportdoctor.core.records.outcome import Outcome
 from exportdoctor.core.records.probe import Probe
-from exportdoctor.core.records.report import FAILING, ModuleRecord, PartRecord, Report, Stats, TargetRecord
+from exportdoctor.core.run import events as ev
+from exportdoctor.core.run.report import FAILING, ModuleRecord, PartRecord, Report, Stats, TargetRecord
 
 
 @dataclass

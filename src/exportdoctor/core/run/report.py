@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from exportdoctor.core.records.finding import Finding
+from exportdoctor.core.failure.finding import Finding
 from exportdoctor.core.records.outcome import Stage
 
 SCHEMA = "exportdoctor.report/1"

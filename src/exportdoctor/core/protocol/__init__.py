@@ -1,0 +1,1 @@
+"""The protocols between clients and workers: one JSON object a line."""

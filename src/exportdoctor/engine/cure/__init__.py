@@ -1,0 +1,1 @@
+"""The search for the shims with which a part exports."""

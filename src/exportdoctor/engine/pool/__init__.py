@@ -1,0 +1,1 @@
+"""Workers as an executor of probes."""

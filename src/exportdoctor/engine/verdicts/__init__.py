@@ -1,0 +1,1 @@
+"""From outcomes to verdicts, and from failing modules to findings."""
