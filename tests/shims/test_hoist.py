@@ -21,7 +21,7 @@ def order_of(grid: Tensor) -> Tensor:
     """A window order, int64 (patches,)."""
     parts = []
     for _, height, width in grid.tolist():
-        parts.append(torch.arange(height * width).reshape(height, width).t().flatten())
+        parts += [torch.arange(height) * width + column for column in range(width)]
     return torch.cat(parts)
 
 
