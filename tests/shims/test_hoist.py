@@ -86,7 +86,7 @@ _FREE = {0: Dim.DYNAMIC}
 
 
 def call_of(module: nn.Module, inputs: list[Any], shapes: Any) -> ExportCall:
-    more = tuple((row, {}) for row in inputs[1:-1])
+    more: tuple[Any, ...] = tuple((row, {}) for row in inputs[1:-1])
     return ExportCall(module=module.eval(), args=inputs[0], dynamic_shapes=shapes, more_inputs=more)
 
 
@@ -133,7 +133,7 @@ def by_values(x: Tensor, grid: Tensor) -> Tensor:
     return torch.arange(grid.tolist()[0][1]) + int(x.sum() > 0)
 
 
-def by_parameter(module: nn.Module, grid: Tensor) -> Tensor:
+def by_parameter(module: Any, grid: Tensor) -> Tensor:
     return module.table[grid.tolist()[0][1]] * 1
 
 

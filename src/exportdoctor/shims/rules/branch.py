@@ -92,7 +92,8 @@ def _as_truth(value: Any) -> Any:
     if isinstance(value, torch.SymBool):
         return torch.scalar_tensor(torch.sym_ite(value, 1, 0), dtype=torch.int64) != 0
     if isinstance(value, torch.SymInt | torch.SymFloat):
-        return torch.scalar_tensor(value) != 0
+        number: Any = value
+        return torch.scalar_tensor(number) != 0
     return torch.full((), bool(value))
 
 
@@ -216,7 +217,7 @@ class _Merging(ast.NodeTransformer):
                 setattr(node, name, self._block(inner))
         self.inside -= merges
         if merges and isinstance(node, ast.If):
-            return self._merged(node)
+            return self._merge_arms(node)
         for name in ("value", "test"):
             if isinstance(value := getattr(node, name, None), ast.expr):
                 setattr(node, name, _Choices(self).visit(value))
@@ -231,15 +232,15 @@ class _Merging(ast.NodeTransformer):
         return (
             (not any(returns) or (ends and not inside))
             and not leaves
-            and not self.written & {one.id for arm in arms for part in arm for one in _stored(part)}
+            and not self.written & {one.id for arm in arms for part in arm for one in _stored_names(part)}
             and pure.of_expression(node.test)
             and all(pure.of_statements(arm) for arm in arms)
         )
 
-    def _merged(self, node: ast.If) -> list[ast.stmt]:
+    def _merge_arms(self, node: ast.If) -> list[ast.stmt]:
         self.count += 1
         ends = bool(node.orelse) and isinstance(node.body[-1], ast.Return)
-        names = sorted({one.id for arm in (node.body, node.orelse) for part in arm for one in _stored(part)})
+        names = sorted({one.id for arm in (node.body, node.orelse) for part in arm for one in _stored_names(part)})
         arms = [f"_arm_{self.count}_{place}" for place in (1, 2)]
         result = ast.Return(ast.Tuple([_load(name) for name in names], ast.Load()))
         made: list[ast.stmt] = [
@@ -295,7 +296,7 @@ def _written_names(node: ast.AST) -> Iterator[str]:
             yield name
 
 
-def _stored(node: ast.stmt) -> Iterator[ast.Name]:
+def _stored_names(node: ast.stmt) -> Iterator[ast.Name]:
     if isinstance(node, ast.FunctionDef):
         return
     yield from (one for one in ast.walk(node) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store))

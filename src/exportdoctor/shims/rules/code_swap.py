@@ -76,8 +76,8 @@ def compile_for(function: FunctionType, node: ast.FunctionDef) -> CodeType | Non
     if old.co_freevars:
         arguments = ast.arguments([], [ast.arg(name) for name in old.co_freevars], None, [], [], None, [])
         body = [ast.FunctionDef("_around", arguments, [node, ast.Return(ast.Constant(None))], [], None, None)]
-    for default in (node.args.defaults, node.args.kw_defaults):
-        default[:] = [one and ast.Constant(None) for one in default]  # the function keeps its own
+    node.args.defaults = [ast.Constant(None) for _ in node.args.defaults]  # the function keeps its own
+    node.args.kw_defaults = [one and ast.Constant(None) for one in node.args.kw_defaults]
     tree = ast.fix_missing_locations(ast.Module(body, []))
     found = _code_named(compile(tree, old.co_filename, "exec", dont_inherit=True), node.name)
     if found is None or found.co_freevars != old.co_freevars:

@@ -140,16 +140,16 @@ def _choose(
     for record in records:
         if record.frame.f_code.co_qualname != name if name else not record.asks:
             continue
-        around = [one for one in _enclosing(records, record) if one.parent != -1 and one.clean and _has_value(one)]
+        around = [one for one in _calls_around(records, record) if one.parent != -1 and one.clean and _has_value(one)]
         functions = [(function, one) for one in around if (function := function_of(one.frame, classes)) is not None]
         direct = [pair for pair in functions if _sources(pair[1], given, call) is not None]
         known.update({pair[1].place: pair for pair in direct[-1:]})
         found.update({pair[1].place: pair for pair in (direct or functions)[-1:]})
     found = found if name else known or found
-    return _numbered(records, found)
+    return _number_calls(records, found)
 
 
-def _numbered(
+def _number_calls(
     records: Sequence[CallRecord], found: Mapping[int, tuple[FunctionType, CallRecord]]
 ) -> list[tuple[FunctionType, int, CallRecord]]:
     """Those that are in no other, in order, each with its number among the calls of its function outside of others."""
@@ -170,7 +170,7 @@ def _classes(call: ExportCall) -> list[type[Any]]:
     return list(dict.fromkeys(kind for module in call.module.modules() for kind in type(module).__mro__))
 
 
-def _enclosing(records: Sequence[CallRecord], record: CallRecord) -> Iterator[CallRecord]:
+def _calls_around(records: Sequence[CallRecord], record: CallRecord) -> Iterator[CallRecord]:
     """The call and those around it, outwards."""
     while True:
         yield record
@@ -180,7 +180,7 @@ def _enclosing(records: Sequence[CallRecord], record: CallRecord) -> Iterator[Ca
 
 
 def _is_inside(records: Sequence[CallRecord], record: CallRecord, places: Any) -> bool:
-    return any(one.place in places for one in _enclosing(records, record))
+    return any(one.place in places for one in _calls_around(records, record))
 
 
 def _has_value(record: CallRecord) -> bool:
@@ -286,12 +286,12 @@ def _stand_in(
     for function in dict.fromkeys(one.function for one in calls):
         wanted = {one.number: one for one in calls if one.function is function}
         name = f"_hoisted_{next(_NUMBERS)}"
-        node = _delegating(function, name)
+        node = _delegate(function, name)
         code = compile_for(function, node) if node is not None else None
         if code is None:
             raise NotApplicable(f"{function.__qualname__} has no source that can be replaced")
         original = _copy_of(function)
-        names[name] = _counting(wanted, original, answer, depth)
+        names[name] = _count_calls(wanted, original, answer, depth)
         changes[function] = code
 
     def start() -> None:
@@ -303,7 +303,7 @@ def _stand_in(
         yield start
 
 
-def _counting(wanted: Mapping[int, HoistedCall], original: FunctionType, answer: Any, depth: list[int]) -> Any:
+def _count_calls(wanted: Mapping[int, HoistedCall], original: FunctionType, answer: Any, depth: list[int]) -> Any:
     def stand_in(*args: Any, **kwargs: Any) -> Any:
         if depth[0]:
             return original(*args, **kwargs)
@@ -334,7 +334,7 @@ def _copy_of(function: FunctionType) -> FunctionType:
     return made
 
 
-def _delegating(function: FunctionType, name: str) -> ast.FunctionDef | None:
+def _delegate(function: FunctionType, name: str) -> ast.FunctionDef | None:
     """The definition with a body that hands its arguments on to the global `name`."""
     node = definition_of(function)
     if node is None:

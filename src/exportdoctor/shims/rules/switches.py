@@ -76,15 +76,15 @@ def _registries(file: Path) -> Iterator[ImplementationRegistry]:
     package = ["transformers", *([file.parent.name] if file.parent.name in _FOLDERS else []), file.stem]
     for node in tree.body:
         if isinstance(node, ast.ClassDef) and any(ast.unparse(base) == "GeneralInterface" for base in node.bases):
-            functions = tuple(pair for part in node.body for pair in _mapping(part))
-            setting = next((name for part in node.body if (name := _setting(part))), "")
+            functions = tuple(pair for part in node.body for pair in _entries_of(part))
+            setting = next((name for part in node.body if (name := _setting_of(part))), "")
             if functions:
                 yield ImplementationRegistry(
                     module=".".join(package), owner=node.name, setting=setting, functions=functions
                 )
 
 
-def _mapping(node: ast.stmt) -> Iterator[tuple[str, str]]:
+def _entries_of(node: ast.stmt) -> Iterator[tuple[str, str]]:
     """The entries of `_global_mapping = {key: function}`."""
     if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "_global_mapping":
         entries = node.value if isinstance(node.value, ast.Dict) else ast.Dict([], [])
@@ -93,7 +93,7 @@ def _mapping(node: ast.stmt) -> Iterator[tuple[str, str]]:
                 yield key.value, ast.unparse(value)
 
 
-def _setting(node: ast.stmt) -> str:
+def _setting_of(node: ast.stmt) -> str:
     """The attribute of a configuration whose value `get_interface(self, x_implementation, default)` takes."""
     if isinstance(node, ast.FunctionDef) and node.name == "get_interface" and len(node.args.args) > 1:
         return f"_{node.args.args[1].arg}"
