@@ -6,6 +6,7 @@ What is known already is not attempted again.
 from __future__ import annotations
 
 import itertools
+import random
 from collections import deque
 from collections.abc import Generator, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, wait
@@ -57,10 +58,13 @@ class ProbeScheduler:
         self._early: dict[str, tuple[str, RunningProbe]] = {}
         self._finding_numbers = itertools.count(1)
         self._searched: set[str] = set()
+        self._audits = False
         self._follows_up = False
+        self._seed = random.randrange(2**32)
 
     def close(self) -> None:
         """Put the cache in order, however the scan ends."""
+        self._known.distrust(question for part in self.parts.values() for question in part.distrusted)
         self._known.close()
 
     # --- parts
@@ -105,8 +109,13 @@ class ProbeScheduler:
             yield from self._drain_finished()
 
     def _start_follow_ups(self) -> Iterator[ev.AnyEvent]:
-        """Once every module has its verdict, beside the searches for cures."""
-        if not self._follows_up and all(part.is_judged for part in self.parts.values()):
+        """Once every module has its verdict, beside the searches for cures: audits, then probes of the failures."""
+        if not self._audits and all(part.is_judged for part in self.parts.values()):
+            self._audits = True
+            for part in self.parts.values():
+                yield from self._take(part.start_audit(self._seed))
+            yield from self._settle()
+        if not self._follows_up and all(part.is_judged and part.is_audited for part in self.parts.values()):
             self._follows_up = True
             for part in self.parts.values():
                 yield from self._take(part.start_follow_ups())

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from importlib.util import source_from_cache
+from itertools import islice
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -35,6 +36,8 @@ _OUTSIDE = {
     "os.system": "another program",
     "os.posix_spawn": "another program",
 }
+_HEARD = frozenset({"open", "import", "os.listdir", "os.scandir", "sqlite3.connect", *_OUTSIDE})
+_MAPPED_FILE = re.compile(rb" (/[^\n]+)")
 _CLOCK = re.compile(
     r"\btime\.(?:time|time_ns|monotonic\w*|perf_counter\w*|process_time\w*|localtime|gmtime|strftime|ctime)\b"
     r"|\bfrom\s+time\s+import\b|\b(?:now|utcnow|today)\s*\("
@@ -53,6 +56,8 @@ class ReadLog:
         self.known: dict[str, str] = {}
         self._written: set[str] = set()
         self._imports: set[str] = set()
+        self._modules: set[str] = set()
+        self._mapped: set[bytes] = set()
         self._environment: dict[str, str] = {}
         self._older: set[str | None] = set()
         self._state_of_chance: tuple[object, ...] = ()
@@ -70,11 +75,17 @@ class ReadLog:
                 self.take_environment()
             self._is_on = True
             self._take_state()
-            sys.addaudithook(self._hear)
+            hear = self._hear
+
+            def hook(event: str, args: tuple[Any, ...]) -> None:
+                if event in _HEARD:  # most events are of `id`
+                    hear(event, args)
+
+            sys.addaudithook(hook)
 
     def forget(self) -> None:
         """Drop what was read until now: by the process that this one was forked from, for purposes of its own."""
-        for kept in (self.known, self._written, self._imports):
+        for kept in (self.known, self._written, self._imports, self._modules, self._mapped):
             kept.clear()
         self.take_environment()
         self._take_state()
@@ -83,10 +94,10 @@ class ReadLog:
         self._state_of_chance = _state_of_chance()
         self._older = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
 
-    def start_attempt(self) -> frozenset[str]:
-        """What is known before it; a fork's generator of random numbers has just been seeded anew."""
+    def start_attempt(self) -> int:
+        """How much is known before it; a fork's generator of random numbers has just been seeded anew."""
         self._state_of_chance = _state_of_chance()
-        return frozenset(self.known)
+        return len(self.known)
 
     @contextmanager
     def watch(self) -> Iterator[None]:
@@ -112,13 +123,13 @@ class ReadLog:
         """The user's code runs, and may ask where it is."""
         self.known.setdefault(file_hash.WORKING_FOLDER, file_hash.working_folder_identity())
 
-    def collect(self) -> dict[str, str]:
-        """All that was read until now, with modules that were imported before the log began."""
+    def collect(self, since: int = 0) -> dict[str, str]:
+        """All that was read until now, or since so much was known; with modules imported before the log began."""
         self._note_modules()
         self._note_failed_imports()
         self._note_mapped_files()
         self._note_chance()
-        return dict(self.known)
+        return dict(islice(self.known.items(), since, None))
 
     def reasons(self) -> tuple[str, ...]:
         """What was used that cannot be recorded."""
@@ -188,15 +199,20 @@ class ReadLog:
             self._never(f"the list of files in {os.fsdecode(folder) if isinstance(folder, str | bytes) else folder}")
 
     def _note_modules(self) -> None:
-        for module in list(sys.modules.values()):
-            path = getattr(module, "__file__", None)
+        """Modules that are new; one that takes another's name was seen being opened."""
+        for name in sys.modules.keys() - self._modules:
+            self._modules.add(name)
+            path = getattr(sys.modules.get(name), "__file__", None)
             if isinstance(path, str) and path not in self.known and path.endswith((".py", ".so")):
                 self._note_file(path)
 
     def _note_failed_imports(self) -> None:
         """A module that was looked for and not found may be there next time."""
         missing = {name.partition(".")[0] for name in self._imports} - sys.modules.keys()
-        for folder in {path for path in sys.path if os.path.isdir(path) and is_local_file(os.path.join(path, "x"))}:
+        self._imports.clear()
+        for folder in dict.fromkeys(sys.path) if missing else ():
+            if not os.path.isdir(folder) or not is_local_file(os.path.join(folder, "x")):
+                continue
             for name in missing:
                 self._note_file(os.path.join(folder, f"{name}.py"))
                 self._note_file(os.path.join(folder, name, "__init__.py"))
@@ -204,12 +220,13 @@ class ReadLog:
     def _note_mapped_files(self) -> None:
         """Files that C code has mapped, such as weights: no hook sees them being opened."""
         try:
-            lines = Path("/proc/self/maps").read_text(errors="surrogateescape").splitlines()
+            mapped = set(_MAPPED_FILE.findall(Path("/proc/self/maps").read_bytes()))
         except OSError:
             return
-        for path in {line.split(maxsplit=5)[-1] for line in lines if "/" in line}:
-            if path.startswith("/") and is_local_file(path) and not _is_system_library(path):
+        for path in map(os.fsdecode, mapped - self._mapped):
+            if is_local_file(path) and not _is_system_library(path):
                 self._note_file(path)
+        self._mapped |= mapped
 
     def _note_chance(self) -> None:
         """Numbers drawn from a generator that nobody seeded."""

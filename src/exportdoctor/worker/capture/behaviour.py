@@ -21,6 +21,8 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from exportdoctor.torch_internals.tracing_modes import outside_function_mode
+
 _LIBRARIES = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib"))
 _SITE = ("site-packages", "dist-packages")
 _TORCH = torch.__path__[0]
@@ -36,6 +38,7 @@ class Behaviour:
     whole_state_reads: int = 0
     _words: list[object] = field(default_factory=list)
     _paused: bool = True
+    _mode: TorchFunctionMode | None = None
 
     @contextmanager
     def record(self) -> Iterator[None]:
@@ -43,13 +46,13 @@ class Behaviour:
         free, collects = sys.getprofile() is None, gc.isenabled()
         gc.disable()  # what a collection calls, and when, says nothing about a module
         try:
-            with _TorchCalls(self):
+            with _TorchCalls(self) as self._mode:
                 self._paused = False
                 if free:
                     sys.setprofile(self._note_call)
                 yield
         finally:
-            self._paused = True
+            self._paused, self._mode = True, None
             if free:
                 sys.setprofile(None)
             if collects:
@@ -62,7 +65,8 @@ class Behaviour:
         sys.setprofile(None)
         self._paused = True
         try:
-            yield
+            with outside_function_mode(self._mode):
+                yield
         finally:
             self._paused = paused
             sys.setprofile(profile)
