@@ -11,9 +11,9 @@ import os
 import random
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from importlib.util import source_from_cache
 from itertools import islice
 from pathlib import Path
@@ -23,6 +23,7 @@ from typing import Any
 from exportdoctor.core import file_hash
 from exportdoctor.core.failure.frames import OUR_FOLDER, is_local_file, is_user_file
 from exportdoctor.core.patch_attribute import patch_attributes
+from exportdoctor.worker.call_listener import CallListener
 
 _NOT_FILES = ("/proc/", "/sys/", "/dev/")
 # what the shell counts, what the client sets, and our own
@@ -38,15 +39,11 @@ _OUTSIDE = {
 }
 _HEARD = frozenset({"open", "import", "os.listdir", "os.scandir", "sqlite3.connect", *_OUTSIDE})
 _MAPPED_FILE = re.compile(rb" (/[^\n]+)")
-_CLOCK = re.compile(
-    r"\btime\.(?:time|time_ns|monotonic\w*|perf_counter\w*|process_time\w*|localtime|gmtime|strftime|ctime)\b"
-    r"|\bfrom\s+time\s+import\b|\b(?:now|utcnow|today)\s*\("
+_ASKS = re.compile(
+    r"\b(?:import|from)\b[^\n]*\b(?:time|datetime|random|secrets|uuid)\b|\b(?:time|datetime|secrets|uuid)\.\w"
+    r"|\b(?:urandom|getrandom|getpid|default_rng|RandomState)\b|\.(?:seed|now|utcnow|today)\("
 )
-_CHANCE = re.compile(
-    r"\burandom\b|\bimport\s+secrets\b|\bfrom\s+secrets\b|\bsecrets\.|\buuid[14]\b|\bSystemRandom\b"
-    r"|\b(?:default_rng|Random|RandomState|seed)\(\s*\)|\bgetpid\b"
-)
-_SEED = re.compile(r"\bseed\w*\(\s*[^)\s]|\bset_seed\b|\bsetstate\(|\bset_state\(")
+"""Code that may ask for the time or for chance."""
 
 
 class ReadLog:
@@ -60,7 +57,9 @@ class ReadLog:
         self._mapped: set[bytes] = set()
         self._environment: dict[str, str] = {}
         self._older: set[str | None] = set()
-        self._state_of_chance: tuple[object, ...] = ()
+        self._state_of_chance: list[object] = []
+        self._seeded: set[int] = set()
+        self.listener = CallListener(self._never)
         self._is_looking = False
         self._is_on = False
 
@@ -95,13 +94,14 @@ class ReadLog:
         self._older = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
 
     def start_attempt(self) -> int:
-        """How much is known before it; a fork's generator of random numbers has just been seeded anew."""
+        """How much is known before it; a fork's generator of random numbers has just been seeded anew, by chance."""
         self._state_of_chance = _state_of_chance()
+        self._seeded.discard(0)
         return len(self.known)
 
     @contextmanager
     def watch(self) -> Iterator[None]:
-        """See variables and existence checks, too, in the block."""
+        """See variables, existence checks and seeds, too, in the block."""
         kind = type(os.environ)
         read, look = kind.__getitem__, os.stat
 
@@ -116,8 +116,24 @@ class ReadLog:
                 self._note_file(path)
             return look(path, *args, **kwargs)
 
-        with patch_attributes([(kind, "__getitem__", read_variable), (os, "stat", look_at)]):
+        patches = [(kind, "__getitem__", read_variable), (os, "stat", look_at), *self._seeding()]
+        with patch_attributes(patches):
             yield
+
+    def _seeding(self) -> Iterator[tuple[Any, str, Any]]:
+        """Wrappers of what gives a generator of random numbers its state."""
+        numpy: Any = sys.modules.get("numpy")
+        places = [(0, random, "seed"), (0, random, "setstate")]
+        places += [(1, numpy.random, "seed"), (1, numpy.random, "set_state")] if hasattr(numpy, "random") else []
+        for index, module, name in places:
+            yield module, name, partial(self._seed, index, getattr(module, name))
+
+    def _seed(self, index: int, give: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        self._note_chance()  # what was drawn before
+        given = give(*args, **kwargs)
+        has_value = any(value is not None for value in (*args, *kwargs.values()))
+        (self._seeded.add if has_value else self._seeded.discard)(index)
+        return given
 
     def note_working_folder(self) -> None:
         """The user's code runs, and may ask where it is."""
@@ -129,6 +145,8 @@ class ReadLog:
         self._note_failed_imports()
         self._note_mapped_files()
         self._note_chance()
+        if self.listener.was_stopped():
+            self._never("the clock or chance may have been asked where another profiler ran")
         return dict(islice(self.known.items(), since, None))
 
     def reasons(self) -> tuple[str, ...]:
@@ -175,16 +193,14 @@ class ReadLog:
             return
         self.known[path] = identity = file_hash.file_identity(path, by_status=not is_local_file(path))
         if len(identity) == 64 and is_local_file(path):
-            self._read_for_clock(path)
+            self._listen_to(path)
 
-    def _read_for_clock(self, path: str) -> None:
-        """Code that names the clock or a source of chance may depend on it."""
-        if not path.endswith(".py") or path in self._older:
+    def _listen_to(self, path: str) -> None:
+        """Hear whether code that may ask for the time or for chance does."""
+        if not path.endswith(".py") or path in self._older or not _ASKS.search(Path(path).read_text(errors="replace")):
             return
-        text = Path(path).read_text(errors="replace")
-        for pattern, source in ((_CLOCK, "the clock"), (_CHANCE, "chance")):
-            if pattern.search(text):
-                self._never(f"{source}, in {os.path.basename(path)}")
+        if not self.listener.start():
+            self._never(f"the clock or chance, in {os.path.basename(path)}")
 
     def _note_variable(self, name: str) -> None:
         if self._is_looking or name in _IGNORED_VARIABLES or name.startswith(_OWN_VARIABLES):
@@ -230,11 +246,9 @@ class ReadLog:
 
     def _note_chance(self) -> None:
         """Numbers drawn from a generator that nobody seeded."""
-        drawn = any(
-            before is not None and before != now for before, now in zip(self._state_of_chance, _state_of_chance())
-        )
-        if drawn and not any(_is_seeding(path) for path in self.known.keys() - self._older):
-            self._never("chance")
+        for index, (before, now) in enumerate(zip(self._state_of_chance, _state_of_chance(), strict=True)):
+            if before is not None and before != now and index not in self._seeded:
+                self._never("chance")
 
     def _never(self, reason: str) -> None:
         self.known.setdefault(file_hash.UNRECORDED + reason, "-")
@@ -270,19 +284,11 @@ def _is_system_library(path: str) -> bool:
     return ".so" in os.path.basename(path) and path.startswith(sys.prefix)
 
 
-def _is_seeding(path: str) -> bool:
-    if not path.endswith(".py") or not os.path.isabs(path) or not is_local_file(path):
-        return False
-    try:
-        return _SEED.search(Path(path).read_text(errors="replace")) is not None
-    except OSError:
-        return False
-
-
-def _state_of_chance() -> tuple[object, ...]:
+def _state_of_chance() -> list[object]:
+    """Of Python's generator of random numbers and of numpy's."""
     numpy: Any = sys.modules.get("numpy")
     drawn = numpy.random.get_state() if numpy is not None and hasattr(numpy, "random") else None
-    return random.getstate(), (drawn[1].tobytes(), drawn[2:]) if drawn else None
+    return [random.getstate(), (drawn[1].tobytes(), drawn[2:]) if drawn else None]
 
 
 def _is_by_user() -> bool:

@@ -22,6 +22,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from exportdoctor.torch_internals.tracing_modes import outside_function_mode
+from exportdoctor.worker.read_log import LOG
 
 _LIBRARIES = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib"))
 _SITE = ("site-packages", "dist-packages")
@@ -29,6 +30,7 @@ _TORCH = torch.__path__[0]
 # names by which code gets at a module's attributes without asking for one of them by name
 _WHOLE_STATE = frozenset({"__dict__", "vars", "__reduce_ex__", "__getstate__", "getattr_static"})
 _DEPTH = 4
+_LISTENER = LOG.listener
 
 
 @dataclass
@@ -43,18 +45,20 @@ class Behaviour:
     @contextmanager
     def record(self) -> Iterator[None]:
         """Record what is done inside. A profiler that runs already is left alone; only torch functions count then."""
-        free, collects = sys.getprofile() is None, gc.isenabled()
+        free, collects = sys.getprofile() in (None, _LISTENER.hear), gc.isenabled()
         gc.disable()  # what a collection calls, and when, says nothing about a module
         try:
             with _TorchCalls(self) as self._mode:
                 self._paused = False
                 if free:
+                    _LISTENER.is_shared = True
                     sys.setprofile(self._note_call)
                 yield
         finally:
             self._paused, self._mode = True, None
             if free:
-                sys.setprofile(None)
+                _LISTENER.is_shared = False
+                sys.setprofile(_LISTENER.profile)
             if collects:
                 gc.enable()
 
@@ -95,6 +99,8 @@ class Behaviour:
         return self._paused
 
     def _note_call(self, frame: FrameType, event: str, arg: Any) -> None:
+        if _LISTENER.is_on:
+            _LISTENER.hear(frame, event, arg)
         code = frame.f_code
         origin = _ORIGINS.get(code) or _origin(code)
         if event == "call":
@@ -122,7 +128,7 @@ class _TorchCalls(TorchFunctionMode):
         if self._behaviour.is_paused:
             return func(*args, **kwargs)
         profile = sys.getprofile()
-        sys.setprofile(None)
+        sys.setprofile(_LISTENER.profile)
         try:
             result = func(*args, **kwargs)
             self._behaviour.note_torch(func, args, kwargs, result)
