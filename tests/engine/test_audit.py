@@ -38,9 +38,9 @@ def build():
 """
 
 
-def scan(folder: Path, broken: str, **how: object) -> Report:
+def scan(folder: Path, broken: str, **how: bool) -> Report:
     (folder / "model.py").write_text(_MODEL % broken)
-    return scan_file(folder / "model.py", **how)
+    return scan_file(folder / "model.py", factory="build", **how)
 
 
 def statuses(report: Report) -> dict[str, bool]:

@@ -67,8 +67,8 @@ class KnownAnswers:
 
     def distrust(self, questions: Iterable[str]) -> None:
         """Drop the stored answers of questions that are not equal where they seem to be."""
-        for question in questions if self._cache is not None else ():
-            for key in self._keys.pop(question, ()):
+        for question in questions:
+            for key in self._keys.pop(question, ()) if self._cache is not None else ():
                 self._cache.remove(key)
 
     def close(self) -> None:

@@ -39,8 +39,9 @@ MODES = Hook(
 @contextmanager
 def outside_function_mode(mode: Any) -> Iterator[None]:
     """Within it `mode`, a TorchFunctionMode or None, is told of nothing if it is the innermost; else it stays."""
-    from torch import overrides
+    import torch.overrides
 
+    overrides: Any = torch.overrides
     if mode is None or not FUNCTION_MODES.is_supported() or overrides._get_current_function_mode() is not mode:
         yield
         return

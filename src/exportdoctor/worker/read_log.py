@@ -116,19 +116,19 @@ class ReadLog:
                 self._note_file(path)
             return look(path, *args, **kwargs)
 
-        patches = [(kind, "__getitem__", read_variable), (os, "stat", look_at), *self._seeding()]
+        patches = [(kind, "__getitem__", read_variable), (os, "stat", look_at), *self._seed_wrappers()]
         with patch_attributes(patches):
             yield
 
-    def _seeding(self) -> Iterator[tuple[Any, str, Any]]:
+    def _seed_wrappers(self) -> Iterator[tuple[Any, str, Any]]:
         """Wrappers of what gives a generator of random numbers its state."""
         numpy: Any = sys.modules.get("numpy")
         places = [(0, random, "seed"), (0, random, "setstate")]
         places += [(1, numpy.random, "seed"), (1, numpy.random, "set_state")] if hasattr(numpy, "random") else []
         for index, module, name in places:
-            yield module, name, partial(self._seed, index, getattr(module, name))
+            yield module, name, partial(self._give_state, index, getattr(module, name))
 
-    def _seed(self, index: int, give: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def _give_state(self, index: int, give: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         self._note_chance()  # what was drawn before
         given = give(*args, **kwargs)
         has_value = any(value is not None for value in (*args, *kwargs.values()))

@@ -28,7 +28,7 @@ _MEMBERS = 8
 class Audit:
     """One part's audit. Without the option `audit` a few members are drawn with `seed`.
 
-    They take at most 1 % of the time of the part's attempts, or a quarter of a second.
+    They take at most 1 % of the time of the part's attempts, or a quarter of a second; the shortest is asked in any case.
     """
 
     def __init__(self, diagnosis: PartDiagnosis, questions: Questions, *, seed: int) -> None:
@@ -49,7 +49,7 @@ class Audit:
 
     def steps(self) -> Iterator[ProbeSteps[None]]:
         """One for each member that is drawn."""
-        for site in self._drawn():
+        for site in self._draw():
             self._under_way += 1
             yield self._ask(site)
 
@@ -66,18 +66,23 @@ class Audit:
             asked=len(self._audited), of=self._members, seed=self._seed, false_equalities=tuple(self._faults)
         )
 
-    def _drawn(self) -> list[CallSite]:
+    def _draw(self) -> list[CallSite]:
         sites = self._questions.told_sites()
         random.Random(self._seed).shuffle(sites)
         if self._diagnosis.options.audit:
             return sites
-        drawn, left = [], max(_SECONDS, _SHARE_OF_SECONDS * self._questions.seconds)
+        drawn: list[CallSite] = []
+        left = max(_SECONDS, _SHARE_OF_SECONDS * self._questions.seconds)
         for site in sites:
-            told = self._questions.answer(site)
-            if told is not None and told.outcome.seconds <= left and len(drawn) < _MEMBERS:
-                left -= told.outcome.seconds
+            if self._seconds(site) <= left and len(drawn) < _MEMBERS:
+                left -= self._seconds(site)
                 drawn.append(site)
-        return drawn
+        return drawn or sorted(sites, key=self._seconds)[:1]
+
+    def _seconds(self, site: CallSite) -> float:
+        """What an attempt at it will take: what that of its equal took."""
+        told = self._questions.answer(site)
+        return told.outcome.seconds if told is not None else 0.0
 
     def _ask(self, site: CallSite) -> ProbeSteps[None]:
         try:

@@ -94,7 +94,7 @@ class Questions:
 
     def split(self, representative: CallSite) -> tuple[CallSite, ...]:
         """Take back the answers of all that were told the one of `representative`, and return these call sites."""
-        members = tuple(site for site in self.told_sites() if self._told(site) == representative)
+        members = tuple(site for site in self.told_sites() if self._representative_of(site) == representative)
         self._alone.update(dict.fromkeys(members))
         return members
 
@@ -106,7 +106,7 @@ class Questions:
         """Asks a call site itself, whatever is known."""
         return msgspec.structs.replace(self._probe(site), fresh=True)
 
-    def _told(self, site: CallSite) -> CallSite | None:
+    def _representative_of(self, site: CallSite) -> CallSite | None:
         answer = self.answer(site)
         return answer.asked if answer is not None else None
 

@@ -55,13 +55,13 @@ def coverage(part: PartRecord) -> str:
     by = [module.evidence for module in part.modules]
     pieces = [f"{part.asked or by.count('asked')} tried"]
     if identical := by.count("equal"):
-        pieces.append(f"{identical} identical to one of those{_audited(part)}")
+        pieces.append(f"{identical} identical to one of those{_audit_counts(part)}")
     if inside := by.count("parent"):
         pieces.append(f"{inside} covered by a passing parent")
     return f"{count(part.called, 'module')}: {', '.join(pieces)}"
 
 
-def _audited(part: PartRecord) -> str:
+def _audit_counts(part: PartRecord) -> str:
     return f" ({part.audit.asked} of {count(part.audit.of, 'such call')} checked)" if part.audit else ""
 
 
@@ -69,7 +69,7 @@ def false_equality_note(fault: FalseEquality, told: Outcome, seen: Outcome, memb
     """What an audit found to be wrong: a fault of exportdoctor, of which its makers should hear."""
     return (
         f"A fault of exportdoctor: {_call(fault.module, fault.call)} was taken for equal to "
-        f"{_call(fault.told_as, fault.told_as_call)}, which {_ending(told)}, but itself it {_ending(seen)}. "
+        f"{_call(fault.told_as, fault.told_as_call)}, which {_end_of(told)}, but itself it {_end_of(seen)}. "
         f"{count(members, 'call')} that were told that answer were then asked themselves. "
         "Please report it with this run's folder"
     )
@@ -77,14 +77,14 @@ def false_equality_note(fault: FalseEquality, told: Outcome, seen: Outcome, memb
 
 def varying_answer_note(module: str, first: Outcome, again: Outcome) -> str:
     """A module whose export ends in another way each time it is attempted."""
-    return f"{module or '(root)'} does not answer alike each time: first it {_ending(first)}, then it {_ending(again)}"
+    return f"{module or '(root)'} does not answer alike each time: first it {_end_of(first)}, then it {_end_of(again)}"
 
 
 def _call(module: str, call: int) -> str:
     return f"{module or '(root)'}, call {call + 1}" if call else module or "(root)"
 
 
-def _ending(outcome: Outcome) -> str:
+def _end_of(outcome: Outcome) -> str:
     if outcome.passed:
         return "exports"
     raised = outcome.failure.exceptions if outcome.failure is not None else ()
