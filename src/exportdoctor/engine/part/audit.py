@@ -28,7 +28,7 @@ _MEMBERS = 8
 class Audit:
     """One part's audit. Without the option `audit` a few members are drawn with `seed`.
 
-    They take at most 1 % of the time of the part's attempts, or a quarter of a second; the shortest is asked in any case.
+    They take at most 1 % of the time of the part's attempts, or a quarter of a second; the shortest is always asked.
     """
 
     def __init__(self, diagnosis: PartDiagnosis, questions: Questions, *, seed: int) -> None:
