@@ -15,6 +15,7 @@ import msgspec
 
 from exportdoctor.core.errors import ExportdoctorError
 from exportdoctor.core.exporters import EXPORTERS
+from exportdoctor.core.file_hash import unrecorded_reasons
 from exportdoctor.core.protocol.scan import SMALL_MODEL, Capture, Captured, Opened, Prepare
 from exportdoctor.core.records.outcome import Outcome
 from exportdoctor.core.records.probe import Probe, probe_template
@@ -25,6 +26,7 @@ from exportdoctor.engine.part.part_scan import PartScan
 from exportdoctor.engine.pool.attempt_limits import AttemptLimits
 from exportdoctor.engine.pool.running_probe import RunningProbe
 from exportdoctor.engine.pool.worker_pool import Pool
+from exportdoctor.report.wording import unrecorded_note
 
 _POLL = 0.1
 
@@ -58,6 +60,7 @@ class ProbeScheduler:
         self._early: dict[str, tuple[str, RunningProbe]] = {}
         self._finding_numbers = itertools.count(1)
         self._searched: set[str] = set()
+        self._noted: set[str] = set()
         self._audits = False
         self._follows_up = False
         self._seed = random.randrange(2**32)
@@ -168,6 +171,10 @@ class ProbeScheduler:
             self.peak_rss_mb = max(self.peak_rss_mb, outcome.peak_rss_mb)
             self.limits.learn(outcome)
             self._known.keep(probe, self._question(probe), outcome)
+            note = unrecorded_note(unrecorded_reasons(outcome.sources))
+            if note is not None and note not in self._noted:
+                self._noted.add(note)
+                yield ev.NoteAdded(text=note)
             self._ready.append((probe, outcome, False))
             self._ready.extend((other, msgspec.structs.replace(outcome, probe=other.id), True) for other in others)
         yield from self._settle()

@@ -151,8 +151,7 @@ class ReadLog:
 
     def reasons(self) -> tuple[str, ...]:
         """What was used that cannot be recorded."""
-        prefix = file_hash.UNRECORDED
-        return tuple(key.removeprefix(prefix) for key in self.known if key.startswith(prefix))
+        return file_hash.unrecorded_reasons(self.known)
 
     def _hear(self, event: str, args: tuple[Any, ...]) -> None:
         if event == "open":
@@ -255,13 +254,6 @@ class ReadLog:
 
 
 LOG = ReadLog()
-
-
-def unrecorded_note(reasons: tuple[str, ...]) -> str | None:
-    """One line on why answers are not kept."""
-    if not reasons:
-        return None
-    return f"Not kept for later scans, because the target uses what cannot be compared: {'; '.join(reasons)}"
 
 
 @cache

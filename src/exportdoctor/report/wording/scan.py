@@ -113,6 +113,13 @@ def missing_internals(hooks: Sequence[HookFacts]) -> str:
     return f"This torch lacks internals that exportdoctor uses ({names}): {lost}. See exportdoctor version --internals"
 
 
+def unrecorded_note(reasons: tuple[str, ...]) -> str | None:
+    """One line on why answers are not kept."""
+    if not reasons:
+        return None
+    return f"Not kept for later scans, because the target uses what cannot be compared: {'; '.join(reasons)}"
+
+
 def cost(report: Report) -> str:
     """What the run took."""
     stats = report.stats
