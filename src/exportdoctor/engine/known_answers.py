@@ -67,8 +67,10 @@ class KnownAnswers:
 
     def distrust(self, questions: Iterable[str]) -> None:
         """Drop the stored answers of questions that are not equal where they seem to be."""
+        if self._cache is None:
+            return
         for question in questions:
-            for key in self._keys.pop(question, ()) if self._cache is not None else ():
+            for key in self._keys.pop(question, ()):
                 self._cache.remove(key)
 
     def close(self) -> None:
