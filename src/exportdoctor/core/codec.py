@@ -12,13 +12,28 @@ T = TypeVar("T")
 
 
 def encode(value: object) -> bytes:
-    """`value` as one line of JSON, without its newline."""
-    return msgspec.json.encode(value)
+    """`value` as one line of JSON, without its newline. A lone surrogate, which UTF-8 does not have, is escaped."""
+    try:
+        return msgspec.json.encode(value)
+    except UnicodeEncodeError:
+        return msgspec.json.encode(_escape_surrogates(msgspec.to_builtins(value)))
 
 
 def pretty(value: object) -> bytes:
     """`value` as indented JSON with a final newline, for files that people read."""
-    return msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"
+    return msgspec.json.format(encode(value), indent=2) + b"\n"
+
+
+def _escape_surrogates(value: Any) -> Any:
+    match value:
+        case str():
+            return value.encode(errors="backslashreplace").decode()
+        case dict():
+            return {_escape_surrogates(key): _escape_surrogates(item) for key, item in value.items()}
+        case list() | tuple():
+            return [_escape_surrogates(item) for item in value]
+        case _:
+            return value
 
 
 def decode(data: bytes | str, kind: type[T] | Any) -> T:

@@ -7,7 +7,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, assert_never
 
 import msgspec
+import psutil
 
+from exportdoctor.core.errors import TargetError
 from exportdoctor.targets.built import BuiltTarget
 from exportdoctor.targets.configuration import ConfigurationPlan
 from exportdoctor.targets.eager import blame_target
@@ -91,6 +93,16 @@ def _subject(plan: ConfigurationPlan, options: BuildOptions) -> ModelContext:
     return subject
 
 
+def _check_memory(model: nn.Module) -> None:
+    needed = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
+    available = psutil.virtual_memory().available
+    if needed > available:
+        raise TargetError(
+            f"Random weights would take {needed / 2**30:,.0f} GiB of memory; {available / 2**30:,.0f} GiB are free",
+            hint="Use --weights fake",
+        )
+
+
 def _with_weights(config: Any, options: BuildOptions) -> tuple[nn.Module, Callable[[Any], Any] | None]:
     import torch
 
@@ -106,6 +118,7 @@ def _with_weights(config: Any, options: BuildOptions) -> tuple[nn.Module, Callab
 
     model = build_without_weights(construct)
     if options.weights == "random":
+        _check_memory(model)
         random_parameters(model, device=device)
         return model, None
     return model, fake_parameters(model, device=device)
