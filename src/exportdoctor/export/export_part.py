@@ -18,7 +18,7 @@ from exportdoctor.export.proof_file import as_json, as_markdown, proof_file
 from exportdoctor.export.shims_module import CACHES, ModuleHeader, file_name, shims_module
 from exportdoctor.process.client import spawn
 from exportdoctor.process.group import name_exit
-from exportdoctor.process.supervise import build_limits, supervised
+from exportdoctor.process.supervise import build_limits, keep_within
 from exportdoctor.report.wording import build_killed, export_ended, export_headline
 from exportdoctor.shims import Shim, find, installed_versions, order_shims
 
@@ -60,7 +60,7 @@ def _make_files(request: ExportRequest, doing: Callable[[str], None]) -> ExportR
     """
     with spawn("worker.export.export_server", log=None) as client, ExitStack() as building:
         client.send(request)
-        supervisor = building.enter_context(supervised(client.pid, build_limits()))
+        supervisor = building.enter_context(keep_within(client.pid, build_limits()))
         steps = 0
         for reply in client.listen(ExportReply):
             match reply:

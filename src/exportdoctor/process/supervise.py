@@ -164,7 +164,7 @@ class Supervisor:
 
 
 @contextlib.contextmanager
-def supervised(pid: int, limits: Limits) -> Iterator[Supervisor]:
+def keep_within(pid: int, limits: Limits) -> Iterator[Supervisor]:
     """Within it, a thread looks at the process, which leads its own group, and kills it at its limits."""
     supervisor, ended = Supervisor(pid, limits, baseline_mb=resident_mb(pid)), threading.Event()
 

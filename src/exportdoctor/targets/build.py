@@ -118,7 +118,8 @@ def _with_weights(config: Any, options: BuildOptions) -> tuple[nn.Module, Callab
 
     model = build_without_weights(construct)
     if options.weights == "random":
-        _check_memory(model)
+        if device.type == "cpu":
+            _check_memory(model)
         random_parameters(model, device=device)
         return model, None
     return model, fake_parameters(model, device=device)

@@ -7,7 +7,7 @@ import re
 # controls, what reorders or hides text, separators of lines, and surrogates: a name must not control a terminal
 _UNSAFE = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff"
-    r"\ufff9-\ufffb\U000e0000-\U000e0fff]"
+    r"\ufff9-\ufffb\ufffe\uffff\U000e0000-\U000e0fff]"
 )
 _INSTALLED = re.compile(r"^.*[/\\](?:site|dist)-packages[/\\]")
 _STANDARD_LIBRARY = re.compile(r"^.*[/\\]lib[/\\]python3\.\d+[/\\]")
