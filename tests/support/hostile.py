@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
+SCAN = ("scan", "target.py:build", "--no-cache", "--no-cure", "-q")
 LIMITS = ("--build-timeout", "3", "--build-memory", "1500")
 """With these, what hangs or allocates without end is told within seconds."""
 
@@ -208,7 +209,7 @@ def _code_cases() -> Iterator[Hostile]:
             # what ends a process in a forward may end the attempt alone
             yield Hostile(
                 name=f"{place}: {name}",
-                arguments=("scan", "target.py:build", "--no-cache", "--no-cure", "-q", *LIMITS),
+                arguments=(*SCAN, *(LIMITS if word in ("--build-timeout", "memory") else ())),
                 prepare=_writes({"target.py": text}),
                 codes=codes,
                 word=word,
@@ -248,7 +249,7 @@ def _answer_cases() -> Iterator[Hostile]:
     for name, (code, codes) in ANSWERS.items():
         yield Hostile(
             name=f"returns {name}",
-            arguments=("scan", "target.py:build", "--no-cache", "--no-cure", "-q", *LIMITS),
+            arguments=(*SCAN, "--build-timeout", "6"),
             prepare=_writes({"target.py": f"{HEAD}def build():\n    {code}\n"}),
             codes=codes,
             often=name in ("an endless tree", "a mapping that raises", "a name with control characters"),
@@ -273,7 +274,7 @@ FILES: Mapping[str, tuple[bytes, frozenset[int]]] = {
 
 
 def _file_cases() -> Iterator[Hostile]:
-    scan = ("scan", "target.py:build", "--no-cache", "-q", *LIMITS)
+    scan = SCAN
     for name, (content, codes) in FILES.items():
         yield Hostile(
             name=f"file: {name}", arguments=scan, prepare=_writes({"target.py": content}), codes=codes,
@@ -390,7 +391,7 @@ _OFTEN_CONFIGS = ("deep", "model type is a list", "many layers", "size is a stri
 
 
 def _config_cases() -> Iterator[Hostile]:
-    scan = ("scan", "./model", "--no-cache", "--no-cure", "-q", *LIMITS)
+    scan = ("scan", "./model", "--no-cache", "--no-cure", "-q", "--build-timeout", "10", "--build-memory", "1500")
     for name, content in CONFIGS.items():
         # transformers forgives some
         codes = (
@@ -521,14 +522,14 @@ def _checkpoint_cases() -> Iterator[Hostile]:
     for name, change in CHECKPOINTS.items():
         yield Hostile(
             name=f"checkpoint: {name}",
-            arguments=("scan", "./model", "--weights", "./model", "--no-cache", "--no-cure", "-q", *LIMITS),
+            arguments=("scan", "./model", "--weights", "./model", "--no-cache", "--no-cure", "-q"),
             prepare=_weights(change),
             codes=frozenset({2, 3}),
             often=name in ("a dangling link", "truncated", "an index that names a missing shard", "a pipe"),
         )
     yield Hostile(
         name="checkpoint: elsewhere, without a config",
-        arguments=("scan", "./model", "--weights", "./weights", "--no-cache", "--no-cure", "-q", *LIMITS),
+        arguments=("scan", "./model", "--weights", "./weights", "--no-cache", "--no-cure", "-q"),
         prepare=_move_weights,
         codes=frozenset({0, 1, 2, 3}),
     )
@@ -557,7 +558,7 @@ SHIMS: Mapping[str, tuple[str, str]] = {
 
 def _shim_cases() -> Iterator[Hostile]:
     good = f"{HEAD}def build():\n    return torch.nn.Linear(2, 2), (torch.ones(3, 2),)\n"
-    scan = ("scan", "target.py:build", "--no-cache", "-q", "--shims", "shims.py", *LIMITS)
+    scan = (*SCAN, "--shims", "shims.py")
     for name, (text, word) in SHIMS.items():
         yield Hostile(
             name=f"shims: {name}", arguments=scan, prepare=_writes({"target.py": good, "shims.py": text}),

@@ -21,11 +21,13 @@ from transformers import LlamaForCausalLM  # noqa: F401
 
 import scanning  # noqa: F401  imports what every worker needs
 from exportdoctor.cli.main import run
+from exportdoctor.engine import shim_files
 from exportdoctor.process import launcher
 from exportdoctor.process.client import LineClient
+from exportdoctor.process.supervise import Limits
 from hostile import Hostile, cases
 
-LONGEST = 30.0
+LONGEST = 60.0
 """Seconds after which a case counts as a hang."""
 _UNSAFE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _LONGEST_LINE = 1200
@@ -107,6 +109,7 @@ def _fork(work: Callable[[], int], place: Path) -> int:
             os.dup2(source, target)
         _take_streams()
         vars(launcher)["spawn"] = _warm_worker
+        shim_files.LIMITS = Limits(wall=3, idle=3)
         code = work()
         sys.stdout.flush()
         sys.stderr.flush()

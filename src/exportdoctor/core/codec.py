@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, TypeVar
 
 import msgspec
 
 from exportdoctor.core.errors import StoreError
+from exportdoctor.core.unsafe_text import UNSAFE
 
 T = TypeVar("T")
 
@@ -20,8 +22,15 @@ def encode(value: object) -> bytes:
 
 
 def pretty(value: object) -> bytes:
-    """`value` as indented JSON with a final newline, for files that people read."""
-    return msgspec.json.format(encode(value), indent=2) + b"\n"
+    """`value` as indented JSON with a final newline, for people: what would control their terminal is escaped."""
+    text = msgspec.json.format(encode(value), indent=2).decode()
+    return UNSAFE.sub(_escape, text).encode() + b"\n"
+
+
+def _escape(found: re.Match[str]) -> str:
+    """A character as JSON escapes it, in units of UTF-16."""
+    units = found[0].encode("utf-16-be", errors="surrogatepass").hex()
+    return "".join(f"\\u{units[start : start + 4]}" for start in range(0, len(units), 4))
 
 
 def _escape_surrogates(value: Any) -> Any:

@@ -10,27 +10,48 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
+from exportdoctor.core.errors import ExportdoctorError, TargetError
+from exportdoctor.core.exception_text import summary
 from exportdoctor.worker.standard_streams import ForgivingStream, leave
 
 
 @contextmanager
 def keep_process() -> Iterator[None]:
-    """Put back modules, builtins, import paths and standard streams that are gone; end a copy made by `os.fork`."""
+    """Put back modules, builtins, import paths and standard streams that are gone; end a copy made by `os.fork`.
+
+    Raises TargetError where something failed for want of them.
+    """
     process, names, modules, paths = os.getpid(), dict(vars(builtins)), dict(sys.modules), list(sys.path)
     finders, recursion = list(sys.meta_path), sys.getrecursionlimit()
     try:
         yield
+    except ExportdoctorError:
+        raise
+    except BaseException as error:
+        gone = [*_put_back(vars(builtins), names), *_put_back(sys.modules, modules)]
+        if not gone:
+            raise
+        what = ", ".join(sorted(gone)[:3])
+        raise TargetError(f"The target's code took away what Python needs ({what}): {summary(error)}") from error
     finally:
         if os.getpid() != process:
             leave(0)
         sys.setrecursionlimit(max(recursion, sys.getrecursionlimit()))
-        for holder, before in ((vars(builtins), names), (sys.modules, modules)):
-            for name, value in before.items():
-                holder.setdefault(name, value)
+        _put_back(vars(builtins), names)
+        _put_back(sys.modules, modules)
+        sys.modules.update(sys=sys, builtins=builtins)  # imported anew they lack what the interpreter has set
         sys.path[:] = sys.path or paths
         sys.meta_path[:] = sys.meta_path or finders
         _open_standard_streams()
+
+
+def _put_back(holder: dict[str, Any], before: dict[str, Any]) -> list[str]:
+    """The names that were gone."""
+    gone = [name for name in before if name not in holder]
+    holder.update({name: before[name] for name in gone})
+    return gone
 
 
 def _open_standard_streams() -> None:

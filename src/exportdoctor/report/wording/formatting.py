@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import re
 
-# controls, what reorders or hides text, separators of lines, and surrogates: a name must not control a terminal
-_UNSAFE = re.compile(
-    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff"
-    r"\ufff9-\ufffb\ufffe\uffff\U000e0000-\U000e0fff]"
-)
+from exportdoctor.core.unsafe_text import UNSAFE
+
 _INSTALLED = re.compile(r"^.*[/\\](?:site|dist)-packages[/\\]")
 _STANDARD_LIBRARY = re.compile(r"^.*[/\\]lib[/\\]python3\.\d+[/\\]")
 _GITHUB = re.compile(r"^https://github\.com/([\w.-]+/[\w.-]+)/(?:issues|pull)/(\d+)$")
@@ -19,7 +16,7 @@ _UNITS = ("bytes", "KB", "MB", "GB")
 
 def plain(text: str) -> str:
     """`text` with its control characters made visible; newlines and tabs stay."""
-    return _UNSAFE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    return UNSAFE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def to_ascii(text: str) -> str:
