@@ -167,12 +167,10 @@ ACTS: Mapping[str, tuple[str, frozenset[int], str]] = {
 
 PLACES = ("import", "factory", "forward")
 _OFTEN = frozenset({
-    ("import", "sys.exit"), ("factory", "os._exit"), ("forward", "segfault"), ("factory", "keyboard interrupt"),
-    ("forward", "generator exit"), ("factory", "str raises"), ("forward", "long message"), ("factory", "control characters"),
-    ("factory", "close all"), ("factory", "close 0 to 2"), ("factory", "delete folder"), ("forward", "working directory gone"),
-    ("factory", "SIGCHLD ignored"), ("factory", "modules cleared"), ("factory", "no open"), ("factory", "fork"),
-    ("factory", "daemon, then exit"), ("factory", "thread"), ("forward", "lock"), ("import", "poll"),
-    ("factory", "allocate"), ("factory", "torch.export.export raises"), ("forward", "surrogate"),
+    ("import", "sys.exit"), ("factory", "os._exit"), ("forward", "segfault"), ("forward", "generator exit"),
+    ("factory", "str raises"), ("forward", "long message"), ("factory", "control characters"), ("factory", "close all"),
+    ("factory", "close 0 to 2"), ("factory", "delete folder"), ("factory", "SIGCHLD ignored"), ("factory", "no len"),
+    ("factory", "fork"), ("factory", "daemon, then exit"), ("forward", "lock"), ("factory", "allocate"),
 })  # fmt: skip
 
 
@@ -659,7 +657,7 @@ def _run_cases() -> Iterator[Hostile]:
                 arguments=words,
                 prepare=_writes({"run/events.jsonl": content}),
                 codes=frozenset({0, 2}) if anything else codes,
-                often=True,
+                often=words == READERS[0],
             )
 
 
