@@ -5,13 +5,14 @@ from __future__ import annotations
 import copy
 import errno
 import logging
+import re
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from exportdoctor.core.errors import ExportdoctorError, TargetError
+from exportdoctor.core.errors import ExportdoctorError, MissingPackageError, TargetError
 from exportdoctor.core.exception_text import summary, text_of
 from exportdoctor.core.failure.frames import is_our_file, is_user_file
 from exportdoctor.core.patch_attribute import patch_attribute
@@ -121,7 +122,10 @@ def blame_target(what: str, *, hint: str = "") -> Iterator[None]:
     except ExportdoctorError:
         raise
     except BaseException as error:  # also what ends a process: KeyboardInterrupt, SystemExit, GeneratorExit
-        raise TargetError(f"{what}: {summary(error)}", hint=hint, stack=own_stack(error)) from error
+        message = f"{what}: {summary(error)}"
+        if isinstance(error, ImportError):
+            raise MissingPackageError(message, hint=_install_command(error) or hint, stack=own_stack(error)) from error
+        raise TargetError(message, hint=hint, stack=own_stack(error)) from error
 
 
 @contextmanager
@@ -148,6 +152,16 @@ def _is_exhausted(error: BaseException) -> bool:
     """Whether the process has no more of what the system gives it: memory, descriptors, stack."""
     has_no_descriptors = isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
     return has_no_descriptors or isinstance(error, MemoryError | RecursionError)
+
+
+def _install_command(error: ImportError) -> str:
+    """The pip command that the message gives, or that the name of the missing module suggests."""
+    command = re.search(r"pip install (?:-U |--upgrade )?[\w.\[\],=-]+", " ".join(text_of(error).split()))
+    if command:
+        return command[0].rstrip(".")
+    return (
+        f"pip install {error.name.partition('.')[0]}" if isinstance(error, ModuleNotFoundError) and error.name else ""
+    )
 
 
 def own_stack(error: BaseException) -> tuple[str, ...]:
