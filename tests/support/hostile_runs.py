@@ -109,7 +109,7 @@ def _fork(work: Callable[[], int], place: Path) -> int:
             os.dup2(source, target)
         _take_streams()
         vars(launcher)["spawn"] = _warm_worker
-        shim_files.LIMITS = Limits(wall=8, idle=8)
+        shim_files.LIMITS = Limits(wall=40, cpu=3, idle=6)
         code = work()
         sys.stdout.flush()
         sys.stderr.flush()

@@ -30,8 +30,6 @@ def make_folder(path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
     except FileExistsError as error:
         raise StoreError(f"{path} is a file, not a folder", hint="Choose another folder with --out") from error
-    except ValueError as error:  # a null byte
-        raise StoreError(f"{path} cannot be created: {error}", hint="Choose another folder with --out") from error
     except OSError as error:
         raise refusal(path, error, doing="created") from error
 

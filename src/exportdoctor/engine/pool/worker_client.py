@@ -72,7 +72,9 @@ class WorkerClient:
             message = wording.build_killed(
                 part, reason.signal, seconds=reason.seconds, memory_mb=reason.memory_mb, limit_mb=reason.limit_mb
             )
-        elif supervisor is None or end == "SIGKILL":
+        elif supervisor is None:
+            return WorkerLost(f"A worker process cannot start ({end})", hint=hint)
+        elif end == "SIGKILL":
             return WorkerLost(wording.build_ended(part, end), hint=hint)
         else:
             message = wording.build_ended(part, end)
