@@ -459,10 +459,10 @@ class Node:
             yield from child.walk()
 
 
-def draw_tree(chance: random.Random, *, depth: int = 2) -> Node:
-    """One tree of about three to eight nodes."""
-    count = chance.choice((1, 1, 2)) if depth == 2 else chance.randrange(2) if depth else 0
-    children = [draw_tree(chance, depth=depth - 1) for _ in range(count)]
+def draw_tree(chance: random.Random, *, depth: int, root: bool = True) -> Node:
+    """One tree: at depth 2 three to eight nodes, at depth 1 two or three."""
+    count = (1 if depth == 1 else chance.choice((1, 1, 2))) if root else chance.randrange(2) if depth else 0
+    children = [draw_tree(chance, depth=depth - 1, root=False) for _ in range(count)]
     if children and chance.random() < 0.7:  # a twin
         twin = children[0]
         children.append(replace(twin, flag=not twin.flag, source=chance.choice(SOURCES)))
@@ -517,7 +517,7 @@ def draw_curable(seed: int) -> Node:
     return place if chance.random() < 0.5 else Node(wiring=chance.choice(("chain", "twice")), children=(place,))
 
 
-def draw_forest(seed: int, trees: int) -> tuple[Node, ...]:
+def draw_forest(seed: int, trees: int, *, depth: int) -> tuple[Node, ...]:
     """So many trees; some are twins of an earlier one that differ in one flag somewhere."""
     chance = random.Random(seed)
     made: list[Node] = []
@@ -525,7 +525,7 @@ def draw_forest(seed: int, trees: int) -> tuple[Node, ...]:
         if made and chance.random() < 0.2:
             made.append(edited(chance.choice(made), chance))
         else:
-            made.append(draw_tree(chance))
+            made.append(draw_tree(chance, depth=depth))
     return tuple(made)
 
 

@@ -35,12 +35,12 @@ class Drawn:
     dynamic: bool = False
 
 
-def draw(seed: int, *, trees: int) -> Drawn:
-    """A forest of trees that run in eager; every other seed is edited and scanned again, every third is dynamic."""
+def draw(seed: int, *, trees: int, depth: int = 2) -> Drawn:
+    """A forest of trees that run in eager. Of eight seeds one is dynamic, one is edited and scanned again."""
     chance = random.Random(seed)
-    dynamic = seed % 3 == 1
-    kept = _running(draw_forest(seed, trees + 6), dynamic=dynamic)[:trees]
-    after = tuple(edited(tree, chance) if chance.random() < 0.5 else tree for tree in kept) if seed % 2 else ()
+    dynamic = seed % 8 == 1
+    kept = _running(draw_forest(seed, trees + 6, depth=depth), dynamic=dynamic)[:trees]
+    after = tuple(edited(tree, chance) if chance.random() < 0.5 else tree for tree in kept) if seed % 8 == 3 else ()
     return Drawn(kept, after if len(_running(after, dynamic=dynamic)) == len(kept) else (), dynamic)
 
 
