@@ -190,7 +190,7 @@ class ScanServer:
 
         def work(pipe: int) -> bytes | None:
             before = LOG.start_attempt()
-            with _watched(probe):
+            with _watch_reads(probe):
                 outcome = (attempt if full else attempt_fast)(part, probe, shim_files=files)
             return encode(_with_sources(outcome, before)) if outcome is not None else None
 
@@ -203,7 +203,7 @@ class ScanServer:
         self._reply(Started(probe=probe.id, pid=os.getpid()))
         write_stacks_to(send_output_to(self._log(probe)))
         before = LOG.start_attempt()
-        with _watched(probe):
+        with _watch_reads(probe):
             outcome = attempt(self.target.parts[probe.part], probe, shim_files=self.target.shim_files)
         outcome = _with_sources(outcome, before)
         self._reply(Finished(outcome=outcome, spoiled=not outcome.passed or bool(probe.shims)))
@@ -227,7 +227,7 @@ class ScanServer:
         write_line(self.replies, reply)
 
 
-def _watched(probe: Probe) -> contextlib.AbstractContextManager[None]:
+def _watch_reads(probe: Probe) -> contextlib.AbstractContextManager[None]:
     """See what variables and files the attempt asks for; dynamo would trace the code that sees it."""
     return contextlib.nullcontext() if EXPORTERS[probe.exporter].traces_with_dynamo else LOG.watch()
 
