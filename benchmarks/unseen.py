@@ -37,7 +37,7 @@ from exportdoctor.targets.small_model import shrink_config
 
 SOUND = ("exact", "signature", "precondition")
 SECONDS_FOR_A_SCAN = 900
-LARGEST = 20_000_000
+LARGEST = 40_000_000
 """Parameters: a type whose tiny model has more is replaced."""
 
 
