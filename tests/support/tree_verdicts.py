@@ -115,7 +115,11 @@ def _differences(report: Report, plain: dict[str, tuple[str, ...]], file: Path) 
             line = finding.line if frame is None else frame.line
             lines = {failure.rpartition(":")[2] for failure in failures}
             mark = source[line - 1].partition("# fault")[2] if line else ""
-            own = mark and mark.partition(": ")[2] in (module.class_name, "helper", "generator", "")
+            planted = mark.partition(": ")[2]
+            own = mark and (
+                planted in ("", "helper", "generator")
+                or module.class_name in (planted, f"Parametrized{planted}", "A", "B")
+            )
             if not own and str(line or 0) not in lines:
                 yield f"{fqn}: line {line} ({finding.kind}, {finding.source}), plain: {failures}"
 
