@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import copy
+import errno
 import logging
 import re
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from exportdoctor.core.errors import ExportdoctorError, MissingPackageError, TargetError
-from exportdoctor.core.failure.frames import is_our_file
-from exportdoctor.core.failure.messages import first_line
+from exportdoctor.core.exception_text import summary, text_of
+from exportdoctor.core.failure.frames import is_our_file, is_user_file
 from exportdoctor.core.patch_attribute import patch_attribute
 
 if TYPE_CHECKING:
+    import torch
     from torch import nn
 
     from exportdoctor.targets.built import Inputs
+
+_LONGEST_LINE, _LINES = 300, 8
+"""Characters of a line of a stack, and lines of the exception at its end."""
 
 
 def run_once(module: nn.Module, inputs: Inputs) -> Any:
@@ -28,19 +34,49 @@ def run_once(module: nn.Module, inputs: Inputs) -> Any:
     return run_method_once(module, module, *args, **kwargs)
 
 
-def run_in_a_row(module: nn.Module, inputs: Inputs, *, times: int = 1) -> tuple[Any, ...]:
-    """The outputs of `times` calls one after the other, without gradients; state is kept between them.
+@dataclass(frozen=True, kw_only=True)
+class CallResult:
+    """What one call gave and left: `after` are its arguments when it was over, `buffers` by name those of the module
+    that were there before the first call and have other values now. `output` and `after` share what they shared."""
 
-    The module is restored afterwards. Raises what the module raises.
+    output: Any
+    after: Inputs
+    buffers: dict[str, torch.Tensor]
+
+
+def run_calls(
+    module: nn.Module, calls: Sequence[Inputs], *, how: Callable[[Inputs], Any] | None = None
+) -> tuple[CallResult, ...]:
+    """The results of the calls one after the other, without gradients; state is kept between them.
+
+    `how` calls the module with a copy of the inputs. The module is restored afterwards. Raises what the module raises.
     """
     import torch
 
-    outputs = []
+    results = []
     with torch.no_grad(), _quiet(), restore_afterwards(module):
-        for _ in range(times):
-            args, kwargs = copy.deepcopy(inputs)
-            outputs.append(copy.deepcopy(module(*args, **kwargs)))
-    return tuple(outputs)
+        first = {name: buffer.detach().clone() for name, buffer in module.named_buffers()}
+        for call in calls:
+            given = copy.deepcopy(call)
+            made = how(given) if how is not None else module(*given[0], **given[1])
+            output, after = copy.deepcopy((made, given))
+            buffers = {
+                name: buffer.detach().clone()
+                for name, buffer in module.named_buffers()
+                if name in first and not same_values(buffer, first[name])
+            }
+            results.append(CallResult(output=output, after=after, buffers=buffers))
+    return tuple(results)
+
+
+def same_values(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors have the same dtype, shape and values, NaN in the same places."""
+    if one is other:
+        return True
+    if one.dtype != other.dtype or one.shape != other.shape or one.device != other.device:
+        return False
+    same = one == other
+    return bool((same | ((one != one) & (other != other))).all())
 
 
 def run_method_once(module: nn.Module, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -117,16 +153,42 @@ def blame_target(what: str, *, hint: str = "") -> Iterator[None]:
         yield
     except ExportdoctorError:
         raise
-    except (Exception, SystemExit) as error:
-        message = ": ".join(filter(None, (what, type(error).__name__, first_line(error))))
+    except BaseException as error:  # also what ends a process: KeyboardInterrupt, SystemExit, GeneratorExit
+        message = f"{what}: {summary(error)}"
         if isinstance(error, ImportError):
             raise MissingPackageError(message, hint=_install_command(error) or hint, stack=own_stack(error)) from error
         raise TargetError(message, hint=hint, stack=own_stack(error)) from error
 
 
+@contextmanager
+def blame_running_code(what: str) -> Iterator[None]:
+    """As `blame_target` where the target's code was running when it was raised; other exceptions are faults of ours."""
+    try:
+        yield
+    except ExportdoctorError:
+        raise
+    except BaseException as error:
+        if not (_ran_below_ours(error) or _is_exhausted(error)):
+            raise
+        raise TargetError(f"{what}: {summary(error)}", stack=own_stack(error)) from error
+
+
+def _ran_below_ours(error: BaseException) -> bool:
+    """Whether a call of ours had led to code of the target."""
+    files = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)]
+    ours = max((index for index, file in enumerate(files) if is_our_file(file)), default=-1)
+    return any(map(is_user_file, files[ours + 1 :]))
+
+
+def _is_exhausted(error: BaseException) -> bool:
+    """Whether the process has no more of what the system gives it: memory, descriptors, stack."""
+    has_no_descriptors = isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+    return has_no_descriptors or isinstance(error, MemoryError | RecursionError)
+
+
 def _install_command(error: ImportError) -> str:
     """The pip command that the message gives, or that the name of the missing module suggests."""
-    command = re.search(r"pip install (?:-U |--upgrade )?[\w.\[\],=-]+", " ".join(str(error).split()))
+    command = re.search(r"pip install (?:-U |--upgrade )?[\w.\[\],=-]+", " ".join(text_of(error).split()))
     if command:
         return command[0].rstrip(".")
     return (
@@ -135,9 +197,18 @@ def _install_command(error: ImportError) -> str:
 
 
 def own_stack(error: BaseException) -> tuple[str, ...]:
-    """One line for each frame that is not ours, outermost first, then the exception itself."""
+    """One line for each frame that is not ours, outermost first, then the exception itself in a few lines."""
     stack = traceback.extract_tb(error.__traceback__)
-    frames = [frame for frame in stack if not (is_our_file(frame.filename) or frame.filename.startswith("<frozen"))]
-    lines = [f"{frame.filename}:{frame.lineno} in {frame.name}: {frame.line or ''}" for frame in frames]
-    exception = (line.rstrip() for line in traceback.format_exception_only(error))
-    return (*(line.rstrip(": ") for line in lines), *exception)
+    lines = [stack_line(frame.filename, frame.lineno or 0, frame.name, frame.line or "") for frame in stack]
+    try:
+        exception = "".join(traceback.format_exception_only(error))
+    except BaseException:  # its class has code of its own
+        exception = summary(error)
+    return (*filter(None, lines), *(line.rstrip()[:_LONGEST_LINE] for line in text_of(exception).splitlines()[:_LINES]))
+
+
+def stack_line(file: str, line: int, function: str, source: str) -> str:
+    """A frame of a target's stack in one line; empty for one of ours or of Python's import."""
+    if is_our_file(file) or file.startswith("<frozen"):
+        return ""
+    return f"{file}:{line} in {function}: {source}"[:_LONGEST_LINE].rstrip(": ")

@@ -26,8 +26,22 @@ from exportdoctor.store.runs import find_run
 from exportdoctor.targets import resolve
 
 _COLOURS = {"exact": "green", "signature": "green", "precondition": "yellow", "specialised": "yellow"}
+
+
+def _check_files(_context: click.Context, _parameter: click.Parameter, files: tuple[str, ...]) -> tuple[str, ...]:
+    from exportdoctor.engine.shim_files import check_shim_files
+
+    check_shim_files(files)
+    return files
+
+
 _FILES = click.option(
-    "--shims", "files", metavar="FILE", multiple=True, help="Python file with your own shims. Can be repeated."
+    "--shims",
+    "files",
+    metavar="FILE",
+    multiple=True,
+    callback=_check_files,
+    help="Python file with your own shims. Can be repeated.",
 )
 
 
@@ -134,8 +148,11 @@ def _result(tried: Any) -> str:
     canvas.paragraph(wording.plain(f"{tried.part} with {' + '.join(tried.shims)}"), colour="title")
     canvas.paragraph(wording.plain(f"before: {tried.before}"), indent=2, hang=4)
     canvas.paragraph(wording.plain(f"after:  {tried.after}"), indent=2, hang=4, colour="green" if tried.cured else "")
-    for row in tried.numbers:
+    for row in wording.combined_rows(tried.numbers):
         canvas.paragraph(wording.plain(wording.agreement_line(row)), indent=4)
+    refused = [row.inputs for row in tried.numbers if row.made_up and row.refused]
+    if refused:
+        canvas.paragraph(wording.plain(wording.refused_sets(refused)), indent=4)
     return canvas.text()
 
 

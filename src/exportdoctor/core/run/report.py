@@ -47,7 +47,11 @@ class ModuleRecord(msgspec.Struct, frozen=True, kw_only=True, rename={"class_nam
 
 
 class Proof(msgspec.Struct, frozen=True, kw_only=True):
-    """The numbers behind a cure: how many input sets, and the largest absolute difference to eager."""
+    """The numbers behind a cure: how many input sets, and the largest absolute difference to eager.
+
+    `kinds` counts the sets by what they differ in from the example. `refused` are drawn sets that eager takes and the
+    program refuses, `notes` what was not compared or is done otherwise than in eager.
+    """
 
     inputs_tried: int
     max_abs_diff: float | None
@@ -55,6 +59,9 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True):
     max_rel_diff: float | None = None
     tolerance: float | None = None
     on: str = ""
+    kinds: dict[str, int] = {}
+    refused: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
@@ -128,13 +135,19 @@ class PartRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Stats(msgspec.Struct, frozen=True, kw_only=True):
-    """What the run cost. `answered_by_equality` counts modules that needed no attempt of their own."""
+    """What the run cost. `answered_by_equality` counts modules that needed no attempt of their own.
+
+    `asked_twice`: attempts that a run which was cut off had begun before it was resumed, and made again. All of them
+    should be `in_flight`: without an answer when it was cut off.
+    """
 
     probes: int = 0
     answered_by_equality: int = 0
     seconds: float = 0.0
     peak_rss_mb: float = 0.0
     answered_from_cache: int = 0
+    asked_twice: int = 0
+    in_flight: int = 0
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):

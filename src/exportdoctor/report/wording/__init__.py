@@ -26,11 +26,14 @@ from exportdoctor.report.wording.export import (
     numbers_differ,
 )
 from exportdoctor.report.wording.findings import (
+    build_ended,
+    build_killed,
     chapter,
     crash_message,
     culprit_line,
     dimensions,
     exception_line,
+    export_ended,
     expression,
     kill_message,
     next_step,
@@ -38,6 +41,7 @@ from exportdoctor.report.wording.findings import (
     repro_line,
     same_as_earlier,
     shim_effect,
+    shim_file_refused,
     story,
     symbol_origins,
     title,
@@ -100,7 +104,7 @@ from exportdoctor.report.wording.scan import (
     unrecorded_note,
     verdict,
 )
-from exportdoctor.report.wording.shim_tries import agreement_line
+from exportdoctor.report.wording.shim_tries import agreement_line, combined_rows, refused_sets
 from exportdoctor.report.wording.statuses import (
     ASCII_SYMBOLS,
     STATUS_WORDS,
@@ -115,17 +119,19 @@ from exportdoctor.report.wording.statuses import (
 
 __all__ = [
     "AGREEMENT_HEADER", "ASCII_SYMBOLS", "EXPORT_LABEL", "ISSUE_HEADINGS", "PARTS_HEADER", "STATUS_WORDS",
-    "SYMBOLS", "VERDICT_STATUS", "agreement_cell", "agreement_line", "chapter", "cost", "count", "coverage",
-    "crash_message", "culprit_line", "cure", "cure_title", "cut_off_note", "dimensions", "duration", "event_line",
-    "evidence", "exception_line", "export_command", "export_headline", "export_lines", "expression",
-    "finding_count", "headline", "incidental_failure", "incidental_origin", "issue_end", "issue_expectation",
-    "issue_graph_caption", "issue_known", "issue_link", "issue_place", "issue_summary", "issue_title",
-    "kill_message", "missing_internals", "module_name", "next_step", "no_cure", "numbers_differ", "parameters",
-    "part_line", "part_without_shims", "place", "plain", "prescription", "prescription_code", "probe_note",
-    "progress_counts", "proof", "remark", "repro_draft", "repro_failure_changed", "repro_flaky", "repro_flaky_attempts",
-    "repro_interrupted", "repro_line", "repro_not_reduced", "repro_not_verified", "repro_out_of_time",
-    "repro_progress", "repro_reproducing", "repro_sliced", "repro_sources_changed", "repro_versions_changed",
-    "repro_without_source", "resume_command", "row_finding", "row_name", "same_as_earlier", "same_object",
-    "script_head", "script_origin", "shim_effect", "short_path", "soundness", "story", "substitution", "symbol_origins",
-    "time_left", "time_left_of_share", "title", "to_ascii", "unrecorded_note", "verdict", "why",
+    "SYMBOLS", "VERDICT_STATUS", "agreement_cell", "agreement_line", "build_ended", "build_killed", "chapter",
+    "combined_rows", "cost", "count", "coverage", "crash_message", "culprit_line", "cure", "cure_title",
+    "cut_off_note", "dimensions", "duration", "event_line", "evidence", "exception_line", "export_command",
+    "export_ended", "export_headline", "export_lines", "expression", "finding_count", "headline",
+    "incidental_failure", "incidental_origin", "issue_end", "issue_expectation", "issue_graph_caption",
+    "issue_known", "issue_link", "issue_place", "issue_summary", "issue_title", "kill_message",
+    "missing_internals", "module_name", "next_step", "no_cure", "numbers_differ", "parameters", "part_line",
+    "part_without_shims", "place", "plain", "prescription", "prescription_code", "probe_note",
+    "progress_counts", "proof", "refused_sets", "remark", "repro_draft", "repro_failure_changed", "repro_flaky",
+    "repro_flaky_attempts", "repro_interrupted", "repro_line", "repro_not_reduced", "repro_not_verified",
+    "repro_out_of_time", "repro_progress", "repro_reproducing", "repro_sliced", "repro_sources_changed",
+    "repro_versions_changed", "repro_without_source", "resume_command", "row_finding", "row_name",
+    "same_as_earlier", "same_object", "script_head", "script_origin", "shim_effect", "shim_file_refused",
+    "short_path", "soundness", "story", "substitution", "symbol_origins", "time_left", "time_left_of_share",
+    "title", "to_ascii", "unrecorded_note", "verdict", "why",
 ]

@@ -28,6 +28,7 @@ from exportdoctor.core.records.outcome import Agreement
 from exportdoctor.core.records.target import TargetRef
 from exportdoctor.shims import NotApplicable, Shim, ShimTrouble, find, order_shims
 from exportdoctor.targets import BuiltPart, BuiltTarget, Plan, build, resolve
+from exportdoctor.targets.eager import blame_running_code
 from exportdoctor.worker import environment
 from exportdoctor.worker.export.image_input import with_image_input
 from exportdoctor.worker.export.part_files import PartExport, PartJob, export_part_files
@@ -55,7 +56,8 @@ def export_target(request: ExportRequest, doing: Progress) -> ExportResult:
     plan = resolve(_choose_device(request))
     doing(f"building {plan.title}")
     reference = reference_for(plan)
-    built = build(plan)
+    with blame_running_code(f"Building {plan.title} failed"):
+        built = build(plan)
     if reference is not None:
         reference.share_with(built)
     if request.to == "onnx":
@@ -140,7 +142,7 @@ def _result(
     numbers = tuple(row for made in found for row in made.numbers)
     trouble = next((made.trouble for made in found if made.trouble is not None), None)
     notes = [note for made in found for note in made.notes]
-    if len({row.inputs for row in numbers}) == 1:
+    if not any(row.kind in _OTHER_SIZES and not row.refused for row in numbers):
         notes.append("there are inputs of only one size, so other sizes are not verified")
     return ExportResult(
         verdict=_verdict(numbers, trouble),
@@ -162,14 +164,18 @@ def _result(
     )
 
 
+_OTHER_SIZES = frozenset({"sizes", "size_one_or_zero"})
+
+
 def _verdict(numbers: tuple[Agreement, ...], trouble: Any) -> ExportVerdict:
     if trouble is not None and trouble.stage != "numbers":
         return "fails"
     if all(row.holds for row in numbers):
         return "proved"
-    if numbers and numbers[0].holds:
+    wrong = any(not row.holds and not row.refused and row.kind not in _OTHER_SIZES for row in numbers)
+    if numbers and numbers[0].holds and not wrong:
         return "specialised"
-    return "fails" if numbers and numbers[0].trouble else "differs"
+    return "fails" if numbers and numbers[0].refused else "differs"
 
 
 def _takes_or_gives_caches(part: BuiltPart) -> bool:
@@ -190,7 +196,7 @@ def _answer(request: ExportRequest, tell: Callable[[ExportReply], None]) -> Expo
         return _disk(error)
     except torch.cuda.OutOfMemoryError as error:
         return Refused(message=f"GPU out of memory: {first_line(error)}", fault="usage", hint="Use --device cpu")
-    except Exception as error:
+    except BaseException as error:  # also what would end the process
         traceback.print_exc()
         return Refused.from_error(error)
 
