@@ -40,6 +40,9 @@ class ExporterFacts:
     has_fast_path: bool = False
 
 
+ONNX_CALL = "`torch.onnx.export(..., dynamo=True)`"
+"""How an issue names the translation of an exported program."""
+
 EXPORTERS: Mapping[str, ExporterFacts] = {
     "export": ExporterFacts(
         call="`torch.export.export(..., strict=False)`",

@@ -21,6 +21,7 @@ _VALUES = ("1", "2", "0", "[1, 1]", "torch.ones(2, 2)")
 
 def without_other_causes(judge: CandidateJudge, source: str) -> str | None:
     """`source` with as many failing expressions replaced as it takes; None if it never fails as wanted."""
+    source = ast.unparse(ast.parse(source))  # a line for each statement
     outcome = judge.runner.run(source)
     for _ in range(_CAUSES):
         for offered in _without_cause(source, outcome):
@@ -71,7 +72,7 @@ def _edits(statement: ast.stmt, expression: str) -> Iterator[Edit]:
         case ast.If(body=body, orelse=orelse):
             yield replace_node(statement, *(orelse or [ast.Pass()]))
             yield replace_node(statement, *body)
-        case ast.Assert() | ast.Expr():
+        case ast.Assert() | ast.Expr() | ast.While():
             yield replace_node(statement, ast.Pass())
     for node in ast.walk(statement):
         if isinstance(node, ast.expr) and ast.unparse(node) == expression:

@@ -58,6 +58,8 @@ class CandidateChild:
 
 def start_candidate(candidate: Candidate) -> CandidateChild:
     """`candidate` in a copy of this process."""
+    if "dynamo=True" in candidate.source:
+        _warm_up_translation()
     child = fork(lambda pipe: encode(_execute(candidate, pipe)))
     limits = Limits(wall=candidate.timeout, idle=IDLE_CANDIDATE, memory_mb=candidate.memory_mb)
     return CandidateChild(candidate, child, Supervisor(child.pid, limits, baseline_mb=resident_mb(os.getpid())))
@@ -148,6 +150,13 @@ def _warm_up() -> None:
         with contextlib.suppress(Exception):
             torch.export.export(module, (torch.zeros(3, 2),), dynamic_shapes=shapes, strict=strict)
     torch.compiler.reset()
+
+
+@functools.cache
+def _warm_up_translation() -> None:
+    """One throwaway translation to ONNX: importing what it needs takes seconds."""
+    with contextlib.suppress(Exception):
+        torch.onnx.export(torch.nn.ReLU(), (torch.zeros(2),), dynamo=True)
 
 
 def run_candidates(requests: int) -> Iterator[Outcome]:
