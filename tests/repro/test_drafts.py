@@ -58,8 +58,8 @@ torch.export.export(M(), ({made},), strict={strict})
 """
 
 
-@pytest.mark.parametrize("refused", REFUSED.values(), ids=REFUSED)
-@pytest.mark.parametrize("call", [RETURNS, TAKES])
+@pytest.mark.parametrize("refused", REFUSED.values(), ids=list(REFUSED))
+@pytest.mark.parametrize("call", [RETURNS, TAKES], ids=["returned", "given"])
 def test_a_class_that_pytree_does_not_know_has_a_stand_in_of_two_lines(
     refused: tuple[str, str], call: str, runner: CandidateRunner
 ) -> None:
@@ -173,6 +173,7 @@ UNTRANSLATED = TWO.format(
 )
 
 
+@pytest.mark.night
 def test_a_failed_translation_is_known_by_its_cause_in_a_candidate_and_in_a_fresh_process(
     runner: CandidateRunner,
 ) -> None:
