@@ -59,6 +59,7 @@ from exportdoctor.report.wording.formatting import (
     to_ascii,
 )
 from exportdoctor.report.wording.interpreters import (
+    no_lanes,
     project_python,
     project_python_refused,
 )
@@ -131,7 +132,7 @@ __all__ = [
     "export_ended", "export_headline", "export_lines", "expression", "finding_count", "headline",
     "incidental_failure", "incidental_origin", "issue_end", "issue_expectation", "issue_graph_caption",
     "issue_known", "issue_link", "issue_place", "issue_summary", "issue_title", "kill_message",
-    "missing_internals", "module_name", "next_step", "no_cure", "numbers_differ", "parameters",
+    "missing_internals", "module_name", "next_step", "no_cure", "no_lanes", "numbers_differ", "parameters",
     "part_line", "part_without_shims", "place", "plain", "prescription", "prescription_code",
     "probe_note", "progress_counts", "project_python", "project_python_refused", "proof",
     "refused_sets", "remark", "repro_draft", "repro_failure_changed", "repro_flaky",

@@ -1,4 +1,4 @@
-"""Sentences about the interpreter under which a command runs."""
+"""Sentences about the environments in which commands run."""
 
 from __future__ import annotations
 
@@ -14,3 +14,8 @@ def project_python(path: str, versions: Mapping[str, str]) -> str:
 def project_python_refused(path: str, reason: str) -> str:
     """The project's own environment cannot be taken."""
     return f"{path} is not used: {reason.removeprefix(f'{path} ')}"
+
+
+def no_lanes() -> str:
+    """None was made yet, or none is to be deleted."""
+    return "There are no such lanes. Make one with: exportdoctor lanes make --transformers 4.57.1"
