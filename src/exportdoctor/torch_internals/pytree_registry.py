@@ -96,6 +96,13 @@ def register_node(kind: type[Any], children: Callable[[Any], list[Any]], build: 
     fx_pytree.register_pytree_flatten_spec(kind, lambda value, _: children(value))
 
 
+def registered_classes() -> frozenset[type[Any]]:
+    """The classes that torch takes apart now."""
+    from torch.utils import _pytree as pytree
+
+    return frozenset(pytree.SUPPORTED_NODES)
+
+
 def is_registered(kind: type[Any]) -> bool:
     """Whether torch takes values of `kind` apart."""
     from torch.utils import _pytree as pytree

@@ -14,6 +14,7 @@ from exportdoctor.core.errors import ExportdoctorError, TargetError
 from exportdoctor.core.failure.messages import first_line
 from exportdoctor.core.protocol.scan import SMALL_MODEL, Capture, Captured, Open, Opened, Prepare, Prepared
 from exportdoctor.core.records.target import TargetRef
+from exportdoctor.report.wording import capture as wording
 from exportdoctor.report.wording import missing_internals
 from exportdoctor.targets import Plan, build, has_small_model, plan_small_model, resolve
 from exportdoctor.targets.built import BuiltPart, BuiltTarget
@@ -29,6 +30,7 @@ from exportdoctor.worker.capture.session import (
     complete_capture,
 )
 from exportdoctor.worker.describe.describe_failure import describe_failure, state_id
+from exportdoctor.worker.describe.own_fault import own_fault
 from exportdoctor.worker.read_log import LOG, unrecorded_note
 
 
@@ -124,11 +126,10 @@ class OpenTarget:
             rebuilt = self._rebuild_with_values(error)
             if rebuilt is not None:
                 part = self._capture(rebuilt, command)
-                part.notes.append(
-                    f"{command.part}: the forward needs real values ({type(error).__name__} with fake weights), "
-                    "so it runs with random weights"
-                )
+                part.note(wording.needs_values(type(error).__name__))
                 return part
+            if own_fault(error):
+                raise
             raise _eager_failure(error, command.part, entry) from error
 
     def _capture_small_model(self, name: str) -> PartCapture:

@@ -68,8 +68,9 @@ class CureSearch:
         found = yield from self._find_cure(target)
         if found is None:
             return
-        if small is not None:
-            yield Prefetch((large.with_shims(found.shims),))  # it takes longest; nearly always nothing is to spare
+        # the part takes longest, and nearly always no shim is to spare
+        ahead = (large.with_shims(found.shims),) if small is not None else ()
+        yield Prefetch((*ahead, *((target.ground,) if found.outcome.numbers else ())))
         found = yield from self._reduce(target, found)
         self.cures = (found,)
         if target.values:
@@ -77,7 +78,8 @@ class CureSearch:
         if small is not None:
             self.cures = yield from self._confirm(large, small, self.cures)
         if self.cures:
-            self.prescription = prescription_of(self.cures, self._catalogue, on=target)
+            ground = (yield target.ground).ground if self.cures[0].outcome.numbers else None
+            self.prescription = prescription_of(self.cures, self._catalogue, on=target, ground=ground)
             if not self.cures[0].outcome.numbers:
                 self.note = wording.NO_VALUES
 

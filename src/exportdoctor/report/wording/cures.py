@@ -7,6 +7,10 @@ from exportdoctor.report.wording.formatting import count
 from exportdoctor.report.wording.shim_tries import PART_ITSELF
 
 EXPORT_LABEL = "Export it with: "
+_MOST_NAMED = 5
+_REGISTERS = "register-cache-pytree"
+"""Makes nodes of the classes that exportdoctor registers while it exports a part."""
+
 _SOUNDNESS = {
     "exact": "exact",
     "signature": "changes the inputs",
@@ -78,6 +82,7 @@ def prescription(part: PartRecord, report: Report) -> tuple[str, ...]:
         sentences.append(f"{number}. {step.shim} ({soundness(step.soundness)}): {step.title}.{condition}")
     if found.proof is not None and found.proof.max_abs_diff is not None:
         sentences.append(_proof_sentence(found.proof, fixed=found.soundness == "specialised"))
+        sentences += _ground_sentences(found.proof)
     sentences += map(_alternative, found.alternatives)
     if part.verdict == "cured":
         sentences.append(f"{EXPORT_LABEL}{export_command(part, report)}")
@@ -89,7 +94,10 @@ def prescription_code(part: PartRecord) -> str:
     if part.prescription is None:
         return ""
     root = part.modules[0].fqn if part.modules else ""
-    names = "".join(f'    find("{shim}"),\n' for shim in part.prescription.shims)
+    shims = part.prescription.shims
+    if part.registered and _REGISTERS not in shims:
+        shims = (*shims, _REGISTERS)
+    names = "".join(f'    find("{shim}"),\n' for shim in shims)
     return (
         "from exportdoctor.shims import ExportCall, apply_shims, export_program, find\n\n"
         f"call = ExportCall(module={f'model.{root}' if root else 'model'}, kwargs=inputs, dynamic_shapes=shapes)\n"
@@ -122,6 +130,23 @@ def _proof_sentence(proof: Proof, *, fixed: bool) -> str:
     allowed = f" (tolerance {_small(proof.tolerance)})" if proof.tolerance else ""
     difference = f"by at most {_small(proof.max_abs_diff)}{allowed}"
     return f"{_verified_on(proof)}: outputs differ from unpatched eager {difference} {sets}."
+
+
+def _ground_sentences(proof: Proof) -> list[str]:
+    """What the proof cannot show; none where every disturbance would have been seen."""
+    ground, sentences = proof.ground, []
+    if ground is not None and ground.unseen:
+        shown, more = ground.unseen[:_MOST_NAMED], len(ground.unseen) - _MOST_NAMED
+        names = ", ".join(shown) + (f" and {more} more" if more > 0 else "")
+        sentences.append(
+            f"{len(ground.unseen)} of {count(ground.tried, 'submodule')} and inputs could be disturbed unseen, so that "
+            f"the outputs do not show whether the shims are right there: {names}."
+        )
+    if ground is not None and ground.left:
+        sentences.append(
+            f"Whether a fault in {count(ground.left, 'more submodule')} or inputs would show was not tested."
+        )
+    return sentences
 
 
 def export_command(part: PartRecord, report: Report) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from exportdoctor.core.exporters import EXPORTERS
-from exportdoctor.core.records.outcome import Outcome
+from exportdoctor.core.records.outcome import Outcome, OutcomeStatus
 from exportdoctor.core.records.probe import Probe
 from exportdoctor.torch_internals.fake_tensors import fake_tensor_class, skip_cache_entries
 from exportdoctor.torch_internals.graph_modules import compile_graphs_once, keep_source_lines_unread
@@ -48,8 +48,11 @@ class FastExport:
     def may_differ(self, outcome: Outcome) -> bool:
         """Whether the outcome might be another one without shortcuts.
 
-        True for a failure that was not raised by the traced forward, and for a success where a check was skipped.
+        True for a failure that was not raised by the traced forward or is our own, and for a success where a check was
+        skipped.
         """
+        if outcome.status == OutcomeStatus.OWN_FAULT:
+            return True
         if outcome.failure is None:
             return outcome.passed and self.checks_skipped
         frames = outcome.failure.frames

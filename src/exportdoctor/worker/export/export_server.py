@@ -26,6 +26,7 @@ from exportdoctor.core.protocol.export import (
 from exportdoctor.core.protocol.reply import Refused
 from exportdoctor.core.records.outcome import Agreement
 from exportdoctor.core.records.target import TargetRef
+from exportdoctor.report.wording import capture as wording
 from exportdoctor.shims import NotApplicable, Shim, ShimTrouble, find, order_shims
 from exportdoctor.targets import BuiltPart, BuiltTarget, Plan, build, resolve
 from exportdoctor.worker import environment
@@ -141,7 +142,7 @@ def _result(
     trouble = next((made.trouble for made in found if made.trouble is not None), None)
     notes = [note for made in found for note in made.notes]
     if len({row.inputs for row in numbers}) == 1:
-        notes.append("there are inputs of only one size, so other sizes are not verified")
+        notes.append(wording.ONE_SIZE)
     return ExportResult(
         verdict=_verdict(numbers, trouble),
         files=tuple(one for made in found for one in made.files),

@@ -17,6 +17,7 @@ import torch
 
 from exportdoctor.core.protocol.export import ExportedFile, ExportRequest, PrecisionLoss, StageFailure
 from exportdoctor.core.records.outcome import Agreement, Stage
+from exportdoctor.report.wording import capture as wording
 from exportdoctor.shims import ExportCall, Inputs, Shim, apply_shims, call_for_part, export_program
 from exportdoctor.targets import BuiltPart
 from exportdoctor.torch_internals.pytree_registry import inputs_in_traced_order, is_builtin_class
@@ -235,10 +236,7 @@ def _row(title: str, run: RunProgram, call: ExportCall, one: InputSet) -> Agreem
 
 def _tell_dropped(made: PartExport, dropped: int) -> None:
     if dropped:
-        made.notes.append(
-            f"{dropped} assertions of the program about sizes and values are not in the ONNX file: it has no way to "
-            "say them"
-        )
+        made.notes.append(wording.dropped_assertions(dropped))
 
 
 def _is_disk(error: Exception) -> bool:

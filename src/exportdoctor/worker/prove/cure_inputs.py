@@ -63,26 +63,26 @@ def _change_tensors(inputs: Inputs, change: Callable[[torch.Tensor], torch.Tenso
         different = different or (new is not leaf and not torch.equal(new, leaf))
         return new
 
-    changed: Inputs = _map_tensors(copy.deepcopy(inputs), visit)
+    changed: Inputs = map_tensors(copy.deepcopy(inputs), visit)
     return changed if different else None
 
 
-def _map_tensors(value: Any, visit: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+def map_tensors(value: Any, visit: Callable[[torch.Tensor], torch.Tensor]) -> Any:
     """The value with each tensor in it visited, also those in classes that are no pytree nodes, such as caches."""
     match value:
         case torch.Tensor():
             return visit(value)
         case dict():
             for key in list(value):
-                value[key] = _map_tensors(value[key], visit)
+                value[key] = map_tensors(value[key], visit)
         case list():
-            value[:] = [_map_tensors(item, visit) for item in value]
+            value[:] = [map_tensors(item, visit) for item in value]
         case tuple():
-            items = [_map_tensors(item, visit) for item in value]
+            items = [map_tensors(item, visit) for item in value]
             return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
         case _ if hasattr(value, "__dict__") and not isinstance(value, type | torch.nn.Module) and not callable(value):
             for name, item in list(vars(value).items()):
-                object.__setattr__(value, name, _map_tensors(item, visit))
+                object.__setattr__(value, name, map_tensors(item, visit))
     return value
 
 

@@ -19,7 +19,7 @@ from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
 
 from exportdoctor.core.protocol.export import ExportedFile, ValueInfo
 from exportdoctor.torch_internals.pytree_registry import inputs_in_traced_order
-from exportdoctor.torch_internals.trees import leaves_with_paths, path_text, tree_unflatten
+from exportdoctor.torch_internals.trees import leaves_with_paths, path_text, tree_leaves, tree_unflatten
 
 _CHECKS = ("_assert_", "sym_constrain_range", "_check")
 _ABOUT_DTYPES = "_assert_tensor_metadata"
@@ -165,3 +165,11 @@ def flat_inputs(program: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     if len(user) != len(leaves):
         raise ValueError(f"the program takes {len(user)} inputs, and there are {len(leaves)}")
     return [leaf for one, leaf in zip(user, leaves, strict=True) if not isinstance(one.arg, ConstantArgument)]
+
+
+def flat_outputs(program: Any, output: Any) -> list[torch.Tensor]:
+    """What eager gave as the file gives it: tensors, and sizes as tensors, without the program's constants."""
+    user = [one for one in program.graph_signature.output_specs if one.kind == OutputKind.USER_OUTPUT]
+    leaves = tree_leaves(output)
+    pairs = zip(user, leaves, strict=len(user) == len(leaves))
+    return [torch.as_tensor(leaf).detach() for one, leaf in pairs if not isinstance(one.arg, ConstantArgument)]
