@@ -83,7 +83,8 @@ def _write_draft(part: PartCapture, probe: Probe, what: str, selection: CodeSele
         non_strict=", strict=False" if strict_by_default else "",
     )
     ending.append(export_call)
-    return ScriptDraft(what=what, source=script.render(ending), notes=tuple(dict.fromkeys(script.notes)))
+    notes, imports = tuple(dict.fromkeys(script.notes)), tuple(dict.fromkeys(script.imports))
+    return ScriptDraft(what=what, source=script.render(ending), notes=notes, imports=imports)
 
 
 def _write_instance(script: ScriptBuilder, module: nn.Module, call: Call) -> str:
