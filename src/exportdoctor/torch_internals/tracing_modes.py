@@ -1,4 +1,4 @@
-"""Modes of torch's dispatcher that a shim leaves for a moment, and settings of symbolic shapes that one changes."""
+"""Modes of torch that are left for a moment, and settings of symbolic shapes that a shim changes."""
 
 from __future__ import annotations
 
@@ -36,6 +36,38 @@ MODES = Hook(
 )
 
 
+@contextmanager
+def outside_function_mode(mode: Any) -> Iterator[None]:
+    """Within it `mode`, a TorchFunctionMode or None, is told of nothing if it is the innermost; else it stays."""
+    import torch.overrides
+
+    overrides: Any = torch.overrides
+    if mode is None or not FUNCTION_MODES.is_supported() or overrides._get_current_function_mode() is not mode:
+        yield
+        return
+    overrides._pop_mode()
+    try:
+        yield
+    finally:
+        overrides._push_mode(mode)
+
+
+def _has_mode_stack() -> bool:
+    from torch import overrides
+
+    return all(map(callable, (overrides._get_current_function_mode, overrides._pop_mode, overrides._push_mode)))
+
+
+FUNCTION_MODES = Hook(
+    id="function-modes",
+    api="torch.overrides._get_current_function_mode, _pop_mode, _push_mode",
+    used_for="captures, which look at the inputs of a call while torch functions are recorded",
+    lost="captures take longer",
+    seen_on=("2.13.0",),
+    is_there=_has_mode_stack,
+)
+
+
 def symbolic_shape_settings() -> Any:
     """`torch.fx.experimental._config`."""
     import torch.fx.experimental._config as config
@@ -52,4 +84,4 @@ SETTINGS = Hook(
     is_there=lambda: symbolic_shape_settings() is not None,
 )
 
-HOOKS = (MODES, SETTINGS)
+HOOKS = (MODES, FUNCTION_MODES, SETTINGS)

@@ -46,6 +46,7 @@ class PartState:
             complete=done is not None,
             only=done.only if done else (),
             registered=self.captured.registered,
+            audit=done.audit if done else None,
         )
 
     def _is_asked(self, fqn: str) -> bool:
