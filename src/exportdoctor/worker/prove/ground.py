@@ -20,7 +20,7 @@ from exportdoctor.torch_internals.trees import tree_map
 from exportdoctor.worker.describe.describe_failure import state_id
 from exportdoctor.worker.prove.allowed_error import is_fill_value
 from exportdoctor.worker.prove.compare_outputs import compare_outputs
-from exportdoctor.worker.prove.cure_inputs import map_tensors
+from exportdoctor.worker.prove.object_walk import map_tensors
 
 _SHARE, _COARSE_SHARE = 0.1, 1.0
 """The size of a disturbance as a share of the tensor's own spread, and in half precision, where proofs allow more."""
@@ -140,7 +140,7 @@ def _tensors(value: Any) -> list[torch.Tensor]:
     """All tensors in it, also those in classes that are no pytree nodes."""
     found: list[torch.Tensor] = []
 
-    def visit(leaf: torch.Tensor) -> torch.Tensor:
+    def visit(_: str, leaf: torch.Tensor) -> torch.Tensor:
         found.append(leaf)
         return leaf
 
@@ -153,7 +153,7 @@ def _with_changed(inputs: Inputs, name: str, number: int, change: Callable[[torc
     args, kwargs = copy.deepcopy(inputs)
     counter = iter(range(1_000_000_000))
 
-    def visit(leaf: torch.Tensor) -> torch.Tensor:
+    def visit(_: str, leaf: torch.Tensor) -> torch.Tensor:
         return change(leaf) if next(counter) == number else leaf
 
     new_args = [map_tensors(arg, visit) if name == f"args[{place}]" else arg for place, arg in enumerate(args)]
