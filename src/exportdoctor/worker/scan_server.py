@@ -27,6 +27,7 @@ from exportdoctor.core.protocol.scan import (
     Open,
     Opened,
     Prepare,
+    Ready,
     ScanCommand,
     ScanReply,
     Started,
@@ -40,8 +41,16 @@ from exportdoctor.worker.attempt.fast_export import has_no_side_effects
 from exportdoctor.worker.batched_attempts import BatchChild, start_batch
 from exportdoctor.worker.child import Child, ChildEnd, fork
 from exportdoctor.worker.open_target import OpenTarget
+from exportdoctor.worker.process_state import keep_process
 from exportdoctor.worker.read_log import LOG
-from exportdoctor.worker.standard_streams import send_output_to, take_line_streams, write_line, write_stacks_to
+from exportdoctor.worker.standard_streams import (
+    leave,
+    read_nothing,
+    send_output_to,
+    take_line_streams,
+    write_line,
+    write_stacks_to,
+)
 
 
 @dataclass
@@ -87,15 +96,21 @@ class ScanServer:
         self._wake = os.pipe()
         for end in self._wake:
             os.set_blocking(end, False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the engine decides
-        signal.set_wakeup_fd(self._wake[1], warn_on_full_buffer=False)
+        self._take_signals()
+        self._reply(Ready())
         try:
             self._loop()
         finally:
             self._end_batch()
             for pid in self.attempts:
                 kill_group(pid)
+
+    def _take_signals(self) -> None:
+        """The handlers of this loop; the target's code may have put others in their place."""
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the engine decides
+        signal.set_wakeup_fd(self._wake[1], warn_on_full_buffer=False)
 
     def _loop(self) -> None:
         while True:
@@ -153,9 +168,12 @@ class ScanServer:
 
     def _answer(self, make: Callable[[], ScanReply]) -> None:
         try:
-            self._reply(make())
-        except Exception as error:  # also a bug of ours: the engine waits for a reply
-            self._reply(Refused.from_error(error))
+            with keep_process():
+                reply = make()
+        except BaseException as error:  # also a bug of ours: the engine waits for a reply
+            reply = Refused.from_error(error)
+        self._take_signals()
+        self._reply(reply)
 
     def _passes_in_batch(self, probe: Probe) -> bool:
         """Whether it needs no child of its own: it is free of side effects, and passes in the shared child."""
@@ -241,17 +259,20 @@ def serve_plan(plan: Plan, *, commands: int, replies: int, log: str | None) -> N
     try:
         lead_group()
         die_with_parent()
-        send_output_to(log)
+        read_nothing()
+        write_stacks_to(send_output_to(log))
         LOG.forget()
         ScanServer(commands=commands, replies=replies, target=OpenTarget(given=plan)).run()
         code = 0
     except BaseException:
         traceback.print_exc()
     finally:
-        os._exit(code)
+        leave(code)
 
 
 def main() -> None:
     """The process that the engine spawns."""
     commands, replies = take_line_streams()
+    write_stacks_to(os.dup(2))
     ScanServer(commands=commands, replies=replies, target=OpenTarget()).run()
+    leave(0)  # threads and exit handlers of the target are not waited for

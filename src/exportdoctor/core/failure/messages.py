@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import re
 
-LONGEST = 8_000
-"""Characters of a message that are read. A message may carry a whole graph; what it states is at its beginning."""
+from exportdoctor.core.exception_text import LONGEST, text_of
 
 TRACEBACK = "Traceback (most recent call last):\n"
 """With this Python begins to print an exception."""
@@ -72,7 +71,7 @@ def without_advice(message: str) -> str:
 
 def first_line(message: object, limit: int | None = None) -> str:
     """The first line of a message that is not blank, at most `limit` characters of it; empty where there is none."""
-    lines = str(message).strip().splitlines()
+    lines = text_of(message).strip().splitlines()
     return lines[0].strip()[:limit] if lines else ""
 
 

@@ -90,7 +90,9 @@ def _answers(command: DraftRequest) -> Iterator[DraftReply]:
         yield from _reproduce_and_draft(command)
     except ExportdoctorError as error:
         yield Refused.from_error(error)
-    except Exception as error:
+    except GeneratorExit:
+        raise
+    except BaseException as error:  # also what would end the process
         traceback.print_exc()
         yield Refused.from_error(error)
 
