@@ -23,7 +23,8 @@ def _program(module: torch.nn.Module) -> Any:
 
 def _answer(module: Any, x: torch.Tensor) -> torch.Tensor | None:
     try:
-        return module(x)
+        with torch.no_grad():  # a program that raises does not restore the mode that it changes
+            return module(x)
     except (ValueError, RuntimeError):
         return None
 

@@ -10,6 +10,7 @@ from types import FunctionType
 from typing import Any
 
 from exportdoctor.shims.cure_pattern import Cure
+from exportdoctor.shims.eager_run import run_copy
 from exportdoctor.shims.export_call import ExportCall
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim
 from exportdoctor.torch_internals.pytree_registry import is_registered, register_node, temporary_registrations
@@ -19,13 +20,15 @@ from exportdoctor.torch_internals.trees import tree_leaves
 def _enter(*, fixed: bool) -> Any:
     @contextmanager
     def enter(call: ExportCall) -> Iterator[ExportCall]:
-        inputs, outputs = _run_copy(call)
-        objects = _objects(inputs)
+        import torch
+
+        objects = _objects((call.args, call.kwargs))
         if any(_holds_numbers(one) for one in objects) != fixed:
             raise NotApplicable(
                 "the input objects hold tensors only" if fixed else "an input object holds a number, a flag or a text"
             )
-        kinds = dict.fromkeys(map(type, [*objects, *_objects(outputs)]))
+        with torch.no_grad():
+            kinds = dict.fromkeys(map(type, [*objects, *_objects(run_copy(call))]))
         if not kinds:
             raise NotApplicable("all inputs and outputs have registered types")
         if objects:
@@ -67,7 +70,7 @@ def check_changes_returned(call: ExportCall, objects: Callable[[Any], list[Any]]
     given = objects((args, kwargs))
     before = [_contents(one) for one in given]
     with torch.no_grad():
-        answer = call.module(*args, **kwargs)
+        answer = run_copy(call, (args, kwargs))
     returned = {id(one) for leaf in tree_leaves(answer) for one in objects([leaf])}
     for one, old in zip(given, before, strict=True):
         new = _contents(one)
@@ -93,15 +96,6 @@ def _plain_kinds() -> tuple[type[Any], ...]:
 
 def _is_same(one: Any, other: Any) -> bool:
     return one is other or (isinstance(one, int | float | str) and type(one) is type(other) and one == other)
-
-
-def _run_copy(call: ExportCall) -> tuple[Any, Any]:
-    """The inputs as they are before forward, and its outputs."""
-    import torch
-
-    args, kwargs = copy.deepcopy((call.args, call.kwargs))
-    with torch.no_grad():
-        return (call.args, call.kwargs), call.module(*args, **kwargs)
 
 
 def _objects(value: Any) -> list[Any]:

@@ -49,6 +49,7 @@ class PartExport:
     numbers: list[Agreement] = field(default_factory=list)
     trouble: StageFailure | None = None
     notes: list[str] = field(default_factory=list)
+    unchecked: tuple[str, ...] = ()
     runs: dict[str, RunProgram] = field(default_factory=dict)
     opset: int = 0
     losses: tuple[PrecisionLoss, ...] = ()
@@ -181,7 +182,7 @@ def _as_onnx(job: PartJob, made: PartExport, call: ExportCall, program: Any) -> 
         job.doing(f"{at} fails; looking for the submodule")
         found = find_smallest_submodule(found, call, prefix=job.part.prefix, opset=request.opset, doing=job.doing)
         raise StageStopped(found) from error
-    _tell_dropped(made, translated.dropped)
+    made.unchecked = translated.dropped
     made.runs["ONNX Runtime"] = lambda args, kwargs: session.run(flat_inputs(reader, args, kwargs))
     if request.split > 1:
         _add_split(job, made, path, reader)
@@ -231,14 +232,6 @@ def _row(title: str, run: RunProgram, call: ExportCall, one: InputSet) -> Agreem
         return compare_outputs(title, run(args, kwargs), one.wanted)
     except Exception as error:
         return failed_run(title, error)
-
-
-def _tell_dropped(made: PartExport, dropped: int) -> None:
-    if dropped:
-        made.notes.append(
-            f"{dropped} assertions of the program about sizes and values are not in the ONNX file: it has no way to "
-            "say them"
-        )
 
 
 def _is_disk(error: Exception) -> bool:
