@@ -32,7 +32,7 @@ def hook() -> tuple[nn.Module, tuple[Tensor]]:
         module.tag = 1  # type: ignore[assignment]
 
     def read_tag(module: Any, args: Any) -> None:
-        module.tag + 1  # noqa: B018
+        module.tag + 1
 
     nn.modules.module.register_module_forward_pre_hook(read_tag)
     return model, (torch.randn(2, 3),)

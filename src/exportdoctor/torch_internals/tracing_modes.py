@@ -1,4 +1,4 @@
-"""Modes of torch's dispatcher that a shim leaves, settings of symbolic shapes that one changes, hooks on all modules."""
+"""Modes of torch's dispatcher that a shim leaves, settings of symbolic shapes that it changes, hooks on all modules."""
 
 from __future__ import annotations
 
