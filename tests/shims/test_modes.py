@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 import exportdoctor.shims as sh
-from exportdoctor.shims import ExportCall, NotApplicable
+from exportdoctor.shims import ExportCall, ExportOptions, NotApplicable
 from shim_cases import Filling
-from strict_state import HARMLESS, QUESTIONS, REFUSED, Asking
+from strict_state import HARMLESS, QUESTIONS, REFUSED, Asking, Counter, Third
 
 ROWS = torch.arange(3.0) + 1
 
@@ -24,6 +24,13 @@ def test_strict_refuses_state_and_assertions_that_somebody_catches(build: Callab
         sh.apply_shims([sh.find("strict")], call) as to,
     ):
         sh.export_program(to)
+
+
+@pytest.mark.parametrize("build", [Third, Counter], ids=lambda build: build.__name__)
+def test_non_strict_refuses_a_module_that_counts(build: Callable[[], nn.Module]) -> None:
+    call = ExportCall(module=build(), args=(ROWS,), options=ExportOptions(strict=True))
+    with pytest.raises(NotApplicable, match="keeps state"), sh.apply_shims([sh.find("non-strict")], call):
+        pass
 
 
 @pytest.mark.parametrize("build", HARMLESS, ids=lambda build: build.__name__)

@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
 from torch import Tensor, nn
 
 import exportdoctor.shims as sh
+from drawn_objects import DRAWN, Drawn, Uses, agree, eager
 from exportdoctor.shims import ExportCall, NotApplicable
 from shim_cases import Store, after_prompt, sliding_mistral
 
@@ -162,3 +164,41 @@ def test_a_sliding_window_knows_where_it_is(length: int) -> None:
         other, word = copy.deepcopy(after_prompt(length + 1))
         with pytest.raises((ValueError, RuntimeError, AssertionError)):
             program(word, other)
+
+
+def _check_drawn(drawn: Drawn) -> None:
+    """Exact: eager's answers and, unless the object comes back, eager's changes, for other values of everything.
+
+    Specialised: the same, or a refusal where a number is another.
+    """
+    for shim in (OBJECTS, FIXED_OBJECTS):
+        try:
+            with _applied(shim, ExportCall(module=Uses(drawn), args=drawn.inputs(0))) as call:
+                program = sh.export_program(call).module()
+                for seed, number in ((0, 2), (1, 2), (2, 5)):
+                    x, held = drawn.inputs(seed, number=number)
+                    wanted, after = eager(drawn, (x, held))
+                    try:
+                        found = program(x, held)
+                    except (ValueError, RuntimeError, AssertionError):
+                        assert shim == FIXED_OBJECTS
+                        assert number != 2
+                        continue
+                    assert agree(found, wanted)
+                    assert drawn.returned or agree(held, after)
+        except NotApplicable:
+            continue
+
+
+@pytest.mark.slow
+@settings(max_examples=25, deadline=None)
+@given(drawn=DRAWN)
+def test_drawn_objects_come_and_go_as_in_eager(drawn: Drawn) -> None:
+    _check_drawn(drawn)
+
+
+@pytest.mark.night
+@settings(max_examples=500, deadline=None)
+@given(drawn=DRAWN)
+def test_many_drawn_objects_come_and_go_as_in_eager(drawn: Drawn) -> None:
+    _check_drawn(drawn)

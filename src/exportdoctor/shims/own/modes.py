@@ -14,7 +14,7 @@ from typing import Any
 
 from exportdoctor.shims.caught_exceptions import find_catcher
 from exportdoctor.shims.cure_pattern import Cure
-from exportdoctor.shims.eager_run import run_copy
+from exportdoctor.shims.eager_run import changed_number, run_copy
 from exportdoctor.shims.export_call import ExportCall, shapes_by_name
 from exportdoctor.shims.record import Enter, NotApplicable, Replacement, Shim
 from exportdoctor.torch_internals.tracing_modes import symbolic_shape_settings
@@ -106,6 +106,15 @@ def watch_gradient_questions() -> Iterator[list[str]]:
 
 
 @contextmanager
+def _non_strict(call: ExportCall) -> Iterator[ExportCall]:
+    if not call.options.strict:
+        raise NotApplicable("the call has this option already")
+    if changed := changed_number(call):
+        raise NotApplicable(f"forward keeps state: {changed}")
+    yield call.with_options(strict=False)
+
+
+@contextmanager
 def _strict(call: ExportCall) -> Iterator[ExportCall]:
     """Refuses what the program would drop: state that forward keeps, and assertions that somebody catches."""
     if call.options.strict:
@@ -160,8 +169,11 @@ NON_STRICT = _mode(
     id="non-strict",
     title="Uses non-strict export, which runs the Python code instead of interpreting it with dynamo",
     soundness="exact",
-    enter=_option(strict=False),
-    does="Python runs forward on fake tensors, so constructs that dynamo does not support can be used.",
+    enter=_non_strict,
+    does=(
+        "Python runs forward on fake tensors, so constructs that dynamo does not support can be used. Refused where a "
+        "call of forward changes a number or the length of a list of a module, which the program would not do."
+    ),
     cures=(Cure(exporters=("export-strict",)),),
     retire="dynamo supports all of Python",
     rank=40,
