@@ -178,8 +178,8 @@ class SegmentedCall:
         name = getattr(func, "__name__", "")
         if name == "split" and any(isinstance(leaf, Lengths) for leaf in (*args, *kwargs.values())):
             return self._split(*args, **kwargs)
-        if name in ("cat", "concat", "concatenate"):
-            return self._join(func, *args, **kwargs)
+        if name in ("cat", "concat", "concatenate") and any(id(leaf) in self.found for leaf in tree_leaves(args)):
+            return self._join(*args, **kwargs)
         if func is torch.nn.functional.scaled_dot_product_attention:
             return self._attend_sdpa(func, *args, **kwargs)
         self._refuse((args, kwargs), name)
@@ -254,10 +254,8 @@ class SegmentedCall:
 
         return tree_map_only(torch.Tensor, stand_in, made.answer)
 
-    def _join(self, func: Any, tensors: Any, dim: int = 0, **kwargs: Any) -> Any:
+    def _join(self, tensors: Any, dim: int = 0, **kwargs: Any) -> Any:
         parts = [self.found.get(id(tensor)) for tensor in tensors]
-        if not any(parts):
-            return func(tensors, dim, **kwargs)
         first, *rest = parts
         attention = first.source if first else None
         if (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import inspect
 import operator
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -98,8 +97,9 @@ def _plain_kinds() -> tuple[type[Any], ...]:
 
 
 def _settings(layer: Any) -> frozenset[str]:
-    """The numbers that a layer is made with, which no call changes."""
-    return frozenset(inspect.signature(type(layer).__init__).parameters)
+    """The numbers that a layer is made with, which no call changes: arguments of its `__init__`."""
+    code = type(layer).__init__.__code__
+    return frozenset(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])
 
 
 def _layer_state(layer: Any) -> Any:
