@@ -28,6 +28,7 @@ _OTHERS = """\
 
 | provider | ids | what they are |
 |---|---|---|
+| transformers.registries | `attn:*`, `experts:*`, `attention-mask:*` | what a configuration can choose |
 | transformers.exporters | `hf.*` | each entry of its registries: patches, preparers of inputs, graph fixes |
 | onnx-diagnostic | `od.*` | each patch: torch (`od.torch.*`), transformers, caches, control flow |
 | user | yours | files given with `--shims FILE`, and entry points `exportdoctor.shims` |

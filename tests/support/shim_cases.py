@@ -180,6 +180,16 @@ def checks(*sizes: int) -> list[tuple[Tensor, ...]]:
     return [(torch.randn(size), torch.arange(size) % 2 == 0, torch.randn((size + 1) // 2)) for size in sizes]
 
 
+class Clamping(nn.Module):
+    """As models do in low precision: values that overflow are clamped."""
+
+    def forward(self, values: Tensor) -> Tensor:
+        if torch.isinf(values).any() or torch.isnan(values).any():
+            limit = torch.finfo(values.dtype).max - 1000
+            values = torch.clamp(values, min=-limit, max=limit)
+        return values / 2
+
+
 @dataclass
 class Answer:
     logits: Tensor
@@ -375,12 +385,16 @@ CASES: dict[str, Case] = {
     "precompute-grid": case(Encoder, grids((4, 4), (4, 6)), "DataDependent", (_FREE, None)),
     "precompute-grid-methods": case(EncoderOfMethods, grids((4, 4), (4, 6)), "data-dependent|Pending", (_FREE, None)),
     "precompute-position-ids": case(Reader, _WORDS, "data-dependent|Pending", {"input_ids": {1: Dim.DYNAMIC}}),
+    "hoist": case(EncoderOfMethods, grids((4, 4), (4, 6)), "data-dependent|Pending", (_FREE, None)),
     "block-diagonal-attention": case(PackedAttention, rows((0, 3, 8, 10), (0, 1, 2, 12, 17)), "u0 > 1", (_FREE, _FREE)),
     "mask-without-vmap": case(
         lambda: Masked(None), [(torch.randn(2, 1, 5, 4), torch.ones(2, 5))], "map::at|vmap|batched", export=scripted
     ),
     "sdpa-without-size-check": case(ShortRow, counted(5, 3), "u0 > 1"),
     "check-as-assertion": case(Checked, checks(6, 9), "Ne|Eq", {"values": _FREE, "chosen": _FREE, "expected": _FREE}),
+    "branch-as-where": case(
+        Clamping, [(torch.randn(3),), (torch.tensor([1.0, float("inf")]),)], "Eq|guard", ({0: Dim.DYNAMIC},)
+    ),
     "attn-eager": case(lambda: ShortRow(with_attention("sdpa")), counted(5, 3), "u0 > 1"),
     "register-cache-pytree": case(tiny_llama, _WORDS, "DynamicCache", {"input_ids": {1: Dim.DYNAMIC}}),
     "register-cache-pytree-fixed": case(

@@ -8,7 +8,7 @@ import torch
 
 from exportdoctor.core.records.target import BuildOptions, TargetRef
 from exportdoctor.targets import build, resolve
-from exportdoctor.targets.model.model_class import find_model_class, load_config
+from exportdoctor.targets.model.model_class import find_model_classes, load_config
 from tiny_configs import FAMILIES as CONFIGS
 
 Given = tuple[torch.nn.Module, tuple[()], dict[str, Any]]
@@ -17,7 +17,7 @@ Given = tuple[torch.nn.Module, tuple[()], dict[str, Any]]
 def _model(family: str) -> torch.nn.Module:
     torch.manual_seed(0)
     config = load_config(CONFIGS[family])
-    model: torch.nn.Module = find_model_class(config)(config)
+    model: torch.nn.Module = next(find_model_classes(config))(config)
     return model.eval()
 
 

@@ -160,10 +160,12 @@ def test_static_fixes_every_part() -> None:
     assert all((part.title, part.dynamic_shapes, part.more_inputs) == ("static", None, ()) for part in parts)
 
 
+@pytest.mark.slow
 def test_the_text_part_exports_with_fake_weights_and_with_real_ones(tiny: BuiltTarget, tiny_fake: BuiltTarget) -> None:
     assert len(export(tiny.part("text")).graph.nodes) == len(export(tiny_fake.part("text")).graph.nodes)
 
 
+@pytest.mark.slow
 def test_the_decode_part_exports_and_gives_eagers_numbers_at_another_size(tiny: BuiltTarget) -> None:
     part = tiny.part("decode")
     program = export(part)
@@ -223,7 +225,8 @@ def test_every_family_gets_inputs_that_eager_accepts(tmp_path: Path, name: str) 
     assert model.weights == ("random" if name == "mixtral" else "fake")
 
 
-@pytest.mark.parametrize("name", ["llama", pytest.param("gemma3", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["llama", "gemma3"])
 def test_a_text_generator_decodes(tmp_path: Path, name: str) -> None:
     part = built(write_config(tmp_path / name, FAMILIES[name]), "decode").part("decode")
     check_part(part)

@@ -22,8 +22,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SIZES = ((80, 24), (120, 36), (200, 60))
-LOOKS = [pytest.param(size, theme, id=f"{size[0]}x{size[1]}-{theme.rpartition('-')[2]}")
+LOOKS = [pytest.param(size, theme, id=f"{size[0]}x{size[1]}-{theme.rpartition('-')[2]}",
+                      marks=[] if (size, theme) == (SIZES[0], DARK.name) else [pytest.mark.slow])
          for size in SIZES for theme in (DARK.name, LIGHT.name)]  # fmt: skip
+"""`make quick` looks at the smallest terminal only."""
+
 every_look = pytest.mark.parametrize(("size", "theme"), LOOKS)
 
 

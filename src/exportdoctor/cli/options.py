@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import click
@@ -28,6 +29,11 @@ class ImageSizeType(click.ParamType[tuple[int, int]]):
         return size
 
 
+def absolute_inputs(given: str) -> str:
+    """What `--inputs` says, with the file's whole path: a run may be continued from another folder."""
+    return os.path.abspath(os.path.expanduser(given)) if given else ""
+
+
 DEVICE = click.option(
     "--device",
     type=click.Choice(["auto", "cpu", "cuda"]),
@@ -44,6 +50,12 @@ DTYPE = click.option(
 )
 IMAGE_SIZE = click.option(
     "--image-size", type=ImageSizeType(), metavar="HxW", help="Size of the example image, in pixels."
+)
+INPUTS = click.option(
+    "--inputs",
+    default="",
+    metavar="FILE",
+    help="Inputs of the whole model: FILE.py:FUNCTION, FILE.pt or FILE.safetensors. By default they are made.",
 )
 STATIC = click.option(
     "--static",

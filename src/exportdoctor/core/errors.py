@@ -52,6 +52,10 @@ class TargetError(ExportdoctorError):
         self.stack = stack
 
 
+class MissingPackageError(TargetError):
+    """The target needs a package that is not installed."""
+
+
 class StoreError(ExportdoctorError):
     """A run's folder cannot be read or written."""
 

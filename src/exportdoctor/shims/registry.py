@@ -12,6 +12,7 @@ from exportdoctor.shims.own import OWN
 from exportdoctor.shims.own.frozen import static_axis
 from exportdoctor.shims.providers import onnx_diagnostic, transformers_exporters, user
 from exportdoctor.shims.record import SOUNDNESS, Shim
+from exportdoctor.shims.rules import hoist, switches
 
 _VERSIONED = ("torch", "transformers", "onnx", "onnxscript", "onnxruntime", "onnx-diagnostic", "scipy", "optree")
 
@@ -27,7 +28,12 @@ def registry(files: Sequence[str] = ()) -> tuple[Shim, ...]:
 
 @cache
 def _load_installed() -> tuple[Shim, ...]:
-    others = (*transformers_exporters.shims(), *onnx_diagnostic.shims(), *user.shims_of_entry_points())
+    others = (
+        *switches.shims(),
+        *transformers_exporters.shims(),
+        *onnx_diagnostic.shims(),
+        *user.shims_of_entry_points(),
+    )
     return (*OWN, *others)
 
 
@@ -37,12 +43,17 @@ def installed_versions() -> dict[str, str]:
 
 
 def find(name: str, *, files: Sequence[str] = (), axes: Mapping[str, tuple[str, ...]] | None = None) -> Shim:
-    """The shim of that id; `static-dim:AXIS` freezes one of `axes`. Raises UsageError with ids that come near."""
+    """The shim of that id; `static-dim:AXIS` freezes one of `axes`, `hoist:FUNCTION` names a function.
+
+    Raises UsageError with ids that come near.
+    """
     shims = registry(files)
     found = next((shim for shim in shims if shim.id == name), None)
     kind, _, axis = name.partition(":")
     if found is None and kind == "static-dim" and axes is not None and axis in axes:
         found = static_axis(axis, axes[axis])
+    if found is None and kind == hoist.SHIM.id and axis:
+        found = hoist.of_function(axis)
     if found is None:
         hint = did_you_mean(name, [shim.id for shim in shims]) or "See: exportdoctor shims list"
         raise UsageError(f"There is no shim {name!r}", hint=hint)

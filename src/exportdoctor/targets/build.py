@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, assert_never
 
 import msgspec
 
-from exportdoctor.targets.built import BuiltTarget
+from exportdoctor.core.errors import MissingPackageError, TargetError
+from exportdoctor.targets.built import BuiltTarget, Substitution
 from exportdoctor.targets.configuration import ConfigurationPlan
 from exportdoctor.targets.eager import blame_target
 from exportdoctor.targets.factory.factory_plan import FactoryPlan, build_factory
 from exportdoctor.targets.model.checkpoint import find_checkpoint, load_checkpoint
 from exportdoctor.targets.model.device import choose_device, choose_dtype, count_parameters, dtype_name
-from exportdoctor.targets.model.model_class import dtype_argument, find_model_class, load_config
+from exportdoctor.targets.model.experts import (
+    experts_implementation,
+    other_experts_implementations,
+    set_experts_implementation,
+)
+from exportdoctor.targets.model.model_class import dtype_argument, find_model_classes, load_config
 from exportdoctor.targets.model.weights import build_without_weights, fake_parameters, random_parameters
 from exportdoctor.targets.parts.decode import decode_part
-from exportdoctor.targets.parts.default_part import can_be_made, default_part
+from exportdoctor.targets.parts.default_part import default_part
+from exportdoctor.targets.parts.given_inputs import given_part
 from exportdoctor.targets.parts.model_context import ModelContext, forward_names
 from exportdoctor.targets.parts.vision_language import full_part, text_part, video_part, vision_part
+from exportdoctor.targets.small_model import plan_small_model
 
 if TYPE_CHECKING:
     from torch import nn
@@ -30,13 +38,19 @@ if TYPE_CHECKING:
 Plan = ConfigurationPlan | FactoryPlan
 """A target that was found and checked, not yet built. Plans are torch-free and cheap."""
 
+
+def _whole_part(subject: ModelContext) -> BuiltPart:
+    """The whole model in one forward: on the inputs that were given, else on those that are made."""
+    return given_part(subject) if subject.options.inputs else default_part(subject)
+
+
 _MAKERS: dict[str, Callable[[ModelContext], BuiltPart]] = {
     "vision": vision_part,
     "text": text_part,
     "decode": decode_part,
     "full": full_part,
     "video": video_part,
-    "default": default_part,
+    "default": _whole_part,
 }
 
 _MOST_PARAMETERS_FILLED = 300_000_000
@@ -56,9 +70,13 @@ def build(plan: Plan) -> BuiltTarget:
 
 def _build_configuration(plan: ConfigurationPlan) -> BuiltTarget:
     """The model at its real size, in eval mode on its device, and how to make each of its parts."""
-    subject = _subject(plan, plan.options)
+    subject, substitutions = _subject(plan, plan.options)
+    makers: dict[str, Callable[[], BuiltPart]] = {}
     if subject.is_fake and "default" in plan.available_parts:
-        subject = _with_values_if_needed(plan, subject)
+        subject, part, more = _runnable_form(plan, subject)
+        substitutions = (*substitutions, *more)
+        if part is not None:
+            makers["default"] = lambda: part
     weights = subject.options.weights
     return BuiltTarget(
         model=subject.model,
@@ -66,24 +84,76 @@ def _build_configuration(plan: ConfigurationPlan) -> BuiltTarget:
         device=subject.device.type,
         dtype=dtype_name(subject.model),
         weights=weights if find_checkpoint(weights) is None else "checkpoint",
-        makers={name: partial(_MAKERS[name], subject) for name in plan.available_parts},
+        makers={name: makers.get(name, partial(_MAKERS[name], subject)) for name in plan.available_parts},
+        substitutions=substitutions,
     )
 
 
-def _with_values_if_needed(plan: ConfigurationPlan, subject: ModelContext) -> ModelContext:
-    """The same model with random weights where its default part cannot be made of fake ones, if it is small.
+def _runnable_form(
+    plan: ConfigurationPlan, subject: ModelContext
+) -> tuple[ModelContext, BuiltPart | None, tuple[Substitution, ...]]:
+    """The model in a form whose default part runs in eager, that part, and what the form is.
 
-    Routing to experts needs values, and a few operators refuse fake tensors where they take real ones.
+    A fake kernel can be stricter than the real one, and some code needs values. In this order: the model itself,
+    another implementation of its experts, another dtype, random values, random values on a small model. The model
+    itself, and no part, if none runs.
     """
-    if count_parameters(subject.model) > _MOST_PARAMETERS_FILLED or can_be_made(subject):
-        return subject
-    return _subject(plan, msgspec.structs.replace(plan.options, weights="random"))
+    first: TargetError | None = None
+    for make, what in _forms(plan, subject):
+        try:
+            form = make()
+            return form, _whole_part(form), (Substitution(what, str(first)),) if first else ()
+        except TargetError as error:
+            first = first or error
+    return subject, None, ()
 
 
-def _subject(plan: ConfigurationPlan, options: BuildOptions) -> ModelContext:
-    """The model with its weights, and what makes its floating inputs: fake ones beside fake weights."""
+def _forms(plan: ConfigurationPlan, subject: ModelContext) -> Iterator[tuple[Callable[[], ModelContext], str]]:
+    def with_options(**changes: Any) -> ModelContext:
+        return _subject(plan, msgspec.structs.replace(plan.options, **changes))[0]
+
+    yield (lambda: subject), ""
+    before = experts_implementation(subject.model)
+    for name in other_experts_implementations(subject.model):
+        yield partial(_with_experts, subject, name), f"with the experts implementation {name!r}"
+    if before is not None:
+        _with_experts(subject, before)
+    if plan.options.dtype == "auto":
+        yield partial(with_options, dtype="bfloat16"), "in bfloat16"
+    if count_parameters(subject.model) <= _MOST_PARAMETERS_FILLED:
+        yield partial(with_options, weights="random"), "with random weights"
+    small = plan_small_model(plan)
+    yield (lambda: _subject(small, small.options)[0]), "as a small model with random weights"
+
+
+def _with_experts(subject: ModelContext, name: str) -> ModelContext:
+    set_experts_implementation(subject.model, name)
+    return subject
+
+
+def _subject(plan: ConfigurationPlan, options: BuildOptions) -> tuple[ModelContext, tuple[Substitution, ...]]:
+    """The model with its weights, what makes its floating inputs (fake ones beside fake weights), and its class.
+
+    Of the classes that fit the configuration, the first one that can be built.
+    """
+    config = load_config(plan.config)
+    first: TargetError | None = None
+    for model_class in find_model_classes(config):
+        try:
+            subject = _context(model_class, config, options)
+        except MissingPackageError:
+            raise
+        except TargetError as error:
+            first = first or error
+            continue
+        return subject, (Substitution(f"as {model_class.__name__}", str(first)),) if first else ()
+    assert first is not None, "find_model_classes yields at least one"
+    raise first
+
+
+def _context(model_class: Any, config: Any, options: BuildOptions) -> ModelContext:
     device = choose_device(options)
-    model, fake = _with_weights(load_config(plan.config), options)
+    model, fake = _with_weights(model_class, config, options)
     model.eval()
     subject = ModelContext(model=model, options=options, device=device, fake=fake)
     if "use_cache" not in forward_names(model):
@@ -91,11 +161,12 @@ def _subject(plan: ConfigurationPlan, options: BuildOptions) -> ModelContext:
     return subject
 
 
-def _with_weights(config: Any, options: BuildOptions) -> tuple[nn.Module, Callable[[Any], Any] | None]:
+def _with_weights(
+    model_class: Any, config: Any, options: BuildOptions
+) -> tuple[nn.Module, Callable[[Any], Any] | None]:
     import torch
 
     device, dtype = choose_device(options), choose_dtype(options)
-    model_class = find_model_class(config)
     folder = find_checkpoint(options.weights)
     if folder is not None:
         return load_checkpoint(model_class, config, folder=folder, dtype=dtype).to(device), None

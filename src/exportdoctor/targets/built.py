@@ -38,11 +38,20 @@ class BuiltPart:
     axes: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Substitution:
+    """The model was built or run in another form (`what`), because of what came of the one that was asked."""
+
+    what: str
+    because: str
+
+
 @dataclass(frozen=True, kw_only=True)
 class BuiltTarget:
     """A target's model, in eval mode on its device. `parameters` counts unique elements, tied ones once.
 
-    `weights` is `fake`, `random`, `checkpoint` or `as built`.
+    `weights` is `fake`, `random`, `checkpoint` or `as built`. `substitutions`: what was built in place of
+    what the configuration says.
     """
 
     model: nn.Module
@@ -51,6 +60,7 @@ class BuiltTarget:
     dtype: str
     weights: str
     makers: Mapping[str, Callable[[], BuiltPart]]
+    substitutions: tuple[Substitution, ...] = ()
 
     def part(self, name: str) -> BuiltPart:
         """The part and its inputs. Raises `TargetError` where the model cannot provide it."""

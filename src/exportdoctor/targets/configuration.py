@@ -15,6 +15,7 @@ import msgspec
 
 from exportdoctor.core.errors import TargetError, UsageError
 from exportdoctor.core.failure.messages import first_line
+from exportdoctor.targets.inputs_file import check_inputs_file, inputs_identity
 from exportdoctor.targets.model.checkpoint import checkpoint_identity, find_checkpoint
 from exportdoctor.targets.recipes import Recipe, choose_parts, choose_recipe
 from exportdoctor.targets.sizes.image_sizes import ImageSize, check_image_size, image_unit
@@ -52,6 +53,7 @@ class ConfigurationPlan:
             "parts": list(self.parts),
             "options": msgspec.to_builtins(self.options),
             "checkpoint": checkpoint_identity(self.options.weights),
+            "inputs": inputs_identity(self.options.inputs),
         }
 
 
@@ -63,7 +65,7 @@ def preset_plan(target: TargetRef, *, preset: Preset) -> ConfigurationPlan:
         target,
         title=preset.name,
         config=preset.config,
-        recipe=choose_recipe(preset.config, name=preset.recipe),
+        recipe=choose_recipe(preset.config, name=preset.recipe, has_inputs=bool(options.inputs)),
         options=options,
         image_size=preset.image_size,
     )
@@ -88,7 +90,7 @@ def _plan_from_file(target: TargetRef, *, path: Path, title: str) -> Configurati
         target,
         title=title,
         config=config,
-        recipe=choose_recipe(config),
+        recipe=choose_recipe(config, has_inputs=bool(target.options.inputs)),
         options=msgspec.structs.replace(target.options, weights=weights),
         folder=path.parent,
     )
@@ -105,6 +107,8 @@ def _plan(
     folder: Path | None = None,
 ) -> ConfigurationPlan:
     find_checkpoint(options.weights)
+    if options.inputs:
+        check_inputs_file(options.inputs)
     size = _image_size(options.image_size, config=config, recipe=recipe, default=image_size)
     return ConfigurationPlan(
         ref=target.ref,

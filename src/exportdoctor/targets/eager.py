@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import copy
 import logging
+import re
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from exportdoctor.core.errors import ExportdoctorError, TargetError
+from exportdoctor.core.errors import ExportdoctorError, MissingPackageError, TargetError
 from exportdoctor.core.failure.frames import is_our_file
 from exportdoctor.core.failure.messages import first_line
 from exportdoctor.core.patch_attribute import patch_attribute
@@ -118,7 +119,19 @@ def blame_target(what: str, *, hint: str = "") -> Iterator[None]:
         raise
     except (Exception, SystemExit) as error:
         message = ": ".join(filter(None, (what, type(error).__name__, first_line(error))))
+        if isinstance(error, ImportError):
+            raise MissingPackageError(message, hint=_install_command(error) or hint, stack=own_stack(error)) from error
         raise TargetError(message, hint=hint, stack=own_stack(error)) from error
+
+
+def _install_command(error: ImportError) -> str:
+    """The pip command that the message gives, or that the name of the missing module suggests."""
+    command = re.search(r"pip install (?:-U |--upgrade )?[\w.\[\],=-]+", " ".join(str(error).split()))
+    if command:
+        return command[0].rstrip(".")
+    return (
+        f"pip install {error.name.partition('.')[0]}" if isinstance(error, ModuleNotFoundError) and error.name else ""
+    )
 
 
 def own_stack(error: BaseException) -> tuple[str, ...]:

@@ -34,8 +34,11 @@ class Recipe:
     chooses_image_size: bool
 
 
-def choose_recipe(config: Mapping[str, Any], *, name: str = "") -> Recipe:
-    """The recipe of this name, or the one that fits the configuration."""
+def choose_recipe(config: Mapping[str, Any], *, name: str = "", has_inputs: bool = False) -> Recipe:
+    """The recipe of this name, or the one that fits the configuration. Given inputs are those of one forward."""
+    if has_inputs:
+        parts: tuple[str, ...] = ("default",)
+        return Recipe(name=ONE_FORWARD, available=parts, default=parts, takes_images=False, chooses_image_size=False)
     if (name or _recipe_by_structure(config)) == VISION_LANGUAGE:
         parts = ("vision", "text", "decode", "full", "video")
         # video runs the same code as full with other sizes: only scanned on request

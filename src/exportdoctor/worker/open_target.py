@@ -15,7 +15,7 @@ from exportdoctor.core.errors import ExportdoctorError, TargetError
 from exportdoctor.core.failure.messages import first_line
 from exportdoctor.core.protocol.scan import SMALL_MODEL, Capture, Captured, Open, Opened, Prepare, Prepared
 from exportdoctor.core.records.target import TargetRef
-from exportdoctor.report.wording import missing_internals
+from exportdoctor.report.wording import missing_internals, substitution
 from exportdoctor.targets import Plan, build, has_small_model, plan_small_model, resolve
 from exportdoctor.targets.built import BuiltPart, BuiltTarget
 from exportdoctor.targets.eager import run_once
@@ -79,7 +79,10 @@ class OpenTarget:
             seconds=round(time.perf_counter() - started, 3),
             parts=tuple(self.plan.parts),
             sources=sources,
-            notes=tuple(filter(None, [missing_internals(missing_hooks()), unrecorded_note(LOG.reasons())])),
+            notes=(
+                *(substitution(form.what, form.because) for form in self.built.substitutions),
+                *filter(None, [missing_internals(missing_hooks()), unrecorded_note(LOG.reasons())]),
+            ),
             has_small_model=self.built.weights == "fake" and has_small_model(self.plan),
         )
 

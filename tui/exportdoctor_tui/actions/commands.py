@@ -158,6 +158,7 @@ def _build_options(options: BuildOptions, *only: str) -> Argv:
             for word in _unless_default(f"--{name}", getattr(options, name), getattr(BuildOptions(), name))
         ),
         *(("--image-size", f"{size[0]}x{size[1]}") if size else ()),
+        *(("--inputs", options.inputs) if options.inputs else ()),
         *(("--static",) if options.static else ()),
     )
 

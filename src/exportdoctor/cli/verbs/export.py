@@ -14,7 +14,7 @@ import msgspec
 
 from exportdoctor.cli.error_output import print_line
 from exportdoctor.cli.interruption import Interruption
-from exportdoctor.cli.options import CONTEXT, DEVICE, DTYPE, IMAGE_SIZE, QUIET, STATIC
+from exportdoctor.cli.options import CONTEXT, DEVICE, DTYPE, IMAGE_SIZE, INPUTS, QUIET, STATIC, absolute_inputs
 from exportdoctor.cli.packages import require_packages
 from exportdoctor.cli.terminal import style_of, write_out
 from exportdoctor.cli.verbs.completion import complete_targets
@@ -46,6 +46,7 @@ class ExportArguments:
     weights: str
     image_size: tuple[int, int] | None
     static: bool
+    inputs: str
     device: Device
     quiet: bool
 
@@ -56,7 +57,12 @@ class ExportArguments:
         if weights == "auto" and Path(self.target).is_dir() and any(Path(self.target).glob("*.safetensors")):
             weights = self.target
         options = BuildOptions(
-            device=self.device, dtype=self.dtype, weights=weights, image_size=self.image_size, static=self.static
+            device=self.device,
+            dtype=self.dtype,
+            weights=weights,
+            image_size=self.image_size,
+            static=self.static,
+            inputs=absolute_inputs(self.inputs),
         )
         return TargetRef(ref=self.target, parts=(self.part,) if self.part else (), options=options)
 
@@ -104,6 +110,7 @@ class ExportArguments:
     help="random, or a folder with safetensors files.",
 )
 @IMAGE_SIZE
+@INPUTS
 @STATIC
 @DEVICE
 @QUIET

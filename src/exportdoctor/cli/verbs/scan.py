@@ -15,9 +15,11 @@ from exportdoctor.cli.options import (
     DEVICE,
     DTYPE,
     IMAGE_SIZE,
+    INPUTS,
     JSON,
     QUIET,
     STATIC,
+    absolute_inputs,
 )
 from exportdoctor.cli.packages import require_packages
 from exportdoctor.cli.scan_flags import add_scan_options, pop_scan_options
@@ -43,6 +45,7 @@ class ScanArguments:
     weights: str
     image_size: tuple[int, int] | None
     static: bool
+    inputs: str
     out: Path | None
     resume: str | None
     as_json: bool
@@ -62,6 +65,7 @@ class ScanArguments:
                 weights=self.weights,
                 image_size=self.image_size,
                 static=self.static,
+                inputs=absolute_inputs(self.inputs),
             ),
         )
 
@@ -103,6 +107,7 @@ class ScanCommand(click.Command):
     help="fake (shapes only), random, or a folder with safetensors files.",
 )
 @IMAGE_SIZE
+@INPUTS
 @STATIC
 @add_scan_options
 @click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Folder for this run.")

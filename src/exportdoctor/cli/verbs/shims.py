@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from exportdoctor.cli.options import CONTEXT, IMAGE_SIZE, JSON, STATIC
+from exportdoctor.cli.options import CONTEXT, IMAGE_SIZE, INPUTS, JSON, STATIC, absolute_inputs
 from exportdoctor.cli.record_shim_try import record_tries
 from exportdoctor.cli.scan_flags import scan_option
 from exportdoctor.cli.terminal import style_of, table_style, write_out
@@ -80,6 +80,7 @@ def show_shim(name: str, files: tuple[str, ...], as_json: bool) -> int:
     help="fake (shapes only), random, or a folder with safetensors files.",
 )
 @IMAGE_SIZE
+@INPUTS
 @STATIC
 @click.option(
     "--timeout",
@@ -104,7 +105,12 @@ def try_on_target(name: str, target: str, files: tuple[str, ...], as_json: bool,
         if not one.startswith("static-dim:"):
             find(one, files=files)
     folder = find_run(run) if run is not None else None
-    build = BuildOptions(weights=given["weights"], image_size=given["image_size"], static=given["static"])
+    build = BuildOptions(
+        weights=given["weights"],
+        image_size=given["image_size"],
+        static=given["static"],
+        inputs=absolute_inputs(given["inputs"]),
+    )
     options = ScanOptions(
         exporter=given["exporter"], timeout=given["timeout"], shim_files=tuple(map(os.path.abspath, files))
     )

@@ -11,13 +11,17 @@ DType = Literal["auto", "float32", "float16", "bfloat16"]
 
 
 class BuildOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How a target is built. `image_size` is (height, width) in pixels; `weights` is `fake`, `random` or a folder."""
+    """How a target is built. `image_size` is (height, width) in pixels; `weights` is `fake`, `random` or a folder.
+
+    `inputs` is `FILE.py:FUNCTION`, `FILE.pt` or `FILE.safetensors`; empty: they are made.
+    """
 
     device: Device = "auto"
     dtype: DType = "auto"
     weights: str = "fake"
     image_size: tuple[int, int] | None = None
     static: bool = False
+    inputs: str = ""
 
 
 class TargetRef(msgspec.Struct, frozen=True, kw_only=True):

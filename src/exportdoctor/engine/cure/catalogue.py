@@ -14,6 +14,7 @@ from exportdoctor.core.records.outcome import Failure, Outcome
 from exportdoctor.core.run.report import Step
 from exportdoctor.shims import SOUNDNESS, Shim, candidates, conflicts_with, order_shims, seen_in_failure
 from exportdoctor.shims.own.frozen import static_axis
+from exportdoctor.shims.rules import hoist
 
 Ids = tuple[str, ...]
 Chain = tuple[tuple[str, Outcome], ...]
@@ -38,17 +39,19 @@ class ShimCatalogue:
         found = candidates(seen, self.versions, allow=self.allow, shims=self.shims)
         if any(shim.id == "static-dim" for shim in found) and len(self.axes) > 1:
             found = (*found, *self._frozen_axes)
+        if any(shim.id == hoist.SHIM.id for shim in found):
+            found = (*found, *(hoist.of_function(name) for name in _functions_of(failure)))
         return found
 
     def put_in_order(self, names: Ids) -> Ids:
         """The ids in the order in which they are applied."""
-        known = [self._by_id[name] for name in names if name in self._by_id]
+        known = [shim for name in names if (shim := self._find(name)) is not None]
         return tuple(shim.id for shim in order_shims(known))
 
     def rank(self, names: Ids) -> int:
         """The place of the least sound of them in SOUNDNESS. A trace of values holds for its example alone."""
         baked = names and EXPORTERS[self.exporter].bakes_values
-        found = [SOUNDNESS.index(self._by_id[name].soundness) for name in names]
+        found = [SOUNDNESS.index(shim.soundness) for name in names if (shim := self._find(name))]
         return max([*found, SOUNDNESS.index("specialised") if baked else 0])
 
     def soundness(self, names: Ids) -> str:
@@ -57,11 +60,12 @@ class ShimCatalogue:
 
     def clashes(self, shim: Shim, names: Ids) -> bool:
         """Whether it must not be applied together with one of these."""
-        return any(conflicts_with(shim, name) or conflicts_with(self._by_id[name], shim.id) for name in names)
+        others = [(name, self._find(name)) for name in names]
+        return any(conflicts_with(shim, name) or (one and conflicts_with(one, shim.id)) for name, one in others)
 
     def steps(self, names: Ids) -> tuple[Step, ...]:
         """Each of them in words."""
-        found = [self._by_id[name] for name in names]
+        found = [shim for name in names if (shim := self._find(name)) is not None]
         return tuple(
             Step(
                 shim=shim.id,
@@ -73,6 +77,11 @@ class ShimCatalogue:
             for shim in found
         )
 
+    def _find(self, name: str) -> Shim | None:
+        """The shim of that id, one of a family made on demand."""
+        kind, _, member = name.partition(":")
+        return self._by_id.get(name) or (hoist.of_function(member) if kind == hoist.SHIM.id and member else None)
+
     @cached_property
     def _frozen_axes(self) -> tuple[Shim, ...]:
         return tuple(static_axis(axis, places) for axis, places in self.axes.items())
@@ -80,6 +89,14 @@ class ShimCatalogue:
     @cached_property
     def _by_id(self) -> dict[str, Shim]:
         return {shim.id: shim for shim in (*self.shims, *self._frozen_axes)}
+
+
+def _functions_of(failure: Failure) -> tuple[str, ...]:
+    """The qualified names of the functions that fail and where an unbacked symbol was created, of the user's code."""
+    last = [frame for frame in failure.frames if frame.user][-1:]
+    born = [origin.frame for origin in failure.origins if origin.frame is not None and origin.frame.user]
+    names = (frame.function.partition(".<locals>")[0] for frame in (*last, *born))
+    return tuple(dict.fromkeys(name for name in names if name.replace(".", "").isidentifier()))
 
 
 @dataclass(frozen=True, order=True)

@@ -27,7 +27,7 @@ from exportdoctor.report.wording import shim_tries as wording
 from exportdoctor.shims import Shim
 
 MOST_TRIES = 48
-"""Sets tried on one target; a chain of three failures takes about ten."""
+"""Sets tried on one target; a chain of three failures takes about ten. One that does not apply does not count."""
 
 _MODES = frozenset({"strict", "non-strict"})
 """Shims that change the export mode. Behind them failures of the other tracer appear, which are not reported."""
@@ -134,11 +134,10 @@ class CureSearch:
         frontier = CandidateQueue(self._catalogue)
         chain: Chain = tuple((name, target.first) for name in start)
         frontier.widen(start, first or target.first, chain=chain)
-        for _ in range(MOST_TRIES):
-            candidate = frontier.next()
-            if candidate is None:
-                break
+        left = MOST_TRIES
+        while left and (candidate := frontier.next()) is not None:
             trial = yield from self._try(target, candidate.shims, candidate.before, met=frontier.met)
+            left -= trial.result != "not_applicable"
             if trial.result == "cured":
                 return CuringSet(shims=candidate.shims, outcome=trial.outcome, chain=candidate.chain)
             if trial.result == "moved" and not trial.note:

@@ -27,6 +27,26 @@ def headline(report: Report) -> tuple[str, ...]:
     return tuple(pieces)
 
 
+_PARTS = {
+    "vision": "the image encoder: patches and their grid",
+    "text": "the whole model on text alone",
+    "decode": "one new token, with a filled cache",
+    "full": "the whole model on text with an image",
+    "video": "the whole model on text with a video",
+    "default": "the whole model in one forward",
+}
+
+
+def part_line(name: str, *, scanned: bool) -> str:
+    """A line of `exportdoctor parts`: its name, what it is, whether a scan takes it by default."""
+    return f"{name:<10}{_PARTS.get(name, '')}{'' if scanned else ' (only with --part)'}"
+
+
+def substitution(what: str, because: str) -> str:
+    """The note on a model that was built or run in another form than its configuration says."""
+    return f"The model was scanned {what}, because of this: {because.rstrip('.')}."
+
+
 def _weights(kind: str) -> str:
     """The kind of weights; empty for those of a user's own module."""
     return {"": "", "as built": "", "checkpoint": ", checkpoint weights"}.get(kind, f", {kind} weights")

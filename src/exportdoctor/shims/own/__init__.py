@@ -1,4 +1,4 @@
-"""The project's own shims, one file for each or for a family."""
+"""The project's own shims, one file for each or for a family. Those that follow from a rule are in shims/rules."""
 
 from __future__ import annotations
 
@@ -18,15 +18,18 @@ from exportdoctor.shims.own import (
     sdpa_without_size_check,
     vision_geometry,
 )
+from exportdoctor.shims.rules import branch, hoist
 
 OWN = (
     vision_geometry.SHIM,
     grid_methods.SHIM,
     position_ids.SHIM,
+    hoist.SHIM,
     block_diagonal_attention.SHIM,
     masks_by_broadcast.SHIM,
     sdpa_without_size_check.SHIM,
     check_as_assertion.SHIM,
+    branch.SHIM,
     eager_attention.SHIM,
     cache_pytrees.SHIM,
     cache_pytrees.FIXED,

@@ -97,6 +97,8 @@ def plan_for_module(
 def _check_options(options: BuildOptions) -> None:
     if options.weights not in NO_CHECKPOINT:
         raise UsageError("A factory sets its own weights", hint="Load them in the factory")
+    if options.inputs:
+        raise UsageError("A factory sets its own inputs", hint="Return them from the factory")
     if options.image_size is not None:
         raise UsageError("A factory sets its own inputs", hint="Choose the image size in the factory")
 

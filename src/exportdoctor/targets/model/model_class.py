@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from importlib import import_module
 from types import ModuleType
 from typing import Any
 
@@ -10,6 +12,7 @@ from exportdoctor.core.errors import TargetError
 from exportdoctor.targets.eager import blame_target
 
 _SAYS_DTYPE = (4, 56)
+_FIRST_AUTO_CLASSES = ("AutoModelForCausalLM", "AutoModelForSeq2SeqLM", "AutoModelForImageTextToText", "AutoModel")
 
 
 def import_transformers() -> ModuleType:
@@ -48,21 +51,46 @@ def load_config(content: dict[str, Any]) -> Any:
         return CONFIG_MAPPING[model_type].from_dict(dict(content))
 
 
-def find_model_class(config: Any) -> Any:
-    """The class named in `architectures`, else the first auto class that knows the configuration."""
+def find_model_classes(config: Any) -> Iterator[Any]:
+    """The classes that can be built from the configuration, likeliest first. Raises TargetError if there is none.
+
+    Those named in `architectures`, the auto classes that know it, and the model classes of its package.
+    """
     transformers = import_transformers()
+    found = list(dict.fromkeys(_candidates(transformers, config)))
+    if not found:
+        raise TargetError(
+            f"transformers {transformers.__version__} has no model class for {type(config).__name__}",
+            hint="Name one in the configuration's `architectures`",
+        )
+    yield from found
+
+
+def _candidates(transformers: ModuleType, config: Any) -> Iterator[Any]:
     for name in getattr(config, "architectures", None) or ():
         if model_class := getattr(transformers, name, None):
-            return model_class
-    for auto in ("AutoModelForCausalLM", "AutoModelForSeq2SeqLM", "AutoModelForImageTextToText", "AutoModel"):
+            yield model_class
+    others = sorted(name for name in dir(transformers) if name.startswith("AutoModelFor"))
+    for auto in (*_FIRST_AUTO_CLASSES, *others, "AutoBackbone"):
         mapping = getattr(getattr(transformers, auto, None), "_model_mapping", {})
         if type(config) in mapping:
-            found = mapping[type(config)]
-            return found[0] if isinstance(found, tuple | list) else found
-    raise TargetError(
-        f"transformers {transformers.__version__} has no model class for {type(config).__name__}",
-        hint="Name one in the configuration's `architectures`",
-    )
+            model_class = mapping[type(config)]
+            yield from model_class if isinstance(model_class, tuple | list) else (model_class,)
+    yield from _package_classes(transformers, type(config))
+
+
+def _package_classes(transformers: ModuleType, config_class: type) -> Iterator[Any]:
+    """Model classes beside the configuration class that are made for it: parts that no auto class lists."""
+    package, _, stem = config_class.__module__.rpartition(".")
+    name = f"{package}.{stem.replace('configuration_', 'modeling_', 1)}"
+    try:
+        module = import_module(name)
+    except ImportError:
+        return
+    for value in vars(module).values():
+        own = isinstance(value, type) and value.__module__ == name and "forward" in vars(value)
+        if own and issubclass(value, transformers.PreTrainedModel) and value.config_class is config_class:
+            yield value
 
 
 def _type_of_architecture(transformers: ModuleType, content: dict[str, Any]) -> str | None:

@@ -5,7 +5,7 @@ Each proposal of inputs is run in eager once, and an axis is dynamic only where 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -13,9 +13,18 @@ from typing import TYPE_CHECKING, Any
 from exportdoctor.core.errors import TargetError
 from exportdoctor.core.failure.messages import first_line
 from exportdoctor.targets.eager import own_stack, run_once
-from exportdoctor.targets.parts.dummy_inputs import InputProposal, propose_inputs, within_limits
-from exportdoctor.targets.parts.input_layouts import FIRST, SECOND, ExampleSizes
-from exportdoctor.targets.parts.model_context import assemble
+from exportdoctor.targets.parts.documented_inputs import TensorSpec, documented_inputs, guessed_input
+from exportdoctor.targets.parts.dummy_inputs import (
+    InputProposal,
+    constants_for,
+    propose_inputs,
+    required_inputs,
+    within_limits,
+)
+from exportdoctor.targets.parts.input_layouts import FIRST, SECOND, ExampleSizes, Layout
+from exportdoctor.targets.parts.model_context import assemble, forward_names
+from exportdoctor.targets.parts.repair_inputs import repair_inputs
+from exportdoctor.targets.parts.vision_language import vision_part
 
 if TYPE_CHECKING:
     from exportdoctor.targets.built import BuiltPart
@@ -27,31 +36,68 @@ _ONE = replace(FIRST, batch=1)
 
 
 def default_part(subject: ModelContext) -> BuiltPart:
-    """The model with the first proposal of inputs that eager accepts. Raises `TargetError` if it accepts none."""
+    """The model with the first proposal of inputs that eager accepts, repaired by search where it refuses all.
+
+    Raises `TargetError` if none is found.
+    """
+    if "grid_thw" in forward_names(subject.model):
+        with suppress(Exception):
+            part = vision_part(subject, name="default")
+            run_once(part.module, (part.args, part.kwargs))
+            return part
     failures: list[Exception] = []
     for proposal, sizes in _proposals(subject):
         try:
-            inputs = _run(subject, proposal, sizes)
+            return _part(subject, proposal, sizes, _run(subject, proposal, sizes))
         except Exception as error:
             failures.append(error)
-            continue
-        axes, other = _second_size(subject, proposal, sizes)
-        return assemble("default", subject, inputs=inputs, other_inputs=other, axes=axes)
-    raise _no_inputs(subject, failures)
+    repaired = repair_inputs(subject, _starts(subject), lambda specs: _run(subject, _proposal(subject, specs), FIRST))
+    if repaired is None:
+        raise _no_inputs(subject, failures)
+    proposal = _proposal(subject, repaired)
+    return _part(subject, proposal, FIRST, _run(subject, proposal, FIRST))
 
 
-def can_be_made(subject: ModelContext) -> bool:
-    """Whether eager accepts any proposal of inputs."""
-    for proposal, sizes in _proposals(subject):
-        with suppress(Exception):
-            _run(subject, proposal, sizes)
-            return True
-    return False
+def _part(subject: ModelContext, proposal: InputProposal, sizes: ExampleSizes, inputs: dict[str, Any]) -> BuiltPart:
+    axes, other = _second_size(subject, proposal, sizes)
+    return assemble("default", subject, inputs=inputs, other_inputs=other, axes=axes)
 
 
 def _proposals(subject: ModelContext) -> Iterator[tuple[InputProposal, ExampleSizes]]:
     for sizes in (FIRST, _ONE):
         yield from ((proposal, sizes) for proposal in propose_inputs(subject))
+
+
+def _proposal(subject: ModelContext, specs: Mapping[str, TensorSpec]) -> InputProposal:
+    layouts = {name: spec.layout() for name, spec in specs.items()}
+    return InputProposal(layouts=layouts, constants=constants_for(subject))
+
+
+def _starts(subject: ModelContext) -> Iterator[Mapping[str, TensorSpec]]:
+    """What a repair starts from: the proposals, what the documentation says of the same inputs, and single inputs."""
+    documented = documented_inputs(subject)
+    for proposal in propose_inputs(subject):
+        known = {name: _spec_of(subject, name, layout) for name, layout in proposal.layouts.items()}
+        if all(known.values()):
+            yield {name: spec for name, spec in known.items() if spec}
+        yield {name: documented[name] for name in known if name in documented}
+    required = {name: documented.get(name) or guessed_input(subject, name) for name in required_inputs(subject.model)}
+    if required:
+        yield required
+    yield from ({name: spec} for name, spec in documented.items() if spec.kind == "float")
+
+
+def _spec_of(subject: ModelContext, name: str, layout: Layout) -> TensorSpec | None:
+    """What the layout makes, None where it cannot be made of this configuration."""
+    with suppress(Exception):
+        made = layout.make(subject, within_limits(FIRST, subject))
+        dims = tuple(layout.axes.get(place, size) for place, size in enumerate(made.shape))
+        if made.is_floating_point():
+            return TensorSpec(dims=dims, kind="float")
+        if "mask" in name:
+            return TensorSpec(dims=dims, kind="mask")
+        return TensorSpec(dims=dims, kind="integer", below=subject.vocabulary_size)
+    return None
 
 
 def _run(subject: ModelContext, proposal: InputProposal, sizes: ExampleSizes) -> dict[str, Any]:

@@ -50,7 +50,7 @@ class InputProposal:
 def propose_inputs(subject: ModelContext) -> Iterator[InputProposal]:
     """What to try, most complete first: every modality, then the main input alone, then text alone."""
     names = forward_names(subject.model)
-    constants = {"use_cache": False} if "use_cache" in names else {}
+    constants = constants_for(subject)
     seen: list[tuple[str, ...]] = []
     for wanted in (_every_modality(subject), _main_input(subject), ("input_ids", "attention_mask")):
         chosen = tuple(name for name in names if name in wanted and name in LAYOUTS)
@@ -61,6 +61,11 @@ def propose_inputs(subject: ModelContext) -> Iterator[InputProposal]:
         seen.append(chosen)
         for layouts in product(*(LAYOUTS[name] for name in chosen)):
             yield InputProposal(layouts=dict(zip(chosen, layouts, strict=True)), constants=constants)
+
+
+def constants_for(subject: ModelContext) -> dict[str, Any]:
+    """The arguments that are no tensors."""
+    return {"use_cache": False} if "use_cache" in forward_names(subject.model) else {}
 
 
 def within_limits(sizes: ExampleSizes, subject: ModelContext) -> ExampleSizes:
@@ -88,10 +93,11 @@ def _main_input(subject: ModelContext) -> tuple[str, ...]:
     mains = (main,) if isinstance(main, str) else tuple(main)
     mask = ("attention_mask",) if "input_ids" in mains else ()
     decoder = ("decoder_input_ids",) if getattr(subject.config, "is_encoder_decoder", False) else ()
-    return (*mains, *mask, *decoder, *_required_inputs(subject.model))
+    return (*mains, *mask, *decoder, *required_inputs(subject.model))
 
 
-def _required_inputs(model: Any) -> tuple[str, ...]:
+def required_inputs(model: Any) -> tuple[str, ...]:
+    """The names of the parameters of the model's forward that have no default."""
     parameters = inspect.signature(model.forward).parameters.values()
     positional = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     return tuple(p.name for p in parameters if p.kind in positional and p.default is p.empty)

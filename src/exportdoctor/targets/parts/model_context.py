@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from exportdoctor.targets.built import BuiltPart
+from exportdoctor.targets.model.device import move
 from exportdoctor.targets.sizes.dynamic_shapes import Axes, axes_by_name, dynamic_shapes, dynamic_title
 from exportdoctor.targets.sizes.image_sizes import ImageSize, pair
+from exportdoctor.torch_internals.trees import tree_map_only
 
 if TYPE_CHECKING:
     import torch
@@ -102,6 +104,18 @@ class ModelContext:
             return self.fake(torch.empty(shape, dtype=self.dtype, device="meta"))  # type: ignore[no-any-return]
         values = torch.randn(shape, generator=torch.Generator().manual_seed(SEED))
         return values.to(device=self.device, dtype=self.dtype)
+
+    def place(self, value: Any) -> Any:
+        """Every tensor in `value` on the device, floating ones in the model's dtype, fake beside fake weights."""
+        import torch
+
+        placed = move(value, device=self.device, dtype=self.dtype)
+        fake = self.fake
+        if fake is None:
+            return placed
+        return tree_map_only(
+            torch.Tensor, lambda tensor: fake(tensor) if tensor.is_floating_point() else tensor, placed
+        )
 
     def integers(self, values: Any) -> torch.Tensor:
         """A small integer input, always real: the model computes indices from it."""

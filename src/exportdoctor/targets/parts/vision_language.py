@@ -41,13 +41,13 @@ IMAGE = VisionInput(kind="image", pixels="pixel_values", grid="image_grid_thw", 
 VIDEO = VisionInput(kind="video", pixels="pixel_values_videos", grid="video_grid_thw", frames=(2, 3))
 
 
-def vision_part(subject: ModelContext) -> BuiltPart:
-    """The image encoder alone: patches (count, features) and their grid (images, 3)."""
+def vision_part(subject: ModelContext, *, name: str = "vision") -> BuiltPart:
+    """The image encoder alone, which may be the whole model: patches (count, features), their grid (images, 3)."""
     prefix, module = _encoder(subject.model)
     first, second = (_vision_inputs(subject, module, grid) for grid in _grids(subject, IMAGE))
     patches = next(iter(first))
     return assemble(
-        "vision",
+        name,
         subject,
         module=module,
         prefix=prefix,
@@ -97,7 +97,7 @@ def _whole(subject: ModelContext, medium: VisionInput, *, name: str) -> BuiltPar
 def _encoder(model: nn.Module) -> tuple[str, nn.Module]:
     """The name and the submodule that takes a grid of patches."""
     for name, module in model.named_modules():
-        if name and "grid_thw" in forward_names(module):
+        if "grid_thw" in forward_names(module):
             return name, module
     what = type(model).__name__
     raise TargetError(f"{what} has no submodule that takes grid_thw", hint="Scan another part")
@@ -137,18 +137,18 @@ def _whole_inputs(subject: ModelContext, medium: VisionInput, *, grid: Grid, aro
 
 def _patches(subject: ModelContext, grid: Grid) -> Any:
     """Flattened patches: (count, channels * frames of a patch * height * width of a patch)."""
-    vision = subject.config.vision_config
+    vision = subject.vision_config
     channels = getattr(vision, "in_channels", None) or getattr(vision, "in_chans", None) or 3
-    features = channels * vision.temporal_patch_size * vision.patch_size**2
+    features = channels * getattr(vision, "temporal_patch_size", 1) * vision.patch_size**2
     return subject.floats(grid[0] * grid[1] * grid[2], features)
 
 
 def _grids(subject: ModelContext, medium: VisionInput) -> tuple[Grid, Grid]:
     """The grid of the options' image size, and another whose windows are not all full."""
-    vision = subject.config.vision_config
-    assert subject.options.image_size is not None
-    height, width = (side // vision.patch_size for side in subject.options.image_size)
-    other = other_grid(height, width, merge=vision.spatial_merge_size)
+    vision = subject.vision_config
+    merge = vision.spatial_merge_size
+    height, width = (max(1, side // (vision.patch_size * merge)) * merge for side in subject.image_size)
+    other = other_grid(height, width, merge=merge)
     return (medium.frames[0], height, width), (medium.frames[1], *other)
 
 

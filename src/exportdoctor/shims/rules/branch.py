@@ -1,0 +1,410 @@
+"""`if` on the value of a tensor becomes a choice between two computed results, `torch.where`, where both arms are pure.
+
+The conditions are found by running forward: every place where Python asks a tensor for its value. The function is
+rewritten by its syntax tree. Both arms are computed; what cannot be chosen between (other sizes, dtypes or Python
+values) stays a branch, and fails as before.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FunctionType
+from typing import Any
+
+from exportdoctor.core.failure.frames import is_user_file
+from exportdoctor.shims.cure_pattern import Cure
+from exportdoctor.shims.export_call import ExportCall
+from exportdoctor.shims.record import NotApplicable, Replacement, Shim
+from exportdoctor.shims.rules.code_swap import compile_for, definition_of, function_of, swap_code
+from exportdoctor.shims.rules.pure_code import Purity
+from exportdoctor.targets.eager import run_in_a_row
+from exportdoctor.torch_internals.shape_env import has_unbacked_size
+from exportdoctor.torch_internals.trees import tree_flatten, tree_unflatten
+
+_CHOOSE, _VALUE, _BOTH, _EITHER, _NOT = "_choose_arm", "_value_of", "_both_hold", "_either_holds", "_does_not_hold"
+_READS = frozenset({"__bool__", "item", "__int__", "__float__", "__index__", "equal", "allclose", "tolist"})
+_UNBOUND = object()
+"""Of a name that an arm binds and that has no value before."""
+
+
+class Unmergeable(Exception):
+    """The results of two arms cannot be chosen between by `torch.where`."""
+
+
+# --- what the rewritten code calls
+
+
+def value_of(read: Callable[[], Any]) -> Any:
+    """What `read` gives, or a mark where the name is not bound yet."""
+    try:
+        return read()
+    except NameError:
+        return _UNBOUND
+
+
+def both_hold(one: Any, other: Callable[[], Any]) -> Any:
+    """`one and other()`."""
+    return _as_truth(one) & _as_truth(other()) if _is_open(one) else one and other()
+
+
+def either_holds(one: Any, other: Callable[[], Any]) -> Any:
+    """`one or other()`."""
+    return _as_truth(one) | _as_truth(other()) if _is_open(one) else one or other()
+
+
+def does_not_hold(value: Any) -> Any:
+    """`not value`."""
+    return ~_as_truth(value) if _is_open(value) else not value
+
+
+def choose_arm(condition: Any, then: Callable[..., Any], other: Callable[..., Any], *before: Any) -> Any:
+    """The result of the arm that the condition says; where only a run can tell, of both, chosen by `torch.where`."""
+    if not _is_open(condition):
+        return then(*before) if condition else other(*before)
+    chosen = _as_truth(condition)
+    try:
+        with _no_writes():
+            results = then(*before), other(*before)
+        return _merge(chosen, *results)
+    except Unmergeable:
+        return then(*before) if condition else other(*before)  # fails where it did
+
+
+def _is_open(value: Any) -> bool:
+    """Whether only a run of the program knows it."""
+    import torch
+
+    if isinstance(value, torch.SymBool | torch.SymInt | torch.SymFloat):
+        return has_unbacked_size(value)
+    return isinstance(value, torch.Tensor) and torch.compiler.is_exporting()
+
+
+def _as_truth(value: Any) -> Any:
+    """A condition as a tensor, bool ()."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return value.reshape(()).to(torch.bool)
+    if isinstance(value, torch.SymBool):
+        return torch.scalar_tensor(torch.sym_ite(value, 1, 0), dtype=torch.int64) != 0
+    if isinstance(value, torch.SymInt | torch.SymFloat):
+        number: Any = value
+        return torch.scalar_tensor(number) != 0
+    return torch.full((), bool(value))
+
+
+def _merge(chosen: Any, one: Any, other: Any) -> Any:
+    import torch
+
+    if one is other or other is _UNBOUND:  # the arm that does not bind a name leads nowhere that reads it
+        return one
+    if one is _UNBOUND:
+        return other
+    (left, layout), (right, same) = tree_flatten(one), tree_flatten(other)
+    if layout != same:
+        raise Unmergeable("the arms give results of other structure")
+    if len(left) == 1 and left[0] is one:
+        if not isinstance(one, torch.Tensor) or not isinstance(other, torch.Tensor):
+            return _same_value(one, other)
+        return torch.where(chosen, *_alike(one, other))
+    return tree_unflatten([_merge(chosen, a, b) for a, b in zip(left, right, strict=True)], layout)
+
+
+def _same_value(one: Any, other: Any) -> Any:
+    if type(one) is type(other) and isinstance(one, bool | int | float | str | type(None)) and one == other:
+        return one
+    raise Unmergeable(f"the arms give {one!r:.40} and {other!r:.40}")
+
+
+def _alike(one: Any, other: Any) -> tuple[Any, Any]:
+    from torch.fx.experimental.symbolic_shapes import guard_or_false
+
+    same = one.dim() == other.dim() and all(guard_or_false(a == b) for a, b in zip(one.shape, other.shape, strict=True))
+    if not same or one.dtype != other.dtype or one.device != other.device:
+        raise Unmergeable("the arms give tensors of other sizes or dtypes")
+    return one, other
+
+
+def _no_writes() -> Any:
+    """Within it, a write into a tensor raises `Unmergeable`: the arm that is not taken must leave nothing behind."""
+    from torch.overrides import TorchFunctionMode
+
+    class NoWrites(TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            name = getattr(func, "__name__", "")
+            if name == "__setitem__" or (name.endswith("_") and not name.endswith("__")) or "out" in (kwargs or {}):
+                raise Unmergeable(f"an arm calls {name}")
+            return func(*args, **(kwargs or {}))
+
+    return NoWrites()
+
+
+_HELPERS: dict[str, Any] = {
+    _CHOOSE: choose_arm, _VALUE: value_of, _BOTH: both_hold, _EITHER: either_holds, _NOT: does_not_hold,
+}  # fmt: skip
+
+
+# --- how code is rewritten
+
+
+class _Conditions(ast.NodeTransformer):
+    """A condition with tensors kept as tensors: no `.item()`, no `bool()`, and operators for `and`, `or`, `not`."""
+
+    def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
+        name = _BOTH if isinstance(node.op, ast.And) else _EITHER
+        *rest, last = [self.visit(value) for value in node.values]
+        for value in reversed(rest):
+            last = _call(name, value, _thunk(last))
+        found: ast.expr = last
+        return found
+
+    def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.expr:
+        return _call(_NOT, self.visit(node.operand)) if isinstance(node.op, ast.Not) else node
+
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        match node:
+            case ast.Call(func=ast.Name(id="bool"), args=[value], keywords=[]):
+                found: ast.expr = self.visit(value)
+                return found
+            case ast.Call(func=ast.Attribute(value=value, attr="item"), args=[], keywords=[]):
+                return value
+            case ast.Call(func=ast.Attribute(value=ast.Name(id="torch"), attr="equal"), args=[one, other], keywords=[]):
+                return _method(ast.Compare(one, [ast.Eq()], [other]), "all")
+        return node
+
+    def visit_Compare(self, node: ast.Compare) -> ast.expr:
+        sides = [self.visit(side) for side in (node.left, *node.comparators)]
+        pairs = [ast.Compare(a, [op], [b]) for a, op, b in zip(sides, node.ops, sides[1:], strict=False)]
+        return pairs[0] if len(pairs) == 1 else self.visit_BoolOp(ast.BoolOp(ast.And(), list(pairs)))
+
+
+class _Merging(ast.NodeTransformer):
+    """Branches whose condition is one of `lines`, or a name that was bound there, become calls of `choose_arm`."""
+
+    def __init__(self, purity: Purity, lines: frozenset[int], node: ast.FunctionDef) -> None:
+        self.purity, self.lines, self.count = purity, lines, 0
+        self.inside = 0  # an arm that was not taken may ask for values that nobody saw
+        bound = (one for one in ast.walk(node) if isinstance(one, ast.Assign) and self._asks(one.value))
+        self.names = {name.id for one in bound for target in one.targets for name in ast.walk(target)
+                      if isinstance(name, ast.Name)}  # fmt: skip
+        self.written = {name for one in ast.walk(node) for name in _written_names(one)}
+
+    def _asks(self, node: ast.expr) -> bool:
+        return any(getattr(one, "lineno", 0) in self.lines for one in ast.walk(node))
+
+    def _is_open(self, test: ast.expr) -> bool:
+        names = {one.id for one in ast.walk(test) if isinstance(one, ast.Name)}
+        return self.inside > 0 or self._asks(test) or bool(names & self.names)
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        node.body = self._block(_with_returns_last(node.body, self._is_open))
+        return node
+
+    def _block(self, statements: list[ast.stmt]) -> list[ast.stmt]:
+        return [new for one in statements for new in self._statement(one)]
+
+    def _statement(self, node: ast.stmt) -> list[ast.stmt]:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            return [node]
+        merges = isinstance(node, ast.If) and self._is_open(node.test) and self._may_merge(node)
+        self.inside += merges
+        for name in ("body", "orelse", "finalbody"):
+            if isinstance(inner := getattr(node, name, None), list):
+                setattr(node, name, self._block(inner))
+        self.inside -= merges
+        if merges and isinstance(node, ast.If):
+            return self._merge_arms(node)
+        for name in ("value", "test"):
+            if isinstance(value := getattr(node, name, None), ast.expr):
+                setattr(node, name, _Choices(self).visit(value))
+        return [node]
+
+    def _may_merge(self, node: ast.If) -> bool:
+        arms, pure = (node.body, node.orelse), self.purity
+        returns = [any(isinstance(one, ast.Return) for part in arm for one in ast.walk(part)) for arm in arms]
+        ends = all(arm and isinstance(arm[-1], ast.Return) for arm in arms)
+        leaves = any(isinstance(one, ast.Break | ast.Continue) for arm in arms for one in arm)
+        inside = sum(isinstance(one, ast.Return) for arm in arms for part in arm[:-1] for one in ast.walk(part))
+        return (
+            (not any(returns) or (ends and not inside))
+            and not leaves
+            and not self.written & {one.id for arm in arms for part in arm for one in _stored_names(part)}
+            and pure.of_expression(node.test)
+            and all(pure.of_statements(arm) for arm in arms)
+        )
+
+    def _merge_arms(self, node: ast.If) -> list[ast.stmt]:
+        self.count += 1
+        ends = bool(node.orelse) and isinstance(node.body[-1], ast.Return)
+        names = sorted({one.id for arm in (node.body, node.orelse) for part in arm for one in _stored_names(part)})
+        arms = [f"_arm_{self.count}_{place}" for place in (1, 2)]
+        result = ast.Return(ast.Tuple([_load(name) for name in names], ast.Load()))
+        made: list[ast.stmt] = [
+            _function(arm, names, list(body) if ends else [*body, result])
+            for arm, body in zip(arms, (node.body, node.orelse), strict=True)
+        ]
+        test = _Conditions().visit(copy.deepcopy(node.test))
+        before = [_call(_VALUE, _thunk(_load(name))) for name in names]
+        call = _call(_CHOOSE, test, *(_load(arm) for arm in arms), *before)
+        target = ast.Tuple([ast.Name(name, ast.Store()) for name in names], ast.Store())
+        last = ast.Return(call) if ends else ast.Assign([target], call) if names else ast.Expr(call)
+        return [ast.copy_location(one, node) for one in (*made, last)]
+
+
+class _Choices(ast.NodeTransformer):
+    """`a if condition else b`."""
+
+    def __init__(self, merging: _Merging) -> None:
+        self.merging = merging
+
+    def visit_IfExp(self, node: ast.IfExp) -> ast.expr:
+        self.generic_visit(node)
+        pure = self.merging.purity.of_expression
+        if not self.merging._is_open(node.test) or not all(map(pure, (node.test, node.body, node.orelse))):
+            return node
+        self.merging.count += 1
+        test = _Conditions().visit(copy.deepcopy(node.test))
+        return ast.copy_location(_call(_CHOOSE, test, _thunk(node.body), _thunk(node.orelse)), node)
+
+    def visit_Lambda(self, node: ast.Lambda) -> ast.expr:
+        return node
+
+
+def _with_returns_last(body: list[ast.stmt], is_open: Callable[[ast.expr], bool]) -> list[ast.stmt]:
+    """`if c: return a`, then `rest`: the rest becomes the other arm, so that both end with a return."""
+    for place, node in enumerate(body):
+        if isinstance(node, ast.If) and is_open(node.test) and isinstance(node.body[-1], ast.Return):
+            rest = _with_returns_last([*node.orelse, *body[place + 1 :]], is_open)
+            if not rest or not isinstance(rest[-1], ast.Return | ast.If):
+                rest = [*rest, ast.copy_location(ast.Return(ast.Constant(None)), node)]
+            return [*body[:place], ast.copy_location(ast.If(node.test, node.body, rest), node)]
+    return body
+
+
+def _written_names(node: ast.AST) -> Iterator[str]:
+    """The name of a value that is written into: what is chosen is a copy, so that the write would be lost to others."""
+    match node:
+        case ast.AugAssign(target=ast.Name(id=name)):
+            yield name
+        case ast.Subscript(value=ast.Name(id=name), ctx=ast.Store()):
+            yield name
+        case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr=method)) if method.endswith("_"):
+            yield name
+
+
+def _stored_names(node: ast.stmt) -> Iterator[ast.Name]:
+    if isinstance(node, ast.FunctionDef):
+        return
+    yield from (one for one in ast.walk(node) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store))
+
+
+def _load(name: str) -> ast.expr:
+    return ast.Name(name, ast.Load())
+
+
+def _call(name: str, *args: ast.expr) -> ast.expr:
+    return ast.Call(_load(name), list(args), [])
+
+
+def _method(value: ast.expr, name: str) -> ast.expr:
+    return ast.Call(ast.Attribute(value, name, ast.Load()), [], [])
+
+
+def _thunk(value: ast.expr) -> ast.expr:
+    return ast.Lambda(ast.arguments([], [], None, [], [], None, []), value)
+
+
+def _function(name: str, parameters: list[str], body: list[ast.stmt]) -> ast.stmt:
+    arguments = ast.arguments([], [ast.arg(one) for one in parameters], None, [], [], None, [])
+    return ast.FunctionDef(name, arguments, body, [], None, None)
+
+
+def rewrite_branches(
+    function: FunctionType, lines: frozenset[int], instances: tuple[Any, ...]
+) -> ast.FunctionDef | None:
+    """The definition with its open branches merged; `None` where there is none that can be."""
+    node = definition_of(function)
+    if node is None:
+        return None
+    merging = _Merging(Purity(function=function, instances=instances), lines, node)
+    changed = merging.visit(node)
+    return changed if merging.count else None
+
+
+# --- where Python asks for values
+
+
+def asked_lines(call: ExportCall) -> dict[FunctionType, frozenset[int]]:
+    """The lines of each function of the user's at which forward asks a tensor for its value, on all inputs."""
+    from torch.overrides import TorchFunctionMode
+
+    classes = list(dict.fromkeys(kind for module in call.module.modules() for kind in type(module).__mro__))
+    found: dict[FunctionType, set[int]] = {}
+
+    class Asking(TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if getattr(func, "__name__", "") in _READS:
+                frame: Any = sys._getframe(1)
+                while frame is not None and not is_user_file(frame.f_code.co_filename):
+                    frame = frame.f_back
+                function = function_of(frame, classes) if frame is not None else None
+                if function is not None:
+                    found.setdefault(function, set()).add(frame.f_lineno)
+            return func(*args, **(kwargs or {}))
+
+    for inputs in ((call.args, call.kwargs), *call.more_inputs):
+        try:
+            with Asking():
+                run_in_a_row(call.module, inputs)
+        except Exception:
+            continue  # without values it ends at the first of them
+    return {function: frozenset(lines) for function, lines in found.items()}
+
+
+@contextmanager
+def _enter(call: ExportCall) -> Iterator[ExportCall]:
+    changes = {}
+    for function, lines in asked_lines(call).items():
+        owned = (m for m in call.module.modules() if function.__name__ in dir(type(m)))
+        node = rewrite_branches(function, lines, tuple(owned))
+        code = compile_for(function, node) if node is not None else None
+        if code is not None:
+            changes[function] = code
+    if not changes:
+        raise NotApplicable("no function branches on a tensor's value with arms that only compute")
+    with swap_code(changes, _HELPERS):
+        yield call
+
+
+SHIM = Shim(
+    id="branch-as-where",
+    title="Computes both arms of a branch on tensor values and chooses with torch.where",
+    soundness="precondition",
+    enter=_enter,
+    does=(
+        "An `if` on the value of a tensor, such as a clamp of values that overflow or an early return, is "
+        "rewritten in the function's syntax tree: both arms are computed, and the program chooses between "
+        "their results. Arms must only compute: assignments to local names, no writes, no raise."
+    ),
+    precondition="both arms can be computed whatever the condition is",
+    cures=(Cure(kinds=("data_dependent_value", "data_dependent_guard")),),
+    needs={"torch": ">=2.8"},
+    link="https://docs.pytorch.org/docs/stable/export.html#data-and-shape-dependent-control-flow",
+    retire="torch.export converts such branches",
+    rank=20,
+    replaces=(
+        Replacement(
+            target="the functions that branch on a tensor's value",
+            before="if torch.isinf(x).any():\n    x = x.clamp(-limit, limit)\n",
+            after=(
+                "def _arm_1_1(x):\n    x = x.clamp(-limit, limit)\n    return (x,)\n\n"
+                "def _arm_1_2(x):\n    return (x,)\n\n"
+                "(x,) = _choose_arm(torch.isinf(x).any(), _arm_1_1, _arm_1_2, _value_of(lambda: x))\n"
+            ),
+        ),
+    ),
+)

@@ -1,0 +1,171 @@
+"""Which calls in a forward compute something from whole numbers, buffers and the configuration alone.
+
+The forward runs in eager under a mode that follows values: a tensor is *clean* if all tensors that it was computed
+from are. Whole-number inputs and buffers are clean; floating inputs and parameters are not, nor is what nobody saw
+being made. A read of an unclean value by Python makes all that follows unclean.
+"""
+
+from __future__ import annotations
+
+import copy
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from exportdoctor.core.failure.frames import is_user_file
+from exportdoctor.shims.export_call import Inputs
+from exportdoctor.targets.eager import restore_afterwards
+from exportdoctor.torch_internals.trees import tree_leaves
+
+_READS = frozenset({"__bool__", "item", "__int__", "__float__", "__index__", "equal", "allclose", "tolist", "numpy"})
+_SIZES = frozenset(
+    {"nonzero", "unique", "unique_consecutive", "masked_select", "repeat_interleave", "bincount", "argwhere"}
+)
+"""The size of what these give depends on values."""
+
+_VALUE_FREE = frozenset({
+    "ones_like", "zeros_like", "empty_like", "full_like", "new_zeros", "new_ones", "new_empty", "new_full",
+    "new_tensor",
+})  # fmt: skip
+_RANDOM = ("rand", "dropout", "bernoulli", "multinomial", "normal", "poisson", "exponential", "empty")
+_GENERATOR = 0x20 | 0x80 | 0x200
+"""Flags of code that does not run as one call."""
+
+
+@dataclass(kw_only=True)
+class CallRecord:
+    """One call of a function of the user's, at `place` in the list; `parent` is the place of the call around it or -1.
+
+    `clean`: its result follows from whole numbers, buffers and constants, and it wrote into nothing older than itself.
+    `asks`: its own code, not that of calls in it, does what depends on values.
+    """
+
+    frame: Any
+    arguments: dict[str, Any]
+    parent: int
+    place: int
+    start: tuple[int, int]
+    result: Any = None
+    clean: bool = False
+    asks: bool = False
+
+
+@dataclass(kw_only=True)
+class CleanValues:
+    """The storages of clean tensors with the time they were first seen. They are kept alive, so that none is reused."""
+
+    seen: dict[int, tuple[Any, int]] = field(default_factory=dict)
+    reads: int = 0
+    clock: int = 0
+    written: list[int] = field(default_factory=list)
+
+    def mark(self, tensor: Any) -> None:
+        """From here on it is clean."""
+        self.clock += 1
+        self.seen.setdefault(_storage(tensor), (tensor, self.clock))
+
+    def is_clean(self, tensor: Any) -> bool:
+        """Whether its values follow from whole numbers, buffers and constants."""
+        return _storage(tensor) in self.seen
+
+    def note(self, func: Any, args: Any, kwargs: Any, made: Any) -> bool:
+        """What an operator did: its result is clean if its tensors are; a write makes its target as unclean as they.
+
+        True where values decide on it that only a run knows: Python reads them, or a size depends on them.
+        """
+        import torch
+
+        name = getattr(func, "__name__", "")
+        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+        clean = all(map(self.is_clean, tensors))
+        if name in _READS:
+            self.reads += not clean
+            return True
+        if _writes(name) and tensors:
+            key = _storage(tensors[0])
+            self.written.append(self.seen[key][1] if key in self.seen else 0)
+            if not clean:
+                self.seen.pop(key, None)
+        if (clean or name in _VALUE_FREE) and not self.reads and not any(word in name for word in _RANDOM):
+            for leaf in tree_leaves(made):
+                if isinstance(leaf, torch.Tensor):
+                    self.mark(leaf)
+        return name in _SIZES or (name == "__getitem__" and any(one.dtype == torch.bool for one in tensors[1:]))
+
+
+def _storage(tensor: Any) -> int:
+    """What identifies the memory of a tensor while it lives; views share it."""
+    try:
+        return int(tensor.untyped_storage()._cdata)
+    except (RuntimeError, NotImplementedError):
+        return id(tensor)
+
+
+def _writes(name: str) -> bool:
+    return name == "__setitem__" or (name.endswith("_") and not name.endswith("__")) or name.startswith("__i")
+
+
+def record_calls(module: Any, inputs: Inputs) -> tuple[list[CallRecord], Inputs]:
+    """The calls of the user's functions in one forward, in order, and the copy of the inputs that it was given.
+
+    Raises what the module raises.
+    """
+    import torch
+    from torch.overrides import TorchFunctionMode
+
+    values = CleanValues()
+    calls: list[CallRecord] = []
+    running: list[CallRecord] = []
+    args, kwargs = copy.deepcopy(inputs)
+    constants = [value for part in module.modules() for value in (*part._buffers.values(), *vars(part).values())]
+    for leaf in (*tree_leaves((args, kwargs)), *constants):
+        if isinstance(leaf, torch.Tensor) and (any(leaf is one for one in constants) or _is_whole(leaf)):
+            values.mark(leaf)
+
+    class Following(TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            made = func(*args, **(kwargs or {}))
+            if values.note(func, args, kwargs or {}, made) and running:
+                running[-1].asks = True
+            return made
+
+    def note_event(frame: Any, event: str, value: Any) -> None:
+        if event == "call" and is_user_file(frame.f_code.co_filename):
+            parent = running[-1].place if running else -1
+            given, start = dict(frame.f_locals), (len(values.written), values.clock)
+            record = CallRecord(frame=frame, arguments=given, parent=parent, place=len(calls), start=start)
+            calls.append(record)
+            running.append(record)
+        elif event == "return" and running and running[-1].frame is frame:
+            _end(running.pop(), value, values)
+
+    with torch.no_grad(), restore_afterwards(module), _profile(note_event), Following():
+        module(*args, **kwargs)
+    return calls, (args, kwargs)
+
+
+def _is_whole(tensor: Any) -> bool:
+    return not (tensor.is_floating_point() or tensor.is_complex())
+
+
+def _end(record: CallRecord, value: Any, values: CleanValues) -> None:
+    import torch
+
+    written, clock = record.start
+    writes = any(born <= clock for born in values.written[written:])
+    tensors = [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]
+    plain = not record.frame.f_code.co_flags & _GENERATOR
+    record.result = value
+    record.clean = plain and not values.reads and not writes and all(map(values.is_clean, tensors))
+
+
+@contextmanager
+def _profile(note: Any) -> Iterator[None]:
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        yield
+    finally:
+        sys.setprofile(before)

@@ -1,0 +1,107 @@
+"""Gives functions other code for a while: every name they are known by and every decorator around them then sees it."""
+
+from __future__ import annotations
+
+import ast
+import copy
+import inspect
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from types import CodeType, FunctionType
+from typing import Any
+
+from exportdoctor.core.patch_attribute import patch_item
+
+
+def function_of(frame: Any, classes: Iterable[type[Any]]) -> FunctionType | None:
+    """The function that a frame runs: a method of one of `classes`, or what its qualified name says, inside decorators.
+
+    `None` for one that is made anew at each call, and for a lambda.
+    """
+    code = frame.f_code
+    for owner in classes:
+        if code.co_name in vars(owner) and (found := _inside(vars(owner)[code.co_name], code)):
+            return found
+    holder: Any = frame.f_globals
+    for name in code.co_qualname.split("."):
+        holder = (holder if isinstance(holder, dict) else getattr(holder, "__dict__", {})).get(name)
+    return _inside(holder, code)
+
+
+def _inside(value: Any, code: CodeType, depth: int = 6) -> FunctionType | None:
+    """The function with that code among those that `value` wraps."""
+    if isinstance(value, FunctionType) and value.__code__ is code:
+        return value
+    if depth == 0:
+        return None
+    inner = [getattr(value, name, None) for name in ("__wrapped__", "__func__", "fget")]
+    inner += [cell.cell_contents for cell in getattr(value, "__closure__", None) or () if _is_filled(cell)]
+    inner = [one for one in inner if one is not None and (callable(one) or isinstance(one, staticmethod | classmethod))]
+    return next((found for one in inner if (found := _inside(one, code, depth - 1))), None)
+
+
+def _is_filled(cell: Any) -> bool:
+    try:
+        return cell.cell_contents is not None
+    except ValueError:
+        return False
+
+
+def definition_of(function: FunctionType) -> ast.FunctionDef | None:
+    """Its syntax tree with the line numbers of its file, without decorators; `None` where there is no source."""
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(function.__code__)))
+    except (OSError, TypeError, SyntaxError):
+        return None
+    node = tree.body[0] if tree.body else None
+    if not isinstance(node, ast.FunctionDef) or _has_private_names(node):
+        return None
+    ast.increment_lineno(node, function.__code__.co_firstlineno - 1)
+    node.decorator_list = []
+    return node
+
+
+def _has_private_names(node: ast.AST) -> bool:
+    """Names that Python mangles inside a class, and would not here."""
+    names = (getattr(one, "attr", getattr(one, "id", "")) for one in ast.walk(node))
+    return any(name.startswith("__") and not name.endswith("__") for name in names)
+
+
+def compile_for(function: FunctionType, node: ast.FunctionDef) -> CodeType | None:
+    """The code of this definition for that function; `None` where it cannot take the function's closure."""
+    old = function.__code__
+    node = copy.deepcopy(node)
+    body: list[ast.stmt] = [node]
+    if old.co_freevars:
+        arguments = ast.arguments([], [ast.arg(name) for name in old.co_freevars], None, [], [], None, [])
+        body = [ast.FunctionDef("_around", arguments, [node, ast.Return(ast.Constant(None))], [], None, None)]
+    node.args.defaults = [ast.Constant(None) for _ in node.args.defaults]  # the function keeps its own
+    node.args.kw_defaults = [one and ast.Constant(None) for one in node.args.kw_defaults]
+    tree = ast.fix_missing_locations(ast.Module(body, []))
+    found = _code_named(compile(tree, old.co_filename, "exec", dont_inherit=True), node.name)
+    if found is None or found.co_freevars != old.co_freevars:
+        return None
+    return found.replace(co_qualname=old.co_qualname, co_firstlineno=old.co_firstlineno)
+
+
+def _code_named(code: CodeType, name: str) -> CodeType | None:
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            if constant.co_name == name:
+                return constant
+            if constant.co_name == "_around":
+                return _code_named(constant, name)
+    return None
+
+
+@contextmanager
+def swap_code(changes: Mapping[FunctionType, CodeType], names: Mapping[str, Any]) -> Iterator[None]:
+    """Within it each function runs its new code, in whose global namespace `names` mean these values."""
+    with ExitStack() as stack:
+        for function, code in changes.items():
+            for name, value in names.items():
+                stack.enter_context(patch_item(function.__globals__, name, value))
+            stack.callback(setattr, function, "__code__", function.__code__)
+            function.__code__ = code
+        yield

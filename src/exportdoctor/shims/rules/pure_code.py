@@ -1,0 +1,150 @@
+"""Whether a piece of code does nothing but compute, as far as its syntax tree and what its names stand for can show.
+
+Conservative: what is not understood is not pure. Assignments to local names only, no writes to attributes or items, no
+raise, and calls of functions that are known to be pure: torch's, Python's, and the user's where their source is pure.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import inspect
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import BuiltinFunctionType, FunctionType, ModuleType
+from typing import Any
+
+from exportdoctor.core.failure.frames import is_defined_in_torch
+from exportdoctor.shims.rules.code_swap import definition_of
+
+_BUILTINS = frozenset({
+    "abs", "all", "any", "bool", "dict", "enumerate", "float", "getattr", "hasattr", "int", "isinstance", "len", "list",
+    "max", "min", "range", "reversed", "round", "slice", "sorted", "sum", "tuple", "zip",
+})  # fmt: skip
+_RANDOM = ("rand", "dropout", "bernoulli", "multinomial", "normal", "poisson", "exponential", "seed", "set_", "save")
+_STATEMENTS = (ast.Assign, ast.AnnAssign, ast.If, ast.For, ast.Return, ast.Pass, ast.Break, ast.Continue)
+_REFUSED = (
+    ast.Yield, ast.YieldFrom, ast.Await, ast.NamedExpr, ast.Global, ast.Nonlocal, ast.AugAssign, ast.Delete,
+)  # fmt: skip
+_DEPTH = 4
+_UNKNOWN = object()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Purity:
+    """Judges code of `function`; `instances` are the modules that its `self` may be, none where it has no self."""
+
+    function: FunctionType
+    instances: Sequence[Any] = ()
+    depth: int = _DEPTH
+
+    def of_statements(self, statements: Sequence[ast.stmt]) -> bool:
+        """Whether they only compute and bind local names, or return."""
+        return all(self._is_pure_statement(statement) for statement in statements)
+
+    def of_expression(self, node: ast.expr) -> bool:
+        """Whether evaluating it changes nothing."""
+        every = list(ast.walk(node))
+        return not any(isinstance(one, _REFUSED) for one in every) and all(
+            self._is_pure_call(one) for one in every if isinstance(one, ast.Call)
+        )
+
+    def _is_pure_statement(self, node: ast.stmt) -> bool:
+        if isinstance(node, ast.Expr):
+            return isinstance(node.value, ast.Constant)
+        if not isinstance(node, _STATEMENTS):
+            return False
+        targets = getattr(node, "targets", [getattr(node, "target", None)])
+        bodies = [*getattr(node, "body", []), *getattr(node, "orelse", [])]
+        parts = [getattr(node, name, None) for name in ("value", "test", "iter")]
+        return (
+            all(target is None or _binds_names_only(target) for target in targets)
+            and all(self.of_expression(part) for part in parts if part is not None)
+            and self.of_statements(bodies)
+        )
+
+    def _is_pure_call(self, node: ast.Call) -> bool:
+        if any(keyword.arg == "out" for keyword in node.keywords):
+            return False
+        callee = self._resolve(node.func)
+        if callee is not _UNKNOWN:
+            return self._is_pure_callee(callee)
+        return isinstance(node.func, ast.Attribute) and _is_pure_method(node.func)
+
+    def _is_pure_callee(self, callee: Any) -> bool:
+        import torch
+
+        if isinstance(callee, torch.nn.Module):
+            if callee.training or any(callee._forward_hooks.values()) or any(callee._forward_pre_hooks.values()):
+                return False
+            return is_defined_in_torch(type(callee)) or self._is_pure_function(type(callee).forward, (callee,))
+        if isinstance(callee, FunctionType) and not is_defined_in_torch(callee):
+            return self._is_pure_function(callee, ())
+        if inspect.ismethod(callee):
+            return self._is_pure_function(callee.__func__, (callee.__self__,))
+        name = getattr(callee, "__name__", "")
+        if callee is getattr(builtins, name, _UNKNOWN):
+            return name in _BUILTINS
+        if isinstance(callee, torch.dtype | torch.device) or callee is torch.device:
+            return True
+        known = callee is getattr(math, name, _UNKNOWN) or _is_of_torch(callee)
+        return known and not name.endswith("_") and not any(word in name for word in _RANDOM)
+
+    def _is_pure_function(self, function: Any, instances: Sequence[Any]) -> bool:
+        if self.depth == 0 or not isinstance(function, FunctionType):
+            return False
+        node = definition_of(function)
+        inner = Purity(function=function, instances=instances, depth=self.depth - 1)
+        return node is not None and inner.of_statements(node.body)
+
+    def _resolve(self, node: ast.expr) -> Any:
+        """What a name, or an attribute of one, stands for, where it is the same in each call."""
+        code = self.function.__code__
+        match node:
+            case ast.Name(id="self") if self.instances:
+                return self.instances[0]
+            case ast.Name(id=name) if name not in code.co_varnames and name not in code.co_cellvars:
+                return self.function.__globals__.get(name, getattr(builtins, name, _UNKNOWN))
+            case ast.Attribute(value=base, attr=name):
+                holder = self._resolve(base)
+                return _UNKNOWN if holder is _UNKNOWN or _is_value(holder) else getattr(holder, name, _UNKNOWN)
+        return _UNKNOWN
+
+
+def _binds_names_only(target: ast.expr) -> bool:
+    match target:
+        case ast.Name():
+            return True
+        case ast.Tuple(elts=parts) | ast.List(elts=parts):
+            return all(_binds_names_only(part) for part in parts)
+    return False
+
+
+def _is_pure_method(node: ast.Attribute) -> bool:
+    """A method of a value: one of a tensor that does not write."""
+    import torch
+
+    name = node.attr
+    return (
+        hasattr(torch.Tensor, name)
+        and not name.endswith("_")
+        and name not in {"backward", "resize", "apply", "map", "share_memory"}
+        and not any(word in name for word in _RANDOM)
+    )
+
+
+def _is_value(holder: Any) -> bool:
+    """A tensor or a plain value, whose methods are judged by their name."""
+    import torch
+
+    return isinstance(holder, torch.Tensor | int | float | str | list | dict | set)
+
+
+def _is_of_torch(callee: Any) -> bool:
+    import torch
+
+    if isinstance(callee, BuiltinFunctionType | type(torch.Tensor.add)):
+        owner = getattr(callee, "__self__", None)
+        return owner is None or isinstance(owner, type | ModuleType)
+    return is_defined_in_torch(callee) if hasattr(callee, "__module__") and callee.__module__ else False

@@ -1,0 +1,178 @@
+"""Repairs inputs that a model refuses: the message of the failed forward leads to the next inputs to try.
+
+A best-first search: of all inputs tried, those with which the forward came furthest, in modules that returned, are
+changed next. It is bounded in runs and in seconds.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import linecache
+import re
+import time
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from exportdoctor.targets.parts.documented_inputs import TensorSpec, documented_inputs, guessed_input
+from exportdoctor.targets.parts.model_context import ModelContext, forward_names
+
+if TYPE_CHECKING:
+    pass
+
+Specs = Mapping[str, TensorSpec]
+
+_MOST_RUNS, _MOST_SECONDS = 60, 40.0
+_LARGEST_SIDE = 2048
+_NUMBER = re.compile(r"\d+")
+_EXPECTED_DIMS = re.compile(
+    r"expected (?P<to>\d)[, )].*got \d|unpack \(expected (?P<unpack>\d)|expected (?P<dim>\d)D|(?P<or>\d)-?D tensor"
+)
+
+
+def repair_inputs(subject: ModelContext, starts: Iterable[Specs], run: Callable[[Specs], Any]) -> Specs | None:
+    """Inputs that `run` accepts, found from `starts` by changing what its exceptions complain of; None if none were."""
+    order = itertools.count()
+    waiting: list[tuple[int, int, Specs, Exception]] = []
+    seen: set[tuple[Any, ...]] = set()
+    documented = documented_inputs(subject)
+    runs, end = 0, time.monotonic() + _MOST_SECONDS
+    fresh: Iterator[Specs] = iter(starts)
+    while True:
+        for specs in fresh:
+            key = tuple(sorted(specs.items(), key=lambda item: item[0]))
+            if key in seen:
+                continue
+            seen.add(key)
+            if runs >= _MOST_RUNS or time.monotonic() > end:
+                return None
+            runs += 1
+            with _count_returns() as returned:
+                try:
+                    run(specs)
+                    return specs
+                except Exception as error:
+                    heapq.heappush(waiting, (-len(returned), next(order), specs, error))
+        if not waiting:
+            return None
+        _, _, furthest, complaint = heapq.heappop(waiting)
+        fresh = _changes(subject, furthest, complaint, documented)
+
+
+@contextmanager
+def _count_returns() -> Iterator[list[None]]:
+    """A list that grows by one with each module that returns."""
+    from torch.nn.modules.module import register_module_forward_hook
+
+    returned: list[None] = []
+    hook = register_module_forward_hook(lambda *_: returned.append(None))
+    try:
+        yield returned
+    finally:
+        hook.remove()
+
+
+def _changes(subject: ModelContext, specs: Specs, error: Exception, documented: Specs) -> Iterator[Specs]:
+    """What may help against this exception, likeliest first."""
+    text = str(error)
+    yield from _arguments(subject, specs, error, documented)
+    if re.search("too small|greater than|negative|non-positive", text):
+        yield from _larger_images(specs)
+    yield from _ranks(specs, text)
+    yield from _sizes(specs, text)
+    yield from _kinds(specs, text)
+    if isinstance(error, IndexError) or "out of range" in text or "out of bounds" in text:
+        yield from _smaller_integers(specs)
+
+
+def _arguments(subject: ModelContext, specs: Specs, error: Exception, documented: Specs) -> Iterator[Specs]:
+    """Add parameters that the message names or that are None on the failing lines; leave out those that it names."""
+    names = forward_names(subject.model)
+    words = re.findall(r"\w+", str(error))
+    missing = [name for name in (*words, *_names_of_none(error)) if name in names and name not in specs]
+    for name in dict.fromkeys(missing):
+        yield {**specs, name: documented.get(name) or guessed_input(subject, name)}
+    named = [name for name in dict.fromkeys(words) if name in specs and len(specs) > 1]
+    for name in named:
+        yield {other: spec for other, spec in specs.items() if other != name}
+
+
+def _names_of_none(error: Exception) -> list[str]:
+    """Local variables that are None and stand on the line where a frame failed, innermost frame first."""
+    found = []
+    for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
+        source = linecache.getline(frame.f_code.co_filename, line)
+        found += [
+            name for name in re.findall(r"\w+", source) if name in frame.f_locals and frame.f_locals[name] is None
+        ]
+    return found
+
+
+def _ranks(specs: Specs, text: str) -> Iterator[Specs]:
+    """Inputs with the number of dimensions that the message asks for."""
+    match = _EXPECTED_DIMS.search(text)
+    if match is None:
+        return
+    wanted = int(next(group for group in (match["to"], match["unpack"], match["dim"], match["or"]) if group))
+    for name, spec in _floats_first(specs):
+        if len(spec.dims) == wanted - 1:
+            yield {**specs, name: replace(spec, dims=(spec.dims[0], 1, *spec.dims[1:]))}
+            yield {**specs, name: replace(spec, dims=(*spec.dims, 1))}
+        elif len(spec.dims) == wanted + 1:
+            yield {**specs, name: replace(spec, dims=(spec.dims[0], *spec.dims[2:]))}
+            yield {**specs, name: replace(spec, dims=spec.dims[:-1])}
+
+
+def _sizes(specs: Specs, text: str) -> Iterator[Specs]:
+    """Inputs in which a size that the message names has become another that it names."""
+    numbers = list(dict.fromkeys(int(number) for number in _NUMBER.findall(text) if len(number) < 7))
+    for name, spec in _floats_first(specs):
+        for place, size in reversed(list(enumerate(spec.dims))):
+            if isinstance(size, int) and size in numbers:
+                for other in numbers:
+                    if other not in (size, 0):
+                        yield {**specs, name: _with(spec, place, other)}
+                        if spec.dims.count(size) > 1:  # a square image
+                            same = tuple(other if dim == size else dim for dim in spec.dims)
+                            yield {**specs, name: replace(spec, dims=same)}
+    for name, spec in _floats_first(specs):  # no size is named: the last dimension, then the one behind the batch
+        for place in (len(spec.dims) - 1, 1):
+            if 0 < place < len(spec.dims) and spec.dims[place] not in numbers:
+                yield from ({**specs, name: _with(spec, place, other)} for other in numbers if other > 1)
+
+
+def _with(spec: TensorSpec, place: int, size: int) -> TensorSpec:
+    return replace(spec, dims=(*spec.dims[:place], size, *spec.dims[place + 1 :]))
+
+
+def _kinds(specs: Specs, text: str) -> Iterator[Specs]:
+    """Integers in place of floats, or the other way round, where the message is about dtypes."""
+    if re.search(r"Long|Int\b|indices|integer", text):
+        for name, spec in specs.items():
+            if spec.kind == "float":
+                yield {**specs, name: replace(spec, kind="integer", below=2)}
+    if re.search(r"Float|floating|dtype|for 'Long'", text):
+        for name, spec in specs.items():
+            if spec.kind == "integer":
+                yield {**specs, name: replace(spec, kind="float")}
+
+
+def _smaller_integers(specs: Specs) -> Iterator[Specs]:
+    for name, spec in specs.items():
+        if spec.kind == "integer" and spec.below > 1:
+            yield {**specs, name: replace(spec, below=max(1, spec.below // 8))}
+
+
+def _larger_images(specs: Specs) -> Iterator[Specs]:
+    for name, spec in specs.items():
+        if len(spec.dims) >= 3 and all(isinstance(side, int) for side in spec.dims[-2:]):
+            sides = [2 * side for side in spec.dims[-2:] if isinstance(side, int)]
+            if max(sides) <= _LARGEST_SIDE:
+                yield {**specs, name: replace(spec, dims=(*spec.dims[:-2], *sides))}
+
+
+def _floats_first(specs: Specs) -> list[tuple[str, TensorSpec]]:
+    return sorted(specs.items(), key=lambda item: item[1].kind != "float")

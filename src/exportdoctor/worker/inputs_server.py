@@ -1,0 +1,36 @@
+"""The process behind `exportdoctor inputs`: one request on stdin, the code on what was stdout."""
+
+from __future__ import annotations
+
+import os
+
+from exportdoctor.core.codec import decode
+from exportdoctor.core.protocol.inputs_request import InputsCode, InputsReply, InputsRequest
+from exportdoctor.core.protocol.reply import Refused
+from exportdoctor.report.wording import substitution
+from exportdoctor.targets import build, resolve
+from exportdoctor.worker.inputs_code import inputs_code
+from exportdoctor.worker.standard_streams import take_line_streams, write_line
+
+
+def answer(request: InputsRequest) -> InputsReply:
+    """The code, or the refusal where the target does not build or has no such part."""
+    try:
+        plan = resolve(request.target)
+        built = build(plan)
+        part = built.part(request.part or plan.parts[0])
+        notes = tuple(substitution(form.what, form.because) for form in built.substitutions)
+        return InputsCode(code=inputs_code(part, target=request.target.ref), notes=notes)
+    except Exception as error:
+        return Refused.from_error(error)
+
+
+def main() -> None:
+    """Answer one request and end."""
+    requests, replies = take_line_streams()
+    with os.fdopen(requests, "rb") as lines:
+        write_line(replies, answer(decode(lines.readline(), InputsRequest)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,200 @@
+"""A branch on a tensor's value becomes a choice where both arms only compute, and stays a branch where they do not."""
+
+from __future__ import annotations
+
+import itertools
+import runpy
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.export import Dim
+
+from exportdoctor.shims import ExportCall, NotApplicable, apply_shims, export_program, find
+
+
+class Early(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.proj = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not (x > 0).any():
+            return torch.zeros_like(x)
+        y = self.proj(x)
+        return y * 2
+
+
+class Several(nn.Module):
+    """A conditional expression, `and` with a size, a chained comparison and `elif`."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x.abs() if (x < 0).all().item() else x.neg()
+        if 0 < x.sum() < 10 and x.shape[0] > 2:
+            y = y + 1
+        elif x.sum() > 10:
+            y = y - 5
+        return y
+
+
+class Named(nn.Module):
+    """The condition is a number that was read before; each arm binds a name of its own."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        large = x.max().item() > 3
+        if large:
+            half = x / 2
+            y = half - 1
+        else:
+            more = x + 1
+            y = more * 3
+        return y
+
+
+def _shift(x: Tensor) -> Tensor:
+    low = x.min()
+    return x - low
+
+
+class Calling(nn.Module):
+    """An arm that calls a function of the user's and a submodule."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.sum() > 0:
+            x = self.norm(_shift(x))
+        return x
+
+
+class Remembering(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        if x.sum() > 0:
+            self.count = 3
+            x = x + 1
+        return x
+
+
+class Writing(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        y = x * 2
+        if x.sum() > 0:
+            z = y.add_(1)
+            y = z * 1
+        return y
+
+
+class WritingLater(nn.Module):
+    """What is chosen would be a copy, and the write would be lost to `x`."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x * 1
+        y = x
+        if x.sum() > 0:
+            y = x + 0
+        y[0] = 7.0
+        return x
+
+
+class Raising(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        if x.sum() > 100:
+            raise ValueError("too large")
+        return x
+
+
+class Calculating(nn.Module):
+    """The helper appends to a list."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[int] = []
+
+    def note(self, x: Tensor) -> Tensor:
+        self.seen.append(1)
+        return x + 1
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.sum() > 0:
+            x = self.note(x)
+        return x
+
+
+class Growing(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        if x.sum() > 0:
+            x = torch.cat([x, x])
+        return x
+
+
+VALUES = tuple(
+    torch.tensor(rows).reshape(-1, 4)
+    for rows in ([1.0, -2.0, 3.0, 5.0], [-1.0] * 8, [0.1] * 12, [9.0] * 12, [0.0] * 8, [4.0, -4.0] * 6)
+)
+
+
+def call_of(make: Callable[[], nn.Module]) -> ExportCall:
+    torch.manual_seed(0)
+    return ExportCall(module=make().eval(), args=(torch.randn(3, 4),), dynamic_shapes=({0: Dim.DYNAMIC},))
+
+
+@pytest.mark.parametrize("make", [Early, Several, Named, Calling])
+def test_the_program_answers_as_eager_on_both_sides_of_each_branch(make: Callable[[], nn.Module]) -> None:
+    call = call_of(make)
+    with pytest.raises(Exception, match=r"data-dependent"):
+        export_program(call)
+    with apply_shims([find("branch-as-where")], call) as given:
+        program = export_program(given).module()
+    for values in (row for row in VALUES if row.shape[0] > 1):
+        torch.testing.assert_close(program(values), call.module(values))
+
+
+@pytest.mark.parametrize("make", [Remembering, Writing, WritingLater, Raising, Calculating])
+def test_an_arm_that_does_more_than_compute_is_left_alone(make: Callable[[], nn.Module]) -> None:
+    with pytest.raises(NotApplicable), apply_shims([find("branch-as-where")], call_of(make)):
+        pass
+
+
+def test_results_of_other_sizes_cannot_be_chosen_between() -> None:
+    call = call_of(Growing)
+    with apply_shims([find("branch-as-where")], call) as given, pytest.raises(Exception, match="data-dependent"):
+        export_program(given)
+
+
+def test_the_code_is_as_before_when_the_shim_is_left() -> None:
+    code, names = Several.forward.__code__, set(globals())
+    with apply_shims([find("branch-as-where")], call_of(Several)):
+        assert Several.forward.__code__ is not code
+        for values in VALUES:  # what is known is decided as before
+            assert torch.isfinite(Several()(values)).all()
+    assert Several.forward.__code__ is code
+    assert set(globals()) == names
+
+
+def _program_of(depth: int, shape: tuple[bool, ...]) -> str:
+    """A function with branches one after the other and inside each other, of the given shape."""
+    lines = ["def forward(self, x):", "    y = x * 1"]
+    for number in range(depth):
+        lines += [f"    if (x > {number - 1}).{'any' if shape[0] else 'all'}():", f"        y = y + {number + 1}"]
+        if shape[1]:
+            lines += [f"        if x.sum() > {number}:", "            y = y * 2", "        else:"]
+            lines += ["            z = y - x", "            y = z / 2"]
+        if shape[2]:
+            lines += ["    else:", f"        y = y.abs() if x.min() < -{number} else y - 3"]
+    return "\n".join([*lines, "    return y", ""])
+
+
+@pytest.mark.parametrize("shape", list(itertools.product((True, False), repeat=3)))
+def test_branches_in_any_arrangement_agree_with_eager(shape: tuple[bool, ...], tmp_path: Path) -> None:
+    path = tmp_path / "generated.py"
+    path.write_text(_program_of(2, shape))
+    kind = type("Generated", (nn.Module,), {"forward": runpy.run_path(str(path))["forward"]})
+    call = call_of(kind)
+    with apply_shims([find("branch-as-where")], call) as given:
+        program = export_program(given).module()
+    for values in (row for row in VALUES if row.shape[0] > 1):
+        torch.testing.assert_close(program(values), call.module(values))

@@ -1,0 +1,241 @@
+"""What follows from whole numbers alone is found, becomes an input, and is computed again for other inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.export import Dim
+
+from exportdoctor.shims import ExportCall, NotApplicable, apply_shims, export_program, find
+from exportdoctor.shims.rules.clean_calls import record_calls
+from shim_cases import CASES, EncoderOfMethods, grids
+
+
+def order_of(grid: Tensor) -> Tensor:
+    """A window order, int64 (patches,)."""
+    parts = []
+    for _, height, width in grid.tolist():
+        parts += [torch.arange(height) * width + column for column in range(width)]
+    return torch.cat(parts)
+
+
+def sizes_of(grid: Tensor) -> tuple[int, list[int]]:
+    heights = [int(height) for _, height, _ in grid.tolist()]
+    return max(heights), heights * 2
+
+
+class Sized(nn.Module):
+    """Whole numbers that only shape tensors, and a list whose length differs."""
+
+    def forward(self, patches: Tensor, grids: Tensor) -> Tensor:
+        most, heights = sizes_of(grids)
+        return patches[:most] * torch.tensor(heights, dtype=torch.float32).sum()
+
+
+class Tower(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.proj = nn.Linear(4, 2)
+
+    def forward(self, patches: Tensor, shape: Tensor) -> Tensor:
+        return self.proj(patches)[order_of(shape)]
+
+
+class Wrapped(nn.Module):
+    """The tower is no submodule that a search would find, and its grid is computed from the input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.ModuleDict({"a": Tower()})
+
+    def forward(self, pixels: Tensor, half: Tensor) -> Tensor:
+        return self.inner["a"](patches=pixels, shape=half * torch.tensor([1, 2, 2]))
+
+
+class Twice(nn.Module):
+    """One function, called for two inputs."""
+
+    def forward(self, patches: Tensor, one: Tensor, other: Tensor) -> Tensor:
+        return patches[order_of(one)] + patches[order_of(other)]
+
+
+def grids_of(*rows: tuple[int, int]) -> list[tuple[Tensor, Tensor]]:
+    return grids(*rows)
+
+
+def halves(*rows: tuple[int, int]) -> list[tuple[Tensor, Tensor]]:
+    return [(patches, grid // torch.tensor([1, 2, 2])) for patches, grid in grids(*rows)]
+
+
+def several(*counts: int) -> list[tuple[Tensor, Tensor]]:
+    torch.manual_seed(0)
+    return [(torch.randn(9, 4), torch.tensor([[1, 2 + n, 3] for n in range(count)])) for count in counts]
+
+
+def pairs(*rows: tuple[int, int]) -> list[tuple[Tensor, Tensor, Tensor]]:
+    return [(patches, grid, grid[:, [0, 2, 1]].contiguous()) for patches, grid in grids(*rows)]
+
+
+_FREE = {0: Dim.DYNAMIC}
+
+
+def call_of(module: nn.Module, inputs: list[Any], shapes: Any) -> ExportCall:
+    more: tuple[Any, ...] = tuple((row, {}) for row in inputs[1:-1])
+    return ExportCall(module=module.eval(), args=inputs[0], dynamic_shapes=shapes, more_inputs=more)
+
+
+@pytest.mark.parametrize(
+    ("make", "inputs", "shapes", "shim"),
+    [
+        (EncoderOfMethods, grids((4, 4), (4, 6), (6, 2)), (_FREE, None), "hoist"),
+        (Tower, grids((4, 4), (4, 6), (6, 2)), (_FREE, None), "hoist:order_of"),
+        (Wrapped, halves((4, 4), (4, 6), (6, 2)), (_FREE, None), "hoist"),
+        (Wrapped, halves((4, 4), (4, 6), (6, 2)), (_FREE, None), "hoist:order_of"),
+        (Twice, pairs((4, 6), (4, 4), (6, 2)), (_FREE, None, None), "hoist"),
+        (Sized, several(2, 3, 5), (None, _FREE), "hoist"),
+    ],
+)
+def test_the_program_takes_what_is_hoisted_and_answers_as_eager(
+    make: Callable[[], nn.Module], inputs: list[Any], shapes: Any, shim: str
+) -> None:
+    """The last of the inputs is one that the export has not seen."""
+    torch.manual_seed(0)
+    call = call_of(make(), inputs, shapes)
+    with pytest.raises(Exception):  # noqa: B017  (what torch says depends on the model)
+        export_program(call)
+    code = order_of.__code__
+    with apply_shims([find(shim)], call) as changed:
+        program = export_program(changed).module()
+    assert order_of.__code__ is code
+    for row in inputs:
+        args, kwargs = changed.convert((row, {}))
+        torch.testing.assert_close(program(*args, **kwargs), call.module(*row))
+
+
+def test_it_does_what_the_named_shims_do() -> None:
+    for name in ("precompute-grid", "precompute-position-ids"):
+        case = CASES[name]
+        call = case.call()
+        with apply_shims([find("hoist")], call) as changed:
+            program = export_program(changed).module()
+        for args, kwargs in case.others:
+            given_args, given = changed.convert((args, kwargs))
+            torch.testing.assert_close(program(*given_args, **given), call.module(*args, **kwargs))
+
+
+def by_values(x: Tensor, grid: Tensor) -> Tensor:
+    return torch.arange(grid.tolist()[0][1]) + int(x.sum() > 0)
+
+
+def by_parameter(module: Any, grid: Tensor) -> Tensor:
+    return module.table[grid.tolist()[0][1]] * 1
+
+
+def by_chance(grid: Tensor) -> Tensor:
+    return torch.randperm(grid.tolist()[0][1])
+
+
+def by_writing(grid: Tensor, out: Tensor) -> Tensor:
+    out[0] = grid.tolist()[0][1]
+    return out + 1
+
+
+class Dirty(nn.Module):
+    def __init__(self, which: str) -> None:
+        super().__init__()
+        self.which, self.table = which, nn.Parameter(torch.randn(9))
+
+    def forward(self, x: Tensor, grid: Tensor) -> Tensor:
+        if self.which == "values":
+            return x.sum() + by_values(x, grid)
+        if self.which == "parameter":
+            return x.sum() + by_parameter(self, grid)
+        if self.which == "chance":
+            return x.sum() + by_chance(grid)
+        place = torch.zeros(3, dtype=torch.int64)
+        return x.sum() + by_writing(grid, place) + place
+
+
+@pytest.mark.parametrize("which", ["values", "parameter", "chance", "writing"])
+def test_what_depends_on_more_than_whole_numbers_is_not_hoisted(which: str) -> None:
+    inputs = [(torch.randn(3), torch.tensor([[1, 4, 4]])), (torch.randn(5), torch.tensor([[1, 6, 4]])), ()]
+    with pytest.raises(NotApplicable), apply_shims([find("hoist")], call_of(Dirty(which), inputs, (_FREE, None))):
+        pass
+
+
+def flagged(grid: Tensor) -> tuple[Tensor, bool]:
+    height = int(grid[0, 1])
+    return torch.arange(height), height > 5
+
+
+class Flagged(nn.Module):
+    def forward(self, x: Tensor, grid: Tensor) -> Tensor:
+        order, high = flagged(grid)
+        return x[order] * (2 if high else 3)
+
+
+def test_a_value_that_became_a_constant_is_checked_when_other_inputs_are_converted() -> None:
+    inputs = [(torch.randn(9, 2), torch.tensor([[1, high, 4]])) for high in (2, 4, 8)]
+    with apply_shims([find("hoist")], call_of(Flagged(), inputs, (None, None))) as changed:
+        export_program(changed)
+    with pytest.raises(ValueError, match="made for False of flagged, found True"):
+        changed.convert((inputs[-1], {}))
+
+
+def sort_places(values: Tensor) -> Tensor:
+    return values.argsort()
+
+
+OPERATIONS: dict[str, Callable[[list[Tensor]], Tensor]] = {
+    "add": lambda made: made[-1] + made[0],
+    "view": lambda made: made[-1].view(-1),
+    "shape": lambda made: torch.ones_like(made[-1]) * made[0].shape[0],
+    "gather": lambda made: made[-1][made[0].long().abs() % made[-1].shape[0]],
+    "write": lambda made: made[-1].clone().copy_(made[0]),
+    "into": lambda made: made[0].mul_(1).add_(made[-1].to(made[0].dtype)),
+    "swap": lambda made: made[-2] * 2,
+    "order": lambda made: sort_places(made[-1]),
+    "mask": lambda made: torch.where(made[-1] > 0, made[0], made[-2].to(made[0].dtype)),
+}
+
+
+def identity(value: Tensor) -> Tensor:
+    return value * 1
+
+
+class Drawn(nn.Module):
+    def __init__(self, steps: list[str], start: bool) -> None:
+        super().__init__()
+        self.steps, self.start = steps, start
+        self.table = nn.Parameter(torch.randn(4))
+
+    def forward(self, x: Tensor, ids: Tensor) -> Tensor:
+        made = [x * 1, ids * 1, self.table * 1, ids + 1] if self.start else [ids * 1, ids + 1, x * 1, ids - 1]
+        for step in self.steps:
+            made.append(identity(OPERATIONS[step](made)))
+            made.insert(0, made.pop(1))
+        return made[-1].sum() + x.sum()
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.sampled_from(sorted(OPERATIONS)), max_size=5), st.booleans())
+def test_a_result_that_is_called_clean_is_the_same_whatever_the_floats_are(steps: list[str], start: bool) -> None:
+    """The law behind the shim: redrawn inputs and parameters change no clean result."""
+    torch.manual_seed(len(steps))
+    module, ids = Drawn(steps, start), torch.tensor([3, 0, -2, 5])
+    rows = []
+    for seed in range(3):
+        with torch.no_grad():
+            module.table.copy_(torch.randn(4, generator=torch.Generator().manual_seed(seed)))
+        x = torch.randn(4, generator=torch.Generator().manual_seed(9 + seed))
+        records, _ = record_calls(module, ((x, ids), {}))
+        rows.append([one for one in records if one.frame.f_code.co_name == "identity"])
+    for calls in zip(*rows, strict=True):
+        if calls[0].clean:
+            assert all(torch.equal(calls[0].result, other.result) for other in calls)

@@ -1,0 +1,130 @@
+"""`--inputs`, `inputs` and `parts`: inputs are written as code, read from files, and refused in one line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from exportdoctor.cli.main import run
+from exportdoctor.core.errors import ExportdoctorError
+from exportdoctor.core.records.target import BuildOptions, TargetRef
+from exportdoctor.targets import BuiltTarget, build, resolve
+from exportdoctor.targets.eager import run_once
+from exportdoctor.worker.inputs_code import inputs_code
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from transformers import LlamaConfig
+
+    path = tmp_path_factory.mktemp("llama")
+    config = LlamaConfig(
+        hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2, vocab_size=99,
+        architectures=["LlamaForCausalLM"],
+    )  # fmt: skip
+    (path / "config.json").write_text(json.dumps(config.to_dict(), default=str))
+    return path
+
+
+def built(folder: Path, **options: Any) -> BuiltTarget:
+    return build(resolve(TargetRef(ref=str(folder), options=BuildOptions(device="cpu", **options))))
+
+
+def evaluate(code: str, model: Any) -> dict[str, Any]:
+    names: dict[str, Any] = {}
+    exec(code, names)
+    return names["inputs"](model)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("part", ["text", "full", "vision"])
+def test_the_code_makes_inputs_that_the_module_takes(part: str) -> None:
+    ref = TargetRef(ref="Qwen2.5-VL-3B-tiny", options=BuildOptions(device="cpu"))
+    made = build(resolve(ref)).part(part)
+    code = inputs_code(made, target=ref.ref)
+    assert max(map(len, code.splitlines())) < 1500
+    again = evaluate(code, None)
+    for name, value in made.kwargs.items():
+        if isinstance(value, torch.Tensor):
+            same = torch.equal(again["kwargs"][name], value)
+            assert same or value.is_floating_point()
+            assert (again["kwargs"][name].shape, again["kwargs"][name].dtype) == (value.shape, value.dtype)
+    run_once(made.module, ((), again["kwargs"]))
+    assert again["dynamic_shapes"] == made.dynamic_shapes
+
+
+@pytest.mark.parametrize("weights", ["fake", "random"])
+@pytest.mark.parametrize("kind", ["py", "pt", "safetensors"])
+def test_inputs_of_a_file_are_those_of_the_part(folder: Path, tmp_path: Path, kind: str, weights: str) -> None:
+    inputs = {"inputs_embeds": torch.randn(2, 5, 16)}
+    match kind:
+        case "pt":
+            torch.save(((), inputs), tmp_path / "in.pt")
+        case "safetensors":
+            save_file(inputs, tmp_path / "in.safetensors")
+        case "py":
+            (tmp_path / "in.py").write_text(
+                "import torch\ndef made(model):\n"
+                "    return {'inputs_embeds': torch.randn(2, 5, model.config.hidden_size)}\n"
+            )
+    given = str(tmp_path / f"in.{kind}") + (":made" if kind == "py" else "")
+    part = built(folder, inputs=given, weights=weights).part("default")
+    assert list(part.kwargs) == ["inputs_embeds"]
+    assert part.kwargs["inputs_embeds"].shape == (2, 5, 16)
+    run_once(part.module, (part.args, part.kwargs))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("in.txt", b"", "is no file of inputs"),
+        ("absent.pt", None, "There is no file"),
+        ("in.py", b"x = 1", "names no factory"),
+        ("in.py:made", b"def other(model): ...", "defines no 'made'"),
+        ("in.py:made", b"def made(model): return 7", "holds a int|holds an int"),
+        ("in.py:made", b"def made(model): raise KeyError('nothing')", "KeyError"),
+        ("in.pt", b"no archive", "cannot be read as inputs"),
+        ("in.safetensors", b"\0" * 20, "cannot be read as inputs"),
+    ],
+)
+def test_a_file_that_is_none_is_refused_in_one_line(
+    folder: Path, tmp_path: Path, name: str, content: bytes | None, said: str
+) -> None:
+    if content is not None:
+        (tmp_path / name.partition(":")[0]).write_bytes(content)
+    with pytest.raises(ExportdoctorError, match=said) as refused:
+        built(folder, inputs=str(tmp_path / name)).part("default")
+    assert refused.value.exit_code in (2, 3)
+    assert "\n" not in refused.value.line()
+
+
+def test_another_file_is_another_target(folder: Path, tmp_path: Path) -> None:
+    file = tmp_path / "in.safetensors"
+    identities = []
+    for size in (2, 3):
+        save_file({"inputs_embeds": torch.zeros(size, 5, 16)}, file)
+        ref = TargetRef(ref=str(folder), options=BuildOptions(inputs=str(file)))
+        identities.append(resolve(ref).identity())
+    assert identities[0] != identities[1]
+
+
+def test_parts_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["parts", "Qwen2.5-VL-3B"]) == 0
+    assert "decode    one new token, with a filled cache" in capsys.readouterr().out
+    assert run(["parts", "Qwen2.5-VL-3B", "--json"]) == 0
+    assert {"part": "video", "scanned": False} in json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.slow
+def test_inputs_are_printed_as_a_file_that_a_scan_takes(
+    folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["inputs", str(folder)]) == 0
+    (tmp_path / "made.py").write_text(capfd.readouterr().out)
+    assert run(["scan", str(folder), "--inputs", f"{tmp_path / 'made.py'}:inputs", "--no-cache", "-q"]) == 0
+    assert run(["inputs", str(folder), "--part", "vision"]) == 2
+    assert "There is no part 'vision'" in capfd.readouterr().err

@@ -1,0 +1,114 @@
+"""Inputs that a forward refuses are changed until it takes them, or given up within bounds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from transformers import PretrainedConfig
+
+from exportdoctor.core.records.target import BuildOptions
+from exportdoctor.targets.parts.default_part import default_part
+from exportdoctor.targets.parts.documented_inputs import TensorSpec, documented_inputs
+from exportdoctor.targets.parts.model_context import ModelContext
+from exportdoctor.targets.parts.repair_inputs import repair_inputs
+
+
+class Picky(nn.Module):
+    """A model with a configuration. `forward` is a function of the model and its inputs."""
+
+    main_input_name = "features"
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__()
+        self.config = PretrainedConfig(**settings)
+
+
+def context(model: nn.Module) -> ModelContext:
+    return ModelContext(model=model, options=BuildOptions(), device=torch.device("cpu"))
+
+
+class Linear(Picky):
+    def __init__(self, rank: int, width: int) -> None:
+        super().__init__()
+        self.rank, self.layer = rank, nn.Linear(width, 4)
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        """Args: features (`torch.FloatTensor` of shape `(batch_size, sequence_length, unknown_size)`): ..."""
+        if features.dim() != self.rank:
+            raise ValueError(f"features: expected {self.rank}D input (got {features.dim()}D input)")
+        return self.layer(features)
+
+
+@settings(max_examples=30, deadline=None)
+@given(rank=st.integers(2, 4), width=st.integers(3, 600))
+def test_rank_and_width_are_found_from_the_messages(rank: int, width: int) -> None:
+    model = Linear(rank, width)
+    start = {"features": TensorSpec(dims=("batch", "sequence", 2), kind="float")}
+
+    def run(specs: Any) -> Any:
+        made = {name: torch.zeros([3 if isinstance(d, str) else d for d in spec.dims]) for name, spec in specs.items()}
+        return model(**made)
+
+    found = repair_inputs(context(model), [start], run)
+    assert found is not None
+    run(found)
+
+
+class Convolution(Picky):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Conv1d(80, 8, 3)
+
+    def forward(self, features: torch.Tensor, lengths: torch.Tensor | None = None) -> torch.Tensor:
+        """
+        Args:
+            features (`torch.FloatTensor` of shape `(batch_size, channels, 40)`): sound
+            lengths (`torch.LongTensor` of shape `(batch_size, 3)`, *optional*): how long
+        """
+        if features.shape[-1] != 3000:
+            raise ValueError(f"Expected the input length to be 3000, but found {features.shape[-1]}")
+        return self.layer(features) * lengths.sum()  # type: ignore[union-attr]
+
+
+def test_channels_a_stated_length_and_a_missing_argument() -> None:
+    part = default_part(context(Convolution()))
+    assert part.kwargs["features"].shape == (2, 80, 3000)
+    assert part.kwargs["lengths"].dtype == torch.int64
+
+
+class Stubborn(Picky):
+    calls = 0
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        """features (`torch.FloatTensor` of shape `(batch_size, 4)`): sizes 5, 6, 7, 8"""
+        self.__class__.calls += 1
+        raise ValueError(f"expected {self.calls} or {self.calls + 1}D tensor, {features.shape}, index out of range")
+
+
+def test_what_is_never_accepted_is_given_up() -> None:
+    with pytest.raises(Exception, match=r"fails on the inputs made for it|No inputs are known"):
+        default_part(context(Stubborn()))
+    assert Stubborn.calls <= 80
+
+
+class Documented(Picky):
+    def forward(self, boxes: Any = None, other: Any = None, mask: Any = None) -> Any:
+        """
+        Args:
+            boxes (`torch.FloatTensor` of shape `(batch_size, num_boxes, 4)`, *optional*): boxes
+            mask (`torch.LongTensor` of shape `(batch_size, sequence_length)`): mask
+            absent (`torch.LongTensor` of shape `(batch_size,)`): no parameter
+        """
+
+
+def test_shapes_are_read_from_the_documentation() -> None:
+    found = documented_inputs(context(Documented(num_boxes=5)))
+    assert found == {
+        "boxes": TensorSpec(dims=("batch", 5, 4), kind="float"),
+        "mask": TensorSpec(dims=("batch", "sequence"), kind="mask"),
+    }
