@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -45,7 +46,7 @@ class Iterating(nn.Module):
     """A loop ends where the check says so."""
 
     def __iter__(self) -> Iterator[Tensor]:
-        return self  # type: ignore[return-value]
+        return self
 
     def __next__(self) -> Tensor:
         self.count += 1
@@ -55,7 +56,7 @@ class Iterating(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         self.count, self.rows = -1, x
-        return sum(list(self), x[0])  # type: ignore[arg-type]
+        return torch.stack([x[0], *self]).sum(0)
 
 
 @contextlib.contextmanager
@@ -133,12 +134,12 @@ def _in_a_list(child: nn.Module, x: Tensor) -> Any:
 
 
 LEFT: dict[str, Callable[[], nn.Module]] = {
-    one.__name__.strip("_"): (lambda one=one: Model(one)) for one in (_plain, _without_gradients, _explained, _finished)
+    one.__name__.strip("_"): partial(Model, one) for one in (_plain, _without_gradients, _explained, _finished)
 }
 """The exception leaves the model."""
 
 CAUGHT: dict[str, Callable[[], nn.Module]] = {
-    one.__name__.strip("_"): (lambda one=one: Model(one))
+    one.__name__.strip("_"): partial(Model, one)
     for one in (_clamped, _suppressed, _own_context, _returned, _in_a_lambda, _in_a_list)
 } | {"own": Own, "iterating": Iterating}
 """The model answers where the check fails."""

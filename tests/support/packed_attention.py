@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from shim_cases import PackedAttention, eager_attention_forward
 
-Rows = tuple[Tensor, Tensor, Tensor]
+Rows = tuple[list[tuple[Tensor, ...]], Any]
+"""Queries, keys and values, cut into segments and whole."""
 
 
 class Segmented(PackedAttention):
@@ -43,12 +44,14 @@ def _causal(self: Any, attention: Any, rows: Any, lengths: Any) -> Tensor:
 
 
 def _longest(self: Any, attention: Any, rows: Any, lengths: Any) -> Tensor:
-    return _each(self, attention, rows, lengths) * lengths.max()
+    longest: Tensor = lengths.max()
+    return _each(self, attention, rows, lengths) * longest
 
 
 def _single(self: Any, attention: Any, rows: Any, lengths: Any) -> Tensor:
     if len(rows[0][0]) == 1:
-        return attention(self, *rows[1], None)[0]
+        whole: Tensor = attention(self, *rows[1], None)[0]
+        return whole
     return _each(self, attention, rows, lengths)
 
 

@@ -21,7 +21,7 @@ def memo() -> tuple[nn.Module, tuple[Tensor]]:
         found = plain(self, x)
         return found + seen.setdefault("sum", x.sum()) if "sum" in seen else seen.update(sum=x.sum()) or found
 
-    nn.Linear.forward = forward  # type: ignore[method-assign]
+    nn.Linear.forward = forward  # type: ignore[method-assign, assignment]
     return _layers(), (torch.randn(2, 3),)
 
 
@@ -45,7 +45,8 @@ def scaled() -> tuple[nn.Module, tuple[Tensor]]:
         module.scaling = 2.0  # type: ignore[assignment]
 
     def forward(self: nn.Linear, x: Tensor) -> Tensor:
-        return plain(self, x) * self.scaling
+        scaling: Any = self.scaling
+        return plain(self, x) * scaling
 
-    nn.Linear.forward = forward  # type: ignore[method-assign]
+    nn.Linear.forward = forward  # type: ignore[method-assign, assignment]
     return model, (torch.randn(2, 3),)

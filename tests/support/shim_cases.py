@@ -333,7 +333,8 @@ def after_prompt(length: int, seed: int = 0) -> Any:
 
     model = sliding_mistral()
     prompt = torch.randint(40, (1, length), generator=torch.Generator().manual_seed(seed))
-    found = DynamicCache(config=model.config)
+    config: Any = model.config
+    found = DynamicCache(config=config)
     with torch.no_grad():
         logits = model(prompt, past_key_values=found).logits
     return found, logits[:, -1:].argmax(-1)

@@ -154,7 +154,7 @@ class SegmentAttention:
                 found = self.attend(
                     *rows, self._mask(torch.tensor([0, *accumulate(_TRIED_LENGTHS)]), rows[0]), **self.options
                 )
-                segments = zip(*(torch.split(row, _TRIED_LENGTHS, -2) for row in rows), strict=True)
+                segments = zip(*(torch.split(row, list(_TRIED_LENGTHS), -2) for row in rows), strict=True)
                 apart = [tree_leaves(self.attend(*segment, None, **self.options))[leaf] for segment in segments]
                 one, other = tree_leaves(found)[leaf], torch.cat(apart, dim)
             except Exception as error:
@@ -330,7 +330,8 @@ def block_diagonal(forward: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(plain)
     def attend_packed(self: Any, *args: Any, **kwargs: Any) -> Any:
-        segmented, names = SegmentedCall(), {}
+        segmented = SegmentedCall()
+        names: dict[str, Any] = {}
         if "ALL_ATTENTION_FUNCTIONS" in plain.__globals__:
             table = plain.__globals__["ALL_ATTENTION_FUNCTIONS"]
             names["ALL_ATTENTION_FUNCTIONS"] = AttentionFunctions(table, segmented.keep)

@@ -191,25 +191,21 @@ def _enter(*, fixed: bool) -> Any:
             _refuse_unknown(children_of(cache))
         if caches:
             check_changes_returned(call, lambda leaf: _caches([leaf]))
-        with _registered(call) as given:
+        with _with_caches(call) as given:
             yield given
 
     return enter
 
 
 @contextmanager
-def _registered(call: ExportCall) -> Iterator[ExportCall]:
+def _with_caches(call: ExportCall) -> Iterator[ExportCall]:
     """The call, whose dynamic shapes say nothing of the new children of a cache: those are fixed."""
-    shapes = shapes_by_name(call)
-    for name, value in call.named.items() if shapes is not None else ():
-        given = shapes.get(name)  # type: ignore[union-attr]
-        more = (
-            len(children_of(value)) - len(given)
-            if isinstance(given, list | tuple) and _caches([value]) == [value]
-            else 0
-        )
-        if more > 0 and not _is_plain(value):
-            shapes = {**shapes, name: [*given, *[None] * more]}  # type: ignore[dict-item]
+    shapes = shapes_by_name(call) or {}
+    for name, value in call.named.items():
+        given = shapes.get(name)
+        if isinstance(given, list | tuple) and _caches([value]) == [value] and not _is_plain(value):
+            more = [None] * (len(children_of(value)) - len(given))
+            shapes = {**shapes, name: [*given, *more]}
             call = replace(call, dynamic_shapes=shapes)
     with temporary_registrations(register_caches):
         yield call

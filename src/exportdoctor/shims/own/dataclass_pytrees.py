@@ -33,7 +33,12 @@ def _enter(*, fixed: bool) -> Any:
             raise NotApplicable("all inputs and outputs have registered types")
         if objects:
             check_changes_returned(call, _objects)
-        with temporary_registrations(lambda: [register_attributes(kind) for kind in kinds]):
+
+        def register_found() -> None:
+            for kind in kinds:
+                register_attributes(kind)
+
+        with temporary_registrations(register_found):
             yield call
 
     return enter
