@@ -54,6 +54,7 @@ def scan(
 
     - `exporter`: `export` (the default), `export-strict` or `torchscript`
     - `exhaustive`: export every distinct submodule, not only those below a failing parent
+    - `audit`: also export every submodule that equals another one, and compare; else a few are drawn
     - `cure`: search for shims under which it exports and computes eager's numbers; True by default
     - `timeout`: seconds for one attempt; `memory_mb`: MiB for one attempt on top of what this process holds
     - `jobs`: attempts at a time; 2 by default

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import culprit_constructs
-from culprit_constructs import CONSTRUCTS, Construct
+from culprit_constructs import CONSTRUCTS, Construct, ReturnsBox, ReturnsBoxInTuple
 from exportdoctor.core.failure.finding import Finding
 from scanning import scan_file
 
@@ -31,6 +31,15 @@ def finding_of(construct: type[Construct], folder: Path, *, exporter: str = "exp
     report = scan_file(path, exporter=exporter)
     assert len(report.findings) == 1, [finding.exception for finding in report.findings]
     return report.findings[0]
+
+
+@pytest.mark.parametrize("construct", [ReturnsBox, ReturnsBoxInTuple], ids=lambda construct: construct.__name__)
+def test_the_line_of_an_output_that_strict_mode_refuses_is_the_one_that_returns_it(
+    construct: type[Construct], tmp_path: Path
+) -> None:
+    frame = finding_of(construct, tmp_path, exporter="export-strict").value_origin
+    assert frame is not None
+    assert (frame.file, frame.line) == (str(FILE), marked_line("here", construct))
 
 
 @pytest.mark.parametrize("construct", CONSTRUCTS, ids=lambda construct: construct.__name__)

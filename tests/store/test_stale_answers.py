@@ -234,7 +234,7 @@ def test_what_has_not_changed_is_told_again(home: Path) -> None:
     [
         ("import time\nSTART = time.time()\ndef fine(): return START > 0", "the clock"),
         ("import random\nDRAWN = random.random()\ndef fine(): return DRAWN < 2", "chance"),
-        ("DRAWN = os.urandom(1)\ndef fine(): return len(DRAWN)", "chance"),
+        ("import time\ndef fine(): return not torch.compiler.is_exporting() or time.time() > 0", "the clock"),
         ("import subprocess\nSAID = subprocess.run(['true'])\ndef fine(): return True", "another program"),
     ],
 )
@@ -247,9 +247,12 @@ def test_what_cannot_be_compared_is_not_told_again_and_the_reason_is(code: str, 
     assert scan(file, "build")[2] == 0
 
 
-def test_a_seeded_draw_is_told_again(home: Path) -> None:
+def test_a_seeded_draw_and_a_clock_that_is_only_named_are_told_again(home: Path) -> None:
     file = home / "target.py"
-    file.write_text(_MODEL + "import random\nrandom.seed(1)\nDRAWN = random.random()\ndef fine(): return DRAWN < 2\n")
+    file.write_text(
+        _MODEL + "import random, time, uuid\nrandom.seed(1)\nDRAWN = random.random()\ndef fine(): return DRAWN < 2\n"
+        "def unused(): return time.time(), uuid.uuid4()\n"
+    )
     scan(file, "build")
     assert scan(file, "build")[2] == 1
 

@@ -384,6 +384,22 @@ def test_answers_that_a_limit_decided_are_not_kept(tmp_path: Path, status: Outco
     assert runs.find("d") is None
 
 
+def test_what_could_not_be_attempted_is_kept(tmp_path: Path) -> None:
+    outcome = Outcome(probe="p", status=OutcomeStatus.NOT_APPLICABLE)
+    with OutcomeCache(tmp_path / "c.sqlite") as cache:
+        cache.add("key", outcome)
+        assert cache.get("key") == outcome
+        cache.remove("key")
+        assert cache.get("key") is None
+    events = tuple(
+        msgspec.structs.replace(event, outcome=outcome) if isinstance(event, ev.ProbeFinished) else event
+        for event in PASSING
+    )
+    runs = RunCache(tmp_path / "cache")
+    runs.remember("d", run=RUN, path=record(tmp_path / "run", events), state=fold(events))
+    assert runs.find("d") is not None
+
+
 def test_a_run_replay_gives_the_same_verdicts_and_says_that_they_are_old(tmp_path: Path) -> None:
     earlier = tuple(qwen_scan())
     path = record(tmp_path / "run", earlier)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from os import PathLike
 
 _LARGEST_HASHED = 8 * 2**20
@@ -44,6 +44,11 @@ def variable_identity(name: str, environment: Mapping[str, str]) -> str:
     """An environment variable's value as a digest, for it may be a secret; empty where it is not set."""
     value = environment.get(name)
     return "" if value is None else _digest(value)
+
+
+def unrecorded_reasons(sources: Iterable[str]) -> tuple[str, ...]:
+    """Why not all is known of what was read."""
+    return tuple(what.removeprefix(UNRECORDED) for what in sources if what.startswith(UNRECORDED))
 
 
 def working_folder_identity() -> str:

@@ -27,6 +27,7 @@ class ScanOptions(msgspec.Struct, frozen=True, kw_only=True):
     exporter: Exporter = "export"
     to: str = "export"
     exhaustive: bool = False
+    audit: bool = False
     cure: bool = True
     timeout: float | None = None
     memory_mb: float | None = None
@@ -43,6 +44,7 @@ class ScanKeywords(TypedDict, total=False):
 
     exporter: Exporter
     exhaustive: bool
+    audit: bool
     cure: bool
     timeout: float | None
     memory_mb: float | None
@@ -78,6 +80,9 @@ OPTIONS: Mapping[str, OptionSpec] = {
     ),
     "exhaustive": OptionSpec(
         flag="--exhaustive", help="Export every distinct submodule, not only those below a failing parent."
+    ),
+    "audit": OptionSpec(
+        flag="--audit", help="Also export every submodule that equals another one, and compare. Else a few are drawn."
     ),
     "cure": OptionSpec(flag="--no-cure", help="Do not search for shims."),
     "shim_files": OptionSpec(flag="--shims", metavar="FILE", help="Python file with your own shims. Can be repeated."),

@@ -6,7 +6,7 @@ A probe's `question` is the digest of what it is about (CallFact.question): equa
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 
 import msgspec
@@ -30,6 +30,7 @@ class KnownAnswers:
         self._options = options
         self._target = target
         self._shared: dict[str, str | None] = {}
+        self._keys: dict[str, set[str]] = {}
 
     def note_sources(self, captured: Captured, opened: Opened) -> None:
         """What was read up to the end of a part's capture, of which more may be known when it is captured again."""
@@ -43,6 +44,8 @@ class KnownAnswers:
         resumed = self._resumed.get(probe.id)
         if resumed is not None:
             return resumed, False
+        if probe.fresh:
+            return None
         found = self._cached_outcome(probe, question) or self._outcome_of_another_part(probe, question)
         return None if found is None else (found, True)
 
@@ -59,8 +62,16 @@ class KnownAnswers:
         """Keep an outcome for later runs."""
         key = self._key(probe, question)
         comparable = not any(what.startswith(UNRECORDED) for what in outcome.sources)
-        if self._cache is not None and key is not None and comparable:
+        if self._cache is not None and key is not None and comparable and not probe.fresh:
             self._cache.add(key, outcome)
+
+    def distrust(self, questions: Iterable[str]) -> None:
+        """Drop the stored answers of questions that are not equal where they seem to be."""
+        if self._cache is None:
+            return
+        for question in questions:
+            for key in self._keys.pop(question, ()):
+                self._cache.remove(key)
 
     def close(self) -> None:
         """Evict old entries from the cache and close it."""
@@ -78,9 +89,11 @@ class KnownAnswers:
     def _key(self, probe: Probe, question: str) -> str | None:
         """None where the answer means nothing to a later run."""
         rest = self._shared.get(probe.part)
-        return (
-            probe_digest(question, probe, rest=rest) if rest is not None and _means_something_later(question) else None
-        )
+        if rest is None or not _means_something_later(question):
+            return None
+        key = probe_digest(question, probe, rest=rest)
+        self._keys.setdefault(question, set()).add(key)
+        return key
 
     def _outcome_of_another_part(self, probe: Probe, question: str) -> Outcome | None:
         same = self.running_attempt(probe, question)
@@ -101,4 +114,4 @@ def _key_within_run(probe: Probe, question: str) -> tuple[str, ...]:
 
 def _is_shared_by_parts(probe: Probe) -> bool:
     """Whether an equal question of another part has the same answer: a child's captured outputs are not in it."""
-    return not probe.shims and not probe.watch and not probe.opaque
+    return not probe.shims and not probe.watch and not probe.opaque and not probe.fresh

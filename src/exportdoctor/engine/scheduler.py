@@ -6,6 +6,7 @@ What is known already is not attempted again.
 from __future__ import annotations
 
 import itertools
+import random
 from collections import deque
 from collections.abc import Generator, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, wait
@@ -14,6 +15,7 @@ import msgspec
 
 from exportdoctor.core.errors import ExportdoctorError
 from exportdoctor.core.exporters import EXPORTERS
+from exportdoctor.core.file_hash import unrecorded_reasons
 from exportdoctor.core.protocol.scan import SMALL_MODEL, Capture, Captured, Opened, Prepare
 from exportdoctor.core.records.outcome import Outcome
 from exportdoctor.core.records.probe import Probe, probe_template
@@ -24,6 +26,7 @@ from exportdoctor.engine.part.part_scan import PartScan
 from exportdoctor.engine.pool.attempt_limits import AttemptLimits
 from exportdoctor.engine.pool.running_probe import RunningProbe
 from exportdoctor.engine.pool.worker_pool import Pool
+from exportdoctor.report.wording import unrecorded_note
 
 _POLL = 0.1
 
@@ -57,10 +60,14 @@ class ProbeScheduler:
         self._early: dict[str, tuple[str, RunningProbe]] = {}
         self._finding_numbers = itertools.count(1)
         self._searched: set[str] = set()
+        self._noted: set[str] = set()
+        self._audits = False
         self._follows_up = False
+        self._seed = random.randrange(2**32)
 
     def close(self) -> None:
         """Put the cache in order, however the scan ends."""
+        self._known.distrust(question for part in self.parts.values() for question in part.distrusted)
         self._known.close()
 
     # --- parts
@@ -105,8 +112,13 @@ class ProbeScheduler:
             yield from self._drain_finished()
 
     def _start_follow_ups(self) -> Iterator[ev.AnyEvent]:
-        """Once every module has its verdict, beside the searches for cures."""
-        if not self._follows_up and all(part.is_judged for part in self.parts.values()):
+        """Once every module has its verdict, beside the searches for cures: audits, then probes of the failures."""
+        if not self._audits and all(part.is_judged for part in self.parts.values()):
+            self._audits = True
+            for part in self.parts.values():
+                yield from self._take(part.start_audit(self._seed))
+            yield from self._settle()
+        if not self._follows_up and all(part.is_judged and part.is_audited for part in self.parts.values()):
             self._follows_up = True
             for part in self.parts.values():
                 yield from self._take(part.start_follow_ups())
@@ -159,6 +171,10 @@ class ProbeScheduler:
             self.peak_rss_mb = max(self.peak_rss_mb, outcome.peak_rss_mb)
             self.limits.learn(outcome)
             self._known.keep(probe, self._question(probe), outcome)
+            note = unrecorded_note(unrecorded_reasons(outcome.sources))
+            if note is not None and note not in self._noted:
+                self._noted.add(note)
+                yield ev.NoteAdded(text=note)
             self._ready.append((probe, outcome, False))
             self._ready.extend((other, msgspec.structs.replace(outcome, probe=other.id), True) for other in others)
         yield from self._settle()

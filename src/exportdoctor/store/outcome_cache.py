@@ -1,6 +1,6 @@
 """Outcomes of single probes, kept across runs in one SQLite file of bounded size.
 
-Only outcomes that no limit decided are kept (passed, failed); a damaged or locked file is a cache miss, never an error.
+Only outcomes that no limit decided are kept; a damaged or locked file is a cache miss, never an error.
 diskcache would do the same, but raises where the file is unusable, and would be one more dependency.
 """
 
@@ -48,10 +48,14 @@ class OutcomeCache:
 
     def add(self, key: str, outcome: Outcome) -> None:
         """Keep an outcome; crashes and exceeded limits are not kept, because they may not happen again."""
-        if not outcome.status.is_conclusive:
+        if not outcome.status.is_repeatable:
             return
         value = zlib.compress(encode(outcome), 1)
         self._do("INSERT OR REPLACE INTO outcomes VALUES (?, ?, ?, ?)", key, time.time(), len(value), value)
+
+    def remove(self, key: str) -> None:
+        """Forget the outcome stored for `key`."""
+        self._do("DELETE FROM outcomes WHERE key = ?", key)
 
     def close(self) -> None:
         """Update the times of use, drop the least recently used outcomes beyond the limit, and close the file."""

@@ -73,7 +73,7 @@ def is_reusable(state: RunState) -> bool:
     done = state.finished
     if done is None or not done.complete or done.error:
         return False
-    return all(outcome.status.is_conclusive for outcome in state.answers.values())
+    return all(outcome.status.is_repeatable for outcome in state.answers.values())
 
 
 def replay(earlier: StoredRun, *, started: ev.RunStarted, logs: Path) -> Generator[ev.AnyEvent]:

@@ -1,4 +1,4 @@
-"""Modes of torch's dispatcher that a shim leaves, settings of symbolic shapes that it changes, hooks on all modules."""
+"""Modes of torch that are left for a moment, settings of symbolic shapes that a shim changes, hooks on all modules."""
 
 from __future__ import annotations
 
@@ -33,6 +33,38 @@ MODES = Hook(
     lost="the shim known-values is not applicable",
     seen_on=("2.13.0",),
     is_there=_has_modes,
+)
+
+
+@contextmanager
+def outside_function_mode(mode: Any) -> Iterator[None]:
+    """Within it `mode`, a TorchFunctionMode or None, is told of nothing if it is the innermost; else it stays."""
+    import torch.overrides
+
+    overrides: Any = torch.overrides
+    if mode is None or not FUNCTION_MODES.is_supported() or overrides._get_current_function_mode() is not mode:
+        yield
+        return
+    overrides._pop_mode()
+    try:
+        yield
+    finally:
+        overrides._push_mode(mode)
+
+
+def _has_mode_stack() -> bool:
+    from torch import overrides
+
+    return all(map(callable, (overrides._get_current_function_mode, overrides._pop_mode, overrides._push_mode)))
+
+
+FUNCTION_MODES = Hook(
+    id="function-modes",
+    api="torch.overrides._get_current_function_mode, _pop_mode, _push_mode",
+    used_for="captures, which look at the inputs of a call while torch functions are recorded",
+    lost="captures take longer",
+    seen_on=("2.13.0",),
+    is_there=_has_mode_stack,
 )
 
 
@@ -83,4 +115,4 @@ GLOBAL_HOOKS = Hook(
     is_there=_has_hook_tables,
 )
 
-HOOKS = (MODES, SETTINGS, GLOBAL_HOOKS)
+HOOKS = (MODES, FUNCTION_MODES, SETTINGS, GLOBAL_HOOKS)

@@ -15,7 +15,7 @@ from exportdoctor.core.errors import ExportdoctorError, TargetError
 from exportdoctor.core.failure.messages import first_line
 from exportdoctor.core.protocol.scan import SMALL_MODEL, Capture, Captured, Open, Opened, Prepare, Prepared
 from exportdoctor.core.records.target import TargetRef
-from exportdoctor.report.wording import missing_internals, substitution
+from exportdoctor.report.wording import missing_internals, substitution, unrecorded_note
 from exportdoctor.targets import Plan, build, has_small_model, plan_small_model, resolve
 from exportdoctor.targets.built import BuiltPart, BuiltTarget
 from exportdoctor.targets.eager import run_once
@@ -31,7 +31,7 @@ from exportdoctor.worker.capture.session import (
     complete_capture,
 )
 from exportdoctor.worker.describe.describe_failure import describe_failure, state_id
-from exportdoctor.worker.read_log import LOG, unrecorded_note
+from exportdoctor.worker.read_log import LOG
 
 
 @dataclass

@@ -11,10 +11,11 @@ import os
 import random
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from importlib.util import source_from_cache
+from itertools import islice
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -22,6 +23,7 @@ from typing import Any
 from exportdoctor.core import file_hash
 from exportdoctor.core.failure.frames import OUR_FOLDER, is_local_file, is_user_file
 from exportdoctor.core.patch_attribute import patch_attributes
+from exportdoctor.worker.call_listener import CallListener
 
 _NOT_FILES = ("/proc/", "/sys/", "/dev/")
 # what the shell counts, what the client sets, and our own
@@ -35,15 +37,13 @@ _OUTSIDE = {
     "os.system": "another program",
     "os.posix_spawn": "another program",
 }
-_CLOCK = re.compile(
-    r"\btime\.(?:time|time_ns|monotonic\w*|perf_counter\w*|process_time\w*|localtime|gmtime|strftime|ctime)\b"
-    r"|\bfrom\s+time\s+import\b|\b(?:now|utcnow|today)\s*\("
+_HEARD = frozenset({"open", "import", "os.listdir", "os.scandir", "sqlite3.connect", *_OUTSIDE})
+_MAPPED_FILE = re.compile(rb" (/[^\n]+)")
+_ASKS = re.compile(
+    r"\b(?:import|from)\b[^\n]*\b(?:time|datetime|random|secrets|uuid)\b|\b(?:time|datetime|secrets|uuid)\.\w"
+    r"|\b(?:urandom|getrandom|getpid|default_rng|RandomState)\b|\.(?:seed|now|utcnow|today)\("
 )
-_CHANCE = re.compile(
-    r"\burandom\b|\bimport\s+secrets\b|\bfrom\s+secrets\b|\bsecrets\.|\buuid[14]\b|\bSystemRandom\b"
-    r"|\b(?:default_rng|Random|RandomState|seed)\(\s*\)|\bgetpid\b"
-)
-_SEED = re.compile(r"\bseed\w*\(\s*[^)\s]|\bset_seed\b|\bsetstate\(|\bset_state\(")
+"""Code that may ask for the time or for chance."""
 
 
 class ReadLog:
@@ -53,9 +53,13 @@ class ReadLog:
         self.known: dict[str, str] = {}
         self._written: set[str] = set()
         self._imports: set[str] = set()
+        self._modules: set[str] = set()
+        self._mapped: set[bytes] = set()
         self._environment: dict[str, str] = {}
         self._older: set[str | None] = set()
-        self._state_of_chance: tuple[object, ...] = ()
+        self._state_of_chance: list[object] = []
+        self._seeded: set[int] = set()
+        self.listener = CallListener(self._never)
         self._is_looking = False
         self._is_on = False
 
@@ -70,11 +74,17 @@ class ReadLog:
                 self.take_environment()
             self._is_on = True
             self._take_state()
-            sys.addaudithook(self._hear)
+            hear = self._hear
+
+            def hook(event: str, args: tuple[Any, ...]) -> None:
+                if event in _HEARD:  # most events are of `id`
+                    hear(event, args)
+
+            sys.addaudithook(hook)
 
     def forget(self) -> None:
         """Drop what was read until now: by the process that this one was forked from, for purposes of its own."""
-        for kept in (self.known, self._written, self._imports):
+        for kept in (self.known, self._written, self._imports, self._modules, self._mapped):
             kept.clear()
         self.take_environment()
         self._take_state()
@@ -83,14 +93,15 @@ class ReadLog:
         self._state_of_chance = _state_of_chance()
         self._older = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
 
-    def start_attempt(self) -> frozenset[str]:
-        """What is known before it; a fork's generator of random numbers has just been seeded anew."""
+    def start_attempt(self) -> int:
+        """How much is known before it; a fork's generator of random numbers has just been seeded anew, by chance."""
         self._state_of_chance = _state_of_chance()
-        return frozenset(self.known)
+        self._seeded.discard(0)
+        return len(self.known)
 
     @contextmanager
     def watch(self) -> Iterator[None]:
-        """See variables and existence checks, too, in the block."""
+        """See variables, existence checks and seeds, too, in the block."""
         kind = type(os.environ)
         read, look = kind.__getitem__, os.stat
 
@@ -105,25 +116,42 @@ class ReadLog:
                 self._note_file(path)
             return look(path, *args, **kwargs)
 
-        with patch_attributes([(kind, "__getitem__", read_variable), (os, "stat", look_at)]):
+        patches = [(kind, "__getitem__", read_variable), (os, "stat", look_at), *self._seed_wrappers()]
+        with patch_attributes(patches):
             yield
+
+    def _seed_wrappers(self) -> Iterator[tuple[Any, str, Any]]:
+        """Wrappers of what gives a generator of random numbers its state."""
+        numpy: Any = sys.modules.get("numpy")
+        places = [(0, random, "seed"), (0, random, "setstate")]
+        places += [(1, numpy.random, "seed"), (1, numpy.random, "set_state")] if hasattr(numpy, "random") else []
+        for index, module, name in places:
+            yield module, name, partial(self._give_state, index, getattr(module, name))
+
+    def _give_state(self, index: int, give: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        self._note_chance()  # what was drawn before
+        given = give(*args, **kwargs)
+        has_value = any(value is not None for value in (*args, *kwargs.values()))
+        (self._seeded.add if has_value else self._seeded.discard)(index)
+        return given
 
     def note_working_folder(self) -> None:
         """The user's code runs, and may ask where it is."""
         self.known.setdefault(file_hash.WORKING_FOLDER, file_hash.working_folder_identity())
 
-    def collect(self) -> dict[str, str]:
-        """All that was read until now, with modules that were imported before the log began."""
+    def collect(self, since: int = 0) -> dict[str, str]:
+        """All that was read until now, or since so much was known; with modules imported before the log began."""
         self._note_modules()
         self._note_failed_imports()
         self._note_mapped_files()
         self._note_chance()
-        return dict(self.known)
+        if self.listener.was_stopped():
+            self._never("the clock or chance may have been asked where another profiler ran")
+        return dict(islice(self.known.items(), since, None))
 
     def reasons(self) -> tuple[str, ...]:
         """What was used that cannot be recorded."""
-        prefix = file_hash.UNRECORDED
-        return tuple(key.removeprefix(prefix) for key in self.known if key.startswith(prefix))
+        return file_hash.unrecorded_reasons(self.known)
 
     def _hear(self, event: str, args: tuple[Any, ...]) -> None:
         if event == "open":
@@ -164,16 +192,14 @@ class ReadLog:
             return
         self.known[path] = identity = file_hash.file_identity(path, by_status=not is_local_file(path))
         if len(identity) == 64 and is_local_file(path):
-            self._read_for_clock(path)
+            self._listen_to(path)
 
-    def _read_for_clock(self, path: str) -> None:
-        """Code that names the clock or a source of chance may depend on it."""
-        if not path.endswith(".py") or path in self._older:
+    def _listen_to(self, path: str) -> None:
+        """Hear whether code that may ask for the time or for chance does."""
+        if not path.endswith(".py") or path in self._older or not _ASKS.search(Path(path).read_text(errors="replace")):
             return
-        text = Path(path).read_text(errors="replace")
-        for pattern, source in ((_CLOCK, "the clock"), (_CHANCE, "chance")):
-            if pattern.search(text):
-                self._never(f"{source}, in {os.path.basename(path)}")
+        if not self.listener.start():
+            self._never(f"the clock or chance, in {os.path.basename(path)}")
 
     def _note_variable(self, name: str) -> None:
         if self._is_looking or name in _IGNORED_VARIABLES or name.startswith(_OWN_VARIABLES):
@@ -188,15 +214,20 @@ class ReadLog:
             self._never(f"the list of files in {os.fsdecode(folder) if isinstance(folder, str | bytes) else folder}")
 
     def _note_modules(self) -> None:
-        for module in list(sys.modules.values()):
-            path = getattr(module, "__file__", None)
+        """Modules that are new; one that takes another's name was seen being opened."""
+        for name in sys.modules.keys() - self._modules:
+            self._modules.add(name)
+            path = getattr(sys.modules.get(name), "__file__", None)
             if isinstance(path, str) and path not in self.known and path.endswith((".py", ".so")):
                 self._note_file(path)
 
     def _note_failed_imports(self) -> None:
         """A module that was looked for and not found may be there next time."""
         missing = {name.partition(".")[0] for name in self._imports} - sys.modules.keys()
-        for folder in {path for path in sys.path if os.path.isdir(path) and is_local_file(os.path.join(path, "x"))}:
+        self._imports.clear()
+        for folder in dict.fromkeys(sys.path) if missing else ():
+            if not os.path.isdir(folder) or not is_local_file(os.path.join(folder, "x")):
+                continue
             for name in missing:
                 self._note_file(os.path.join(folder, f"{name}.py"))
                 self._note_file(os.path.join(folder, name, "__init__.py"))
@@ -204,33 +235,25 @@ class ReadLog:
     def _note_mapped_files(self) -> None:
         """Files that C code has mapped, such as weights: no hook sees them being opened."""
         try:
-            lines = Path("/proc/self/maps").read_text(errors="surrogateescape").splitlines()
+            mapped = set(_MAPPED_FILE.findall(Path("/proc/self/maps").read_bytes()))
         except OSError:
             return
-        for path in {line.split(maxsplit=5)[-1] for line in lines if "/" in line}:
-            if path.startswith("/") and is_local_file(path) and not _is_system_library(path):
+        for path in map(os.fsdecode, mapped - self._mapped):
+            if is_local_file(path) and not _is_system_library(path):
                 self._note_file(path)
+        self._mapped |= mapped
 
     def _note_chance(self) -> None:
         """Numbers drawn from a generator that nobody seeded."""
-        drawn = any(
-            before is not None and before != now for before, now in zip(self._state_of_chance, _state_of_chance())
-        )
-        if drawn and not any(_is_seeding(path) for path in self.known.keys() - self._older):
-            self._never("chance")
+        for index, (before, now) in enumerate(zip(self._state_of_chance, _state_of_chance(), strict=True)):
+            if before is not None and before != now and index not in self._seeded:
+                self._never("chance")
 
     def _never(self, reason: str) -> None:
         self.known.setdefault(file_hash.UNRECORDED + reason, "-")
 
 
 LOG = ReadLog()
-
-
-def unrecorded_note(reasons: tuple[str, ...]) -> str | None:
-    """One line on why answers are not kept."""
-    if not reasons:
-        return None
-    return f"Not kept for later scans, because the target uses what cannot be compared: {'; '.join(reasons)}"
 
 
 @cache
@@ -253,19 +276,11 @@ def _is_system_library(path: str) -> bool:
     return ".so" in os.path.basename(path) and path.startswith(sys.prefix)
 
 
-def _is_seeding(path: str) -> bool:
-    if not path.endswith(".py") or not os.path.isabs(path) or not is_local_file(path):
-        return False
-    try:
-        return _SEED.search(Path(path).read_text(errors="replace")) is not None
-    except OSError:
-        return False
-
-
-def _state_of_chance() -> tuple[object, ...]:
+def _state_of_chance() -> list[object]:
+    """Of Python's generator of random numbers and of numpy's."""
     numpy: Any = sys.modules.get("numpy")
     drawn = numpy.random.get_state() if numpy is not None and hasattr(numpy, "random") else None
-    return random.getstate(), (drawn[1].tobytes(), drawn[2:]) if drawn else None
+    return [random.getstate(), (drawn[1].tobytes(), drawn[2:]) if drawn else None]
 
 
 def _is_by_user() -> bool:

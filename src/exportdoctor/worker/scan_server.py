@@ -12,7 +12,7 @@ import os
 import selectors
 import signal
 import traceback
-from collections.abc import Callable, Set
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import assert_never
 
@@ -224,10 +224,9 @@ class ScanServer:
         write_line(self.replies, reply)
 
 
-def _with_sources(outcome: Outcome, before: Set[str]) -> Outcome:
-    """The outcome with what was read that is not among `before`: its part's capture did not read it."""
-    read = {what: identity for what, identity in LOG.collect().items() if what not in before}
-    return msgspec.structs.replace(outcome, sources=read)
+def _with_sources(outcome: Outcome, before: int) -> Outcome:
+    """The outcome with what was read since so much was known: its part's capture did not read it."""
+    return msgspec.structs.replace(outcome, sources=LOG.collect(since=before))
 
 
 def _drain(descriptor: int) -> None:

@@ -29,12 +29,26 @@ _INSIDE_ENTRANCE = re.compile(r"[/\\]torch[/\\](?:export|onnx)[/\\]")
 _QUOTED_FRAME = re.compile(r'File "([^"\n]+)", line (\d+),? in ([^\s,]+)[^\n]*(?:\n([^\n]*))?')
 
 
+@cache
+def _real_folder(folder: str) -> str:
+    return os.path.realpath(folder)
+
+
+def _real_path(path: str) -> str:
+    """As `os.path.realpath`, which looks at every folder above a file each time."""
+    folder, name = os.path.split(path)
+    if name in ("", ".", ".."):
+        return os.path.realpath(path)
+    found = os.path.join(_real_folder(folder), name)
+    return os.path.realpath(found) if os.path.islink(found) else found
+
+
 @lru_cache(maxsize=4096)
 def is_user_file(path: str) -> bool:
     """Whether code of this file is the user's. Generated code, whose file is called `<...>`, is not."""
     if path.startswith("<") or _TORCH_BY_NAME.match(path):
         return False
-    real = os.path.realpath(path)
+    real = _real_path(path)
     if real.startswith((OUR_FOLDER, _torch_folder())):
         return False
     installed = _INSTALLED.search(real)
@@ -53,7 +67,7 @@ def _torch_folder() -> str:
 @cache
 def is_local_file(path: str) -> bool:
     """Whether this file is neither installed, nor Python's, nor exportdoctor's: it may change from run to run."""
-    real = os.path.realpath(path)
+    real = _real_path(path)
     return not _INSTALLED.search(real) and not real.startswith((_STDLIB, OUR_FOLDER))
 
 

@@ -31,6 +31,11 @@ class OutcomeStatus(StrEnum):
         return self in {OutcomeStatus.PASSED, OutcomeStatus.FAILED}
 
     @property
+    def is_repeatable(self) -> bool:
+        """Whether it may be told again: another attempt would end in the same way, or as little could be attempted."""
+        return self.is_conclusive or self is OutcomeStatus.NOT_APPLICABLE
+
+    @property
     def ended_the_process(self) -> bool:
         """Whether the attempt's process died or was killed: no exception, and the stack is not reliable."""
         return self in {OutcomeStatus.CRASHED, OutcomeStatus.TIMED_OUT, OutcomeStatus.OUT_OF_MEMORY}

@@ -16,7 +16,7 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True):
 
     `watch` asks a second kind of question: which of these (submodule path, attribute) pairs does the export read?
     `dynamic` names the dimensions that stay dynamic, None for all that are; with `opaque` each child that is called
-    gives its captured outputs without running.
+    gives its captured outputs without running. `fresh` asks for an attempt, whatever is known of equal questions.
     """
 
     part: str
@@ -30,6 +30,7 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True):
     memory_mb: float | None = None
     dynamic: tuple[str, ...] | None = None
     opaque: bool = False
+    fresh: bool = False
 
     @property
     def variant(self) -> str:

@@ -94,6 +94,25 @@ class Prescription(msgspec.Struct, frozen=True, kw_only=True):
     alternatives: tuple[Alternative, ...] = ()
 
 
+class FalseEquality(msgspec.Struct, frozen=True, kw_only=True):
+    """A fault of exportdoctor: `module` was told the answer of `told_as`, and answers otherwise when it is asked."""
+
+    module: str
+    told_as: str
+    call: int = 0
+    told_as_call: int = 0
+    difference: str = ""
+
+
+class AuditRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """How many of the calls that were told the answer of an equal one were asked themselves, drawn with `seed`."""
+
+    asked: int
+    of: int
+    seed: int
+    false_equalities: tuple[FalseEquality, ...] = ()
+
+
 class PartRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One separately exported entry of the target. The verdict is of the submodules in `only`, where they alone were
     asked."""
@@ -109,6 +128,7 @@ class PartRecord(msgspec.Struct, frozen=True, kw_only=True):
     called: int = 0
     complete: bool = True
     only: tuple[str, ...] = ()
+    audit: AuditRecord | None = None
 
 
 class Stats(msgspec.Struct, frozen=True, kw_only=True):

@@ -43,6 +43,7 @@ class PartState:
             modules=modules,
             complete=done is not None,
             only=done.only if done else (),
+            audit=done.audit if done else None,
         )
 
 

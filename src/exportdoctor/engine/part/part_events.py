@@ -10,6 +10,7 @@ import msgspec
 from exportdoctor.core.failure.finding import Finding, ShimTry
 from exportdoctor.core.records.outcome import Outcome
 from exportdoctor.core.run import events as ev
+from exportdoctor.core.run.report import AuditRecord
 from exportdoctor.engine.part.part_diagnosis import PartDiagnosis
 from exportdoctor.engine.verdicts.diagnose import make_finding
 from exportdoctor.engine.verdicts.failure_groups import FailureGroup
@@ -48,7 +49,7 @@ def findings_and_verdicts(part: PartDiagnosis, known: Groups) -> Iterator[ev.Fin
             yield msgspec.structs.replace(module_judged(part, verdict), finding=finding.id)
 
 
-def part_finished(part: PartDiagnosis) -> Iterator[ev.AnyEvent]:
+def part_finished(part: PartDiagnosis, audit: AuditRecord | None) -> Iterator[ev.AnyEvent]:
     """The part's verdict, and why a search for a cure found none."""
     cure = part.cure
     verdict = verdict_of_part(part.root)
@@ -66,6 +67,7 @@ def part_finished(part: PartDiagnosis) -> Iterator[ev.AnyEvent]:
         asked=part.asked,
         prescription=cure.prescription if cure is not None else None,
         only=tuple(fqn for fqn in part.options.modules if fqn in part.facts),
+        audit=audit,
     )
 
 

@@ -17,6 +17,7 @@ from exportdoctor.core.run import events as ev
 from exportdoctor.core.scan_options import ScanOptions
 from exportdoctor.engine.call_tree import CallSite, below
 from exportdoctor.engine.cure.search import CureSearch
+from exportdoctor.engine.part.audit import Audit
 from exportdoctor.engine.part.followups import FollowUps
 from exportdoctor.engine.part.part_diagnosis import PartDiagnosis
 from exportdoctor.engine.part.part_events import findings_and_verdicts, module_judged, part_finished, passing_inside
@@ -34,6 +35,7 @@ class PartScan:
         self.questions = Questions(captured, probe_template(captured.part, options))
         self._driver = ProbeDriver()
         self._follow_ups: FollowUps | None = None
+        self._audit: Audit | None = None
         self._small: Captured | None = None
         self._wanted: set[str] = set()
         self._inside_passing: set[str] = set()
@@ -66,11 +68,28 @@ class PartScan:
         """Take one outcome in."""
         if self._driver.awaits(outcome):
             yield from self._driver.take(outcome)
+            yield from self._tell_audit()
             yield from self._search_dimensions()
             return
         self.diagnosis.asked += 1
         yield from self.questions.take(outcome)
         yield from self._judge(tuple(self.diagnosis.open))
+
+    def start_audit(self, seed: int) -> Iterator[Probe]:
+        """Ask some modules themselves that were told the answer of an equal one, or with the option all."""
+        self._audit = Audit(self.diagnosis, self.questions, seed=seed)
+        for steps in self._audit.steps():
+            yield from self._driver.start(steps)
+
+    @property
+    def is_audited(self) -> bool:
+        """Whether the audit was started and has ended."""
+        return self._audit is not None and not self._audit.is_under_way
+
+    @property
+    def distrusted(self) -> frozenset[str]:
+        """Questions whose equality an audit found to be false."""
+        return frozenset(self._audit.split_questions if self._audit is not None else ())
 
     def start_follow_ups(self) -> Iterator[Probe]:
         """What is asked of the failures once every module has its verdict."""
@@ -113,13 +132,19 @@ class PartScan:
 
     def conclude(self) -> Iterator[ev.AnyEvent]:
         """The part's verdict."""
-        yield from part_finished(self.diagnosis)
+        yield from part_finished(self.diagnosis, self._audit.record() if self._audit is not None else None)
 
     def call_fact(self, probe: Probe) -> CallFact:
         """The captured call that a probe is about."""
         if self._small is not None and probe.part == self._small.part:
             return self._small.modules[0].calls[0]
         return self.questions.fact(CallSite(probe.fqn, probe.call))
+
+    def _tell_audit(self) -> Iterator[Probe | ev.AnyEvent]:
+        """What the audit found, and new verdicts for the modules of a class that it split."""
+        if self._audit is not None:
+            yield from (ev.NoteAdded(text=f"{self.diagnosis.name}: {text}") for text in self._audit.new_notes())
+            yield from self._judge(tuple(self.diagnosis.open))
 
     def _search_dimensions(self) -> Iterator[Probe]:
         for steps in self._follow_ups.dimension_steps() if self._follow_ups is not None else ():

@@ -1,7 +1,8 @@
 """Which probes must be asked so that every wanted question has its answer: equal modules are asked once.
 
-Questions with equal digests share one answer. Those of one equivalence group, equal but for some plain attributes,
-share one when a watched attempt gave the same answer and read none of the attributes in which they differ.
+Questions with equal digests share one answer, until an audit (audit.py) finds that they should not. Those of one
+equivalence group, equal but for some plain attributes, share one when a watched attempt gave the same answer and read
+none of the attributes in which they differ.
 """
 
 from __future__ import annotations
@@ -45,10 +46,14 @@ class Questions:
         self._groups: dict[str, _Group] = {}
         self._answers: dict[str, SiteOutcome] = {}
         self._probes: dict[str, tuple[_Group, bool]] = {}
+        self._wanted: dict[CallSite, None] = {}
+        self._alone: dict[CallSite, SiteOutcome | None] = {}
+        self.seconds = 0.0
 
     def want(self, site: CallSite) -> Iterator[Probe]:
         """Ask for a call site's answer; yields nothing where it is known or on its way."""
         fact = self._facts[site]
+        self._wanted[site] = None
         group = self._group(fact)
         if fact.question in self._answers or fact.question in group.waiting:
             return
@@ -60,6 +65,7 @@ class Questions:
     def take(self, outcome: Outcome) -> Iterator[Probe]:
         """Take an outcome in."""
         group, watched = self._probes.pop(outcome.probe)
+        self.seconds += outcome.seconds
         assert group.asking is not None
         site, fact = group.asking
         if not watched:
@@ -78,7 +84,31 @@ class Questions:
 
     def answer(self, site: CallSite) -> SiteOutcome | None:
         """The answer for a call site, once it is known."""
+        if site in self._alone:
+            return self._alone[site]
         return self._answers.get(self._facts[site].question)
+
+    def told_sites(self) -> list[CallSite]:
+        """The call sites whose answer is that of an equal one, which was asked in their place."""
+        return [site for site in self._wanted if (told := self.answer(site)) is not None and told.asked != site]
+
+    def split(self, representative: CallSite) -> tuple[CallSite, ...]:
+        """Take back the answers of all that were told the one of `representative`, and return these call sites."""
+        members = tuple(site for site in self.told_sites() if self._representative_of(site) == representative)
+        self._alone.update(dict.fromkeys(members))
+        return members
+
+    def settle(self, site: CallSite, outcome: Outcome) -> None:
+        """A call site of a split class has its own answer."""
+        self._alone[site] = SiteOutcome(site, outcome)
+
+    def fresh_probe(self, site: CallSite) -> Probe:
+        """Asks a call site itself, whatever is known."""
+        return msgspec.structs.replace(self._probe(site), fresh=True)
+
+    def _representative_of(self, site: CallSite) -> CallSite | None:
+        answer = self.answer(site)
+        return answer.asked if answer is not None else None
 
     def fact(self, site: CallSite) -> CallFact:
         """The call at that call site."""

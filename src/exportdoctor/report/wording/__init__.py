@@ -97,6 +97,7 @@ from exportdoctor.report.wording.scan import (
     substitution,
     time_left,
     time_left_of_share,
+    unrecorded_note,
     verdict,
 )
 from exportdoctor.report.wording.shim_tries import agreement_line
@@ -126,5 +127,5 @@ __all__ = [
     "repro_progress", "repro_reproducing", "repro_sliced", "repro_sources_changed", "repro_versions_changed",
     "repro_without_source", "resume_command", "row_finding", "row_name", "same_as_earlier", "same_object",
     "script_head", "script_origin", "shim_effect", "short_path", "soundness", "story", "substitution", "symbol_origins",
-    "time_left", "time_left_of_share", "title", "to_ascii", "verdict", "why",
+    "time_left", "time_left_of_share", "title", "to_ascii", "unrecorded_note", "verdict", "why",
 ]

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from exportdoctor.core.failure.messages import first_line
 from exportdoctor.core.protocol.scan import SMALL_MODEL
+from exportdoctor.core.records.outcome import Outcome
 from exportdoctor.core.records.probe import Probe
 from exportdoctor.core.run import events as ev
-from exportdoctor.core.run.report import FAILING, PartRecord, Report
+from exportdoctor.core.run.report import FAILING, FalseEquality, PartRecord, Report
 from exportdoctor.core.run.run_state import RunState
 from exportdoctor.report.wording.findings import culprit_line
 from exportdoctor.report.wording.formatting import count, duration, finding_count, parameters
@@ -73,10 +75,40 @@ def coverage(part: PartRecord) -> str:
     by = [module.evidence for module in part.modules]
     pieces = [f"{part.asked or by.count('asked')} tried"]
     if identical := by.count("equal"):
-        pieces.append(f"{identical} identical to one of those")
+        pieces.append(f"{identical} identical to one of those{_audit_counts(part)}")
     if inside := by.count("parent"):
         pieces.append(f"{inside} covered by a passing parent")
     return f"{count(part.called, 'module')}: {', '.join(pieces)}"
+
+
+def _audit_counts(part: PartRecord) -> str:
+    return f" ({part.audit.asked} of {count(part.audit.of, 'such call')} checked)" if part.audit else ""
+
+
+def false_equality_note(fault: FalseEquality, told: Outcome, seen: Outcome, members: int) -> str:
+    """What an audit found to be wrong: a fault of exportdoctor, of which its makers should hear."""
+    return (
+        f"A fault of exportdoctor: {_call(fault.module, fault.call)} was taken for equal to "
+        f"{_call(fault.told_as, fault.told_as_call)}, which {_end_of(told)}, but itself it {_end_of(seen)}. "
+        f"{count(members, 'call')} that were told that answer were then asked themselves. "
+        "Please report it with this run's folder"
+    )
+
+
+def varying_answer_note(module: str, first: Outcome, again: Outcome) -> str:
+    """A module whose export ends in another way each time it is attempted."""
+    return f"{module or '(root)'} does not answer alike each time: first it {_end_of(first)}, then it {_end_of(again)}"
+
+
+def _call(module: str, call: int) -> str:
+    return f"{module or '(root)'}, call {call + 1}" if call else module or "(root)"
+
+
+def _end_of(outcome: Outcome) -> str:
+    if outcome.passed:
+        return "exports"
+    raised = outcome.failure.exceptions if outcome.failure is not None else ()
+    return f"fails ({raised[0].name}: {first_line(raised[0].message, 120)})" if raised else f"fails ({outcome.status})"
 
 
 PARTS_HEADER = ("part", "dynamic", "verdict", "cure", "proof")
@@ -99,6 +131,13 @@ def missing_internals(hooks: Sequence[HookFacts]) -> str:
     lost = "; ".join(dict.fromkeys(hook.lost for hook in hooks))
     names = ", ".join(hook.id for hook in hooks)
     return f"This torch lacks internals that exportdoctor uses ({names}): {lost}. See exportdoctor version --internals"
+
+
+def unrecorded_note(reasons: tuple[str, ...]) -> str | None:
+    """One line on why answers are not kept."""
+    if not reasons:
+        return None
+    return f"Not kept for later scans, because the target uses what cannot be compared: {'; '.join(reasons)}"
 
 
 def cost(report: Report) -> str:
@@ -128,6 +167,8 @@ def probe_note(probe: Probe) -> str:
         how.append(f"with {' + '.join(probe.shims)}")
     if probe.part.endswith(SMALL_MODEL):
         how.append("on a small model")
+    if probe.fresh:
+        how.append("as an audit")
     if probe.opaque:
         how.append("with its children replaced")
     if probe.dynamic is not None:

@@ -10,6 +10,7 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -186,7 +187,14 @@ class _Attempt:
     def _find_value_origin(self, chain: tuple[BaseException, ...]) -> Frame | None:
         """The line that made a value which torch refused when the forward was over."""
         again = dataclasses.replace(self, around_export=nullcontext)
-        return find_value_origin(chain, again._export, self.module)
+        strict = EXPORTERS[self.probe.exporter].traces_with_dynamo
+        return find_value_origin(chain, partial(self._run_and_raise, chain) if strict else again._export, self.module)
+
+    def _run_and_raise(self, chain: tuple[BaseException, ...]) -> None:
+        """The forward without dynamo, which runs no frame of it, and then what dynamo raised."""
+        with self.part.prepare(), torch.no_grad():
+            self.module(*self.call.args, **self.call.kwargs)
+        raise chain[0]
 
     def _outcome(self, status: OutcomeStatus, **facts: Any) -> Outcome:
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

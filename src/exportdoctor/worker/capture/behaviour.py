@@ -21,12 +21,16 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from exportdoctor.torch_internals.tracing_modes import outside_function_mode
+from exportdoctor.worker.read_log import LOG
+
 _LIBRARIES = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib"))
 _SITE = ("site-packages", "dist-packages")
 _TORCH = torch.__path__[0]
 # names by which code gets at a module's attributes without asking for one of them by name
 _WHOLE_STATE = frozenset({"__dict__", "vars", "__reduce_ex__", "__getstate__", "getattr_static"})
 _DEPTH = 4
+_LISTENER = LOG.listener
 
 
 @dataclass
@@ -36,22 +40,25 @@ class Behaviour:
     whole_state_reads: int = 0
     _words: list[object] = field(default_factory=list)
     _paused: bool = True
+    _mode: TorchFunctionMode | None = None
 
     @contextmanager
     def record(self) -> Iterator[None]:
         """Record what is done inside. A profiler that runs already is left alone; only torch functions count then."""
-        free, collects = sys.getprofile() is None, gc.isenabled()
+        free, collects = sys.getprofile() in (None, _LISTENER.hear), gc.isenabled()
         gc.disable()  # what a collection calls, and when, says nothing about a module
         try:
-            with _TorchCalls(self):
+            with _TorchCalls(self) as self._mode:
                 self._paused = False
                 if free:
+                    _LISTENER.is_shared = True
                     sys.setprofile(self._note_call)
                 yield
         finally:
-            self._paused = True
+            self._paused, self._mode = True, None
             if free:
-                sys.setprofile(None)
+                _LISTENER.is_shared = False
+                sys.setprofile(_LISTENER.profile)
             if collects:
                 gc.enable()
 
@@ -62,7 +69,8 @@ class Behaviour:
         sys.setprofile(None)
         self._paused = True
         try:
-            yield
+            with outside_function_mode(self._mode):
+                yield
         finally:
             self._paused = paused
             sys.setprofile(profile)
@@ -91,6 +99,8 @@ class Behaviour:
         return self._paused
 
     def _note_call(self, frame: FrameType, event: str, arg: Any) -> None:
+        if _LISTENER.is_on:
+            _LISTENER.hear(frame, event, arg)
         code = frame.f_code
         origin = _ORIGINS.get(code) or _origin(code)
         if event == "call":
@@ -118,7 +128,7 @@ class _TorchCalls(TorchFunctionMode):
         if self._behaviour.is_paused:
             return func(*args, **kwargs)
         profile = sys.getprofile()
-        sys.setprofile(None)
+        sys.setprofile(_LISTENER.profile)
         try:
             result = func(*args, **kwargs)
             self._behaviour.note_torch(func, args, kwargs, result)

@@ -27,12 +27,14 @@ from exportdoctor.worker.describe.symbol_origins import user_frame_of
 
 _KEPT = 200_000
 _UNKNOWN_OUTPUT = "in output, which is not a known type"
+_UNKNOWN_TO_DYNAMO = "Encountered unrecognized type "
 _LEAKED_CONSTANT = "fake tensor in the exported program constant's list"
 
 
 def _is_found_late(chain: tuple[BaseException, ...]) -> bool:
     """Whether torch refuses a value when the forward is over, so that its stack has no line of it."""
-    return any(_UNKNOWN_OUTPUT in str(error) or _LEAKED_CONSTANT in str(error) for error in chain)
+    said = (_UNKNOWN_OUTPUT, _UNKNOWN_TO_DYNAMO, _LEAKED_CONSTANT)
+    return any(words in str(error) for error in chain for words in said)
 
 
 @dataclass
@@ -47,7 +49,7 @@ class ValueOrigins:
         """The line that made the value which the error is about; None where it was not seen."""
         for error in chain:
             message = first_line(error)
-            if _UNKNOWN_OUTPUT in message:
+            if _UNKNOWN_OUTPUT in message or _UNKNOWN_TO_DYNAMO in message:
                 return self._returned_by(module, message)
             for link in tracebacks(error):
                 found = leaked_constant(link.tb_frame)
@@ -70,13 +72,15 @@ class ValueOrigins:
         if len(self.returned) < _KEPT:
             source = source_line(code.co_filename, line)
             place = Frame(file=code.co_filename, line=line, function=code.co_qualname, source=source, user=True)
-            self.returned.append((frame.f_locals.get("self"), place, value))
+            owner = frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
+            self.returned.append((owner, place, value))
 
     def _returned_by(self, module: torch.nn.Module | None, message: str) -> Frame | None:
         """The `return` of this module's own function that handed the value out, the outermost such one."""
         for owner, place, value in reversed(self.returned):
             mine = isinstance(owner, torch.nn.Module) and module is not None and vars(owner) is vars(module)
-            if mine and any(f"{type(leaf)}" in message for leaf in tree_leaves(value)):
+            kinds = [type(leaf) for leaf in tree_leaves(value)]
+            if mine and any(f"{kind}" in message or f"({kind.__name__})" in message for kind in kinds):
                 return place
         return None
 
