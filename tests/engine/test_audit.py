@@ -9,6 +9,8 @@ import pytest
 from exportdoctor.core.run.report import FAILING, Report
 from scanning import scan_file
 
+pytestmark = pytest.mark.slow
+
 # nothing that a forward does in eager tells these apart
 _MODEL = """
 import torch
@@ -100,3 +102,14 @@ def test_an_answer_that_varies_is_not_called_a_fault_of_ours(tmp_path: Path) -> 
     assert audit is not None
     assert not audit.false_equalities
     assert any("layers.0 does not answer alike each time" in note for note in report.notes)
+
+
+def test_a_hang_is_not_waited_for_again(tmp_path: Path) -> None:
+    hanging = (
+        (_MODEL % "").replace("id(self) in BROKEN", "time.sleep(999)").replace("import torch", "import time, torch", 1)
+    )
+    (tmp_path / "model.py").write_text(hanging)
+    report = scan_file(tmp_path / "model.py", audit=True, exhaustive=True, timeout=3.0)
+    audit = report.parts[0].audit
+    assert audit is not None
+    assert (audit.asked, audit.of) == (0, 4)

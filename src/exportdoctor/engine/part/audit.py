@@ -67,7 +67,7 @@ class Audit:
         )
 
     def _draw(self) -> list[CallSite]:
-        sites = self._questions.told_sites()
+        sites = [site for site in self._questions.told_sites() if self._is_conclusive(site)]
         random.Random(self._seed).shuffle(sites)
         if self._diagnosis.options.audit:
             return sites
@@ -78,6 +78,11 @@ class Audit:
                 left -= self._seconds(site)
                 drawn.append(site)
         return drawn or sorted(sites, key=self._seconds)[:1]
+
+    def _is_conclusive(self, site: CallSite) -> bool:
+        """Whether no limit decided its answer: nothing could be compared with that, and a hang would be waited for."""
+        told = self._questions.answer(site)
+        return told is not None and told.outcome.status.is_conclusive
 
     def _seconds(self, site: CallSite) -> float:
         """What an attempt at it will take: what that of its equal took."""
