@@ -57,6 +57,26 @@ class Stateful(torch.nn.Module):
         return x * Stateful.calls
 
 
+class Counter(torch.nn.Module):
+    """Its answer depends on how often it was called; the example shows it only from the second call on."""
+
+    n = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The same shape."""
+        self.n += 1
+        return x * self.n
+
+
+class Tallies(torch.nn.Module):
+    """Its program takes the container apart, and leaves it as it was."""
+
+    def forward(self, x: torch.Tensor, tally: dict[str, torch.Tensor]) -> torch.Tensor:
+        """The same shape."""
+        tally["total"] = tally["total"] + x.sum(0)
+        return x * 2
+
+
 def _rows(module: torch.nn.Module, **more: Any) -> dict[str, Any]:
     torch.manual_seed(0)
     return {"module": module.eval(), "args": (torch.randn(3, 4),), "dynamic_shapes": ({0: Dim.DYNAMIC},), **more}
@@ -95,3 +115,14 @@ class Positive(torch.nn.Module):
 def checked() -> tuple[torch.nn.Module, tuple[torch.Tensor]]:
     """Exports with check-as-assertion."""
     return Positive(), (torch.rand(3, 4) + 1,)
+
+
+def counter() -> Any:
+    """The program knows the first call alone."""
+    return _rows(Counter())
+
+
+def tally() -> Any:
+    """The program drops what eager adds to an input."""
+    torch.manual_seed(0)
+    return {"module": Tallies().eval(), "args": (torch.randn(3, 4), {"total": torch.zeros(4)})}

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import nn
 
 from exportdoctor.shims import ExportCall
 from exportdoctor.worker.prove.compare_outputs import compare_outputs
-from exportdoctor.worker.prove.cure_inputs import cure_inputs
+from exportdoctor.worker.prove.cure_inputs import cure_inputs, drawer_for
+from exportdoctor.worker.prove.drawn_inputs import draw_like
+from exportdoctor.worker.prove.input_meaning import draw_boundaries
 
 
 @pytest.mark.parametrize(
@@ -44,13 +49,15 @@ def test_another_number_of_outputs_is_no_agreement() -> None:
 class Reads(nn.Module):
     """Takes a padded batch, a flag for each row and a number."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(10, 1)
+
     def forward(self, input_ids: Any, attention_mask: Any, flags: Any, count: Any) -> Any:
-        if int(input_ids.max()) > 9:
-            raise IndexError("no such token")
-        return (input_ids * attention_mask).sum(1) * flags + count
+        return (self.words(input_ids)[..., 0] * attention_mask).sum(1) * flags + count
 
 
-def test_a_cure_is_asked_for_a_padded_batch_and_for_other_whole_numbers_and_flags() -> None:
+def test_whole_numbers_are_drawn_by_what_they_mean_and_the_example_stays_as_it_is() -> None:
     kwargs = {
         "input_ids": torch.tensor([[1, 2, 3, 4, 5, 9]]),
         "attention_mask": torch.ones(1, 6, dtype=torch.int64),
@@ -58,10 +65,67 @@ def test_a_cure_is_asked_for_a_padded_batch_and_for_other_whole_numbers_and_flag
         "count": torch.tensor(3),
     }
     more = ((), {**kwargs, "input_ids": torch.ones(1, 6, dtype=torch.int64)})
-    example, other, padded, made_up = cure_inputs(ExportCall(module=Reads(), kwargs=kwargs, more_inputs=(more,)))
-    assert len(example.outputs) == 2
-    assert [one.made_up for one in (example, other, padded, made_up)] == [False, False, False, True]
-    assert padded.inputs[1]["attention_mask"].tolist() == [[1, 1, 1, 1, 0, 0]]
-    assert made_up.inputs[1]["flags"].tolist() == [False]
-    assert made_up.inputs[1]["count"].item() == 4
+    call = ExportCall(module=Reads(), kwargs=kwargs, more_inputs=(more,))
+    known = list(cure_inputs(call))
+    assert [(one.kind, len(one.calls), one.made_up) for one in known] == [
+        ("example", 1, False),
+        ("sizes", 1, False),
+        ("called_again", 3, False),
+        ("others_between", 3, False),
+    ]
+    drawn = list(drawer_for(call, known[0]).draw())
+    assert len(drawn) >= 20
+    assert {one.kind for one in drawn} >= {"whole_numbers", "padding"}
+    inputs = [one.inputs[1] for one in drawn]
+    assert all(0 <= int(some["input_ids"].min()) <= int(some["input_ids"].max()) < 10 for some in inputs)
+    assert all(set(some["attention_mask"].flatten().tolist()) <= {0, 1} for some in inputs)
+    assert any(some["attention_mask"][0, 0] == 0 for some in inputs), "padding on the left"
+    assert any(some["attention_mask"][0, -1] == 0 for some in inputs), "padding on the right"
+    assert any(not some["flags"].item() for some in inputs)
+    assert all(some["count"].item() > 0 for some in inputs)
     assert kwargs["count"].item() == 3
+
+
+@given(st.integers(2, 9), st.integers(1, 40), st.integers(0, 5), st.integers(0, 10**6))
+def test_drawn_boundaries_rise_from_zero_or_more_to_the_total_or_less(
+    count: int, total: int, style: int, seed: int
+) -> None:
+    found = draw_boundaries(count, total, random.Random(seed), style)
+    assert len(found) == count
+    assert found == sorted(found)
+    assert 0 <= found[0] <= found[-1] <= total
+    assert found[-1] == total or style == 3
+    assert found[0] == 0 or style == 4
+
+
+@given(st.sampled_from((0.0, 1.0, -3.5, 1e-4, 1e6)), st.integers(2, 30), st.integers(0, 10**6))
+def test_a_constant_gets_values_that_differ_from_it_and_from_each_other(value: float, size: int, seed: int) -> None:
+    drawn = draw_like(torch.full((size,), value), random.Random(seed))
+    assert len(set(drawn.tolist())) == size
+    assert value not in drawn.tolist()
+
+
+def test_what_masks_and_what_is_not_finite_stays_where_other_values_are_drawn() -> None:
+    lowest = torch.finfo(torch.float32).min
+    mask = torch.tensor([0.0, lowest, -torch.inf, 0.0, 0.5, 0.25, 1.0, 0.125, 2.0, 3.0])
+    drawn = draw_like(mask, random.Random(0))
+    assert drawn[1] == lowest
+    assert drawn[2] == -torch.inf
+    assert not torch.equal(drawn, mask)
+
+
+def test_drawn_inputs_repeat_and_share_storage_where_the_example_does() -> None:
+    x = torch.arange(12.0)
+    args = (x[:4], x[2:8].expand(3, 6))
+    call = ExportCall(module=Views(), args=args)
+    known = list(cure_inputs(call))
+    for one in (*known, *drawer_for(call, known[0]).draw()):
+        left, right = one.inputs[0]
+        assert right.stride(0) == 0
+        assert left.untyped_storage().data_ptr() == right.untyped_storage().data_ptr()
+        assert torch.equal(left[2:], right[0, :2])
+
+
+class Views(nn.Module):
+    def forward(self, x: Any, y: Any) -> Any:
+        return x.sum() + y

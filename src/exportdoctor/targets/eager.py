@@ -7,8 +7,9 @@ import logging
 import re
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from exportdoctor.core.errors import ExportdoctorError, MissingPackageError, TargetError
@@ -17,6 +18,7 @@ from exportdoctor.core.failure.messages import first_line
 from exportdoctor.core.patch_attribute import patch_attribute
 
 if TYPE_CHECKING:
+    import torch
     from torch import nn
 
     from exportdoctor.targets.built import Inputs
@@ -28,19 +30,49 @@ def run_once(module: nn.Module, inputs: Inputs) -> Any:
     return run_method_once(module, module, *args, **kwargs)
 
 
-def run_in_a_row(module: nn.Module, inputs: Inputs, *, times: int = 1) -> tuple[Any, ...]:
-    """The outputs of `times` calls one after the other, without gradients; state is kept between them.
+@dataclass(frozen=True, kw_only=True)
+class CallResult:
+    """What one call gave and left: `after` are its arguments when it was over, `buffers` by name those of the module
+    that were there before the first call and have other values now. `output` and `after` share what they shared."""
 
-    The module is restored afterwards. Raises what the module raises.
+    output: Any
+    after: Inputs
+    buffers: dict[str, torch.Tensor]
+
+
+def run_calls(
+    module: nn.Module, calls: Sequence[Inputs], *, how: Callable[[Inputs], Any] | None = None
+) -> tuple[CallResult, ...]:
+    """The results of the calls one after the other, without gradients; state is kept between them.
+
+    `how` calls the module with a copy of the inputs. The module is restored afterwards. Raises what the module raises.
     """
     import torch
 
-    outputs = []
+    results = []
     with torch.no_grad(), _quiet(), restore_afterwards(module):
-        for _ in range(times):
-            args, kwargs = copy.deepcopy(inputs)
-            outputs.append(copy.deepcopy(module(*args, **kwargs)))
-    return tuple(outputs)
+        first = {name: buffer.detach().clone() for name, buffer in module.named_buffers()}
+        for call in calls:
+            given = copy.deepcopy(call)
+            made = how(given) if how is not None else module(*given[0], **given[1])
+            output, after = copy.deepcopy((made, given))
+            buffers = {
+                name: buffer.detach().clone()
+                for name, buffer in module.named_buffers()
+                if name in first and not same_values(buffer, first[name])
+            }
+            results.append(CallResult(output=output, after=after, buffers=buffers))
+    return tuple(results)
+
+
+def same_values(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors have the same dtype, shape and values, NaN in the same places."""
+    if one is other:
+        return True
+    if one.dtype != other.dtype or one.shape != other.shape or one.device != other.device:
+        return False
+    same = one == other
+    return bool((same | ((one != one) & (other != other))).all())
 
 
 def run_method_once(module: nn.Module, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -134,8 +134,11 @@ def _result(tried: Any) -> str:
     canvas.paragraph(wording.plain(f"{tried.part} with {' + '.join(tried.shims)}"), colour="title")
     canvas.paragraph(wording.plain(f"before: {tried.before}"), indent=2, hang=4)
     canvas.paragraph(wording.plain(f"after:  {tried.after}"), indent=2, hang=4, colour="green" if tried.cured else "")
-    for row in tried.numbers:
+    for row in wording.combined_rows(tried.numbers):
         canvas.paragraph(wording.plain(wording.agreement_line(row)), indent=4)
+    refused = [row.inputs for row in tried.numbers if row.made_up and row.refused]
+    if refused:
+        canvas.paragraph(wording.plain(wording.refused_sets(refused)), indent=4)
     return canvas.text()
 
 

@@ -148,16 +148,38 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
         return next((frame.module for frame in reversed(self.frames) if frame.module is not None), None)
 
 
+SetKind = Literal[
+    "example",
+    "called_again",
+    "others_between",
+    "sizes",
+    "size_one_or_zero",
+    "values",
+    "extreme_values",
+    "rows",
+    "whole_numbers",
+    "segments",
+    "padding",
+    "branches",
+]
+"""In what an input set of a proof differs from the example: `called_again` is the example several times in a row,
+`others_between` the example again after another set, `segments` other boundaries or lengths, `branches` values by
+which eager decides otherwise."""
+
+
 class Agreement(msgspec.Struct, frozen=True, kw_only=True):
     """An exported program's outputs beside eager's, on one input set.
 
     `max_abs` and `max_rel` are the largest absolute difference and the largest difference over eager's value, of
     elements that are not small; `tolerance` is what the dtype allows of `max_abs` in outputs of this size. `trouble`
-    is why there is nothing to compare: what the program raised, or how its outputs differ in kind. With `made_up`
-    whole numbers of the inputs were changed; a program may refuse such inputs (`refused`), but not answer them wrongly.
+    is why there is nothing to compare: what the program raised, or how its outputs differ in kind. A `made_up` set was
+    drawn; a program may refuse it (`refused`), but not answer it wrongly. `note` is what was not compared, or what the
+    program does otherwise than eager though its outputs agree.
     """
 
     inputs: str
+    kind: SetKind | Literal[""] = ""
+    note: str = ""
     made_up: bool = False
     refused: bool = False
     max_abs: float = 0.0
@@ -197,6 +219,13 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     def passed(self) -> bool:
         """Whether every stage asked for succeeded."""
         return self.status == OutcomeStatus.PASSED
+
+    @property
+    def refused_sets(self) -> tuple[str, ...]:
+        """The drawn sets that eager takes and the program refuses. torch.export promises no size below two (0/1
+        specialisation), so that those sets do not count."""
+        rows = (row for row in self.numbers if row.made_up and row.refused and row.kind != "size_one_or_zero")
+        return tuple(row.inputs for row in rows)
 
     @property
     def agrees_at_its_size(self) -> bool:

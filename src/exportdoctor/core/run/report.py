@@ -47,7 +47,11 @@ class ModuleRecord(msgspec.Struct, frozen=True, kw_only=True, rename={"class_nam
 
 
 class Proof(msgspec.Struct, frozen=True, kw_only=True):
-    """The numbers behind a cure: how many input sets, and the largest absolute difference to eager."""
+    """The numbers behind a cure: how many input sets, and the largest absolute difference to eager.
+
+    `kinds` counts the sets by what they differ in from the example. `refused` are drawn sets that eager takes and the
+    program refuses, `notes` what was not compared or is done otherwise than in eager.
+    """
 
     inputs_tried: int
     max_abs_diff: float | None
@@ -55,6 +59,9 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True):
     max_rel_diff: float | None = None
     tolerance: float | None = None
     on: str = ""
+    kinds: dict[str, int] = {}
+    refused: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):

@@ -40,7 +40,7 @@ def find_alternatives(
             chain = tuple((shim.id if one == name else one, failure) for one, failure in best.chain)
             other = CuringSet(shims=shims, outcome=trial.outcome, chain=chain)
             found.append((yield from _drop_unneeded(other, shim, catalogue, try_set)))
-    return tuple(sorted(found, key=lambda cured: (catalogue.rank(cured.shims), len(cured.shims))))
+    return tuple(sorted(found, key=lambda cured: (catalogue.shown_rank(cured.shims, cured.outcome), len(cured.shims))))
 
 
 def _exchanges(best: CuringSet, catalogue: ShimCatalogue) -> Iterator[tuple[str, Shim]]:

@@ -17,6 +17,7 @@ from exportdoctor.shims.own.frozen import static_axis
 from exportdoctor.shims.rules import hoist
 
 Ids = tuple[str, ...]
+_SPECIALISED = SOUNDNESS.index("specialised")
 Chain = tuple[tuple[str, Outcome], ...]
 """Each shim of a set with the failure for which it was added."""
 
@@ -57,6 +58,19 @@ class ShimCatalogue:
     def soundness(self, names: Ids) -> str:
         """The soundness of the least sound of them."""
         return SOUNDNESS[self.rank(names)]
+
+    def shown_rank(self, names: Ids, outcome: Outcome) -> int:
+        """As `rank`, but `specialised` at best where the program refuses drawn inputs that eager takes.
+
+        A precondition says which inputs are refused, so it stays.
+        """
+        rank = self.rank(names)
+        names_a_condition = any(self._by_id[name].soundness == "precondition" for name in names)
+        return max(rank, _SPECIALISED) if outcome.refused_sets and not names_a_condition else rank
+
+    def shown_soundness(self, names: Ids, outcome: Outcome) -> str:
+        """The soundness of a set after its proof."""
+        return SOUNDNESS[self.shown_rank(names, outcome)]
 
     def clashes(self, shim: Shim, names: Ids) -> bool:
         """Whether it must not be applied together with one of these."""

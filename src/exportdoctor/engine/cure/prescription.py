@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from exportdoctor.core.records.outcome import Outcome
@@ -16,7 +17,7 @@ def prescription_of(cures: Sequence[CuringSet], catalogue: ShimCatalogue, *, on:
     best, *others = cures
     return Prescription(
         shims=best.shims,
-        soundness=catalogue.soundness(best.shims),
+        soundness=catalogue.shown_soundness(best.shims, best.outcome),
         proof=proof_of(best.outcome, on=on),
         steps=catalogue.steps(best.shims),
         alternatives=tuple(_alternative(one, best, catalogue, on=on) for one in others),
@@ -33,17 +34,21 @@ def proof_of(outcome: Outcome, *, on: SearchTarget) -> Proof:
         tolerance=min((row.tolerance for row in rows), default=None),
         stage="run" if rows else "export",
         on=on.name if rows else STRUCTURE_ALONE,
+        kinds=dict(Counter(row.kind for row in rows if row.kind)),
+        refused=tuple(row.inputs for row in outcome.numbers if row.refused),
+        notes=tuple(dict.fromkeys(row.note for row in rows if row.note)),
     )
 
 
 def _alternative(cured: CuringSet, best: CuringSet, catalogue: ShimCatalogue, *, on: SearchTarget) -> Alternative:
     return Alternative(
         shims=cured.shims,
-        soundness=catalogue.soundness(cured.shims),
+        soundness=catalogue.shown_soundness(cured.shims, cured.outcome),
         why=not_chosen_note(
             cured.shims,
             best.shims,
-            less_sound=catalogue.rank(cured.shims) > catalogue.rank(best.shims),
+            less_sound=catalogue.shown_rank(cured.shims, cured.outcome)
+            > catalogue.shown_rank(best.shims, best.outcome),
         ),
         proof=proof_of(cured.outcome, on=on),
         steps=catalogue.steps(cured.shims),

@@ -29,6 +29,8 @@ from exportdoctor.shims import Shim
 MOST_TRIES = 48
 """Sets tried on one target; a chain of three failures takes about ten. One that does not apply does not count."""
 
+_TRIES_FOR_A_SOUNDER = 4
+
 _MODES = frozenset({"strict", "non-strict"})
 """Shims that change the export mode. Behind them failures of the other tracer appear, which are not reported."""
 
@@ -130,22 +132,31 @@ class CureSearch:
     def _find_cure(
         self, target: SearchTarget, *, start: Ids = (), first: Outcome | None = None
     ) -> ProbeSteps[CuringSet | None]:
-        """The first set that cures; None where none was found."""
+        """The first set that cures, None where none was found. One that refuses drawn inputs counts as specialised: a
+        few sounder ones are tried after it."""
         frontier = CandidateQueue(self._catalogue)
         chain: Chain = tuple((name, target.first) for name in start)
         frontier.widen(start, first or target.first, chain=chain)
-        left = MOST_TRIES
+        found, left = None, MOST_TRIES
         while left and (candidate := frontier.next()) is not None:
+            if found is not None and candidate.price >= (self._rank(found),):
+                break
             trial = yield from self._try(target, candidate.shims, candidate.before, met=frontier.met)
             left -= trial.result != "not_applicable"
             if trial.result == "cured":
-                return CuringSet(shims=candidate.shims, outcome=trial.outcome, chain=candidate.chain)
+                cured = CuringSet(shims=candidate.shims, outcome=trial.outcome, chain=candidate.chain)
+                if self._rank(cured) == self._catalogue.rank(cured.shims):
+                    return cured
+                found, left = found or cured, min(left, _TRIES_FOR_A_SOUNDER)
             if trial.result == "moved" and not trial.note:
                 frontier.widen(candidate.shims, trial.outcome, chain=candidate.chain)
                 self.met.append((candidate.shims, trial.outcome))
-        if not self.note:
+        if found is None and not self.note:
             self.note = wording.NONE_CURES if self.trials else wording.NONE_FITS
-        return None
+        return found
+
+    def _rank(self, cured: CuringSet) -> int:
+        return self._catalogue.shown_rank(cured.shims, cured.outcome)
 
     def _reduce(self, target: SearchTarget, cured: CuringSet) -> ProbeSteps[CuringSet]:
         """The smallest subset of `cured` that still cures (ddmin)."""

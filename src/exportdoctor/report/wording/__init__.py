@@ -100,7 +100,7 @@ from exportdoctor.report.wording.scan import (
     unrecorded_note,
     verdict,
 )
-from exportdoctor.report.wording.shim_tries import agreement_line
+from exportdoctor.report.wording.shim_tries import agreement_line, combined_rows, refused_sets
 from exportdoctor.report.wording.statuses import (
     ASCII_SYMBOLS,
     STATUS_WORDS,
@@ -115,7 +115,8 @@ from exportdoctor.report.wording.statuses import (
 
 __all__ = [
     "AGREEMENT_HEADER", "ASCII_SYMBOLS", "EXPORT_LABEL", "ISSUE_HEADINGS", "PARTS_HEADER", "STATUS_WORDS",
-    "SYMBOLS", "VERDICT_STATUS", "agreement_cell", "agreement_line", "chapter", "cost", "count", "coverage",
+    "SYMBOLS", "VERDICT_STATUS", "agreement_cell", "agreement_line", "chapter", "combined_rows", "cost", "count",
+    "coverage", "refused_sets",
     "crash_message", "culprit_line", "cure", "cure_title", "cut_off_note", "dimensions", "duration", "event_line",
     "evidence", "exception_line", "export_command", "export_headline", "export_lines", "expression",
     "finding_count", "headline", "incidental_failure", "incidental_origin", "issue_end", "issue_expectation",

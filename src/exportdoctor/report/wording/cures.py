@@ -5,7 +5,7 @@ from __future__ import annotations
 from exportdoctor.core.exporters import EXPORTERS
 from exportdoctor.core.run.report import Alternative, PartRecord, Prescription, Proof, Report
 from exportdoctor.report.wording.formatting import count
-from exportdoctor.report.wording.shim_tries import PART_ITSELF
+from exportdoctor.report.wording.shim_tries import PART_ITSELF, refused_sets, set_kinds
 
 EXPORT_LABEL = "Export it with: "
 _SOUNDNESS = {
@@ -78,7 +78,10 @@ def prescription(part: PartRecord, report: Report) -> tuple[str, ...]:
         condition = f" Valid only if {step.precondition}." if step.precondition else ""
         sentences.append(f"{number}. {step.shim} ({soundness(step.soundness)}): {step.title}.{condition}")
     if found.proof is not None and found.proof.max_abs_diff is not None:
-        sentences.append(_proof_sentence(found.proof, fixed=found.soundness == "specialised"))
+        sentences.append(_proof_sentence(found.proof))
+        sentences += [f"{note[:1].upper()}{note[1:]}." for note in found.proof.notes]
+        if found.proof.refused:
+            sentences.append(f"{refused_sets(found.proof.refused)}.")
     sentences += map(_alternative, found.alternatives)
     if part.verdict == "cured" and EXPORTERS.get(part.exporter, EXPORTERS["export"]).makes_program:
         sentences.append(f"{EXPORT_LABEL}{export_command(part, report)}")
@@ -139,9 +142,10 @@ def _verified_on(proof: Proof) -> str:
     return "Verified" if proof.on in ("", PART_ITSELF) else f"Verified on {proof.on}"
 
 
-def _proof_sentence(proof: Proof, *, fixed: bool) -> str:
-    """How the outputs compare with eager; `fixed`: the shims fix sizes or values, so the input sets do not vary."""
-    sets = f"on {count(proof.inputs_tried, 'input set')}" + ("" if fixed else " (different sizes and values)")
+def _proof_sentence(proof: Proof) -> str:
+    """How the outputs compare with eager, and on which input sets."""
+    kinds = f": {set_kinds(proof.kinds)}" if proof.kinds else ""
+    sets = f"on {count(proof.inputs_tried, 'input set')}{kinds}"
     if not proof.max_abs_diff:
         return f"{_verified_on(proof)}: outputs match unpatched eager exactly {sets}."
     allowed = f" (tolerance {_small(proof.tolerance)})" if proof.tolerance else ""

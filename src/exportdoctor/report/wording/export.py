@@ -16,6 +16,7 @@ from exportdoctor.core.protocol.export import (
 )
 from exportdoctor.core.records.outcome import Agreement
 from exportdoctor.report.wording.formatting import count, file_size
+from exportdoctor.report.wording.shim_tries import combined_rows, refused_sets
 
 _VERDICTS = {
     "proved": "Verified: {comparisons} with unpatched eager in {engine}.",
@@ -69,8 +70,12 @@ def export_lines(request: ExportRequest, result: ExportResult, shims: Sequence[S
     lines += [_fact_line("", f"{shim.id} is valid only if {shim.precondition}") for shim in used if shim.precondition]
     for one in result.files:
         lines += _file(one, result, titled=len(result.files) < 3)
-    width = max((len(row.inputs) for row in result.numbers), default=0)
-    lines += [_row(row, width) for row in result.numbers]
+    rows = list(combined_rows(result.numbers))
+    width = max((len(row.inputs) for row in rows), default=0)
+    lines += [_row(row, width) for row in rows]
+    refused = [row.inputs for row in result.numbers if row.made_up and row.refused]
+    lines += [_fact_line("note", note) for note in dict.fromkeys(row.note for row in rows if row.note)]
+    lines += [_fact_line("note", refused_sets(refused))] if refused else []
     if result.precision is not None:
         lines += [f"  {line}" for line in _precision(result.precision)]
     lines += [_fact_line("only if", f"the file does not check: {one}") for one in result.unchecked]
@@ -172,7 +177,7 @@ def _verdict(result: ExportResult) -> str:
     wrong = [row.inputs for row in result.numbers if not row.holds]
     kind = "under_checks" if result.verdict == "proved" and result.unchecked else result.verdict
     return _VERDICTS[kind].format(
-        comparisons=count(len(result.numbers), "comparison"),
+        comparisons=count(sum(not row.refused for row in result.numbers), "comparison"),
         engine=result.ran_in,
         wrong="; ".join(wrong[:3]),
     )

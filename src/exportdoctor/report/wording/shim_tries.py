@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
 
 from exportdoctor.core.failure.messages import first_line
 from exportdoctor.core.records.outcome import Agreement, Outcome, OutcomeStatus
+from exportdoctor.report.wording.formatting import count
 
 PART_ITSELF = "the part itself"
 SMALL_MODEL = "a small model with random weights"
@@ -88,3 +91,52 @@ def agreement_line(row: Agreement) -> str:
     result = row.trouble or f"max |Δ| {row.max_abs:.1e}, tolerance {row.tolerance:.0e}"
     verb = "refuses" if row.refused else "matches eager on" if row.holds else "differs from eager on"
     return f"{verb} {row.inputs}: {result}"
+
+
+_KINDS = {
+    "called_again": "three calls in a row",
+    "others_between": "calls with others in between",
+    "sizes": "other sizes",
+    "size_one_or_zero": "sizes of zero or one",
+    "values": "other values",
+    "extreme_values": "extreme values",
+    "rows": "permuted or repeated rows",
+    "whole_numbers": "other whole numbers",
+    "segments": "other segments",
+    "padding": "padding",
+    "branches": "other branches",
+}
+
+
+def set_kinds(kinds: Mapping[str, int]) -> str:
+    """The input sets of a proof by what they differ in from the example: `the example, 3 with other sizes`."""
+    words = ["the example"] if "example" in kinds else []
+    words += [f"{kinds[kind]} with {text}" for kind, text in _KINDS.items() if kind in kinds]
+    return ", ".join(words)
+
+
+def combined_rows(numbers: Sequence[Agreement]) -> Iterator[Agreement]:
+    """The comparisons, of the drawn sets of a kind that agree the one that differs most, titled by their number.
+
+    Of those that do not agree the first of each kind is given; those that are refused are told in a line of their own.
+    """
+    drawn: dict[str, list[Agreement]] = {}
+    wrong: set[str] = set()
+    for row in numbers:
+        if row.made_up and row.holds:
+            drawn.setdefault(row.kind, []).extend([] if row.refused else [row])
+        elif not row.made_up or row.kind not in wrong:
+            wrong.update([row.kind] if row.made_up else [])
+            yield row
+    for kind, rows in drawn.items():
+        if rows:
+            worst = max(rows, key=lambda row: row.max_abs / (row.tolerance or 1))
+            yield msgspec.structs.replace(
+                worst, inputs=f"{count(len(rows), 'drawn set')} with {_KINDS.get(kind, kind)}"
+            )
+
+
+def refused_sets(titles: Sequence[str]) -> str:
+    """Said where a program refuses what eager takes."""
+    those = "an input set that eager takes" if len(titles) == 1 else f"{len(titles)} input sets that eager takes"
+    return f"The program refuses {those}: inputs {titles[0]}" + (" among them" if len(titles) > 1 else "")

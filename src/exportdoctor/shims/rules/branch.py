@@ -21,7 +21,7 @@ from exportdoctor.shims.export_call import ExportCall
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim
 from exportdoctor.shims.rules.code_swap import compile_for, definition_of, function_of, swap_code
 from exportdoctor.shims.rules.pure_code import Purity
-from exportdoctor.targets.eager import run_in_a_row
+from exportdoctor.targets.eager import run_calls
 from exportdoctor.torch_internals.shape_env import has_unbacked_size
 from exportdoctor.torch_internals.trees import tree_flatten, tree_unflatten
 
@@ -359,7 +359,7 @@ def asked_lines(call: ExportCall) -> dict[FunctionType, frozenset[int]]:
     for inputs in ((call.args, call.kwargs), *call.more_inputs):
         try:
             with Asking():
-                run_in_a_row(call.module, inputs)
+                run_calls(call.module, [inputs])
         except Exception:
             continue  # without values it ends at the first of them
     return {function: frozenset(lines) for function, lines in found.items()}

@@ -22,7 +22,7 @@ from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.export_call import ExportCall
 from exportdoctor.shims.installed_sources import folder_of, tree_of_file
 from exportdoctor.shims.record import Enter, NotApplicable, Replacement, Shim
-from exportdoctor.targets.eager import run_in_a_row
+from exportdoctor.targets.eager import run_calls
 from exportdoctor.torch_internals.fake_tensors import is_fake
 
 PROVIDER = "transformers.registries"
@@ -179,6 +179,6 @@ def _require_eager(call: ExportCall, what: str) -> None:
     if any(is_fake(value) for value in (*call.module.parameters(), *call.named.values())):
         return
     try:
-        run_in_a_row(call.module, (call.args, call.kwargs))
+        run_calls(call.module, [(call.args, call.kwargs)])
     except Exception as error:
         raise NotApplicable(f"the model does not run in eager with {what}: {type(error).__name__}") from None

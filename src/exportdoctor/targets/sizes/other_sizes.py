@@ -35,6 +35,37 @@ def other_sizes(module: nn.Module, inputs: Inputs, shapes: Any) -> tuple[Inputs,
     return ()
 
 
+def resize_inputs(
+    module: nn.Module,
+    inputs: Inputs,
+    shapes: Any,
+    growths: tuple[Growth, ...],
+    *,
+    least: int = 2,
+    only: int | None = None,
+) -> Inputs | None:
+    """The inputs with their dynamic dimensions changed, or None if none can be.
+
+    `least` is the smallest size; with `only`, one group of dimensions that belong together is changed, by its number.
+    """
+    groups: dict[Any, None] = {}
+    if only is not None:
+        map_inputs(
+            lambda _, leaf, spec: groups.update(dict.fromkeys(_groups(leaf, spec))) or leaf, module, inputs, shapes
+        )
+    chosen = list(groups)[only % len(groups)] if only is not None and groups else None
+    return _grow(module, inputs, shapes, growths, least=least, chosen=chosen)
+
+
+def _groups(leaf: Any, spec: Any) -> list[Any]:
+    """What the dynamic dimensions of a leaf belong to: a `Dim` by name, else all that have one size."""
+    return [_group(leaf if at is None else leaf.shape[at], dim) for at, dim in dynamic_dims(leaf, spec).items()]
+
+
+def _group(size: int, dim: Any) -> Any:
+    return getattr(getattr(dim, "root", dim), "__name__", size)
+
+
 def same_shapes(left: Inputs, right: Inputs) -> bool:
     """Whether two input sets have the same structure and the same sizes throughout."""
     return _shapes(left) == _shapes(right)
@@ -42,18 +73,29 @@ def same_shapes(left: Inputs, right: Inputs) -> bool:
 
 def _shapes(inputs: Inputs) -> tuple[Any, list[Any]]:
     leaves, structure = tree_flatten(inputs)
-    return structure, [tuple(leaf.shape) if hasattr(leaf, "shape") else leaf for leaf in leaves]
+    return structure, [_shape(leaf) for leaf in leaves]
 
 
-def _grow(module: nn.Module, inputs: Inputs, shapes: Any, growths: tuple[Growth, ...]) -> Inputs | None:
-    """The inputs after growth, or `None` if nothing could grow."""
+def _shape(leaf: Any) -> Any:
+    """The shape of a tensor, a plain value as it is, the class of anything else: an object may not compare."""
+    if hasattr(leaf, "shape"):
+        return tuple(leaf.shape)
+    return leaf if isinstance(leaf, int | float | str | None) else type(leaf)
+
+
+def _grow(
+    module: nn.Module, inputs: Inputs, shapes: Any, growths: tuple[Growth, ...], *, least: int = 2, chosen: Any = None
+) -> Inputs | None:
+    """The inputs after growth of all groups, or of the chosen one; `None` if nothing could grow."""
     changed = False
 
     def visit(path: str, leaf: Any, spec: Any) -> Any:
         nonlocal changed
         for dimension, dim in dynamic_dims(leaf, spec).items():
             size = leaf if dimension is None else leaf.shape[dimension]
-            new = grown_size(size, dim, growths)
+            if chosen is not None and _group(size, dim) != chosen:
+                continue
+            new = grown_size(size, dim, growths, least=least)
             changed = changed or new != size
             leaf = new if dimension is None else _repeat(leaf, dimension, new)
         return leaf
@@ -62,21 +104,21 @@ def _grow(module: nn.Module, inputs: Inputs, shapes: Any, growths: tuple[Growth,
     return grown if changed else None
 
 
-def grown_size(size: int, dim: Any, growths: tuple[Growth, ...]) -> int:
+def grown_size(size: int, dim: Any, growths: tuple[Growth, ...], *, least: int = 2) -> int:
     """The size after the first growth that the dimension's bounds allow; the size itself if none does."""
     root = getattr(dim, "root", dim)
     follow: Growth = getattr(dim, "fn", lambda value: value)
     step = follow(1) - follow(0)
     value = (size - follow(0)) // step
     for grow in growths:
-        if _allows(root, grow(value)) and follow(grow(value)) > 1:
+        if _allows(root, grow(value), least) and follow(grow(value)) >= least:
             return int(follow(grow(value)))
     return size
 
 
-def _allows(dim: Any, value: int) -> bool:
+def _allows(dim: Any, value: int, least: int) -> bool:
     lowest, highest = getattr(dim, "min", None), getattr(dim, "max", None)
-    return (lowest is None or value >= lowest) and (highest is None or bool(value <= highest)) and value > 1
+    return (lowest is None or value >= lowest) and (highest is None or bool(value <= highest)) and value >= least
 
 
 def _repeat(tensor: torch.Tensor, dimension: int, size: int) -> torch.Tensor:

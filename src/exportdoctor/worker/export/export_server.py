@@ -140,7 +140,7 @@ def _result(
     numbers = tuple(row for made in found for row in made.numbers)
     trouble = next((made.trouble for made in found if made.trouble is not None), None)
     notes = [note for made in found for note in made.notes]
-    if len({row.inputs for row in numbers}) == 1:
+    if not any(row.kind in _OTHER_SIZES and not row.refused for row in numbers):
         notes.append("there are inputs of only one size, so other sizes are not verified")
     return ExportResult(
         verdict=_verdict(numbers, trouble),
@@ -163,14 +163,18 @@ def _result(
     )
 
 
+_OTHER_SIZES = frozenset({"sizes", "size_one_or_zero"})
+
+
 def _verdict(numbers: tuple[Agreement, ...], trouble: Any) -> ExportVerdict:
     if trouble is not None and trouble.stage != "numbers":
         return "fails"
     if all(row.holds for row in numbers):
         return "proved"
-    if numbers and numbers[0].holds:
+    wrong = any(not row.holds and not row.refused and row.kind not in _OTHER_SIZES for row in numbers)
+    if numbers and numbers[0].holds and not wrong:
         return "specialised"
-    return "fails" if numbers and numbers[0].trouble else "differs"
+    return "fails" if numbers and numbers[0].refused else "differs"
 
 
 def _takes_or_gives_caches(part: BuiltPart) -> bool:

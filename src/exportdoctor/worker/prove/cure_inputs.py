@@ -1,112 +1,91 @@
-"""The input sets on which shims must give eager's numbers: the example, other sizes and values, a padded batch."""
+"""The input sets on which shims must give eager's numbers: first those that are known, then those that are drawn."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
-from functools import partial
-from typing import Any
+import random
+from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 
+from exportdoctor.core.records.outcome import SetKind
 from exportdoctor.shims import ExportCall, Inputs
-from exportdoctor.targets.eager import run_in_a_row
-from exportdoctor.torch_internals.trees import tree_flatten
-from exportdoctor.worker.prove.input_set import InputSet, pad_batch, padding_in
+from exportdoctor.targets.eager import run_calls
+from exportdoctor.targets.sizes.other_sizes import same_shapes
+from exportdoctor.worker.prove.drawn_inputs import SetDrawer, draw_like, equal_inputs, write
+from exportdoctor.worker.prove.input_set import (
+    InputSet,
+    argument_names,
+    disturbed_outputs,
+    run_in_eager,
+    sizes_of,
+)
+from exportdoctor.worker.prove.object_walk import map_tensors
 
 _SEED = 20
-_OTHER_NUMBERS: tuple[Callable[[torch.Tensor], torch.Tensor], ...] = (
-    lambda leaf: leaf.roll(1, -1),
-    lambda leaf: leaf + 1,
-    lambda leaf: leaf - 1,
-)
-"""In this order; the first that eager takes."""
 
 
 def cure_inputs(call: ExportCall) -> Iterator[InputSet]:
-    """The example first. Raises what eager raises for it and for the other sizes; what it refuses of the rest is left
-    out."""
+    """The example first, then other sizes, other values, the example three times and with others in between.
+
+    Raises what eager raises for the example and for the other sizes; what it refuses of the rest is left out.
+    """
     example = (call.args, call.kwargs)
-    outputs = run_in_a_row(call.module, example, times=2)
-    yield InputSet(title=_sizes(example), inputs=example, outputs=outputs, same=True)
+    results = run_calls(call.module, [example])
+    title = sizes_of(example)
+    values = redraw_values(example)
+    first = InputSet(
+        title=title,
+        kind="example",
+        calls=(example,),
+        results=results,
+        same=True,
+        disturbed=disturbed_outputs(call.module, results[0].output, values_of(example)),
+        names=argument_names(call.module, example),
+    )
+    yield first
     for other in call.more_inputs:
-        yield InputSet(title=_sizes(other), inputs=other, outputs=run_in_a_row(call.module, other))
-    floats = _change_tensors(example, _redraw)
-    if floats is not None and (outputs := _eager(call, floats)):
-        yield InputSet(title=f"{_sizes(example)}, other values", inputs=floats, outputs=outputs, same=True)
-    holes = pad_batch(example)
-    if holes is not None and (outputs := _eager(call, holes)):
-        title = f"{_sizes(example)}, {padding_in(holes)} padded"
-        yield InputSet(title=title, inputs=holes, outputs=outputs, same=True)
-    for change in _OTHER_NUMBERS:
-        whole = _change_tensors(example, partial(_renumber, change=change))
-        if whole is not None and (outputs := _eager(call, whole)):
-            title = f"{_sizes(example)}, other whole numbers"
-            yield InputSet(title=title, inputs=whole, outputs=outputs, same=True, made_up=True)
-            return
+        results, same = run_calls(call.module, [other]), same_shapes(other, example)
+        yield replace(first, title=sizes_of(other), kind="sizes", calls=(other,), results=results, same=same)
+    if values is not None and (found := run_in_eager(call.module, [values])):
+        yield replace(first, title=f"{title}, other values", kind="values", calls=(values,), results=found)
+    else:
+        values = None
+    yield from repeated_calls(call.module, first, values or next(iter(call.more_inputs), None))
 
 
-def _eager(call: ExportCall, inputs: Inputs) -> tuple[Any, ...]:
-    try:
-        return run_in_a_row(call.module, inputs)
-    except Exception:
-        return ()
+def values_of(example: Inputs) -> list[Inputs]:
+    """The example with other floating values, three times; itself if it has none."""
+    found = [redraw_values(example, seed=seed) for seed in range(3)]
+    return [one for one in found if one is not None] or [example]
 
 
-def _change_tensors(inputs: Inputs, change: Callable[[torch.Tensor], torch.Tensor]) -> Inputs | None:
-    """The inputs with `change` applied to their tensors; None if that changes nothing."""
-    different = False
-
-    def visit(leaf: torch.Tensor) -> torch.Tensor:
-        nonlocal different
-        new = change(leaf) if leaf.numel() else leaf
-        different = different or (new is not leaf and not torch.equal(new, leaf))
-        return new
-
-    changed: Inputs = _map_tensors(copy.deepcopy(inputs), visit)
-    return changed if different else None
-
-
-def _map_tensors(value: Any, visit: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """The value with each tensor in it visited, also those in classes that are no pytree nodes, such as caches."""
-    match value:
-        case torch.Tensor():
-            return visit(value)
-        case dict():
-            for key in list(value):
-                value[key] = _map_tensors(value[key], visit)
-        case list():
-            value[:] = [_map_tensors(item, visit) for item in value]
-        case tuple():
-            items = [_map_tensors(item, visit) for item in value]
-            return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
-        case _ if hasattr(value, "__dict__") and not isinstance(value, type | torch.nn.Module) and not callable(value):
-            for name, item in list(vars(value).items()):
-                object.__setattr__(value, name, _map_tensors(item, visit))
-    return value
+def repeated_calls(module: torch.nn.Module, first: InputSet, other: Inputs | None) -> Iterator[InputSet]:
+    """The example three times in a row; and before and after another set. State that a call leaves shows there."""
+    example = first.inputs
+    sequences: list[tuple[SetKind, str, tuple[Inputs, ...]]] = [
+        ("called_again", "three times in a row", (example,) * 3)
+    ]
+    if other is not None:
+        sequences.append(("others_between", "before and after another set", (example, other, example)))
+    for kind, when, calls in sequences:
+        if results := run_in_eager(module, calls):
+            yield replace(first, title=f"{first.title}, {when}", kind=kind, calls=calls, results=results)
 
 
-def _redraw(leaf: torch.Tensor) -> torch.Tensor:
-    """A floating tensor with new random values of its own mean and spread; any other as it is."""
-    if not leaf.is_floating_point() or not bool(leaf.isfinite().all()):
-        return leaf
-    values = torch.randn(leaf.shape, generator=torch.Generator().manual_seed(_SEED))
-    spread = leaf.detach().std() if leaf.numel() > 1 else leaf.detach().abs().max()
-    drawn = values.to(device=leaf.device, dtype=leaf.dtype) * spread + leaf.detach().mean()
-    return drawn.requires_grad_(leaf.requires_grad)
+def drawer_for(call: ExportCall, first: InputSet) -> SetDrawer:
+    """What draws further sets for this call; `first` is the example."""
+    known = [(call.args, call.kwargs), *call.more_inputs]
+    return SetDrawer(module=call.module, known=known, shapes=call.dynamic_shapes, first=first)
 
 
-def _renumber(leaf: torch.Tensor, *, change: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
-    """A tensor of whole numbers or truth values with others in it; any other as it is."""
-    if leaf.is_floating_point() or leaf.is_complex():
-        return leaf
-    if leaf.dtype == torch.bool:
-        return leaf.logical_not()
-    return change(leaf) if leaf.dim() else leaf + 1
+def redraw_values(inputs: Inputs, *, seed: int = _SEED) -> Inputs | None:
+    """The inputs with random floating values of their own mean and spread; None if that changes nothing."""
+    chance = random.Random(seed)
 
+    def change(path: str, leaf: torch.Tensor) -> torch.Tensor:
+        return write(leaf, lambda seen: draw_like(seen, chance)) if leaf.is_floating_point() and leaf.numel() else leaf
 
-def _sizes(inputs: Inputs) -> str:
-    """The shapes of the inputs' tensors, the first few, as a row's title."""
-    found = [list(leaf.shape) for leaf in tree_flatten(inputs)[0] if isinstance(leaf, torch.Tensor)]
-    shapes = [" x ".join(map(str, shape)) or "scalar" for shape in found]
-    return ", ".join(shapes[:6]) + (f" and {len(shapes) - 6} more" if len(shapes) > 6 else "")
+    changed: Inputs = map_tensors(copy.deepcopy(inputs), change)
+    return None if equal_inputs(changed, inputs) else changed

@@ -1,60 +1,143 @@
-"""One call on which a program is compared with eager: its inputs, what eager gave for them, and its title."""
+"""Calls on which a program is compared with eager: their inputs, and what eager gave for them and left behind."""
 
 from __future__ import annotations
 
+import inspect
+import itertools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from exportdoctor.core.records.outcome import SetKind
 from exportdoctor.targets.built import Inputs
+from exportdoctor.targets.eager import CallResult, run_calls
+from exportdoctor.torch_internals.trees import tree_flatten, tree_leaves
 from exportdoctor.worker.prove.compare_outputs import tensors_in
 
 
 @dataclass(frozen=True, kw_only=True)
 class InputSet:
-    """`outputs` are eager's, of each of so many calls one after the other; at least one.
+    """`results` are eager's for each of the calls, which are made one after the other; at least one.
 
-    `same` = it has the example's sizes. `made_up`: whole numbers were changed; a program may refuse such inputs, but
-    not answer them wrongly.
+    `same`: it has the example's sizes. `made_up`: it was drawn; a program may refuse it, but not answer it wrongly.
+    `mask` is the whole-number or boolean tensor whose zeros mask positions of its own shape, if there is one.
+    `disturbed` are eager's outputs for the example with its own and with other weights and floating inputs, if they
+    have whole numbers among others. `names` are those of the positional arguments.
     """
 
     title: str
-    inputs: Inputs
-    outputs: tuple[Any, ...]
+    kind: SetKind
+    calls: tuple[Inputs, ...]
+    results: tuple[CallResult, ...]
     same: bool = False
     made_up: bool = False
+    mask: torch.Tensor | None = None
+    disturbed: tuple[Any, ...] = ()
+    names: tuple[str, ...] = ()
+
+    @property
+    def inputs(self) -> Inputs:
+        """Those of the first call."""
+        return self.calls[0]
 
     @property
     def wanted(self) -> list[torch.Tensor]:
         """The tensors of eager's first output. Read it while the shims are active: one may register its class."""
-        return tensors_in(self.outputs[0])
+        return tensors_in(self.results[0].output)
+
+    @property
+    def derived(self) -> frozenset[int]:
+        """The leaves of eager's output, by number, that follow from the whole-number inputs alone.
+
+        They are the same with other weights and other floating inputs. Whoever calls the program has what they are
+        computed from. Read it while the shims are active.
+        """
+        first, *others = [tree_leaves(output) for output in self.disturbed] or [[]]
+        if len(tree_leaves(self.results[0].output)) != len(first) or any(len(one) != len(first) for one in others):
+            return frozenset()
+        places = [place for place, leaf in enumerate(first) if _is_whole(leaf)]
+        found = frozenset(place for place in places if all(_equal(first[place], one[place]) for one in others))
+        return found if len(found) < len(first) else frozenset()
 
 
-_MASK, _IDS = "attention_mask", "input_ids"
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and not value.is_floating_point() and not value.is_complex()
 
 
-def pad_batch(inputs: Inputs) -> Inputs | None:
-    """The first sequence of a batch with some padding: behind its tokens, or before the cached ones.
+def _equal(one: torch.Tensor, other: Any) -> bool:
+    return isinstance(other, torch.Tensor) and one.dtype == other.dtype and torch.equal(one, other)
 
-    A row of attention that sees nothing at all would be undefined, so there is no padding before a prompt.
-    """
-    args, kwargs = inputs
-    mask, ids = kwargs.get(_MASK), kwargs.get(_IDS)
-    if not isinstance(mask, torch.Tensor) or mask.dim() != 2 or not isinstance(ids, torch.Tensor):
+
+_DISTURBANCES: tuple[Callable[[torch.Tensor], torch.Tensor], ...] = (
+    torch.neg,
+    lambda weight: weight.flip(tuple(range(weight.dim()))),
+    lambda weight: -weight.flip(tuple(range(weight.dim()))),
+)
+"""Each gives the weight back if it is applied twice."""
+
+
+def disturbed_outputs(module: torch.nn.Module, output: Any, variants: Sequence[Inputs]) -> tuple[Any, ...]:
+    """The output, and those of other weights and of inputs with other floating values; nothing if it has no whole
+    numbers among others, or if eager refuses one of them."""
+    leaves = [leaf for leaf in tree_leaves(output) if isinstance(leaf, torch.Tensor)]
+    if not 0 < sum(map(_is_whole, leaves)) < len(leaves):
+        return ()
+    weights = [weight for weight in module.parameters() if weight.is_floating_point()]
+    found = [output]
+    for disturb, inputs in zip(_DISTURBANCES, itertools.cycle(variants), strict=False):
+        try:
+            _change_weights(weights, disturb)
+            results = run_in_eager(module, [inputs])
+        finally:
+            _change_weights(weights, disturb)
+        if results is None:
+            return ()
+        found.append(results[0].output)
+    return tuple(found)
+
+
+def _change_weights(weights: Sequence[torch.Tensor], change: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    with torch.no_grad():
+        for weight in weights:
+            weight.copy_(change(weight))
+
+
+def argument_names(module: torch.nn.Module, inputs: Inputs) -> tuple[str, ...]:
+    """The parameter names of the positional arguments."""
+    parameters = inspect.signature(module.forward).parameters.values()
+    names = [parameter.name for parameter in parameters if parameter.kind is not parameter.VAR_POSITIONAL]
+    return tuple(names[: len(inputs[0])]) if len(names) >= len(inputs[0]) else ()
+
+
+def named_path(path: str, names: Sequence[str]) -> str:
+    """A path in the inputs, with the name of its argument in place of its position."""
+    if path.startswith("[1]"):
+        return path.removeprefix("[1]").removeprefix(".")
+    place, _, rest = path.removeprefix("[0]").removeprefix("[").partition("]")
+    return f"{names[int(place)]}{rest}" if place.isdigit() and int(place) < len(names) else path.removeprefix("[0]")
+
+
+def run_in_eager(
+    module: torch.nn.Module, calls: Sequence[Inputs], *, how: Callable[[Inputs], Any] | None = None
+) -> tuple[CallResult, ...] | None:
+    """What eager gives for the calls one after the other; None if it refuses one, or says nothing but NaN."""
+    try:
+        results = run_calls(module, calls, how=how)
+    except Exception:
         return None
-    count = min(3, mask.shape[1] // 3)
-    if count < 1 or mask.dtype.is_floating_point:
-        return None
-    holes = mask.clone()
-    if ids.shape == mask.shape:
-        holes[0, -count:] = 0
-    else:
-        holes[0, :count] = 0
-    return args, {**kwargs, _MASK: holes}
+    return None if any(_says_nothing(result.output) for result in results) else results
 
 
-def padding_in(inputs: Inputs) -> int:
-    """How many tokens the attention mask of these inputs masks."""
-    mask = inputs[1].get(_MASK)
-    return int((mask == 0).sum()) if isinstance(mask, torch.Tensor) and mask.dim() == 2 else 0
+def _says_nothing(output: Any) -> bool:
+    """Whether a tensor of the output is NaN throughout; a wrong program may give the same."""
+    found = (leaf for leaf in tree_leaves(output) if isinstance(leaf, torch.Tensor) and leaf.is_floating_point())
+    return any(leaf.numel() and bool(leaf.isnan().all()) for leaf in found)
+
+
+def sizes_of(inputs: Inputs) -> str:
+    """The shapes of the inputs' tensors, the first few, as a set's title."""
+    found = [list(leaf.shape) for leaf in tree_flatten(inputs)[0] if isinstance(leaf, torch.Tensor)]
+    shapes = [" x ".join(map(str, shape)) or "scalar" for shape in found]
+    return ", ".join(shapes[:6]) + (f" and {len(shapes) - 6} more" if len(shapes) > 6 else "")

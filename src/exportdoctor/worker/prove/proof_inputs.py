@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -11,14 +12,18 @@ import torch
 from exportdoctor.core.records.target import TargetRef
 from exportdoctor.targets import BuiltPart, Plan, build, resolve
 from exportdoctor.targets.built import Inputs
-from exportdoctor.targets.eager import run_once, runs_in_eager
+from exportdoctor.targets.eager import run_calls, runs_in_eager
 from exportdoctor.targets.sizes.image_sizes import image_unit
 from exportdoctor.targets.sizes.other_sizes import other_sizes, same_shapes
 from exportdoctor.torch_internals.fake_tensors import is_fake
 from exportdoctor.torch_internals.trees import tree_flatten, tree_map
-from exportdoctor.worker.prove.input_set import InputSet, pad_batch, padding_in
+from exportdoctor.worker.prove.cure_inputs import redraw_values, repeated_calls, values_of
+from exportdoctor.worker.prove.drawn_inputs import SetDrawer
+from exportdoctor.worker.prove.input_set import InputSet, argument_names, disturbed_outputs
 
 _SEED = 41
+_SECONDS = 60.0
+"""For drawing sets; at least one set of each real model's known sizes runs in any case."""
 
 
 def input_sets(part: BuiltPart, plan: Plan) -> tuple[InputSet, ...]:
@@ -27,22 +32,30 @@ def input_sets(part: BuiltPart, plan: Plan) -> tuple[InputSet, ...]:
     found = [example, *part.more_inputs]
     with part.prepare():
         if part.dynamic_shapes is not None:
-            more = [_another_image(part, plan), *_larger_inputs(part), pad_batch(example)]
+            more = [_another_image(part, plan), *_larger_inputs(part)]
             found += [inputs for inputs in more if inputs is not None and runs_in_eager(part.module, inputs)]
         fresh = [inputs for place, inputs in enumerate(found) if not any(inputs is one for one in found[:place])]
-        return tuple(_with_answer(part, inputs, example) for inputs in fresh)
+        results = run_calls(part.module, [example])
+        first = InputSet(
+            title=sizes_title(part, example),
+            kind="example",
+            calls=(example,),
+            results=results,
+            same=True,
+            disturbed=disturbed_outputs(part.module, results[0].output, values_of(example)),
+            names=argument_names(part.module, example),
+        )
+        known = [first, *(_with_answer(part, inputs, first) for inputs in fresh[1:])]
+        values = redraw_values(example)
+        other = values if values is not None and runs_in_eager(part.module, values) else None
+        known += repeated_calls(part.module, first, other or next(iter(fresh[1:]), None))
+        drawer = SetDrawer(module=part.module, known=fresh, first=first, shapes=part.dynamic_shapes, seconds=_SECONDS)
+        return (*known, *drawer.draw())
 
 
-def _with_answer(part: BuiltPart, inputs: Inputs, example: Inputs) -> InputSet:
-    output = run_once(part.module, inputs)
-    title = sizes_title(part, inputs)
-    padding = padding_in(inputs)
-    return InputSet(
-        title=f"{title}, {padding} padded" if padding else title,
-        inputs=inputs,
-        outputs=(output,),
-        same=same_shapes(inputs, example),
-    )
+def _with_answer(part: BuiltPart, inputs: Inputs, first: InputSet) -> InputSet:
+    results, same = run_calls(part.module, [inputs]), same_shapes(inputs, first.inputs)
+    return replace(first, title=sizes_title(part, inputs), kind="sizes", calls=(inputs,), results=results, same=same)
 
 
 def sizes_title(part: BuiltPart, inputs: Inputs) -> str:

@@ -1,0 +1,143 @@
+"""Compares the calls of a program with those of eager: the outputs, and what is left in the inputs and the buffers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import torch
+
+from exportdoctor.core.records.outcome import Agreement
+from exportdoctor.targets.built import Inputs
+from exportdoctor.targets.eager import CallResult, same_values
+from exportdoctor.torch_internals.trees import tree_leaves
+from exportdoctor.worker.prove.compare_outputs import compare_outputs, largest_difference, tensors_in
+from exportdoctor.worker.prove.input_set import InputSet, named_path
+from exportdoctor.worker.prove.object_walk import FoundValue, values_in
+
+_MOST_NAMES = 3
+
+
+def compare_calls(one: InputSet, answers: Sequence[CallResult], *, tensors: bool = False) -> Agreement:
+    """How the program's calls agree with eager's: of the first that does not, or of the one that differs most.
+
+    `tensors`: the program gives a flat list of tensors. Call it while the shims are active.
+    """
+    rows = [_compare_call(one, place, answer, tensors=tensors) for place, answer in enumerate(answers)]
+    place = next((place for place, row in enumerate(rows) if not row.holds), None)
+    row = max(rows, key=lambda row: row.max_abs / (row.tolerance or 1)) if place is None else rows[place]
+    if place:
+        what = row.trouble or f"differs by {row.max_abs:.1e}"
+        row = msgspec.structs.replace(row, trouble=f"call {place + 1} of {len(rows)} {what}: eager keeps state")
+    notes = "; ".join(dict.fromkeys(filter(None, (row.note for row in rows))))
+    return msgspec.structs.replace(row, kind=one.kind, made_up=one.made_up, note=notes)
+
+
+def _compare_call(one: InputSet, place: int, answer: CallResult, *, tensors: bool) -> Agreement:
+    wanted, before = one.results[place], one.calls[place]
+    row = _compare_answers(one, answer, wanted, tensors=tensors)
+    if not row.holds:
+        return row
+    lost, returned = (
+        list(dict.fromkeys(named_path(path, one.names) for path in paths))
+        for paths in _find_lost(before, answer, wanted)
+    )
+    buffers = _lost_buffers(answer, wanted)
+    if lost or buffers:
+        what = [f"does not change {', '.join(lost[:_MOST_NAMES])} as eager does"] if lost else []
+        what += [f"does not update the buffers {', '.join(buffers[:_MOST_NAMES])} as eager does"] if buffers else []
+        return msgspec.structs.replace(row, trouble=f"the program {' and '.join(what)}")
+    if returned:
+        note = f"the program returns what eager changes in its input {', '.join(returned[:_MOST_NAMES])}"
+        return msgspec.structs.replace(row, note="; ".join(filter(None, (row.note, note))))
+    return row
+
+
+def _compare_answers(one: InputSet, answer: CallResult, wanted: CallResult, *, tensors: bool) -> Agreement:
+    """The outputs alone, without those that only eager gives and the caller can derive."""
+    leaves = tensors_in if tensors else tree_leaves
+    found, expected = leaves(answer.output), leaves(wanted.output)
+    everything = tree_leaves(wanted.output)
+    known = [leaf for place, leaf in enumerate(everything) if place not in one.derived]
+    kept = leaves(known)
+    if len(found) != len(expected) and len(found) == len(kept):
+        names = {id(value.value): value.name for value in values_in(wanted.output)}
+        missing = (
+            names.get(id(everything[place]), f"output {place}").removeprefix(".") for place in sorted(one.derived)
+        )
+        row = compare_outputs(one.title, found, kept)
+        note = f"the program leaves out {', '.join(missing)}, which follows from the whole-number inputs alone"
+        return msgspec.structs.replace(row, note=note)
+    row = compare_outputs(one.title, found, expected)
+    if row.holds or row.refused or one.mask is None:
+        return row
+    seen = compare_outputs(one.title, [_hide(leaf, one.mask) for leaf in found], [_hide(x, one.mask) for x in expected])
+    if not seen.holds:
+        return row
+    count = int((one.mask == 0).sum())
+    return msgspec.structs.replace(seen, note=f"outputs at {count} masked positions differ and were not compared")
+
+
+def _hide(leaf: Any, mask: torch.Tensor) -> Any:
+    """The rows of a tensor at positions that the mask shows; any other value as it is."""
+    if not isinstance(leaf, torch.Tensor) or leaf.shape[: mask.dim()] != mask.shape:
+        return leaf
+    return leaf[mask.to(leaf.device) != 0]
+
+
+def _find_lost(before: Inputs, answer: CallResult, wanted: CallResult) -> tuple[list[str], list[str]]:
+    """The inputs that the program leaves otherwise than eager does, and those of them that eager also returns."""
+    first, eager, found = (_by_path(inputs) for inputs in (before, wanted.after, answer.after))
+    held = {id(thing) for value in values_in(wanted.output) for thing in value.within}
+    lost: dict[str, None] = {}
+    returned: dict[str, None] = {}
+    for path in dict.fromkeys((*eager, *found, *first)):
+        left, right, was = (values.get(path) for values in (found, eager, first))
+        if _same(left, right) or (not _same(right, was) and _agrees(left, right)):
+            continue
+        within = right.within[2:] if right is not None else _holders(eager, path[:2])
+        if any(id(thing) in held for thing in within) and _same(left, was):
+            returned["".join(path[:2])] = None
+        else:
+            lost["".join(path)] = None
+    return list(lost), list(returned)
+
+
+def _by_path(inputs: Inputs) -> dict[tuple[str, ...], FoundValue]:
+    return {value.path: value for value in values_in(inputs)}
+
+
+def _holders(values: dict[tuple[str, ...], FoundValue], argument: tuple[str, ...]) -> tuple[Any, ...]:
+    """What holds the values of this argument, outermost alone."""
+    return tuple(value.within[2] for value in values.values() if value.path[:2] == argument and len(value.within) > 2)
+
+
+def _same(one: FoundValue | None, other: FoundValue | None) -> bool:
+    """Whether nothing changed from one to the other."""
+    if one is None or other is None:
+        return one is other
+    if isinstance(one.value, torch.Tensor) and isinstance(other.value, torch.Tensor):
+        return same_values(one.value, other.value)
+    return type(one.value) is type(other.value) and bool(one.value == other.value or one.value != one.value)
+
+
+def _agrees(one: FoundValue | None, other: FoundValue | None) -> bool:
+    """Whether a changed value is eager's, but for rounding."""
+    return one is not None and other is not None and compare_outputs("", [one.value], [other.value]).holds
+
+
+def _lost_buffers(answer: CallResult, wanted: CallResult) -> list[str]:
+    """The buffers that the program leaves otherwise than eager does; a wrapper of the module may have longer names."""
+    lost, rest = [], dict(answer.buffers)
+    for name, value in wanted.buffers.items():
+        keys = [key for key in rest if key == name or key.endswith(f".{name}")]
+        found = rest.pop(keys[0]) if len(keys) == 1 else None
+        if found is None or found.shape != value.shape or found.dtype != value.dtype or not _close(found, value):
+            lost.append(name)
+    return lost + list(rest)
+
+
+def _close(one: torch.Tensor, other: torch.Tensor) -> bool:
+    absolute, _, allowed = largest_difference(one, other)
+    return absolute <= allowed

@@ -1,0 +1,103 @@
+"""The values in nested containers and objects by path, also in classes that are no pytree nodes, such as caches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+_PLAIN = (bool, int, float, complex, str, bytes, type(None))
+
+
+@dataclass(frozen=True, kw_only=True)
+class FoundValue:
+    """A tensor or a plain value, at `path`; `within` are the objects that hold it, outermost first, itself last."""
+
+    path: tuple[str, ...]
+    value: Any
+    within: tuple[Any, ...]
+
+    @property
+    def name(self) -> str:
+        """The path as text: `[1].cache.layers[0].keys`."""
+        return "".join(self.path)
+
+
+def values_in(value: Any) -> list[FoundValue]:
+    """Every tensor and plain value once, in order; functions, modules and classes are left out."""
+    return list(_visit(value, (), (), set()))
+
+
+def map_tensors(value: Any, change: Callable[[str, torch.Tensor], torch.Tensor]) -> Any:
+    """The value with `change(path, tensor)` in place of each tensor in it. Containers and objects are changed."""
+    return _map(value, "", change, {})
+
+
+def _visit(value: Any, path: tuple[str, ...], within: tuple[Any, ...], seen: set[int]) -> Iterator[FoundValue]:
+    if isinstance(value, _PLAIN):
+        yield FoundValue(path=path, value=value, within=within)
+        return
+    if id(value) in seen:
+        return
+    seen.add(id(value))
+    if isinstance(value, torch.Tensor):
+        yield FoundValue(path=path, value=value, within=(*within, value))
+        return
+    for key, item in _children(value):
+        yield from _visit(item, (*path, key), (*within, value), seen)
+
+
+def _children(value: Any) -> list[tuple[str, Any]]:
+    match value:
+        case Mapping():
+            return [(f".{key}" if isinstance(key, str) else f"[{key!r}]", item) for key, item in value.items()]
+        case list() | tuple():
+            return [(f"[{place}]", item) for place, item in enumerate(value)]
+        case _ if isinstance(value, set | frozenset) and all(isinstance(item, _PLAIN) for item in value):
+            return [(f"[{item!r}]", True) for item in sorted(value, key=repr)]
+        case _ if isinstance(value, type | torch.nn.Module) or callable(value):
+            return []
+    return [(f".{name}", item) for name, item in _attributes(value).items()]
+
+
+def _attributes(value: Any) -> dict[str, Any]:
+    """Those in `__dict__` and in slots."""
+    slots = (vars(kind).get("__slots__", ()) for kind in type(value).__mro__)
+    named = [name for some in slots for name in ([some] if isinstance(some, str) else some)]
+    names = [name for name in named if name not in ("__dict__", "__weakref__") and hasattr(value, name)]
+    return {**getattr(value, "__dict__", {}), **{name: getattr(value, name) for name in names}}
+
+
+def _map(value: Any, path: str, change: Callable[[str, torch.Tensor], torch.Tensor], seen: dict[int, Any]) -> Any:
+    if id(value) in seen:
+        return seen[id(value)]
+    result = value
+    if isinstance(value, torch.Tensor):
+        result = change(path.removeprefix("."), value)
+    elif isinstance(value, tuple):
+        items = [_map(item, path + key, change, seen) for key, item in _children(value)]
+        if any(new is not old for new, old in zip(items, value, strict=True)):
+            result = type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    elif not isinstance(value, _PLAIN):
+        seen[id(value)] = value
+        _map_children(value, path, change, seen)
+    seen[id(value)] = result
+    return result
+
+
+def _map_children(value: Any, path: str, change: Callable[[str, torch.Tensor], torch.Tensor], seen: Any) -> None:
+    match value:
+        case dict():
+            for (key, item), (text, _) in zip(list(value.items()), _children(value), strict=True):
+                value[key] = _map(item, path + text, change, seen)
+        case list():
+            value[:] = [_map(item, path + text, change, seen) for text, item in _children(value)]
+        case set() | frozenset() | Mapping():
+            return
+        case _:
+            for text, item in _children(value):
+                new = _map(item, path + text, change, seen)
+                if new is not item:
+                    object.__setattr__(value, text[1:], new)
