@@ -20,8 +20,8 @@ from exportdoctor.core.run.run_state import RunState
 from exportdoctor.core.scan_options import ScanKeywords, ScanOptions
 from exportdoctor.engine.scan import ScanRequest
 from exportdoctor.engine.scan import scan as scan_events
+from exportdoctor.engine.shim_files import check_shim_files
 from exportdoctor.process.launcher import Fork
-from exportdoctor.shims import registry
 from exportdoctor.store.places import new_run_id, runs_root
 from exportdoctor.store.run_folder import RunFolder
 from exportdoctor.store.runs import register
@@ -57,6 +57,7 @@ def scan(
     - `audit`: also export every submodule that equals another one, and compare; else a few are drawn
     - `cure`: search for shims under which it exports and computes eager's numbers; True by default
     - `timeout`: seconds for one attempt; `memory_mb`: MiB for one attempt on top of what this process holds
+    - `build_timeout`, `build_memory_mb`: the same for capturing the forward
     - `jobs`: attempts at a time; 2 by default
 
     Attempts are made in forks of this process, so neither the module nor torch's state is touched here. Raises
@@ -73,7 +74,7 @@ def scan(
         shim_files=tuple(str(Path(file).absolute()) for file in shims),
         allow=("unsound",) if allow_unsound else (),
     )
-    registry(scan_options.shim_files)  # a file that cannot be used is refused now
+    check_shim_files(scan_options.shim_files)
     target = TargetRef(ref=plan.ref, options=BuildOptions())
     run = new_run_id(plan.ref)
     with RunFolder.create(Path(out) if out else runs_root() / run) as folder:

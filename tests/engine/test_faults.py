@@ -87,6 +87,7 @@ def test_a_killed_run_resumes_without_asking_anything_twice(tmp_path: Path) -> N
     finished = [event.probe.id for event in _events(journal) if isinstance(event, ev.ProbeFinished)]
     assert len(finished) == len(set(finished))
     assert report.complete
+    assert report.stats.asked_twice == report.stats.in_flight <= 1
     assert _verdicts(report) == _verdicts(scan_ref(SLOW_ENOUGH, exhaustive=True))
 
 

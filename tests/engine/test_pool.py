@@ -111,7 +111,7 @@ def test_a_part_whose_forward_fails_or_kills_its_process_is_the_targets_error(po
     with pytest.raises(TargetError, match="the forward fails") as raised:
         pool.capture_part(Capture(part="fails"))
     assert raised.value.stack == ("line",)
-    with pytest.raises(TargetError, match="kills its worker crashes"):
+    with pytest.raises(TargetError, match="kills its worker ends the process"):
         pool.capture_part(Capture(part="kills its worker"))
     assert pool.submit(probe("first")).result(timeout=60).passed
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.export import Dim
 
+from exportdoctor.export.shims_module import ModuleHeader, shims_module
 from exportdoctor.shims import ExportCall, NotApplicable, apply_shims, export_program, find
 from exportdoctor.shims.rules.clean_calls import record_calls
 from shim_cases import CASES, EncoderOfMethods, grids
@@ -180,12 +184,35 @@ class Flagged(nn.Module):
         return x[order] * (2 if high else 3)
 
 
-def test_a_value_that_became_a_constant_is_checked_when_other_inputs_are_converted() -> None:
+def test_a_truth_value_is_asserted_by_the_program() -> None:
     inputs = [(torch.randn(9, 2), torch.tensor([[1, high, 4]])) for high in (2, 4, 8)]
-    with apply_shims([find("hoist")], call_of(Flagged(), inputs, (None, None))) as changed:
-        export_program(changed)
-    with pytest.raises(ValueError, match="made for False of flagged, found True"):
-        changed.convert((inputs[-1], {}))
+    call = call_of(Flagged(), inputs, (None, None))
+    with apply_shims([find("hoist")], call) as changed:
+        program = export_program(changed).module()
+    args, kwargs = changed.convert((inputs[0], {}))
+    torch.testing.assert_close(program(*args, **kwargs), call.module(*inputs[0]))
+    args, kwargs = changed.convert((inputs[-1], {}))
+    with pytest.raises(Exception, match=r"is not False|Guard|shape|Expected"):
+        program(*args, **kwargs)
+
+
+@pytest.mark.parametrize(("make", "inputs"), [(Tower, grids((4, 4), (4, 6), (6, 2))), (Sized, several(2, 3, 5))])
+def test_the_conversion_function_stands_in_the_file_of_the_shims(
+    make: Callable[[], nn.Module], inputs: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It sees one set of inputs, and makes of them what the program takes."""
+    text = shims_module([find("hoist")], ModuleHeader(title="model", part="default", made_by="a test", versions={}))
+    (tmp_path / "shims_for_model.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    cure: Any = importlib.import_module("shims_for_model")
+    monkeypatch.delitem(sys.modules, "shims_for_model")
+    module = make().eval()
+    shapes = (_FREE, None) if make is Tower else (None, _FREE)
+    more: list[Any] = [(row, {}) for row in inputs[1:-1]]
+    program = cure.export(module, inputs[0], dynamic_shapes=shapes, more_inputs=more).module()
+    for row in inputs:
+        args, kwargs = cure.convert(module, row)
+        torch.testing.assert_close(program(*args, **kwargs), module(*row))
 
 
 def sort_places(values: Tensor) -> Tensor:

@@ -19,6 +19,7 @@ from exportdoctor.core.protocol.scan import (
     Opened,
     Prepare,
     Prepared,
+    Ready,
     ScanCommand,
     ScanReply,
     Started,
@@ -71,6 +72,7 @@ def answer(command: ScanCommand, logs: Path) -> ScanReply:
 def main() -> None:
     """Serve, one attempt after the other."""
     requests, replies = take_line_streams()
+    write_line(replies, Ready())
     logs = Path(os.environ["SCRIPTED_WORKER_LOGS"])
     with os.fdopen(requests, "rb") as lines:
         for line in lines:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import tempfile
 import time
 import traceback
+from contextlib import suppress
 from pathlib import Path
 
 import click
@@ -14,6 +16,12 @@ import click
 from exportdoctor.core.errors import ExitCode, ExportdoctorError, TargetError
 
 _STACK_LINES = 12
+_LONGEST_LINE = 1000
+_REFUSED = frozenset(
+    {errno.ENAMETOOLONG, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.ELOOP, errno.ENOTDIR,
+     errno.EISDIR, errno.EIO, errno.EMFILE, errno.ENFILE, errno.EFBIG, errno.ENXIO, errno.EINVAL}
+)  # fmt: skip
+"""What the operating system says of a path or a disk: nothing that exportdoctor could do better."""
 
 
 def print_error(error: BaseException) -> int:
@@ -32,6 +40,9 @@ def print_error(error: BaseException) -> int:
         case KeyboardInterrupt() | click.Abort():
             print_line("interrupted")
             return ExitCode.INTERRUPTED
+        case OSError() if error.errno in _REFUSED:
+            print_line(f"{error.strerror}: {error.filename!r}" if error.filename else f"{error.strerror}")
+            return ExitCode.USAGE
         case SystemExit():
             return error.code if isinstance(error.code, int) else ExitCode.INTERNAL
         case _:
@@ -40,10 +51,15 @@ def print_error(error: BaseException) -> int:
 
 def print_line(line: str) -> None:
     """One line on stderr; a closed stderr is ignored."""
-    try:
-        print(f"exportdoctor: {line}", file=sys.stderr, flush=True)
-    except OSError:
-        return
+    _print_lines(f"exportdoctor: {' '.join(line.split())}")
+
+
+def _print_lines(*lines: str) -> None:
+    """Lines on stderr in which nothing controls the terminal, each of a length that a reader can take."""
+    from exportdoctor.report.wording.formatting import plain
+
+    with suppress(OSError, ValueError):
+        print(*(plain(line)[:_LONGEST_LINE] for line in lines), sep="\n", file=sys.stderr, flush=True)
 
 
 def _print_target_stack(error: ExportdoctorError) -> None:
@@ -55,10 +71,7 @@ def _print_target_stack(error: ExportdoctorError) -> None:
     left_out = len(lines) - _STACK_LINES
     if left_out > 0:
         lines = [f"  … {left_out} more lines", *lines[-_STACK_LINES:]]
-    try:
-        print("Traceback of the model's code:", *lines, sep="\n", file=sys.stderr)
-    except OSError:
-        return
+    _print_lines("Traceback of the model's code:", *lines)
 
 
 def _click_line(error: click.ClickException) -> str:

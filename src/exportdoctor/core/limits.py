@@ -13,6 +13,18 @@ UNMEASURED_ATTEMPT = 600.0
 PATIENCE = 5.0
 """How much longer an attempt may take on the clock as long as its processor time is within the limit."""
 
+# Importing and building a target, and capturing one part of it: the target's code runs
+BUILD = 600.0
+"""Of processor time."""
+BUILD_SHARE = 0.8
+"""Of the memory that is available when it begins."""
+IDLE_BUILD = 120.0
+"""Reading and downloading use the processor a little; what does not use it for so long hangs."""
+
+# Importing a file with shims, before anything runs
+SHIM_FILE = 60.0
+IDLE_SHIM_FILE = 20.0
+
 # What hardly uses the processor for so long hangs
 IDLE_CANDIDATE = 1.2
 """In a forked copy of a warm process, which has nothing to load."""

@@ -13,7 +13,7 @@ from typing import Literal, TypedDict
 import msgspec
 
 from exportdoctor.core.exporters import EXPORTERS, Exporter
-from exportdoctor.core.limits import FIRST_ATTEMPTS_PER_ATTEMPT, SHORTEST_ATTEMPT
+from exportdoctor.core.limits import BUILD, BUILD_SHARE, FIRST_ATTEMPTS_PER_ATTEMPT, SHORTEST_ATTEMPT
 
 
 class ScanOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,6 +31,8 @@ class ScanOptions(msgspec.Struct, frozen=True, kw_only=True):
     cure: bool = True
     timeout: float | None = None
     memory_mb: float | None = None
+    build_timeout: float | None = None
+    build_memory_mb: float | None = None
     jobs: int = 2
     isolation: Literal["auto", "fork", "process"] = "auto"
     use_cache: bool = True
@@ -48,6 +50,8 @@ class ScanKeywords(TypedDict, total=False):
     cure: bool
     timeout: float | None
     memory_mb: float | None
+    build_timeout: float | None
+    build_memory_mb: float | None
     jobs: int
 
 
@@ -100,6 +104,19 @@ OPTIONS: Mapping[str, OptionSpec] = {
         flag="--memory",
         metavar="MiB",
         help="Memory limit for one export. Default: a share of the free memory.",
+        changes_result=False,
+    ),
+    "build_timeout": OptionSpec(
+        flag="--build-timeout",
+        metavar="S",
+        help="Timeout for building the target, and for capturing each part, in seconds. "
+        f"Default: {BUILD:g} of processor time.",
+        changes_result=False,
+    ),
+    "build_memory_mb": OptionSpec(
+        flag="--build-memory",
+        metavar="MiB",
+        help=f"Memory limit for building and capturing. Default: {BUILD_SHARE:.0%} of the free memory.",
         changes_result=False,
     ),
     "jobs": OptionSpec(

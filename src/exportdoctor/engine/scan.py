@@ -24,6 +24,7 @@ from exportdoctor.engine.pool.attempt_limits import AttemptLimits
 from exportdoctor.engine.pool.worker_pool import Pool
 from exportdoctor.engine.scheduler import ProbeScheduler
 from exportdoctor.process.launcher import Launcher, Spawn
+from exportdoctor.process.supervise import build_limits
 from exportdoctor.targets import resolve
 
 _SHARE_OF_MEMORY = 0.8
@@ -78,7 +79,14 @@ def _open_pool(request: ScanRequest, launcher: Launcher) -> Pool:
         shim_files=options.shim_files,
     )
     log = request.logs / "worker.log" if request.logs else None
-    return Pool(launcher, opening, jobs=options.jobs, log=log, by_cpu_time=options.timeout is None)
+    return Pool(
+        launcher,
+        opening,
+        jobs=options.jobs,
+        log=log,
+        by_cpu_time=options.timeout is None,
+        building=build_limits(options.build_timeout, options.build_memory_mb),
+    )
 
 
 def _scheduler(pool: Pool, request: ScanRequest, opened: Opened) -> ProbeScheduler:

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
-from exportdoctor.core.errors import WorkerLost
+from exportdoctor.core.errors import TargetError, WorkerLost
 from exportdoctor.core.protocol.export import ExportProgress, ExportReply, ExportRequest, ExportResult
 from exportdoctor.core.protocol.reply import Refused
 from exportdoctor.export.install_files import check_output_path, draft_folder, install, write_draft
 from exportdoctor.export.proof_file import as_json, as_markdown, proof_file
 from exportdoctor.export.shims_module import CACHE_SHIMS, CACHES, ModuleHeader, file_name, shims_module
-from exportdoctor.process.client import LineClient, spawn
+from exportdoctor.process.client import spawn
 from exportdoctor.process.group import name_exit
-from exportdoctor.report.wording import export_headline
+from exportdoctor.process.supervise import build_limits, keep_within
+from exportdoctor.report.wording import build_killed, export_ended, export_headline
 from exportdoctor.shims import Shim, find, installed_versions, order_shims
 
 _KEPT = ("proved", "specialised")
@@ -52,27 +54,35 @@ def export_part(request: ExportRequest, *, output: Path, command: str, doing: Ca
 
 
 def _make_files(request: ExportRequest, doing: Callable[[str], None]) -> ExportResult:
-    """What worker/export/export_server.py made. Raises the error that it refuses with, WorkerLost where it died."""
-    with spawn("worker.export.export_server", log=None) as client:
+    """What worker/export/export_server.py made. Raises the error that it refuses with.
+
+    Raises TargetError where the target's code ends the process or exceeds the limits of building, WorkerLost before.
+    """
+    with spawn("worker.export.export_server", log=None) as client, ExitStack() as building:
         client.send(request)
+        supervisor = building.enter_context(keep_within(client.pid, build_limits()))
+        steps = 0
         for reply in client.listen(ExportReply):
             match reply:
                 case ExportProgress(what=what):
+                    steps += 1
+                    if steps > 1:  # the first one is building
+                        building.close()
                     doing(what)
                 case ExportResult():
                     return reply
                 case Refused():
                     raise reply.to_error()
         hint = "" if os.environ.get("EXPORTDOCTOR_DEBUG") else "EXPORTDOCTOR_DEBUG=1 shows what it printed"
-        raise WorkerLost(f"The export process has ended{_describe_end(client)}", hint=hint)
-
-
-def _describe_end(client: LineClient) -> str:
-    """By which signal, if by one: SIGKILL most often means that memory ran out."""
-    name = name_exit(client.wait())
-    if not name.startswith("SIG"):
-        return ""
-    return " (killed: out of memory?)" if name == "SIGKILL" else f" ({name})"
+        end = name_exit(client.wait())
+        if reason := supervisor.kill_reason:
+            message = build_killed(
+                "", reason.signal, seconds=reason.seconds, memory_mb=reason.memory_mb, limit_mb=reason.limit_mb
+            )
+            raise TargetError(message, hint=hint)
+        if steps:
+            raise TargetError(export_ended(end), hint=hint)
+        raise WorkerLost(export_ended(end), hint=hint)
 
 
 def _find_shim(name: str, request: ExportRequest) -> Shim:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
+import signal
 import subprocess
 import sys
 import threading
+import time
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, Self
@@ -18,6 +22,9 @@ from exportdoctor.core.codec import decode, encode
 from exportdoctor.core.errors import StoreError
 from exportdoctor.process.group import kill_group
 
+_LOOK = 200
+"""Milliseconds between two looks whether a silent process is still there."""
+_PAUSE = 0.005
 _START_MODULE = str(Path(__file__).resolve().with_name("start_module.py"))
 
 
@@ -49,7 +56,10 @@ class LineClient(Closing):
         self._replies = replies
         self._process = process
         self._exit: int | None = None
+        self._has_exit = False
         self._reaping = threading.Lock()
+        self._lines: deque[bytes] = deque()
+        self._torn = bytearray()
 
     def send(self, message: object) -> None:
         """Write one line; any thread may."""
@@ -60,9 +70,30 @@ class LineClient(Closing):
     def listen(self, kind: Any) -> Iterator[Any]:
         """Its replies, decoded as `kind`, until it ends. What is no such reply (a torn last line) is left out."""
         with contextlib.suppress(OSError, ValueError):
-            for line in self._replies:
+            while (line := self._next_line()) is not None:
                 with contextlib.suppress(StoreError):
                     yield decode(line, kind)
+
+    def _next_line(self) -> bytes | None:
+        """None once it has ended and all was read: what it has started may hold the stream open for longer."""
+        while not self._lines:
+            ready = select.poll()
+            ready.register(self._replies, select.POLLIN)
+            ended = self._has_ended()
+            if not ready.poll(0 if ended else _LOOK):
+                if ended:
+                    return None
+                continue
+            chunk = os.read(self._replies.fileno(), 1 << 20)
+            if not chunk:
+                return None
+            whole, newline, rest = chunk.rpartition(b"\n")
+            if newline:
+                first, *others = whole.split(b"\n")
+                self._lines.extend((bytes(self._torn) + first, *others))
+                self._torn.clear()
+            self._torn += rest
+        return self._lines.popleft()
 
     def ask(self, message: object, kind: Any) -> Any:
         """Its reply to one request, None where it ends instead."""
@@ -77,17 +108,26 @@ class LineClient(Closing):
     def wait(self) -> int | None:
         """Wait for its end; the exit status as `subprocess` gives it, None where it is not known."""
         self.finish()
-        with self._reaping:
-            if self._exit is None:
-                self._exit = self._reap()
-            return self._exit
+        while not self._has_ended():
+            time.sleep(_PAUSE)
+        return self._exit
 
-    def _reap(self) -> int | None:
+    def _has_ended(self) -> bool:
+        """Whether it has ended; `_exit` is its status from then on."""
+        with self._reaping:
+            if not self._has_exit:
+                self._has_exit, self._exit = self._reap()
+            return self._has_exit
+
+    def _reap(self) -> tuple[bool, int | None]:
         if self._process is not None:
-            return self._process.wait()
-        with contextlib.suppress(ChildProcessError):
-            return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-        return None
+            status = self._process.poll()
+            return status is not None, status
+        try:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+        except ChildProcessError:
+            return True, None
+        return bool(pid), os.waitstatus_to_exitcode(status) if pid else None
 
     def cpu_seconds(self) -> float:
         """Processor time of the process and its ended children, in seconds; 0 where it cannot be read."""
@@ -100,6 +140,9 @@ class LineClient(Closing):
     def close(self) -> None:
         """Kill the process with its group. A thread that listens sees the end; calling it again does no harm."""
         kill_group(self.pid)
+        with self._reaping, contextlib.suppress(OSError):
+            if not self._has_exit:
+                os.kill(self.pid, signal.SIGKILL)  # it may have left its group
         self.wait()
         with contextlib.suppress(OSError):
             self._replies.close()

@@ -11,21 +11,24 @@ import contextlib
 import os
 import signal
 import subprocess
+import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Literal
 
 import psutil
 
+from exportdoctor.core.limits import BUILD, BUILD_SHARE, IDLE_BUILD, PATIENCE
 from exportdoctor.core.records.outcome import OutcomeStatus
 from exportdoctor.process.group import die_with_parent, kill_group
 
 TICK = 0.1
 """Seconds between two looks at a process."""
 _WORKING_SHARE = 0.2
+_AT_WORK = (psutil.STATUS_RUNNING, psutil.STATUS_DISK_SLEEP)
 _FAMILY_EVERY = 0.5
 """Seconds between two searches for the processes that a process has started: each reads the whole process table."""
 
@@ -42,6 +45,14 @@ class Limits:
     idle: float
     cpu: float | None = None
     memory_mb: float | None = None
+
+
+def build_limits(seconds: float | None = None, memory_mb: float | None = None) -> Limits:
+    """The limits of a process that builds or captures a target; by default those of core/limits.py."""
+    memory_mb = memory_mb or BUILD_SHARE * psutil.virtual_memory().available / 2**20
+    if seconds is None:
+        return Limits(wall=PATIENCE * BUILD, cpu=BUILD, idle=IDLE_BUILD, memory_mb=memory_mb)
+    return Limits(wall=seconds, idle=seconds, memory_mb=memory_mb)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +98,7 @@ class Supervisor:
             return
         self._next_look = now + TICK / 2
         if self.kill_reason is not None:
-            kill_group(self.pid)
+            self._kill()
             return
         reason = self._memory_reason(self._observe(now)) or self._time_reason(now - self._started)
         if reason is not None:
@@ -98,7 +109,12 @@ class Supervisor:
     def kill(self, reason: KillReason) -> None:
         """Kill the process at once, whatever its limits."""
         self.kill_reason = self.kill_reason or reason
+        self._kill()
+
+    def _kill(self) -> None:
         kill_group(self.pid)
+        with contextlib.suppress(psutil.Error, IndexError):
+            self._family[0].kill()  # it may have left its group
 
     def _observe(self, now: float) -> float:
         """Note whether the process works; returns its memory with that of what it has started, in MiB."""
@@ -110,7 +126,7 @@ class Supervisor:
             with contextlib.suppress(psutil.Error), process.oneshot():
                 cpu += _cpu_seconds(process)
                 resident += process.memory_info().rss / 2**20
-                running = running or process.status() == psutil.STATUS_RUNNING
+                running = running or process.status() in _AT_WORK
         self._note_look(now, working=running or cpu > self._cpu)
         self._cpu = cpu
         return resident
@@ -118,7 +134,13 @@ class Supervisor:
     def _find_family(self) -> None:
         with contextlib.suppress(psutil.Error):
             root = self._family[0] if self._family else psutil.Process(self.pid)
-            self._family = [root, *root.children(recursive=True)]
+            self._family = [root, *filter(self._counts, root.children(recursive=True))]
+
+    def _counts(self, process: psutil.Process) -> bool:
+        """Not what leads a group: a worker's attempts have limits of their own."""
+        with contextlib.suppress(OSError):
+            return os.getpgid(process.pid) != process.pid
+        return False
 
     def _note_look(self, now: float, *, working: bool) -> None:
         self._looks.append((now, working))
@@ -139,6 +161,24 @@ class Supervisor:
         if elapsed > limits.wall or (limits.cpu is not None and min(elapsed, worked) > limits.cpu):
             return KillReason(status=OutcomeStatus.TIMED_OUT, signal="time-out", seconds=elapsed)
         return None
+
+
+@contextlib.contextmanager
+def keep_within(pid: int, limits: Limits) -> Iterator[Supervisor]:
+    """Within it, a thread looks at the process, which leads its own group, and kills it at its limits."""
+    supervisor, ended = Supervisor(pid, limits, baseline_mb=resident_mb(pid)), threading.Event()
+
+    def look() -> None:
+        while not ended.wait(TICK):
+            supervisor.look()
+
+    thread = threading.Thread(target=look, name="limits", daemon=True)
+    thread.start()
+    try:
+        yield supervisor
+    finally:
+        ended.set()
+        thread.join()
 
 
 def supervise(process: subprocess.Popen[bytes], limits: Limits) -> KillReason | None:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from exportdoctor.report.wording.formatting import to_ascii
+from exportdoctor.report.wording.formatting import plain, to_ascii
 
 _STYLES = {"title": "bold cyan"}  # all other names are rich's own
 _COLUMN = 20  # columns that are worth wrapping text in
@@ -60,7 +60,7 @@ class Canvas:
     def code(self, text: str, *, indent: int) -> None:
         """Source as it is written; a line that is too long is broken at the edge."""
         room = max(16, self.style.width - indent)
-        for line in text.splitlines():
+        for line in plain(text).splitlines():
             for start in range(0, max(1, len(line)), room):
                 self._lines.append((" " * indent + self._paint(line[start : start + room], "yellow")).rstrip())
 
@@ -98,7 +98,7 @@ class Canvas:
             self.paragraph(cell.text, indent=indent + hang, colour=cell.colour)
 
     def _one_line(self, text: str) -> str:
-        text = text.replace("\n", " ")
+        text = plain(text).replace("\n", " ")
         return to_ascii(text) if self.style.ascii else text
 
     def _paint(self, text: str, colour: str) -> str:

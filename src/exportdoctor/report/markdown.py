@@ -10,6 +10,7 @@ from exportdoctor.core.run.report import PartRecord, Report
 from exportdoctor.report import wording
 from exportdoctor.report.folded_tree import Row, condense, group_siblings, label, silent
 
+_ADDRESS = re.compile(r"https://[!-;=?-~]+")
 _SPECIAL = re.compile(r"([\\`*{}\[\]<>#|~]|(?<!\w)_|_(?!\w))")
 
 
@@ -70,7 +71,7 @@ def _finding_section(finding: Finding, report: Report) -> list[str]:
         blocks.append(_fence(finding.source.strip(), "python"))
     blocks += [_text(sentence) for sentence in wording.chapter(finding, report)]
     links = [wording.issue_link(issue.link) for issue in finding.known_issues if issue.link]
-    blocks.append("\n".join(f"- <{link}>" for link in links))
+    blocks.append("\n".join(f"- <{link}>" if _ADDRESS.fullmatch(link) else f"- {_text(link)}" for link in links))
     stack = "\n".join(_frame(frame) for frame in finding.stack)
     details = f"{finding.exception.type}: {finding.exception.message}\n\n{stack}".strip()
     blocks.append(f"<details><summary>Exception and stack</summary>\n\n{_fence(details, 'text')}\n\n</details>")

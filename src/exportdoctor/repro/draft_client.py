@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from exportdoctor.core.errors import ExportdoctorError, WorkerLost
+from exportdoctor.core.errors import ExportdoctorError, TargetError, WorkerLost
 from exportdoctor.core.protocol.reply import Refused
 from exportdoctor.core.protocol.repro import DraftReply, DraftRequest, NoMoreDrafts, ReproducedFailure, ScriptDraft
 from exportdoctor.process.client import Closing, spawn
@@ -27,7 +27,10 @@ class DraftClient(Closing):
 
     def reproduce(self) -> ReproducedFailure:
         """The failure, seen again. Raises UsageError where it is gone, TargetError where the target does not build."""
-        reply = self._ask(self.request)
+        try:
+            reply = self._ask(self.request)
+        except WorkerLost as error:  # it is the target's code that runs there
+            raise TargetError(error.message, hint=error.hint) from error
         if isinstance(reply, Refused):
             raise reply.to_error()
         assert isinstance(reply, ReproducedFailure)

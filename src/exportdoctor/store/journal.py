@@ -41,7 +41,8 @@ class Journal:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+            # a pipe without a reader is refused and not waited for
+            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK, 0o644)
         except OSError as error:
             raise refusal(path, error) from error
 

@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, assert_never
 
 import msgspec
+import psutil
 
 from exportdoctor.core.errors import MissingPackageError, TargetError
 from exportdoctor.targets.built import BuiltTarget, Substitution
@@ -161,6 +162,16 @@ def _context(model_class: Any, config: Any, options: BuildOptions) -> ModelConte
     return subject
 
 
+def _check_memory(model: nn.Module) -> None:
+    needed = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
+    available = psutil.virtual_memory().available
+    if needed > available:
+        raise TargetError(
+            f"Random weights would take {needed / 2**30:,.0f} GiB of memory; {available / 2**30:,.0f} GiB are free",
+            hint="Use --weights fake",
+        )
+
+
 def _with_weights(
     model_class: Any, config: Any, options: BuildOptions
 ) -> tuple[nn.Module, Callable[[Any], Any] | None]:
@@ -177,6 +188,8 @@ def _with_weights(
 
     model = build_without_weights(construct)
     if options.weights == "random":
+        if device.type == "cpu":
+            _check_memory(model)
         random_parameters(model, device=device)
         return model, None
     return model, fake_parameters(model, device=device)

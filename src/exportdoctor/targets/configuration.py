@@ -15,9 +15,10 @@ import msgspec
 
 from exportdoctor.core.errors import TargetError, UsageError
 from exportdoctor.core.failure.messages import first_line
+from exportdoctor.core.read_file import read_file
 from exportdoctor.targets.inputs_file import check_inputs_file, inputs_identity
 from exportdoctor.targets.model.checkpoint import checkpoint_identity, find_checkpoint
-from exportdoctor.targets.recipes import Recipe, choose_parts, choose_recipe
+from exportdoctor.targets.recipes import Recipe, check_depth, choose_parts, choose_recipe
 from exportdoctor.targets.sizes.image_sizes import ImageSize, check_image_size, image_unit
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 _USUAL_IMAGE_SIZE = 672
 _SECONDS_TO_ANSWER = 5
+_NAMES_SHOWN = 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,6 +109,7 @@ def _plan(
     folder: Path | None = None,
 ) -> ConfigurationPlan:
     find_checkpoint(options.weights)
+    check_depth(config)
     if options.inputs:
         check_inputs_file(options.inputs)
     size = _image_size(options.image_size, config=config, recipe=recipe, default=image_size)
@@ -137,17 +140,19 @@ def _image_size(
 def read_config(path: Path) -> dict[str, Any]:
     """A configuration as JSON. Raises `UsageError` where there is none, `TargetError` where it is broken."""
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
+        config = json.loads(read_file(path).decode())
     except FileNotFoundError:
         hint = "Give the folder that has the model's config.json"
         raise UsageError(f"There is no config.json in {str(path.parent)!r}", hint=hint) from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise TargetError(f"Cannot read {str(path)!r}: {error}") from error
+    except OSError as error:
+        raise TargetError(f"Cannot read {str(path)!r}: {error.strerror}", hint="Fix the file") from error
     except json.JSONDecodeError as error:
         what = f"{error.msg}, line {error.lineno}, column {error.colno}"
         raise TargetError(f"{str(path)!r} is not JSON: {what}", hint="Fix the file") from error
+    except (ValueError, RecursionError) as error:  # other encodings, numbers without end, a nesting without end
+        raise TargetError(f"{str(path)!r} is not JSON: {first_line(error)}", hint="Fix the file") from error
     if not isinstance(config, dict) or not ("model_type" in config or "architectures" in config):
-        found = ", ".join(map(str, config)) if isinstance(config, dict) else type(config).__name__
+        found = ", ".join(list(config)[:_NAMES_SHOWN]) if isinstance(config, dict) else type(config).__name__
         raise TargetError(
             f"{str(path)!r} names no model_type and no architectures (found: {found or 'nothing'})",
             hint="Give the configuration of a model",

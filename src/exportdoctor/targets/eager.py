@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import errno
 import logging
 import re
 import traceback
@@ -13,8 +14,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from exportdoctor.core.errors import ExportdoctorError, MissingPackageError, TargetError
-from exportdoctor.core.failure.frames import is_our_file
-from exportdoctor.core.failure.messages import first_line
+from exportdoctor.core.exception_text import summary, text_of
+from exportdoctor.core.failure.frames import is_our_file, is_user_file
 from exportdoctor.core.patch_attribute import patch_attribute
 
 if TYPE_CHECKING:
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from torch import nn
 
     from exportdoctor.targets.built import Inputs
+
+_LONGEST_LINE, _LINES = 300, 8
+"""Characters of a line of a stack, and lines of the exception at its end."""
 
 
 def run_once(module: nn.Module, inputs: Inputs) -> Any:
@@ -149,16 +153,42 @@ def blame_target(what: str, *, hint: str = "") -> Iterator[None]:
         yield
     except ExportdoctorError:
         raise
-    except (Exception, SystemExit) as error:
-        message = ": ".join(filter(None, (what, type(error).__name__, first_line(error))))
+    except BaseException as error:  # also what ends a process: KeyboardInterrupt, SystemExit, GeneratorExit
+        message = f"{what}: {summary(error)}"
         if isinstance(error, ImportError):
             raise MissingPackageError(message, hint=_install_command(error) or hint, stack=own_stack(error)) from error
         raise TargetError(message, hint=hint, stack=own_stack(error)) from error
 
 
+@contextmanager
+def blame_running_code(what: str) -> Iterator[None]:
+    """As `blame_target` where the target's code was running when it was raised; other exceptions are faults of ours."""
+    try:
+        yield
+    except ExportdoctorError:
+        raise
+    except BaseException as error:
+        if not (_ran_below_ours(error) or _is_exhausted(error)):
+            raise
+        raise TargetError(f"{what}: {summary(error)}", stack=own_stack(error)) from error
+
+
+def _ran_below_ours(error: BaseException) -> bool:
+    """Whether a call of ours had led to code of the target."""
+    files = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)]
+    ours = max((index for index, file in enumerate(files) if is_our_file(file)), default=-1)
+    return any(map(is_user_file, files[ours + 1 :]))
+
+
+def _is_exhausted(error: BaseException) -> bool:
+    """Whether the process has no more of what the system gives it: memory, descriptors, stack."""
+    has_no_descriptors = isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+    return has_no_descriptors or isinstance(error, MemoryError | RecursionError)
+
+
 def _install_command(error: ImportError) -> str:
     """The pip command that the message gives, or that the name of the missing module suggests."""
-    command = re.search(r"pip install (?:-U |--upgrade )?[\w.\[\],=-]+", " ".join(str(error).split()))
+    command = re.search(r"pip install (?:-U |--upgrade )?[\w.\[\],=-]+", " ".join(text_of(error).split()))
     if command:
         return command[0].rstrip(".")
     return (
@@ -167,9 +197,18 @@ def _install_command(error: ImportError) -> str:
 
 
 def own_stack(error: BaseException) -> tuple[str, ...]:
-    """One line for each frame that is not ours, outermost first, then the exception itself."""
+    """One line for each frame that is not ours, outermost first, then the exception itself in a few lines."""
     stack = traceback.extract_tb(error.__traceback__)
-    frames = [frame for frame in stack if not (is_our_file(frame.filename) or frame.filename.startswith("<frozen"))]
-    lines = [f"{frame.filename}:{frame.lineno} in {frame.name}: {frame.line or ''}" for frame in frames]
-    exception = (line.rstrip() for line in traceback.format_exception_only(error))
-    return (*(line.rstrip(": ") for line in lines), *exception)
+    lines = [stack_line(frame.filename, frame.lineno or 0, frame.name, frame.line or "") for frame in stack]
+    try:
+        exception = "".join(traceback.format_exception_only(error))
+    except BaseException:  # its class has code of its own
+        exception = summary(error)
+    return (*filter(None, lines), *(line.rstrip()[:_LONGEST_LINE] for line in text_of(exception).splitlines()[:_LINES]))
+
+
+def stack_line(file: str, line: int, function: str, source: str) -> str:
+    """A frame of a target's stack in one line; empty for one of ours or of Python's import."""
+    if is_our_file(file) or file.startswith("<frozen"):
+        return ""
+    return f"{file}:{line} in {function}: {source}"[:_LONGEST_LINE].rstrip(": ")

@@ -5,15 +5,20 @@ A recipe is chosen by the structure that the configuration describes, never by t
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from exportdoctor.core.errors import UsageError, did_you_mean
+from exportdoctor.core.errors import TargetError, UsageError, did_you_mean
 from exportdoctor.targets.sizes.image_sizes import vision_settings
 
 VISION_LANGUAGE = "vision-language"
 ONE_FORWARD = "one-forward"
+
+LAYERS = re.compile(r"(?:^|_)(?:n|num)_(?:\w+_)?layers?$|^(?:en|de)coder_layers$|^depth$|^n_layer$|^num_layers$")
+"""The keys of a configuration that say how many layers there are."""
+MOST_LAYERS = 10_000
 
 _GENERATORS = ("ForCausalLM", "LMHeadModel")
 """How Hugging Face ends the class names of decoders that generate text."""
@@ -53,6 +58,17 @@ def choose_recipe(config: Mapping[str, Any], *, name: str = "", has_inputs: bool
         takes_images=_takes_images(config),
         chooses_image_size=False,
     )
+
+
+def check_depth(config: Mapping[str, Any]) -> None:
+    """Raise `TargetError` for more layers than any machine builds, before one is made."""
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            check_depth(value)
+        elif LAYERS.search(key) and isinstance(value, int | float) and value > MOST_LAYERS:
+            raise TargetError(
+                f"{key} is {value:g}: more than {MOST_LAYERS} layers are not built", hint="Fix config.json"
+            )
 
 
 def _recipe_by_structure(config: Mapping[str, Any]) -> str:

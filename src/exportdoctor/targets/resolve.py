@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from exportdoctor.core.errors import UsageError
+from exportdoctor.core.failure.messages import first_line
 from exportdoctor.targets.configuration import folder_plan, hub_plan, preset_plan
 from exportdoctor.targets.factory.factory_plan import factory_plan
 from exportdoctor.targets.preset_files import find_preset, unknown_preset
@@ -22,8 +23,21 @@ _FACTORY = re.compile(r"(?P<file>.+\.py)(?::(?P<name>\w*))?$")
 _HUB_ID = re.compile(r"[\w][\w.-]*/[\w][\w.-]*$")
 
 
+_NAME_SHOWN = 200
+
+
 def resolve(target: TargetRef) -> Plan:
     """Find and check the target. Raises `UsageError` or `TargetError`, with a hint about what to do."""
+    try:
+        return _find(target)
+    except (OSError, ValueError, RuntimeError) as error:  # a name that no file can have; nobody's home
+        reason = error.strerror if isinstance(error, OSError) else first_line(error)
+        raise UsageError(
+            f"{target.ref[:_NAME_SHOWN]!r} cannot be opened: {reason}", hint="Give another path"
+        ) from error
+
+
+def _find(target: TargetRef) -> Plan:
     ref = target.ref
     if not ref:
         raise unknown_preset(ref)

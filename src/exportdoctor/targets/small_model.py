@@ -15,12 +15,12 @@ import msgspec
 
 from exportdoctor.targets.configuration import ConfigurationPlan
 from exportdoctor.targets.model.model_class import load_config
+from exportdoctor.targets.recipes import LAYERS
 from exportdoctor.targets.sizes.image_sizes import image_unit, vision_settings
 
 if TYPE_CHECKING:
     from exportdoctor.targets.build import Plan
 
-_LAYERS = re.compile(r"(?:^|_)(?:n|num)_(?:\w+_)?layers?$|^(?:en|de)coder_layers$|^depth$|^n_layer$|^num_layers$")
 _INDICES = re.compile(r"ind(?:ex(?:es)?|ices)$|_layers$")
 _PERIOD = re.compile(r"_(?:interval|pattern|freq|step|every_n_layers)$")
 _HEADS = re.compile(r"(?:^|_)(?:num|n)_(?:attention_)?heads?$|^(?:en|de)coder_attention_heads$")
@@ -64,7 +64,7 @@ def shrink_config(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _shrink(config: Mapping[str, Any], widths: Mapping[int, int], tokens: Mapping[int, int]) -> dict[str, Any]:
-    depths = {key: value for key, value in config.items() if _LAYERS.search(key) and _is_count(value)}
+    depths = {key: value for key, value in config.items() if LAYERS.search(key) and _is_count(value)}
     kept = max((_layers_kept(config, depth) for depth in depths.values()), default=_FEW)
     result: dict[str, Any] = {}
     for key, value in config.items():
@@ -93,7 +93,7 @@ def _scalar(
         return [tokens.get(item, item) for item in value] if isinstance(value, list) else tokens.get(value, value)
     if not _is_count(value):
         return value
-    if _LAYERS.search(key):
+    if LAYERS.search(key):
         return kept
     if _HEADS.search(key):
         return min(value, _HEADS_KEPT)

@@ -22,7 +22,7 @@ from exportdoctor.core.errors import StoreError
 from exportdoctor.core.records.outcome import Outcome, OutcomeStatus
 from exportdoctor.process.group import die_with_parent, kill_group, lead_group, name_exit
 from exportdoctor.process.supervise import TICK, Limits, Supervisor, resident_mb
-from exportdoctor.worker.standard_streams import send_output_to, write_stacks_to
+from exportdoctor.worker.standard_streams import leave, send_output_to, write_stacks_to
 
 Work = Callable[[int], bytes | None]
 """What a child does: it is given the descriptor of its pipe and returns what else to write there."""
@@ -94,10 +94,12 @@ class Child:
     def wait_within(self, limits: Limits) -> tuple[ChildEnd, OutcomeStatus | None]:
         """Wait for its end; returns it with the reason for a kill. Memory counts on top of this process's own."""
         supervisor = Supervisor(self.pid, limits, baseline_mb=resident_mb(os.getpid()))
-        while not select.select([self.pipe], [], [], TICK)[0] or self.read():
+        end: ChildEnd | None = None
+        while end is None and (not select.select([self.pipe], [], [], TICK)[0] or self.read()):
             supervisor.look()
+            end = self.poll()  # what it has started may hold its pipe open
         reason = supervisor.kill_reason
-        return self.wait(), reason.status if reason else None
+        return end or self.wait(), reason.status if reason else None
 
     def _reap(self, options: int) -> ChildEnd | None:
         pid, status, usage = os.wait4(self.pid, options)
@@ -128,16 +130,18 @@ def fork(work: Work, *, log: str | None = None, close: tuple[int, ...] = ()) -> 
 
 def _run_child(work: Work, *, log: str | None, writer: int, close: tuple[int, ...]) -> None:
     """Never returns: the child must not run its parent's code to the end."""
-    code = 70
+    code, process = 70, os.getpid()
     try:
         _become_child(log=log, close=close)
         result = work(writer)
+        if os.getpid() != process:
+            return  # the target's code has forked: one of them answers
         data = memoryview(result or b"")
         while data:
             data = data[os.write(writer, data) :]
         code = 0 if result is not None else _IN_DOUBT
     finally:
-        os._exit(code)
+        leave(code)
 
 
 def _become_child(*, log: str | None, close: tuple[int, ...]) -> None:

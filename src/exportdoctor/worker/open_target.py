@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-import traceback
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -12,13 +11,13 @@ import msgspec
 import torch
 
 from exportdoctor.core.errors import ExportdoctorError, TargetError
-from exportdoctor.core.failure.messages import first_line
+from exportdoctor.core.exception_text import class_name, summary, text_of
 from exportdoctor.core.protocol.scan import SMALL_MODEL, Capture, Captured, Open, Opened, Prepare, Prepared
 from exportdoctor.core.records.target import TargetRef
 from exportdoctor.report.wording import missing_internals, substitution, unrecorded_note
 from exportdoctor.targets import Plan, build, has_small_model, plan_small_model, resolve
 from exportdoctor.targets.built import BuiltPart, BuiltTarget
-from exportdoctor.targets.eager import run_once
+from exportdoctor.targets.eager import blame_running_code, own_stack, run_once
 from exportdoctor.targets.factory.factory_plan import FactoryPlan
 from exportdoctor.torch_internals.hook_table import missing_hooks
 from exportdoctor.torch_internals.tracing_modes import has_global_hooks
@@ -66,37 +65,38 @@ class OpenTarget:
         assert self.plan is not None
         if isinstance(self.plan, FactoryPlan):
             LOG.note_working_folder()
-        self.built = build(self.plan)
-        _warm_up()
-        self._sources = sources = environment.sources(self.built.model)
-        return Opened(
-            environment=environment.versions(),
-            parameters=self.built.parameters,
-            weights=self.built.weights,
-            device=self.built.device,
-            dtype=self.built.dtype,
-            isolation=_isolation(command.isolation),
-            seconds=round(time.perf_counter() - started, 3),
-            parts=tuple(self.plan.parts),
-            sources=sources,
-            notes=(
-                *(substitution(form.what, form.because) for form in self.built.substitutions),
-                *filter(None, [missing_internals(missing_hooks()), unrecorded_note(LOG.reasons())]),
-            ),
-            has_small_model=self.built.weights == "fake" and has_small_model(self.plan),
-        )
+        _warm_up()  # before the target's code, which may replace parts of torch
+        with blame_running_code(f"Building {self.plan.title} failed"):
+            built = self.built = build(self.plan)
+            self._sources = sources = environment.sources(built.model)
+            return Opened(
+                environment=environment.versions(),
+                parameters=built.parameters,
+                weights=built.weights,
+                device=built.device,
+                dtype=built.dtype,
+                isolation=_isolation(command.isolation),
+                seconds=round(time.perf_counter() - started, 3),
+                parts=tuple(self.plan.parts),
+                sources=sources,
+                notes=(
+                    *(substitution(form.what, form.because) for form in built.substitutions),
+                    *filter(None, [missing_internals(missing_hooks()), unrecorded_note(LOG.reasons())]),
+                ),
+                has_small_model=built.weights == "fake" and has_small_model(self.plan),
+            )
 
     def prepare(self, command: Prepare) -> Prepared:
         """Make a part's inputs; nothing of the part runs. Raises whatever making them raises."""
         assert self.built is not None
-        with LOG.watch():
+        with LOG.watch(), blame_running_code(f"Making the inputs of part {command.part} failed"):
             entry = self._prepared[command.part] = self.built.part(command.part)
-        self.parts[command.part] = root = capture_root_only(entry)
+            self.parts[command.part] = root = capture_root_only(entry)
         return Prepared(part=command.part, prefix=entry.prefix, question=root.questions[entry.prefix][0].full)
 
     def capture(self, command: Capture) -> Captured:
         """Capture a part. Raises TargetError where its eager forward fails."""
-        with LOG.watch():
+        with LOG.watch(), blame_running_code(f"Capturing part {command.part} failed"):
             return self._capture_with_sources(command)
 
     def _capture_with_sources(self, command: Capture) -> Captured:
@@ -125,12 +125,12 @@ class OpenTarget:
             return capture_part(entry, exporter=command.exporter, at_one_size=command.at_one_size)
         except ExportdoctorError:
             raise
-        except Exception as error:
+        except BaseException as error:  # also what would end the process
             rebuilt = self._rebuild_with_values(error)
             if rebuilt is not None:
                 part = self._capture(rebuilt, command)
                 part.notes.append(
-                    f"{command.part}: the forward needs real values ({type(error).__name__} with fake weights), "
+                    f"{command.part}: the forward needs real values ({class_name(type(error))} with fake weights), "
                     "so it runs with random weights"
                 )
                 return part
@@ -145,10 +145,10 @@ class OpenTarget:
             entry = self.small_model.part(name)
             run_once(entry.module, (entry.args, entry.kwargs))
         except Exception as error:
-            raise TargetError(f"There is no small model: {type(error).__name__}: {_first_line(error)}") from error
+            raise TargetError(f"There is no small model: {summary(error)}") from error
         return capture_root_only(entry)
 
-    def _rebuild_with_values(self, error: Exception) -> BuiltTarget | None:
+    def _rebuild_with_values(self, error: BaseException) -> BuiltTarget | None:
         """The same target with random weights, where the forward failed because of fake ones and memory suffices."""
         plan, built = self.plan, self.built
         if plan is None or built is None or built.weights != "fake" or not _wants_values(error):
@@ -174,13 +174,14 @@ def _wants_values(error: BaseException) -> bool:
     """Whether an eager forward failed because its tensors are fake, not because it is broken."""
     current: BaseException | None = error
     while current is not None:
-        if type(current).__name__ in _VALUE_ERRORS or "FakeTensor" in str(current) or "fake tensor" in str(current):
+        text = text_of(current)
+        if class_name(type(current)) in _VALUE_ERRORS or "FakeTensor" in text or "fake tensor" in text:
             return True
         current = current.__cause__ or current.__context__
     return False
 
 
-def _eager_failure(error: Exception, part: str, entry: BuiltPart | None) -> TargetError:
+def _eager_failure(error: BaseException, part: str, entry: BuiltPart | None) -> TargetError:
     names = {}
     if entry is not None:
         for path, module in entry.module.named_modules():
@@ -189,14 +190,10 @@ def _eager_failure(error: Exception, part: str, entry: BuiltPart | None) -> Targ
     culprit = failure.culprit
     where = f" at {culprit.file}:{culprit.line} in {culprit.function}" if culprit else ""
     return TargetError(
-        f"The eager forward of part {part} fails{where}: {type(error).__name__}: {_first_line(error)}",
+        f"The eager forward of part {part} fails{where}: {summary(error)}",
         hint="The model fails before any export; fix the model or its inputs first",
-        stack=tuple("".join(traceback.format_exception(error)).splitlines()),
+        stack=own_stack(error),
     )
-
-
-def _first_line(error: Exception) -> str:
-    return first_line(error, 300) or "(no message)"
 
 
 def _isolation(wanted: str) -> str:

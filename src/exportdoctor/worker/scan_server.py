@@ -19,6 +19,7 @@ from typing import assert_never
 import msgspec
 
 from exportdoctor.core.codec import decode, encode
+from exportdoctor.core.exporters import EXPORTERS
 from exportdoctor.core.protocol.reply import Refused
 from exportdoctor.core.protocol.scan import (
     AttemptProbe,
@@ -27,6 +28,7 @@ from exportdoctor.core.protocol.scan import (
     Open,
     Opened,
     Prepare,
+    Ready,
     ScanCommand,
     ScanReply,
     Started,
@@ -40,8 +42,16 @@ from exportdoctor.worker.attempt.fast_export import has_no_side_effects
 from exportdoctor.worker.batched_attempts import BatchChild, start_batch
 from exportdoctor.worker.child import Child, ChildEnd, fork
 from exportdoctor.worker.open_target import OpenTarget
+from exportdoctor.worker.process_state import keep_process
 from exportdoctor.worker.read_log import LOG
-from exportdoctor.worker.standard_streams import send_output_to, take_line_streams, write_line, write_stacks_to
+from exportdoctor.worker.standard_streams import (
+    leave,
+    read_nothing,
+    send_output_to,
+    take_line_streams,
+    write_line,
+    write_stacks_to,
+)
 
 
 @dataclass
@@ -87,15 +97,21 @@ class ScanServer:
         self._wake = os.pipe()
         for end in self._wake:
             os.set_blocking(end, False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the engine decides
-        signal.set_wakeup_fd(self._wake[1], warn_on_full_buffer=False)
+        self._take_signals()
+        self._reply(Ready())
         try:
             self._loop()
         finally:
             self._end_batch()
             for pid in self.attempts:
                 kill_group(pid)
+
+    def _take_signals(self) -> None:
+        """The handlers of this loop; the target's code may have put others in their place."""
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the engine decides
+        signal.set_wakeup_fd(self._wake[1], warn_on_full_buffer=False)
 
     def _loop(self) -> None:
         while True:
@@ -153,9 +169,12 @@ class ScanServer:
 
     def _answer(self, make: Callable[[], ScanReply]) -> None:
         try:
-            self._reply(make())
-        except Exception as error:  # also a bug of ours: the engine waits for a reply
-            self._reply(Refused.from_error(error))
+            with keep_process():
+                reply = make()
+        except BaseException as error:  # also a bug of ours: the engine waits for a reply
+            reply = Refused.from_error(error)
+        self._take_signals()
+        self._reply(reply)
 
     def _passes_in_batch(self, probe: Probe) -> bool:
         """Whether it needs no child of its own: it is free of side effects, and passes in the shared child."""
@@ -189,7 +208,8 @@ class ScanServer:
 
         def work(pipe: int) -> bytes | None:
             before = LOG.start_attempt()
-            outcome = (attempt if full else attempt_fast)(part, probe, shim_files=files)
+            with _watch_reads(probe):
+                outcome = (attempt if full else attempt_fast)(part, probe, shim_files=files)
             return encode(_with_sources(outcome, before)) if outcome is not None else None
 
         child = fork(work, log=log, close=self._descriptors())
@@ -201,7 +221,8 @@ class ScanServer:
         self._reply(Started(probe=probe.id, pid=os.getpid()))
         write_stacks_to(send_output_to(self._log(probe)))
         before = LOG.start_attempt()
-        outcome = attempt(self.target.parts[probe.part], probe, shim_files=self.target.shim_files)
+        with _watch_reads(probe):
+            outcome = attempt(self.target.parts[probe.part], probe, shim_files=self.target.shim_files)
         outcome = _with_sources(outcome, before)
         self._reply(Finished(outcome=outcome, spoiled=not outcome.passed or bool(probe.shims)))
 
@@ -224,6 +245,11 @@ class ScanServer:
         write_line(self.replies, reply)
 
 
+def _watch_reads(probe: Probe) -> contextlib.AbstractContextManager[None]:
+    """See what variables and files the attempt asks for; dynamo would trace the code that sees it."""
+    return contextlib.nullcontext() if EXPORTERS[probe.exporter].traces_with_dynamo else LOG.watch()
+
+
 def _with_sources(outcome: Outcome, before: int) -> Outcome:
     """The outcome with what was read since so much was known: its part's capture did not read it."""
     return msgspec.structs.replace(outcome, sources=LOG.collect(since=before))
@@ -241,17 +267,20 @@ def serve_plan(plan: Plan, *, commands: int, replies: int, log: str | None) -> N
     try:
         lead_group()
         die_with_parent()
-        send_output_to(log)
+        read_nothing()
+        write_stacks_to(send_output_to(log))
         LOG.forget()
         ScanServer(commands=commands, replies=replies, target=OpenTarget(given=plan)).run()
         code = 0
     except BaseException:
         traceback.print_exc()
     finally:
-        os._exit(code)
+        leave(code)
 
 
 def main() -> None:
     """The process that the engine spawns."""
     commands, replies = take_line_streams()
+    write_stacks_to(os.dup(2))
     ScanServer(commands=commands, replies=replies, target=OpenTarget()).run()
+    leave(0)  # threads and exit handlers of the target are not waited for

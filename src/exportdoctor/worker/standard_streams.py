@@ -13,6 +13,9 @@ import sys
 from exportdoctor.core.codec import encode
 from exportdoctor.process.group import die_with_parent
 
+leave = os._exit
+"""Ends this process at once; kept here, for the target's code may replace `os._exit`."""
+
 
 def take_line_streams() -> tuple[int, int]:
     """The descriptors of requests and replies: stdin and the old stdout. Prints go to stderr from now on,
@@ -20,10 +23,18 @@ def take_line_streams() -> tuple[int, int]:
     """
     die_with_parent()
     requests, replies = os.dup(0), os.dup(1)
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    read_nothing()
     os.dup2(2, 1)
     sys.stdout = sys.stderr
     return requests, replies
+
+
+def read_nothing() -> None:
+    """Let whatever reads stdin find it empty."""
+    null = os.open(os.devnull, os.O_RDONLY)
+    if null:
+        os.dup2(null, 0)
+        os.close(null)
 
 
 def write_line(descriptor: int, message: object) -> None:
@@ -51,11 +62,11 @@ def send_output_to(path: str | None) -> int:
             stream.flush()
     os.dup2(log, 1)
     os.dup2(log, 2)
-    sys.stdout = sys.stderr = _ForgivingStream(2)  # type: ignore[assignment]
+    sys.stdout = sys.stderr = ForgivingStream(2)  # type: ignore[assignment]
     return log
 
 
-class _ForgivingStream(io.TextIOBase):
+class ForgivingStream(io.TextIOBase):
     """A text stream that drops what cannot be written: a full disk is no failure of the module that is attempted.
 
     torch prints the partial graph of a failing export, and an error from that print would take the failure's place.

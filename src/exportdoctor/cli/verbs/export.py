@@ -188,9 +188,11 @@ def _output(arguments: ExportArguments, part: str) -> Path:
 
 def _shims(arguments: ExportArguments, part: str) -> tuple[str, ...]:
     """The shims named on the command line, else those of the prescription; checked to exist, fit and go together."""
+    from exportdoctor.engine.shim_files import check_shim_files
     from exportdoctor.export.find_prescription import find_prescription
     from exportdoctor.shims import find, find_conflict, installed_versions
 
+    check_shim_files(arguments.shim_files)
     given = arguments.shim_names
     names = find_prescription(arguments.target, part) if given is None else given
     versions = installed_versions()

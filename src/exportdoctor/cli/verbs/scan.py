@@ -141,7 +141,10 @@ def scan(context: click.Context, /, **given: Any) -> int:
     from exportdoctor.cli.run_scan import resume, start
 
     options = arguments.options
-    _check_shims(options.shim_files)
+    if options.shim_files:
+        from exportdoctor.engine.shim_files import check_shim_files
+
+        check_shim_files(options.shim_files)
     require_packages(_PACKAGES[options.to], option=f"--to {options.to}", extra="onnx")
     output = OutputOptions(as_json=arguments.as_json, quiet=arguments.quiet)
     if arguments.resume is not None:
@@ -167,14 +170,6 @@ def _open_tui(context: click.Context, arguments: ScanArguments) -> int:
         folder = arguments.out or runs_root() / new_run_id(target.ref)
         words += ["--out", str(folder)]
     return interface(folder, scan=(sys.executable, "-m", "exportdoctor", *words, "--quiet"))
-
-
-def _check_shims(files: tuple[str, ...]) -> None:
-    """Refuse a file with shims that cannot be used, before anything runs."""
-    if files:
-        from exportdoctor.shims import registry
-
-        registry(files)
 
 
 def _refuse_other_options(context: click.Context) -> None:

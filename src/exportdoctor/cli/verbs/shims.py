@@ -26,8 +26,22 @@ from exportdoctor.store.runs import find_run
 from exportdoctor.targets import resolve
 
 _COLOURS = {"exact": "green", "signature": "green", "precondition": "yellow", "specialised": "yellow"}
+
+
+def _check_files(_context: click.Context, _parameter: click.Parameter, files: tuple[str, ...]) -> tuple[str, ...]:
+    from exportdoctor.engine.shim_files import check_shim_files
+
+    check_shim_files(files)
+    return files
+
+
 _FILES = click.option(
-    "--shims", "files", metavar="FILE", multiple=True, help="Python file with your own shims. Can be repeated."
+    "--shims",
+    "files",
+    metavar="FILE",
+    multiple=True,
+    callback=_check_files,
+    help="Python file with your own shims. Can be repeated.",
 )
 
 

@@ -8,6 +8,7 @@ from typing import Literal
 import msgspec
 
 from exportdoctor.core.errors import ExitCode, ExportdoctorError, TargetError, UsageError
+from exportdoctor.core.exception_text import summary
 
 Fault = Literal["usage", "target", "internal"]
 """What must change: the request, the target's own code, or exportdoctor."""
@@ -26,7 +27,7 @@ class Refused(Reply, frozen=True, kw_only=True, tag="refused"):
     stack: tuple[str, ...] = ()
 
     @classmethod
-    def from_error(cls, error: Exception) -> Refused:
+    def from_error(cls, error: BaseException) -> Refused:
         """The refusal that a worker sends in place of `error`."""
         if isinstance(error, TargetError):
             return cls(message=error.message, hint=error.hint, fault="target", stack=error.stack)
@@ -34,7 +35,7 @@ class Refused(Reply, frozen=True, kw_only=True, tag="refused"):
             fault: Fault = "usage" if error.exit_code == ExitCode.USAGE else "internal"
             return cls(message=error.message, hint=error.hint, fault=fault)
         stack = tuple("".join(traceback.format_exception(error)).splitlines())
-        return cls(message=f"{type(error).__name__}: {error}", fault="internal", stack=stack)
+        return cls(message=summary(error), fault="internal", stack=stack)
 
     def to_error(self) -> ExportdoctorError:
         """The error to raise here: UsageError, TargetError, or ExportdoctorError where the worker failed."""

@@ -55,11 +55,15 @@ class ReproducedFailure(Reply, frozen=True, kw_only=True, tag="reproduced"):
 
 
 class ScriptDraft(Reply, frozen=True, kw_only=True, tag="draft"):
-    """A self-contained version of the failing code. `what` is how it was made, `notes` what it had to leave in."""
+    """A self-contained version of the failing code.
+
+    `what` is how it was made, `notes` what it had to leave in; `remarks` belong into the script's head.
+    """
 
     what: str
     source: str
     notes: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
 
 
 class NoMoreDrafts(Reply, frozen=True, kw_only=True, tag="no_more"):

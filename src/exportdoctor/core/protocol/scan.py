@@ -102,6 +102,10 @@ class EquivalenceGroup(msgspec.Struct, frozen=True, kw_only=True):
     differing: tuple[tuple[str, str], ...]
 
 
+class Ready(Reply, frozen=True, kw_only=True, tag="ready"):
+    """The first reply, to no command: torch is imported. What the process does from now on is the target's doing."""
+
+
 class Opened(Reply, frozen=True, kw_only=True, tag="opened"):
     """The target stands. `sources` maps what the answers depend on (files, variables) to what it was when it was read.
 
@@ -161,4 +165,4 @@ class Finished(Reply, frozen=True, kw_only=True, tag="finished"):
     spoiled: bool = False
 
 
-ScanReply = Opened | Prepared | Captured | Refused | Started | Finished
+ScanReply = Ready | Opened | Prepared | Captured | Refused | Started | Finished

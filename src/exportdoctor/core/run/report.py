@@ -139,13 +139,19 @@ class PartRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Stats(msgspec.Struct, frozen=True, kw_only=True):
-    """What the run cost. `answered_by_equality` counts modules that needed no attempt of their own."""
+    """What the run cost. `answered_by_equality` counts modules that needed no attempt of their own.
+
+    `asked_twice`: attempts that a run which was cut off had begun before it was resumed, and made again. All of them
+    should be `in_flight`: without an answer when it was cut off.
+    """
 
     probes: int = 0
     answered_by_equality: int = 0
     seconds: float = 0.0
     peak_rss_mb: float = 0.0
     answered_from_cache: int = 0
+    asked_twice: int = 0
+    in_flight: int = 0
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):

@@ -49,7 +49,10 @@ class PartState:
 
 @dataclass
 class RunState:
-    """A run so far. `apply` is the fold's step; the rest are views."""
+    """A run so far. `apply` is the fold's step; the rest are views.
+
+    `answered` and `in_flight` are the probes that had an answer, or ran, when the run was last resumed.
+    """
 
     started: ev.RunStarted | None = None
     opened: Opened | None = None
@@ -61,6 +64,9 @@ class RunState:
     step: str = ""
     finished: ev.RunFinished | None = None
     cached: int = 0
+    answered: frozenset[str] = frozenset()
+    in_flight: frozenset[str] = frozenset()
+    asked_twice: set[str] = field(default_factory=set)
     events: int = 0
     last_at: float = 0.0
 
@@ -73,6 +79,8 @@ class RunState:
                 self.started = event
             case ev.RunResumed():
                 self.finished = None
+                self.answered = frozenset(self.answers)
+                self.in_flight |= self.running.keys() - self.answered
                 self.running.clear()
             case ev.StepStarted(text=text):
                 self.step = text
@@ -83,6 +91,8 @@ class RunState:
                 self.parts[captured.part] = PartState(captured, dict(old.judged) if old else {})
             case ev.ProbeStarted(probe=probe, pid=pid, at=at):
                 self.running[probe.id] = (probe, pid, at)
+                if probe.id in self.answered or probe.id in self.in_flight:
+                    self.asked_twice.add(probe.id)
             case ev.ProbeFinished(probe=probe, outcome=outcome, cached=cached):
                 self.running.pop(probe.id, None)
                 self.answers[probe.id] = outcome
@@ -127,6 +137,8 @@ class RunState:
                 seconds=done.seconds if done else max(0.0, self.last_at - (started.at if started else 0.0)),
                 peak_rss_mb=done.peak_rss_mb if done else 0.0,
                 answered_from_cache=self.cached,
+                asked_twice=len(self.asked_twice),
+                in_flight=len(self.asked_twice & self.in_flight),
             ),
             complete=bool(done and done.complete),
             notes=tuple(self.notes),

@@ -3,28 +3,36 @@
 from __future__ import annotations
 
 import linecache
+import os
 import re
-from pathlib import Path
 
 import msgspec
 
 from exportdoctor.core.failure.frames import is_inside_entrance, is_user_file
 from exportdoctor.core.records.outcome import ExceptionFact, Failure, Frame, Outcome, OutcomeStatus
 
+_READ = 1 << 20
 _HEADER = re.compile(r"^(?:Current thread|Thread|Stack) .*\(most recent call first\):$", re.MULTILINE)
 _LINE = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)$')
 
 
-def read_stack(log: str | None) -> tuple[Frame, ...]:
-    """The last dumped stack in `log`, outermost frame first, cut to what runs inside the export call."""
-    try:
-        text = Path(log).read_text(errors="replace") if log else ""
-    except OSError:
-        return ()
+def read_stack(log: str | None, *, start: int = 0) -> tuple[Frame, ...]:
+    """The last stack dumped in `log` behind byte `start`, outermost frame first, cut to what the export call runs."""
+    text = _read_end(log, start) if log else ""
     dump = _HEADER.split(text)[1:][-1:]
     frames = [_frame(*found.groups()) for found in map(_LINE.match, "".join(dump).splitlines()[1:]) if found][::-1]
     inside = (i for i, frame in enumerate(frames) if is_inside_entrance(frame.file))
     return tuple(frames[next(inside, 0) :])
+
+
+def _read_end(log: str, start: int) -> str:
+    """The text from byte `start` on, at most the last _READ bytes of it."""
+    try:
+        with open(log, "rb") as file:
+            file.seek(max(start, os.fstat(file.fileno()).st_size - _READ))
+            return file.read(_READ).decode(errors="replace")
+    except OSError:
+        return ""
 
 
 def _frame(file: str, line: str, function: str) -> Frame:

@@ -11,12 +11,13 @@ import queue
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import Future, wait
 from pathlib import Path
 
 import msgspec
 
-from exportdoctor.core.errors import TargetError, WorkerLost
+from exportdoctor.core.errors import ExportdoctorError, TargetError, WorkerLost
 from exportdoctor.core.protocol.reply import Refused
 from exportdoctor.core.protocol.scan import Capture, Captured, Command, Open, Opened, Prepare, Prepared, ScanReply
 from exportdoctor.core.records.outcome import Outcome, OutcomeStatus
@@ -25,7 +26,7 @@ from exportdoctor.engine.pool.running_probe import RunningProbe
 from exportdoctor.engine.pool.worker_client import WorkerClient
 from exportdoctor.process.group import name_exit
 from exportdoctor.process.launcher import Launcher
-from exportdoctor.process.supervise import TICK
+from exportdoctor.process.supervise import TICK, Limits, build_limits
 
 _LOSSES_ALLOWED = 3
 
@@ -34,11 +35,22 @@ class Pool:
     """`jobs` attempts at a time. `opening` is each worker's first command; `log` takes what workers print.
 
     Attempts measured `by_cpu_time` may take longer on a busy machine: the limit is on their processor time.
+    `building` is what a worker may take while it builds or captures.
     """
 
-    def __init__(self, launcher: Launcher, opening: Open, *, jobs: int, log: Path | None, by_cpu_time: bool) -> None:
+    def __init__(
+        self,
+        launcher: Launcher,
+        opening: Open,
+        *,
+        jobs: int,
+        log: Path | None,
+        by_cpu_time: bool,
+        building: Limits | None = None,
+    ) -> None:
         self.launcher = launcher
         self.opening = opening
+        self.building = building or build_limits()
         self.jobs = jobs
         self.log = log
         self.by_cpu_time = by_cpu_time
@@ -55,40 +67,48 @@ class Pool:
     def _watch_limits(self) -> None:
         while not self._closed.wait(TICK):
             with self._lock:
-                supervisors = [one.supervisor for w in self._workers for one in w.running.values() if one.supervisor]
-            for supervisor in supervisors:
+                supervisors = [one.supervisor for worker in self._workers for one in worker.running.values()]
+                supervisors += [worker.supervisor for worker in self._workers]
+            for supervisor in filter(None, supervisors):
                 supervisor.look()
 
     # --- opening and capturing: the first worker replies, later ones repeat it
 
     def open(self) -> Opened:
-        """Start the first worker and build the target in it. Raises UsageError, TargetError, WorkerLost."""
-        with self._lock:
-            worker = self._start()
-        reply = _accept(self._ask(worker, self.opening))
+        """Start the first worker and build the target in it, once more where it is killed from outside.
+
+        Raises UsageError, TargetError, WorkerLost.
+        """
+        reply = _accept(self._ask_twice(self._start_one, self.opening))
         assert isinstance(reply, Opened)
         self.isolation = reply.isolation
         return reply
 
     def capture_part(self, command: Capture) -> Captured:
-        """Capture a part; where the worker dies of it, once more in another, for it may have been killed from outside.
+        """Capture a part, once more where the worker is killed from outside.
 
         Without forks every part must be captured before the first attempt. Raises TargetError, also where the part's
-        forward kills the process.
+        forward ends the process or exceeds the limits.
         """
-        try:
-            try:
-                reply = self._ask(self._opened_worker(), command)
-            except WorkerLost:
-                reply = self._ask(self._opened_worker(), command)
-        except WorkerLost as error:
-            raise TargetError(f"The eager forward of part {command.part} crashes: {error.message}") from error
-        captured = _accept(reply)
+        captured = _accept(self._ask_twice(self._opened_worker, command))
         assert isinstance(captured, Captured)
         self.captures[command.part] = command
         with self._lock:
             self._mark_ready()
         return captured
+
+    def _ask_twice(self, find_worker: Callable[[], WorkerClient], command: Command) -> ScanReply:
+        """The reply. A second SIGKILL is the target's doing: TargetError. Raises WorkerLost before torch is there."""
+        try:
+            return self._ask(find_worker(), command)
+        except WorkerLost:
+            worker = find_worker()
+        try:
+            return self._ask(worker, command)
+        except WorkerLost as error:
+            if not worker.imported:
+                raise
+            raise TargetError(error.message, hint=error.hint) from error
 
     def _mark_ready(self) -> None:
         for worker in self._workers:
@@ -104,6 +124,10 @@ class Pool:
         self._bring_up(worker)
         return worker
 
+    def _start_one(self) -> WorkerClient:
+        with self._lock:
+            return self._start()
+
     def _start(self) -> WorkerClient:
         worker = WorkerClient(self.launcher.start(log=self.log))
         self._workers.append(worker)
@@ -118,7 +142,7 @@ class Pool:
                 raise WorkerLost(f"A new worker could not open the model again: {reply.message}")
 
     def _ask(self, worker: WorkerClient, command: Command) -> ScanReply:
-        return worker.ask(command, log=self.log)
+        return worker.ask(command, log=self.log, limits=self.building)
 
     # --- early attempts
 
@@ -129,7 +153,7 @@ class Pool:
         """
         try:
             reply = self._ask(self._opened_worker(), command)
-        except WorkerLost:
+        except ExportdoctorError:  # its capture says why
             return None
         if not isinstance(reply, Prepared):
             return None
@@ -200,7 +224,7 @@ class Pool:
         def bring_up() -> None:
             try:
                 self._bring_up(worker)
-            except WorkerLost as error:
+            except ExportdoctorError as error:
                 self._fail_waiting(error)
                 return
             with self._lock:
@@ -209,7 +233,7 @@ class Pool:
 
         threading.Thread(target=bring_up, name="bring-up", daemon=True).start()
 
-    def _fail_waiting(self, error: WorkerLost) -> None:
+    def _fail_waiting(self, error: ExportdoctorError) -> None:
         with self._lock:
             waiting, self._waiting = list(self._waiting), deque()
         for running in waiting:

@@ -37,6 +37,38 @@ def kill_message(reason: str, *, seconds: float, memory_mb: float, limit_mb: flo
             return crash_message(signal)
 
 
+def build_killed(part: str, reason: str, *, seconds: float, memory_mb: float, limit_mb: float) -> str:
+    """Why importing and building the target was stopped, or capturing `part`."""
+    match reason:
+        case "hang":
+            how = f"hangs: it waited for {seconds:.0f} s. --build-timeout allows more"
+        case "time-out":
+            how = f"takes longer than {seconds:.0f} s. --build-timeout allows more"
+        case _:
+            how = f"takes {memory_mb:,.0f} MiB of memory, more than {limit_mb:,.0f}. --build-memory allows more"
+    return f"{_work(part)} {how}"
+
+
+def build_ended(part: str, end: str) -> str:
+    """How the process ended in which the target was imported and built, or `part` captured."""
+    return f"{_work(part)} ends the process: {_SIGNALS.get(end, 'it exits')} ({end})"
+
+
+def export_ended(end: str) -> str:
+    """How the process of an export ended. SIGKILL most often means that memory ran out."""
+    return "The export process has ended" + (" (killed: out of memory?)" if end == "SIGKILL" else f" ({end})")
+
+
+def shim_file_refused(file: str, seconds: float | None, end: str) -> str:
+    """Why a file with shims cannot be imported: it did not end in so many seconds, or it ended the process."""
+    how = f"it ends the process ({end})" if seconds is None else f"it takes longer than {seconds:.0f} s"
+    return f"{file} can't be imported: {how}"
+
+
+def _work(part: str) -> str:
+    return f"The eager forward of part {part}" if part else "Building the target"
+
+
 def title(finding: Finding, report: Report) -> str:
     """A finding's heading: its id, its part where there are several, and where it is."""
     part = f" {finding.part}:" if len(report.parts) > 1 else ""

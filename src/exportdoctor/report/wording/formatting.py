@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-# control characters and those that reorder text: a module's name must not control a terminal
-_UNSAFE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+from exportdoctor.core.unsafe_text import UNSAFE
+
 _INSTALLED = re.compile(r"^.*[/\\](?:site|dist)-packages[/\\]")
 _STANDARD_LIBRARY = re.compile(r"^.*[/\\]lib[/\\]python3\.\d+[/\\]")
 _GITHUB = re.compile(r"^https://github\.com/([\w.-]+/[\w.-]+)/(?:issues|pull)/(\d+)$")
@@ -16,7 +16,7 @@ _UNITS = ("bytes", "KB", "MB", "GB")
 
 def plain(text: str) -> str:
     """`text` with its control characters made visible; newlines and tabs stay."""
-    return _UNSAFE.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+    return UNSAFE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def to_ascii(text: str) -> str:

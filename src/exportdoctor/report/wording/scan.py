@@ -145,6 +145,8 @@ def cost(report: Report) -> str:
     stats = report.stats
     cached = f" ({stats.answered_from_cache} from the cache)" if stats.answered_from_cache else ""
     pieces = [count(stats.probes, "attempt") + cached, duration(stats.seconds)]
+    if stats.asked_twice:
+        pieces.insert(1, f"{stats.asked_twice} made twice ({stats.in_flight} ran when the run was cut off)")
     if stats.peak_rss_mb:
         pieces.append(f"peak memory {stats.peak_rss_mb / 1024:.2g} GiB")
     return ", ".join(pieces)

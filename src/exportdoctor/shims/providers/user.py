@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from exportdoctor.core.errors import UsageError
+from exportdoctor.core.exception_text import summary
 from exportdoctor.shims.export_call import ExportCall
 from exportdoctor.shims.record import NotApplicable, Shim
 
@@ -39,8 +40,8 @@ def _of_file(path: str) -> tuple[Shim, ...]:
         raise UsageError(f"There is no file {path}", hint="Give a Python file that defines a tuple SHIMS")
     try:
         found = tuple(_in_module(_import_file(file)))
-    except Exception as error:
-        raise UsageError(f"{path} can't be imported: {type(error).__name__}: {error}", hint="Fix the file") from error
+    except BaseException as error:  # also what would end the process
+        raise UsageError(f"{path} can't be imported: {summary(error)}", hint="Fix the file") from error
     if not found:
         raise UsageError(f"{path} defines no shims", hint="Define a tuple SHIMS of exportdoctor.shims.Shim")
     return tuple(replace(shim, provider=PROVIDER) for shim in found)
@@ -90,5 +91,5 @@ def _broken_shim(point: importlib.metadata.EntryPoint, error: Exception) -> Shim
         soundness="precondition",
         provider=PROVIDER,
         enter=enter,
-        problem=f"{point.value} can't be loaded: {type(error).__name__}: {error}",
+        problem=f"{point.value} can't be loaded: {summary(error)}",
     )

@@ -33,6 +33,7 @@ _NAME = re.compile(r"__\d+_\d+$")
 
 _NUMBERS = itertools.count()
 _PLAIN = (int, float, bool, str, type(None))
+_NUMBERS_OR_NONE = (int, float, bool, type(None))
 
 
 class _Recorded(BaseException):
@@ -43,9 +44,10 @@ class _Recorded(BaseException):
 class HoistedCall:
     """A call of `function`, the `number`th that is not inside another hoisted one.
 
-    `leaves` says what each leaf of its result is: `tensor`, `size` (a whole number that differs between inputs),
-    `list` (of whole numbers) or `same`. `arguments` says where each argument comes from, where all are known: the name
-    of an input, or a value in a tuple of one.
+    `leaves` says what each leaf of its result is: `tensor`, `size` (a whole number, which becomes the size of a tensor
+    without elements), `list` (of whole numbers), `fixed` (another number, which the program asserts) or `none`. It
+    follows from one result, so that a conversion of other inputs makes the same inputs. `arguments` says where each
+    argument comes from, where all are known: the name of an input, or a value in a tuple of one.
     """
 
     function: FunctionType
@@ -57,10 +59,10 @@ class HoistedCall:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The inputs that its result makes, by leaf; empty for one that is always the same."""
+        """The inputs that its result makes, by leaf; empty for one that makes none."""
         stem = re.sub(r"\W+", "_", self.function.__name__).strip("_")
         return tuple(
-            "" if kind == "same" else f"{stem}__{self.number}_{place}" for place, kind in enumerate(self.leaves)
+            "" if kind == "none" else f"{stem}__{self.number}_{place}" for place, kind in enumerate(self.leaves)
         )
 
     def as_inputs(self, result: Any) -> dict[str, Any]:
@@ -71,26 +73,28 @@ class HoistedCall:
         if layout != self.layout:
             raise ValueError(f"{self.function.__qualname__} gives results of another structure than at the export")
         made = {}
-        for name, kind, leaf, example in zip(self.names, self.leaves, leaves, self.example, strict=True):
-            if kind == "same" and leaf != example:
+        for name, kind, leaf in zip(self.names, self.leaves, leaves, strict=True):
+            if kind != _kind(leaf):
                 raise ValueError(
-                    f"the program was made for {example!r} of {self.function.__qualname__}, found {leaf!r}"
+                    f"{self.function.__qualname__} gives {leaf!r:.40} where it gave a {kind} at the export"
                 )
             if kind == "size":
                 made[name] = torch.empty(leaf + 2, 0)  # torch fixes sizes of zero and one
-            elif kind == "list":
-                made[name] = torch.tensor(leaf)
-            elif kind == "tensor":
-                made[name] = leaf
+            elif kind != "none":
+                made[name] = leaf if kind == "tensor" else torch.tensor(leaf)
         return made
 
     def as_result(self, inputs: Named) -> Any:
-        """The inputs as the result."""
+        """The inputs as the result, while the program is traced."""
+        import torch
+
         leaves = []
         for name, kind, example in zip(self.names, self.leaves, self.example, strict=True):
             value = inputs[name] if name else None
+            if kind == "fixed":
+                torch.ops.aten._assert_async.msg((value == example).all(), f"{name} is not {example}")
             leaves.append(
-                example if kind == "same" else value.shape[0] - 2 if kind == "size" and value is not None else value
+                example if kind == "fixed" else value.shape[0] - 2 if value is not None and kind == "size" else value
             )
         return tree_unflatten(leaves, self.layout)
 
@@ -188,7 +192,9 @@ def _has_value(record: CallRecord) -> bool:
     import torch
 
     leaves, _ = _flatten(record.result)
-    known = all(isinstance(leaf, (torch.Tensor, *_PLAIN)) or _is_number_list(leaf) for leaf in leaves)
+    known = all(
+        isinstance(leaf, torch.Tensor) or type(leaf) in _NUMBERS_OR_NONE or _is_number_list(leaf) for leaf in leaves
+    )
     return known and any(
         isinstance(leaf, torch.Tensor) or _is_number_list(leaf) or type(leaf) is int for leaf in leaves
     )
@@ -201,28 +207,29 @@ def _describe(
     leaves, layout = flat[0]
     if any(other != layout for _, other in flat):
         raise NotApplicable(f"{function.__qualname__} gives results of other structure for other inputs")
-    kinds = tuple(_kind(leaf, [other[place] for other, _ in flat]) for place, leaf in enumerate(leaves))
+    kinds = tuple(map(_kind, leaves))
+    for place, kind in enumerate(kinds):
+        if any(_kind(other[place]) != kind or (kind == "fixed" and other[place] != leaves[place]) for other, _ in flat):
+            raise NotApplicable(f"a {kind} value of {function.__qualname__} differs between inputs")
     sources = [_sources(record, one, call) for record, one in zip(records, given, strict=True)]
     same = all(source is not None and _alike(source, sources[0]) for source in sources)
-    example = tuple(leaf if kind == "same" else None for leaf, kind in zip(leaves, kinds, strict=True))
+    example = tuple(leaf if kind == "fixed" else None for leaf, kind in zip(leaves, kinds, strict=True))
     return HoistedCall(
         function=function, number=number, layout=layout, leaves=kinds, example=example,
         arguments=sources[0] if same else None,
     )  # fmt: skip
 
 
-def _kind(leaf: Any, others: list[Any]) -> str:
+def _kind(leaf: Any) -> str:
     import torch
 
     if isinstance(leaf, torch.Tensor):
         return "tensor"
-    if _is_number_list(leaf) and all(_is_number_list(other) for other in others):
+    if _is_number_list(leaf):
         return "list"
-    if all(type(other) is type(leaf) and other == leaf for other in others):
-        return "same"
-    if all(type(other) is int and other >= 0 for other in others):
-        return "size"
-    raise NotApplicable("a result that differs between inputs is neither a tensor nor a size")
+    if leaf is None:
+        return "none"
+    return "size" if type(leaf) is int and leaf >= 0 else "fixed"
 
 
 def _sources(record: CallRecord, given: Inputs, call: ExportCall) -> dict[str, Any] | None:

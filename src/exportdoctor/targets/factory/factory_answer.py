@@ -61,10 +61,23 @@ def _check_module(module: Any, name: str) -> None:
     from torch import nn
 
     if isinstance(module, nn.Module):
+        _walk(module)
         return
     if isinstance(module, type) and issubclass(module, nn.Module):
         raise TargetError(f"{name} returned the class {module.__name__}", hint="Return an instance of it")
     raise TargetError(f"{name} returned {_kind(module)} instead of a module", hint=_EXPECTED)
+
+
+def _walk(module: nn.Module) -> None:
+    """Raise TypeError where a method that the module overrides gives what torch's own never gives."""
+    import torch
+    from torch import nn
+
+    if not all(isinstance(child, nn.Module) for _, child in module.named_modules()):
+        raise TypeError("named_modules() gives what is no module")
+    for tensor in (*module.parameters(), *module.buffers()):
+        if not isinstance(tensor, torch.Tensor):
+            raise TypeError(f"parameters() or buffers() give {_kind(tensor)}")
 
 
 def _check_args(args: Any, what: str) -> tuple[Any, ...]:

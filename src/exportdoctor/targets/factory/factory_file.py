@@ -5,13 +5,16 @@ from __future__ import annotations
 import ast
 import importlib.util
 import sys
+import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 
-from exportdoctor.core.errors import TargetError, UsageError, did_you_mean
-from exportdoctor.core.file_hash import file_sha256
+from exportdoctor.core.errors import ExportdoctorError, TargetError, UsageError, did_you_mean
+from exportdoctor.core.exception_text import summary
+from exportdoctor.core.file_hash import file_identity
+from exportdoctor.core.read_file import read_file
 
 
 def check_factory(file: Path, *, name: str) -> None:
@@ -64,7 +67,7 @@ def source_hashes(file: Path) -> dict[str, str]:
         name = path.relative_to(folder).as_posix()
         if name in hashes:
             continue
-        hashes[name] = file_sha256(path)
+        hashes[name] = file_identity(str(path))
         waiting.extend(_neighbours(path, folder))
     return dict(sorted(hashes.items()))
 
@@ -85,11 +88,14 @@ def _register_module(module: ModuleType) -> Iterator[None]:
 
 def _parse(file: Path) -> ast.Module:
     try:
-        return ast.parse(file.read_bytes(), filename=str(file))
+        with warnings.catch_warnings(action="ignore"):  # of odd escapes, say
+            return ast.parse(read_file(file), filename=str(file))
     except SyntaxError as error:
         raise TargetError(f"{str(file)!r} is not Python: {error.msg}, line {error.lineno}") from error
-    except ValueError as error:
-        raise TargetError(f"{str(file)!r} is not Python: {error}") from error
+    except (ValueError, RecursionError, MemoryError) as error:  # null bytes; a nesting beyond the parser's stack
+        raise TargetError(f"{str(file)!r} is not Python: {summary(error)}") from error
+    except OSError as error:
+        raise UsageError(f"Cannot read {str(file)!r}: {error.strerror}", hint="Give file.py:factory") from error
 
 
 def _names(body: Iterable[ast.stmt]) -> Iterator[str]:
@@ -111,8 +117,8 @@ def _names(body: Iterable[ast.stmt]) -> Iterator[str]:
 
 def _neighbours(path: Path, folder: Path) -> Iterator[Path]:
     try:
-        tree = ast.parse(path.read_bytes())
-    except (SyntaxError, ValueError):
+        tree = _parse(path)
+    except ExportdoctorError:
         return
     for node in ast.walk(tree):
         match node:

@@ -105,7 +105,9 @@ def _check_options(options: BuildOptions) -> None:
 
 def build_factory(plan: FactoryPlan) -> BuiltTarget:
     """Call the factory, check what it returns and move it; device and dtype change only if the options name them."""
-    answer = check_answer(plan.call(), name=plan.title)
+    answer = plan.call()
+    with blame_target(f"What {plan.title} returned cannot be read"):
+        answer = check_answer(answer, name=plan.title)
     device = None if plan.options.device == "auto" else choose_device(plan.options)
     answer = _move(answer, device=device, dtype=choose_dtype(plan.options))
     return BuiltTarget(

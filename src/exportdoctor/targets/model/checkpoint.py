@@ -41,6 +41,9 @@ def find_checkpoint(weights: str) -> Path | None:
         found = ", ".join(sorted(path.name for path in folder.iterdir())[:5]) or "nothing"
         hint = "Give a folder with *.safetensors; other formats must be converted first"
         raise UsageError(f"No *.safetensors in {weights!r} (found: {found})", hint=hint)
+    for file in folder.glob("*.safetensors"):
+        if not file.is_file():
+            raise UsageError(f"{str(file)!r} is no file", hint="Give a folder with complete weights")
     return folder
 
 

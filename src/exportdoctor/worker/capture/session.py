@@ -17,6 +17,7 @@ from exportdoctor.worker.capture.dim_names import name_axes
 from exportdoctor.worker.capture.dynamic_dims import input_facts, leaves_of
 from exportdoctor.worker.capture.fingerprint import Fingerprints, Question
 from exportdoctor.worker.capture.forward_hooks import CALLS_KEPT, Call, ModuleCalls, add_dims, record_calls
+from exportdoctor.worker.capture.outside_mentions import find_mentioned
 from exportdoctor.worker.capture.snapshot import CopyBudget
 from exportdoctor.worker.describe.describe_failure import state_id
 
@@ -138,7 +139,8 @@ def _keep_calls(part: PartCapture, calls: dict[int, ModuleCalls], *, exporter: s
         seen = calls[id(part.built.module)].kept[0]
         part.root = dataclasses.replace(part.root, inner=seen.inner, inner_there=seen.inner_there)
     name_axes(part.built, part.root, (call for one in calls.values() for call in one.kept))
-    _keep_distinct(part, calls, Fingerprints(values_matter=EXPORTERS[exporter].bakes_values))
+    mentioned = find_mentioned(part.fqns.values())
+    _keep_distinct(part, calls, Fingerprints(values_matter=EXPORTERS[exporter].bakes_values, mentioned=mentioned))
     part.notes.extend(
         f"{part.built.name}: {fqn} is asked with the first {CALLS_KEPT} of its distinct calls; {count} more are not"
         for fqn, count in part.left_out.items()

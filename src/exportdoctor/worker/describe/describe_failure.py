@@ -12,6 +12,7 @@ from types import TracebackType
 import msgspec
 import torch
 
+from exportdoctor.core.exception_text import text_of
 from exportdoctor.core.failure.frames import is_our_file, is_user_file
 from exportdoctor.core.records.outcome import ExceptionFact, Failure, Frame, Stage
 from exportdoctor.torch_internals.dynamo_frames import interpreted_frame, is_interpreter, recorded_stack
@@ -25,6 +26,7 @@ from exportdoctor.worker.describe.python_frames import (
 )
 
 Names = Mapping[int, str]
+_LONGEST_MESSAGE = 1_000_000
 
 
 def describe_failure(error: BaseException, *, stage: Stage, names: Names) -> Failure:
@@ -32,7 +34,9 @@ def describe_failure(error: BaseException, *, stage: Stage, names: Names) -> Fai
     chain = tuple(cause_chain(error))
     return Failure(
         stage=stage,
-        exceptions=tuple(ExceptionFact(type=qualified_name(type(e)), message=_message(e)) for e in chain),
+        exceptions=tuple(
+            ExceptionFact(type=qualified_name(type(e)), message=text_of(e, _LONGEST_MESSAGE)) for e in chain
+        ),
         frames=tuple(_stack(chain, names)),
         op=last_op(chain),
         custom_ops=custom_ops(chain),
@@ -151,10 +155,3 @@ def _recorded_frames(error: BaseException) -> Iterator[Frame]:
             source=source_line(entry.filename, line),
             user=is_user_file(entry.filename),
         )
-
-
-def _message(error: BaseException) -> str:
-    try:
-        return str(error)
-    except Exception as broken:  # an exception whose __str__ raises is still a failure
-        return f"<{type(error).__name__} whose message cannot be read: {type(broken).__name__}>"

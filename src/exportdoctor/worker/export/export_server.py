@@ -28,6 +28,7 @@ from exportdoctor.core.records.outcome import Agreement
 from exportdoctor.core.records.target import TargetRef
 from exportdoctor.shims import NotApplicable, Shim, ShimTrouble, find, order_shims
 from exportdoctor.targets import BuiltPart, BuiltTarget, Plan, build, resolve
+from exportdoctor.targets.eager import blame_running_code
 from exportdoctor.worker import environment
 from exportdoctor.worker.export.image_input import with_image_input
 from exportdoctor.worker.export.part_files import PartExport, PartJob, export_part_files
@@ -55,7 +56,8 @@ def export_target(request: ExportRequest, doing: Progress) -> ExportResult:
     plan = resolve(_choose_device(request))
     doing(f"building {plan.title}")
     reference = reference_for(plan)
-    built = build(plan)
+    with blame_running_code(f"Building {plan.title} failed"):
+        built = build(plan)
     if reference is not None:
         reference.share_with(built)
     if request.to == "onnx":
@@ -195,7 +197,7 @@ def _answer(request: ExportRequest, tell: Callable[[ExportReply], None]) -> Expo
         return _disk(error)
     except torch.cuda.OutOfMemoryError as error:
         return Refused(message=f"GPU out of memory: {first_line(error)}", fault="usage", hint="Use --device cpu")
-    except Exception as error:
+    except BaseException as error:  # also what would end the process
         traceback.print_exc()
         return Refused.from_error(error)
 

@@ -42,10 +42,6 @@ class ScriptBuilder:
         """The code that makes an equal value, an object with every attribute. Raises LookupError."""
         return self._modules.values.code_of(value, whole=True)
 
-    def import_module(self, name: str) -> None:
-        """Import a module for the code at the script's end."""
-        self._text.import_module(name)
-
     def render(self, ending: list[str]) -> str:
         """The whole script with the lines of `ending` last."""
         return self._text.render(ending)

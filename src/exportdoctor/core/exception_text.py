@@ -1,0 +1,26 @@
+"""What an exception says, in text of bounded length: the target's own code may run for it, and do anything."""
+
+from __future__ import annotations
+
+LONGEST = 8_000
+"""Characters of a message that are read. A message may carry a whole graph; what it states is at its beginning."""
+
+
+def text_of(value: object, limit: int = LONGEST) -> str:
+    """`str(value)`, at most `limit` characters of it in valid UTF-8; what went wrong, where its own code fails."""
+    try:
+        text = str(value)[:limit]
+    except BaseException as broken:  # also an exit
+        return f"<message that cannot be read: {class_name(type(broken))}>"
+    return text.encode(errors="backslashreplace").decode()
+
+
+def class_name(kind: type) -> str:
+    """The name of a class, also where its metaclass hides it."""
+    return str(type.__dict__["__name__"].__get__(kind))
+
+
+def summary(error: BaseException) -> str:
+    """`ValueError: what it says`, with the first line of that, at most 300 characters."""
+    lines = text_of(error).strip().splitlines()
+    return ": ".join(filter(None, (class_name(type(error)), lines[0].strip()[:300] if lines else "")))

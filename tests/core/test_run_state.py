@@ -1,0 +1,32 @@
+"""What the fold of events counts."""
+
+from __future__ import annotations
+
+from exportdoctor.core.records.outcome import Outcome, OutcomeStatus
+from exportdoctor.core.records.probe import Probe
+from exportdoctor.core.run import events as ev
+from exportdoctor.core.run.run_state import fold
+from exportdoctor.report.wording import cost
+
+
+def _asked(name: str, *, answered: bool = True) -> list[ev.AnyEvent]:
+    probe = Probe(part="default", fqn=name)
+    events: list[ev.AnyEvent] = [ev.ProbeStarted(probe=probe, pid=1)]
+    if answered:
+        events.append(ev.ProbeFinished(probe=probe, outcome=Outcome(probe=probe.id, status=OutcomeStatus.PASSED)))
+    return events
+
+
+def test_a_resumed_run_counts_what_was_asked_twice_and_what_of_that_was_in_flight() -> None:
+    first = [*_asked("a"), *_asked("b", answered=False)]
+    right = fold([*first, ev.RunResumed(version="0"), *_asked("b"), *_asked("c")]).report()
+    assert (right.stats.asked_twice, right.stats.in_flight) == (1, 1)
+    assert "1 made twice (1 ran when the run was cut off)" in cost(right)
+    wrong = fold([*first, ev.RunResumed(version="0"), *_asked("a"), *_asked("b"), *_asked("b")]).report()
+    assert (wrong.stats.asked_twice, wrong.stats.in_flight) == (2, 1)
+
+
+def test_a_run_that_was_never_cut_off_asks_nothing_twice() -> None:
+    report = fold([*_asked("a"), *_asked("a"), *_asked("b")]).report()
+    assert (report.stats.asked_twice, report.stats.in_flight) == (0, 0)
+    assert "twice" not in cost(report)
