@@ -71,12 +71,16 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
-    """One shim of a prescription, in words. `precondition` is empty where it holds for all inputs."""
+    """One shim of a prescription, in words. `precondition` is empty where it holds for all inputs.
+
+    `places` are the dimensions that it freezes, if it freezes one of the part's axes.
+    """
 
     shim: str
     title: str
     soundness: str
     precondition: str = ""
+    places: tuple[str, ...] = ()
 
 
 class Alternative(msgspec.Struct, frozen=True, kw_only=True):

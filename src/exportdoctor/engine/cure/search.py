@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from exportdoctor.core.exporters import EXPORTERS
 from exportdoctor.core.failure.finding import ShimResult
 from exportdoctor.core.failure.identity import same_failure
 from exportdoctor.core.records.outcome import Outcome, OutcomeStatus
@@ -83,7 +84,8 @@ class CureSearch:
             ground = (yield target.ground).ground if self.cures[0].outcome.numbers else None
             self.prescription = prescription_of(self.cures, self._catalogue, on=target, ground=ground)
             if not self.cures[0].outcome.numbers:
-                self.note = wording.NO_VALUES
+                makes_program = EXPORTERS[self.root.exporter].makes_program
+                self.note = wording.NO_VALUES if makes_program else wording.NO_PROGRAM
 
     def hidden_failures(self) -> list[Outcome]:
         """The failures that were met behind the first: on the way to a cure, or without one in the part's own mode.

@@ -52,10 +52,3 @@ def registered_classes(classes: Sequence[str]) -> str:
         f"torch.export refuses {', '.join(classes)} until pytree knows it. exportdoctor registers it while it exports; "
         'elsewhere apply find("register-cache-pytree") around the export and around runs of the program'
     )
-
-
-def dropped_assertions(count: int) -> str:
-    """That an ONNX file checks less than the program."""
-    return (
-        f"{count} assertions of the program about sizes and values are not in the ONNX file: it has no way to say them"
-    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from exportdoctor.core.exporters import EXPORTERS
 from exportdoctor.core.run.report import Alternative, PartRecord, Prescription, Proof, Report
 from exportdoctor.report.wording.formatting import count
 from exportdoctor.report.wording.shim_tries import PART_ITSELF, refused_sets, set_kinds
@@ -87,7 +88,7 @@ def prescription(part: PartRecord, report: Report) -> tuple[str, ...]:
             sentences.append(f"{refused_sets(found.proof.refused)}.")
         sentences += _ground_sentences(found.proof)
     sentences += map(_alternative, found.alternatives)
-    if part.verdict == "cured":
+    if part.verdict == "cured" and EXPORTERS.get(part.exporter, EXPORTERS["export"]).makes_program:
         sentences.append(f"{EXPORT_LABEL}{export_command(part, report)}")
     return tuple(sentences)
 
@@ -97,18 +98,42 @@ def prescription_code(part: PartRecord) -> str:
     if part.prescription is None:
         return ""
     root = part.modules[0].fqn if part.modules else ""
-    shims = part.prescription.shims
-    if part.registered and _REGISTERS not in shims:
-        shims = (*shims, _REGISTERS)
-    names = "".join(f'    find("{shim}"),\n' for shim in shims)
+    model = f"model.{root}" if root else "model"
+    exporter = EXPORTERS.get(part.exporter, EXPORTERS["export"])
+    places = {step.shim: step.places for step in part.prescription.steps if step.places}
+    chosen = part.prescription.shims
+    if part.registered and _REGISTERS not in chosen:
+        chosen = (*chosen, _REGISTERS)
+    names = "".join(f"    {_find_call(shim, places.get(shim, ()))},\n" for shim in chosen)
+    shims = f"shims = [\n{names}]\nwith apply_shims(shims, call) as given:\n"
+    if not exporter.makes_program:
+        call = exporter.script.format(
+            inputs="given.module, given.args",
+            kwargs_argument=", kwargs=given.kwargs",
+            kwargs="",
+            shapes="",
+            non_strict="",
+        ).replace("io.BytesIO()", '"model.onnx"')
+        return (
+            "import torch\n\nfrom exportdoctor.shims import ExportCall, apply_shims, find\n\n"
+            f"call = ExportCall(module={model}, kwargs=inputs)\n{shims}    {call}"
+        )
+    options, imported = "", ""
+    if exporter.traces_with_dynamo:
+        options, imported = ", options=ExportOptions(strict=True)", "ExportOptions, "
     return (
-        "from exportdoctor.shims import ExportCall, apply_shims, export_program, find\n\n"
-        f"call = ExportCall(module={f'model.{root}' if root else 'model'}, kwargs=inputs, dynamic_shapes=shapes)\n"
-        f"shims = [\n{names}]\n"
-        "with apply_shims(shims, call) as given:\n"
+        f"from exportdoctor.shims import ExportCall, {imported}apply_shims, export_program, find\n\n"
+        f"call = ExportCall(module={model}, kwargs=inputs, dynamic_shapes=shapes{options})\n{shims}"
         "    program = export_program(given)\n"
-        "outputs = program.module()(**given.convert(((), other_inputs))[1])"
+        "    outputs = program.module()(**given.convert(((), other_inputs))[1])"
     )
+
+
+def _find_call(shim: str, places: tuple[str, ...]) -> str:
+    """An axis that is frozen is found by its places, which only the part knows."""
+    if not places:
+        return f'find("{shim}")'
+    return f'find("{shim}", axes={{"{shim.partition(":")[2]}": {places!r}}})'
 
 
 def _alternative(other: Alternative) -> str:

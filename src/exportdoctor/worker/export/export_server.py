@@ -152,6 +152,7 @@ def _result(
         trouble=trouble,
         precision=precision,
         notes=tuple(dict.fromkeys(notes)),
+        unchecked=tuple(dict.fromkeys(one for made in found for one in made.unchecked)),
         shims=tuple(shim.id for shim in pieces[0].shims),
         needs_caches=any(_takes_or_gives_caches(piece.part) for piece in pieces),
         imports=tuple(sorted({name for made in found for name in made.imports})),
