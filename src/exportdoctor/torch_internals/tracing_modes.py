@@ -19,6 +19,13 @@ def outside_all_modes() -> Iterator[None]:
         yield
 
 
+def dispatch_mode_class() -> type[Any]:
+    """torch's TorchDispatchMode: `__torch_dispatch__` of an instance sees each operator that runs inside."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    return TorchDispatchMode
+
+
 def _has_modes() -> bool:
     from torch import _C
     from torch.utils._python_dispatch import _disable_current_modes

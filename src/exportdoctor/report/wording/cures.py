@@ -113,7 +113,7 @@ def prescription_code(part: PartRecord) -> str:
             kwargs="",
             shapes="",
             non_strict="",
-        ).replace("io.BytesIO()", '"model.onnx"')
+        ).replace("'/dev/null'", '"model.onnx"')
         return (
             "import torch\n\nfrom exportdoctor.shims import ExportCall, apply_shims, find\n\n"
             f"call = ExportCall(module={model}, kwargs=inputs)\n{shims}    {call}"
