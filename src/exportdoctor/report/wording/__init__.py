@@ -58,6 +58,10 @@ from exportdoctor.report.wording.formatting import (
     short_path,
     to_ascii,
 )
+from exportdoctor.report.wording.interpreters import (
+    project_python,
+    project_python_refused,
+)
 from exportdoctor.report.wording.repro import (
     ISSUE_HEADINGS,
     incidental_failure,
@@ -126,12 +130,14 @@ __all__ = [
     "cut_off_note", "dimensions", "duration", "event_line", "evidence", "exception_line", "export_command",
     "export_ended", "export_headline", "export_lines", "expression", "finding_count", "headline",
     "incidental_failure", "incidental_origin", "issue_end", "issue_expectation", "issue_graph_caption",
-    "issue_known", "issue_link", "issue_place", "issue_summary", "issue_title", "kill_message", "missing_internals",
-    "module_name", "next_step", "no_cure", "numbers_differ", "parameters", "part_line", "part_without_shims",
-    "place", "plain", "prescription", "prescription_code", "probe_note", "progress_counts", "proof", "refused_sets",
-    "remark", "repro_draft", "repro_failure_changed", "repro_flaky", "repro_flaky_attempts", "repro_interrupted",
-    "repro_line", "repro_not_reduced", "repro_not_verified", "repro_other_causes", "repro_out_of_time",
-    "repro_progress", "repro_reproducing", "repro_sliced", "repro_sources_changed", "repro_stand_in",
+    "issue_known", "issue_link", "issue_place", "issue_summary", "issue_title", "kill_message",
+    "missing_internals", "module_name", "next_step", "no_cure", "numbers_differ", "parameters",
+    "part_line", "part_without_shims", "place", "plain", "prescription", "prescription_code",
+    "probe_note", "progress_counts", "project_python", "project_python_refused", "proof",
+    "refused_sets", "remark", "repro_draft", "repro_failure_changed", "repro_flaky",
+    "repro_flaky_attempts", "repro_interrupted", "repro_line", "repro_not_reduced",
+    "repro_not_verified", "repro_other_causes", "repro_out_of_time", "repro_progress",
+    "repro_reproducing", "repro_sliced", "repro_sources_changed", "repro_stand_in",
     "repro_versions_changed", "repro_without_source", "resume_command", "row_finding", "row_name",
     "same_as_earlier", "same_object", "script_head", "script_origin", "shim_effect", "shim_file_refused",
     "short_path", "soundness", "story", "substitution", "symbol_origins", "time_left", "time_left_of_share",
