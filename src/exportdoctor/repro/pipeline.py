@@ -112,13 +112,14 @@ def make_repro(request: ReproRequest, tell: Tell) -> ReproResult:
         if reduction.flaky:
             notes.append(wording.repro_flaky(reduction.same, reduction.runs))
         source, sighting = _verify_either(reduction.source, draft.source, signature, notes)
-        notes += _needed_notes(draft, source)
+        imported = needed_imports(draft, source)
+        notes += (*draft.notes, *imported)
         header = Header(
             origin=origin_of(finding),
             expected=_expected_line(seen, sighting),
             environment=seen.environment,
             made_by=request.made_by,
-            remarks=(*draft.remarks, *(note for note in notes if "no source" in note)),
+            remarks=(*draft.remarks, *imported),
         )
         return ReproResult(
             finding=finding,
@@ -229,10 +230,10 @@ def _verify_either(reduced: str, draft: str, signature: NameFreeSignature, notes
     return reduced, sighting
 
 
-def _needed_notes(draft: ScriptDraft, source: str) -> list[str]:
-    """What the draft notes, without imports that the reduced source no longer has."""
+def needed_imports(draft: ScriptDraft, source: str) -> tuple[str, ...]:
+    """The notes on the draft's imports that the reduced source still has."""
     used = {*imports_of(source)}
-    return [note for note in draft.notes if "imported from" not in note or used & set(note.split())]
+    return tuple(note.text for note in draft.imports if note.module.partition(".")[0] in used)
 
 
 def _expected_line(seen: ReproducedFailure, sighting: Sighting) -> str:

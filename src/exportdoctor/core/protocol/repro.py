@@ -54,6 +54,13 @@ class ReproducedFailure(Reply, frozen=True, kw_only=True, tag="reproduced"):
     environment: dict[str, str]
 
 
+class ImportNote(msgspec.Struct, frozen=True, kw_only=True):
+    """The note on a name whose code cannot be copied, so that a script imports it from `module`."""
+
+    module: str
+    text: str
+
+
 class ScriptDraft(Reply, frozen=True, kw_only=True, tag="draft"):
     """A self-contained version of the failing code.
 
@@ -63,6 +70,7 @@ class ScriptDraft(Reply, frozen=True, kw_only=True, tag="draft"):
     what: str
     source: str
     notes: tuple[str, ...] = ()
+    imports: tuple[ImportNote, ...] = ()
     remarks: tuple[str, ...] = ()
 
 

@@ -80,7 +80,8 @@ def _write_draft(part: PartCapture, probe: Probe, what: str, selection: CodeSele
         probe.exporter, f"{instance}, {args}", kwargs=kwargs if keywords else "", shapes=dynamic, onnx=onnx
     )
     ending.append(export_call)
-    return ScriptDraft(what=what, source=script.render(ending), notes=tuple(dict.fromkeys(script.notes)))
+    notes, imports = tuple(dict.fromkeys(script.notes)), tuple(dict.fromkeys(script.imports))
+    return ScriptDraft(what=what, source=script.render(ending), notes=notes, imports=imports)
 
 
 def _write_instance(script: ScriptBuilder, module: nn.Module, call: Call) -> str:

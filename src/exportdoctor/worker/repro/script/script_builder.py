@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from exportdoctor.core.protocol.repro import ImportNote
 from exportdoctor.worker.repro.script.module_code import ModuleWriter
 from exportdoctor.worker.repro.script.prune import CodeSelection
 from exportdoctor.worker.repro.script.script_text import ScriptText
@@ -29,6 +30,11 @@ class ScriptBuilder:
     def notes(self) -> list[str]:
         """What the script could not carry, for the user."""
         return self._text.notes
+
+    @property
+    def imports(self) -> list[ImportNote]:
+        """What the script imports in place of code."""
+        return self._text.imports
 
     def replace_modules(self, outputs: Mapping[int, str]) -> None:
         """Let modules, given by id, return what this code makes, without running."""
