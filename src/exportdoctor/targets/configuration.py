@@ -157,6 +157,9 @@ def read_config(path: Path) -> dict[str, Any]:
             f"{str(path)!r} names no model_type and no architectures (found: {found or 'nothing'})",
             hint="Give the configuration of a model",
         )
+    names = config.get("architectures")
+    if not (names is None or (isinstance(names, list) and all(isinstance(name, str) for name in names))):
+        raise TargetError(f"{str(path)!r}: `architectures` is no list of names", hint="Fix the file")
     return config
 
 

@@ -274,6 +274,7 @@ class Pool:
     def _on_lost(self, worker: WorkerClient) -> None:
         """Requeue the probes of a dead worker; one that has lost several workers is answered as crashed."""
         end = name_exit(worker.client.wait())
+        worker.client.close()  # what it has started may live on
         with self._lock:
             if worker in self._workers:
                 self._workers.remove(worker)
