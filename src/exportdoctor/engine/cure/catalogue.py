@@ -65,7 +65,8 @@ class ShimCatalogue:
         A precondition says which inputs are refused, so it stays.
         """
         rank = self.rank(names)
-        names_a_condition = any(self._by_id[name].soundness == "precondition" for name in names)
+        found = (self._find(name) for name in names)
+        names_a_condition = any(shim is not None and shim.soundness == "precondition" for shim in found)
         return max(rank, _SPECIALISED) if outcome.refused_sets and not names_a_condition else rank
 
     def shown_soundness(self, names: Ids, outcome: Outcome) -> str:
