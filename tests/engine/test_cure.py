@@ -261,7 +261,7 @@ FIXTURES = Path(__file__).parents[2] / "fixtures"
     [
         ("unregistered_pytree_out", ("register-dataclass-pytree",), "exact"),
         ("constraint_between_inputs", ("suggested-relations",), "precondition"),
-        ("tolist_loop", ("frozen-values",), "specialised"),
+        ("tolist_loop", ("hoist",), "signature"),
         ("specialised_dynamic_dim", ("suggested-constants",), "specialised"),
     ],
 )

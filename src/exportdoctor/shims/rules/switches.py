@@ -68,10 +68,10 @@ def shims() -> tuple[Shim, ...]:
 
 def _registries(file: Path) -> Iterator[ImplementationRegistry]:
     try:
-        text, tree = tree_of_file(file)
+        if b"(GeneralInterface)" not in file.read_bytes():
+            return  # parsing all files takes seconds
+        _, tree = tree_of_file(file)
     except (OSError, SyntaxError, UnicodeDecodeError):
-        return
-    if "(GeneralInterface)" not in text:
         return
     package = ["transformers", *([file.parent.name] if file.parent.name in _FOLDERS else []), file.stem]
     for node in tree.body:
