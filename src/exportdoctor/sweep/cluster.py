@@ -15,11 +15,18 @@ from typing import Any
 import psutil
 
 from exportdoctor.core.errors import ExportdoctorError, UsageError
-from exportdoctor.sweep.target_task import SweepAnswer, SweepTask, answer_without_run, ask_target, child_environment
+from exportdoctor.sweep.target_task import (
+    HASH_SEED,
+    SweepAnswer,
+    SweepTask,
+    answer_without_run,
+    ask_target,
+    child_environment,
+)
 
 MEMORY = "memory_mb"
 """The resource that a worker declares: `dask worker --resources memory_mb=16000`."""
-_CONNECT = 10.0
+_CONNECT = 5.0
 _NO_NODE = 60.0
 _LOOK = 0.5
 
@@ -34,15 +41,14 @@ def open_cluster(*, jobs: int, memory_mb: float, scheduler: str = "") -> Iterato
     """A Dask client whose workers have our versions. Raises UsageError where there is no such cluster."""
     import dask
     from distributed import Client, LocalCluster
-    from distributed.comm.addressing import parse_address
-    from distributed.comm.registry import get_backend
+    from distributed.comm import resolve_address
 
     for name in ("distributed", "distributed.client", "distributed.scheduler", "tornado.application"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
     dask.config.set({"distributed.comm.timeouts.connect": f"{_CONNECT:g}s"})
     if scheduler:
         try:
-            get_backend(parse_address(scheduler)[0])
+            resolve_address(scheduler)  # a client of what is no address complains when it is collected
             client = Client(scheduler, timeout=_CONNECT, set_as_default=False)
         except (OSError, TimeoutError, ValueError) as error:
             raise UsageError(
@@ -54,12 +60,13 @@ def open_cluster(*, jobs: int, memory_mb: float, scheduler: str = "") -> Iterato
             yield client
         return
     with (
+        _hash_seed_kept(),
         LocalCluster(
             n_workers=jobs,
             threads_per_worker=1,
             processes=True,
             memory_limit=0,
-            dashboard_address=None,
+            dashboard_address="127.0.0.1:0",
             silence_logs=logging.CRITICAL,
             resources={MEMORY: memory_mb},
         ) as cluster,
@@ -68,10 +75,23 @@ def open_cluster(*, jobs: int, memory_mb: float, scheduler: str = "") -> Iterato
         yield client
 
 
+@contextmanager
+def _hash_seed_kept() -> Iterator[None]:
+    """Dask gives its processes a PYTHONHASHSEED, and leaves it in ours, where digests of later runs would see it."""
+    before = os.environ.get(HASH_SEED)
+    try:
+        yield
+    finally:
+        os.environ.pop(HASH_SEED, None)
+        os.environ |= {HASH_SEED: before} if before is not None else {}
+
+
 def _refuse_other_versions(client: Any) -> None:
     """Answers of two versions must not mix in one atlas."""
-    if not client.nthreads():
-        raise UsageError("the scheduler has no workers", hint="Start one with: dask worker ADDRESS")
+    try:
+        client.wait_for_workers(1, timeout=_CONNECT)
+    except TimeoutError as error:
+        raise UsageError("the scheduler has no workers", hint="Start one with: dask worker ADDRESS") from error
     ours = {name: found for name, found in child_environment().items() if name != "folder"}
     for worker, theirs in client.run(child_environment, on_error="return").items():
         if isinstance(theirs, BaseException):

@@ -64,7 +64,7 @@ def ask_what_is_left(
 
     A KeyboardInterrupt ends the running scans, which keep what they know, and is raised again.
     """
-    answers = {task.name: kept for task in tasks if (kept := _kept(task)) is not None}
+    answers = {task.name: kept for task in tasks if (kept := _find_kept(task)) is not None}
     left = [task for task in tasks if task.name not in answers]
     for task in [task for task in left if task.why]:
         answers[task.name] = answer_without_run(task, "no_verdict", task.why)
@@ -102,7 +102,7 @@ def _wait_for_the_end(client: object, seconds: float = 15.0) -> None:
         time.sleep(0.2)
 
 
-def _kept(task: SweepTask) -> SweepAnswer | None:
+def _find_kept(task: SweepTask) -> SweepAnswer | None:
     """The earlier answer, where every run of it still holds."""
     earlier = read_answer(Path(task.folder))
     holds = earlier is not None and all(kept_run(task, sizes, earlier) is not None for sizes in task.sizes)
@@ -111,12 +111,13 @@ def _kept(task: SweepTask) -> SweepAnswer | None:
 
 def write_atlas(request: SweepRequest, tasks: Sequence[SweepTask]) -> Atlas:
     """Write atlas.json, atlas.md and atlas.html of the answers kept; those of another question are left out."""
-    rows, findings = [], dict[str, list[Finding]]()
+    rows, findings, final = [], dict[str, list[Finding]](), 0
     refs = {target.name: target.ref for target in request.targets}
     for task in tasks:
         answer = read_answer(Path(task.folder))
         if answer is None or answer.key != task.key:
             continue
+        final += answer.is_final
         command = ("exportdoctor", "scan", refs[task.name], *request.words)
         row, found = make_row(answer, Path(task.folder), to=request.to, command=command)
         rows.append(row)
@@ -137,7 +138,7 @@ def write_atlas(request: SweepRequest, tasks: Sequence[SweepTask]) -> Atlas:
         shares=count_shares(rows, request.sizes, request.to, of=len(tasks)),
         causes=find_causes(rows, findings),
         rows=tuple(rows),
-        complete=len(rows) == len(tasks),
+        complete=final == len(tasks),
     )
     make_folder(request.folder)
     replace_file(request.folder / "atlas.json", pretty(atlas))

@@ -18,7 +18,7 @@ from exportdoctor.core.run.atlas import SampleFact, Sizes
 from exportdoctor.process.client import spawn
 from exportdoctor.store.digest import surroundings
 from exportdoctor.store.places import slug
-from exportdoctor.sweep.target_task import SweepTask
+from exportdoctor.sweep.target_task import HASH_SEED, SweepTask
 from exportdoctor.targets import resolve
 
 _LONGEST_LIST = 1_000_000
@@ -106,6 +106,7 @@ def make_tasks(
                 memory_mb=memory_mb,
                 key=hashlib.sha256(encode([identity, why, sizes, words, around])).hexdigest()[:32],
                 session=session,
+                hash_seed=os.environ.get(HASH_SEED),
                 why=why,
             )
         )

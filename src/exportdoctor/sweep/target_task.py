@@ -30,6 +30,7 @@ from exportdoctor.store.runs import read_run
 
 ANSWER = "answer.json"
 STOP = ".stop"
+HASH_SEED = "PYTHONHASHSEED"
 _ASKED = "asked.log"
 _TICK = 0.2
 _MEMORY_EVERY = 1.0
@@ -44,7 +45,8 @@ class SweepTask(msgspec.Struct, frozen=True, kw_only=True):
     """What one task asks. `words` are options of `scan`; one run for each of `sizes`, in a folder of that name.
 
     `timeout` in seconds and `memory_mb` in MiB are of one run. `key` digests what the answer depends on, `session`
-    names the sweep's process. With `why` there is nothing to ask: it says what is missing.
+    names the sweep's process, whose PYTHONHASHSEED was `hash_seed`. With `why` there is nothing to ask: it says what
+    is missing.
     """
 
     name: str
@@ -56,6 +58,7 @@ class SweepTask(msgspec.Struct, frozen=True, kw_only=True):
     memory_mb: float
     key: str
     session: str
+    hash_seed: str | None = None
     why: str = ""
 
 
@@ -197,6 +200,7 @@ def _scan(words: tuple[str, ...], task: SweepTask, sizes: Sizes) -> RunAnswer:
             stderr=file,
             process_group=0,
             preexec_fn=die_with_parent,
+            env=_environment(task),
         )
     try:
         status, memory = _watch(process, task, stop)
@@ -210,6 +214,12 @@ def _scan(words: tuple[str, ...], task: SweepTask, sizes: Sizes) -> RunAnswer:
         "no_verdict": _last_line(errors) or name_exit(process.returncode),
     }.get(status, "")
     return RunAnswer(sizes=sizes, status=status, why=why, memory_mb=memory)
+
+
+def _environment(task: SweepTask) -> dict[str, str]:
+    """The node's own, with the hash seed of the process that sweeps in place of Dask's."""
+    given = {HASH_SEED: task.hash_seed} if task.hash_seed is not None else {}
+    return {name: value for name, value in os.environ.items() if name != HASH_SEED} | given
 
 
 def _watch(process: subprocess.Popen[bytes], task: SweepTask, stop: Path) -> tuple[AnswerStatus, float]:

@@ -19,8 +19,8 @@ def compare_atlases(
     """The differences of the models that both have; the others are named. `environment` = earlier and now."""
     old, new = {row.name: row for row in earlier}, {row.name: row for row in rows}
     both = [model for model in new if model in old]
-    before = {key: told for model in both for key, told in _told(old[model]).items()}
-    after = {key: told for model in both for key, told in _told(new[model]).items()}
+    before = {key: told for model in both for key, told in _tell_cells(old[model]).items()}
+    after = {key: told for model in both for key, told in _tell_cells(new[model]).items()}
     changes = _changes(before, after)
     return AtlasDifference(
         earlier=name,
@@ -32,7 +32,7 @@ def compare_atlases(
     )
 
 
-def _told(row: AtlasRow) -> Named:
+def _tell_cells(row: AtlasRow) -> Named:
     return {f"{row.name} {' '.join(filter(None, cell.column))}": _tell(cell) for cell in row.cells}
 
 
