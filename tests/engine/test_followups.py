@@ -9,6 +9,7 @@ import pytest
 from exportdoctor.core.failure.finding import Finding
 from exportdoctor.core.run.events import ProbeFinished
 from exportdoctor.core.run.report import Report
+from exportdoctor.report import render
 from exportdoctor.report.wording.findings import dimensions
 from scanning import events_of, scan_file
 
@@ -128,3 +129,34 @@ def test_a_healthy_model_is_asked_nothing_more() -> None:
     probes = [event.probe for event in events if isinstance(event, ProbeFinished)]
     assert len(probes) == 1
     assert not probes[0].variant
+
+
+def test_what_passes_at_fixed_sizes_only_says_so_and_why(tmp_path: Path) -> None:
+    """Eager refuses every other size, so nothing is known of what is dynamic in the child."""
+    path = tmp_path / "table.py"
+    path.write_text("""
+import torch
+from torch import nn
+
+class Kid(nn.Module):
+    def forward(self, x):
+        return x.reshape(4, -1)
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.kid = Kid()
+        self.table = nn.Parameter(torch.ones(4, 6))
+
+    def forward(self, x):
+        return self.kid(x) + self.table
+
+def build():
+    return Model().eval(), (torch.randn(4, 6),), {}, {"x": {0: torch.export.Dim("rows", min=2)}}
+""")
+    report = scan_file(path)
+    root, kid = report.parts[0].modules
+    assert root.status == "fails_own"
+    assert (kid.status, kid.at_fixed_sizes) == ("pass", "there are no inputs of other sizes")
+    assert only(report).only_inside is None
+    assert "at fixed sizes" in render(report, "text")

@@ -16,6 +16,8 @@ import torch
 
 from exportdoctor.core.protocol.export import ExportRequest, ExportResult
 from exportdoctor.core.records.target import BuildOptions, TargetRef
+from exportdoctor.report.wording import export_lines
+from exportdoctor.shims import find
 from exportdoctor.worker.export.export_server import export_target
 from exportdoctor.worker.translate.onnx_session import OnnxSession
 
@@ -165,6 +167,17 @@ def test_what_onnx_cannot_say_is_a_finding_with_its_node_and_the_smallest_submod
     assert (trouble.stage, trouble.op) == ("translate", "export_targets.smooth.default")
     assert (trouble.module, trouble.alone) == ("inner.inner", "inner.inner")
     assert trouble.source == "return smooth(x)"
+
+
+def test_an_onnx_file_is_verified_only_for_inputs_that_pass_what_it_cannot_check(tmp_path: Path) -> None:
+    order: dict[str, Any] = {"shims": ("check-as-assertion",)}
+    result = factory(tmp_path, "checked", to="onnx", **order)
+    assert result.unchecked == ("a check of the inputs failed: x.min() < 0",)
+    request = ExportRequest(target=TargetRef(ref="checked"), part="default", to="onnx", folder="", stem="", **order)
+    said = "\n".join(export_lines(request, result, [find("check-as-assertion")]))
+    assert "Verified" not in said
+    assert "x.min() < 0" in said
+    assert factory(tmp_path, "checked", to="pt2", **order).unchecked == ()
 
 
 def test_what_onnx_runtime_cannot_load_is_a_finding_too(tmp_path: Path) -> None:

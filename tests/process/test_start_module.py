@@ -26,7 +26,7 @@ _OURS = str(Path(exportdoctor.__file__).resolve().parent)
 def look(folders: list[str]) -> tuple[list[str], str, str, str, list[str]]:
     """What a module sees that is started with these folders on PYTHONPATH."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(folders)}
-    command = [sys.executable, "-P", client._START_MODULE, "look"]
+    command = [sys.executable, "-P", client.START_MODULE, "look"]
     found: tuple[list[str], str, str, str, list[str]] = json.loads(
         subprocess.run(command, env=environment, check=True, capture_output=True).stdout
     )

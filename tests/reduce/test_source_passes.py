@@ -52,6 +52,30 @@ CASES: dict[str, tuple[str, tuple[str, ...], str]] = {
             int(grid[0])
         """,
     ),
+    "inline_attributes": (
+        """
+        class Config:
+            depth = 2
+        class M:
+            def __init__(self):
+                self.config = Config()
+                self.scale = 3
+            def forward(self, x):
+                for _ in range(self.config.depth):
+                    int(x * self.scale)
+        """,
+        ("for _ in range", "int(x"),
+        """
+        class Config:
+            pass
+        class M:
+            def __init__(self):
+                self.config = Config()
+            def forward(self, x):
+                for _ in range(2):
+                    int(x * 3)
+        """,
+    ),
     "narrow_zips": (
         """
         def f(a, b):

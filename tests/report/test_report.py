@@ -17,6 +17,7 @@ from exportdoctor.core.errors import UsageError
 from exportdoctor.core.failure.explanations import next_step, summary
 from exportdoctor.core.failure.finding import ExceptionRecord, Finding
 from exportdoctor.core.failure.kinds import KINDS, FailureKind
+from exportdoctor.core.records.outcome import Ground
 from exportdoctor.core.run import events as ev
 from exportdoctor.core.run.report import ModuleRecord, PartRecord, Report
 from exportdoctor.core.run.run_state import fold
@@ -383,3 +384,62 @@ def test_wrapping_keeps_every_word_and_the_width(text: str, width: int) -> None:
 
 def test_the_synthetic_scan_has_as_many_modules_as_the_real_one() -> None:
     assert sum(1 for kind in AROUND.values() if kind != "ModuleList") == 837
+
+
+def test_a_finding_that_shows_only_inside_the_root_says_so() -> None:
+    assert "fails only inside (root)" in wording.why(msgspec.structs.replace(ATTENTION, only_inside=""))
+    assert "only inside" not in wording.why(msgspec.structs.replace(ATTENTION, only_inside=None))
+
+
+def test_each_dimension_that_alone_shows_a_failure_is_named() -> None:
+    told = msgspec.structs.replace(
+        ATTENTION, dimensions=("batch",), dimensions_also=(("sequence",),), dimensions_passing=()
+    )
+    assert wording.dimensions(told) == (
+        "Fails when only `batch` is dynamic, and when only `sequence` is dynamic; exports with static shapes."
+    )
+
+
+def test_what_passes_at_fixed_sizes_says_so_with_what_lies_inside() -> None:
+    """The root fails; `first` was asked at fixed sizes, and `first.inner` lies inside it."""
+    event = captured({"": "Tiny", "first": "Block", "first.inner": "Linear", "second": "Linear"})
+    modules = tuple(
+        msgspec.structs.replace(fact, at_fixed_sizes="no other sizes" if fact.fqn == "first" else "")
+        for fact in event.captured.modules
+    )
+    event = msgspec.structs.replace(event, captured=msgspec.structs.replace(event.captured, modules=modules))
+    verdicts = [
+        judged("fails_own", ""),
+        judged("pass", "first", "second"),
+        judged("pass", "first.inner", evidence="parent"),
+    ]
+    report = fold((started(), opened(), event, *verdicts)).report()
+    fixed = {module.fqn: module.at_fixed_sizes for module in report.parts[0].modules}
+    assert fixed == {"": "", "first": "no other sizes", "first.inner": "no other sizes", "second": ""}
+    assert "2 pass at fixed sizes only (no other sizes)" in wording.coverage(report.parts[0])
+    record = next(module for module in report.parts[0].modules if module.fqn == "first")
+    assert wording.evidence(record, record.status).endswith(", at fixed sizes: no other sizes.")
+    assert "at fixed sizes" in render(report, "text")
+
+
+def test_a_proof_that_could_not_see_some_submodules_names_them() -> None:
+    report = cured()
+    (part,) = report.parts
+    assert part.prescription is not None
+    assert part.prescription.proof is not None
+    ground = Ground(tried=7, unseen=("head.dead", "head.dead.0"), left=3)
+    proof = msgspec.structs.replace(part.prescription.proof, ground=ground)
+    part = msgspec.structs.replace(part, prescription=msgspec.structs.replace(part.prescription, proof=proof))
+    told = " ".join(wording.prescription(part, report))
+    assert "2 of 7 submodules and inputs could be disturbed unseen" in told
+    assert "head.dead, head.dead.0" in told
+    assert "3 more submodules or inputs would show was not tested" in told
+
+
+def test_a_part_that_needs_a_registration_does_not_export_as_it_is_unsaid() -> None:
+    (part,) = fold(tuple(passing_scan())).report().parts
+    part = msgspec.structs.replace(part, registered=("DynamicCache",))
+    assert wording.verdict(part, 0) == "exports as is, with DynamicCache registered"
+    (part,) = cured().parts
+    part = msgspec.structs.replace(part, registered=("DynamicCache",))
+    assert 'find("register-cache-pytree")' in wording.prescription_code(part)

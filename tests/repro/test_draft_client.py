@@ -8,10 +8,11 @@ import pytest
 
 from exportdoctor.core.errors import ExitCode, ExportdoctorError, TargetError, UsageError
 from exportdoctor.core.protocol.reply import Refused
-from exportdoctor.core.protocol.repro import DraftRequest
+from exportdoctor.core.protocol.repro import DraftRequest, ImportNote, ScriptDraft
 from exportdoctor.core.records.probe import Probe
 from exportdoctor.core.records.target import TargetRef
 from exportdoctor.repro.draft_client import DraftClient
+from exportdoctor.repro.pipeline import needed_imports
 
 TARGET = """
 import torch
@@ -61,3 +62,14 @@ def test_an_error_between_two_drafts_is_kept_with_its_stack(monkeypatch: pytest.
     assert client.error is not None
     assert client.error.exit_code == ExitCode.INTERNAL
     assert "in raise_error" in client.error.hint
+
+
+def test_a_note_on_an_import_stays_as_long_as_the_import_does() -> None:
+    """Whatever the note's words are, and also where the module lies in a package."""
+    notes = tuple(
+        ImportNote(module=name, text=f"crop comes from {name}") for name in ("crops.native", "tiles", "torch")
+    )
+    draft = ScriptDraft(what="", source="", imports=notes)
+    source = "import torch\nfrom crops.native import crop\n"
+    assert needed_imports(draft, source) == ("crop comes from crops.native", "crop comes from torch")
+    assert needed_imports(draft, "import torch\n") == ("crop comes from torch",)

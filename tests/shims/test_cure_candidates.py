@@ -12,18 +12,20 @@ import torch
 import exportdoctor.shims as sh
 from exportdoctor.shims.leaks import changed_places, snapshot
 from exportdoctor.shims.own import OWN
-from shim_cases import CASES
+from shim_cases import CASES, Growing, Store, after_prompt
 
 TOLERANCE = 1e-5
 SHIMS = {shim.id: shim for shim in OWN}
 NO_PROGRAM = {"mask-without-vmap"}
 """Cases of the legacy exporter, which returns a file and no program."""
 
-OTHERS = {
+OTHERS: dict[str, Any] = {
     "suggested-constants": (torch.randn(3, 5),),
     "auto-dims": (torch.randn(3, 5),),
     "frozen-values": (torch.randn(3), torch.tensor([[3, 2, 1]])),
     "static-dim": (torch.randn(4, 4),),
+    "register-cache-pytree-fixed": {"input_ids": after_prompt(13)[1], "past_key_values": after_prompt(13)[0]},
+    "register-dataclass-pytree-fixed": (torch.randn(1, 3), Store(torch.randn(2, 3), 8)),
 }
 """Inputs that the program of a specialised shim was not made for."""
 
@@ -113,29 +115,13 @@ def test_a_program_of_a_specialised_shim_refuses_what_it_was_not_made_for(name: 
         run(program, given.convert((other, {})))
 
 
-class Store:
-    """A cache of one's own: no dataclass, and no pytree node."""
-
-    def __init__(self, rows: torch.Tensor, seen: int) -> None:
-        self.rows, self.seen = rows, seen
-
-
-class Growing(torch.nn.Module):
-    """Adds a row to the store that it is given."""
-
-    def forward(self, x: torch.Tensor, store: Store) -> Store:
-        store.rows = torch.cat([store.rows, x])
-        store.seen += 1
-        return store
-
-
 def test_an_object_with_tensors_goes_in_and_out_and_is_forgotten_afterwards() -> None:
     from torch.utils._pytree import SUPPORTED_NODES
 
     inputs = (torch.randn(1, 3), Store(torch.randn(2, 3), 7))
     call = sh.ExportCall(module=Growing(), args=inputs)
     want = run(call.module, (inputs, {}))
-    with sh.apply_shims((SHIMS["register-dataclass-pytree"],), call) as given:
+    with sh.apply_shims((SHIMS["register-dataclass-pytree-fixed"],), call) as given:
         answer = run(sh.export_program(given).module(), (inputs, {}))
     assert isinstance(answer, Store)
     assert torch.equal(answer.rows, want.rows)

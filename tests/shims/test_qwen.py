@@ -39,7 +39,7 @@ def difference_to_eager(part: BuiltPart, names: tuple[str, ...]) -> float:
 def test_the_chain_cures_the_tiny_twin_and_the_numbers_agree_at_other_sizes(name: str, chain: tuple[str, ...]) -> None:
     part = part_of("Qwen2.5-VL-3B-tiny", name, weights="random", image_size=(168, 224))
     assert part.more_inputs
-    assert difference_to_eager(part, chain) <= 1e-6
+    assert difference_to_eager(part, chain) <= 1e-5  # of values about 4
 
 
 def test_each_shim_of_the_chain_moves_the_failure_on() -> None:
@@ -62,7 +62,7 @@ PLACES = {"get_vision_window_index", "sdpa_attention_forward", "get_rope_index"}
 def test_windows_that_differ_in_length_are_right_too() -> None:
     """16 by 12 patches: where attention that needs equal segments exports a program that refuses its own example."""
     part = part_of("Qwen2.5-VL-3B-tiny", "vision", weights="random", image_size=(224, 168))
-    assert difference_to_eager(part, ("precompute-grid", "block-diagonal-attention")) <= 1e-6
+    assert difference_to_eager(part, ("precompute-grid", "block-diagonal-attention")) <= 1e-5
 
 
 def test_a_part_that_returns_its_cache_exports_with_the_cache_registered() -> None:

@@ -13,8 +13,10 @@ import pytest
 
 from exportdoctor.cli.main import run
 from exportdoctor.core.errors import UsageError
+from exportdoctor.core.exporters import EXPORTERS
 from exportdoctor.core.failure.kinds import KINDS, FailureKind
 from exportdoctor.core.records.outcome import ExceptionFact, Failure, Frame, SymbolOrigin
+from exportdoctor.engine.cure.catalogue import ShimCatalogue
 from exportdoctor.shims import (
     SOUNDNESS,
     Cure,
@@ -132,6 +134,15 @@ def test_candidates_come_soundest_first() -> None:
     found = candidates(seen_in_failure(failure(SPLIT), kind=FailureKind.DATA_DEPENDENT_GUARD), VERSIONS)
     ranks = [SOUNDNESS.index(shim.soundness) for shim in found]
     assert ranks == sorted(ranks)
+
+
+def test_a_trace_of_values_is_specialised_whatever_the_shims_are() -> None:
+    def soundness(exporter: str) -> str:
+        return ShimCatalogue(shims=OWN, versions=VERSIONS, axes={}, allow=(), exporter=exporter).soundness(
+            ("mask-without-vmap",)
+        )
+
+    assert [soundness(exporter) for exporter in EXPORTERS] == ["exact", "exact", "specialised"]
 
 
 def test_an_unsound_shim_is_a_candidate_only_where_it_is_allowed() -> None:

@@ -121,6 +121,14 @@ CHANGES: dict[str, Change] = {
         code="def fine(): return os.environ['OF_MINE'] != 'broken'",
         variables=({"OF_MINE": "fine"}, {"OF_MINE": "broken"}),
     ),
+    "a variable that only an export asks for": Change(
+        code="def fine(): return not torch.compiler.is_exporting() or os.getenv('OF_MINE') != 'broken'",
+        variables=({}, {"OF_MINE": "broken"}),
+    ),
+    "a file that only an export looks for": Change(
+        code="def fine(): return not torch.compiler.is_exporting() or not (HERE / 'flag').exists()",
+        files=({}, {"flag": ""}),
+    ),
     "the working directory": Change(code="def fine(): return os.getcwd().endswith('one')", folders=("one", "two")),
     "a relative path": Change(
         code="TEXT = open('data.txt').read()\ndef fine(): return TEXT == '1'",

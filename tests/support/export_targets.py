@@ -102,6 +102,21 @@ def counting() -> Any:
     return _rows(Stateful())
 
 
+class Positive(torch.nn.Module):
+    """A check of its input's values."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The same shape."""
+        if x.min() < 0:
+            raise ValueError("negative")
+        return x.sqrt()
+
+
+def checked() -> tuple[torch.nn.Module, tuple[torch.Tensor]]:
+    """Exports with check-as-assertion."""
+    return Positive(), (torch.rand(3, 4) + 1,)
+
+
 def counter() -> Any:
     """The program knows the first call alone."""
     return _rows(Counter())

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
@@ -199,6 +201,22 @@ class Answering(nn.Module):
         return Answer(logits=x * 2, score=x.sum())
 
 
+class Store:
+    """A cache of one's own: no dataclass, and no pytree node."""
+
+    def __init__(self, rows: Tensor, seen: int) -> None:
+        self.rows, self.seen = rows, seen
+
+
+class Growing(nn.Module):
+    """Adds a row to the store that it is given."""
+
+    def forward(self, x: Tensor, store: Store) -> Store:
+        store.rows = torch.cat([store.rows, x])
+        store.seen += 1
+        return store
+
+
 class Remembering(nn.Module):
     """Its first call decides on offsets, one for each row, which later calls reuse."""
 
@@ -297,6 +315,31 @@ def tiny_llama() -> nn.Module:
     return LlamaForCausalLM(config).eval()
 
 
+def sliding_mistral() -> nn.Module:
+    from transformers import MistralConfig, MistralForCausalLM
+
+    torch.manual_seed(0)
+    config = MistralConfig(
+        vocab_size=40, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2,
+        num_key_value_heads=2, sliding_window=8, initializer_range=0.5,
+    )  # fmt: skip
+    return MistralForCausalLM(config).eval()
+
+
+@cache
+def after_prompt(length: int, seed: int = 0) -> Any:
+    """The cache of the sliding Mistral after a prompt, and its next word, int (1, 1)."""
+    from transformers import DynamicCache
+
+    model = sliding_mistral()
+    prompt = torch.randint(40, (1, length), generator=torch.Generator().manual_seed(seed))
+    config: Any = model.config
+    found = DynamicCache(config=config)
+    with torch.no_grad():
+        logits = model(prompt, past_key_values=found).logits
+    return found, logits[:, -1:].argmax(-1)
+
+
 def with_attention(implementation: str) -> Any:
     from transformers import PreTrainedConfig
 
@@ -323,7 +366,7 @@ def case(
         return args[:cut], dict(zip(names, args[cut:]))
 
     def call() -> ExportCall:
-        args, kwargs = split(tuple(value.clone() for value in inputs[0]))  # torch leaves marks on what it exported
+        args, kwargs = split(tuple(map(copy.deepcopy, inputs[0])))  # torch leaves marks on what it exported
         return ExportCall(
             module=module().eval(),
             args=args,
@@ -355,6 +398,10 @@ CASES: dict[str, Case] = {
     ),
     "attn-eager": case(lambda: ShortRow(with_attention("sdpa")), counted(5, 3), "u0 > 1"),
     "register-cache-pytree": case(tiny_llama, _WORDS, "DynamicCache", {"input_ids": {1: Dim.DYNAMIC}}),
+    "register-cache-pytree-fixed": case(
+        sliding_mistral, [(after_prompt(12)[1], after_prompt(12)[0])], "DynamicCache", names=("past_key_values",)
+    ),
+    "register-dataclass-pytree-fixed": case(Growing, [(torch.randn(1, 3), Store(torch.randn(2, 3), 7))], "Store"),
     "register-dataclass-pytree": case(Answering, [(torch.randn(3),), (torch.randn(5),)], "Answer", (_FREE,)),
     "stateful-attr-reset": case(
         used_before, [(torch.randn(3),), (torch.randn(5),)], "Constraints violated", (_FREE,), eager=Remembering

@@ -147,7 +147,7 @@ def other_cluster(tmp_path: Path) -> Iterator[str]:
     lie.write_text(
         "from exportdoctor.core import versions\n"
         "told = versions.installed_versions\n"
-        "versions.installed_versions = lambda names: told(names) | {'torch': '1.0'}\n"
+        "versions.installed_versions = lambda names, told=told: told(names) | {'torch': '1.0'}\n"
     )
     address = f"tcp://127.0.0.1:{port}"
     starts = (

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import pytest
 import torch
 from torch import nn
 
+from exportdoctor.core.protocol.scan import Captured
+from exportdoctor.targets import BuiltPart
+from exportdoctor.torch_internals.pytree_registry import register_node, temporary_registrations
 from exportdoctor.worker.capture.dim_names import all_dynamic
 from exportdoctor.worker.capture.dynamic_dims import dynamic_shapes_of, leaves_of
 from exportdoctor.worker.capture.forward_hooks import add_dims, record_calls
+from exportdoctor.worker.capture.session import capture_part, captured_fact
 from exportdoctor.worker.capture.snapshot import CopyBudget, snapshot
 
 
@@ -138,3 +144,29 @@ def test_a_dynamic_size_of_one_is_taken_from_the_other_capture() -> None:
     first = record_calls(module, *_call(2), budget=CopyBudget())
     add_dims(first, record_calls(module, *_call(8), budget=CopyBudget()))
     assert first[id(module)].kept[0].args[0].shape == (2, 8)
+
+
+class Held:
+    """A class that pytree does not know."""
+
+    def __init__(self, kept: list[Any]) -> None:
+        self.kept = kept
+
+
+def test_what_is_registered_only_for_an_export_is_told() -> None:
+    @contextmanager
+    def registered() -> Iterator[None]:
+        with temporary_registrations(lambda: register_node(Held, lambda held: held.kept, Held)):
+            yield
+
+    def captured(**more: Any) -> Captured:
+        built = BuiltPart(
+            name="p", title="", module=nn.Linear(2, 2), prefix="", args=(torch.ones(3, 2),), kwargs={},
+            dynamic_shapes=None, **more,
+        )  # fmt: skip
+        return captured_fact(capture_part(built, exporter="export"), seconds=0)
+
+    assert (captured().registered, captured().notes) == ((), ())
+    told = captured(prepare=registered)
+    assert told.registered == ("Held",)
+    assert "torch.export refuses Held" in told.notes[0]

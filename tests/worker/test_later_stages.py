@@ -81,3 +81,22 @@ def build():
     report = scan_file(path, to="ort")
     assert report.findings == ()
     assert report.parts[0].modules[0].stages["numbers"] == "pass"
+
+
+def test_a_dynamic_number_among_the_outputs_is_compared_as_the_tensor_that_onnx_makes_of_it(tmp_path: Path) -> None:
+    path = tmp_path / "count.py"
+    path.write_text("""
+import torch
+from torch import nn
+
+class Count(nn.Module):
+    def forward(self, x, more):
+        return x * 2, more + 1, x.shape[0]
+
+def build():
+    dynamic = torch.export.Dim.DYNAMIC
+    return Count(), (torch.rand(3, 4), 5), {}, ({0: dynamic}, dynamic)
+""")
+    report = scan_file(path, to="ort")
+    assert report.findings == ()
+    assert report.parts[0].modules[0].stages["numbers"] == "pass"

@@ -13,6 +13,7 @@ import click
 from exportdoctor.cli.error_output import print_error
 from exportdoctor.cli.options import CONTEXT
 from exportdoctor.cli.verbs import VERBS
+from exportdoctor.core.errors import WorkerLost
 
 COMPLETION_VARIABLE = "_EXPORTDOCTOR_COMPLETE"
 
@@ -82,6 +83,10 @@ def run(arguments: Sequence[str]) -> int:
     except BrokenPipeError:
         _discard_stdout()
         return 0
+    except WorkerLost as error:
+        from exportdoctor.process.interpreter import explain_loss
+
+        return print_error(explain_loss(error))
     except BaseException as error:
         return print_error(error)
     return code if isinstance(code, int) else 0

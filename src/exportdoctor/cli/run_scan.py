@@ -16,6 +16,7 @@ from exportdoctor.core.records.target import TargetRef
 from exportdoctor.core.run import events as ev
 from exportdoctor.core.run.run_state import RunState, fold
 from exportdoctor.core.scan_options import ScanOptions
+from exportdoctor.process.interpreter import handed_over
 from exportdoctor.store.digest import name_changes, request_digest, sources_of
 from exportdoctor.store.places import new_run_id, runs_root
 from exportdoctor.store.run_cache import RunCache, replay
@@ -45,6 +46,7 @@ def start(
         version=version(),
         command=command,
         title=plan.title,
+        python=handed_over(),
     )
     earlier = RunCache().find(digest) if options.use_cache else None
     with RunFolder.create(out or runs_root() / run) as folder:

@@ -20,7 +20,7 @@ def class_name(kind: type) -> str:
     return str(type.__dict__["__name__"].__get__(kind))
 
 
-def summary(error: BaseException) -> str:
-    """`ValueError: what it says`, with the first line of that, at most 300 characters."""
+def summary(error: BaseException, *, limit: int = 300) -> str:
+    """`ValueError: what it says`, with the first line of that, at most `limit` characters."""
     lines = text_of(error).strip().splitlines()
-    return ": ".join(filter(None, (class_name(type(error)), lines[0].strip()[:300] if lines else "")))
+    return ": ".join(filter(None, (class_name(type(error)), lines[0].strip()[:limit] if lines else "")))

@@ -19,7 +19,7 @@ class ExporterFacts:
 
     `script` is a format string: `inputs` are the module and its positional inputs, `kwargs` and `shapes` the further
     arguments, each with its comma or empty; `kwargs_argument` gives the keyword inputs as a dict; `non_strict` is empty
-    where torch.export.export is not strict by default. `imports` are the modules that it needs beside torch.
+    where torch.export.export is not strict by default.
 
     - `makes_program`: it returns a torch.export.ExportedProgram, which can be translated, saved and run. One that does
       not translates to ONNX while it traces
@@ -32,7 +32,6 @@ class ExporterFacts:
 
     call: str
     script: str
-    imports: tuple[str, ...] = ()
     makes_program: bool = True
     traces_with_dynamo: bool = False
     bakes_values: bool = False
@@ -40,6 +39,9 @@ class ExporterFacts:
     takes_opaque_children: bool = True
     has_fast_path: bool = False
 
+
+ONNX_CALL = "`torch.onnx.export(..., dynamo=True)`"
+"""How an issue names the translation of an exported program."""
 
 EXPORTERS: Mapping[str, ExporterFacts] = {
     "export": ExporterFacts(
@@ -54,8 +56,7 @@ EXPORTERS: Mapping[str, ExporterFacts] = {
     ),
     "torchscript": ExporterFacts(
         call="`torch.onnx.export(..., dynamo=False)`",
-        script="torch.onnx.export({inputs}, io.BytesIO(){kwargs_argument}, dynamo=False)",
-        imports=("io",),
+        script="torch.onnx.export({inputs}, '/dev/null'{kwargs_argument}, dynamo=False)",
         makes_program=False,
         bakes_values=True,
         has_partial_graph=False,

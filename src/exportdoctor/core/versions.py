@@ -5,6 +5,7 @@ A range is such as `>=4.53,<5`. Pre-releases and local versions count as the rel
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from importlib import metadata
 
@@ -14,7 +15,14 @@ def installed_version(name: str) -> str:
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
-        return ""
+        return _carried_version() if name == "exportdoctor" else ""
+
+
+def _carried_version() -> str:
+    """The version of an exportdoctor that runs under another interpreter; empty if it has no metadata there either."""
+    places = os.environ.get("EXPORTDOCTOR_CARRIED", "").split(os.pathsep)
+    found = metadata.distributions(name="exportdoctor", path=[place for place in places if place])
+    return next((one.version for one in found), "")
 
 
 def installed_versions(names: Iterable[str]) -> dict[str, str]:

@@ -66,6 +66,8 @@ def _events(request: ScanRequest, launcher: Launcher) -> Iterator[ev.AnyEvent]:
     for part in parts:
         yield from part.conclude()
     code = ExitCode.FINDINGS if any(part.diagnosis.failing for part in parts) else ExitCode.EXPORTS
+    if code == ExitCode.EXPORTS and any(part.diagnosis.unknown for part in parts):
+        code = ExitCode.INTERNAL
     seconds = round(time.monotonic() - started, 3)
     yield ev.RunFinished(exit_code=int(code), seconds=seconds, peak_rss_mb=scheduler.peak_rss_mb)
 

@@ -15,7 +15,7 @@ from exportdoctor.core.protocol.export import ExportProgress, ExportReply, Expor
 from exportdoctor.core.protocol.reply import Refused
 from exportdoctor.export.install_files import check_output_path, draft_folder, install, write_draft
 from exportdoctor.export.proof_file import as_json, as_markdown, proof_file
-from exportdoctor.export.shims_module import CACHES, ModuleHeader, file_name, shims_module
+from exportdoctor.export.shims_module import CACHE_SHIMS, CACHES, ModuleHeader, file_name, shims_module
 from exportdoctor.process.client import spawn
 from exportdoctor.process.group import name_exit
 from exportdoctor.process.supervise import build_limits, keep_within
@@ -41,7 +41,7 @@ def export_part(request: ExportRequest, *, output: Path, command: str, doing: Ca
     with draft_folder(output.parent, request.stem) as draft:
         result = _make_files(msgspec.structs.replace(request, folder=str(draft)), doing)
         names = tuple(result.shims)
-        if result.needs_caches and CACHES not in names:
+        if result.needs_caches and not set(CACHE_SHIMS) & set(names):
             names = (*names, CACHES)
         shims = order_shims([_find_shim(name, request) for name in names])
         final = _install(request, result, draft, output.parent) if result.verdict in _KEPT else ()

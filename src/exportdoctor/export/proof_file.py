@@ -41,6 +41,7 @@ class ProofFile(msgspec.Struct, frozen=True, kw_only=True):
     trouble: StageFailure | None = None
     precision: Precision | None = None
     notes: tuple[str, ...] = ()
+    unchecked: tuple[str, ...] = ()
     weights: str = ""
     device: str = ""
     dtype: str = ""
@@ -70,6 +71,7 @@ def proof_file(request: ExportRequest, result: ExportResult, shims: Sequence[Shi
         trouble=result.trouble,
         precision=result.precision,
         notes=result.notes,
+        unchecked=result.unchecked,
         weights=result.weights,
         device=result.device,
         dtype=result.dtype,

@@ -21,6 +21,7 @@ from exportdoctor.shims import SOUNDNESS_MEANS, Shim
 from exportdoctor.store.places import slug
 
 CACHES = "register-cache-pytree"
+CACHE_SHIMS = (CACHES, "register-cache-pytree-fixed")
 _CALL = "exportdoctor.shims.export_call"
 _EXPORTING = "exportdoctor.shims.torch_export"
 _PLAIN_IMAGE = "exportdoctor.worker.export.image_input"
@@ -144,8 +145,8 @@ def shims_module(shims: Sequence[Shim], about: ModuleHeader) -> str:
         opaque = tuple(shim.id for shim in shims if shim.soundness == "opaque")
         tail += (_LOAD_OPAQUE_TAIL if opaque else _LOAD_TAIL).format(imports=about.imports, opaque=opaque)
         bundler.imports.update({"importlib": ("importlib", ""), "torch": ("torch", "")})
-    if any(name == CACHES for name, _ in entries):
-        tail += _CACHE_TAIL.format(name=CACHES)
+    if found := [name for name, _ in entries if name in CACHE_SHIMS]:
+        tail += _CACHE_TAIL.format(name=found[0])
     parts = [_header(shims, about), _imports(bundler), "\n\n\n".join(bundler.parts), "", tail.strip("\n")]
     text = "\n\n".join(parts) + "\n"
     compile(text, "<shims>", "exec")
@@ -263,7 +264,7 @@ def _use(shims: Sequence[Shim], about: ModuleHeader) -> list[str]:
         "args, kwargs = cure.convert(model, args, kwargs)                    # the program's inputs",
         "program.module()(*args, **kwargs)",
     ]
-    if any(shim.id == CACHES for shim in shims):
+    if any(shim.id in CACHE_SHIMS for shim in shims):
         lines.append("# a program that takes or returns a cache is loaded and run within `with cure.caches():`")
     return lines
 

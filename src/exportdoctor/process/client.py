@@ -25,7 +25,7 @@ from exportdoctor.process.group import kill_group
 _LOOK = 200
 """Milliseconds between two looks whether a silent process is still there."""
 _PAUSE = 0.005
-_START_MODULE = str(Path(__file__).resolve().with_name("start_module.py"))
+START_MODULE = str(Path(__file__).resolve().with_name("start_module.py"))
 
 
 class Closing(ABC):
@@ -156,7 +156,7 @@ def spawn(module: str, *, log: Path | None, environment: Mapping[str, str] | Non
     """
     with contextlib.ExitStack() as stack:
         process = subprocess.Popen(
-            [sys.executable, "-P", _START_MODULE, f"exportdoctor.{module}"],
+            [sys.executable, "-P", START_MODULE, f"exportdoctor.{module}"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=_open_log(log, stack),
@@ -171,7 +171,7 @@ def spawn(module: str, *, log: Path | None, environment: Mapping[str, str] | Non
 def run_module(module: str) -> subprocess.CompletedProcess[bytes]:
     """Run `python -m exportdoctor.<module>` of this very exportdoctor to its end, and keep what it prints."""
     return subprocess.run(
-        [sys.executable, "-P", _START_MODULE, f"exportdoctor.{module}"],
+        [sys.executable, "-P", START_MODULE, f"exportdoctor.{module}"],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         check=False,

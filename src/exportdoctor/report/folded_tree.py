@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from exportdoctor.core.run.report import FAILING, ModuleRecord, ModuleStatus, PartRecord
 
-NOTABLE = FAILING | {"cured"}
+NOTABLE = FAILING | {"cured", "unknown"}
 _SILENT = ("not_called", "not_asked")
 
 
@@ -20,7 +20,8 @@ class Row:
     """One or more sibling submodules with one verdict.
 
     `names` are relative to the row above, `fqns` absolute, in the same order; `modules` counts what the row
-    covers, descendants included; `equal`: the others were judged by equality with the first, not asked.
+    covers, descendants included; `equal`: the others were judged by equality with the first, not asked; `fixed`: all
+    were asked at fixed sizes although the part has dynamic ones.
     """
 
     status: ModuleStatus
@@ -31,6 +32,7 @@ class Row:
     finding: str | None = None
     equal: bool = False
     note: str = ""
+    fixed: bool = False
     children: tuple[Row, ...] = ()
 
     @property
@@ -103,6 +105,7 @@ def _as_one(rows: list[Row]) -> Row:
         fqns=tuple(fqn for row in rows for fqn in row.fqns),
         class_name="",
         modules=sum(row.modules for row in rows),
+        fixed=all(row.fixed for row in rows),
     )
 
 
@@ -152,6 +155,7 @@ def _row(node: _Node, *, above: str) -> Row:
         finding=record.finding,
         equal=record.evidence == "equal",
         note=record.note,
+        fixed=bool(record.at_fixed_sizes),
         children=children,
     )
 
@@ -185,6 +189,7 @@ def _together(members: list[Row]) -> Row:
         fqns=tuple(fqn for row in members for fqn in row.fqns),
         modules=sum(row.modules for row in members),
         equal=all(row.equal for row in members[1:]),
+        fixed=all(row.fixed for row in members),
     )
 
 

@@ -10,7 +10,7 @@ from exportdoctor.core.failure.finding import Finding
 from exportdoctor.core.run.report import FAILING, ModuleRecord, PartRecord, Report
 from exportdoctor.report import wording
 
-_ERRORS = frozenset({"crashed", "timed_out"})
+_ERRORS = frozenset({"crashed", "timed_out", "unknown"})
 _SKIPPED = frozenset({"not_called", "not_asked"})
 
 
@@ -32,7 +32,7 @@ def _counts(name: str, modules: Sequence[ModuleRecord], seconds: float) -> dict[
     return {
         "name": _one_line(name),
         "tests": str(len(modules)),
-        "failures": str(sum(1 for module in modules if module.status in FAILING) - errors),
+        "failures": str(sum(1 for module in modules if module.status in FAILING - _ERRORS)),
         "errors": str(errors),
         "skipped": str(sum(1 for module in modules if module.status in _SKIPPED)),
         "time": f"{seconds:.3f}",
@@ -47,7 +47,7 @@ def _add_case(suite: Element, part: PartRecord, module: ModuleRecord, findings: 
     words = wording.STATUS_WORDS[module.status]
     if module.status in _SKIPPED:
         SubElement(case, "skipped", {"message": words})
-    elif module.status in FAILING:
+    elif module.status in FAILING | _ERRORS:
         tag = "error" if module.status in _ERRORS else "failure"
         entry = SubElement(case, tag, {"message": _one_line(wording.culprit_line(finding)) if finding else words})
         if finding:

@@ -13,8 +13,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from exportdoctor.core.exporters import EXPORTERS
+from exportdoctor.core.exporters import EXPORTERS, ONNX_CALL
 from exportdoctor.core.failure.finding import Finding
+from exportdoctor.core.failure.kinds import FailureKind
 from exportdoctor.core.failure.messages import without_advice
 from exportdoctor.core.records.outcome import Frame
 from exportdoctor.report import wording
@@ -82,7 +83,7 @@ def _happens(made: ReproResult) -> str:
     """What is called, how it ends, and how the script was checked."""
     sighting = made.sighting
     return wording.issue_summary(
-        call=EXPORTERS[made.exporter].call,
+        call=ONNX_CALL if made.signature.kind is FailureKind.TRANSLATE else EXPORTERS[made.exporter].call,
         ends=wording.issue_end(sighting.exception, sighting.died),
         imports=made.imports,
         verified=sighting.verified,

@@ -14,7 +14,7 @@ from exportdoctor.core.errors import UsageError
 from exportdoctor.core.failure.finding import Finding
 from exportdoctor.core.failure.identity import NameFreeSignature
 from exportdoctor.core.failure.kinds import FailureKind
-from exportdoctor.core.failure.messages import first_line
+from exportdoctor.core.failure.messages import first_line, summary_line
 from exportdoctor.core.limits import SHORTEST_CANDIDATE
 from exportdoctor.core.protocol.repro import DraftRequest, ReproducedFailure, ScriptDraft
 from exportdoctor.reduce import Verdict
@@ -28,6 +28,7 @@ from exportdoctor.repro.candidates.incidental_failures import (
     IncidentalFailure,
     find_incidental_failures,
 )
+from exportdoctor.repro.candidates.other_causes import without_other_causes
 from exportdoctor.repro.candidates.reduction import Reducer, ReductionResult, Tell
 from exportdoctor.repro.candidates.verdict_log import VerdictLog
 from exportdoctor.repro.draft_client import DraftClient
@@ -37,6 +38,7 @@ from exportdoctor.repro.script import Header, code_lines, imports_of, origin_of,
 from exportdoctor.repro.verify import Sighting, verify
 from exportdoctor.store.runs import StoredRun
 
+_DRAFTS_WITH_CAUSES = 3
 _WIDTH = 2  # more candidates beside each other cost memory, and a wrong bet costs a question
 
 
@@ -110,13 +112,14 @@ def make_repro(request: ReproRequest, tell: Tell) -> ReproResult:
         if reduction.flaky:
             notes.append(wording.repro_flaky(reduction.same, reduction.runs))
         source, sighting = _verify_either(reduction.source, draft.source, signature, notes)
-        notes += _needed_notes(draft, source)
+        imported = needed_imports(draft, source)
+        notes += (*draft.notes, *imported)
         header = Header(
             origin=origin_of(finding),
             expected=_expected_line(seen, sighting),
             environment=seen.environment,
             made_by=request.made_by,
-            remarks=tuple(note for note in notes if "no source" in note),
+            remarks=(*draft.remarks, *imported),
         )
         return ReproResult(
             finding=finding,
@@ -168,6 +171,11 @@ def _first_failing_draft(client: DraftClient, judge: CandidateJudge, tell: Tell)
                 if _shows_bug(judge, source):
                     tell(wording.repro_draft(code_lines(source), draft.what))
                     return msgspec.structs.replace(draft, source=source), judge
+    for draft in drafts[:_DRAFTS_WITH_CAUSES]:
+        found = without_other_causes(judge, draft.source)
+        if found is not None:
+            tell(wording.repro_draft(code_lines(found), wording.repro_other_causes()))
+            return msgspec.structs.replace(draft, source=found), judge
     if client.error is not None:
         raise client.error
     reasons = [f"{draft.what}: {_how_it_ends(judge, draft.source)}" for draft in drafts]
@@ -222,10 +230,10 @@ def _verify_either(reduced: str, draft: str, signature: NameFreeSignature, notes
     return reduced, sighting
 
 
-def _needed_notes(draft: ScriptDraft, source: str) -> list[str]:
-    """What the draft notes, without imports that the reduced source no longer has."""
+def needed_imports(draft: ScriptDraft, source: str) -> tuple[str, ...]:
+    """The notes on the draft's imports that the reduced source still has."""
     used = {*imports_of(source)}
-    return [note for note in draft.notes if "imported from" not in note or used & set(note.split())]
+    return tuple(note.text for note in draft.imports if note.module.partition(".")[0] in used)
 
 
 def _expected_line(seen: ReproducedFailure, sighting: Sighting) -> str:
@@ -234,7 +242,7 @@ def _expected_line(seen: ReproducedFailure, sighting: Sighting) -> str:
         return sighting.died.replace("_", " ")
     if sighting.exception:
         name = sighting.exception.rpartition(".")[2]
-        line = first_line(sighting.message, 200)
+        line = summary_line(sighting.message, 240)
         return f"{name}: {line}" if line else name
     failure = seen.outcome.failure
     return failure.exceptions[0].name if failure and failure.exceptions else seen.outcome.status

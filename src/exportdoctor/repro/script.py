@@ -78,9 +78,11 @@ def _comment(text: str) -> list[str]:
 
 
 def limit_blank_lines(source: str) -> list[str]:
-    """The code, with no more empty lines than one in a row, and none below the head of a class."""
+    """The code, with no more empty lines than one in a row, none below the head of a class, and one after a body."""
     lines: list[str] = []
     for line in source.strip("\n").splitlines():
+        if lines and lines[-1].startswith(" ") and line[:1].strip(" )]}"):
+            lines.append("")
         if line.strip() or (lines and lines[-1].strip() and not lines[-1].startswith("class ")):
             lines.append(line.rstrip())
     return lines

@@ -60,16 +60,14 @@ def _compare(wanted: NameFreeSignature, code: int, killed: OutcomeStatus | None,
         return Sighting(same, died="" if code == 0 else end, output=output)
     name, message = exception_in_text(output)
     chain = output.split(TRACEBACK)[1:]
+    if wanted.kind is FailureKind.TRANSLATE:  # the message is that of the cause
+        causes = [exception_in_text(TRACEBACK + block.partition(_CAUSED)[0]) for block in chain]
+        name, message = next((cause for cause in causes if _is_wanted(wanted, *cause)), (name, message))
     links = sum(1 for block in chain if _CAUSED in block)
-    same = (
-        bool(wanted.exceptions)
-        and _printed_name(wanted.exceptions[0]) == name
-        and without_names(message) == wanted.message
-        and links >= len(wanted.exceptions) - 1
-    )
+    same = _is_wanted(wanted, name, message) and links >= len(wanted.exceptions) - 1
     return Sighting(same, exception=name, message=message, output=output)
 
 
-def _printed_name(name: str) -> str:
-    """How Python prints an exception of that qualified name."""
-    return name.removeprefix("builtins.")
+def _is_wanted(wanted: NameFreeSignature, name: str, message: str) -> bool:
+    printed = wanted.exceptions[0].removeprefix("builtins.") if wanted.exceptions else ""
+    return bool(printed) and printed == name and without_names(message) == wanted.message

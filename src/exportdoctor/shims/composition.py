@@ -73,9 +73,12 @@ def _enter_named(shim: Shim, call: ExportCall) -> Iterator[ExportCall]:
 
 
 def _leave(shim: Shim, context: AbstractContextManager[ExportCall], failure: BaseException | None) -> None:
-    """Exit as `with` does, except that a shim cannot suppress the body's failure."""
+    """Exit as `with` does, except that a shim cannot suppress the body's failure; only now may it know that it does
+    not apply."""
     try:
         context.__exit__(type(failure) if failure else None, failure, failure.__traceback__ if failure else None)
+    except NotApplicable as reason:
+        raise NotApplicable(f"{shim.id}: {reason}") from None
     except Exception as error:
         if error is not failure:
             raise _trouble(shim, "could not be left", error) from error

@@ -46,6 +46,8 @@ class ExportOptions:
 class ExportCall:
     """One call of `torch.export.export`; `more_inputs` are other sizes under the same dynamic shapes.
 
+    `checks` are called with the program, and raise NotApplicable where a shim was no cure.
+
     `convert` turns inputs of the untouched module into inputs of the program that this call makes. It stays good after
     the shims are gone, so that the program can be compared with eager.
     """
@@ -56,6 +58,7 @@ class ExportCall:
     dynamic_shapes: Any = None
     more_inputs: tuple[Inputs, ...] = ()
     options: ExportOptions = ExportOptions()
+    checks: tuple[Callable[[Any], None], ...] = ()
     convert: Callable[[Inputs], Inputs] = _as_given
 
     @property

@@ -38,7 +38,7 @@ def _export(call: ExportCall) -> Any:
     with ExitStack() as stack:
         if options.flat_forward:
             call = stack.enter_context(flat_forward(call))
-        return torch.export.export(
+        program = torch.export.export(
             call.module,
             call.args,
             call.kwargs,
@@ -46,6 +46,9 @@ def _export(call: ExportCall) -> Any:
             strict=options.strict,
             prefer_deferred_runtime_asserts_over_guards=options.prefer_deferred_runtime_asserts_over_guards,
         )
+    for check in call.checks:
+        check(program)
+    return program
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from typing import Any
 import psutil
 
 from exportdoctor.core.errors import ExportdoctorError, UsageError
+from exportdoctor.core.exception_text import summary
 from exportdoctor.sweep.target_task import (
     HASH_SEED,
     SweepAnswer,
@@ -93,9 +94,13 @@ def _refuse_other_versions(client: Any) -> None:
     except TimeoutError as error:
         raise UsageError("the scheduler has no workers", hint="Start one with: dask worker ADDRESS") from error
     ours = {name: found for name, found in child_environment().items() if name != "folder"}
-    for worker, theirs in client.run(child_environment, on_error="return").items():
-        if isinstance(theirs, BaseException):
-            raise UsageError(f"the worker {worker} cannot run exportdoctor: {type(theirs).__name__}: {theirs}")
+    try:
+        environments = client.run(child_environment)
+    except Exception as error:  # no exportdoctor there, say, or another Dask
+        raise UsageError(
+            f"a worker cannot run exportdoctor: {summary(error)}", hint="Use the same environment on all nodes"
+        ) from error
+    for worker, theirs in environments.items():
         for name in sorted({*ours, *theirs} - {"folder"}):
             if ours.get(name) != theirs.get(name):
                 here, there = ours.get(name) or "none", theirs.get(name) or "none"

@@ -74,10 +74,23 @@ def _unregister_in_optree(kinds: list[type[Any]]) -> None:
             continue  # it never got there
 
 
-def register_node(kind: type[Any], children: Callable[[Any], list[Any]], build: Callable[[list[Any]], Any]) -> None:
-    """Make `kind` a node: `children` takes it apart, `build` puts it together. An earlier registration is replaced."""
+def register_node(
+    kind: type[Any],
+    children: Callable[[Any], list[Any]],
+    build: Callable[..., Any],
+    *,
+    context: Callable[[Any], Any] | None = None,
+) -> None:
+    """Make `kind` a node: `children` takes it apart, `build` puts it together. An earlier registration is replaced.
+
+    `context` is what else an object is, as nested tuples of plain values; `build` then gets it after the children. A
+    program refuses an input of another context than its example's.
+    """
     import torch.fx._pytree as fx_pytree
     from torch.utils import _pytree as pytree
+
+    def of(value: Any) -> Any:
+        return None if context is None else context(value)
 
     name = f"{kind.__module__}.{kind.__qualname__}"
     for registry in (pytree.SUPPORTED_NODES, pytree.SUPPORTED_SERIALIZED_TYPES):
@@ -85,15 +98,29 @@ def register_node(kind: type[Any], children: Callable[[Any], list[Any]], build: 
     pytree.SERIALIZED_TYPE_TO_PYTHON_TYPE.pop(name, None)
     pytree._private_register_pytree_node(
         kind,
-        lambda value: (children(value), None),
-        lambda values, _: build(list(values)),
+        lambda value: (children(value), of(value)),
+        lambda values, known: build(list(values)) if context is None else build(list(values), known),
         serialized_type_name=name,
+        to_dumpable_context=lambda known: known,
+        from_dumpable_context=_as_tuples,
         flatten_with_keys_fn=lambda value: (
             [(pytree.SequenceKey(place), child) for place, child in enumerate(children(value))],
-            None,
+            of(value),
         ),
     )
     fx_pytree.register_pytree_flatten_spec(kind, lambda value, _: children(value))
+
+
+def registered_classes() -> frozenset[type[Any]]:
+    """The classes that torch takes apart now."""
+    from torch.utils import _pytree as pytree
+
+    return frozenset(pytree.SUPPORTED_NODES)
+
+
+def _as_tuples(value: Any) -> Any:
+    """What JSON made lists of."""
+    return tuple(map(_as_tuples, value)) if isinstance(value, list) else value
 
 
 def is_registered(kind: type[Any]) -> bool:

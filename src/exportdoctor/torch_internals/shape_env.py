@@ -57,6 +57,15 @@ def symbols_in(value: Any) -> tuple[str, ...]:
     return tuple(map(str, getattr(expression, "free_symbols", ())))
 
 
+def same_sizes(one: Any, other: Any) -> bool:
+    """Whether two tensors are known to have equal sizes; asking adds no guard on a size that depends on data."""
+    from torch.fx.experimental.symbolic_shapes import guard_or_false
+
+    if one.dim() != other.dim():
+        return False
+    return all(guard_or_false(a == b) for a, b in zip(one.shape, other.shape, strict=True))
+
+
 def has_unbacked_size(tensor: Any) -> bool:
     """Whether a size of the tensor depends on data."""
     from torch.fx.experimental.symbolic_shapes import has_free_unbacked_symbols

@@ -1,4 +1,4 @@
-"""Modes of torch that are left for a moment, and settings of symbolic shapes that a shim changes."""
+"""Modes of torch that are left for a moment, settings of symbolic shapes that a shim changes, hooks on all modules."""
 
 from __future__ import annotations
 
@@ -17,6 +17,13 @@ def outside_all_modes() -> Iterator[None]:
 
     with _disable_current_modes(), _C.DisableTorchFunction():
         yield
+
+
+def dispatch_mode_class() -> type[Any]:
+    """torch's TorchDispatchMode: `__torch_dispatch__` of an instance sees each operator that runs inside."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    return TorchDispatchMode
 
 
 def _has_modes() -> bool:
@@ -84,4 +91,35 @@ SETTINGS = Hook(
     is_there=lambda: symbolic_shape_settings() is not None,
 )
 
-HOOKS = (MODES, FUNCTION_MODES, SETTINGS)
+_HOOK_TABLES = (
+    "_global_forward_pre_hooks",
+    "_global_forward_hooks",
+    "_global_backward_pre_hooks",
+    "_global_backward_hooks",
+)
+
+
+def has_global_hooks() -> bool:
+    """Whether somebody registered a hook on all modules, which sees each call of any."""
+    from torch.nn.modules import module
+
+    return any(getattr(module, name, ()) for name in _HOOK_TABLES)
+
+
+def _has_hook_tables() -> bool:
+    from torch.nn.modules import module
+
+    return all(hasattr(module, name) for name in _HOOK_TABLES)
+
+
+GLOBAL_HOOKS = Hook(
+    id="global-hooks",
+    api="torch.nn.modules.module.{_global_forward_pre_hooks, _global_forward_hooks, _global_backward_pre_hooks, "
+    "_global_backward_hooks}",
+    used_for="which attempts may share a process: a hook on all modules may keep what it sees",
+    lost="an attempt of a plain layer may see what such a hook kept from another",
+    seen_on=("2.13.0",),
+    is_there=_has_hook_tables,
+)
+
+HOOKS = (MODES, FUNCTION_MODES, SETTINGS, GLOBAL_HOOKS)

@@ -18,11 +18,11 @@ def tree_leaves(tree: Any) -> list[Any]:
     return _pytree.tree_leaves(tree)
 
 
-def tree_flatten(tree: Any) -> tuple[list[Any], Any]:
+def tree_flatten(tree: Any, *, is_leaf: Callable[[Any], bool] | None = None) -> tuple[list[Any], Any]:
     """The leaves, and the layout from which `tree_unflatten` makes the containers again."""
     from torch.utils import _pytree
 
-    return _pytree.tree_flatten(tree)
+    return _pytree.tree_flatten(tree, is_leaf=is_leaf)
 
 
 def tree_unflatten(leaves: Iterable[Any], layout: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import msgspec
@@ -13,12 +14,14 @@ from exportdoctor.core.errors import ExportdoctorError, TargetError
 from exportdoctor.core.exception_text import class_name, summary, text_of
 from exportdoctor.core.protocol.scan import SMALL_MODEL, Capture, Captured, Open, Opened, Prepare, Prepared
 from exportdoctor.core.records.target import TargetRef
+from exportdoctor.report.wording import capture as wording
 from exportdoctor.report.wording import missing_internals, substitution, unrecorded_note
 from exportdoctor.targets import Plan, build, has_small_model, plan_small_model, resolve
 from exportdoctor.targets.built import BuiltPart, BuiltTarget
 from exportdoctor.targets.eager import blame_running_code, own_stack, run_once
 from exportdoctor.targets.factory.factory_plan import FactoryPlan
 from exportdoctor.torch_internals.hook_table import missing_hooks
+from exportdoctor.torch_internals.tracing_modes import has_global_hooks
 from exportdoctor.worker import environment
 from exportdoctor.worker.capture.session import (
     PartCapture,
@@ -28,6 +31,7 @@ from exportdoctor.worker.capture.session import (
     complete_capture,
 )
 from exportdoctor.worker.describe.describe_failure import describe_failure, state_id
+from exportdoctor.worker.describe.own_fault import own_fault
 from exportdoctor.worker.read_log import LOG
 
 
@@ -127,11 +131,10 @@ class OpenTarget:
             rebuilt = self._rebuild_with_values(error)
             if rebuilt is not None:
                 part = self._capture(rebuilt, command)
-                part.notes.append(
-                    f"{command.part}: the forward needs real values ({class_name(type(error))} with fake weights), "
-                    "so it runs with random weights"
-                )
+                part.note(wording.needs_values(class_name(type(error))))
                 return part
+            if own_fault(error):
+                raise
             raise _eager_failure(error, command.part, entry) from error
 
     def _capture_small_model(self, name: str) -> PartCapture:
@@ -201,7 +204,19 @@ def _isolation(wanted: str) -> str:
     return "fork" if hasattr(os, "fork") and not torch.cuda.is_initialized() else "process"
 
 
+class _Idle(torch.nn.Module):
+    """Calls nothing that a target may have patched."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + 1
+
+
 def _warm_up() -> None:
-    """A throwaway export: torch imports its tracer on first use, which would cost each child half a second."""
-    module = torch.nn.Linear(2, 2)
-    torch.export.export(module, (torch.zeros(3, 2),), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},), strict=False)
+    """A throwaway export: torch imports its tracer on first use, which would cost each child half a second.
+
+    A target's hooks on all modules are not called, since they may keep what they see.
+    """
+    shapes = ({0: torch.export.Dim.DYNAMIC},)
+    if not has_global_hooks():
+        with suppress(Exception):  # what a target did to torch is told by its attempts
+            torch.export.export(_Idle(), (torch.zeros(3, 2),), dynamic_shapes=shapes, strict=False)

@@ -1,8 +1,8 @@
 """What building the target and attempting its export read: files, modules, environment variables, the clock, chance.
 
 Answers are told again only while all of it is the same (store/digest.py). Files are seen by an audit hook, which also
-sees those that code opens for itself; variables and existence checks by wrappers that stand during building and
-capturing only, so that no exporter meets them. Torch, Python and exportdoctor itself count by their versions.
+sees those that code opens for itself; variables and existence checks by wrappers that stand during building, capturing
+and attempts, but not where dynamo would trace them. Torch, Python and exportdoctor itself count by their versions.
 """
 
 from __future__ import annotations

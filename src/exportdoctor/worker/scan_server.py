@@ -19,6 +19,7 @@ from typing import assert_never
 import msgspec
 
 from exportdoctor.core.codec import decode, encode
+from exportdoctor.core.exporters import EXPORTERS
 from exportdoctor.core.protocol.reply import Refused
 from exportdoctor.core.protocol.scan import (
     AttemptProbe,
@@ -207,7 +208,8 @@ class ScanServer:
 
         def work(pipe: int) -> bytes | None:
             before = LOG.start_attempt()
-            outcome = (attempt if full else attempt_fast)(part, probe, shim_files=files)
+            with _watch_reads(probe):
+                outcome = (attempt if full else attempt_fast)(part, probe, shim_files=files)
             return encode(_with_sources(outcome, before)) if outcome is not None else None
 
         child = fork(work, log=log, close=self._descriptors())
@@ -219,7 +221,8 @@ class ScanServer:
         self._reply(Started(probe=probe.id, pid=os.getpid()))
         write_stacks_to(send_output_to(self._log(probe)))
         before = LOG.start_attempt()
-        outcome = attempt(self.target.parts[probe.part], probe, shim_files=self.target.shim_files)
+        with _watch_reads(probe):
+            outcome = attempt(self.target.parts[probe.part], probe, shim_files=self.target.shim_files)
         outcome = _with_sources(outcome, before)
         self._reply(Finished(outcome=outcome, spoiled=not outcome.passed or bool(probe.shims)))
 
@@ -240,6 +243,11 @@ class ScanServer:
 
     def _reply(self, reply: ScanReply) -> None:
         write_line(self.replies, reply)
+
+
+def _watch_reads(probe: Probe) -> contextlib.AbstractContextManager[None]:
+    """See what variables and files the attempt asks for; dynamo would trace the code that sees it."""
+    return contextlib.nullcontext() if EXPORTERS[probe.exporter].traces_with_dynamo else LOG.watch()
 
 
 def _with_sources(outcome: Outcome, before: int) -> Outcome:

@@ -45,11 +45,10 @@ def _known_shims(selection: Selection) -> Iterator[PickerItem]:
             yield PickerItem(tried.shim, wording.shim_effect(tried))
 
 
-def all_shims(options: ScanOptions) -> tuple[PickerItem, ...]:
+def all_shims(options: ScanOptions, python: str = "") -> tuple[PickerItem, ...]:
     """Every shim that fits the installed versions. Takes seconds, in another process. Raises OSError."""
-    done = subprocess.run(
-        fitting_shims(options), capture_output=True, timeout=_PATIENCE, check=False, stdin=subprocess.DEVNULL
-    )
+    command = fitting_shims(options, python)
+    done = subprocess.run(command, capture_output=True, timeout=_PATIENCE, check=False, stdin=subprocess.DEVNULL)
     if done.returncode:
         raise OSError(done.stderr.decode("utf-8", "replace").strip() or "the list of shims could not be had")
     shims: list[dict[str, Any]] = json.loads(done.stdout)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
+from dataclasses import replace as dataclass_replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -49,12 +50,27 @@ class CommandLine:
 def available_commands(view: RunView, selection: Selection | None) -> tuple[CommandLine, ...]:
     """What can be started now, in the order of the menu."""
     groups = (_resume, _repro, _shims, _export, _rescan, _compare)
-    return tuple(command for group in groups for command in group(view, selection))
+    python = _python(view)
+    return tuple(
+        dataclass_replace(command, argv=(*command.argv, *python)) if _runs_torch(command) else command
+        for group in groups
+        for command in group(view, selection)
+    )
 
 
-def fitting_shims(options: ScanOptions) -> Argv:
-    """Prints every shim that fits the installed versions, as JSON."""
-    return (*EXPORTDOCTOR, "shims", "list", "--fitting", "--json", *_shim_files(options))
+def fitting_shims(options: ScanOptions, python: str = "") -> Argv:
+    """Prints every shim that fits the versions installed for the interpreter `python`, as JSON."""
+    words = ("--python", python) if python else ()
+    return (*EXPORTDOCTOR, "shims", "list", "--fitting", "--json", *_shim_files(options), *words)
+
+
+def _python(view: RunView) -> Argv:
+    """The interpreter under which the run was made, if that is not our own."""
+    return ("--python", view.started.python) if view.started is not None and view.started.python else ()
+
+
+def _runs_torch(command: CommandLine) -> bool:
+    return command.argv[len(EXPORTDOCTOR)] != "compare"
 
 
 def _resume(view: RunView, _selection: Selection | None) -> Iterator[CommandLine]:

@@ -25,6 +25,7 @@ COLOURS = {
     "cured": "$text-warning",
     "crashed": "$text-secondary",
     "timed_out": "$text-warning",
+    "unknown": "$text-warning",
 }
 _LABELLED = re.compile(r"^(Next|Known upstream|Shims tried|Repro|Log): ")
 _WIDEST = 66  # cells of a line of context: beside its number it fits a pane of 76

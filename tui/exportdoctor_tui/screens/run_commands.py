@@ -56,9 +56,9 @@ class RunCommands:
             root = services_of(self._screen).root
             return Picker(command.title, (), lambda: other_runs(view.path, root), many=False)
         assert view.started is not None
-        options = view.started.options
+        options, python = view.started.options, view.started.python
         known = known_shims(selection) if selection else ()
-        return Picker(command.title, known, lambda: all_shims(options), many=command.needs == "shims")
+        return Picker(command.title, known, lambda: all_shims(options, python), many=command.needs == "shims")
 
     def _start(self, command: CommandLine, picked: tuple[str, ...]) -> None:
         """Start the process; the run that it creates is opened at once."""

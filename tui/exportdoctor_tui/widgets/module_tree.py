@@ -36,7 +36,7 @@ class ModuleTree(ScrollView, can_focus=True):
         f"module-tree--{name}"
         for name in (
             "heading", "cursor", "pass", "fail", "fails_own", "fails_child", "cured", "crashed", "timed_out",
-            "not_called", "not_asked", "quiet", "name", "finding",
+            "not_called", "not_asked", "unknown", "quiet", "name", "finding",
         )
     }  # fmt: skip
     cursor: reactive[int] = reactive(0)

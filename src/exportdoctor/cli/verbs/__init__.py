@@ -25,6 +25,7 @@ VERBS = (
     Verb("shims", "List and show shims, or try some on a model."),
     Verb("export", "Export a part to .pt2 or .onnx with shims, and verify the file."),
     Verb("compare", "Show what changed between two runs."),
+    Verb("lanes", "Make, list and delete environments with other versions."),
     Verb("parts", "List the parts of a model."),
     Verb("inputs", "Print the inputs that are made for a part, as code."),
     Verb("tui", "Browse a run in the terminal."),

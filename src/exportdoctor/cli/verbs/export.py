@@ -16,6 +16,7 @@ from exportdoctor.cli.error_output import print_line
 from exportdoctor.cli.interruption import Interruption
 from exportdoctor.cli.options import CONTEXT, DEVICE, DTYPE, IMAGE_SIZE, INPUTS, QUIET, STATIC, absolute_inputs
 from exportdoctor.cli.packages import require_packages
+from exportdoctor.cli.python_option import PYTHON
 from exportdoctor.cli.terminal import style_of, write_out
 from exportdoctor.cli.verbs.completion import complete_targets
 from exportdoctor.core.errors import ExitCode, UsageError
@@ -113,6 +114,7 @@ class ExportArguments:
 @INPUTS
 @STATIC
 @DEVICE
+@PYTHON
 @QUIET
 @click.pass_context
 def export(context: click.Context, /, **given: Any) -> int:

@@ -8,6 +8,7 @@ import click
 
 from exportdoctor.cli.error_output import print_line
 from exportdoctor.cli.options import CONTEXT, IMAGE_SIZE, STATIC
+from exportdoctor.cli.python_option import PYTHON
 from exportdoctor.cli.terminal import write_out
 from exportdoctor.cli.verbs.completion import complete_targets
 from exportdoctor.core.errors import ExitCode, WorkerLost
@@ -21,6 +22,7 @@ from exportdoctor.process.client import spawn
 @click.option("--part", default="", metavar="P", help="The part. Default: the first one.")
 @IMAGE_SIZE
 @STATIC
+@PYTHON
 def inputs(target: str, part: str, **build: Any) -> int:
     """Print the inputs that are made for a part of TARGET, as a Python file for `scan --inputs FILE.py:inputs`."""
     from exportdoctor.targets import resolve

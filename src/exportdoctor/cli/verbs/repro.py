@@ -12,6 +12,7 @@ import click
 
 from exportdoctor.cli.error_output import print_line
 from exportdoctor.cli.options import CONTEXT, QUIET
+from exportdoctor.cli.python_option import PYTHON, follow_run
 from exportdoctor.cli.terminal import write_out
 from exportdoctor.cli.verbs.completion import complete_runs
 from exportdoctor.core.errors import ExitCode, StoreError
@@ -42,6 +43,7 @@ _SECONDS, _AT_MOST = 33.0, 180.0
               help="Time limit for reducing. Default: 33, longer on a busy machine; none with --probes.")  # fmt: skip
 @click.option("--probes", type=click.IntRange(min=1), default=None, metavar="N",
               help="Number of candidates to try, instead of a time limit.")  # fmt: skip
+@PYTHON
 @QUIET
 @click.pass_context
 def repro(
@@ -64,6 +66,8 @@ def repro(
     from exportdoctor.repro.save import other_name, save_repro
 
     run = read_run(find_run(names[0] if len(names) == 2 else None))
+    if run.state.started is not None:
+        follow_run(run.state.started.python, context.obj)
     begun = time.monotonic()
 
     def show(text: str) -> None:

@@ -22,6 +22,7 @@ from exportdoctor.cli.options import (
     absolute_inputs,
 )
 from exportdoctor.cli.packages import require_packages
+from exportdoctor.cli.python_option import PYTHON
 from exportdoctor.cli.scan_flags import add_scan_options, pop_scan_options
 from exportdoctor.cli.verbs.completion import complete_runs, complete_targets
 from exportdoctor.core.errors import UsageError
@@ -31,7 +32,9 @@ from exportdoctor.core.scan_options import OPTIONS, ScanOptions
 _MOST_JOBS = 4  # each attempt holds the target's graph: more of them cost memory and gain little
 _PACKAGES = {"export": (), "onnx": ("onnx", "onnxscript"), "ort": ("onnx", "onnxscript", "onnxruntime")}
 # the options that --resume accepts; all others are those of the run
-_OF_A_RESUMED_RUN = {"resume", "as_json", "quiet", "tui"} | {n for n, one in OPTIONS.items() if not one.changes_result}
+_OF_A_RESUMED_RUN = {"resume", "python", "as_json", "quiet", "tui"} | {
+    n for n, one in OPTIONS.items() if not one.changes_result
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,6 +120,7 @@ class ScanCommand(click.Command):
     shell_complete=complete_runs,
     help="Continue a run that was cut off, reusing its results.",
 )
+@PYTHON
 @JSON
 @QUIET
 @click.option("--tui", is_flag=True, help="Show the scan in the terminal interface.")

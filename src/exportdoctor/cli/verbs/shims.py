@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from exportdoctor.cli.options import CONTEXT, IMAGE_SIZE, INPUTS, JSON, STATIC, absolute_inputs
+from exportdoctor.cli.python_option import PYTHON
 from exportdoctor.cli.record_shim_try import record_tries
 from exportdoctor.cli.scan_flags import scan_option
 from exportdoctor.cli.terminal import style_of, table_style, write_out
@@ -54,6 +55,7 @@ def shims() -> None:
 @click.option("--provider", metavar="NAME", help="List only shims of this provider.")
 @click.option("--fitting", is_flag=True, help="List only shims that fit the installed versions.")
 @_FILES
+@PYTHON
 @JSON
 def list_shims(provider: str | None, fitting: bool, files: tuple[str, ...], as_json: bool) -> int:
     """List all shims: provider, soundness, and whether they fit the installed versions."""
@@ -70,6 +72,7 @@ def list_shims(provider: str | None, fitting: bool, files: tuple[str, ...], as_j
 @shims.command("show")
 @click.argument("name", metavar="ID")
 @_FILES
+@PYTHON
 @JSON
 def show_shim(name: str, files: tuple[str, ...], as_json: bool) -> int:
     """Describe a shim, with the diff of what it replaces."""
@@ -104,6 +107,7 @@ def show_shim(name: str, files: tuple[str, ...], as_json: bool) -> int:
 )
 @click.option("--run", metavar="RUN", shell_complete=complete_runs, help="Also record the results in this run.")
 @_FILES
+@PYTHON
 @JSON
 def try_on_target(name: str, target: str, files: tuple[str, ...], as_json: bool, run: str | None, **given: Any) -> int:
     """Export the parts of TARGET without and with the shim ID (several are joined by +), and show the results.

@@ -64,7 +64,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     `guard` is the line that made the guard which a declared dimension violates, `value_origin` the one that made the
     value which torch refused when the forward was over. `dimensions` are the fewest dynamic
     dimensions with which it still fails: none where it fails with all sizes fixed, None if not searched for. With
-    `dimensions_passing` alone dynamic it exports; None where that is not known. `culprit` is the nature of what failed.
+    `dimensions_passing` alone dynamic it exports; None where that is not known. `dimensions_also` are further sets with
+    which alone it fails too. `culprit` is the nature of what failed.
     `slice` is the part of the traced graph that leads to it, `slice_note` is why there is none. `behind` is the
     finding whose failure comes first and hides this one.
     """
@@ -98,6 +99,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     value_origin: Frame | None = None
     dimensions: tuple[str, ...] | None = None
     dimensions_passing: tuple[str, ...] | None = None
+    dimensions_also: tuple[tuple[str, ...], ...] = ()
     culprit: Culprit | None = None
     slice: GraphSlice | None = None
     slice_note: str = ""

@@ -7,6 +7,7 @@ releases they were seen in where it is not all of 2.1 to 2.13. Torch-free and pu
 from __future__ import annotations
 
 import re
+import textwrap
 
 from exportdoctor.core.exception_text import LONGEST, text_of
 
@@ -57,6 +58,9 @@ _USERS_NAMES = (
     (re.compile(r"[\w*+ ]+ = <input>"), " <dim> = <input>"),
 )
 
+# torch fixes a size of 0 or 1 before any code runs: another failure than code that fixes a size
+_SIZE_OF_ONE = re.compile(r"specialized it to be a constant \([01]\)|0/1 specialized")
+
 
 def statement(message: str) -> str:
     """The part of a message that says what is wrong: without quoted stacks, proposed fixes and advice."""
@@ -96,6 +100,13 @@ def suggested_fixes(message: str) -> list[str]:
     return [line.strip() for line in block.splitlines() if " = " in line]
 
 
+def summary_line(message: object, limit: int) -> str:
+    """What a message states, in one line: of a list the first entry too, and no advice; cut between words."""
+    lines = [line.partition("For more information")[0].strip() for line in str(message).strip().splitlines()]
+    entry = lines[1] if lines[1:] and lines[1].startswith("- ") else ""
+    return textwrap.shorten(f"{lines[0]} {entry}", limit, placeholder=" …") if lines else ""
+
+
 def normalise(message: str) -> str:
     """The part of a message that is the same each time the same failure occurs, at most 600 characters.
 
@@ -114,10 +125,10 @@ def without_names(message: str) -> str:
     """A normalised message without what depends on how the user names things.
 
     Dynamo's messages have a headline, and then an explanation that quotes the user's code: of that the first name
-    of a construct is kept.
+    of a construct is kept. Of numbers it matters only whether a size was fixed because it is 0 or 1.
     """
     headline, _, explanation = normalise(message).partition(" Explanation: ")
     text = " ".join([headline, *re.findall(r"`(\w+)`", explanation)[:1]])
     for pattern, replacement in _USERS_NAMES:
         text = pattern.sub(replacement, text)
-    return text
+    return f"{text} (a size of one)" if _SIZE_OF_ONE.search(message) else text

@@ -115,7 +115,7 @@ class ExportResult(Reply, frozen=True, kw_only=True, tag="result"):
     """The exported files and what they compute; `ran_in` is the engine that the numbers come from.
 
     `imports` are the modules to import before a saved program can be loaded, `needs_caches` says that it takes or gives
-    a cache, whose class is registered nowhere.
+    a cache, whose class is registered nowhere. `unchecked` is what the program asserts and the file cannot check.
     """
 
     verdict: ExportVerdict
@@ -124,6 +124,7 @@ class ExportResult(Reply, frozen=True, kw_only=True, tag="result"):
     trouble: StageFailure | None = None
     precision: Precision | None = None
     notes: tuple[str, ...] = ()
+    unchecked: tuple[str, ...] = ()
     shims: tuple[str, ...] = ()
     needs_caches: bool = False
     imports: tuple[str, ...] = ()

@@ -54,12 +54,24 @@ class ReproducedFailure(Reply, frozen=True, kw_only=True, tag="reproduced"):
     environment: dict[str, str]
 
 
+class ImportNote(msgspec.Struct, frozen=True, kw_only=True):
+    """The note on a name whose code cannot be copied, so that a script imports it from `module`."""
+
+    module: str
+    text: str
+
+
 class ScriptDraft(Reply, frozen=True, kw_only=True, tag="draft"):
-    """A self-contained version of the failing code. `what` is how it was made, `notes` what it had to leave in."""
+    """A self-contained version of the failing code.
+
+    `what` is how it was made, `notes` what it had to leave in; `remarks` belong into the script's head.
+    """
 
     what: str
     source: str
     notes: tuple[str, ...] = ()
+    imports: tuple[ImportNote, ...] = ()
+    remarks: tuple[str, ...] = ()
 
 
 class NoMoreDrafts(Reply, frozen=True, kw_only=True, tag="no_more"):

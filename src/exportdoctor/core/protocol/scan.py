@@ -82,7 +82,10 @@ class CallFact(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModuleFact(msgspec.Struct, frozen=True, kw_only=True):
-    """One submodule of a part. `same_object` names the FQN under which the very same instance came first."""
+    """One submodule of a part. `same_object` names the FQN under which the very same instance came first.
+
+    `at_fixed_sizes`: why it is asked with every size fixed although the part has dynamic ones.
+    """
 
     fqn: str
     class_name: str
@@ -90,6 +93,7 @@ class ModuleFact(msgspec.Struct, frozen=True, kw_only=True):
     calls: tuple[CallFact, ...] = ()
     same_object: str | None = None
     calls_left_out: int = 0
+    at_fixed_sizes: str = ""
 
 
 class EquivalenceGroup(msgspec.Struct, frozen=True, kw_only=True):
@@ -136,7 +140,8 @@ class Prepared(Reply, frozen=True, kw_only=True, tag="prepared"):
 class Captured(Reply, frozen=True, kw_only=True, tag="captured"):
     """A part's modules in the order of the tree. `at_one_size`: what is dynamic in submodules is not known yet.
 
-    `sources` is what was read beyond Opened.sources.
+    `sources` is what was read beyond Opened.sources. `registered` are the classes that exportdoctor makes pytree nodes
+    while it exports the part.
     """
 
     part: str
@@ -149,6 +154,7 @@ class Captured(Reply, frozen=True, kw_only=True, tag="captured"):
     notes: tuple[str, ...] = ()
     sources: dict[str, str] = msgspec.field(default_factory=dict)
     at_one_size: bool = False
+    registered: tuple[str, ...] = ()
 
 
 class Started(Reply, frozen=True, kw_only=True, tag="started"):

@@ -15,7 +15,10 @@ Stage = Literal["build", "capture", "export", "decompose", "translate", "check",
 
 
 class OutcomeStatus(StrEnum):
-    """How an attempt ended. What kind of failure it shows is `FailureKind` in core/failure/kinds.py."""
+    """How an attempt ended. What kind of failure it shows is `FailureKind` in core/failure/kinds.py.
+
+    With OWN_FAULT code of exportdoctor failed beside the target's, so the attempt says nothing about it.
+    """
 
     PASSED = "passed"
     FAILED = "failed"
@@ -24,6 +27,7 @@ class OutcomeStatus(StrEnum):
     OUT_OF_MEMORY = "out_of_memory"
     NOT_APPLICABLE = "not_applicable"
     SHIM_TROUBLE = "shim_trouble"
+    OWN_FAULT = "own_fault"
 
     @property
     def is_conclusive(self) -> bool:
@@ -193,12 +197,21 @@ class Agreement(msgspec.Struct, frozen=True, kw_only=True):
         return (self.made_up and self.refused) or (not self.trouble and self.max_abs <= self.tolerance)
 
 
+class Ground(msgspec.Struct, frozen=True, kw_only=True):
+    """What the outputs of a call show: how many submodules and inputs were disturbed, one at a time, and which of them
+    moved no output by more than a proof allows. `left` were not disturbed, for want of time."""
+
+    tried: int
+    unseen: tuple[str, ...] = ()
+    left: int = 0
+
+
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """The answer to one probe. `seconds` is wall time of the attempt, `peak_rss_mb` its process's peak in MiB.
 
     `kept_children` gives each child that no opaque op could replace, so that it ran as it is, with the reason.
     `numbers` has a row for each input set on which the exported program was run. `note` is why a shim was not applied.
-    `sources` is what the attempt was the first to read, as in Captured.
+    `sources` is what the attempt was the first to read, as in Captured. `ground` answers a probe for it.
     """
 
     probe: str
@@ -214,6 +227,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     numbers: tuple[Agreement, ...] = ()
     note: str = ""
     sources: dict[str, str] = {}
+    ground: Ground | None = None
 
     @property
     def passed(self) -> bool:

@@ -25,7 +25,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event"):
 
 
 class RunStarted(Event, frozen=True, kw_only=True, tag="run_started"):
-    """First line of every file."""
+    """First line of every file. `python`: the interpreter of `--python`, or of the project; empty for our own."""
 
     run: str
     target: TargetRef
@@ -34,6 +34,7 @@ class RunStarted(Event, frozen=True, kw_only=True, tag="run_started"):
     schema: str = SCHEMA
     command: tuple[str, ...] = ()
     title: str = ""
+    python: str = ""
 
 
 class RunResumed(Event, frozen=True, kw_only=True, tag="run_resumed"):

@@ -7,13 +7,15 @@ from typing import Literal
 import msgspec
 
 from exportdoctor.core.failure.finding import Finding
-from exportdoctor.core.records.outcome import Stage
+from exportdoctor.core.records.outcome import Ground, Stage
 
 SCHEMA = "exportdoctor.report/1"
 
-# `not_asked` stands only in the report of a run that was cut off
-ModuleStatus = Literal["pass", "fails_own", "fails_child", "cured", "not_called", "crashed", "timed_out", "not_asked"]
-PartVerdict = Literal["passes", "cured", "fails"]
+# `not_asked` stands only in the report of a run that was cut off; `unknown`: exportdoctor itself failed
+ModuleStatus = Literal[
+    "pass", "fails_own", "fails_child", "cured", "not_called", "crashed", "timed_out", "not_asked", "unknown"
+]
+PartVerdict = Literal["passes", "cured", "fails", "unknown"]
 Evidence = Literal["asked", "equal", "parent", "none"]
 
 FAILING: frozenset[str] = frozenset({"fails_own", "fails_child", "crashed", "timed_out"})
@@ -32,7 +34,8 @@ class TargetRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 class ModuleRecord(msgspec.Struct, frozen=True, kw_only=True, rename={"class_name": "class"}):
     """One submodule's verdict. `evidence`: it was asked itself (`asked`), equals one that was (`equal`, see `same_as`),
-    or lies inside a parent that passes (`parent`)."""
+    or lies inside a parent that passes (`parent`). `at_fixed_sizes`: why every size was fixed although the part has
+    dynamic ones."""
 
     fqn: str
     class_name: str
@@ -44,6 +47,7 @@ class ModuleRecord(msgspec.Struct, frozen=True, kw_only=True, rename={"class_nam
     evidence: Evidence = "none"
     calls: int = 0
     note: str = ""
+    at_fixed_sizes: str = ""
 
 
 class Proof(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,6 +55,7 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True):
 
     `kinds` counts the sets by what they differ in from the example. `refused` are drawn sets that eager takes and the
     program refuses, `notes` what was not compared or is done otherwise than in eager.
+    `ground` says what these outputs could not have shown; None where that was not asked.
     """
 
     inputs_tried: int
@@ -62,15 +67,20 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True):
     kinds: dict[str, int] = {}
     refused: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    ground: Ground | None = None
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
-    """One shim of a prescription, in words. `precondition` is empty where it holds for all inputs."""
+    """One shim of a prescription, in words. `precondition` is empty where it holds for all inputs.
+
+    `places` are the dimensions that it freezes, if it freezes one of the part's axes.
+    """
 
     shim: str
     title: str
     soundness: str
     precondition: str = ""
+    places: tuple[str, ...] = ()
 
 
 class Alternative(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,7 +128,7 @@ class AuditRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 class PartRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One separately exported entry of the target. The verdict is of the submodules in `only`, where they alone were
-    asked."""
+    asked. `registered` are classes that are pytree nodes only while exportdoctor exports the part."""
 
     name: str
     verdict: PartVerdict
@@ -131,6 +141,7 @@ class PartRecord(msgspec.Struct, frozen=True, kw_only=True):
     called: int = 0
     complete: bool = True
     only: tuple[str, ...] = ()
+    registered: tuple[str, ...] = ()
     audit: AuditRecord | None = None
 
 

@@ -5,10 +5,11 @@ Folding is deterministic and never raises on a decoded event, so that a run that
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from exportdoctor.core.failure.finding import Finding
-from exportdoctor.core.protocol.scan import Captured, Opened
+from exportdoctor.core.protocol.scan import Captured, ModuleFact, Opened
 from exportdoctor.core.records.outcome import Outcome
 from exportdoctor.core.records.probe import Probe
 from exportdoctor.core.run import events as ev
@@ -25,8 +26,9 @@ class PartState:
 
     def record(self) -> PartRecord:
         """The part as the report has it."""
+        asked = {fact.fqn: fact.at_fixed_sizes for fact in self.captured.modules if self._is_asked(fact.fqn)}
         modules = tuple(
-            _module_record(fact.fqn, fact.class_name, len(fact.calls), self.judged.get(fact.fqn))
+            _module_record(fact, self.judged.get(fact.fqn), fixed=_of_nearest(fact.fqn, asked))
             for fact in self.captured.modules
         )
         failing = any(module.status in FAILING for module in modules)
@@ -43,8 +45,19 @@ class PartState:
             modules=modules,
             complete=done is not None,
             only=done.only if done else (),
+            registered=self.captured.registered,
             audit=done.audit if done else None,
         )
+
+    def _is_asked(self, fqn: str) -> bool:
+        return fqn in self.judged and self.judged[fqn].evidence in ("asked", "equal")
+
+
+def _of_nearest(fqn: str, values: Mapping[str, str]) -> str:
+    """The value of this module, or of the nearest one that it lies in."""
+    while fqn not in values and fqn:
+        fqn = fqn.rpartition(".")[0]
+    return values.get(fqn, "")
 
 
 @dataclass
@@ -145,8 +158,9 @@ class RunState:
         )
 
 
-def _module_record(fqn: str, class_name: str, calls: int, judged: ev.ModuleJudged | None) -> ModuleRecord:
+def _module_record(fact: ModuleFact, judged: ev.ModuleJudged | None, *, fixed: str) -> ModuleRecord:
     """A module's row; one that was called and not judged yet has not been asked."""
+    fqn, class_name, calls = fact.fqn, fact.class_name, len(fact.calls)
     if judged is None:
         return ModuleRecord(fqn=fqn, class_name=class_name, status="not_asked" if calls else "not_called", calls=calls)
     return ModuleRecord(
@@ -160,6 +174,7 @@ def _module_record(fqn: str, class_name: str, calls: int, judged: ev.ModuleJudge
         evidence=judged.evidence,
         calls=calls,
         note=judged.note,
+        at_fixed_sizes=fixed,
     )
 
 

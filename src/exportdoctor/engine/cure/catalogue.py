@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from exportdoctor.core.exporters import EXPORTERS
 from exportdoctor.core.failure.classify import kind_of
 from exportdoctor.core.records.outcome import Failure, Outcome
 from exportdoctor.core.run.report import Step
@@ -49,8 +50,10 @@ class ShimCatalogue:
         return tuple(shim.id for shim in order_shims(known))
 
     def rank(self, names: Ids) -> int:
-        """The place of the least sound of them in SOUNDNESS."""
-        return max((SOUNDNESS.index(shim.soundness) for name in names if (shim := self._find(name))), default=0)
+        """The place of the least sound of them in SOUNDNESS. A trace of values holds for its example alone."""
+        baked = names and EXPORTERS[self.exporter].bakes_values
+        found = [SOUNDNESS.index(shim.soundness) for name in names if (shim := self._find(name))]
+        return max([*found, SOUNDNESS.index("specialised") if baked else 0])
 
     def soundness(self, names: Ids) -> str:
         """The soundness of the least sound of them."""
@@ -78,7 +81,13 @@ class ShimCatalogue:
         """Each of them in words."""
         found = [shim for name in names if (shim := self._find(name)) is not None]
         return tuple(
-            Step(shim=shim.id, title=shim.title, soundness=shim.soundness, precondition=shim.precondition)
+            Step(
+                shim=shim.id,
+                title=shim.title,
+                soundness=shim.soundness,
+                precondition=shim.precondition,
+                places=self.axes.get(shim.id.partition(":")[2], ()) if shim in self._frozen_axes else (),
+            )
             for shim in found
         )
 

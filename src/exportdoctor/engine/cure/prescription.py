@@ -5,20 +5,24 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from exportdoctor.core.records.outcome import Outcome
+import msgspec
+
+from exportdoctor.core.records.outcome import Ground, Outcome
 from exportdoctor.core.run.report import Alternative, Prescription, Proof
 from exportdoctor.engine.cure.catalogue import ShimCatalogue
 from exportdoctor.engine.cure.trial import CuringSet, SearchTarget
 from exportdoctor.report.wording.shim_tries import STRUCTURE_ALONE, not_chosen_note
 
 
-def prescription_of(cures: Sequence[CuringSet], catalogue: ShimCatalogue, *, on: SearchTarget) -> Prescription:
-    """The first of them, with the others as alternatives."""
+def prescription_of(
+    cures: Sequence[CuringSet], catalogue: ShimCatalogue, *, on: SearchTarget, ground: Ground | None
+) -> Prescription:
+    """The first of them, with the others as alternatives; `ground` is what the outputs of `on` can show."""
     best, *others = cures
     return Prescription(
         shims=best.shims,
         soundness=catalogue.shown_soundness(best.shims, best.outcome),
-        proof=proof_of(best.outcome, on=on),
+        proof=msgspec.structs.replace(proof_of(best.outcome, on=on), ground=ground),
         steps=catalogue.steps(best.shims),
         alternatives=tuple(_alternative(one, best, catalogue, on=on) for one in others),
     )

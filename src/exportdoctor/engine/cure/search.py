@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from exportdoctor.core.exporters import EXPORTERS
 from exportdoctor.core.failure.finding import ShimResult
 from exportdoctor.core.failure.identity import same_failure
 from exportdoctor.core.records.outcome import Outcome, OutcomeStatus
@@ -70,8 +71,9 @@ class CureSearch:
         found = yield from self._find_cure(target)
         if found is None:
             return
-        if small is not None:
-            yield Prefetch((large.with_shims(found.shims),))  # it takes longest; nearly always nothing is to spare
+        # the part takes longest, and nearly always no shim is to spare
+        ahead = (large.with_shims(found.shims),) if small is not None else ()
+        yield Prefetch((*ahead, *((target.ground,) if found.outcome.numbers else ())))
         found = yield from self._reduce(target, found)
         self.cures = (found,)
         if target.values:
@@ -79,9 +81,11 @@ class CureSearch:
         if small is not None:
             self.cures = yield from self._confirm(large, small, self.cures)
         if self.cures:
-            self.prescription = prescription_of(self.cures, self._catalogue, on=target)
+            ground = (yield target.ground).ground if self.cures[0].outcome.numbers else None
+            self.prescription = prescription_of(self.cures, self._catalogue, on=target, ground=ground)
             if not self.cures[0].outcome.numbers:
-                self.note = wording.NO_VALUES
+                makes_program = EXPORTERS[self.root.exporter].makes_program
+                self.note = wording.NO_VALUES if makes_program else wording.NO_PROGRAM
 
     def hidden_failures(self) -> list[Outcome]:
         """The failures that were met behind the first: on the way to a cure, or without one in the part's own mode.

@@ -29,6 +29,11 @@ class SearchTarget:
         """The probe with these shims."""
         return msgspec.structs.replace(self.probe, shims=shims, to="run" if self.values else "export")
 
+    @property
+    def ground(self) -> Probe:
+        """The probe that asks whether a proof on it could see a fault."""
+        return msgspec.structs.replace(self.probe, to="ground")
+
 
 @dataclass(frozen=True, kw_only=True)
 class ShimTrial:

@@ -25,18 +25,43 @@ _DERIVED = re.compile(r"\*| [+-] ")
 Names = tuple[str, ...]
 
 
+Groups = tuple[Names, ...]
+Answers = dict[frozenset[Names], Outcome]
+
+
 @dataclass(frozen=True)
 class Dimensions:
-    """The fewest dynamic dimensions with which a failure shows, and those with which alone it passes, if known."""
+    """The fewest dynamic dimensions with which a failure shows, and those with which alone it passes, if known.
+
+    `others` are further sets with which alone it shows too; no two sets share a dimension.
+    """
 
     failing: Names
     passing: Names | None = None
+    others: tuple[Names, ...] = ()
 
 
 def smallest_dimensions(probe: Probe, fact: CallFact, outcome: Outcome) -> Generator[Probe, Outcome, Dimensions]:
-    """Search below `probe`, which gave `outcome` with every dimension of `fact` dynamic; asks at most 24 probes."""
-    items = group_derived(dict.fromkeys(name for leaf in fact.inputs for name in leaf.axes))
-    answers: dict[frozenset[Names], Outcome] = {frozenset(items): outcome}
+    """Search below `probe`, which gave `outcome` with every dimension of `fact` dynamic; asks at most 24 probes.
+
+    Once a set is found, the rest is asked: if it fails in the same way, making the set static does not help.
+    """
+    rest = group_derived(dict.fromkeys(name for leaf in fact.inputs for name in leaf.axes))
+    answers: Answers = {frozenset(rest): outcome}
+    found: list[Names] = []
+    answer = outcome
+    while same_failure(outcome, answer, exporter=probe.exporter):
+        smallest = yield from _minimal(probe, rest, outcome, answers)
+        found.append(_flat(smallest))
+        rest = tuple(item for item in rest if item not in smallest)
+        if not smallest or len(answers) > _QUESTIONS:
+            return Dimensions(found[0], others=tuple(found[1:]))
+        answer = yield from _ask(probe, rest, answers)
+    return Dimensions(found[0], _flat(rest) if answer.passed else None, tuple(found[1:]))
+
+
+def _minimal(probe: Probe, items: Groups, outcome: Outcome, answers: Answers) -> Generator[Probe, Outcome, Groups]:
+    """The fewest of `items`, all of which show the failure, that still do (ddmin)."""
     search, reply, smallest = ddmin(items), None, items
     try:
         while len(answers) < _QUESTIONS:
@@ -48,15 +73,10 @@ def smallest_dimensions(probe: Probe, fact: CallFact, outcome: Outcome) -> Gener
                     break
     except StopIteration:
         pass
-    rest = tuple(item for item in items if item not in smallest)
-    if smallest and (yield from _ask(probe, rest, answers)).passed:
-        return Dimensions(_flat(smallest), _flat(rest))
-    return Dimensions(_flat(smallest))
+    return smallest
 
 
-def _ask(
-    probe: Probe, candidate: tuple[Names, ...], answers: dict[frozenset[Names], Outcome]
-) -> Generator[Probe, Outcome, Outcome]:
+def _ask(probe: Probe, candidate: Groups, answers: Answers) -> Generator[Probe, Outcome, Outcome]:
     key = frozenset(candidate)
     if key not in answers:
         answers[key] = yield msgspec.structs.replace(probe, dynamic=_flat(candidate))

@@ -63,6 +63,11 @@ class PartDiagnosis:
         return self.root is None or self.root.failing
 
     @property
+    def unknown(self) -> list[ModuleVerdict]:
+        """The modules about which nothing is known, because exportdoctor itself failed."""
+        return [verdict for verdict in self.verdicts.values() if verdict.status == "unknown"]
+
+    @property
     def dynamic(self) -> bool:
         """Whether the part has dynamic dimensions."""
         root = next(module for module in self.captured.modules if module.fqn == self.captured.prefix)

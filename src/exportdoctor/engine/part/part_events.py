@@ -15,6 +15,7 @@ from exportdoctor.engine.part.part_diagnosis import PartDiagnosis
 from exportdoctor.engine.verdicts.diagnose import make_finding
 from exportdoctor.engine.verdicts.failure_groups import FailureGroup
 from exportdoctor.engine.verdicts.judge import ModuleVerdict, verdict_of_part
+from exportdoctor.report.wording.scan import own_fault_note
 
 Groups = list[FailureGroup]
 
@@ -51,10 +52,12 @@ def findings_and_verdicts(part: PartDiagnosis, known: Groups) -> Iterator[ev.Fin
 
 def part_finished(part: PartDiagnosis, audit: AuditRecord | None) -> Iterator[ev.AnyEvent]:
     """The part's verdict, and why a search for a cure found none."""
+    for one in part.unknown:
+        yield ev.NoteAdded(text=own_fault_note(part.name, one.fqn, one.outcome))
     cure = part.cure
     verdict = verdict_of_part(part.root)
     if part.options.modules:
-        verdict = "fails" if part.failing else "passes"
+        verdict = "fails" if part.failing else "unknown" if part.unknown else "passes"
     if cure is not None and cure.prescription is not None and not cure.note:
         verdict = "cured"
     elif cure is not None:
@@ -78,13 +81,17 @@ def _make_finding(part: PartDiagnosis, group: FailureGroup, known: Groups) -> Fi
         part=part.name,
         exporter=part.options.exporter,
         classes=part.classes,
-        passing={fqn for fqn, verdict in part.verdicts.items() if not verdict.failing},
+        passing={
+            fqn for fqn, one in part.verdicts.items() if one.outcome.passed and not part.facts[fqn].at_fixed_sizes
+        },
         dynamic=part.dynamic,
         versions=part.versions,
     )
     found = part.dimensions.get(group.key)
     if found is not None:
-        finding = msgspec.structs.replace(finding, dimensions=found.failing, dimensions_passing=found.passing)
+        finding = msgspec.structs.replace(
+            finding, dimensions=found.failing, dimensions_passing=found.passing, dimensions_also=found.others
+        )
     behind, tried = _behind(part, group, known), _shims_tried(part, group, known)
     return msgspec.structs.replace(finding, behind=behind, shims_tried=tried)
 

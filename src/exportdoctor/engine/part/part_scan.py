@@ -168,7 +168,7 @@ class PartScan:
         tree = self.diagnosis.tree
         if self.diagnosis.options.exhaustive:
             return
-        if verdict.failing:
+        if not verdict.outcome.passed:
             for child in list(tree.successors(verdict.fqn)):
                 yield from self._want(child)
             return

@@ -15,6 +15,7 @@ from exportdoctor.engine.pool.crash import read_stack
 from exportdoctor.engine.pool.running_probe import RunningProbe
 from exportdoctor.process.client import LineClient
 from exportdoctor.process.group import kill_group, name_exit
+from exportdoctor.process.interpreter import explain_loss
 from exportdoctor.process.supervise import Limits, Supervisor, resident_mb
 from exportdoctor.report import wording
 from exportdoctor.targets.eager import stack_line
@@ -73,7 +74,7 @@ class WorkerClient:
                 part, reason.signal, seconds=reason.seconds, memory_mb=reason.memory_mb, limit_mb=reason.limit_mb
             )
         elif supervisor is None:
-            return WorkerLost(f"A worker process cannot start ({end})", hint=hint)
+            return explain_loss(WorkerLost(f"A worker process cannot start ({end})", hint=hint))
         elif end == "SIGKILL":
             return WorkerLost(wording.build_ended(part, end), hint=hint)
         else:

@@ -68,7 +68,7 @@ class ModuleVerdict:
 
 def judge(fqn: str, answers: tuple[tuple[CallSite, SiteOutcome], ...]) -> ModuleVerdict:
     """The verdict for a module from the answers to all its distinct calls: it passes only where every call does."""
-    deciding_place, deciding = next((pair for pair in answers if not pair[1].outcome.passed), answers[0])
+    deciding_place, deciding = min(answers, key=lambda pair: _weight(pair[1].outcome))
     return ModuleVerdict(
         fqn=fqn,
         status=_status(fqn, deciding),
@@ -79,6 +79,11 @@ def judge(fqn: str, answers: tuple[tuple[CallSite, SiteOutcome], ...]) -> Module
     )
 
 
+def _weight(outcome: Outcome) -> int:
+    """The lowest decides: one call that fails is enough, and one of which nothing is known rules out a pass."""
+    return 2 if outcome.passed else 1 if outcome.status == OutcomeStatus.OWN_FAULT else 0
+
+
 def _status(fqn: str, answer: SiteOutcome) -> ModuleStatus:
     match answer.outcome.status:
         case OutcomeStatus.PASSED:
@@ -87,6 +92,8 @@ def _status(fqn: str, answer: SiteOutcome) -> ModuleStatus:
             return "crashed"
         case OutcomeStatus.TIMED_OUT:
             return "timed_out"
+        case OutcomeStatus.OWN_FAULT:
+            return "unknown"
         case OutcomeStatus.FAILED | OutcomeStatus.NOT_APPLICABLE | OutcomeStatus.SHIM_TROUBLE:
             failure = answer.outcome.failure
             deepest = failure.deepest_module if failure else None
@@ -107,4 +114,6 @@ def blame_child(verdict: ModuleVerdict, child: ModuleVerdict) -> ModuleVerdict:
 
 def verdict_of_part(root: ModuleVerdict | None) -> PartVerdict:
     """A part exports when its root does."""
-    return "passes" if root is not None and not root.failing else "fails"
+    if root is None or root.failing:
+        return "fails"
+    return "passes" if root.outcome.passed else "unknown"

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from exportdoctor.core.exporters import EXPORTERS
 from exportdoctor.core.run.report import Alternative, PartRecord, Prescription, Proof, Report
 from exportdoctor.report.wording.formatting import count
 from exportdoctor.report.wording.shim_tries import PART_ITSELF, refused_sets, set_kinds
 
 EXPORT_LABEL = "Export it with: "
+_MOST_NAMED = 5
+_REGISTERS = "register-cache-pytree"
+"""Makes nodes of the classes that exportdoctor registers while it exports a part."""
+
 _SOUNDNESS = {
     "exact": "exact",
     "signature": "changes the inputs",
@@ -81,8 +86,9 @@ def prescription(part: PartRecord, report: Report) -> tuple[str, ...]:
         sentences += [f"{note[:1].upper()}{note[1:]}." for note in found.proof.notes]
         if found.proof.refused:
             sentences.append(f"{refused_sets(found.proof.refused)}.")
+        sentences += _ground_sentences(found.proof)
     sentences += map(_alternative, found.alternatives)
-    if part.verdict == "cured":
+    if part.verdict == "cured" and EXPORTERS.get(part.exporter, EXPORTERS["export"]).makes_program:
         sentences.append(f"{EXPORT_LABEL}{export_command(part, report)}")
     return tuple(sentences)
 
@@ -92,15 +98,42 @@ def prescription_code(part: PartRecord) -> str:
     if part.prescription is None:
         return ""
     root = part.modules[0].fqn if part.modules else ""
-    names = "".join(f'    find("{shim}"),\n' for shim in part.prescription.shims)
+    model = f"model.{root}" if root else "model"
+    exporter = EXPORTERS.get(part.exporter, EXPORTERS["export"])
+    places = {step.shim: step.places for step in part.prescription.steps if step.places}
+    chosen = part.prescription.shims
+    if part.registered and _REGISTERS not in chosen:
+        chosen = (*chosen, _REGISTERS)
+    names = "".join(f"    {_find_call(shim, places.get(shim, ()))},\n" for shim in chosen)
+    shims = f"shims = [\n{names}]\nwith apply_shims(shims, call) as given:\n"
+    if not exporter.makes_program:
+        call = exporter.script.format(
+            inputs="given.module, given.args",
+            kwargs_argument=", kwargs=given.kwargs",
+            kwargs="",
+            shapes="",
+            non_strict="",
+        ).replace("'/dev/null'", '"model.onnx"')
+        return (
+            "import torch\n\nfrom exportdoctor.shims import ExportCall, apply_shims, find\n\n"
+            f"call = ExportCall(module={model}, kwargs=inputs)\n{shims}    {call}"
+        )
+    options, imported = "", ""
+    if exporter.traces_with_dynamo:
+        options, imported = ", options=ExportOptions(strict=True)", "ExportOptions, "
     return (
-        "from exportdoctor.shims import ExportCall, apply_shims, export_program, find\n\n"
-        f"call = ExportCall(module={f'model.{root}' if root else 'model'}, kwargs=inputs, dynamic_shapes=shapes)\n"
-        f"shims = [\n{names}]\n"
-        "with apply_shims(shims, call) as given:\n"
+        f"from exportdoctor.shims import ExportCall, {imported}apply_shims, export_program, find\n\n"
+        f"call = ExportCall(module={model}, kwargs=inputs, dynamic_shapes=shapes{options})\n{shims}"
         "    program = export_program(given)\n"
-        "outputs = program.module()(**given.convert(((), other_inputs))[1])"
+        "    outputs = program.module()(**given.convert(((), other_inputs))[1])"
     )
+
+
+def _find_call(shim: str, places: tuple[str, ...]) -> str:
+    """An axis that is frozen is found by its places, which only the part knows."""
+    if not places:
+        return f'find("{shim}")'
+    return f'find("{shim}", axes={{"{shim.partition(":")[2]}": {places!r}}})'
 
 
 def _alternative(other: Alternative) -> str:
@@ -126,6 +159,23 @@ def _proof_sentence(proof: Proof) -> str:
     allowed = f" (tolerance {_small(proof.tolerance)})" if proof.tolerance else ""
     difference = f"by at most {_small(proof.max_abs_diff)}{allowed}"
     return f"{_verified_on(proof)}: outputs differ from unpatched eager {difference} {sets}."
+
+
+def _ground_sentences(proof: Proof) -> list[str]:
+    """What the proof cannot show; none where every disturbance would have been seen."""
+    ground, sentences = proof.ground, []
+    if ground is not None and ground.unseen:
+        shown, more = ground.unseen[:_MOST_NAMED], len(ground.unseen) - _MOST_NAMED
+        names = ", ".join(shown) + (f" and {more} more" if more > 0 else "")
+        sentences.append(
+            f"{len(ground.unseen)} of {count(ground.tried, 'submodule')} and inputs could be disturbed unseen, so that "
+            f"the outputs do not show whether the shims are right there: {names}."
+        )
+    if ground is not None and ground.left:
+        sentences.append(
+            f"Whether a fault in {count(ground.left, 'more submodule')} or inputs would show was not tested."
+        )
+    return sentences
 
 
 def export_command(part: PartRecord, report: Report) -> str:

@@ -20,6 +20,10 @@ from exportdoctor.report.wording.shim_tries import combined_rows, refused_sets
 
 _VERDICTS = {
     "proved": "Verified: {comparisons} with unpatched eager in {engine}.",
+    "under_checks": (
+        "Matches eager in {comparisons} in {engine}, for inputs that pass what the program asserts, which the file "
+        "cannot check."
+    ),
     "specialised": "Correct only at the traced sizes: matches eager there, but not at {wrong}.",
     "differs": "Rejected: it runs, but its outputs differ from eager. No file was written.",
     "fails": "No file was written.",
@@ -74,6 +78,7 @@ def export_lines(request: ExportRequest, result: ExportResult, shims: Sequence[S
     lines += [_fact_line("note", refused_sets(refused))] if refused else []
     if result.precision is not None:
         lines += [f"  {line}" for line in _precision(result.precision)]
+    lines += [_fact_line("only if", f"the file does not check: {one}") for one in result.unchecked]
     lines += [_fact_line("note", note) for note in result.notes]
     if result.imports and not shims:
         lines.append(_fact_line("note", f"import {', '.join(result.imports)} before torch.export.load"))
@@ -170,7 +175,8 @@ def _owner(found: StageFailure) -> str:
 
 def _verdict(result: ExportResult) -> str:
     wrong = [row.inputs for row in result.numbers if not row.holds]
-    return _VERDICTS[result.verdict].format(
+    kind = "under_checks" if result.verdict == "proved" and result.unchecked else result.verdict
+    return _VERDICTS[kind].format(
         comparisons=count(sum(not row.refused for row in result.numbers), "comparison"),
         engine=result.ran_in,
         wrong="; ".join(wrong[:3]),

@@ -163,8 +163,10 @@ def expression(finding: Finding) -> str:
 
 def why(finding: Finding) -> str:
     """Why it fails."""
-    inside = f" It exports on its own and fails only inside {finding.only_inside}." if finding.only_inside else ""
-    return explanations.summary(finding.kind) + inside
+    if finding.only_inside is None:
+        return explanations.summary(finding.kind)
+    outer = module_name(finding.only_inside)
+    return f"{explanations.summary(finding.kind)} It exports on its own and fails only inside {outer}."
 
 
 def symbol_origins(finding: Finding) -> tuple[str, ...]:
@@ -208,6 +210,9 @@ def dimensions(finding: Finding) -> str:
     if not finding.dimensions:
         return "Also fails with static shapes."
     fails = f"Fails when {_are(finding.dimensions)} dynamic"
+    if finding.dimensions_also:
+        each = [f"when only {_are(names)} dynamic" for names in (finding.dimensions, *finding.dimensions_also)]
+        fails = f"Fails {', and '.join(each)}"
     match finding.dimensions_passing:
         case None:
             return f"{fails}."

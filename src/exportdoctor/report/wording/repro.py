@@ -23,6 +23,11 @@ def repro_draft(lines: int, what: str) -> str:
     return f"{count(lines, 'line')} {'fails' if lines == 1 else 'fail'} in the same way: {what}"
 
 
+def repro_other_causes() -> str:
+    """How a draft was made from which causes of other failures were taken out."""
+    return "what ran, without the causes of failures before this one"
+
+
 def repro_sliced(lines: int) -> str:
     """Said after a cut along the data flow."""
     return f"{count(lines, 'line')} by data flow"
@@ -47,6 +52,11 @@ def repro_without_source(name: str, module: str, why: str) -> str:
     """The note on a name that a script imports, as its code cannot be copied; `why` may be empty."""
     reason = f" ({why})" if why else ""
     return f"{name} has no source that can be copied into a script{reason}, so it is imported from {module}"
+
+
+def repro_stand_in(name: str) -> str:
+    """The note on a class that is not the library's own; `name` is the full name of that."""
+    return f"the class stands in for {name}: what matters is that pytree does not know it"
 
 
 def repro_not_reduced() -> str:
@@ -88,7 +98,7 @@ def script_head(*, origin: str, expected: str, versions: str, remarks: Sequence[
     return (
         origin[:1].upper() + origin[1:],
         f"Fails with {expected}",
-        f"Environment: {versions}; all of it: python -m torch.utils.collect_env",
+        f"Seen to fail on {versions}; for all versions: python -m torch.utils.collect_env",
         *(f"Note: {remark}" for remark in remarks),
         f"Made by: {made_by}",
     )

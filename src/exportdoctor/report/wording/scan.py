@@ -13,7 +13,7 @@ from exportdoctor.core.run import events as ev
 from exportdoctor.core.run.report import FAILING, FalseEquality, PartRecord, Report
 from exportdoctor.core.run.run_state import RunState
 from exportdoctor.report.wording.findings import culprit_line
-from exportdoctor.report.wording.formatting import count, duration, finding_count, parameters
+from exportdoctor.report.wording.formatting import count, duration, finding_count, module_name, parameters
 
 _SHARE_FOR_AN_ESTIMATE = 0.05  # of the modules; an earlier estimate of the time left is too far off
 
@@ -63,11 +63,18 @@ def verdict(part: PartRecord, findings: int) -> str:
         return f"only {scanned}: {finding_count(findings) if findings else 'exports as is'}"
     match part.verdict:
         case "passes":
-            return "exports as is"
+            return f"exports as is{with_registered(part)}"
         case "cured":
             return finding_count(findings)
+        case "unknown":
+            return "unknown: exportdoctor itself failed"
         case _:
             return finding_count(findings) if findings else "fails"
+
+
+def with_registered(part: PartRecord) -> str:
+    """The classes without whose registration the part does not export; empty where there are none."""
+    return f", with {', '.join(part.registered)} registered" if part.registered else ""
 
 
 def coverage(part: PartRecord) -> str:
@@ -78,6 +85,10 @@ def coverage(part: PartRecord) -> str:
         pieces.append(f"{identical} identical to one of those{_audit_counts(part)}")
     if inside := by.count("parent"):
         pieces.append(f"{inside} covered by a passing parent")
+    fixed = [module for module in part.modules if module.at_fixed_sizes and module.status == "pass"]
+    for why in dict.fromkeys(module.at_fixed_sizes for module in fixed):
+        many = sum(module.at_fixed_sizes == why for module in fixed)
+        pieces.append(f"{many} pass at fixed sizes only ({why})")
     return f"{count(part.called, 'module')}: {', '.join(pieces)}"
 
 
@@ -133,6 +144,12 @@ def missing_internals(hooks: Sequence[HookFacts]) -> str:
     return f"This torch lacks internals that exportdoctor uses ({names}): {lost}. See exportdoctor version --internals"
 
 
+def own_fault_note(part: str, fqn: str, outcome: Outcome) -> str:
+    """That exportdoctor itself failed on a module, and where."""
+    log = f"; stack in {outcome.log}" if outcome.log else ""
+    return f"{part}: {module_name(fqn)} is unknown, because exportdoctor itself failed ({outcome.note}{log}). Report it"
+
+
 def unrecorded_note(reasons: tuple[str, ...]) -> str | None:
     """One line on why answers are not kept."""
     if not reasons:
@@ -169,6 +186,8 @@ def probe_note(probe: Probe) -> str:
         how.append(f"with {' + '.join(probe.shims)}")
     if probe.part.endswith(SMALL_MODEL):
         how.append("on a small model")
+    if probe.to == "ground":
+        how.append("with each submodule disturbed")
     if probe.fresh:
         how.append("as an audit")
     if probe.opaque:

@@ -22,6 +22,10 @@ NOT_AT_FULL_SIZE = "the shims that work on the small model do not work at full s
 NOT_COMPARED_ON_SMALL_MODEL = "the outputs could not be compared with eager on the small model"
 NO_VALUES = "it exports with shims, but there are no values to compare its outputs with eager"
 
+NO_PROGRAM = (
+    "it exports with shims, but the legacy exporter's traces are not compared with eager: other sizes may be wrong"
+)
+
 NO_OPAQUE_OPERATOR = "own code not tested: the legacy exporter does not support opaque operators"
 
 

@@ -15,6 +15,7 @@ SYMBOLS = {
     "crashed": "☠",
     "timed_out": "⧗",
     "not_asked": "·",
+    "unknown": "?",
 }
 ASCII_SYMBOLS = {
     "pass": "+",
@@ -25,8 +26,9 @@ ASCII_SYMBOLS = {
     "crashed": "!",
     "timed_out": "t",
     "not_asked": ".",
+    "unknown": "?",
 }
-VERDICT_STATUS = {"passes": "pass", "cured": "cured", "fails": "fails_own"}
+VERDICT_STATUS = {"passes": "pass", "cured": "cured", "fails": "fails_own", "unknown": "unknown"}
 STATUS_WORDS = {
     "pass": "passes",
     "fails_own": "fails itself",
@@ -36,6 +38,7 @@ STATUS_WORDS = {
     "crashed": "crashed",
     "timed_out": "timed out",
     "not_asked": "not tried",
+    "unknown": "unknown: exportdoctor itself failed",
 }
 
 
@@ -55,7 +58,8 @@ def remark(row: Row) -> str:
         several = len(failing) > 1 or any(len(child.names) > 1 for child in failing)
         return f"{names} fail{'' if several else 's'}" if failing else STATUS_WORDS["fails_child"]
     if row.status == "pass":
-        return count(row.modules, "module") if row.modules > len(row.names) else ""
+        pieces = [count(row.modules, "module")] if row.modules > len(row.names) else []
+        return ", ".join([*pieces, *(["at fixed sizes"] if row.fixed else [])])
     return STATUS_WORDS[row.status]
 
 
@@ -65,11 +69,18 @@ def evidence(record: ModuleRecord | None, status: str) -> str:
         return "forward does not call it with these inputs."
     if record is None or status == "not_asked":
         return "not tried yet."
+    if status == "unknown":
+        return "see the note."
     if record.evidence == "equal" and record.same_as is not None:
-        return f"identical to {module_name(record.same_as)}, which was exported."
+        return f"identical to {module_name(record.same_as)}, which was exported{_sizes(record)}."
     if record.evidence == "parent":
-        return "covered by a passing parent."
-    return f"exported in {duration(record.seconds)}."
+        return f"covered by a passing parent{_sizes(record)}."
+    return f"exported in {duration(record.seconds)}{_sizes(record)}."
+
+
+def _sizes(record: ModuleRecord) -> str:
+    """That every size was fixed, and why; empty where the dynamic ones were dynamic."""
+    return f", at fixed sizes: {record.at_fixed_sizes}" if record.at_fixed_sizes else ""
 
 
 def same_object(fqn: str) -> str:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from exportdoctor.core.failure.finding import Finding
 from exportdoctor.core.failure.identity import NameFreeSignature, name_free_signature
 from exportdoctor.core.failure.kinds import FailureKind
-from exportdoctor.core.failure.messages import first_line
+from exportdoctor.core.failure.messages import first_line, summary_line
 from exportdoctor.core.records.outcome import Outcome
 from exportdoctor.reduce import source_size
 from exportdoctor.report import wording
@@ -125,7 +125,7 @@ def _is_new(signature: NameFreeSignature, wanted: NameFreeSignature, run: Stored
 
 
 def _with_header(failure: IncidentalFailure, header: Header) -> IncidentalFailure:
-    expected = ": ".join(filter(None, (failure.exception, first_line(failure.message, 200))))
+    expected = ": ".join(filter(None, (failure.exception, summary_line(failure.message, 240))))
     return replace(failure, text=with_header(failure.source, replace(header, expected=expected)))
 
 

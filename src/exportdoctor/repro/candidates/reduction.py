@@ -30,7 +30,7 @@ from exportdoctor.reduce.source.passes.backward_slice import slice_backward
 from exportdoctor.reduce.source.passes.inline_modules import inline_modules
 from exportdoctor.reduce.source.passes.replace_with_ones import replace_with_ones
 from exportdoctor.reduce.source.passes.script_sizes import offer_eager_sizes, shrink_sizes
-from exportdoctor.reduce.source.passes.tidy import drop_idle_statements, rename_exported_class
+from exportdoctor.reduce.source.passes.tidy import drop_idle_statements, name_inputs, rename_exported_class
 from exportdoctor.report import wording
 from exportdoctor.repro.candidates.budget import BudgetClock
 from exportdoctor.repro.candidates.candidate_judge import CandidateJudge
@@ -183,6 +183,9 @@ class Reducer:
 
 def _all_passes(source: str) -> Search[str, str]:
     """Sizes first, then statements and expressions, then whole modules, with what that makes possible."""
+    named = name_inputs(source)
+    if named != source and (yield (named,)) is not None:
+        source = named
     source = yield from shrink_sizes(source)
     source = yield from reduce_source(source)
     return (yield from inline_modules(source, reduce_source))
@@ -201,9 +204,10 @@ def slice_by_stack(judge: CandidateJudge, source: str, tell: Tell) -> str:
 
 
 def tidy_script(judge: CandidateJudge, source: str, *, like: Verdict = Verdict.YES) -> str:
-    """`source` without statements that do nothing, and with `Model` for the exported class where that may be."""
+    """`source` without what does nothing or is not used, and with `Model` for the exported class where that may be."""
     tidy = drop_idle_statements(source)
-    for text in (rename_exported_class(tidy, "Model"), tidy):
+    used = drop_idle_statements(slice_backward(tidy, set()))
+    for text in dict.fromkeys((rename_exported_class(used, "Model"), rename_exported_class(tidy, "Model"), tidy)):
         if text != source and judge(text) is like:
             return text
     return source

@@ -1,19 +1,23 @@
 """A check of the inputs, `if condition: raise`, becomes an assertion of the program where only a run can decide it.
 
-The check is not dropped: a condition that the tracer knows raises as before, any other is asserted at run time.
+The check is not dropped: a condition that the tracer knows raises as before, any other is asserted at run time. That is
+the same only if what it raises leaves the model: a check that somebody on the stack may catch is refused.
 """
 
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 import operator
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from exportdoctor.core.failure.frames import is_defined_in_torch
 from exportdoctor.core.patch_attribute import patch_attributes
+from exportdoctor.shims.caught_exceptions import find_catcher, stack_lines
 from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.export_call import ExportCall
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim
@@ -23,17 +27,21 @@ from exportdoctor.torch_internals.shape_env import has_unbacked_size
 _DECIDE, _COMPARE = "_check_fails", "_compare"
 
 _WORDS = (".numel()", ".shape", ".size(", ".sum()", ".any()", ".all()", ".max()", ".min()")
+_CAUGHT_UNSEEN = ("StopIteration", "StopAsyncIteration", "GeneratorExit", "IndexError", "AttributeError")
+"""What loops, generators and getattr catch without a `try`."""
+
 _SIGNS = {ast.Eq: "eq", ast.NotEq: "ne", ast.Lt: "lt", ast.LtE: "le", ast.Gt: "gt", ast.GtE: "ge"}
 
 
 class ChecksDecided(ast.NodeTransformer):
-    """`if a != b: raise E` becomes `if _check_fails(_compare("ne", a, b)): raise E`."""
+    """`if a != b: raise E` becomes `if _check_fails(_compare("ne", a, b), "a != b"): raise E`."""
 
     def visit_If(self, node: ast.If) -> ast.AST:
         """A check is a condition that does nothing but raise."""
         self.generic_visit(node)
-        if len(node.body) == 1 and isinstance(node.body[0], ast.Raise) and not node.orelse and _on_tensors(node.test):
-            decided = ast.Call(ast.Name(_DECIDE, ast.Load()), [_ComparisonCalls().visit(node.test)], [])
+        if len(node.body) == 1 and _raises(node.body[0]) and not node.orelse and _on_tensors(node.test):
+            check = ast.Constant(ast.unparse(node.test))
+            decided = ast.Call(ast.Name(_DECIDE, ast.Load()), [_ComparisonCalls().visit(node.test), check], [])
             node.test = ast.copy_location(decided, node.test)
         return node
 
@@ -45,6 +53,13 @@ class _ComparisonCalls(ast.NodeTransformer):
         sign = ast.Constant(_SIGNS[type(node.ops[0])])
         call = ast.Call(ast.Name(_COMPARE, ast.Load()), [sign, node.left, node.comparators[0]], [])
         return ast.copy_location(call, node)
+
+
+def _raises(statement: ast.stmt) -> bool:
+    if not isinstance(statement, ast.Raise) or statement.exc is None:
+        return False
+    kind = statement.exc.func if isinstance(statement.exc, ast.Call) else statement.exc
+    return ast.unparse(kind).rpartition(".")[2] not in _CAUGHT_UNSEEN
 
 
 def _on_tensors(test: ast.expr) -> bool:
@@ -62,13 +77,21 @@ def compare(sign: str, left: Any, right: Any) -> Any:
     return getattr(operator, sign)(left, right)
 
 
-def check_fails(condition: Any) -> bool:
-    """Whether the check fails for certain; where a run must decide, the program asserts that it does not."""
+def check_fails(caught: list[str], condition: Any, check: str) -> bool:
+    """Whether the check fails for certain; where a run must decide, the program asserts that it does not.
+
+    Raises NotApplicable where somebody may catch what the check raises, and notes it in `caught`: that, too, may be
+    caught.
+    """
     import torch
 
-    if isinstance(condition, torch.Tensor) and torch.compiler.is_exporting():
+    exporting = torch.compiler.is_exporting() and not torch.compiler.is_dynamo_compiling()
+    if isinstance(condition, torch.Tensor) and exporting:
+        if catcher := find_catcher(stack_lines(sys._getframe(1), globals())):
+            caught.append(f"what a check raises may be caught at {catcher}")
+            raise NotApplicable(caught[0])
         # not `torch._check`: in torch 2.13 it fails on an equality with a size of no known bound
-        torch.ops.aten._assert_async.msg(condition.logical_not().all(), "a check of the inputs failed")
+        torch.ops.aten._assert_async.msg(condition.logical_not().all(), f"a check of the inputs failed: {check}")
         return False
     return bool(condition)
 
@@ -77,21 +100,24 @@ def _rewrite(source: str) -> str:
     return rewrite_source(source, ChecksDecided())
 
 
-_NAMES = {_DECIDE: check_fails, _COMPARE: compare}
-
-
 @contextmanager
 def _enter(call: ExportCall) -> Iterator[ExportCall]:
+    caught: list[str] = []
+    names = {_DECIDE: functools.partial(check_fails, caught), _COMPARE: compare}
     changes = [
         (owner, name, new)
         for owner in dict.fromkeys(type(module) for module in call.module.modules())
         for name, method in vars(owner).items()
-        if _is_plain(method) and (new := rewrite_function(method, ChecksDecided(), names=_NAMES)) is not None
+        if _is_plain(method) and (new := rewrite_function(method, ChecksDecided(), names=names)) is not None
     ]
     if not changes:
         raise NotApplicable("no submodule checks the sizes or values of its inputs")
-    with patch_attributes(changes):
-        yield call
+    try:
+        with patch_attributes(changes):
+            yield call
+    finally:
+        if caught:
+            raise NotApplicable(caught[0])
 
 
 def _is_plain(method: Any) -> bool:
@@ -107,7 +133,7 @@ SHIM = Shim(
     does=(
         "An `if condition: raise` on sizes or values in a method is replaced by a function call. A "
         "condition that is known during tracing raises as before; a symbolic one becomes an assertion "
-        "that the program checks when it runs."
+        "that the program checks when it runs. Refused where the code that calls the check may catch what it raises."
     ),
     cures=(
         Cure(
@@ -123,7 +149,7 @@ SHIM = Shim(
         Replacement(
             target="the checks in the methods of submodules",
             before="if features.numel() != expected.numel():\n    raise ...\n",
-            after='if _check_fails(_compare("ne", features.numel(), expected.numel())):\n    raise ...\n',
+            after='if _check_fails(_compare("ne", features.numel(), expected.numel()), "..."):\n    raise ...\n',
         ),
     ),
 )

@@ -4,83 +4,140 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FunctionType
 from typing import Any
 
 from exportdoctor.shims.cure_pattern import Cure
+from exportdoctor.shims.eager_run import run_copy
 from exportdoctor.shims.export_call import ExportCall
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim
 from exportdoctor.torch_internals.pytree_registry import is_registered, register_node, temporary_registrations
 from exportdoctor.torch_internals.trees import tree_leaves
 
 
-@contextmanager
-def _enter(call: ExportCall) -> Iterator[ExportCall]:
-    found = _unregistered_classes((call.args, call.kwargs)) | _unregistered_classes(_outputs(call))
-    if not found:
-        raise NotApplicable("all inputs and outputs have registered types")
+def _enter(*, fixed: bool) -> Any:
+    @contextmanager
+    def enter(call: ExportCall) -> Iterator[ExportCall]:
+        import torch
 
-    def register_found() -> None:
-        for kind, names in found.items():
-            register_fields(kind, names)
+        objects = _objects((call.args, call.kwargs))
+        if any(_holds_numbers(one) for one in objects) != fixed:
+            raise NotApplicable(
+                "the input objects hold tensors only" if fixed else "an input object holds a number, a flag or a text"
+            )
+        with torch.no_grad():
+            kinds = dict.fromkeys(map(type, [*objects, *_objects(run_copy(call))]))
+        if not kinds:
+            raise NotApplicable("all inputs and outputs have registered types")
+        if objects:
+            check_changes_returned(call, _objects)
 
-    with temporary_registrations(register_found):
-        yield call
+        def register_found() -> None:
+            for kind in kinds:
+                register_attributes(kind)
+
+        with temporary_registrations(register_found):
+            yield call
+
+    return enter
 
 
-def register_fields(kind: type[Any], names: Sequence[str]) -> None:
-    """A class as the list of these attributes; an object is put together without its `__init__`."""
+def register_attributes(kind: type[Any]) -> None:
+    """A class as the list of its objects' attributes, all of them; an object is put together without `__init__`."""
 
-    def build(values: list[Any]) -> Any:
+    def build(values: list[Any], names: tuple[str, ...]) -> Any:
         made = object.__new__(kind)
         for name, value in zip(names, values, strict=True):
             object.__setattr__(made, name, value)
         return made
 
-    register_node(kind, lambda value: [getattr(value, name) for name in names], build)
+    register_node(kind, lambda value: [getattr(value, name) for name in attributes(value)], build, context=attributes)
 
 
-def _outputs(call: ExportCall) -> Any:
+def attributes(value: Any) -> tuple[str, ...]:
+    """The names of an object's attributes that are set: a dataclass's fields, then those of its slots and its dict."""
+    names = [field.name for field in dataclasses.fields(value)] if dataclasses.is_dataclass(value) else []
+    for base in type(value).__mro__:
+        slots = vars(base).get("__slots__", ())
+        names += [slots] if isinstance(slots, str) else list(slots)
+    names = [name for name in names if name not in ("__dict__", "__weakref__") and hasattr(value, name)]
+    return tuple(dict.fromkeys([*names, *getattr(value, "__dict__", {})]))
+
+
+def check_changes_returned(call: ExportCall, objects: Callable[[Any], list[Any]]) -> None:
+    """Raises NotApplicable where forward changes one of the `objects` among its inputs and does not return it: the
+    program would drop the change."""
     import torch
 
     args, kwargs = copy.deepcopy((call.args, call.kwargs))
+    given = objects((args, kwargs))
+    before = [_contents(one) for one in given]
     with torch.no_grad():
-        return call.module(*args, **kwargs)
+        answer = run_copy(call, (args, kwargs))
+    returned = {id(one) for leaf in tree_leaves(answer) for one in objects([leaf])}
+    for one, old in zip(given, before, strict=True):
+        new = _contents(one)
+        same = len(old) == len(new) and all(map(_is_same, old, new))
+        if not same and id(one) not in returned:
+            raise NotApplicable(f"forward changes the {type(one).__name__} among its inputs and does not return it")
 
 
-def _unregistered_classes(value: Any) -> dict[type[Any], tuple[str, ...]]:
-    """Classes that torch cannot take apart, each with its attributes."""
-    found: dict[type[Any], tuple[str, ...]] = {}
-    for leaf in tree_leaves(value):
-        names = () if is_registered(type(leaf)) else _attributes(leaf)
-        if names:
-            found |= {type(leaf): names} | _unregistered_classes([getattr(leaf, name) for name in names])
+def _contents(value: Any) -> list[Any]:
+    """The leaves of an object, as deep as there are attributes. A tensor written into is the same: programs do that."""
+    found = []
+    for leaf in tree_leaves([getattr(value, name) for name in attributes(value)]):
+        inner = not isinstance(leaf, _plain_kinds()) and hasattr(leaf, "__dict__")
+        found += _contents(leaf) if inner else [leaf]
     return found
 
 
-def _attributes(leaf: Any) -> tuple[str, ...]:
-    """The fields of a dataclass; of a plain object its attributes, if some of them hold tensors."""
+def _plain_kinds() -> tuple[type[Any], ...]:
     import torch
 
-    if isinstance(leaf, type | torch.Tensor | torch.nn.Module):
-        return ()
-    if dataclasses.is_dataclass(leaf):
-        return tuple(field.name for field in dataclasses.fields(leaf))
-    own = getattr(leaf, "__dict__", {})
-    return tuple(own) if any(isinstance(one, torch.Tensor) for one in tree_leaves(list(own.values()))) else ()
+    return (torch.Tensor, torch.nn.Module, type, FunctionType)
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    return one is other or (isinstance(one, int | float | str) and type(one) is type(other) and one == other)
+
+
+def _objects(value: Any) -> list[Any]:
+    """The objects that torch cannot take apart, with those in their attributes."""
+    found = []
+    for leaf in tree_leaves(value):
+        if not is_registered(type(leaf)) and _holds_tensors(leaf):
+            found += [leaf, *_objects([getattr(leaf, name) for name in attributes(leaf)])]
+    return found
+
+
+def _holds_tensors(leaf: Any) -> bool:
+    """Whether it is an object of the user's that holds tensors, or a dataclass."""
+    import torch
+
+    if isinstance(leaf, _plain_kinds()):
+        return False
+    values = tree_leaves([getattr(leaf, name) for name in attributes(leaf)])
+    return dataclasses.is_dataclass(leaf) or any(isinstance(one, torch.Tensor) for one in values)
+
+
+def _holds_numbers(value: Any) -> bool:
+    return any(
+        isinstance(leaf, int | float | str) for leaf in tree_leaves([getattr(value, n) for n in attributes(value)])
+    )
 
 
 SHIM = Shim(
     id="register-dataclass-pytree",
     title="Registers dataclasses and objects with tensors among inputs and outputs as pytree nodes",
     soundness="exact",
-    enter=_enter,
+    enter=_enter(fixed=False),
     does=(
         "The module runs once in eager. Each unregistered dataclass among its inputs and outputs, and "
-        "each other object that holds tensors, is registered for the export as the list of its "
-        "attributes, and unregistered afterwards. Where eager changes an input object, the program "
-        "returns a new one."
+        "each other object that holds tensors, is registered for the export as the list of all its "
+        "attributes, and unregistered afterwards. Where eager changes an input object and returns it, the program "
+        "returns a new one; refused where eager does not return it, because the program would drop the change."
     ),
     cures=(Cure(kinds=("unregistered_pytree",)),),
     needs={"torch": ">=2.8"},
@@ -90,4 +147,19 @@ SHIM = Shim(
     replaces=(
         Replacement(target="torch.utils._pytree.SUPPORTED_NODES", after="torch.export.register_dataclass(Output)\n"),
     ),
+)
+
+FIXED = dataclasses.replace(
+    SHIM,
+    id="register-dataclass-pytree-fixed",
+    title="Registers input objects that hold numbers, flags or texts as pytree nodes, and fixes those",
+    soundness="specialised",
+    enter=_enter(fixed=True),
+    does=(
+        "As register-dataclass-pytree, for objects among the inputs that hold numbers, flags or texts beside tensors. "
+        "Those become constants, and the program refuses others."
+    ),
+    precondition="the numbers, flags and texts in the input objects equal the example's",
+    rank=25,
+    conflicts=("register-dataclass-pytree",),
 )

@@ -26,13 +26,15 @@ def _enter(call: ExportCall) -> Iterator[ExportCall]:
 SHIM = Shim(
     id="attn-eager",
     title="Uses transformers' eager attention instead of a fused one",
-    soundness="exact",
+    soundness="precondition",
     enter=_enter,
     does=(
         "All submodules are configured to use eager attention during the export. The values are the same "
         "except for rounding, and the graph contains no fused attention operator with its own rules for "
-        "shapes, masks and causality."
+        "shapes, masks and causality. A position that may attend to nothing, such as padding on the left, gets other "
+        "values than from a fused operator, and no other position sees them."
     ),
+    precondition="outputs are read only at positions that attend to at least one other",
     cures=(
         Cure(where=r"sdpa_attention|flash_attention|flex_attention|scaled_dot_product"),
         Cure(message=r"scaled_dot_product|flash_attn|is_causal"),

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import re
+import sys
+import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
+from exportdoctor.shims.caught_exceptions import find_catcher
 from exportdoctor.shims.cure_pattern import Cure
+from exportdoctor.shims.eager_run import changed_number, run_copy
 from exportdoctor.shims.export_call import ExportCall, shapes_by_name
 from exportdoctor.shims.record import Enter, NotApplicable, Replacement, Shim
 from exportdoctor.torch_internals.tracing_modes import symbolic_shape_settings
+
+_SIDE_EFFECTS = "certain side effects"
+"""In torch's warning that a strict export drops what forward changes (torch 2.10 to 2.13)."""
 
 _GUARDS = ("data_dependent_guard", "dynamic_dim_specialised", "dims_related")
 _LINK = "https://docs.pytorch.org/docs/stable/export.html"
@@ -55,8 +64,80 @@ def _where_dynamic(enter: Enter) -> Enter:
 def _without_gradients(call: ExportCall) -> Iterator[ExportCall]:
     import torch
 
+    with watch_gradient_questions() as asked, suppress(Exception):
+        run_copy(call)
+    if asked:
+        raise NotApplicable(f"forward asks whether gradients are recorded: {asked[0]}")
     with torch.no_grad():
         yield call
+
+
+@contextmanager
+def watch_gradient_questions() -> Iterator[list[str]]:
+    """Within it, notes where code that is not torch's asks whether gradients are recorded, as `file:line`."""
+    import torch
+    from torch.overrides import TorchFunctionMode
+
+    asked: list[str] = []
+    switches = {torch.is_grad_enabled, torch.is_inference_mode_enabled}
+    attributes = {torch.Tensor.requires_grad, torch.Tensor.grad_fn, torch.Tensor.is_leaf}
+
+    def note(frame: Any) -> None:
+        if not Path(frame.f_code.co_filename).is_relative_to(Path(torch.__file__).parent):
+            asked.append(f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}")
+
+    def note_builtin(frame: Any, event: str, function: Any) -> None:
+        if event == "c_call" and function in switches:
+            note(frame)
+
+    class AttributeMode(TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if getattr(func, "__self__", None) in attributes or func is torch.Tensor.is_inference:
+                note(sys._getframe(1))
+            return func(*args, **(kwargs or {}))
+
+    before = sys.getprofile()
+    sys.setprofile(note_builtin)
+    try:
+        with AttributeMode(), torch.enable_grad():
+            yield asked
+    finally:
+        sys.setprofile(before)
+
+
+@contextmanager
+def _non_strict(call: ExportCall) -> Iterator[ExportCall]:
+    if not call.options.strict:
+        raise NotApplicable("the call has this option already")
+    if changed := changed_number(call):
+        raise NotApplicable(f"forward keeps state: {changed}")
+    yield call.with_options(strict=False)
+
+
+@contextmanager
+def _strict(call: ExportCall) -> Iterator[ExportCall]:
+    """Refuses what the program would drop: state that forward keeps, and assertions that somebody catches."""
+    if call.options.strict:
+        raise NotApplicable("the call has this option already")
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+
+        def check(program: Any) -> None:
+            if kept := [str(one.message) for one in told if _SIDE_EFFECTS in str(one.message)]:
+                raise NotApplicable(f"forward keeps state: {kept[0].rpartition(': ')[2]}")
+            if catcher := next(filter(None, map(find_catcher, _assertion_stacks(program))), ""):
+                raise NotApplicable(f"an assertion may be caught at {catcher}")
+
+        yield replace(call.with_options(strict=True), checks=(*call.checks, check))
+
+
+def _assertion_stacks(program: Any) -> Iterator[list[tuple[str, int]]]:
+    """For each assertion on tensors of the program, the lines of the user's code that led to it, innermost first."""
+    for module in program.graph_module.modules():
+        for node in getattr(getattr(module, "graph", None), "nodes", ()):
+            if "_assert_async" in str(node.target):
+                found = re.findall(r'File "([^"]+)", line (\d+)', node.meta.get("stack_trace") or "")
+                yield [(file, int(line)) for file, line in reversed(found)]
 
 
 @contextmanager
@@ -88,8 +169,11 @@ NON_STRICT = _mode(
     id="non-strict",
     title="Uses non-strict export, which runs the Python code instead of interpreting it with dynamo",
     soundness="exact",
-    enter=_option(strict=False),
-    does="Python runs forward on fake tensors, so constructs that dynamo does not support can be used.",
+    enter=_non_strict,
+    does=(
+        "Python runs forward on fake tensors, so constructs that dynamo does not support can be used. Refused where a "
+        "call of forward changes a number or the length of a list of a module, which the program would not do."
+    ),
     cures=(Cure(exporters=("export-strict",)),),
     retire="dynamo supports all of Python",
     rank=40,
@@ -101,8 +185,11 @@ STRICT = _mode(
     id="strict",
     title="Uses strict export, which interprets the bytecode with dynamo",
     soundness="exact",
-    enter=_option(strict=True),
-    does=("dynamo interprets the bytecode of forward, including loops over lists and side effects on Python objects."),
+    enter=_strict,
+    does=(
+        "dynamo interprets the bytecode of forward, including loops over lists. Refused where forward keeps state on "
+        "Python objects, which the program would drop, and where an assertion of forward may be caught."
+    ),
     cures=(
         Cure(
             exporters=("export",),
@@ -120,7 +207,10 @@ NO_GRAD = _mode(
     title="Exports under torch.no_grad()",
     soundness="exact",
     enter=_without_gradients,
-    does=("Gradients are disabled while forward is traced, as at inference. This does not change the outputs."),
+    does=(
+        "Gradients are disabled while forward is traced, as at inference. Refused where forward asks whether they are "
+        "recorded, so that the outputs do not depend on it."
+    ),
     cures=(
         Cure(kinds=("autograd_state",)),
         Cure(message=r"requires_grad|requires grad|leaf Variable|set_grad_enabled|does not require grad|autograd"),

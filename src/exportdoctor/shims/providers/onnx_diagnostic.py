@@ -180,7 +180,7 @@ _CACHES = Shim(
     link=_LINK,
     retire="transformers registers its caches for every export",
     rank=70,
-    conflicts=("register-cache-pytree", "hf.cache-pytrees"),
+    conflicts=("register-cache-pytree", "register-cache-pytree-fixed", "hf.cache-pytrees"),
     replaces=(
         Replacement(
             target="torch.utils._pytree.SUPPORTED_NODES",

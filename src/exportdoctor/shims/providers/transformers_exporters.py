@@ -24,6 +24,9 @@ PROVIDER = "transformers.exporters"
 _PACKAGE = "transformers.exporters"
 _BACKENDS = ("dynamo", "onnx")
 _LINK = "https://github.com/huggingface/transformers/tree/main/src/transformers/exporters"
+_IMPORTER = "transformers.exporters.utils:import_dotted_path"
+"""Which not every release has that has patches."""
+_REGISTRAR = "transformers.exporters.exporter_dynamo:register_cache_pytrees_for_model"
 _NEEDS = {"torch": ">=2.11", "transformers": ">=5.10"}
 _TITLE = 80
 
@@ -128,7 +131,10 @@ def _shim(entry: TransformersEntry, *, alone: bool) -> Shim:
         link=_LINK,
         retire="transformers removes it from its registry",
         rank=60,
-        wants=(as_target(entry.path),) if entry.path.startswith("transformers.") else (),
+        wants=(
+            *((_IMPORTER,) if entry.registry == "register_patch" else ()),
+            *((as_target(entry.path),) if entry.path.startswith("transformers.") else ()),
+        ),
         replaces=(Replacement(target=as_target(entry.path), by=f"{entry.module}:{entry.function}"),),
         **own,
     )
@@ -273,7 +279,8 @@ _CACHES = Shim(
     link=_LINK,
     retire="transformers registers its caches for every export",
     rank=60,
-    conflicts=("register-cache-pytree", "od.cache-serialization"),
+    conflicts=("register-cache-pytree", "register-cache-pytree-fixed", "od.cache-serialization"),
+    wants=(_REGISTRAR,),
     replaces=(
         Replacement(target="torch.utils._pytree.SUPPORTED_NODES", after="register_cache_pytrees_for_model(model)\n"),
     ),

@@ -41,7 +41,7 @@ def _of_file(path: str) -> tuple[Shim, ...]:
     try:
         found = tuple(_in_module(_import_file(file)))
     except BaseException as error:  # also what would end the process
-        raise UsageError(f"{path} can't be imported: {summary(error)}", hint="Fix the file") from error
+        raise UsageError(f"{path} can't be imported: {summary(error, limit=1000)}", hint="Fix the file") from error
     if not found:
         raise UsageError(f"{path} defines no shims", hint="Define a tuple SHIMS of exportdoctor.shims.Shim")
     return tuple(replace(shim, provider=PROVIDER) for shim in found)

@@ -22,7 +22,7 @@ from exportdoctor.shims.record import NotApplicable, Replacement, Shim
 from exportdoctor.shims.rules.code_swap import compile_for, definition_of, function_of, swap_code
 from exportdoctor.shims.rules.pure_code import Purity
 from exportdoctor.targets.eager import run_calls
-from exportdoctor.torch_internals.shape_env import has_unbacked_size
+from exportdoctor.torch_internals.shape_env import has_unbacked_size, same_sizes
 from exportdoctor.torch_internals.trees import tree_flatten, tree_unflatten
 
 _CHOOSE, _VALUE, _BOTH, _EITHER, _NOT = "_choose_arm", "_value_of", "_both_hold", "_either_holds", "_does_not_hold"
@@ -121,10 +121,7 @@ def _same_value(one: Any, other: Any) -> Any:
 
 
 def _alike(one: Any, other: Any) -> tuple[Any, Any]:
-    from torch.fx.experimental.symbolic_shapes import guard_or_false
-
-    same = one.dim() == other.dim() and all(guard_or_false(a == b) for a, b in zip(one.shape, other.shape, strict=True))
-    if not same or one.dtype != other.dtype or one.device != other.device:
+    if not same_sizes(one, other) or one.dtype != other.dtype or one.device != other.device:
         raise Unmergeable("the arms give tensors of other sizes or dtypes")
     return one, other
 

@@ -26,7 +26,7 @@ from exportdoctor.shims.record import NotApplicable, Replacement, Shim
 from exportdoctor.shims.rules.clean_calls import CallRecord, record_calls
 from exportdoctor.shims.rules.code_swap import compile_for, definition_of, function_of, swap_code
 from exportdoctor.targets.eager import restore_afterwards
-from exportdoctor.torch_internals.trees import tree_unflatten
+from exportdoctor.torch_internals.trees import tree_flatten, tree_unflatten
 
 _NAME = re.compile(r"__\d+_\d+$")
 """The end of the names of inputs that are made here."""
@@ -101,9 +101,7 @@ class HoistedCall:
 
 def _flatten(result: Any) -> tuple[list[Any], Any]:
     """The leaves; a list of whole numbers is one, since its length may differ."""
-    from torch.utils import _pytree
-
-    return _pytree.tree_flatten(result, is_leaf=_is_number_list)
+    return tree_flatten(result, is_leaf=_is_number_list)
 
 
 def _is_number_list(value: Any) -> bool:

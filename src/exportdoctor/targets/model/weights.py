@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 SEED = 20250201
-_SPREAD = 0.02
+_VECTOR_SPREAD = 0.2
 
 
 def build_without_weights(build: Callable[[], nn.Module]) -> nn.Module:
@@ -48,21 +48,45 @@ def fake_parameters(model: nn.Module, *, device: torch.device) -> Callable[[Any]
 
 
 def random_parameters(model: nn.Module, *, device: torch.device) -> None:
-    """Give each meta parameter values on the device, normally distributed with standard deviation 0.02.
+    """Give each meta parameter normally distributed values on the device, under which every submodule matters.
 
-    Vectors called `weight`, the scales of norms, lie about one, all else about zero.
+    A matrix or kernel has the spread 1/sqrt(fan in), so that what goes through it keeps its size (LeCun et al. 1998,
+    Efficient BackProp, 4.6). What is looked up or added (embeddings, tensors with a leading 1) has a spread of one.
+    Vectors called `weight`, the scales of norms, lie about one, all other vectors about zero, with a spread of 0.2.
     """
     import torch
 
     generator = torch.Generator(device=device).manual_seed(SEED)
+    owners = {id(parameter): module for module in model.modules() for parameter in module.parameters(recurse=False)}
 
     def draw(name: str, parameter: nn.Parameter) -> torch.Tensor:
         values = torch.empty(parameter.shape, dtype=parameter.dtype, device=device)
         is_scale = parameter.dim() == 1 and name.endswith("weight")
-        return values.normal_(1.0 if is_scale else 0.0, _SPREAD, generator=generator)
+        spread = _spread(parameter, owners[id(parameter)])
+        return values.normal_(1.0 if is_scale else 0.0, spread, generator=generator)
 
     replace_parameters(model, draw)
     model.to(device)
+
+
+def _spread(parameter: nn.Parameter, owner: nn.Module) -> float:
+    """The standard deviation of a parameter's random values.
+
+    Classes outside `torch.nn` lay out their matrices in either order, so their fan in is the mean of both sides.
+    """
+    from torch import nn
+
+    shape = parameter.shape
+    if len(shape) < 2:
+        return _VECTOR_SPREAD
+    if isinstance(owner, nn.Embedding | nn.EmbeddingBag) or shape[0] == 1:
+        return 1.0
+    if isinstance(owner, nn.Linear | nn.modules.conv._ConvNd):
+        place = 1 if getattr(owner, "transposed", False) else 0
+        fan_in = parameter.numel() / shape[place]
+    else:
+        fan_in = (shape[-1] + shape[-2]) / 2
+    return float(max(fan_in, 1.0) ** -0.5)
 
 
 def replace_parameters(model: nn.Module, make: Callable[[str, nn.Parameter], torch.Tensor]) -> None:

@@ -18,7 +18,7 @@ import torch
 
 from exportdoctor.core.exporters import EXPORTERS
 from exportdoctor.core.failure.messages import first_line
-from exportdoctor.core.records.outcome import Agreement, Failure, Frame, Outcome, OutcomeStatus
+from exportdoctor.core.records.outcome import Agreement, Failure, Frame, Ground, Outcome, OutcomeStatus
 from exportdoctor.core.records.probe import Probe
 from exportdoctor.shims import ExportCall, NotApplicable, ShimTrouble
 from exportdoctor.torch_internals.dynamo_frames import keep_interpreter_frames
@@ -33,10 +33,12 @@ from exportdoctor.worker.capture.dynamic_dims import dynamic_shapes_of, spell_ou
 from exportdoctor.worker.capture.session import PartCapture
 from exportdoctor.worker.describe.describe_failure import cause_chain, describe_failure
 from exportdoctor.worker.describe.guard_origin import GuardLog, record_guards
+from exportdoctor.worker.describe.own_fault import own_fault
 from exportdoctor.worker.describe.partial_graph import partial_graph, trace_progress
 from exportdoctor.worker.describe.symbol_origins import SymbolOrigins, record_symbol_origins
 from exportdoctor.worker.describe.trace_slice import slice_trace
 from exportdoctor.worker.describe.value_origins import find_value_origin
+from exportdoctor.worker.prove.ground import disturb_each
 from exportdoctor.worker.translate.later_stages import StageFailed, run_later_stages
 
 _LATER = frozenset({"onnx", "ort"})
@@ -91,6 +93,7 @@ class _Attempt:
     started: float = field(default_factory=time.perf_counter)
     reads: set[tuple[str, str]] | None = None
     kept: tuple[str, ...] = ()
+    ground: Ground | None = None
     origins: SymbolOrigins = field(default_factory=SymbolOrigins)
     guards: GuardLog = field(default_factory=GuardLog)
 
@@ -100,7 +103,7 @@ class _Attempt:
 
     def run(self) -> Outcome:
         """Export, and go as far as the probe asks."""
-        stages: dict[str, str] = {"export": "pass"}
+        stages = {} if self.probe.to == "ground" else {"export": "pass"}
         try:
             later, numbers = self._export()
         except StageFailed as error:
@@ -131,6 +134,9 @@ class _Attempt:
             self._opaque_children() as self.kept,
             self._spelled_out_kwargs(),
         ):
+            if probe.to == "ground":
+                self.ground = disturb_each(module, (call.args, call.kwargs), part.names)
+                return {}, ()
             shapes = shapes_for(part, probe, module)
             if probe.shims or probe.to == "run":
                 given, axes = self._export_call(shapes), part.built.axes
@@ -163,6 +169,9 @@ class _Attempt:
             _log(error, "")
             note = f"{type(error).__name__}: {first_line(error, 200)}"
             return self._outcome(OutcomeStatus.NOT_APPLICABLE, note=note, reads=None)
+        if fault := own_fault(error):
+            _log(error, "")
+            return self._outcome(OutcomeStatus.OWN_FAULT, note=fault, reads=None)
         failure = self._describe(error, chain)
         _log(error, partial_graph(chain))
         status = OutcomeStatus.OUT_OF_MEMORY if isinstance(error, MemoryError) else OutcomeStatus.FAILED
@@ -205,6 +214,7 @@ class _Attempt:
             seconds=round(time.perf_counter() - self.started, 4),
             peak_rss_mb=round(peak, 1),
             kept_children=self.kept,
+            ground=self.ground,
             **{"reads": reads, **facts},
         )
 

@@ -14,12 +14,14 @@ from typing import Any
 import torch
 
 from exportdoctor.core.exporters import EXPORTERS
-from exportdoctor.core.records.outcome import Outcome
+from exportdoctor.core.failure.frames import is_defined_in_torch
+from exportdoctor.core.records.outcome import Outcome, OutcomeStatus
 from exportdoctor.core.records.probe import Probe
 from exportdoctor.torch_internals.fake_tensors import fake_tensor_class, skip_cache_entries
 from exportdoctor.torch_internals.graph_modules import compile_graphs_once, keep_source_lines_unread
 from exportdoctor.torch_internals.shape_env import has_unbacked_size
 from exportdoctor.torch_internals.tracer_frames import FORWARD_RUNS_IN
+from exportdoctor.torch_internals.tracing_modes import has_global_hooks
 from exportdoctor.torch_internals.trees import tree_leaves
 from exportdoctor.worker.capture.session import PartCapture
 
@@ -48,8 +50,11 @@ class FastExport:
     def may_differ(self, outcome: Outcome) -> bool:
         """Whether the outcome might be another one without shortcuts.
 
-        True for a failure that was not raised by the traced forward, and for a success where a check was skipped.
+        True for a failure that was not raised by the traced forward or is our own, and for a success where a check was
+        skipped.
         """
+        if outcome.status == OutcomeStatus.OWN_FAULT:
+            return True
         if outcome.failure is None:
             return outcome.passed and self.checks_skipped
         frames = outcome.failure.frames
@@ -75,8 +80,11 @@ def has_no_side_effects(part: PartCapture, probe: Probe) -> bool:
 
 
 def _is_plain_layer(module: torch.nn.Module) -> bool:
-    if not type(module).__module__.startswith("torch.nn.modules.") or "forward" in vars(module) or module.training:
+    kind = type(module)
+    if not kind.__module__.startswith("torch.nn.modules.") or "forward" in vars(module) or module.training:
         return False
+    if not is_defined_in_torch(kind.forward) or not is_defined_in_torch(kind.__call__) or has_global_hooks():
+        return False  # the user's code would run in it
     hooks = module._forward_pre_hooks or module._forward_hooks or module._backward_hooks or module._backward_pre_hooks
     parameters = all(type(value) in _PLAIN for value in module._parameters.values())
     return parameters and not (hooks or module._buffers or module._modules)

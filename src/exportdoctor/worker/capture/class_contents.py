@@ -56,7 +56,9 @@ def holds_only_attributes(kind: type, empty: type) -> bool:
 def plain_base(kind: type) -> type | None:
     """The builtin type of whose instances `kind` only adds attributes; None where it may hold more."""
     base = next((known for known in _EMPTY if issubclass(kind, known)), object)
-    bare = kind.__basicsize__ == base.__basicsize__ and kind.__dictoffset__ == 0 and base is not object
+    if base is object and kind.__dictoffset__ == 0:
+        return None  # slots, or a C structure that is no larger than a `__dict__`
+    bare = kind.__basicsize__ == base.__basicsize__ and kind.__dictoffset__ == 0
     return base if bare or holds_only_attributes(kind, _EMPTY[base]) else None
 
 

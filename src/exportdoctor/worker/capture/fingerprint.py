@@ -57,9 +57,11 @@ class Fingerprints:
     """The digests of one captured model, each module's own part made once.
 
     `values_matter`: the exporter runs on real values (TorchScript), so parameters and inputs count by content.
+    `mentioned`: identities of the modules that are equal to none, as state of theirs is kept elsewhere.
     """
 
     values_matter: bool = False
+    mentioned: frozenset[int] = frozenset()
     _own: dict[int, ModuleDigest] = field(default_factory=dict)
     _known: dict[int, tuple[Any, str]] = field(default_factory=dict)
 
@@ -70,8 +72,7 @@ class Fingerprints:
 
         `alone`: its scalars cannot be watched, so its group holds what is equal in these, too.
         """
-        # a module that asks for an input's storage offset shows so by its behaviour
-        inputs = StructuralHash(exact=self._exact_input, known={}, offsets=False)
+        inputs = StructuralHash(exact=self._exact_input, known={})
         inputs.write_value((args, kwargs))
         inputs.write(*_storages(args, kwargs))
         full, group = [extra, inputs.digest()], [extra, inputs.digest()]
@@ -97,7 +98,8 @@ class Fingerprints:
         digest = StructuralHash(exact=lambda tensor: True, known=self._known, owner=module)
         digest.write_class(type(module))
         kind: Any = type(module)
-        if not holds_only_attributes(kind, torch.nn.Module) or has_stateful_descriptor(kind):
+        hides = not holds_only_attributes(kind, torch.nn.Module) or has_stateful_descriptor(kind)
+        if hides or id(module) in self.mentioned:
             digest.write_identity(module)
         scalars = []
         for name, value in module.__dict__.items():

@@ -12,11 +12,14 @@ import torch
 
 from exportdoctor.core.exporters import EXPORTERS
 from exportdoctor.core.protocol.scan import CallFact, Captured, EquivalenceGroup, ModuleFact
+from exportdoctor.report.wording import capture as wording
 from exportdoctor.targets.built import BuiltPart
+from exportdoctor.torch_internals.pytree_registry import registered_classes
 from exportdoctor.worker.capture.dim_names import name_axes
 from exportdoctor.worker.capture.dynamic_dims import input_facts, leaves_of
 from exportdoctor.worker.capture.fingerprint import Fingerprints, Question
 from exportdoctor.worker.capture.forward_hooks import CALLS_KEPT, Call, ModuleCalls, add_dims, record_calls
+from exportdoctor.worker.capture.outside_mentions import find_mentioned
 from exportdoctor.worker.capture.snapshot import CopyBudget
 from exportdoctor.worker.describe.describe_failure import state_id
 
@@ -25,16 +28,20 @@ from exportdoctor.worker.describe.describe_failure import state_id
 class PartCapture:
     """A part after its forward has run: its modules by FQN, and the distinct calls of each.
 
-    `at_one_size` holds every call until the forward has run at other sizes, where it has not yet.
+    `registered` are the classes that are pytree nodes only while the part is exported. `fixed` gives the modules that
+    are asked at fixed sizes although the part has dynamic ones, each with the reason. `at_one_size` holds every call
+    until the forward has run at other sizes, where it has not yet.
     """
 
     built: BuiltPart
     fqns: dict[str, torch.nn.Module]
     names: Mapping[int, str]
+    registered: tuple[str, ...] = ()
     distinct: dict[str, list[Call]] = field(default_factory=dict)
     questions: dict[str, list[Question]] = field(default_factory=dict)
     left_out: dict[str, int] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    fixed: dict[str, str] = field(default_factory=dict)
     root: Call = field(default_factory=lambda: Call((), {}))
     at_one_size: dict[int, ModuleCalls] | None = None
 
@@ -52,6 +59,10 @@ class PartCapture:
     def prepare(self) -> Callable[[], AbstractContextManager[Any]]:
         """A context manager for every attempt."""
         return self.built.prepare
+
+    def note(self, text: str) -> None:
+        """Add what a reader of the report should know of this part."""
+        self.notes.append(f"{self.built.name}: {text}")
 
     def module_at(self, fqn: str) -> torch.nn.Module:
         """The submodule of that FQN."""
@@ -80,7 +91,13 @@ def _new_capture(built: BuiltPart) -> PartCapture:
     names: dict[int, str] = {}
     for fqn, module in fqns.items():
         names.setdefault(state_id(module), fqn)
-    return PartCapture(built, fqns, names)
+    before = registered_classes()
+    with built.prepare():
+        registered = tuple(sorted(kind.__name__ for kind in registered_classes() - before))
+    part = PartCapture(built, fqns, names, registered=registered)
+    if registered:
+        part.note(wording.registered_classes(registered))
+    return part
 
 
 def capture_part(built: BuiltPart, *, exporter: str, at_one_size: bool = False) -> PartCapture:
@@ -92,15 +109,14 @@ def capture_part(built: BuiltPart, *, exporter: str, at_one_size: bool = False) 
     with built.prepare():
         calls = record_calls(built.module, built.args, built.kwargs, budget=budget)
         if budget.faked:
-            part.notes.append(f"{built.name}: {budget.faked} large captured inputs are kept by shape, without values")
+            part.note(wording.inputs_without_values(budget.faked))
         scripted = sum(isinstance(module, torch.jit.ScriptModule) for module in built.module.modules())
         if scripted:
-            part.notes.append(
-                f"{built.name}: {scripted} ScriptModules take no hooks, so whether and how they are called is not known"
-            )
+            part.note(wording.scripted_modules(scripted))
         more = built.dynamic_shapes is not None and bool(built.more_inputs)
         if built.dynamic_shapes is not None and not more and len(part.fqns) > 1:
-            part.notes.append(f"{built.name}: without inputs of other sizes, submodules are asked at fixed sizes")
+            part.fixed = _all_below(part, wording.NO_OTHER_SIZES)
+            part.note(wording.ASKED_WITHOUT_OTHER_SIZES)
         part.at_one_size = calls if more else None
         if at_one_size or not more:
             _keep_calls(part, calls, exporter=exporter)
@@ -117,18 +133,18 @@ def complete_capture(part: PartCapture, *, exporter: str) -> PartCapture:
         try:
             apart = add_dims(calls, record_calls(part.built.module, args, kwargs, budget=CopyBudget(), behaves=False))
             fixed = [fqn for fqn, module in part.fqns.items() if id(module) in apart and fqn != part.prefix]
+            part.fixed = dict.fromkeys(fixed, wording.NOT_COMPARABLE)
             if fixed:
-                part.notes.append(
-                    f"{part.built.name}: {len(fixed)} submodules are asked at fixed sizes, as their calls at other "
-                    f"sizes cannot be compared: {', '.join(fixed[:3])}{', ...' if len(fixed) > 3 else ''}"
-                )
+                part.note(wording.incomparable_modules(fixed))
         except Exception as error:  # the first capture stands; only what is dynamic in submodules stays unknown
-            part.notes.append(
-                f"{part.built.name}: the forward fails at other sizes ({type(error).__name__}), so the submodules' "
-                "inputs are taken as static"
-            )
+            part.fixed = _all_below(part, wording.FAILS_AT_OTHER_SIZES)
+            part.note(wording.failed_at_other_sizes(type(error).__name__))
         _keep_calls(part, calls, exporter=exporter)
     return part
+
+
+def _all_below(part: PartCapture, reason: str) -> dict[str, str]:
+    return {fqn: reason for fqn in part.fqns if fqn != part.prefix}
 
 
 def _keep_calls(part: PartCapture, calls: dict[int, ModuleCalls], *, exporter: str) -> None:
@@ -138,12 +154,11 @@ def _keep_calls(part: PartCapture, calls: dict[int, ModuleCalls], *, exporter: s
         seen = calls[id(part.built.module)].kept[0]
         part.root = dataclasses.replace(part.root, inner=seen.inner, inner_there=seen.inner_there)
     name_axes(part.built, part.root, (call for one in calls.values() for call in one.kept))
-    _keep_distinct(part, calls, Fingerprints(values_matter=EXPORTERS[exporter].bakes_values))
-    part.notes.extend(
-        f"{part.built.name}: {fqn} is asked with the first {CALLS_KEPT} of its distinct calls; {count} more are not"
-        for fqn, count in part.left_out.items()
-        if count
-    )
+    mentioned = find_mentioned(part.fqns.values())
+    _keep_distinct(part, calls, Fingerprints(values_matter=EXPORTERS[exporter].bakes_values, mentioned=mentioned))
+    for fqn, count in part.left_out.items():
+        if count:
+            part.note(wording.calls_left_out(fqn, kept=CALLS_KEPT, left=count))
 
 
 def _keep_distinct(part: PartCapture, calls: dict[int, ModuleCalls], fingerprints: Fingerprints) -> None:
@@ -190,6 +205,7 @@ def captured_fact(part: PartCapture, *, seconds: float) -> Captured:
                 ),
                 same_object=first if first != fqn else None,
                 calls_left_out=part.left_out.get(fqn, 0),
+                at_fixed_sizes=part.fixed.get(fqn, ""),
             )
         )
     return Captured(
@@ -202,6 +218,7 @@ def captured_fact(part: PartCapture, *, seconds: float) -> Captured:
         axes=dict(part.built.axes),
         notes=tuple(part.notes),
         at_one_size=part.at_one_size is not None,
+        registered=part.registered,
     )
 
 

@@ -34,7 +34,6 @@ class StructuralHash:
 
     `known` holds the digests of objects met before, by identity, and keeps them alive so that identities last.
     `owner` is the module whose attributes are described: a method bound to it is not a foreign object.
-    `offsets`: whether it counts where in its storage a tensor begins.
     `local`: an identity was written, so the digest means nothing outside this process.
     `shared` are the identities of objects that can change, in the order in which they were met.
     """
@@ -42,7 +41,6 @@ class StructuralHash:
     exact: Callable[[torch.Tensor], bool]
     known: dict[int, tuple[Any, str]]
     owner: object = None
-    offsets: bool = True
     local: bool = False
     shared: list[int] = field(default_factory=list)
     _words: list[str] = field(default_factory=list)
@@ -70,10 +68,10 @@ class StructuralHash:
         self.write("identity", id(value))
 
     def write_tensor(self, tensor: torch.Tensor, *, exact: bool) -> None:
-        """Class, shape, strides, offset, dtype, device, flags, attributes; with `exact` the values where it has any."""
+        """Class, shape, layout, dtype, device, flags, attributes; with `exact` the values where it has any."""
         layout: object = tensor.stride() if tensor.layout == torch.strided else tensor.layout
-        if self.offsets and tensor.layout == torch.strided:
-            self.write(tensor.storage_offset())
+        if tensor.layout == torch.strided:
+            self.write(tensor.storage_offset(), tensor._is_view())
         self.write_class(type(tensor))
         if not (type(tensor) in _TENSORS or is_fake(tensor)):
             self.write_identity(tensor)
@@ -90,7 +88,9 @@ class StructuralHash:
     def write_value(self, value: Any) -> None:
         """Anything that an export can see."""
         kind = type(value)
-        if value is None or kind in PLAIN:
+        if kind is int and value == id(self.owner):
+            self.write("owner's id")
+        elif value is None or kind in PLAIN:
             self.write(kind.__name__, repr(value))
         elif kind in _CONSTANTS:
             self.write(repr(value))

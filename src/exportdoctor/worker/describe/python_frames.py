@@ -11,7 +11,7 @@ from typing import Any
 from exportdoctor.core.failure.frames import TRACER_PACKAGES, is_user_file
 from exportdoctor.core.records.outcome import Frame
 
-_RAISE = dis.opmap["RAISE_VARARGS"]
+RAISE = dis.opmap["RAISE_VARARGS"]
 
 
 def is_user_frame(frame: FrameType) -> bool:
@@ -41,7 +41,7 @@ def is_raised_by_user(error: BaseException) -> bool:
     if last is None or not is_user_frame(last.tb_frame):
         return False
     code = last.tb_frame.f_code.co_code
-    return 0 <= last.tb_lasti < len(code) and code[last.tb_lasti] == _RAISE
+    return 0 <= last.tb_lasti < len(code) and code[last.tb_lasti] == RAISE
 
 
 def python_frame(frame: FrameType, link: TracebackType, module: str | None) -> Frame:

@@ -26,6 +26,7 @@ from exportdoctor.core.protocol.export import (
 from exportdoctor.core.protocol.reply import Refused
 from exportdoctor.core.records.outcome import Agreement
 from exportdoctor.core.records.target import TargetRef
+from exportdoctor.report.wording import capture as wording
 from exportdoctor.shims import NotApplicable, Shim, ShimTrouble, find, order_shims
 from exportdoctor.targets import BuiltPart, BuiltTarget, Plan, build, resolve
 from exportdoctor.targets.eager import blame_running_code
@@ -143,7 +144,7 @@ def _result(
     trouble = next((made.trouble for made in found if made.trouble is not None), None)
     notes = [note for made in found for note in made.notes]
     if not any(row.kind in _OTHER_SIZES and not row.refused for row in numbers):
-        notes.append("there are inputs of only one size, so other sizes are not verified")
+        notes.append(wording.ONE_SIZE)
     return ExportResult(
         verdict=_verdict(numbers, trouble),
         files=tuple(one for made in found for one in made.files),
@@ -151,6 +152,7 @@ def _result(
         trouble=trouble,
         precision=precision,
         notes=tuple(dict.fromkeys(notes)),
+        unchecked=tuple(dict.fromkeys(one for made in found for one in made.unchecked)),
         shims=tuple(shim.id for shim in pieces[0].shims),
         needs_caches=any(_takes_or_gives_caches(piece.part) for piece in pieces),
         imports=tuple(sorted({name for made in found for name in made.imports})),

@@ -55,6 +55,7 @@ class PartExport:
     numbers: list[Agreement] = field(default_factory=list)
     trouble: StageFailure | None = None
     notes: list[str] = field(default_factory=list)
+    unchecked: tuple[str, ...] = ()
     runs: dict[str, RunProgram] = field(default_factory=dict)
     loaded: torch.nn.Module = field(default_factory=torch.nn.Module)
     opset: int = 0
@@ -188,7 +189,7 @@ def _as_onnx(job: PartJob, made: PartExport, call: ExportCall, program: Any) -> 
         job.doing(f"{at} fails; looking for the submodule")
         found = find_smallest_submodule(found, call, prefix=job.part.prefix, opset=request.opset, doing=job.doing)
         raise StageStopped(found) from error
-    _tell_dropped(made, translated.dropped)
+    made.unchecked = translated.dropped
     made.runs["ONNX Runtime"] = lambda args, kwargs: session.run(flat_inputs(reader, args, kwargs))
     if request.split > 1:
         _add_split(job, made, path, reader)
@@ -244,14 +245,6 @@ def _row(made: PartExport, run: RunProgram, call: ExportCall, one: InputSet) -> 
         row = failed_run(one.title, error)
         return msgspec.structs.replace(row, refused=True, made_up=one.made_up, kind=one.kind)
     return compare_calls(one, answers, tensors=True)
-
-
-def _tell_dropped(made: PartExport, dropped: int) -> None:
-    if dropped:
-        made.notes.append(
-            f"{dropped} assertions of the program about sizes and values are not in the ONNX file: it has no way to "
-            "say them"
-        )
 
 
 def _is_disk(error: Exception) -> bool:

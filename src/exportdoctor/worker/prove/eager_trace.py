@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+
+from exportdoctor.torch_internals.tracing_modes import dispatch_mode_class
 
 _COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
 _PASSED_ON = frozenset(
@@ -18,7 +19,7 @@ _PASSED_ON = frozenset(
 """Operators that pass an input's numbers on as they are."""
 
 
-class EagerTrace(TorchDispatchMode):
+class EagerTrace(dispatch_mode_class()):  # type: ignore[misc]
     """Records the operators that run inside. `decisions` tells two runs apart that took other branches.
 
     `constants` are the numbers with which a tensor was compared. `bounds` gives for a whole-number tensor the

@@ -25,11 +25,11 @@ import torch
 from exportdoctor.core.codec import decode, encode
 from exportdoctor.core.limits import IDLE_CANDIDATE
 from exportdoctor.core.protocol.repro import CANDIDATE_FILE, Candidate
-from exportdoctor.core.records.outcome import Failure, Outcome, OutcomeStatus, Stage
+from exportdoctor.core.records.outcome import ExceptionFact, Failure, Outcome, OutcomeStatus, Stage
 from exportdoctor.process.supervise import TICK, Limits, Supervisor, resident_mb
 from exportdoctor.worker.attempt.fast_export import FastExport
 from exportdoctor.worker.child import Child, fork
-from exportdoctor.worker.describe.describe_failure import cause_chain, describe_failure
+from exportdoctor.worker.describe.describe_failure import cause_chain, describe_failure, qualified_name
 from exportdoctor.worker.describe.symbol_origins import SymbolOrigins, record_symbol_origins
 from exportdoctor.worker.describe.value_origins import find_value_origin
 from exportdoctor.worker.standard_streams import take_line_streams, write_line
@@ -58,6 +58,8 @@ class CandidateChild:
 
 def start_candidate(candidate: Candidate) -> CandidateChild:
     """`candidate` in a copy of this process."""
+    if "dynamo=True" in candidate.source:
+        _warm_up_translation()
     child = fork(lambda pipe: encode(_execute(candidate, pipe)))
     limits = Limits(wall=candidate.timeout, idle=IDLE_CANDIDATE, memory_mb=candidate.memory_mb)
     return CandidateChild(candidate, child, Supervisor(child.pid, limits, baseline_mb=resident_mb(os.getpid())))
@@ -77,8 +79,12 @@ def _execute(candidate: Candidate, writer: int) -> Outcome:
                 _run(source)
     except (Exception, SystemExit, GeneratorExit) as error:
         stage: Stage = "export" if gate.entered else "capture"
-        failure = describe_failure(error, stage=stage, names={})
         chain = tuple(cause_chain(error))
+        if gate.entered and _is_translation(chain):
+            innermost = ExceptionFact(type=qualified_name(type(chain[-1])), message=str(chain[-1]))
+            failure = Failure(stage="translate", exceptions=(innermost,))
+            return _outcome(candidate, OutcomeStatus.FAILED, started, failure)
+        failure = describe_failure(error, stage=stage, names={})
         made = find_value_origin(chain, lambda: _run(source))
         failure = msgspec.structs.replace(failure, origins=origins.of(chain), value_origin=made)
         status = OutcomeStatus.OUT_OF_MEMORY if isinstance(error, MemoryError) else OutcomeStatus.FAILED
@@ -86,6 +92,12 @@ def _execute(candidate: Candidate, writer: int) -> Outcome:
     if not gate.entered:  # what exports nothing does not export well
         return _outcome(candidate, OutcomeStatus.FAILED, started, _NO_EXPORT)
     return _outcome(candidate, OutcomeStatus.PASSED, started, None)
+
+
+def _is_translation(chain: tuple[BaseException, ...]) -> bool:
+    """Whether torch.onnx raised it when the export was over."""
+    names = [qualified_name(type(error)) for error in chain]
+    return names[0].startswith("torch.onnx.") and not any(name.endswith("TorchExportError") for name in names)
 
 
 def _run(source: str) -> None:
@@ -138,6 +150,13 @@ def _warm_up() -> None:
         with contextlib.suppress(Exception):
             torch.export.export(module, (torch.zeros(3, 2),), dynamic_shapes=shapes, strict=strict)
     torch.compiler.reset()
+
+
+@functools.cache
+def _warm_up_translation() -> None:
+    """One throwaway translation to ONNX: importing what it needs takes seconds."""
+    with contextlib.suppress(Exception):
+        torch.onnx.export(torch.nn.ReLU(), (torch.zeros(2),), dynamo=True)
 
 
 def run_candidates(requests: int) -> Iterator[Outcome]:

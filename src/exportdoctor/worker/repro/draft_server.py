@@ -45,7 +45,7 @@ def _reproduce_and_draft(command: DraftRequest) -> Iterator[DraftReply]:
     yield ReproducedFailure(outcome=outcome, exporter=probe.exporter, environment=environment.versions())
     notes: list[str] = []
     remarks = (wording.repro_flaky_attempts(times),) if times > 1 else ()
-    for draft in write_drafts(part, probe, record, notes):
+    for draft in write_drafts(part, probe, outcome, record, notes):
         yield msgspec.structs.replace(draft, notes=(*remarks, *draft.notes))
     yield NoMoreDrafts(notes=tuple(notes))
 

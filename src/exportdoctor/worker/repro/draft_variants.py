@@ -11,31 +11,36 @@ from typing import Any
 import torch
 from torch import nn
 
-from exportdoctor.core.exporters import EXPORTERS
 from exportdoctor.core.failure.frames import is_defined_in_torch
 from exportdoctor.core.protocol.repro import ScriptDraft
+from exportdoctor.core.records.outcome import Outcome
 from exportdoctor.core.records.probe import Probe
 from exportdoctor.shims.torch_export import bundled_keywords
 from exportdoctor.torch_internals.trees import tree_unflatten
 from exportdoctor.worker.attempt.export_attempt import shapes_for
 from exportdoctor.worker.capture.forward_hooks import Call
 from exportdoctor.worker.capture.session import PartCapture
-from exportdoctor.worker.repro.script.literals import shapes_code
+from exportdoctor.worker.repro.script.literals import export_code, shapes_code
 from exportdoctor.worker.repro.script.prune import CodeSelection
 from exportdoctor.worker.repro.script.recorder import Record
 from exportdoctor.worker.repro.script.script_builder import ScriptBuilder
+from exportdoctor.worker.repro.stand_ins import write_stand_ins
 from exportdoctor.worker.repro.watched_run import run_watched
 
 _Way = tuple[str, Record | None, bool, bool]
 
 
-def write_drafts(part: PartCapture, probe: Probe, record: Record, notes: list[str]) -> Iterator[ScriptDraft]:
+def write_drafts(
+    part: PartCapture, probe: Probe, outcome: Outcome, record: Record, notes: list[str]
+) -> Iterator[ScriptDraft]:
     """Drafts from the barest to the fullest; one that cannot be written leaves a note."""
+    yield from write_stand_ins(outcome, probe.exporter)
+    onnx = outcome.failure is not None and outcome.failure.stage == "translate"
     seen: set[str] = set()
     for what, run, substitute, decorators in _ways(part, probe, record):
         try:
             selection = CodeSelection.of(run, substitute=substitute, decorators=decorators)
-            draft = _write_draft(part, probe, what, selection)
+            draft = _write_draft(part, probe, what, selection, onnx=onnx)
         except Exception as error:  # another way may do
             notes.append(f"no script of {what}: {type(error).__name__}: {error}")
             traceback.print_exc()
@@ -58,7 +63,7 @@ def _ways(part: PartCapture, probe: Probe, record: Record) -> Iterator[_Way]:
     yield "everything", None, False, True
 
 
-def _write_draft(part: PartCapture, probe: Probe, what: str, selection: CodeSelection) -> ScriptDraft:
+def _write_draft(part: PartCapture, probe: Probe, what: str, selection: CodeSelection, *, onnx: bool) -> ScriptDraft:
     module, call = part.module_at(probe.fqn), part.calls_of(probe.fqn)[probe.call]
     script = ScriptBuilder(selection, part.names)
     if probe.opaque:
@@ -71,19 +76,12 @@ def _write_draft(part: PartCapture, probe: Probe, what: str, selection: CodeSele
     dims: dict[str, str] = {}
     dynamic = "" if shapes is None else f", dynamic_shapes={shapes_code(shapes, dims)}"
     ending = [f"{name} = {code}" for name, code in dims.items()]
-    exporter = EXPORTERS[probe.exporter]
-    for name in exporter.imports:
-        script.import_module(name)
-    strict_by_default = inspect.signature(torch.export.export).parameters["strict"].default
-    export_call = exporter.script.format(
-        inputs=f"{instance}, {args}",
-        kwargs=f", {kwargs}" if keywords else "",
-        kwargs_argument=f", kwargs={kwargs}" if keywords else "",
-        shapes=dynamic,
-        non_strict=", strict=False" if strict_by_default else "",
+    export_call = export_code(
+        probe.exporter, f"{instance}, {args}", kwargs=kwargs if keywords else "", shapes=dynamic, onnx=onnx
     )
     ending.append(export_call)
-    return ScriptDraft(what=what, source=script.render(ending), notes=tuple(dict.fromkeys(script.notes)))
+    notes, imports = tuple(dict.fromkeys(script.notes)), tuple(dict.fromkeys(script.imports))
+    return ScriptDraft(what=what, source=script.render(ending), notes=notes, imports=imports)
 
 
 def _write_instance(script: ScriptBuilder, module: nn.Module, call: Call) -> str:

@@ -21,9 +21,10 @@ from exportdoctor.torch_internals.fake_tensors import is_fake
 from exportdoctor.torch_internals.trees import tree_leaves
 from exportdoctor.worker.capture.forward_hooks import Call
 from exportdoctor.worker.describe.describe_failure import cause_chain, qualified_name
-from exportdoctor.worker.prove.compare_outputs import compare_outputs, tensors_in
+from exportdoctor.worker.describe.own_fault import own_fault
+from exportdoctor.worker.prove.compare_outputs import compare_outputs
 from exportdoctor.worker.translate.failed_node import describe_stage_failure
-from exportdoctor.worker.translate.onnx_program import check_model, flat_inputs, save_model, translate
+from exportdoctor.worker.translate.onnx_program import check_model, flat_inputs, flat_outputs, save_model, translate
 from exportdoctor.worker.translate.onnx_session import OnnxSession
 
 
@@ -63,7 +64,7 @@ def run_later_stages(program: Any, module: torch.nn.Module, call: Call, probe: P
         inputs = flat_inputs(program, *copy.deepcopy((call.args, call.kwargs)))
         answers = _stage("run", lambda: session.run(inputs), passed, prefix, path)
     passed = (*passed, "run")
-    row = compare_outputs("the captured call", answers, tensors_in(wanted))
+    row = compare_outputs("the captured call", answers, flat_outputs(program, wanted))
     if not row.holds:
         fact = ExceptionFact(type=NUMBERS_DIFFER, message=wording.numbers_differ(row))
         raise StageFailed("numbers", Failure(stage="numbers", exceptions=(fact,)), passed, (row,))
@@ -79,6 +80,8 @@ def _stage(stage: Stage, work: Any, passed: tuple[Stage, ...], prefix: str, mode
     try:
         return work()
     except Exception as error:
+        if own_fault(error):
+            raise
         raise StageFailed(stage, _failure(stage, error, prefix, model), passed) from error
 
 

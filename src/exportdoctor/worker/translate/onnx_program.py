@@ -19,7 +19,7 @@ from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
 
 from exportdoctor.core.protocol.export import ExportedFile, ValueInfo
 from exportdoctor.torch_internals.pytree_registry import inputs_in_traced_order
-from exportdoctor.torch_internals.trees import leaves_with_paths, path_text, tree_unflatten
+from exportdoctor.torch_internals.trees import leaves_with_paths, path_text, tree_leaves, tree_unflatten
 
 _CHECKS = ("_assert_", "sym_constrain_range", "_check")
 _ABOUT_DTYPES = "_assert_tensor_metadata"
@@ -29,10 +29,10 @@ _INLINE_LIMIT = 2**31 - 2**20
 
 @dataclass(frozen=True)
 class Translated:
-    """What torch.onnx made of a program. `dropped` counts the program's assertions that are not in the file."""
+    """What torch.onnx made of a program. `dropped` are the program's assertions that are not in the file."""
 
     made: Any
-    dropped: int
+    dropped: tuple[str, ...]
 
 
 def translate(program: Any, *, opset: int = 0, optimise: bool = True) -> Translated:
@@ -82,24 +82,25 @@ def output_names(program: Any) -> list[str]:
     return [name if not name.isdigit() else f"output_{name}" for name in kept] if len(set(kept)) == len(kept) else []
 
 
-def drop_assertions(program: Any) -> int:
-    """Remove a program's assertions and what only they need; returns how many of them were about sizes or values.
+def drop_assertions(program: Any) -> tuple[str, ...]:
+    """Remove a program's assertions and what only they need; returns what those about sizes or values say.
 
     torch.onnx 2.13 removes assertions and leaves what they asserted, such as `_is_all_true`, for which it has no
     translation.
     """
-    count = 0
+    dropped = []
     for module in program.graph_module.modules():
         graph = getattr(module, "graph", None)
         if not isinstance(graph, torch.fx.Graph):
             continue
         for node in list(graph.nodes):
             if node.op == "call_function" and not node.users and any(word in str(node.target) for word in _CHECKS):
-                count += _ABOUT_DTYPES not in str(node.target)
+                if _ABOUT_DTYPES not in str(node.target):
+                    dropped.append(next((one for one in node.args if isinstance(one, str)), str(node.target)))
                 graph.erase_node(node)
         graph.eliminate_dead_code()
         module.recompile()
-    return count
+    return tuple(dict.fromkeys(dropped))
 
 
 @contextmanager
@@ -165,3 +166,11 @@ def flat_inputs(program: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     if len(user) != len(leaves):
         raise ValueError(f"the program takes {len(user)} inputs, and there are {len(leaves)}")
     return [leaf for one, leaf in zip(user, leaves, strict=True) if not isinstance(one.arg, ConstantArgument)]
+
+
+def flat_outputs(program: Any, output: Any) -> list[torch.Tensor]:
+    """What eager gave as the file gives it: tensors, and sizes as tensors, without the program's constants."""
+    user = [one for one in program.graph_signature.output_specs if one.kind == OutputKind.USER_OUTPUT]
+    leaves = tree_leaves(output)
+    pairs = zip(user, leaves, strict=len(user) == len(leaves))
+    return [torch.as_tensor(leaf).detach() for one, leaf in pairs if not isinstance(one.arg, ConstantArgument)]

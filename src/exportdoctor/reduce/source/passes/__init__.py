@@ -21,6 +21,7 @@ from exportdoctor.reduce.source.sweep import SourcePass
 __all__ = ["PASSES"]
 
 PASSES: tuple[SourcePass, ...] = (
+    inlining.inline_attributes,
     blocks.narrow_zips,
     statements.thin_statements,
     blocks.unwrap_blocks,

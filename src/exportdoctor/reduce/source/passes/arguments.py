@@ -55,11 +55,13 @@ def drop_arguments(tree: ast.Module) -> Iterator[Edit]:
     """Drop an argument of a call, the last one first, keywords before positions.
 
     `softmax(scores, dim=-1, dtype=torch.float32)`: neither keyword has to do with why the scores cannot be
-    traced.
+    traced. What is exported stays whole: `torch.onnx.export(Model())` fails as well, and nobody would write it.
     """
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
-            yield from (remove_nodes(argument) for argument in reversed([*node.args, *node.keywords]))
+            exports = isinstance(node.func, ast.Attribute) and node.func.attr == "export"
+            dropped = node.keywords if exports else [*node.args, *node.keywords]
+            yield from (remove_nodes(argument) for argument in reversed(dropped))
 
 
 @one_sweep

@@ -28,6 +28,42 @@ def inline_assignments(tree: ast.Module) -> Iterator[Edit]:
 
 
 @one_sweep
+def inline_attributes(tree: ast.Module) -> Iterator[Edit]:
+    """Put a constant where an attribute of that name is read, all constants at once and then one by one.
+
+    `for _ in range(self.config.num_layers)` needs a configuration, a class for it, an `__init__` that sets it: four
+    statements for a number.
+    """
+    constants = dict(_constant_attributes(tree))
+    edits = [{**remove_nodes(made), **dict.fromkeys(_reads(tree, name), (value,))}
+             for made, (name, value) in constants.items()]  # fmt: skip
+    together: dict[ast.AST, tuple[ast.AST, ...]] = {}
+    for edit in edits:
+        together |= edit
+    yield together
+    yield from edits
+
+
+def _constant_attributes(tree: ast.Module) -> Iterator[tuple[ast.stmt, tuple[str, ast.expr]]]:
+    """Statements that give an attribute a constant, in a class or through `self`."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.ClassDef(body=body):
+                for part in body:
+                    match part:
+                        case ast.Assign(targets=[ast.Name(id=name)], value=ast.Constant() as value):
+                            yield part, (name, value)
+            case ast.Assign(targets=[ast.Attribute(value=ast.Name("self"), attr=name)], value=ast.Constant() as value):
+                yield node, (name, value)
+
+
+def _reads(tree: ast.Module, name: str) -> Iterator[ast.AST]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and node.attr == name and isinstance(node.ctx, ast.Load):
+            yield node
+
+
+@one_sweep
 def inline_imports(tree: ast.Module) -> Iterator[Edit]:
     """Write `torch.nn` for an `nn` that was imported from there, where `torch` is imported anyway.
 

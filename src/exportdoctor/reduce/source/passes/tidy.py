@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from typing import Any
 
 
 def drop_idle_statements(source: str) -> str:
@@ -36,7 +37,55 @@ def rename_exported_class(source: str, name: str) -> str:
 
 
 def exported_class(tree: ast.Module) -> ast.ClassDef | None:
-    """The first class that the script's last statement names."""
-    classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
-    named = {node.id for node in ast.walk(tree.body[-1]) if isinstance(node, ast.Name)} if classes else set()
-    return next((one for one in classes if one.name in named), None)
+    """The class of what the script's last statement exports, if it is one of the script's own."""
+    classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+    match tree.body[-1:]:
+        case [ast.Expr(ast.Call(args=[exported, *_]))]:
+            names = (node.id for node in ast.walk(exported) if isinstance(node, ast.Name))
+            return next((classes[name] for name in names if name in classes), None)
+    return None
+
+
+_NAMES = ("x", "y", "z")
+
+
+def name_inputs(source: str) -> str:
+    """`source` with a parameter for each input that the exported forward takes as `*args`."""
+    tree = ast.parse(source)
+    root = exported_class(tree)
+    forward = next((part for part in root.body if getattr(part, "name", "") == "forward"), None) if root else None
+    match forward, tree.body[-1]:
+        case (
+            ast.FunctionDef(args=ast.arguments(args=[_], vararg=ast.arg(arg=several), kwonlyargs=[])),
+            ast.Expr(ast.Call(args=[_, ast.Tuple(elts=given), *_]) as call),
+        ):
+            assert isinstance(forward, ast.FunctionDef)
+            names = [_NAMES[place] if place < len(_NAMES) else f"x{place + 1}" for place in range(len(given))]
+            forward.args.vararg = None
+            forward.args.args += [ast.arg(name) for name in names]
+            forward.body = [_InputNamer(several, names).visit(statement) for statement in forward.body]
+            for keyword in call.keywords:
+                match keyword.value:
+                    case ast.Dict(keys=[ast.Constant(value=key)], values=[shapes]) if key == several:
+                        keyword.value = shapes
+            return ast.unparse(ast.fix_missing_locations(tree))
+    return source
+
+
+class _InputNamer(ast.NodeTransformer):
+    """Replaces `*args` by the names, and `args` by a tuple of them."""
+
+    def __init__(self, several: str, names: list[str]) -> None:
+        self.several = several
+        self.names = names
+
+    def _each(self) -> list[ast.expr]:
+        return [ast.Name(name, ast.Load()) for name in self.names]
+
+    def visit_Starred(self, node: ast.Starred) -> Any:
+        """The names, in the place of one argument."""
+        return self._each() if getattr(node.value, "id", "") == self.several else self.generic_visit(node)
+
+    def visit_Name(self, node: ast.Name) -> Any:
+        """A tuple of the names."""
+        return ast.Tuple(self._each(), ast.Load()) if node.id == self.several else node

@@ -67,6 +67,7 @@ class DefinitionWriter:
             return self._carry_named_tuple(kind, key)
         name = self._text.free_name(kind.__name__, key)
         body = self._class_body(node, path, keep_all=issubclass(kind, enum.Enum))
+        body += _abstract_stubs(kind, body)
         new = ast.ClassDef(name, node.bases, node.keywords, body or [ast.Pass()], self._selection.decorators_of(node))
         self._define(name, new, space, rename={node.name: name})
         self._carry_registrations(node.name, space, path)
@@ -145,6 +146,14 @@ class DefinitionWriter:
             raise OverflowError(f"it refers to more than {_MOST} definitions")
         new = self.names.rename_globals(node, space, rename=rename or {})
         self._text.define(name, ast.unparse(ast.fix_missing_locations(new)))
+
+
+def _abstract_stubs(kind: type, body: list[ast.stmt]) -> list[ast.stmt]:
+    """Methods that do nothing, in place of those with which `kind` overrides abstract ones and that did not run."""
+    there = {part.name for part in body if isinstance(part, ast.FunctionDef)}
+    abstract = {name for parent in kind.__mro__ for name in getattr(parent, "__abstractmethods__", ())}
+    wanted = abstract & vars(kind).keys() - getattr(kind, "__abstractmethods__", frozenset()) - there
+    return [ast.parse(f"def {name}(self, *args): pass").body[0] for name in sorted(wanted)]
 
 
 def _registers_operator(node: Any) -> bool:

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import torch
 
 from exportdoctor.core.failure.frames import TRACER_PACKAGES, is_user_file
+from exportdoctor.core.protocol.repro import ImportNote
 from exportdoctor.report import wording
 from exportdoctor.torch_internals.tracer_frames import is_operator, is_operator_family
 from exportdoctor.worker.repro.script.literals import expression, plain_code, torch_name
@@ -117,7 +118,7 @@ class NameResolver:
             module = ".".join((*module.split(".")[:-1], place.stem))
             folder = str(place.parents[module.count(".")])
         self._text.import_name(name, module, folder=folder)
-        self._text.notes.append(wording.repro_without_source(name, module, why))
+        self._text.imports.append(ImportNote(module=module, text=wording.repro_without_source(name, module, why)))
         return name
 
 

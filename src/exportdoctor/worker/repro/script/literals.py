@@ -1,4 +1,4 @@
-"""Values as Python code that needs only torch: plain values, tensors by shape, dynamic shapes, torch's own modules."""
+"""Python code that needs only torch: plain values, tensors by shape, dynamic shapes, torch's modules, exports."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from exportdoctor.core.exporters import EXPORTERS, Exporter
 from exportdoctor.torch_internals.fake_tensors import is_fake
 
 PLAIN = (type(None), bool, int, str, bytes)
@@ -99,6 +100,24 @@ def torch_name(value: Any) -> str:
         if getattr(space, name, None) is value:
             return f"{path}.{name}"
     return f"{getattr(value, '__module__', 'torch')}.{getattr(value, '__qualname__', name)}"
+
+
+_TO_ONNX = "torch.onnx.export({inputs}{kwargs_argument}{shapes}, dynamo=True)"
+
+
+def export_code(exporter: Exporter, inputs: str, *, kwargs: str = "", shapes: str = "", onnx: bool = False) -> str:
+    """The call that exports, or with `onnx` translates too.
+
+    `inputs` are the module and its positional inputs, `shapes` has its own comma.
+    """
+    strict_by_default = inspect.signature(torch.export.export).parameters["strict"].default
+    return (_TO_ONNX if onnx else EXPORTERS[exporter].script).format(
+        inputs=inputs,
+        kwargs=f", {kwargs}" if kwargs else "",
+        kwargs_argument=f", kwargs={kwargs}" if kwargs else "",
+        shapes=shapes,
+        non_strict=", strict=False" if strict_by_default else "",
+    )
 
 
 def shapes_code(shapes: Any, dims: dict[str, str]) -> str:

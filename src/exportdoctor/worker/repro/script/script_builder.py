@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from exportdoctor.core.protocol.repro import ImportNote
 from exportdoctor.worker.repro.script.module_code import ModuleWriter
 from exportdoctor.worker.repro.script.prune import CodeSelection
 from exportdoctor.worker.repro.script.script_text import ScriptText
@@ -30,6 +31,11 @@ class ScriptBuilder:
         """What the script could not carry, for the user."""
         return self._text.notes
 
+    @property
+    def imports(self) -> list[ImportNote]:
+        """What the script imports in place of code."""
+        return self._text.imports
+
     def replace_modules(self, outputs: Mapping[int, str]) -> None:
         """Let modules, given by id, return what this code makes, without running."""
         self._modules.outputs = dict(outputs)
@@ -41,10 +47,6 @@ class ScriptBuilder:
     def value_code(self, value: Any) -> str:
         """The code that makes an equal value, an object with every attribute. Raises LookupError."""
         return self._modules.values.code_of(value, whole=True)
-
-    def import_module(self, name: str) -> None:
-        """Import a module for the code at the script's end."""
-        self._text.import_module(name)
 
     def render(self, ending: list[str]) -> str:
         """The whole script with the lines of `ending` last."""

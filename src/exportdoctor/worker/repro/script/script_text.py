@@ -5,15 +5,18 @@ from __future__ import annotations
 import types
 from typing import Any
 
+from exportdoctor.core.protocol.repro import ImportNote
+
 
 class ScriptText:
     """Collects the pieces of a script. A name stands for one thing, which its key identifies.
 
-    `notes` say what the script could not carry.
+    `notes` say what the script could not carry, `imports` what it imports in place of code.
     """
 
     def __init__(self) -> None:
         self.notes: list[str] = []
+        self.imports: list[ImportNote] = []
         self._modules: set[str] = set()
         self._folders: dict[str, None] = {}
         self._imported_names: set[str] = set()

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import enum
 import functools
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -78,7 +79,7 @@ class ValueWriter:
             return f"{type(value).__name__}([{', '.join(map(inner, value))}])"
         if isinstance(value, dict) and type(value) is not dict and all(_is_attribute(value, key) for key in value):
             # an output class of transformers: a dict with its keys as attributes
-            return self._namespace([f"{key}={inner(item)}" for key, item in value.items()])
+            return self._stand_in(type(value), {key: inner(item) for key, item in value.items()})
         if type(value) in (dict, *_DICTS):
             return "{" + ", ".join(f"{inner(key)}: {inner(item)}" for key, item in value.items()) + "}"
         if isinstance(value, functools.partial):
@@ -88,26 +89,28 @@ class ValueWriter:
         return None
 
     def _object(self, value: Any, *, owner: torch.nn.Module | None, depth: int, whole: bool) -> str:
-        """An object of the user's: its class with a constructor that takes the state, or a bare namespace."""
+        """An object of the user's: its class with a constructor that takes the state, or one that only holds it."""
         kind = type(value)
         state = getattr(value, "__dict__", None)
         if state is None or isinstance(value, dict | list | types.MethodType):
             raise LookupError(f"{kind.__qualname__} object")
-        parts = []
+        parts: dict[str, str] = {}
         for name in state:
             if whole or self._selection.mentions(name):
-                try:
-                    code = self.code_of(getattr(value, name), owner=owner, depth=depth + 2, whole=whole)
-                except LookupError:
-                    continue
-                parts.append(f"{name}={code}")
+                with contextlib.suppress(LookupError):
+                    parts[name] = self.code_of(getattr(value, name), owner=owner, depth=depth + 2, whole=whole)
         if not whole and not self._has_run(kind):
-            return self._namespace(parts)
-        return f"{self._definitions.carry_object_class(kind)}({', '.join(parts)})"
+            return self._stand_in(kind, parts)
+        given = ", ".join(f"{name}={code}" for name, code in parts.items())
+        return f"{self._definitions.carry_object_class(kind)}({given})"
 
-    def _namespace(self, parts: list[str]) -> str:
-        self._text.import_module("types")
-        return f"types.SimpleNamespace({', '.join(parts)})"
+    def _stand_in(self, kind: type, parts: Mapping[str, str]) -> str:
+        """An instance of a class with these attributes and nothing else; equal ones share a class."""
+        fields = {name: code for name, code in parts.items() if name.isidentifier() and "self." not in code}
+        lines = [f"    {name} = {code}" for name, code in fields.items()] or ["    pass"]
+        name = self._text.free_name(kind.__name__, ("stand-in", kind, *lines))
+        self._text.define(name, "\n".join([f"class {name}:", *lines]))
+        return f"{name}()"
 
     def _has_run(self, kind: type) -> bool:
         """Whether any method of a class did."""

@@ -1,0 +1,42 @@
+"""`--transformers`, `--torch` and `--with`: the versions of lanes, each several times or as a list with commas."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import product
+from typing import Any, TypeVar
+
+import click
+
+from exportdoctor.core.errors import UsageError
+from exportdoctor.lanes.lane import LaneSpec, spec_of
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def add_lane_options(command: F) -> F:
+    """Add the three options."""
+    for name, text in (
+        ("--with", "Versions of another package, as PACKAGE=A,B. Can be repeated."),
+        ("--torch", "Versions of torch; each gets an environment of its own."),
+        ("--transformers", "Versions of transformers."),
+    ):
+        metavar = "PKG=A,B" if name == "--with" else "A,B"
+        command = click.option(name, f"{name[2:]}_", multiple=True, metavar=metavar, help=text)(command)
+    return command
+
+
+def lane_specs(given: dict[str, Any]) -> list[LaneSpec]:
+    """One for each combination of the versions; takes the three options out of `given`."""
+    wanted = {name: _split(given.pop(f"{name}_")) for name in ("transformers", "torch")}
+    for one in given.pop("with_"):
+        name, _, versions = one.partition("=")
+        wanted.setdefault(name, []).extend(_split([versions.lstrip("=")]))
+    named = {name: versions for name, versions in wanted.items() if versions}
+    if not named:
+        raise UsageError("Which versions? For example --transformers 4.57.1,5.12.1")
+    return [spec_of(dict(zip(named, versions))) for versions in product(*named.values())]
+
+
+def _split(given: Any) -> list[str]:
+    return list(dict.fromkeys(one.strip() for text in given for one in text.split(",") if one.strip()))

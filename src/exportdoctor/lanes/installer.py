@@ -1,0 +1,108 @@
+"""Installs packages by uv where it is there, else by pip. Raises InstallError with the installer's own reason."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from exportdoctor.core.errors import ExportdoctorError, did_you_mean
+from exportdoctor.process.group import die_with_parent, kill_group
+
+
+class InstallError(ExportdoctorError):
+    """What the installer said."""
+
+
+class _Metadata(msgspec.Struct):
+    name: str
+    version: str
+
+
+class _Install(msgspec.Struct):
+    metadata: _Metadata
+
+
+class _PipReport(msgspec.Struct):
+    install: list[_Install]
+
+
+def find_changes(requirements: Sequence[str]) -> tuple[str, ...]:
+    """What must be installed beside this environment so that it has these packages, with what they need, as pins."""
+    if uv := shutil.which("uv"):
+        said = _run([uv, "pip", "install", "--dry-run", "--python", sys.executable, *requirements])
+        return tuple(re.findall(r"^ \+ (\S+==\S+)$", said, re.M))
+    said = _run([*_pip(), "--dry-run", "--quiet", "--report", "-", *requirements])
+    try:
+        report = msgspec.json.decode(said[said.index("{") :].encode(), type=_PipReport)
+    except (ValueError, msgspec.MsgspecError) as error:
+        raise InstallError("pip gives no report; pip 22.2 or later does", hint="Upgrade pip, or install uv") from error
+    return tuple(f"{one.metadata.name}=={one.metadata.version}" for one in report.install)
+
+
+def install_overlay(pins: Sequence[str], folder: Path) -> None:
+    """Install exactly these, without what they need, into a folder for PYTHONPATH."""
+    where = ["--no-deps", "--target", str(folder)]
+    uv = shutil.which("uv")
+    command = [uv, "pip", "install", "--python", sys.executable] if uv else _pip()
+    _run([*command, *where, *pins])
+
+
+def install_environment(requirements: Sequence[str], folder: Path) -> None:
+    """Make an environment of its own with these packages and all that they need."""
+    python = str(folder / "bin" / "python")
+    if uv := shutil.which("uv"):
+        _run([uv, "venv", "--python", sys.executable, str(folder)])
+        _run([uv, "pip", "install", "--python", python, *requirements])
+        return
+    _run([sys.executable, "-m", "venv", str(folder)])
+    _run([python, "-m", "pip", "install", "--disable-pip-version-check", *requirements])
+
+
+def _pip() -> list[str]:
+    return [sys.executable, "-m", "pip", "install", "--disable-pip-version-check"]
+
+
+def _run(command: list[str]) -> str:
+    """What it prints on stdout and, for uv, stderr. It and what it starts end with us."""
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        process_group=0,
+        preexec_fn=die_with_parent,
+    )
+    try:
+        out, errors = process.communicate()
+    finally:
+        if process.poll() is None:
+            kill_group(process.pid)
+            process.wait()
+    if process.returncode:
+        raise InstallError(_reason(errors, process.returncode))
+    return out if command[0] == sys.executable else out + errors
+
+
+def _reason(errors: str, code: int) -> str:
+    """The line that says why; the versions that exist are not listed, the near ones are named."""
+    known = re.search(r"No matching distribution found for (\S+?)==(\S+)", errors)
+    versions = re.search(r"\(from versions: ([^)]*)\)", errors)
+    if known and versions:
+        there = [one for one in versions[1].split(", ") if one != "none"]
+        if not there:
+            return f"no index that can be reached has {known[1]}"
+        near = did_you_mean(known[2], reversed(there)).strip() or f"The newest is {there[-1]}"
+        return f"there is no {known[1]} {known[2]} for this Python. {near}"
+    lines = [line.strip() for line in errors.splitlines() if line.strip()]
+    said = [line for line in lines if re.match(r"(ERROR|error|×|╰)", line, re.I)] or lines[-1:]
+    if code == -signal.SIGKILL:
+        return "the installer was killed"
+    return " ".join(" ".join(said)[:600].split()) or f"the installer ended with exit code {code}"

@@ -1,0 +1,111 @@
+"""Makes lanes. A lane is made in a draft folder and gets its name when it is whole; a lock lets one process make it."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from exportdoctor.core.codec import encode
+from exportdoctor.lanes.installer import InstallError, find_changes, install_environment, install_overlay
+from exportdoctor.lanes.lane import (
+    DRAFT,
+    FAILED,
+    RECORD,
+    Lane,
+    LaneSpec,
+    here,
+    lanes_root,
+    list_lanes,
+    read_lane,
+    size_of,
+)
+from exportdoctor.store.atomic_write import make_folder, refusal, replace_file
+
+
+def make_lane(spec: LaneSpec, tell: Callable[[str], None], *, again: bool = False) -> Lane:
+    """The lane of these versions, made now if it is not there yet. One that could not be made has a `reason`.
+
+    With `again` one that failed before is tried again. Raises StoreError where the cache folder cannot be written.
+    """
+    if not spec.packages:
+        return here()
+    root, name = lanes_root(), spec.name
+    make_folder(root)
+    with _hold(root / f"{name}.lock", tell):
+        if (found := read_lane(root / name / RECORD)) is not None:
+            return found
+        failed = root / f"{name}{FAILED}"
+        if not again and (found := read_lane(failed)) is not None:
+            return found
+        tell(f"making the lane {spec.title}")
+        draft = root / f"{DRAFT}{name}"
+        shutil.rmtree(draft, ignore_errors=True)  # of a process that was killed
+        lane = Lane(name=name, spec=spec, prefix=sys.prefix, made_at=time.time())
+        try:
+            lane = msgspec.structs.replace(lane, pins=_fill(draft, spec))
+            lane = msgspec.structs.replace(lane, size=size_of(draft))
+            (draft / RECORD).write_bytes(encode(lane))
+            draft.rename(root / name)
+            failed.unlink(missing_ok=True)
+        except InstallError as error:
+            lane = msgspec.structs.replace(lane, reason=error.line())
+            replace_file(failed, encode(lane))
+        except OSError as error:
+            raise refusal(draft, error) from error
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
+    return lane
+
+
+def prune_lanes(*, everything: bool) -> list[Lane]:
+    """Delete lanes that failed or were made for another environment, or all; and drafts that nobody works on."""
+    gone = [lane for lane in list_lanes() if everything or lane.state != "ready"]
+    for lane in gone:
+        with _hold(lanes_root() / f"{lane.name}.lock", lambda _: None):
+            shutil.rmtree(lane.folder, ignore_errors=True)
+            (lanes_root() / f"{lane.name}{FAILED}").unlink(missing_ok=True)
+    for draft in lanes_root().glob(f"{DRAFT}*"):
+        with _hold(lanes_root() / f"{draft.name.removeprefix(DRAFT)}.lock", lambda _: None, wait=False) as held:
+            if held:
+                shutil.rmtree(draft, ignore_errors=True)
+    return gone
+
+
+def _fill(draft: Path, spec: LaneSpec) -> tuple[str, ...]:
+    """Install what the lane holds; returns what that is."""
+    draft.mkdir()
+    if "torch" in spec.packages:
+        install_environment(spec.requirements, draft / "env")
+        return tuple(spec.requirements)
+    pins = find_changes(spec.requirements)
+    if any(pin.startswith("torch==") for pin in pins):
+        raise InstallError(f"{spec.title} needs another torch", hint="Give that with --torch")
+    if pins:
+        install_overlay(pins, draft / "packages")
+    return pins
+
+
+@contextmanager
+def _hold(path: Path, tell: Callable[[str], None], *, wait: bool = True) -> Iterator[bool]:
+    """Whether the lock is held; with `wait` it is, in the end."""
+    from filelock import FileLock, Timeout
+
+    lock = FileLock(path)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        if not wait:
+            yield False
+            return
+        tell("another process is making this lane; waiting for it")
+        lock.acquire()
+    try:
+        yield True
+    finally:
+        lock.release()

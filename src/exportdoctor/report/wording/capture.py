@@ -1,0 +1,54 @@
+"""Sentences about what a capture could not see, or had to arrange, and about what an export leaves out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+_MOST_NAMED = 3
+
+NO_OTHER_SIZES = "there are no inputs of other sizes"
+NOT_COMPARABLE = "its calls at other sizes cannot be compared"
+FAILS_AT_OTHER_SIZES = "the forward fails at other sizes"
+"""Why a submodule is asked at fixed sizes although its part has dynamic ones."""
+
+ASKED_WITHOUT_OTHER_SIZES = "without inputs of other sizes, submodules are asked at fixed sizes"
+ONE_SIZE = "there are inputs of only one size, so other sizes are not verified"
+
+
+def inputs_without_values(count: int) -> str:
+    """That inputs were too large to be copied."""
+    return f"{count} large captured inputs are kept by shape, without values"
+
+
+def scripted_modules(count: int) -> str:
+    """That ScriptModules tell of no call."""
+    return f"{count} ScriptModules take no hooks, so whether and how they are called is not known"
+
+
+def incomparable_modules(fqns: Sequence[str]) -> str:
+    """Which submodules were called otherwise at other sizes."""
+    names = ", ".join(fqns[:_MOST_NAMED]) + (", ..." if len(fqns) > _MOST_NAMED else "")
+    return f"{len(fqns)} submodules are asked at fixed sizes, as their calls at other sizes cannot be compared: {names}"
+
+
+def failed_at_other_sizes(error: str) -> str:
+    """That nothing is known of what is dynamic in submodules."""
+    return f"the forward fails at other sizes ({error}), so the submodules' inputs are taken as static"
+
+
+def calls_left_out(fqn: str, *, kept: int, left: int) -> str:
+    """That a submodule has more distinct calls than are asked."""
+    return f"{fqn} is asked with the first {kept} of its distinct calls; {left} more are not"
+
+
+def needs_values(error: str) -> str:
+    """That fake weights were replaced."""
+    return f"the forward needs real values ({error} with fake weights), so it runs with random weights"
+
+
+def registered_classes(classes: Sequence[str]) -> str:
+    """That a part exports only with these classes registered, and how to do that elsewhere."""
+    return (
+        f"torch.export refuses {', '.join(classes)} until pytree knows it. exportdoctor registers it while it exports; "
+        'elsewhere apply find("register-cache-pytree") around the export and around runs of the program'
+    )

@@ -1,0 +1,80 @@
+"""Takes causes of other failures out of a script that fails too early, until it fails as wanted.
+
+A failure that was seen behind another one, under a shim, has no script as long as the first one ends each export.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from exportdoctor.core.failure.identity import name_free_signature
+from exportdoctor.core.protocol.repro import CANDIDATE_FILE
+from exportdoctor.core.records.outcome import Outcome
+from exportdoctor.reduce import Verdict
+from exportdoctor.reduce.source.tree import Edit, replace_node, substitute
+from exportdoctor.repro.candidates.candidate_judge import CandidateJudge, judge_outcome
+
+_CAUSES = 6
+_VALUES = ("1", "2", "0", "[1, 1]", "torch.ones(2, 2)")
+
+
+def without_other_causes(judge: CandidateJudge, source: str) -> str | None:
+    """`source` with as many failing expressions replaced as it takes; None if it never fails as wanted."""
+    source = ast.unparse(ast.parse(source))  # a line for each statement
+    outcome = judge.runner.run(source)
+    for _ in range(_CAUSES):
+        for offered in _without_cause(source, outcome):
+            seen = judge.runner.run(offered)
+            if judge_outcome(judge.wanted, seen, exporter=judge.exporter) is Verdict.YES:
+                return offered
+            if _is_further(seen, outcome, judge.exporter):
+                source, outcome = offered, seen
+                break
+        else:
+            return None
+    return None
+
+
+def _place(outcome: Outcome) -> tuple[int, str]:
+    """Line and expression of the script at which an export failed; 0 where there is none."""
+    failure = outcome.failure
+    if failure is None or failure.stage != "export":
+        return 0, ""
+    frames = [frame for frame in failure.frames if frame.file == CANDIDATE_FILE]
+    return (frames[-1].line or 0, frames[-1].expression or "") if frames else (0, "")
+
+
+def _is_further(seen: Outcome, before: Outcome, exporter: str) -> bool:
+    """Whether an export failed, in another way and not at the same line."""
+    signatures = [name_free_signature(one, exporter=exporter) for one in (seen, before)]
+    return _place(seen)[0] > 0 and signatures[0] != signatures[1] and _place(seen)[0] != _place(before)[0]
+
+
+def _without_cause(source: str, outcome: Outcome) -> Iterator[str]:
+    """`source` with the failing statement's test decided, the statement removed, or its expression a value."""
+    line, expression = _place(outcome)
+    tree = ast.parse(source)
+    statements = [node for node in ast.walk(tree) if isinstance(node, ast.stmt) and line in _lines_of_head(node)]
+    if statements:
+        for edit in _edits(statements[-1], expression):
+            yield ast.unparse(ast.fix_missing_locations(substitute(tree, edit)))
+
+
+def _lines_of_head(statement: ast.stmt) -> range:
+    """The lines of a statement without the statements that it holds."""
+    inner = [node.lineno for node in ast.walk(statement) if isinstance(node, ast.stmt) and node is not statement]
+    return range(statement.lineno, min([(statement.end_lineno or statement.lineno) + 1, *inner]))
+
+
+def _edits(statement: ast.stmt, expression: str) -> Iterator[Edit]:
+    match statement:
+        case ast.If(body=body, orelse=orelse):
+            yield replace_node(statement, *(orelse or [ast.Pass()]))
+            yield replace_node(statement, *body)
+        case ast.Assert() | ast.Expr() | ast.While():
+            yield replace_node(statement, ast.Pass())
+    for node in ast.walk(statement):
+        if isinstance(node, ast.expr) and ast.unparse(node) == expression:
+            for value in _VALUES:
+                yield replace_node(node, ast.parse(value, mode="eval").body)

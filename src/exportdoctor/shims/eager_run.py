@@ -1,0 +1,43 @@
+"""One call of the untouched module, to see what it does."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from exportdoctor.shims.export_call import ExportCall, Inputs
+from exportdoctor.targets.eager import restore_afterwards
+
+
+def run_copy(call: ExportCall, inputs: Inputs | None = None) -> Any:
+    """The module's outputs for `inputs`, which it may change, or for a copy of the example. The module is restored."""
+    args, kwargs = copy.deepcopy((call.args, call.kwargs)) if inputs is None else inputs
+    with restore_afterwards(call.module):
+        return call.module(*args, **kwargs)
+
+
+def changed_number(call: ExportCall) -> str:
+    """A plain attribute of a module that a call changes, other than the first, or that grows; empty if there is none.
+
+    A tensor that forward assigns is seen by torch itself.
+    """
+    import torch
+
+    with restore_afterwards(call.module), torch.no_grad():
+        seen = []
+        for _ in range(2):
+            args, kwargs = copy.deepcopy((call.args, call.kwargs))
+            call.module(*args, **kwargs)
+            seen.append(_numbers(call.module))
+    return next((name for name, value in seen[1].items() if seen[0].get(name, value) != value), "")
+
+
+def _numbers(module: Any) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for path, child in module.named_modules():
+        for name, value in vars(child).items():
+            if isinstance(value, bool | int | float | str):
+                found[f"{path}.{name}".lstrip(".")] = value
+            elif isinstance(value, list | dict | set):
+                found[f"{path}.{name}".lstrip(".")] = len(value)
+    return found

@@ -1,0 +1,111 @@
+"""A lane is whole or not there; what keeps it from being made is told in the installer's words."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+def write_wheel(folder: Path, version: str) -> None:
+    """A wheel of a package that is nowhere else."""
+    folder.mkdir(exist_ok=True)
+    info = f"oddity-{version}.dist-info"
+    with zipfile.ZipFile(folder / f"oddity-{version}-py3-none-any.whl", "w") as wheel:
+        wheel.writestr("oddity.py", f"__version__ = {version!r}\n")
+        wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: oddity\nVersion: {version}\n")
+        wheel.writestr(
+            f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        wheel.writestr(f"{info}/RECORD", "")
+
+
+@pytest.fixture
+def offline(tmp_path: Path) -> dict[str, str]:
+    """The variables with which pip finds the two wheels and nothing else, and uv is not there."""
+    for version in ("1.0.1", "1.0.2"):
+        write_wheel(tmp_path / "wheels", version)
+    found = {
+        **os.environ,
+        "PIP_NO_INDEX": "1",
+        "PIP_FIND_LINKS": str(tmp_path / "wheels"),
+        "PIP_CONFIG_FILE": os.devnull,
+    }
+    return {**found, "PATH": "/usr/bin:/bin", "EXPORTDOCTOR_HOME": str(tmp_path / "home")}
+
+
+def start(environment: dict[str, str], *words: str) -> subprocess.Popen[str]:
+    """`exportdoctor lanes` as a process."""
+    command = [sys.executable, "-m", "exportdoctor", "lanes", *words]
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def run(environment: dict[str, str], *words: str) -> tuple[int, list[dict[str, Any]]]:
+    """Its exit code and the lanes that it prints."""
+    process = start(environment, *words, "--json")
+    out, _ = process.communicate()
+    return process.returncode, json.loads(out)
+
+
+def test_a_lane_holds_what_differs_and_is_made_once(offline: dict[str, str], tmp_path: Path) -> None:
+    code, [made] = run(offline, "make", "--with", "oddity=1.0.1")
+    assert (code, made["state"], made["lane"]["pins"]) == (0, "ready", ["oddity==1.0.1"])
+    assert made["lane"]["size"] > 0
+    [folder] = (tmp_path / "home" / "cache" / "lanes").glob("oddity1.0.1-*/packages")
+    assert (folder / "oddity.py").read_text() == "__version__ = '1.0.1'\n"
+    assert run(offline, "make", "--with", "oddity=1.0.1") == (0, [made])
+    assert run(offline, "prune") == (0, [])
+    assert run(offline, "prune", "--all")[1] == [made]
+    assert run(offline, "list") == (0, [])
+    assert not folder.exists()
+
+
+def test_a_version_that_does_not_exist_is_a_state_with_near_versions(offline: dict[str, str]) -> None:
+    code, [lane] = run(offline, "make", "--with", "oddity=1.0.3")
+    assert (code, lane["state"]) == (1, "failed")
+    assert lane["lane"]["reason"].startswith("there is no oddity 1.0.3 for this Python. Did you mean '1.0.2'")
+    code, [lane] = run(offline, "make", "--with", "nobody-has-this=1")
+    assert (code, lane["lane"]["reason"]) == (1, "no index that can be reached has nobody-has-this")
+    assert len(run(offline, "prune")[1]) == 2
+
+
+def test_two_commands_make_one_lane(offline: dict[str, str]) -> None:
+    both = [start(offline, "make", "--with", "oddity=1.0.2", "--json") for _ in range(2)]
+    said = [json.loads(process.communicate()[0]) for process in both]
+    assert said[0] == said[1]
+    assert [lane["state"] for lane in said[0]] == ["ready"]
+
+
+def test_an_interrupted_install_leaves_nothing(offline: dict[str, str], tmp_path: Path) -> None:
+    uv = tmp_path / "uv"
+    uv.write_text(
+        '#!/bin/sh\ncase "$*" in *--dry-run*) echo " + oddity==1.0.1";; *) echo $$ > "$0.pid"; exec sleep 60;; esac\n'
+    )
+    uv.chmod(0o755)
+    process = start({**offline, "PATH": f"{tmp_path}:{offline['PATH']}"}, "make", "--with", "oddity=1.0.1")
+    told = tmp_path / "uv.pid"
+    while not (told.exists() and told.read_text().strip()):
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    process.communicate()
+    assert process.returncode == 130
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(told.read_text()), 0)
+    assert [file.suffix for file in (tmp_path / "home" / "cache" / "lanes").iterdir()] == [".lock"]
+    assert run(offline, "make", "--with", "oddity=1.0.1")[0] == 0
+
+
+@pytest.mark.parametrize("words", [(), ("--with", "odd/ity=1"), ("--with", "oddity"), ("--transformers", "--no-deps")])
+def test_a_wrong_request_is_refused_in_one_line(offline: dict[str, str], words: tuple[str, ...]) -> None:
+    process = start(offline, "make", *words)
+    _, said = process.communicate()
+    assert process.returncode == 2
+    assert said.count("\n") == 1

@@ -1,0 +1,184 @@
+"""Drafts of scripts: what stands in for a library's classes, and which call shows a failure of the call or of ONNX."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from exportdoctor.core.failure.identity import name_free_signature
+from exportdoctor.core.failure.kinds import FailureKind
+from exportdoctor.reduce import Verdict
+from exportdoctor.repro.candidates.candidate_judge import CandidateJudge
+from exportdoctor.repro.candidates.candidate_runner import CandidateRunner
+from exportdoctor.repro.candidates.other_causes import without_other_causes
+from exportdoctor.repro.candidates.verdict_log import VerdictLog
+from exportdoctor.repro.script import code_lines
+from exportdoctor.repro.verify import verify
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def runner() -> Iterator[CandidateRunner]:
+    with CandidateRunner(width=1, memory_mb=2500) as process:
+        yield process
+
+
+def judge_of(runner: CandidateRunner, script: str, *, exporter: str = "export") -> CandidateJudge:
+    """The judge of what `script` shows."""
+    wanted = name_free_signature(runner.run(script), exporter=exporter)
+    assert wanted is not None
+    return CandidateJudge(runner=runner, wanted=wanted, exporter=exporter, log=VerdictLog(None))
+
+
+REFUSED = {
+    "a cache of a library": ("class Cache:\n    def __init__(self, keys):\n        self.keys = keys", "Cache(x)"),
+    "a dict with attributes": ("class Output(dict):\n    pass", "Output(hidden=x)"),
+    "a mapping": ("from collections import UserDict", "UserDict(hidden=x)"),
+    "a dataclass": ("from dataclasses import make_dataclass\nOut = make_dataclass('Out', ['hidden'])", "Out(x)"),
+    "a builtin class": ("", "frozenset([1])"),
+    "a part of an output": ("class Cache:\n    pass", "(x, [Cache()])"),
+}
+RETURNS = """
+class M(torch.nn.Module):
+    def forward(self, x):
+        return {made}
+torch.export.export(M(), (torch.ones(3),), strict={strict})
+"""
+TAKES = """
+x = torch.ones(3)
+class M(torch.nn.Module):
+    def forward(self, given):
+        return x
+torch.export.export(M(), ({made},), strict={strict})
+"""
+
+
+@pytest.mark.parametrize("refused", REFUSED.values(), ids=list(REFUSED))
+@pytest.mark.parametrize("call", [RETURNS, TAKES], ids=["returned", "given"])
+def test_a_class_that_pytree_does_not_know_has_a_stand_in_of_two_lines(
+    refused: tuple[str, str], call: str, runner: CandidateRunner
+) -> None:
+    from exportdoctor.worker.repro.stand_ins import write_stand_ins
+
+    definition, made = refused
+    script = f"import torch\n{definition}\n{call.format(made=made, strict=False)}"
+    judge, outcome = judge_of(runner, script), runner.run(script)
+    assert judge.wanted.kind is FailureKind.UNREGISTERED_PYTREE
+    fitting = next((draft for draft in write_stand_ins(outcome, "export") if judge(draft.source) is Verdict.YES), None)
+    assert fitting is not None
+    assert [line for line in fitting.source.splitlines() if "import" in line] == ["import torch"]
+    assert code_lines(fitting.source) <= 7
+    assert judge.with_eager(True)(fitting.source) is Verdict.YES
+
+
+USED_CLASSES = """\
+from collections.abc import MutableMapping
+import torch
+
+class Table(MutableMapping):
+    def __init__(self):
+        self.rows = {"a": 1}
+    def __getitem__(self, name):
+        return self.rows[name]
+    def __setitem__(self, name, value):
+        self.rows[name] = value
+    def __delitem__(self, name):
+        del self.rows[name]
+    def __iter__(self):
+        return iter(self.rows)
+    def __len__(self):
+        return len(self.rows)
+
+class Config:
+    def __init__(self):
+        self.width, self.never_read = 3, object()
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.config = Config()
+    def forward(self, x):
+        return x + Table()["a"] + self.config.width
+"""
+
+
+@pytest.fixture
+def used_classes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    (tmp_path / "used_classes.py").write_text(USED_CLASSES)
+    monkeypatch.syspath_prepend(tmp_path)
+    return importlib.import_module("used_classes")
+
+
+def test_a_carried_class_can_be_made_and_an_object_that_only_holds_values_needs_no_import(
+    used_classes: ModuleType, tmp_path: Path
+) -> None:
+    """A MutableMapping of which one method ran stays one; a configuration is a class with its values."""
+    import torch
+
+    from exportdoctor.worker.repro.script.prune import CodeSelection
+    from exportdoctor.worker.repro.script.recorder import Recorder, read_record
+    from exportdoctor.worker.repro.script.script_builder import ScriptBuilder
+
+    model, path = used_classes.Model(), tmp_path / "record"
+    with open(path, "wb") as file:
+        Recorder(file.fileno(), {}).run(lambda: model(torch.ones(2)))
+    script = ScriptBuilder(CodeSelection.of(read_record(str(path)), substitute=False, decorators=False), {})
+    text = script.render([f"model = {script.module_code(model)}"])
+    assert "import types" not in text
+    assert "class Config:\n    width = 3\n" in text
+    space: dict[str, object] = {}
+    exec(text, space)
+    assert space["model"](torch.ones(2)).tolist() == [5.0, 5.0]  # type: ignore[operator]
+
+
+FIRST = "if x.sum() > 0:\n            raise ValueError('negative')"
+SECOND = "return torch.zeros(int(x.abs().sum().item()))"
+TWO = "import torch\nclass M(torch.nn.Module):\n    def forward(self, x):\n        {}\n        {}\n{}"
+CALL = "torch.export.export(M(), (torch.ones(3),), strict=False)"
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        FIRST,
+        "n = int(x.max())",
+        "assert x.min() > 0",
+        "while x.sum() > 9: x = x - 1",
+        "for _ in range(int(x.max())): x = x + 1",
+    ],
+)
+def test_a_failure_behind_another_one_gets_a_script_without_the_first_cause(
+    first: str, runner: CandidateRunner
+) -> None:
+    judge = judge_of(runner, TWO.format("pass", SECOND, CALL))
+    both = TWO.format(first, SECOND, CALL)
+    assert judge(both) is Verdict.UNKNOWN
+    found = without_other_causes(judge, both)
+    assert found is not None
+    assert judge(found) is Verdict.YES
+
+
+def test_a_script_that_never_fails_as_wanted_has_no_version_without_other_causes(runner: CandidateRunner) -> None:
+    judge = judge_of(runner, TWO.format("pass", SECOND, CALL))
+    assert without_other_causes(judge, TWO.format("pass", "return x if x.sum() > 0 else -x", CALL)) is None
+
+
+UNTRANSLATED = TWO.format(
+    "y = x + 1", "return torch.linalg.eigvals(y).real", "torch.onnx.export(M(), (torch.ones(2, 2),), dynamo=True)"
+)
+
+
+@pytest.mark.night
+def test_a_failed_translation_is_known_by_its_cause_in_a_candidate_and_in_a_fresh_process(
+    runner: CandidateRunner,
+) -> None:
+    judge = judge_of(runner, UNTRANSLATED)
+    assert judge.wanted.kind is FailureKind.TRANSLATE
+    assert judge.wanted.exceptions[0].endswith("DispatchError")
+    assert verify(UNTRANSLATED, judge.wanted).verified
+    assert judge(UNTRANSLATED.replace("eigvals(y).real", "matrix_exp(y)")) is not Verdict.YES

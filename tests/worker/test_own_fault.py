@@ -1,0 +1,108 @@
+"""A mistake of exportdoctor's own code is told as its own, never as a finding of the target."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from exportdoctor.worker.capture.dynamic_dims import spell_out_kwargs
+from exportdoctor.worker.describe import guard_origin
+from exportdoctor.worker.describe.own_fault import own_fault
+from scanning import scan_file
+
+MODEL = """
+import torch
+from torch import nn
+
+class Child(nn.Module):
+    def forward(self, x):
+        return x * 2 if x.shape[0] > 2 else x
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.child = Child()
+
+    def forward(self, x):
+        return self.child(x)
+
+def build():
+    return Model().eval(), (torch.randn(4, 3),), {}, {"x": {0: torch.export.Dim("b", min=2)}}
+"""
+
+
+def as_ours(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function as if its code stood in a file of exportdoctor's."""
+    code = function.__code__.replace(co_filename=guard_origin.__file__)
+    return types.FunctionType(code, function.__globals__, closure=function.__closure__)
+
+
+def raised_by(function: Callable[[], Any]) -> BaseException:
+    with pytest.raises(Exception) as caught:
+        function()
+    return caught.value
+
+
+def call_hook() -> Any:
+    return (7).detach()  # type: ignore[attr-defined]
+
+
+def test_a_fault_in_a_hook_is_unknown_and_not_a_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The hook that looks for the user's line of each guard runs while torch traces."""
+    path = tmp_path / "model.py"
+    path.write_text(MODEL)
+    monkeypatch.setattr(guard_origin, "user_frame_of", as_ours(lambda _: (7).detach()))  # type: ignore[attr-defined]
+    report = scan_file(path)
+    assert not report.findings
+    assert report.parts[0].verdict == "unknown"
+    assert not report.exports
+    assert {module.status for module in report.parts[0].modules} == {"unknown"}
+    assert any("exportdoctor itself failed (AttributeError: 'int' object" in note for note in report.notes)
+
+
+def test_what_our_code_trips_over_is_ours() -> None:
+    def broken_assertion() -> None:
+        assert not guard_origin
+
+    for function in (call_hook, broken_assertion, lambda: torch.ones(2)[7], lambda: len(3)):  # type: ignore[arg-type]
+        assert guard_origin.__file__ in own_fault(raised_by(as_ours(function)))
+        assert not own_fault(raised_by(function))
+
+
+def test_what_our_code_refuses_is_no_fault() -> None:
+    def refuse() -> None:
+        raise TypeError("ONNX Runtime is not fed with complex numbers here")
+
+    assert not own_fault(raised_by(as_ours(refuse)))
+
+
+def test_what_a_wrapper_passes_on_is_the_targets() -> None:
+    class Own(nn.Module):
+        def forward(self, x: Any, **kwargs: Any) -> Any:
+            return x.no_such(**kwargs)
+
+    class Torchs(nn.Linear):
+        pass
+
+    for module in (Own(), Torchs(3, 4), torch.jit.script(nn.Linear(3, 4))):
+        with spell_out_kwargs(module, (torch.ones(2),), {}):
+            assert not own_fault(raised_by(lambda m=module: m(torch.ones(2))))  # type: ignore[misc]
+    with spell_out_kwargs(Own(), (torch.ones(2),), {"scale": 2}):
+        assert not own_fault(raised_by(lambda: Own()(torch.ones(2), scale=2)))
+
+
+def test_what_the_export_itself_refuses_is_no_fault_of_ours() -> None:
+    class Guarded(nn.Module):
+        def forward(self, x: Any) -> Any:
+            return x.reshape(4, 3)
+
+    export = as_ours(
+        lambda: torch.export.export(Guarded(), (torch.ones(4, 3),), dynamic_shapes=({0: torch.export.Dim("b")},))
+    )
+    assert not own_fault(raised_by(export))
