@@ -75,7 +75,7 @@ def _cells(name: str, run: RunAnswer, report: Report, to: str, where: dict[str, 
         for stage in STAGES[to]:
             mine = [f for f in report.findings if f.part == part.name and _STAGE_OF.get(f.stage, "export") == stage]
             verdict = _verdict(part, stage, stages, mine)
-            shown = mine if verdict in ("fails", "cured") else []
+            shown = mine if verdict != "passes" else []
             first = shown[0] if shown else None
             cure = part.prescription if verdict == "cured" else None
             yield AtlasCell(
@@ -99,6 +99,8 @@ def _verdict(part: PartRecord, stage: str, stages: dict[str, str], findings: Seq
     """A stage's verdict. A later stage of a part that fails before it was not asked."""
     if part.verdict == "passes":
         return "passes"
+    if part.verdict == "unknown":
+        return "no_verdict"
     ended = [how for one, how in stages.items() if _STAGE_OF.get(one, "export") == stage]
     if "fail" in ended or findings or (stage == "export" and not ended):
         return part.verdict

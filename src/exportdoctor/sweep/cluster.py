@@ -42,7 +42,7 @@ def open_cluster(*, jobs: int, memory_mb: float, scheduler: str = "") -> Iterato
     """A Dask client whose workers have our versions. Raises UsageError where there is no such cluster."""
     import dask
     from distributed import Client, LocalCluster
-    from distributed.comm import resolve_address
+    from distributed.comm.addressing import resolve_address
 
     for name in ("distributed", "distributed.client", "distributed.scheduler", "tornado.application"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
