@@ -105,6 +105,9 @@ SHARED_STEMS = {
     "report": "a verb in cli, the record in core",
     "repro": "a verb in cli, its wire protocol in core, its sentences in report",
     "runs": "a verb in cli, the runs on disk in store",
+    "atlas": "the record in core, its sentences in report",
+    "model_types": "its wire protocol in core, the process that answers in worker",
+    "sweep": "a verb in cli, a walk over all reductions in reduce",
     "scan": "a verb in cli, its wire protocol in core, its run in engine, its sentences in report",
 }
 

@@ -19,6 +19,7 @@ VERBS = (
     Verb("scan", "Find which submodules of a model fail to export, and why."),
     Verb("report", "Print a run as text, Markdown, HTML, JSON, JUnit or SARIF."),
     Verb("repro", "Make a minimal script that reproduces a finding."),
+    Verb("sweep", "Scan many models on a Dask cluster, and write an atlas."),
     Verb("runs", "List the runs."),
     Verb("known", "Search the known upstream issues."),
     Verb("shims", "List and show shims, or try some on a model."),

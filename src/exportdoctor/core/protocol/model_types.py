@@ -1,0 +1,31 @@
+"""What `exportdoctor sweep --transformers KIND` asks of a worker process, and the reply."""
+
+from __future__ import annotations
+
+import msgspec
+
+from exportdoctor.core.protocol.reply import Refused, Reply
+
+MODEL_KINDS = ("all", "text", "vision", "audio", "multimodal", "other")
+
+
+class ModelTypesRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Write the default configuration of each model type of a kind to `folder`/TYPE/config.json.
+
+    With `sample`, of that many types, drawn with `seed`.
+    """
+
+    kind: str
+    folder: str
+    sample: int | None = None
+    seed: int = 0
+
+
+class ModelTypes(Reply, frozen=True, kw_only=True, tag="model_types"):
+    """The types, each with why there is no configuration for it, empty where it was written. `of` = all of the kind."""
+
+    types: dict[str, str]
+    of: int
+
+
+ModelTypesReply = ModelTypes | Refused

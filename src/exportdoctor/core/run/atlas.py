@@ -1,0 +1,125 @@
+"""The atlas, `exportdoctor.atlas/1`: what a sweep becomes. Keys are a contract; new ones may be added."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+ATLAS_SCHEMA = "exportdoctor.atlas/1"
+
+Sizes = Literal["static", "dynamic"]
+CellVerdict = Literal["passes", "cured", "fails", "not_asked", "no_verdict"]
+TRIED: frozenset[str] = frozenset({"passes", "cured", "fails"})
+
+
+class AtlasCell(msgspec.Struct, frozen=True, kw_only=True):
+    """One part at one stage. `failures` are identities of root causes, the first failure first.
+
+    `why` says what is missing where there is no verdict. `part` is empty where no part was reached. `seconds` are the
+    part's, `memory_mb` the whole run's.
+    """
+
+    part: str
+    sizes: Sizes
+    stage: str
+    verdict: CellVerdict
+    failures: tuple[str, ...] = ()
+    kind: str = ""
+    exception: str = ""
+    place: str = ""
+    source: str = ""
+    cure: tuple[str, ...] = ()
+    soundness: str = ""
+    seconds: float = 0.0
+    memory_mb: float = 0.0
+    command: str = ""
+    run: str = ""
+    why: str = ""
+
+    @property
+    def column(self) -> tuple[str, str, str]:
+        """Where the cell stands."""
+        return self.part, self.sizes, self.stage
+
+
+class AtlasRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One model. `at` = when it was asked, in seconds since the epoch."""
+
+    name: str
+    ref: str
+    at: float = 0.0
+    cells: tuple[AtlasCell, ...] = ()
+
+
+class StageShare(msgspec.Struct, frozen=True, kw_only=True):
+    """How many models pass a stage with all their parts: as they are, or also with shims that are not unsound.
+
+    `tried` have a verdict for every part that was reached; `of` are all.
+    """
+
+    sizes: Sizes
+    stage: str
+    of: int
+    tried: int
+    as_is: int
+    with_shims: int
+
+
+class RootCause(msgspec.Struct, frozen=True, kw_only=True):
+    """Failures that have one identity, independent of the names of models and files.
+
+    `unlocks` are the models of `models` that show no other failure: one fix would let them pass what was asked, unless
+    another failure hides behind this one. `cures` counts the sets of shims that cure a part which fails so.
+    """
+
+    identity: str
+    kind: str
+    exception: str
+    source: str = ""
+    places: tuple[str, ...] = ()
+    models: tuple[str, ...] = ()
+    unlocks: tuple[str, ...] = ()
+    cures: dict[str, int] = {}
+
+
+class SampleFact(msgspec.Struct, frozen=True, kw_only=True):
+    """The atlas shows `drawn` of `of` targets, drawn with `seed`."""
+
+    drawn: int
+    of: int
+    seed: int
+
+
+class AtlasChange(msgspec.Struct, frozen=True, kw_only=True):
+    """A cell, a model or a version that differs; empty where it does not exist."""
+
+    what: str
+    before: str
+    after: str
+
+
+class AtlasDifference(msgspec.Struct, frozen=True, kw_only=True):
+    """What changed since an earlier atlas, named by its file. `same` cells are as they were."""
+
+    earlier: str
+    environment: tuple[AtlasChange, ...] = ()
+    cells: tuple[AtlasChange, ...] = ()
+    models_gone: tuple[str, ...] = ()
+    models_new: tuple[str, ...] = ()
+    same: int = 0
+
+
+class Atlas(msgspec.Struct, frozen=True, kw_only=True):
+    """A whole sweep. `complete` is false where some targets are still to be asked."""
+
+    schema: str = ATLAS_SCHEMA
+    at: float = 0.0
+    command: str = ""
+    environment: dict[str, str] = {}
+    sample: SampleFact | None = None
+    difference: AtlasDifference | None = None
+    shares: tuple[StageShare, ...] = ()
+    causes: tuple[RootCause, ...] = ()
+    rows: tuple[AtlasRow, ...] = ()
+    complete: bool = True

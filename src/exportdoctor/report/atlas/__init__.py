@@ -1,0 +1,1 @@
+"""Writes an atlas as Markdown and as one HTML page, and compares it with an earlier one."""

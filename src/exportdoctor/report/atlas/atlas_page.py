@@ -1,0 +1,91 @@
+"""The atlas as one HTML file that needs nothing else: it asks no network, and its search is a few lines of script.
+
+Every text that comes from a target is escaped, and none stands in the script.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from html import escape
+from pathlib import Path
+
+from exportdoctor.core.run.atlas import Atlas, AtlasCell, AtlasRow
+from exportdoctor.report import wording
+from exportdoctor.report.wording import atlas as words
+
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
+
+
+def render_page(atlas: Atlas) -> str:
+    """The whole page."""
+    here = Path(__file__).parent
+    css, script = ((here / name).read_text(encoding="utf-8") for name in ("atlas.css", "atlas.js"))
+    body = [f"<h1>{_text(words.atlas_title(atlas))}</h1>"]
+    body += [f"<p>{_text(line)}</p>" for line in words.atlas_lines(atlas)]
+    body += _difference(atlas)
+    body += ["<h2>Stages</h2>", _table(words.SHARES_HEADER, map(words.share_cells, atlas.shares))]
+    if atlas.causes:
+        causes = [words.cause_cells(number, cause) for number, cause in enumerate(atlas.causes, 1)]
+        body += ["<h2>Root causes</h2>", f"<p class=dim>{_text(words.UNLOCK_NOTE)}</p>"]
+        body.append(_table(words.CAUSES_HEADER, causes))
+    body += [
+        "<h2>Models</h2>",
+        '<p><input id="search" type="search" placeholder="model, verdict, failure, line, shim" '
+        'aria-label="Search the models"> <output id="shown"></output></p>',
+        '<div id="models">',
+        *map(_row, atlas.rows),
+        "</div>",
+    ]
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
+        f"<title>{_text(words.atlas_title(atlas))}</title>\n<style>\n{css}</style>\n</head>\n<body>\n"
+        + "\n".join(body)
+        + f"\n<script>\n{script}</script>\n</body>\n</html>\n"
+    )
+
+
+def _difference(atlas: Atlas) -> list[str]:
+    found = atlas.difference
+    if found is None:
+        return []
+    lines = [words.change_line(change) for change in (*found.environment, *found.cells)]
+    lines += [f"new: {', '.join(found.models_new)}"] if found.models_new else []
+    lines += [f"gone: {', '.join(found.models_gone)}"] if found.models_gone else []
+    lines.append(f"{wording.count(found.same, 'cell')} as before")
+    return [f"<h2>Since {_text(found.earlier)}</h2>", "<ul>", *(f"<li>{_text(line)}</li>" for line in lines), "</ul>"]
+
+
+def _row(row: AtlasRow) -> str:
+    """A model: its verdicts in one line, the cells behind it."""
+    marks = " ".join(
+        f'<span class="{cell.verdict}" title="{_text(words.stage_name(cell.sizes, cell.stage))}">'
+        f"{words.VERDICT_SYMBOLS[cell.verdict]} {_text(' '.join(filter(None, cell.column)))}</span>"
+        for cell in row.cells
+    )
+    cells = "\n".join(map(_cell, row.cells))
+    return f"<details><summary><b>{_text(row.name)}</b> {marks}</summary>\n{cells}\n</details>"
+
+
+def _cell(cell: AtlasCell) -> str:
+    facts = (
+        ("failure", words.cell_failure(cell)),
+        ("line", words.cell_line(cell)),
+        ("cure", words.cell_cure(cell)),
+        ("cost", f"{wording.duration(cell.seconds)}, {cell.memory_mb:.0f} MiB"),
+        ("again", cell.command),
+    )
+    title = f"{' '.join(filter(None, (cell.part, words.stage_name(cell.sizes, cell.stage))))}"
+    rows = "".join(f"<dt>{name}</dt><dd>{_text(value)}</dd>" for name, value in facts if value)
+    return f'<h3 class="{cell.verdict}">{_text(title)}: {_text(words.cell_verdict(cell))}</h3>\n<dl>{rows}</dl>'
+
+
+def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = ["<div class=wide><table>", f"<tr>{''.join(f'<th>{_text(name)}</th>' for name in header)}</tr>"]
+    lines += [f"<tr>{''.join(f'<td>{_text(cell)}</td>' for cell in row)}</tr>" for row in rows]
+    return "\n".join([*lines, "</table></div>"])
+
+
+def _text(text: str) -> str:
+    return escape(wording.plain(text), quote=True)

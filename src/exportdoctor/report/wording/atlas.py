@@ -1,0 +1,139 @@
+"""The sentences of an atlas and of a sweep's progress."""
+
+from __future__ import annotations
+
+import time
+
+from exportdoctor.core.run.atlas import Atlas, AtlasCell, AtlasChange, RootCause, StageShare
+from exportdoctor.report.wording.formatting import count, duration
+
+VERDICT_WORDS = {
+    "passes": "passes",
+    "cured": "cured",
+    "fails": "fails",
+    "not_asked": "not asked",
+    "no_verdict": "no verdict",
+}
+VERDICT_SYMBOLS = {"passes": "✓", "cured": "◐", "fails": "✗", "not_asked": "·", "no_verdict": "?"}
+SHARES_HEADER = ("stage", "models", "with a verdict", "pass as they are", "of all", "of those tried", "also with shims",
+                 "of all", "of those tried")  # fmt: skip
+CAUSES_HEADER = ("#", "one fix unlocks", "fail so", "root cause", "where", "cured by")
+CELLS_HEADER = ("model", "part", "stage", "verdict", "failure", "line", "cure", "s", "MiB", "command")
+UNLOCK_NOTE = (
+    "A model counts as unlocked if it shows no other failure; another one may hide behind it. Failures are one if "
+    "kind, exception, normalised message and line of code are equal, whatever the model or file. A failure that shims "
+    "cure counts, too."
+)
+
+
+def atlas_title(atlas: Atlas) -> str:
+    """The heading."""
+    versions = [f"{name} {atlas.environment[name]}" for name in ("torch", "transformers") if name in atlas.environment]
+    return f"Atlas of {count(len(atlas.rows), 'model')}: {', '.join(versions) or 'unknown versions'}"
+
+
+def atlas_lines(atlas: Atlas) -> list[str]:
+    """What the atlas is: date, sample, completeness, versions, command."""
+    lines = [f"Made {day(atlas.at)} by exportdoctor {atlas.environment.get('exportdoctor', '(version unknown)')}."]
+    if atlas.sample is not None:
+        drawn = atlas.sample
+        lines.append(
+            f"A sample: {drawn.drawn} of {drawn.of} targets, drawn with seed {drawn.seed}. "
+            "The percentages are of the sample."
+        )
+    if not atlas.complete:
+        lines.append("Not complete: targets without an answer are not shown, but count among all.")
+    versions = ", ".join(f"{name} {version}" for name, version in sorted(atlas.environment.items()))
+    return [*lines, f"Versions: {versions}.", f"Command: {atlas.command}"]
+
+
+def day(at: float) -> str:
+    """A date, in UTC."""
+    return time.strftime("%Y-%m-%d", time.gmtime(at))
+
+
+def stage_name(sizes: str, stage: str) -> str:
+    """A column's name."""
+    return f"{stage}, {sizes}"
+
+
+def share_cells(share: StageShare) -> tuple[str, ...]:
+    """A row of the table of stages."""
+    numbers = [str(share.of), str(share.tried)]
+    for passing in (share.as_is, share.with_shims):
+        numbers += [str(passing), percent(passing, share.of), percent(passing, share.tried)]
+    return stage_name(share.sizes, share.stage), *numbers
+
+
+def percent(part: int, whole: int) -> str:
+    """`12 %`; a dash of nothing."""
+    return f"{100 * part / whole:.0f} %" if whole else "–"
+
+
+def cause_cells(number: int, cause: RootCause) -> tuple[str, ...]:
+    """A row of the table of root causes."""
+    what = f"{cause.kind} {cause.identity}: {cause.exception}"
+    return (
+        str(number),
+        str(len(cause.unlocks)),
+        str(len(cause.models)),
+        f"{what} — {cause.source}" if cause.source else what,
+        some(cause.places, 3),
+        some([f"{shims} ({number})" for shims, number in cause.cures.items()], 3),
+    )
+
+
+def some(names: tuple[str, ...] | list[str], most: int) -> str:
+    """The first few of them, and how many more."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
+def cell_verdict(cell: AtlasCell) -> str:
+    """A verdict with its symbol."""
+    return f"{VERDICT_SYMBOLS[cell.verdict]} {VERDICT_WORDS[cell.verdict]}"
+
+
+def cell_failure(cell: AtlasCell) -> str:
+    """The failure in a few words, or what is missing."""
+    if cell.why:
+        return cell.why
+    return f"{cell.kind} {' '.join(cell.failures)}: {cell.exception}" if cell.kind else ""
+
+
+def cell_line(cell: AtlasCell) -> str:
+    """Where it fails, with the line's source."""
+    return ": ".join(filter(None, (cell.place, cell.source)))
+
+
+def cell_cure(cell: AtlasCell) -> str:
+    """The shims and their soundness."""
+    return f"{' + '.join(cell.cure)} ({cell.soundness})" if cell.cure else ""
+
+
+def change_line(change: AtlasChange) -> str:
+    """`what: before → after`."""
+    return f"{change.what}: {change.before or 'missing'} → {change.after or 'missing'}"
+
+
+def sweep_progress(name: str, told: str, *, done: int, of: int, seconds: float) -> str:
+    """A line for each target that is done."""
+    left = f" · about {duration(seconds / done * (of - done))} left" if 0 < done < of else ""
+    return f"{done}/{of}  {name}: {told}{left}"
+
+
+def sweep_summary(atlas: Atlas) -> list[str]:
+    """What a sweep prints at its end."""
+    lines = [
+        f"{stage_name(share.sizes, share.stage)}: {share.as_is} of {share.of} pass as they are "
+        f"({percent(share.as_is, share.of)} of all, {percent(share.as_is, share.tried)} of {share.tried} tried), "
+        f"{share.with_shims} also with shims ({percent(share.with_shims, share.of)}, "
+        f"{percent(share.with_shims, share.tried)})"
+        for share in atlas.shares
+    ]
+    if (first := next(iter(atlas.causes), None)) is not None:
+        lines.append(
+            f"{count(len(atlas.causes), 'root cause')}; fixing {first.identity} ({first.kind}) would unlock "
+            f"{count(len(first.unlocks), 'model')}"
+        )
+    return lines

@@ -1,0 +1,1 @@
+"""Scans many targets on a Dask cluster, and makes an atlas of the answers."""

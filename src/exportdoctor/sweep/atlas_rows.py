@@ -1,0 +1,218 @@
+"""From the runs of a sweep to its atlas: cells, shares of each stage, and root causes over all models. It reads the
+runs and asks nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from exportdoctor.core.codec import decode, encode
+from exportdoctor.core.errors import ExportdoctorError
+from exportdoctor.core.failure.finding import Finding
+from exportdoctor.core.failure.kinds import FailureKind
+from exportdoctor.core.failure.messages import first_line, without_names
+from exportdoctor.core.run.atlas import TRIED, AtlasCell, AtlasRow, CellVerdict, RootCause, Sizes, StageShare
+from exportdoctor.core.run.report import PartRecord, Report
+from exportdoctor.store.run_folder import REPORT
+from exportdoctor.store.runs import read_run
+from exportdoctor.sweep.target_task import RunAnswer, SweepAnswer
+
+STAGES = {"export": ("export",), "onnx": ("export", "onnx"), "ort": ("export", "onnx", "ort")}
+"""The columns for each `--to`."""
+_STAGE_OF = {"translate": "onnx", "check": "onnx", "load": "ort", "run": "ort", "numbers": "ort"}
+_NO_PLACE = frozenset({FailureKind.CRASH, FailureKind.TIMEOUT, FailureKind.OUT_OF_MEMORY})
+
+
+def make_row(answer: SweepAnswer, folder: Path, *, to: str, command: tuple[str, ...]) -> tuple[AtlasRow, list[Finding]]:
+    """The row of one target, and the findings of its runs. `folder` holds its runs; `command` gives one again."""
+    cells: list[AtlasCell] = []
+    findings: list[Finding] = []
+    for run in answer.runs:
+        report = _read_report(folder / run.sizes)
+        words = " ".join((*command, *(("--static",) if run.sizes == "static" else ())))
+        where: dict[str, Any] = {
+            "command": words,
+            "run": str(Path("runs") / answer.name / run.sizes),
+            "memory_mb": _memory(run, report),
+        }
+        found = list(_cells(answer.name, run, report, to, where)) if report else []
+        findings += report.findings if report else ()
+        if run.status != "answered" or not found:
+            why = run.why or "the run shows no part"
+            found += [
+                AtlasCell(part="", sizes=run.sizes, stage=stage, verdict="no_verdict", why=why, **where)
+                for stage in STAGES[to]
+            ]
+        cells += found
+    return AtlasRow(name=answer.name, ref=command[2], at=answer.at, cells=tuple(cells)), findings
+
+
+def _memory(run: RunAnswer, report: Report | None) -> float:
+    return max(run.memory_mb, report.stats.peak_rss_mb if report else 0.0)
+
+
+def _read_report(folder: Path) -> Report | None:
+    """The run's report; of a run that was killed what its events say; None where there is neither."""
+    try:
+        found: Report = decode((folder / REPORT).read_bytes(), Report)
+    except (OSError, ExportdoctorError):
+        try:
+            return read_run(folder).state.report()
+        except ExportdoctorError:
+            return None
+    return found
+
+
+def _cells(name: str, run: RunAnswer, report: Report, to: str, where: dict[str, Any]) -> Iterable[AtlasCell]:
+    for part in report.parts:
+        if not part.complete:
+            continue
+        stages = next((module.stages for module in part.modules if module.fqn == ""), {})
+        for stage in STAGES[to]:
+            mine = [f for f in report.findings if f.part == part.name and _STAGE_OF.get(f.stage, "export") == stage]
+            verdict = _verdict(part, stage, stages, mine)
+            shown = mine if verdict != "passes" else []
+            first = shown[0] if shown else None
+            cure = part.prescription if verdict == "cured" else None
+            yield AtlasCell(
+                part=part.name,
+                sizes=run.sizes,
+                stage=stage,
+                verdict=verdict,
+                failures=tuple(dict.fromkeys(identity_of(one, model=name) for one in shown)),
+                kind=str(first.kind) if first else "",
+                exception=first_line(first.exception.message, 300) if first else "",
+                place=_place(first) if first else "",
+                source=(first.source or "").strip()[:300] if first else "",
+                cure=cure.shims if cure else (),
+                soundness=cure.soundness if cure else "",
+                seconds=round(part.seconds, 3),
+                **where,
+            )
+
+
+def _verdict(part: PartRecord, stage: str, stages: dict[str, str], findings: Sequence[Finding]) -> CellVerdict:
+    """A stage's verdict. A later stage of a part that fails before it was not asked."""
+    if part.verdict == "passes":
+        return "passes"
+    if part.verdict == "unknown":
+        return "no_verdict"
+    ended = [how for one, how in stages.items() if _STAGE_OF.get(one, "export") == stage]
+    if "fail" in ended or findings or (stage == "export" and not ended):
+        return part.verdict
+    if ended:
+        return "passes"
+    return "cured" if part.verdict == "cured" else "not_asked"
+
+
+# --- root causes
+
+
+def identity_of(finding: Finding, *, model: str) -> str:
+    """What two findings have in common that one fix may cure, whatever model and file they come from.
+
+    The kind, what was raised, and the line of code without its place: transformers copies lines from model to model. A
+    process that died says no line that can be relied on, so that such a failure is like no other model's; neither is
+    one that says nothing at all.
+    """
+    said = without_names(finding.exception.message)
+    source = " ".join(_source(finding).split())
+    alone = finding.kind in _NO_PLACE or not (said or source)
+    shown = [str(finding.kind), finding.stage, finding.exception.type, said, source, model if alone else ""]
+    return hashlib.sha256(encode(shown)).hexdigest()[:10]
+
+
+def _source(finding: Finding) -> str:
+    if finding.source:
+        return finding.source
+    frame = finding.guard or finding.value_origin
+    return (frame.source or "") if frame else finding.op or ""
+
+
+def _place(finding: Finding) -> str:
+    frame = finding.guard or finding.value_origin
+    file, line = (finding.file, finding.line) if finding.file else (frame.file, frame.line) if frame else ("", None)
+    return f"{_short(file or '')}:{line}" if file else ""
+
+
+def _short(file: str) -> str:
+    """A source file, an installed one from its package on, another one by its last two names."""
+    for folder in ("site-packages/", "dist-packages/"):
+        if folder in file:
+            return file.rpartition(folder)[2]
+    return os.sep.join(Path(file).parts[-2:])
+
+
+def find_causes(rows: Sequence[AtlasRow], findings: dict[str, list[Finding]]) -> tuple[RootCause, ...]:
+    """The root causes, those first whose fix lets most models pass what was asked. `findings` by model."""
+    shown: dict[str, tuple[str, Finding]] = {}
+    for model, found in findings.items():
+        for finding in found:
+            shown.setdefault(identity_of(finding, model=model), (model, finding))
+    models: defaultdict[str, set[str]] = defaultdict(set)
+    places: defaultdict[str, set[str]] = defaultdict(set)
+    cures: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    unlocks: defaultdict[str, set[str]] = defaultdict(set)
+    for row in rows:
+        causes = {identity for cell in row.cells for identity in cell.failures}
+        for cell in row.cells:
+            for identity in cell.failures:
+                models[identity].add(row.name)
+                if cell.cure:
+                    cures[identity][" + ".join(cell.cure)] += 1
+            if cell.failures and cell.place:
+                places[cell.failures[0]].add(cell.place)
+        if len(causes) == 1 and not any(cell.verdict == "no_verdict" for cell in row.cells):
+            unlocks[next(iter(causes))].add(row.name)
+    found_causes = [
+        RootCause(
+            identity=identity,
+            kind=str(shown[identity][1].kind),
+            exception=first_line(shown[identity][1].exception.message, 300),
+            source=_source(shown[identity][1]).strip()[:300],
+            places=tuple(sorted(places[identity])),
+            models=tuple(sorted(having)),
+            unlocks=tuple(sorted(unlocks[identity])),
+            cures=dict(cures[identity].most_common()),
+        )
+        for identity, having in models.items()
+        if identity in shown
+    ]
+    return tuple(sorted(found_causes, key=lambda one: (-len(one.unlocks), -len(one.models), one.identity)))
+
+
+# --- shares
+
+
+def count_shares(rows: Sequence[AtlasRow], sizes: Sequence[Sizes], to: str, *, of: int) -> tuple[StageShare, ...]:
+    """How many models pass each stage. Of `of` models, those asked are in `rows`.
+
+    One counts as tried if each part that was reached has a verdict there.
+    """
+    shares = []
+    for size in sizes:
+        for stage in STAGES[to]:
+            verdicts = [
+                {
+                    "fails" if cell.soundness == "unsound" else cell.verdict
+                    for cell in row.cells
+                    if (cell.sizes, cell.stage) == (size, stage)
+                }
+                for row in rows
+            ]
+            tried = [found for found in verdicts if found and found <= TRIED]
+            shares.append(
+                StageShare(
+                    sizes=size,
+                    stage=stage,
+                    of=of,
+                    tried=len(tried),
+                    as_is=sum(1 for found in tried if found == {"passes"}),
+                    with_shims=sum(1 for found in tried if "fails" not in found),
+                )
+            )
+    return tuple(shares)

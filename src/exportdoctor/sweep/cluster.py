@@ -1,0 +1,164 @@
+"""The Dask cluster of a sweep: local processes, or any that a scheduler's address names.
+
+No more tasks are submitted at a time than there are threads, so that the loss of a node touches only what it ran.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import psutil
+
+from exportdoctor.core.errors import ExportdoctorError, UsageError
+from exportdoctor.core.exception_text import summary
+from exportdoctor.sweep.target_task import (
+    HASH_SEED,
+    SweepAnswer,
+    SweepTask,
+    answer_without_run,
+    ask_target,
+    child_environment,
+)
+
+MEMORY = "memory_mb"
+"""The resource that a worker declares: `dask worker --resources memory_mb=16000`."""
+_CONNECT = 5.0
+_NO_NODE = 60.0
+_LOOK = 0.5
+
+
+def default_memory_mb(jobs: int) -> float:
+    """The share of the memory that is available for one of `jobs` targets, in MiB."""
+    return float(psutil.virtual_memory().available) / 2**20 / jobs * 0.9
+
+
+@contextmanager
+def open_cluster(*, jobs: int, memory_mb: float, scheduler: str = "") -> Iterator[Any]:
+    """A Dask client whose workers have our versions. Raises UsageError where there is no such cluster."""
+    import dask
+    from distributed import Client, LocalCluster
+    from distributed.comm.addressing import resolve_address
+
+    for name in ("distributed", "distributed.client", "distributed.scheduler", "tornado.application"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    dask.config.set({"distributed.comm.timeouts.connect": f"{_CONNECT:g}s"})
+    if scheduler:
+        try:
+            resolve_address(scheduler)  # a client of what is no address complains when it is collected
+            client = Client(scheduler, timeout=_CONNECT, set_as_default=False)
+        except (OSError, TimeoutError, ValueError) as error:
+            raise UsageError(
+                f"the scheduler {scheduler!r} cannot be reached: {type(error).__name__}",
+                hint="Start one with: dask scheduler",
+            ) from error
+        with client:
+            _refuse_other_versions(client)
+            yield client
+        return
+    with (
+        _hash_seed_kept(),
+        LocalCluster(
+            n_workers=jobs,
+            threads_per_worker=1,
+            processes=True,
+            memory_limit=0,
+            dashboard_address="127.0.0.1:0",
+            silence_logs=logging.CRITICAL,
+            resources={MEMORY: memory_mb},
+        ) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        yield client
+
+
+@contextmanager
+def _hash_seed_kept() -> Iterator[None]:
+    """Dask gives its processes a PYTHONHASHSEED, and leaves it in ours, where digests of later runs would see it."""
+    before = os.environ.get(HASH_SEED)
+    try:
+        yield
+    finally:
+        os.environ.pop(HASH_SEED, None)
+        os.environ |= {HASH_SEED: before} if before is not None else {}
+
+
+def _refuse_other_versions(client: Any) -> None:
+    """Answers of two versions must not mix in one atlas."""
+    try:
+        client.wait_for_workers(1, timeout=_CONNECT)
+    except TimeoutError as error:
+        raise UsageError("the scheduler has no workers", hint="Start one with: dask worker ADDRESS") from error
+    ours = {name: found for name, found in child_environment().items() if name != "folder"}
+    try:
+        environments = client.run(child_environment)
+    except Exception as error:  # no exportdoctor there, say, or another Dask
+        raise UsageError(
+            f"a worker cannot run exportdoctor: {summary(error)}", hint="Use the same environment on all nodes"
+        ) from error
+    for worker, theirs in environments.items():
+        for name in sorted({*ours, *theirs} - {"folder"}):
+            if ours.get(name) != theirs.get(name):
+                here, there = ours.get(name) or "none", theirs.get(name) or "none"
+                raise UsageError(
+                    f"the worker {worker} has {name} {there}, and this process {name} {here}",
+                    hint="Use the same environment on all nodes",
+                )
+
+
+def ask_all(client: Any, tasks: Sequence[SweepTask], tell: Callable[[SweepAnswer], None]) -> None:
+    """Ask each task once, and once more where its node was lost; `tell` is called with each answer as it comes.
+
+    Raises ExportdoctorError where the scheduler goes away, or no node is left.
+    """
+    waiting, again = list(reversed(tasks)), set[str]()
+    running: dict[Any, SweepTask] = {}
+    last_node = time.monotonic()
+    while waiting or running:
+        slots = sum(client.nthreads().values()) if client.status == "running" else 0
+        if slots:
+            last_node = time.monotonic()
+        elif client.status in ("closed", "closing") or time.monotonic() - last_node > _NO_NODE:
+            raise ExportdoctorError("the cluster has no node left", hint="The same command asks what is left")
+        while waiting and len(running) < slots:
+            task = waiting.pop()
+            running[_submit(client, task)] = task
+        for future in _wait(list(running)):
+            task = running.pop(future)
+            answer = _result(future)
+            if answer is None and task.name not in again and client.status == "running":
+                again.add(task.name)
+                waiting.append(task)
+            else:
+                tell(answer or answer_without_run(task, "lost", "the node that asked was lost twice"))
+
+
+def _submit(client: Any, task: SweepTask) -> Any:
+    declared = [w.get("resources", {}) for w in client.scheduler_info(n_workers=-1)["workers"].values()]
+    needs = {"resources": {MEMORY: task.memory_mb}} if any(MEMORY in one for one in declared) else {}
+    return client.submit(ask_target, task, key=f"{task.name}-{os.urandom(4).hex()}", pure=False, retries=0, **needs)
+
+
+def _wait(futures: list[Any]) -> list[Any]:
+    """Those that have ended, after a moment at most."""
+    end = time.monotonic() + _LOOK
+    while time.monotonic() < end and not any(future.done() for future in futures):
+        time.sleep(_LOOK / 20)
+    return [future for future in futures if future.done() or future.cancelled()]
+
+
+def _result(future: Any) -> SweepAnswer | None:
+    """The answer; None where the node was lost. Raises what the task raised."""
+    from distributed import KilledWorker
+
+    if future.status == "finished":
+        answer: SweepAnswer = future.result()
+        return answer
+    error = future.exception() if future.status == "error" else None
+    if error is None or isinstance(error, KilledWorker):
+        return None
+    raise error

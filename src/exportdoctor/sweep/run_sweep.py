@@ -1,0 +1,152 @@
+"""A sweep: asks what is not answered yet, and writes the atlas of what is, however it ends."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from exportdoctor.core.codec import decode, pretty
+from exportdoctor.core.errors import UsageError
+from exportdoctor.core.failure.finding import Finding
+from exportdoctor.core.run.atlas import Atlas, SampleFact, Sizes
+from exportdoctor.report.atlas.atlas_difference import compare_atlases
+from exportdoctor.report.atlas.atlas_markdown import render_markdown
+from exportdoctor.report.atlas.atlas_page import render_page
+from exportdoctor.store.atomic_write import make_folder, replace_file
+from exportdoctor.sweep.atlas_rows import count_shares, find_causes, make_row
+from exportdoctor.sweep.cluster import ask_all, open_cluster
+from exportdoctor.sweep.sweep_targets import SweepTarget
+from exportdoctor.sweep.target_task import (
+    STOP,
+    SweepAnswer,
+    SweepTask,
+    answer_without_run,
+    child_environment,
+    keep_answer,
+    kept_run,
+    read_answer,
+)
+
+
+class SweepRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A sweep of `targets` in `folder`. `to` and `words` are options of `scan`; `command` is the user's own."""
+
+    targets: tuple[SweepTarget, ...]
+    folder: Path
+    sizes: tuple[Sizes, ...]
+    to: str
+    words: tuple[str, ...]
+    jobs: int
+    memory_mb: float
+    scheduler: str
+    command: str
+    sample: SampleFact | None = None
+    earlier: Path | None = None
+
+
+def read_atlas(file: Path) -> Atlas:
+    """An atlas.json. Raises UsageError or StoreError for what is none."""
+    try:
+        atlas: Atlas = decode(file.read_bytes(), Atlas)
+    except OSError as error:
+        raise UsageError(f"{str(file)!r} cannot be read: {error.strerror}") from error
+    return atlas
+
+
+def ask_what_is_left(
+    request: SweepRequest, tasks: Sequence[SweepTask], tell: Callable[[SweepAnswer, int], None]
+) -> dict[str, SweepAnswer]:
+    """All answers, by name: those kept first, then each as it comes. `tell` gets the answer and how many are to come.
+
+    A KeyboardInterrupt ends the running scans, which keep what they know, and is raised again.
+    """
+    answers = {task.name: kept for task in tasks if (kept := _find_kept(task)) is not None}
+    left = [task for task in tasks if task.name not in answers]
+    for task in [task for task in left if task.why]:
+        answers[task.name] = answer_without_run(task, "no_verdict", task.why)
+        keep_answer(task, answers[task.name])
+        left.remove(task)
+    if not left:
+        return answers
+
+    def take(answer: SweepAnswer) -> None:
+        answers[answer.name] = answer
+        tell(answer, len(left))
+
+    stop = request.folder / f"{STOP}-{left[0].session}"
+    with open_cluster(jobs=request.jobs, memory_mb=request.memory_mb, scheduler=request.scheduler) as client:
+        try:
+            ask_all(client, left, take)
+        except BaseException:
+            stop.touch()
+            _wait_for_the_end(client)
+            raise
+        finally:
+            stop.unlink(missing_ok=True)
+    return answers
+
+
+def _wait_for_the_end(client: object, seconds: float = 15.0) -> None:
+    """Wait until no node runs a task."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        try:
+            if not any(client.processing().values()):  # type: ignore[attr-defined]
+                return
+        except Exception:  # the scheduler has gone
+            return
+        time.sleep(0.2)
+
+
+def _find_kept(task: SweepTask) -> SweepAnswer | None:
+    """The earlier answer, where every run of it still holds."""
+    earlier = read_answer(Path(task.folder))
+    holds = earlier is not None and all(kept_run(task, sizes, earlier) is not None for sizes in task.sizes)
+    return earlier if holds else None
+
+
+def write_atlas(request: SweepRequest, tasks: Sequence[SweepTask]) -> Atlas:
+    """Write atlas.json, atlas.md and atlas.html of the answers kept; those of another question are left out."""
+    rows, findings, final = [], dict[str, list[Finding]](), 0
+    refs = {target.name: target.ref for target in request.targets}
+    for task in tasks:
+        answer = read_answer(Path(task.folder))
+        if answer is None or answer.key != task.key:
+            continue
+        final += answer.is_final
+        command = ("exportdoctor", "scan", refs[task.name], *request.words)
+        row, found = make_row(answer, Path(task.folder), to=request.to, command=command)
+        rows.append(row)
+        findings[row.name] = found
+    environment = {name: version for name, version in child_environment().items() if name != "folder"}
+    difference = None
+    if request.earlier is not None:
+        before = read_atlas(request.earlier)
+        difference = compare_atlases(
+            before.rows, rows, name=str(request.earlier), environment=(before.environment, environment)
+        )
+    atlas = Atlas(
+        at=max((row.at for row in rows), default=time.time()),
+        command=request.command,
+        environment=environment,
+        sample=request.sample,
+        difference=difference,
+        shares=count_shares(rows, request.sizes, request.to, of=len(tasks)),
+        causes=find_causes(rows, findings),
+        rows=tuple(rows),
+        complete=final == len(tasks),
+    )
+    make_folder(request.folder)
+    replace_file(request.folder / "atlas.json", pretty(atlas))
+    replace_file(request.folder / "atlas.md", render_markdown(atlas).encode())
+    replace_file(request.folder / "atlas.html", render_page(atlas).encode())
+    return atlas
+
+
+def default_jobs() -> int:
+    """Targets at a time: as many as there are cores."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

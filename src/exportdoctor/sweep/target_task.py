@@ -1,0 +1,304 @@
+"""One target of a sweep: a Dask task, which runs `exportdoctor scan` in a process group of its own.
+
+Whatever the scan does, also a segfault or an endless loop, is an answer; only the death of the node loses it. Nothing
+here needs Dask.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+import psutil
+
+from exportdoctor.core.codec import decode, pretty
+from exportdoctor.core.errors import ExitCode, StoreError
+from exportdoctor.core.run.atlas import Sizes
+from exportdoctor.process.group import die_with_parent, kill_group, name_exit
+from exportdoctor.store.atomic_write import make_folder, replace_file
+from exportdoctor.store.digest import name_changes, sources_of
+from exportdoctor.store.journal import NAME as JOURNAL
+from exportdoctor.store.runs import read_run
+
+ANSWER = "answer.json"
+STOP = ".stop"
+HASH_SEED = "PYTHONHASHSEED"
+_ASKED = "asked.log"
+_TICK = 0.2
+_MEMORY_EVERY = 1.0
+_PATIENCE = 10.0
+"""Seconds that an interrupted scan has to save what it knows."""
+_START_MODULE = str(Path(__file__).parents[1] / "process" / "start_module.py")
+
+AnswerStatus = Literal["answered", "no_verdict", "crashed", "timed_out", "out_of_memory", "lost", "stopped"]
+
+
+class SweepTask(msgspec.Struct, frozen=True, kw_only=True):
+    """What one task asks. `words` are options of `scan`; one run for each of `sizes`, in a folder of that name.
+
+    `timeout` in seconds and `memory_mb` in MiB are of one run. `key` digests what the answer depends on, `session`
+    names the sweep's process, whose PYTHONHASHSEED was `hash_seed`. With `why` there is nothing to ask: it says what
+    is missing.
+    """
+
+    name: str
+    ref: str
+    folder: str
+    sizes: tuple[Sizes, ...]
+    words: tuple[str, ...]
+    timeout: float
+    memory_mb: float
+    key: str
+    session: str
+    hash_seed: str | None = None
+    why: str = ""
+
+
+class RunAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """How one run ended. `why` is one line on what is missing where it was not answered."""
+
+    sizes: Sizes
+    status: AnswerStatus
+    why: str = ""
+    seconds: float = 0.0
+    memory_mb: float = 0.0
+
+
+class SweepAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """A target's answers, kept as answer.json in its folder. `timeout` and `memory_mb` are the limits that held."""
+
+    name: str
+    ref: str
+    key: str
+    at: float
+    timeout: float
+    memory_mb: float
+    runs: tuple[RunAnswer, ...]
+
+    @property
+    def is_final(self) -> bool:
+        """Whether every run has ended by itself or at its limits: neither stopped nor lost."""
+        return all(run.status not in ("stopped", "lost") for run in self.runs)
+
+
+def answer_without_run(task: SweepTask, status: AnswerStatus, why: str) -> SweepAnswer:
+    """The answer of a task that did not run."""
+    runs = tuple(RunAnswer(sizes=sizes, status=status, why=why) for sizes in task.sizes)
+    return _answer(task, runs)
+
+
+def read_answer(folder: Path) -> SweepAnswer | None:
+    """The answer kept in a target's folder; None where there is none that can be read."""
+    try:
+        answer: SweepAnswer = decode((folder / ANSWER).read_bytes(), SweepAnswer)
+    except (OSError, StoreError):
+        return None
+    return answer
+
+
+def keep_answer(task: SweepTask, answer: SweepAnswer) -> None:
+    """Write answer.json."""
+    make_folder(Path(task.folder))
+    replace_file(Path(task.folder) / ANSWER, pretty(answer))
+
+
+def ask_target(task: SweepTask) -> SweepAnswer:
+    """Ask, and keep the answer. Runs on a node; a node that is lost twice in one session is told, not asked again."""
+    folder = Path(task.folder)
+    make_folder(folder)
+    with open(folder / _ASKED, "a+", encoding="utf-8") as log:
+        log.seek(0)
+        earlier = sum(1 for line in log if line.strip() == task.session)
+        log.write(f"{task.session}\n")
+    if earlier > 1:
+        answer = answer_without_run(task, "lost", "the node that asked was lost twice")
+    else:
+        answer = _answer(task, tuple(_run(task, sizes, anew=earlier > 0) for sizes in task.sizes))
+    keep_answer(task, answer)
+    return answer
+
+
+def _answer(task: SweepTask, runs: tuple[RunAnswer, ...]) -> SweepAnswer:
+    return SweepAnswer(
+        name=task.name,
+        ref=task.ref,
+        key=task.key,
+        at=time.time(),
+        timeout=task.timeout,
+        memory_mb=task.memory_mb,
+        runs=runs,
+    )
+
+
+def kept_run(task: SweepTask, sizes: Sizes, earlier: SweepAnswer | None) -> RunAnswer | None:
+    """The earlier answer of one run if it still holds: same question, same sources, and no more time or memory now."""
+    if earlier is None or earlier.key != task.key:
+        return None
+    found = next((run for run in earlier.runs if run.sizes == sizes), None)
+    if found is None or found.status in ("stopped", "lost"):
+        return None
+    more = (found.status == "timed_out" and task.timeout > earlier.timeout) or (
+        found.status == "out_of_memory" and task.memory_mb > earlier.memory_mb
+    )
+    return None if more or _has_changed(Path(task.folder) / sizes, found) else found
+
+
+def _has_changed(folder: Path, found: RunAnswer) -> bool:
+    """Whether a source of the run has changed. What cannot be compared counts as it does for `scan --resume`."""
+    if not (folder / JOURNAL).exists():
+        return found.status == "answered"
+    try:
+        return bool(name_changes(sources_of(read_run(folder).events)))
+    except StoreError:
+        return True
+
+
+def _run(task: SweepTask, sizes: Sizes, *, anew: bool) -> RunAnswer:
+    """One run; what was begun of the same question is continued, if it can be."""
+    folder, begun = Path(task.folder) / sizes, time.monotonic()
+    earlier = read_answer(Path(task.folder))
+    if (kept := kept_run(task, sizes, earlier)) is not None:
+        return kept
+    if (anew or (earlier is not None and earlier.key == task.key and not earlier.is_final)) and _is_unfinished(folder):
+        ended = _scan(("--resume", str(folder)), task, sizes)
+        if ended.status != "no_verdict":
+            return msgspec.structs.replace(ended, seconds=time.monotonic() - begun)
+    shutil.rmtree(folder, ignore_errors=True)
+    words = (task.ref, *(("--static",) if sizes == "static" else ()), *task.words, "--out", str(folder))
+    ended = _scan(words, task, sizes)
+    return msgspec.structs.replace(ended, seconds=time.monotonic() - begun)
+
+
+def _is_unfinished(folder: Path) -> bool:
+    try:
+        finished = read_run(folder).state.finished
+    except StoreError:
+        return False
+    return finished is None or not finished.complete
+
+
+def _scan(words: tuple[str, ...], task: SweepTask, sizes: Sizes) -> RunAnswer:
+    """`exportdoctor scan` with these words, within the task's limits."""
+    stop = Path(task.folder).parents[1] / f"{STOP}-{task.session}"
+    if stop.exists():
+        return RunAnswer(sizes=sizes, status="stopped", why="interrupted")
+    errors = Path(task.folder) / f"{sizes}.stderr"
+    argv = [sys.executable, "-P", _START_MODULE, "exportdoctor.__main__", "scan", *words, "--jobs", "1", "--quiet"]
+    with open(errors, "wb") as file:
+        process = subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=file,
+            process_group=0,
+            preexec_fn=die_with_parent,
+            env=_environment(task),
+        )
+    try:
+        status, memory = _watch(process, task, stop)
+    finally:
+        _kill_family(process)
+    why = {
+        "timed_out": f"no end after {task.timeout:g} s",
+        "out_of_memory": f"it took {memory:.0f} MiB of {task.memory_mb:.0f}",
+        "stopped": "interrupted",
+        "crashed": f"the scan ended with {name_exit(process.returncode)}",
+        "no_verdict": _last_line(errors) or name_exit(process.returncode),
+    }.get(status, "")
+    return RunAnswer(sizes=sizes, status=status, why=why, memory_mb=memory)
+
+
+def _environment(task: SweepTask) -> dict[str, str]:
+    """The node's own, with the hash seed of the process that sweeps in place of Dask's."""
+    given = {HASH_SEED: task.hash_seed} if task.hash_seed is not None else {}
+    return {name: value for name, value in os.environ.items() if name != HASH_SEED} | given
+
+
+def _watch(process: subprocess.Popen[bytes], task: SweepTask, stop: Path) -> tuple[AnswerStatus, float]:
+    """Wait for the end; how it came, and the most memory seen, in MiB."""
+    begun, looked, memory = time.monotonic(), 0.0, 0.0
+    while process.poll() is None:
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_TICK)
+        now = time.monotonic()
+        if now - begun > task.timeout:
+            return "timed_out", memory
+        if stop.exists():
+            _interrupt(process)
+            return "stopped", memory
+        if now - looked > _MEMORY_EVERY:
+            looked, taken = now, _memory_mb(process.pid)
+            memory = max(memory, taken)
+            if taken > task.memory_mb:
+                return "out_of_memory", taken
+    if process.returncode in (ExitCode.EXPORTS, ExitCode.FINDINGS):
+        return "answered", memory
+    return ("crashed" if process.returncode < 0 else "no_verdict"), memory
+
+
+def _interrupt(process: subprocess.Popen[bytes]) -> None:
+    process.send_signal(signal.SIGINT)
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(_PATIENCE)
+
+
+def _kill_family(process: subprocess.Popen[bytes]) -> None:
+    """Kill the scan and all that it has started, which leads groups of its own."""
+    family: list[psutil.Process] = []
+    with suppress(psutil.Error):
+        family = psutil.Process(process.pid).children(recursive=True)
+    kill_group(process.pid)
+    for child in family:
+        with suppress(psutil.Error):
+            child.kill()
+    process.wait()
+
+
+def _memory_mb(pid: int) -> float:
+    """Memory of a process and all that it has started, in MiB; a page that several share counts once."""
+    total = 0.0
+    with suppress(psutil.Error):
+        root = psutil.Process(pid)
+        for process in (root, *root.children(recursive=True)):
+            with suppress(psutil.Error):
+                total += _proportional_kib(process) / 1024
+    return total
+
+
+def _proportional_kib(process: psutil.Process) -> float:
+    try:
+        with open(f"/proc/{process.pid}/smaps_rollup", encoding="ascii") as file:
+            return next(float(line.split()[1]) for line in file if line.startswith("Pss:"))
+    except (OSError, StopIteration):
+        return float(process.memory_info().rss) / 1024
+
+
+def _last_line(file: Path) -> str:
+    """The last line of what the scan printed, without its prefix."""
+    try:
+        size = file.stat().st_size
+        with open(file, "rb") as opened:
+            opened.seek(max(0, size - 4096))
+            lines = opened.read().decode(errors="backslashreplace").strip().splitlines()
+    except OSError:
+        return ""
+    told = [line for line in lines if not line.startswith("exportdoctor: saved in")]
+    return told[-1].removeprefix("exportdoctor: ")[:1000] if told else ""
+
+
+def child_environment() -> dict[str, str]:
+    """What answers depend on, of the process in which this runs."""
+    import platform
+
+    from exportdoctor.core.versions import installed_versions
+
+    names = ("exportdoctor", "torch", "transformers", "onnx", "onnxscript", "onnxruntime", "dask", "distributed")
+    return {"python": platform.python_version(), **installed_versions(names), "folder": os.getcwd()}

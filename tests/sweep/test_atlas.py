@@ -1,0 +1,145 @@
+"""The atlas of recorded findings: its tables, its page, what changed, and text that attacks them."""
+
+from __future__ import annotations
+
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+
+from exportdoctor.core.codec import decode, pretty
+from exportdoctor.core.failure.finding import ExceptionRecord, Finding
+from exportdoctor.core.failure.kinds import FailureKind
+from exportdoctor.core.run.atlas import Atlas, AtlasCell, AtlasRow, SampleFact
+from exportdoctor.report.atlas.atlas_difference import compare_atlases
+from exportdoctor.report.atlas.atlas_markdown import render_markdown
+from exportdoctor.report.atlas.atlas_page import render_page
+from exportdoctor.sweep.atlas_rows import count_shares, find_causes, identity_of
+from golden_files import assert_golden
+
+HOSTILE = "</script><img src=x onerror=alert(1)>'\"&|`*_\x1b[31m\u202e\n# title"
+
+
+def _finding(module: str = "layer", **changes: Any) -> Finding:
+    told: dict[str, Any] = {
+        "id": "1", "part": "text", "module": module, "module_class": "Layer", "own_code": True, "function": "forward",
+        "file": f"/x/site-packages/models/{module}.py", "line": 7, "source": "if x.sum() > 0:",
+        "kind": FailureKind.DATA_DEPENDENT_GUARD, "op": None, "expression": None, "signature": module,
+        "exception": ExceptionRecord(type="Guard", message="Could not guard on data-dependent expression Eq(u0, 1)"),
+    }  # fmt: skip
+    return Finding(**(told | changes))
+
+
+def _cell(finding: Finding | None = None, *, model: str = "", **changes: Any) -> AtlasCell:
+    told: dict[str, Any] = {"part": "text", "sizes": "static", "stage": "export", "verdict": "passes", "seconds": 1.5}
+    if finding is not None:
+        told |= {
+            "verdict": "fails", "failures": (identity_of(finding, model=model),), "kind": str(finding.kind),
+            "exception": finding.exception.message, "place": f"models/{finding.module}.py:7",
+            "source": finding.source or "",
+        }  # fmt: skip
+    return AtlasCell(**(told | {"command": f"exportdoctor scan {model} --static", "memory_mb": 300.0} | changes))
+
+
+def _atlas(rows: list[AtlasRow], findings: dict[str, list[Finding]], **changes: Any) -> Atlas:
+    shares = count_shares(rows, ("static",), "export", of=len(rows))
+    told: dict[str, Any] = {
+        "at": 1.7e9, "command": "exportdoctor sweep", "environment": {"torch": "2.13.0", "exportdoctor": "1"},
+        "rows": tuple(rows), "shares": shares, "causes": find_causes(rows, findings),
+    }  # fmt: skip
+    return Atlas(**(told | changes))
+
+
+@pytest.fixture
+def atlas() -> Atlas:
+    """Two models that one fix unlocks, one that needs two, one that passes, one without a verdict."""
+    guard, mask = _finding(), _finding("mask", source="mask[i]", exception=ExceptionRecord(type="E", message="index"))
+    rows = [
+        AtlasRow(name="a", ref="a", cells=(_cell(guard, model="a"),)),
+        AtlasRow(
+            name="b",
+            ref="b",
+            cells=(_cell(_finding("other"), model="b", verdict="cured", cure=("s",), soundness="exact"),),
+        ),
+        AtlasRow(name="c", ref="c", cells=(_cell(guard, model="c"), _cell(mask, model="c", part="vision"))),
+        AtlasRow(name="d", ref="d", cells=(_cell(model="d"),)),
+        AtlasRow(
+            name="e",
+            ref="e",
+            cells=(AtlasCell(part="", sizes="static", stage="export", verdict="no_verdict", why="no inputs"),),
+        ),
+    ]
+    found = _atlas(
+        rows, {"a": [guard], "b": [_finding("other")], "c": [guard, mask]}, sample=SampleFact(drawn=5, of=9, seed=1)
+    )
+    earlier = [AtlasRow(name="d", ref="d", cells=(_cell(guard, model="d"),)), rows[0], AtlasRow(name="gone", ref="g")]
+    difference = compare_atlases(
+        earlier, rows, name="earlier.json", environment=({"torch": "2.12.0"}, {"torch": "2.13.0"})
+    )
+    return Atlas(**({name: getattr(found, name) for name in found.__struct_fields__} | {"difference": difference}))
+
+
+def test_the_atlas_reads_as_it_did(atlas: Atlas) -> None:
+    assert_golden(render_markdown(atlas), "atlas.md")
+    assert_golden(render_page(atlas), "atlas.html")
+
+
+def test_the_difference_comes_before_everything_else(atlas: Atlas) -> None:
+    for text in (render_markdown(atlas), render_page(atlas)):
+        assert text.index("Since earlier") < text.index("Stages") < text.index("Root causes")
+    assert atlas.difference is not None
+    assert [change.what for change in atlas.difference.cells] == ["d text static export"]
+    assert (atlas.difference.models_gone, atlas.difference.same) == (("gone",), 1)
+
+
+def test_causes_are_ranked_by_what_one_fix_unlocks(atlas: Atlas) -> None:
+    first, second = atlas.causes
+    assert (first.models, first.unlocks, first.cures) == (("a", "b", "c"), ("a", "b"), {"s": 1})
+    assert (second.models, second.unlocks) == (("c",), ())
+
+
+def test_shares_count_all_and_those_tried(atlas: Atlas) -> None:
+    assert [(one.of, one.tried, one.as_is, one.with_shims) for one in atlas.shares] == [(5, 4, 1, 2)]
+
+
+def test_failures_of_two_models_are_one_only_if_line_and_message_are() -> None:
+    one = identity_of(_finding("a"), model="a")
+    assert identity_of(_finding("b", file="/y/b.py", line=90, module_class="B"), model="b") == one
+    message = ExceptionRecord(type="Guard", message="Could not guard on data-dependent expression u0 < 4")
+    for other in (_finding(source="if y.any():"), _finding(kind=FailureKind.CRASH), _finding(exception=message)):
+        assert identity_of(other, model="a") != one
+
+
+@pytest.mark.parametrize("kind", [FailureKind.CRASH, FailureKind.TIMEOUT, FailureKind.OUT_OF_MEMORY])
+def test_processes_that_died_are_never_alike_in_two_models(kind: FailureKind) -> None:
+    assert identity_of(_finding(kind=kind), model="a") != identity_of(_finding(kind=kind), model="b")
+
+
+def test_the_file_reads_back_as_it_was(atlas: Atlas) -> None:
+    assert decode(pretty(atlas), Atlas) == atlas
+
+
+class _Page(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, list[tuple[str, str | None]]]] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, attrs))
+
+
+def test_hostile_names_stay_text() -> None:
+    finding = _finding(HOSTILE, source=HOSTILE, exception=ExceptionRecord(type=HOSTILE, message=HOSTILE))
+    cell = _cell(finding, model=HOSTILE, part=HOSTILE, why=HOSTILE, cure=(HOSTILE,), soundness=HOSTILE)
+    rows = [AtlasRow(name=HOSTILE, ref=HOSTILE, cells=(cell,))]
+    difference = compare_atlases([], rows, name=HOSTILE, environment=({HOSTILE: "1"}, {HOSTILE: HOSTILE}))
+    atlas = _atlas(rows, {HOSTILE: [finding]}, difference=difference, command=HOSTILE)
+    page, seen = render_page(atlas), _Page()
+    seen.feed(page)
+    assert sum(tag == "script" for tag, _ in seen.tags) == 1
+    assert not [tag for tag, attrs in seen.tags if tag == "img" or any(name.startswith("on") for name, _ in attrs)]
+    assert not [name for _, attrs in seen.tags for name, _ in attrs if name in ("src", "href")]
+    for text in (page, render_markdown(atlas)):
+        assert not {"\x1b", "\u202e"} & set(text)
+    assert "<img" not in render_markdown(atlas).replace("\\<img", "")
+    assert "\n# title" not in render_markdown(atlas)

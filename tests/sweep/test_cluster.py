@@ -1,0 +1,201 @@
+"""Sweeps through real Dask clusters: every target has one answer, whatever dies."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from exportdoctor.cli.main import run
+from exportdoctor.core.codec import decode
+from exportdoctor.core.errors import ExitCode
+from exportdoctor.core.run.atlas import Atlas
+from exportdoctor.sweep.target_task import ANSWER, SweepAnswer, SweepTask, ask_target
+
+HERE = Path(__file__).parents[1] / "support" / "sweep_factories.py"
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(autouse=True)
+def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EXPORTDOCTOR_HOME", str(tmp_path / "home"))
+
+
+def _words(out: Path, *names: str) -> list[str]:
+    return ["sweep", *(f"{HERE}:{name}" for name in names), "--out", str(out), "--no-cure", "--sizes", "static"]
+
+
+def _atlas(out: Path) -> Atlas:
+    atlas: Atlas = decode((out / "atlas.json").read_bytes(), Atlas)
+    return atlas
+
+
+def _until(holds: Callable[[], bool], seconds: float = 60.0) -> None:
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def _asked(out: Path) -> int:
+    """How often a target was asked, over all targets and sessions."""
+    return sum(len(log.read_text().splitlines()) for log in out.glob("runs/*/asked.log"))
+
+
+def test_each_target_has_its_verdict_and_none_is_asked_twice(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "sweep"
+    words = [*_words(out, "passes", "fails", "segfaults"), "--jobs", "2"]
+    assert run(words) == ExitCode.FINDINGS
+    atlas = _atlas(out)
+    verdicts = {row.name.rpartition("-")[2]: row.cells[0] for row in atlas.rows}
+    assert {name: cell.verdict for name, cell in verdicts.items()} == {
+        "passes": "passes",
+        "fails": "fails",
+        "segfaults": "fails",
+    }
+    assert verdicts["segfaults"].kind == "crash"
+    assert (verdicts["fails"].kind, verdicts["fails"].source) == ("data_dependent_guard", "if x.sum() > 0:")
+    assert [(share.of, share.tried, share.as_is) for share in atlas.shares] == [(3, 3, 1)]
+    assert sorted(len(cause.unlocks) for cause in atlas.causes) == [1, 1]
+    assert all((out / cell.run / "report.json").exists() for row in atlas.rows for cell in row.cells)
+    assert run([*words, "--against", str(out / "atlas.json")]) == ExitCode.FINDINGS
+    assert _asked(out) == 3
+    again = _atlas(out)
+    assert again.difference is not None
+    assert (again.difference.cells, again.difference.same) == ((), 3)
+
+
+def test_a_killed_node_loses_nothing_and_doubles_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out, gate = tmp_path / "sweep", tmp_path / "gate"
+    monkeypatch.setenv("SWEEP_GATE", str(gate))
+    process = _start([*_words(out, "waits", "passes"), "--jobs", "1"])
+    try:
+        _until(lambda: _asked(out) == 1)
+        scan = _scan_of(process.pid)
+        node = scan.parent()
+        assert node is not None
+        node.kill()
+        psutil.wait_procs([scan], timeout=10)
+        assert not scan.is_running()
+        gate.touch()
+        assert process.wait(120) == ExitCode.EXPORTS
+    finally:
+        process.kill()
+    rows = {row.name.rpartition("-")[2]: [cell.verdict for cell in row.cells] for row in _atlas(out).rows}
+    assert rows == {"waits": ["passes"], "passes": ["passes"]}
+    assert _asked(out) == 3  # once more for the node that was lost
+
+
+def test_ctrl_c_keeps_what_is_known_and_ends_all_processes(tmp_path: Path) -> None:
+    out = tmp_path / "sweep"
+    process = _start([*_words(out, "passes", "hangs"), "--jobs", "1"])
+    try:
+        _until(lambda: _asked(out) == 2)
+        scan = _scan_of(process.pid)
+        family = psutil.Process(process.pid).children(recursive=True)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == ExitCode.INTERRUPTED
+    finally:
+        process.kill()
+    assert psutil.wait_procs([*family, scan], timeout=10)[1] == []
+    atlas = _atlas(out)
+    rows = {row.name.rpartition("-")[2]: [(cell.verdict, cell.why) for cell in row.cells] for row in atlas.rows}
+    assert rows["passes"] == [("passes", "")]
+    assert rows.get("hangs", [("no_verdict", "interrupted")]) == [("no_verdict", "interrupted")]
+
+
+def test_a_target_whose_node_is_lost_twice_is_told_and_not_asked_again(tmp_path: Path) -> None:
+    folder = tmp_path / "runs" / "one"
+    folder.mkdir(parents=True)
+    (folder / "asked.log").write_text("this\nthis\n")
+    task = SweepTask(
+        name="one", ref="none", folder=str(folder), sizes=("static",), words=(), timeout=1, memory_mb=1, key="k",
+        session="this",
+    )  # fmt: skip
+    assert [one.status for one in ask_target(task).runs] == ["lost"]
+    answer: SweepAnswer = decode((folder / ANSWER).read_bytes(), SweepAnswer)
+    assert not answer.is_final
+
+
+@pytest.mark.parametrize("address", ["tcp://127.0.0.1:9", "nonsense://x", "127.0.0.1:notaport"])
+def test_an_unreachable_scheduler_is_one_line(address: str, tmp_path: Path) -> None:
+    process = _start([*_words(tmp_path / "sweep", "passes"), "--scheduler", address])
+    assert process.wait(60) == ExitCode.USAGE
+    assert process.stderr is not None
+    lines = process.stderr.read().decode().splitlines()
+    assert len(lines) == 1
+    assert address in lines[0]
+
+
+@pytest.fixture
+def other_cluster(tmp_path: Path) -> Iterator[str]:
+    """The address of a scheduler whose worker says that it has another torch."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    lie = tmp_path / "lie.py"
+    lie.write_text(
+        "from exportdoctor.core import versions\n"
+        "told = versions.installed_versions\n"
+        "versions.installed_versions = lambda names, told=told: told(names) | {'torch': '1.0'}\n"
+    )
+    address = f"tcp://127.0.0.1:{port}"
+    starts = (
+        [sys.executable, "-m", "distributed.cli.dask_scheduler", "--port", str(port), "--no-dashboard"],
+        [sys.executable, "-m", "distributed.cli.dask_worker", address, "--no-nanny", "--no-dashboard",
+         "--preload", str(lie), "--nthreads", "1"],
+    )  # fmt: skip
+    silence = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "cwd": tmp_path}
+    processes = [subprocess.Popen(argv, **silence) for argv in starts]  # type: ignore[call-overload]
+    try:
+        yield address
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def test_workers_with_other_versions_are_refused(other_cluster: str, tmp_path: Path) -> None:
+    process = _start([*_words(tmp_path / "sweep", "passes"), "--scheduler", other_cluster])
+    assert process.wait(60) == ExitCode.USAGE
+    assert process.stderr is not None
+    line = process.stderr.read().decode()
+    assert "torch 1.0" in line
+    assert line.count("\n") == 1
+
+
+def _start(words: list[str]) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "exportdoctor", *words],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+
+
+def _scan_of(pid: int) -> psutil.Process:
+    """The scan that a node of the sweep in process `pid` runs now."""
+    found: list[psutil.Process] = []
+
+    def look() -> bool:
+        for child in psutil.Process(pid).children(recursive=True):
+            try:
+                if "exportdoctor.__main__" in child.cmdline():
+                    found.append(child)
+            except psutil.Error:
+                continue
+        return bool(found)
+
+    _until(look)
+    return found[0]
