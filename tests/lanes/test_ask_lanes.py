@@ -13,10 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from exportdoctor.core.records.target import BuildOptions, TargetRef
+from exportdoctor.core.run.events import RunStarted
 from exportdoctor.core.run.lane_matrix import FailureName, LaneAnswer, LaneMatrix, rows_of
+from exportdoctor.core.scan_options import ScanOptions
 from exportdoctor.lanes.lane_questions import _script_answer
 from exportdoctor.report.canvas import Style
 from exportdoctor.report.matrix_tables import MATRIX_FORMS, render_matrix
+from exportdoctor.store.run_folder import RunFolder
 
 IN_EXPORT = 'Traceback (most recent call last):\n  File "/x/torch/export/__init__.py", line 3, in export\n'
 OUTSIDE = 'Traceback (most recent call last):\n  File "/x/transformers/__init__.py", line 3, in <module>\n'
@@ -121,7 +125,10 @@ def test_a_script_and_a_target_are_asked_here_and_a_lane_that_could_not_be_made_
 
 
 def test_what_cannot_be_asked_is_refused_before_any_lane_is_made(tmp_path: Path) -> None:
-    for asked in ("nowhere.py:build", "no-such-model"):
+    with RunFolder.create(tmp_path / "empty") as folder:
+        target = TargetRef(ref="m.py:build", parts=(), options=BuildOptions())
+        folder.append(RunStarted(run="empty", target=target, options=ScanOptions(), version="0"))
+    for asked in ("nowhere.py:build", "no-such-model", "empty"):
         code, said = run(tmp_path, asked)
         assert code == 2
         assert said["said"].count("\n") == 1

@@ -14,7 +14,7 @@ from exportdoctor.cli.options import CONTEXT, QUIET
 from exportdoctor.cli.python_option import PYTHON
 from exportdoctor.cli.terminal import style_of, write_out
 from exportdoctor.cli.verbs.completion import complete_runs
-from exportdoctor.core.errors import ExitCode, ExportdoctorError
+from exportdoctor.core.errors import ExitCode, ExportdoctorError, UsageError
 from exportdoctor.report.matrix_tables import MATRIX_FORMS, render_matrix
 from exportdoctor.store.runs import StoredRun, find_run, read_run
 
@@ -45,6 +45,8 @@ def matrix(asked: str, parts: tuple[str, ...], form: str, quiet: bool, **given: 
     run = None if script is not None else _find(asked)
     if script is None and run is None:
         _check_target(asked, parts)
+    if run is not None and not run.state.report().findings:
+        raise UsageError(f"{run.run} has no findings to ask about", hint="Give its target instead")
     lanes = [here(), *(make_lane(spec, tell) for spec in specs)]
     if script is not None:
         found = ask_of_script(script.name, script.read_text(encoding="utf-8", errors="replace"), lanes, tell)
