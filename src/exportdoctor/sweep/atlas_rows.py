@@ -17,6 +17,7 @@ from exportdoctor.core.failure.kinds import FailureKind
 from exportdoctor.core.failure.messages import first_line, without_names
 from exportdoctor.core.run.atlas import TRIED, AtlasCell, AtlasRow, CellVerdict, RootCause, Sizes, StageShare
 from exportdoctor.core.run.report import PartRecord, Report
+from exportdoctor.report.wording.statuses import STATUS_WORDS
 from exportdoctor.store.run_folder import REPORT
 from exportdoctor.store.runs import read_run
 from exportdoctor.sweep.target_task import RunAnswer, SweepAnswer
@@ -91,6 +92,7 @@ def _cells(name: str, run: RunAnswer, report: Report, to: str, where: dict[str, 
                 cure=cure.shims if cure else (),
                 soundness=cure.soundness if cure else "",
                 seconds=round(part.seconds, 3),
+                why=STATUS_WORDS["unknown"] if verdict == "no_verdict" else "",
                 **where,
             )
 
