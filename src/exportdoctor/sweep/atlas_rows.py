@@ -43,7 +43,7 @@ def make_row(answer: SweepAnswer, folder: Path, *, to: str, command: tuple[str, 
         found = list(_cells(answer.name, run, report, to, where)) if report else []
         findings += report.findings if report else ()
         if run.status != "answered" or not found:
-            why = run.why or "the run shows no part"
+            why = run.why.replace(f"{folder.parents[1]}{os.sep}", "") or "the run shows no part"
             found += [
                 AtlasCell(part="", sizes=run.sizes, stage=stage, verdict="no_verdict", why=why, **where)
                 for stage in STAGES[to]
