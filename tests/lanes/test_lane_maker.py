@@ -59,7 +59,7 @@ def test_a_lane_holds_what_differs_and_is_made_once(offline: dict[str, str], tmp
     code, [made] = run(offline, "make", "--with", "oddity=1.0.1")
     assert (code, made["state"], made["lane"]["pins"]) == (0, "ready", ["oddity==1.0.1"])
     assert made["lane"]["size"] > 0
-    [folder] = (tmp_path / "home" / "cache" / "lanes").glob("oddity1.0.1-*/packages")
+    [folder] = (tmp_path / "home" / "cache" / "lanes").glob("oddity1.0.1-*/site-packages")
     assert (folder / "oddity.py").read_text() == "__version__ = '1.0.1'\n"
     assert run(offline, "make", "--with", "oddity=1.0.1") == (0, [made])
     assert run(offline, "prune") == (0, [])

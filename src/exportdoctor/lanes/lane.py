@@ -88,7 +88,10 @@ class Lane(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def environment(self) -> Mapping[str, str]:
         """The variables with which its interpreter sees it."""
-        return {} if "torch" in self.spec.packages else {"PYTHONPATH": str(self.folder / "packages")}
+        if not self.spec.packages or "torch" in self.spec.packages:
+            return {}
+        users = os.environ.get("PYTHONPATH", "")
+        return {"PYTHONPATH": os.pathsep.join(filter(None, (str(self.folder / "site-packages"), users)))}
 
 
 def here() -> Lane:

@@ -70,6 +70,9 @@ def prune_lanes(*, everything: bool) -> list[Lane]:
         with _hold(lanes_root() / f"{lane.name}.lock", lambda _: None):
             shutil.rmtree(lane.folder, ignore_errors=True)
             (lanes_root() / f"{lane.name}{FAILED}").unlink(missing_ok=True)
+    if everything:
+        for kept in (".answers", ".runs"):
+            shutil.rmtree(lanes_root() / kept, ignore_errors=True)
     for draft in lanes_root().glob(f"{DRAFT}*"):
         with _hold(lanes_root() / f"{draft.name.removeprefix(DRAFT)}.lock", lambda _: None, wait=False) as held:
             if held:
@@ -87,7 +90,7 @@ def _fill(draft: Path, spec: LaneSpec) -> tuple[str, ...]:
     if any(pin.startswith("torch==") for pin in pins):
         raise InstallError(f"{spec.title} needs another torch", hint="Give that with --torch")
     if pins:
-        install_overlay(pins, draft / "packages")
+        install_overlay(pins, draft / "site-packages")
     return pins
 
 

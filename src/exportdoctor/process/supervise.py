@@ -14,7 +14,7 @@ import subprocess
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Literal
@@ -196,11 +196,16 @@ def supervise(process: subprocess.Popen[bytes], limits: Limits) -> KillReason | 
 
 
 def run_within(
-    argv: Sequence[str], limits: Limits, *, folder: Path, errors: IO[bytes]
+    argv: Sequence[str],
+    limits: Limits,
+    *,
+    folder: Path,
+    errors: IO[bytes],
+    environment: Mapping[str, str] | None = None,
 ) -> tuple[int, KillReason | None]:
     """Run a program in a folder, in one thread and with nothing to read; its exit status, and why it was killed.
 
-    Of what it prints, stderr goes to `errors`.
+    Of what it prints, stderr goes to `errors`. `environment` is beside our own variables.
     """
     process = subprocess.Popen(
         argv,
@@ -208,7 +213,7 @@ def run_within(
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=errors,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "OMP_NUM_THREADS": "1", **(environment or {})},
         process_group=0,
         preexec_fn=die_with_parent,
     )

@@ -17,6 +17,7 @@ from exportdoctor.core.failure.kinds import FailureKind
 from exportdoctor.core.failure.messages import first_line, without_names
 from exportdoctor.core.run.atlas import TRIED, AtlasCell, AtlasRow, CellVerdict, RootCause, Sizes, StageShare
 from exportdoctor.core.run.report import PartRecord, Report
+from exportdoctor.report.wording.statuses import STATUS_WORDS
 from exportdoctor.store.run_folder import REPORT
 from exportdoctor.store.runs import read_run
 from exportdoctor.sweep.target_task import RunAnswer, SweepAnswer
@@ -42,7 +43,7 @@ def make_row(answer: SweepAnswer, folder: Path, *, to: str, command: tuple[str, 
         found = list(_cells(answer.name, run, report, to, where)) if report else []
         findings += report.findings if report else ()
         if run.status != "answered" or not found:
-            why = run.why or "the run shows no part"
+            why = run.why.replace(f"{folder.parents[1]}{os.sep}", "") or "the run shows no part"
             found += [
                 AtlasCell(part="", sizes=run.sizes, stage=stage, verdict="no_verdict", why=why, **where)
                 for stage in STAGES[to]
@@ -91,6 +92,7 @@ def _cells(name: str, run: RunAnswer, report: Report, to: str, where: dict[str, 
                 cure=cure.shims if cure else (),
                 soundness=cure.soundness if cure else "",
                 seconds=round(part.seconds, 3),
+                why=STATUS_WORDS["unknown"] if verdict == "no_verdict" else "",
                 **where,
             )
 

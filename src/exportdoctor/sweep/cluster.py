@@ -14,7 +14,7 @@ from typing import Any
 
 import psutil
 
-from exportdoctor.core.errors import ExportdoctorError, UsageError
+from exportdoctor.core.errors import UsageError
 from exportdoctor.core.exception_text import summary
 from exportdoctor.sweep.target_task import (
     HASH_SEED,
@@ -58,6 +58,7 @@ def open_cluster(*, jobs: int, memory_mb: float, scheduler: str = "") -> Iterato
             ) from error
         with client:
             _refuse_other_versions(client)
+            _refuse_too_little_memory(client, memory_mb)
             yield client
         return
     with (
@@ -113,7 +114,7 @@ def _refuse_other_versions(client: Any) -> None:
 def ask_all(client: Any, tasks: Sequence[SweepTask], tell: Callable[[SweepAnswer], None]) -> None:
     """Ask each task once, and once more where its node was lost; `tell` is called with each answer as it comes.
 
-    Raises ExportdoctorError where the scheduler goes away, or no node is left.
+    Raises UsageError where the scheduler goes away, or no node is left.
     """
     waiting, again = list(reversed(tasks)), set[str]()
     running: dict[Any, SweepTask] = {}
@@ -123,14 +124,14 @@ def ask_all(client: Any, tasks: Sequence[SweepTask], tell: Callable[[SweepAnswer
         if slots:
             last_node = time.monotonic()
         elif client.status in ("closed", "closing") or time.monotonic() - last_node > _NO_NODE:
-            raise ExportdoctorError("the cluster has no node left", hint="The same command asks what is left")
+            raise _cluster_gone("the cluster has no node left")
         while waiting and len(running) < slots:
             task = waiting.pop()
             running[_submit(client, task)] = task
         for future in _wait(list(running)):
             task = running.pop(future)
             answer = _result(future)
-            if answer is None and task.name not in again and client.status == "running":
+            if answer is None and task.name not in again:
                 again.add(task.name)
                 waiting.append(task)
             else:
@@ -138,9 +139,24 @@ def ask_all(client: Any, tasks: Sequence[SweepTask], tell: Callable[[SweepAnswer
 
 
 def _submit(client: Any, task: SweepTask) -> Any:
-    declared = [w.get("resources", {}) for w in client.scheduler_info(n_workers=-1)["workers"].values()]
-    needs = {"resources": {MEMORY: task.memory_mb}} if any(MEMORY in one for one in declared) else {}
+    needs = {"resources": {MEMORY: task.memory_mb}} if _declared_memory(client) else {}
     return client.submit(ask_target, task, key=f"{task.name}-{os.urandom(4).hex()}", pure=False, retries=0, **needs)
+
+
+def _declared_memory(client: Any) -> list[float]:
+    """What the workers that declare memory have, in MiB."""
+    workers = client.scheduler_info(n_workers=-1)["workers"].values()
+    return [float(one["resources"][MEMORY]) for one in workers if MEMORY in one.get("resources", {})]
+
+
+def _refuse_too_little_memory(client: Any, memory_mb: float) -> None:
+    """A target that needs more than any worker has would wait for ever."""
+    declared = _declared_memory(client)
+    if declared and max(declared) < memory_mb:
+        raise UsageError(
+            f"a target may take {memory_mb:.0f} MiB, and no worker declares more than {max(declared):.0f}",
+            hint=f"Give --target-memory {max(declared):.0f}",
+        )
 
 
 def _wait(futures: list[Any]) -> list[Any]:
@@ -152,13 +168,19 @@ def _wait(futures: list[Any]) -> list[Any]:
 
 
 def _result(future: Any) -> SweepAnswer | None:
-    """The answer; None where the node was lost. Raises what the task raised."""
+    """The answer; None where the node was lost. Raises what the task raised; UsageError if the scheduler has gone."""
     from distributed import KilledWorker
 
     if future.status == "finished":
         answer: SweepAnswer = future.result()
         return answer
-    error = future.exception() if future.status == "error" else None
-    if error is None or isinstance(error, KilledWorker):
+    if future.status != "error":
+        raise _cluster_gone("the scheduler has gone")
+    error = future.exception()
+    if isinstance(error, KilledWorker):
         return None
     raise error
+
+
+def _cluster_gone(what: str) -> UsageError:
+    return UsageError(what, hint="The same command with the same --out asks what is left")

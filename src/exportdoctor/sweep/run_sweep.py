@@ -83,23 +83,23 @@ def ask_what_is_left(
             ask_all(client, left, take)
         except BaseException:
             stop.touch()
-            _wait_for_the_end(client)
+            if _has_ended(client):
+                stop.unlink()
             raise
-        finally:
-            stop.unlink(missing_ok=True)
     return answers
 
 
-def _wait_for_the_end(client: object, seconds: float = 15.0) -> None:
-    """Wait until no node runs a task."""
+def _has_ended(client: object, seconds: float = 15.0) -> bool:
+    """Wait until no node runs a task; false where that is not known, and the file must stay for those that do."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         try:
             if not any(client.processing().values()):  # type: ignore[attr-defined]
-                return
+                return True
         except Exception:  # the scheduler has gone
-            return
+            return False
         time.sleep(0.2)
+    return False
 
 
 def _find_kept(task: SweepTask) -> SweepAnswer | None:

@@ -26,6 +26,7 @@ VERBS = (
     Verb("export", "Export a part to .pt2 or .onnx with shims, and verify the file."),
     Verb("compare", "Show what changed between two runs."),
     Verb("lanes", "Make, list and delete environments with other versions."),
+    Verb("matrix", "Ask the same on several versions of transformers or torch."),
     Verb("parts", "List the parts of a model."),
     Verb("inputs", "Print the inputs that are made for a part, as code."),
     Verb("tui", "Browse a run in the terminal."),

@@ -157,7 +157,7 @@ def _sweep(given: dict[str, Any], *, command: str) -> int:
             ask_what_is_left(request, tasks, tell)
         except (KeyboardInterrupt, Exception) as error:
             stopped = error
-        if isinstance(stopped, UsageError):
+        if isinstance(stopped, UsageError) and not done:
             raise stopped
         atlas = write_atlas(request, tasks)
     write_out("".join(f"{line}\n" for line in sweep_summary(atlas)))

@@ -83,7 +83,9 @@ def _cell(cell: AtlasCell) -> str:
 
 def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     lines = ["<div class=wide><table>", f"<tr>{''.join(f'<th>{_text(name)}</th>' for name in header)}</tr>"]
-    lines += [f"<tr>{''.join(f'<td>{_text(cell)}</td>' for cell in row)}</tr>" for row in rows]
+    for row in rows:  # a narrow screen shows the header's name before each cell
+        cells = (f'<td data-name="{_text(name)}">{_text(cell)}</td>' for name, cell in zip(header, row))
+        lines.append(f"<tr>{''.join(cells)}</tr>")
     return "\n".join([*lines, "</table></div>"])
 
 

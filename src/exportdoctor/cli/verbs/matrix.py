@@ -1,0 +1,74 @@
+"""`exportdoctor matrix`: the same question on several versions."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from exportdoctor.cli.error_output import print_line
+from exportdoctor.cli.lane_options import add_lane_options, lane_specs
+from exportdoctor.cli.options import CONTEXT, QUIET
+from exportdoctor.cli.python_option import PYTHON
+from exportdoctor.cli.terminal import style_of, write_out
+from exportdoctor.cli.verbs.completion import complete_runs
+from exportdoctor.core.errors import ExitCode, ExportdoctorError, UsageError
+from exportdoctor.report.matrix_tables import MATRIX_FORMS, render_matrix
+from exportdoctor.store.runs import StoredRun, find_run, read_run
+
+
+@click.command(context_settings=CONTEXT)
+@click.argument("asked", metavar="TARGET|SCRIPT.py|RUN", shell_complete=complete_runs)
+@add_lane_options
+@click.option("--part", "parts", multiple=True, metavar="P", help="Scan only this part of TARGET. Can be repeated.")
+@click.option("--format", "form", type=click.Choice(MATRIX_FORMS), default="text", show_default=True, help="Format.")
+@PYTHON
+@QUIET
+def matrix(asked: str, parts: tuple[str, ...], form: str, quiet: bool, **given: Any) -> int:
+    """Ask the same in this environment and on other versions: which failures are still there, which are gone?
+
+    A RUN is asked through the verified scripts of its findings (see repro), and by its failing submodules where there
+    is none. A cell says: same failure, other failure (which), passes, unknown (why). Answers that are known already are
+    told again, so that a matrix that was cut off goes on where it was.
+
+    Exit code: 0 everything passes everywhere, 1 otherwise.
+    """
+    from exportdoctor.lanes.ask_lanes import ask_of_run, ask_of_script, ask_of_target
+    from exportdoctor.lanes.lane import here
+    from exportdoctor.lanes.lane_maker import make_lane
+
+    specs = lane_specs(given)
+    tell = (lambda _: None) if quiet else print_line
+    script = Path(asked) if asked.endswith(".py") and Path(asked).is_file() else None
+    run = None if script is not None else _find(asked)
+    if script is None and run is None:
+        _check_target(asked, parts)
+    if run is not None and not run.state.report().findings:
+        raise UsageError(f"{run.run} has no findings to ask about", hint="Give its target instead")
+    lanes = [here(), *(make_lane(spec, tell) for spec in specs)]
+    if script is not None:
+        found = ask_of_script(script.name, script.read_text(encoding="utf-8", errors="replace"), lanes, tell)
+    elif run is not None:
+        found = ask_of_run(run, lanes, tell)
+    else:
+        found = ask_of_target((asked, *(word for part in parts for word in ("--part", part))), lanes, tell)
+    write_out(render_matrix(found, form, style_of(sys.stdout)))
+    return ExitCode.EXPORTS if found.passes else ExitCode.FINDINGS
+
+
+def _find(asked: str) -> StoredRun | None:
+    """The run that this names, if it names one."""
+    try:
+        return read_run(find_run(asked))
+    except ExportdoctorError:
+        return None
+
+
+def _check_target(asked: str, parts: tuple[str, ...]) -> None:
+    """Refuse what is no target before any lane is made."""
+    from exportdoctor.core.records.target import TargetRef
+    from exportdoctor.targets import resolve
+
+    resolve(TargetRef(ref=asked, parts=parts))

@@ -1,0 +1,65 @@
+"""What a sweep asks: lists as users write them, names that never collide, whole paths, kinds of model types."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from exportdoctor.core.errors import UsageError
+from exportdoctor.sweep.sweep_targets import make_tasks, name_targets, read_list
+from exportdoctor.worker.model_types import kinds_of_types
+
+REFS = st.text(alphabet="ab/.:-_ é\x1b", min_size=1, max_size=12)
+
+
+@given(st.lists(REFS, max_size=8))
+def test_every_target_has_a_name_of_its_own_that_is_a_folder_name(refs: list[str]) -> None:
+    targets = name_targets(refs)
+    assert [target.ref for target in targets] == list(dict.fromkeys(refs))
+    names = [target.name for target in targets]
+    assert len(set(names)) == len(names)
+    assert all(name not in (".", "..") and "/" not in name and name.isprintable() for name in names)
+
+
+def test_a_list_has_one_target_a_line(tmp_path: Path) -> None:
+    file = tmp_path / "list"
+    file.write_text("one\n\n  two  # why\n# none\n")
+    assert read_list(file) == ["one", "two"]
+
+
+@pytest.mark.parametrize("name", ["missing", "folder", "bytes", "/dev/zero"])
+def test_what_is_no_list_is_refused(name: str, tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "bytes").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(UsageError):
+        read_list(tmp_path / name)
+
+
+def test_a_target_that_cannot_be_asked_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("model.py").write_text("def build(): ...\n")
+    there, missing = make_tasks(
+        name_targets(["model.py:build", "no.py:build"]),
+        Path("out"),
+        sizes=("static",),
+        words=(),
+        timeout=1,
+        memory_mb=1,
+    )
+    assert (there.ref, there.why) == (f"{tmp_path}/model.py:build", "")
+    assert "no.py" in missing.why
+    assert os.path.isabs(there.folder)
+
+
+def test_a_type_has_the_first_kind_of_its_tables() -> None:
+    tables: dict[str, dict[str, object]] = {
+        "MODEL_MAPPING_NAMES": {"a": "A", "b": "B", "c": "C", "d": "D"},
+        "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES": {"a": "A", "b": "B"},
+        "MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES": {"b": "B"},
+        "MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES": {"c": "C"},
+    }
+    assert kinds_of_types(tables) == {"a": "text", "b": "multimodal", "c": "vision", "d": "other"}
