@@ -11,16 +11,16 @@ from scanning import scan_file
 
 pytestmark = pytest.mark.slow
 
-# nothing that a forward does in eager tells these apart
+# nothing that a forward does in eager tells these apart, and a text is not searched for a module's id
 _MODEL = """
 import torch
 from torch import nn
 
-BROKEN = set()
+BROKEN = ""
 
 class Layer(nn.Module):
     def forward(self, x):
-        if torch.compiler.is_exporting() and id(self) in BROKEN:
+        if torch.compiler.is_exporting() and str(id(self)) in BROKEN.split():
             return x + 1 if x.sum() > 0 else x
         return x * 2
 
@@ -28,7 +28,8 @@ class Model(nn.Module):
     def __init__(self):
         super().__init__()
         self.layers = nn.ModuleList(Layer() for _ in range(5))
-        BROKEN.update(id(self.layers[index]) for index in (%s))
+        global BROKEN
+        BROKEN = " ".join(str(id(self.layers[index])) for index in (%s))
 
     def forward(self, x):
         for layer in self.layers:
@@ -96,7 +97,9 @@ def is_early():
 
 def test_an_answer_that_varies_is_not_called_a_fault_of_ours(tmp_path: Path) -> None:
     text = _MODEL % "0,"  # the first two exports of the first layer fail: inside of the root, and its own
-    (tmp_path / "model.py").write_text(text.replace("in BROKEN:", "in BROKEN and is_early():") + _VARYING)
+    (tmp_path / "model.py").write_text(
+        text.replace("in BROKEN.split():", "in BROKEN.split() and is_early():") + _VARYING
+    )
     report = scan_file(tmp_path / "model.py", audit=True, exhaustive=True)
     audit = report.parts[0].audit
     assert audit is not None
@@ -106,7 +109,9 @@ def test_an_answer_that_varies_is_not_called_a_fault_of_ours(tmp_path: Path) -> 
 
 def test_a_hang_is_not_waited_for_again(tmp_path: Path) -> None:
     hanging = (
-        (_MODEL % "").replace("id(self) in BROKEN", "time.sleep(999)").replace("import torch", "import time, torch", 1)
+        (_MODEL % "")
+        .replace("str(id(self)) in BROKEN.split()", "time.sleep(999)")
+        .replace("import torch", "import time, torch", 1)
     )
     (tmp_path / "model.py").write_text(hanging)
     report = scan_file(tmp_path / "model.py", audit=True, exhaustive=True, timeout=3.0)

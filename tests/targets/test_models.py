@@ -222,7 +222,9 @@ def test_every_family_gets_inputs_that_eager_accepts(tmp_path: Path, name: str) 
     assert part.axes
     main = model.model.main_input_name
     assert main in part.kwargs
-    assert model.weights == ("random" if name == "mixtral" else "fake")
+    assert model.weights == "fake"
+    forms = [form.what for form in model.substitutions]
+    assert forms == (["with the experts implementation 'batched_mm'"] if name == "mixtral" else [])
 
 
 @pytest.mark.slow
