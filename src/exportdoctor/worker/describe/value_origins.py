@@ -78,9 +78,10 @@ class ValueOrigins:
     def _returned_by(self, module: torch.nn.Module | None, message: str) -> Frame | None:
         """The `return` of this module's own function that handed the value out, the outermost such one."""
         for owner, place, value in reversed(self.returned):
-            mine = isinstance(owner, torch.nn.Module) and module is not None and vars(owner) is vars(module)
+            if not isinstance(owner, torch.nn.Module) or module is None or vars(owner) is not vars(module):
+                continue
             kinds = [type(leaf) for leaf in tree_leaves(value)]
-            if mine and any(f"{kind}" in message or f"({kind.__name__})" in message for kind in kinds):
+            if any(f"{kind}" in message or f"({kind.__name__})" in message for kind in kinds):
                 return place
         return None
 
@@ -94,14 +95,14 @@ def find_value_origin(
     """
     if not _is_found_late(chain):
         return None
+    second: tuple[BaseException, ...] = ()
     with record_value_origins() as values:
         try:
             attempt_again()
         except Exception as error:
             second = tuple(cause_chain(error))
-            same = [type(one) for one in second] == [type(one) for one in chain]
-            return values.of(second, module) if same else None
-    return None
+    same = [type(one) for one in second] == [type(one) for one in chain]
+    return values.of(second, module) if same else None
 
 
 @contextmanager
