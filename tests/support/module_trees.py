@@ -334,7 +334,6 @@ STATES: dict[str, tuple[str, str, str]] = {
     "x not dense": ("", "", "not x.is_contiguous()"),
     "x expanded": ("", "", "0 in x.stride()"),
     "x offset": ("", "", "x.storage_offset() > 0"),
-    "x base": ("", "", "x._is_view()"),
     "mode": ("", "", "mode == 1"),
     "mode type": ("", "", "isinstance(mode, dict)"),
     "mode identity": ("", "", "type(mode) is bool"),

@@ -1,6 +1,7 @@
 """Copies of captured inputs, made before the call, which may change them.
 
-Tensors keep shape, strides, storage offset, dtype, device, flags, whether they are views, and of which memory.
+Tensors keep shape, strides, storage offset, dtype, device, flags and shared memory. That one is a view is not kept:
+`.data` of a view that is an input fails with an error about strides, which hides the failure that the model has.
 Real values are kept up to a budget; larger floating-point tensors are kept as fake ones, because an export needs
 their shapes alone.
 """
@@ -71,28 +72,9 @@ def _copy_view(tensor: torch.Tensor, memo: dict[Any, Any]) -> torch.Tensor:
                 _view(storage, torch.uint8, begin, (length,), (1,))
             )
         view = _view(copied, tensor.dtype, tensor.storage_offset(), tensor.shape, tensor.stride())
-        if tensor._is_view() and tensor._base is not None and _is_plain(tensor._base):
-            view = _view_again(tensor, tensor._base, copied, view)
         if isinstance(tensor, torch.nn.Parameter):
             return torch.nn.Parameter(view, requires_grad=tensor.requires_grad)
     return _with_grad_of(view, tensor)
-
-
-def _view_again(
-    tensor: torch.Tensor, base: torch.Tensor, storage: torch.UntypedStorage, view: torch.Tensor
-) -> torch.Tensor:
-    """`view`, made of a base over the storage by the operations that made `tensor`, or by its strides alone."""
-    over = _view(storage, base.dtype, base.storage_offset(), base.shape, base.stride())
-    for make in (
-        tensor._view_func_unsafe,
-        lambda base: base.as_strided(view.shape, view.stride(), view.storage_offset()),
-    ):
-        made: torch.Tensor = make(over)
-        if (made.dtype, made.shape, made.stride(), made.storage_offset()) == (
-            view.dtype, view.shape, view.stride(), view.storage_offset()
-        ):  # fmt: skip
-            return made
-    return view
 
 
 def _view(
