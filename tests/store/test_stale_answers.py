@@ -265,6 +265,16 @@ def test_a_seeded_draw_and_a_clock_that_is_only_named_are_told_again(home: Path)
     assert scan(file, "build")[2] == 1
 
 
+def test_a_factory_that_exports_lists_only_installed_packages(home: Path) -> None:
+    file = home / "target.py"
+    file.write_text(
+        _MODEL + "torch.export.export(torch.nn.Linear(2, 2), (torch.ones(1, 2),), strict=True)\n"
+        "def fine(): return True\n"
+    )
+    scan(file, "build")
+    assert scan(file, "build")[2] == 1
+
+
 def test_a_forked_worker_has_no_part_in_what_its_parent_read(tmp_path: Path) -> None:
     log = ReadLog()
     log.known.update({"/of/the/parent": "file", "never:another program": ""})

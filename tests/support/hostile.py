@@ -11,8 +11,8 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 SCAN = ("scan", "target.py:build", "--no-cache", "--no-cure", "-q")
-LIMITS = ("--build-timeout", "3", "--build-memory", "1500")
-"""With these, what hangs or allocates without end is told within seconds."""
+LIMITS = {"--build-timeout": ("--build-timeout", "3"), "memory": ("--build-memory", "1500")}
+"""What must be said, and the limit with which it is said within seconds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,7 +207,7 @@ def _code_cases() -> Iterator[Hostile]:
             # what ends a process in a forward may end the attempt alone
             yield Hostile(
                 name=f"{place}: {name}",
-                arguments=(*SCAN, *(LIMITS if word in ("--build-timeout", "memory") else ())),
+                arguments=(*SCAN, *LIMITS.get(word, ())),
                 prepare=_writes({"target.py": text}),
                 codes=codes,
                 word=word,

@@ -20,7 +20,7 @@ from exportdoctor.core.run.report import PartRecord, Report
 from exportdoctor.report.wording.statuses import STATUS_WORDS
 from exportdoctor.store.run_folder import REPORT
 from exportdoctor.store.runs import read_run
-from exportdoctor.sweep.target_task import RunAnswer, SweepAnswer
+from exportdoctor.sweep.target_task import AnswerStatus, RunAnswer, SweepAnswer
 
 STAGES = {"export": ("export",), "onnx": ("export", "onnx"), "ort": ("export", "onnx", "ort")}
 """The columns for each `--to`."""
@@ -42,7 +42,7 @@ def make_row(answer: SweepAnswer, folder: Path, *, to: str, command: tuple[str, 
         }
         found = list(_cells(answer.name, run, report, to, where)) if report else []
         findings += report.findings if report else ()
-        if run.status != "answered" or not found:
+        if run.status != AnswerStatus.ANSWERED or not found:
             why = run.why.replace(f"{folder.parents[1]}{os.sep}", "") or "the run shows no part"
             found += [
                 AtlasCell(part="", sizes=run.sizes, stage=stage, verdict="no_verdict", why=why, **where)

@@ -18,6 +18,7 @@ from exportdoctor.core.errors import UsageError
 from exportdoctor.core.exception_text import summary
 from exportdoctor.sweep.target_task import (
     HASH_SEED,
+    AnswerStatus,
     SweepAnswer,
     SweepTask,
     answer_without_run,
@@ -135,7 +136,7 @@ def ask_all(client: Any, tasks: Sequence[SweepTask], tell: Callable[[SweepAnswer
                 again.add(task.name)
                 waiting.append(task)
             else:
-                tell(answer or answer_without_run(task, "lost", "the node that asked was lost twice"))
+                tell(answer or answer_without_run(task, AnswerStatus.LOST, "the node that asked was lost twice"))
 
 
 def _submit(client: Any, task: SweepTask) -> Any:

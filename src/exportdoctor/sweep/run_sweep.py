@@ -22,6 +22,7 @@ from exportdoctor.sweep.cluster import ask_all, open_cluster
 from exportdoctor.sweep.sweep_targets import SweepTarget
 from exportdoctor.sweep.target_task import (
     STOP,
+    AnswerStatus,
     SweepAnswer,
     SweepTask,
     answer_without_run,
@@ -67,7 +68,7 @@ def ask_what_is_left(
     answers = {task.name: kept for task in tasks if (kept := _find_kept(task)) is not None}
     left = [task for task in tasks if task.name not in answers]
     for task in [task for task in left if task.why]:
-        answers[task.name] = answer_without_run(task, "no_verdict", task.why)
+        answers[task.name] = answer_without_run(task, AnswerStatus.NO_VERDICT, task.why)
         keep_answer(task, answers[task.name])
         left.remove(task)
     if not left:

@@ -13,8 +13,8 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from enum import StrEnum
 from pathlib import Path
-from typing import Literal
 
 import msgspec
 import psutil
@@ -38,7 +38,17 @@ _PATIENCE = 10.0
 """Seconds that an interrupted scan has to save what it knows."""
 _START_MODULE = str(Path(__file__).parents[1] / "process" / "start_module.py")
 
-AnswerStatus = Literal["answered", "no_verdict", "crashed", "timed_out", "out_of_memory", "lost", "stopped"]
+
+class AnswerStatus(StrEnum):
+    """How one run of a sweep ended. LOST: the node that asked is gone; STOPPED: the sweep was interrupted."""
+
+    ANSWERED = "answered"
+    NO_VERDICT = "no_verdict"
+    CRASHED = "crashed"
+    TIMED_OUT = "timed_out"
+    OUT_OF_MEMORY = "out_of_memory"
+    LOST = "lost"
+    STOPPED = "stopped"
 
 
 class SweepTask(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,7 +96,7 @@ class SweepAnswer(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_final(self) -> bool:
         """Whether every run has ended by itself or at its limits: neither stopped nor lost."""
-        return all(run.status not in ("stopped", "lost") for run in self.runs)
+        return all(run.status not in (AnswerStatus.STOPPED, AnswerStatus.LOST) for run in self.runs)
 
 
 def answer_without_run(task: SweepTask, status: AnswerStatus, why: str) -> SweepAnswer:
@@ -119,7 +129,7 @@ def ask_target(task: SweepTask) -> SweepAnswer:
         earlier = sum(1 for line in log if line.strip() == task.session)
         log.write(f"{task.session}\n")
     if earlier > 1:
-        answer = answer_without_run(task, "lost", "the node that asked was lost twice")
+        answer = answer_without_run(task, AnswerStatus.LOST, "the node that asked was lost twice")
     else:
         answer = _answer(task, tuple(_run(task, sizes, anew=earlier > 0) for sizes in task.sizes))
     keep_answer(task, answer)
@@ -143,10 +153,10 @@ def kept_run(task: SweepTask, sizes: Sizes, earlier: SweepAnswer | None) -> RunA
     if earlier is None or earlier.key != task.key:
         return None
     found = next((run for run in earlier.runs if run.sizes == sizes), None)
-    if found is None or found.status in ("stopped", "lost"):
+    if found is None or found.status in (AnswerStatus.STOPPED, AnswerStatus.LOST):
         return None
-    more = (found.status == "timed_out" and task.timeout > earlier.timeout) or (
-        found.status == "out_of_memory" and task.memory_mb > earlier.memory_mb
+    more = (found.status == AnswerStatus.TIMED_OUT and task.timeout > earlier.timeout) or (
+        found.status == AnswerStatus.OUT_OF_MEMORY and task.memory_mb > earlier.memory_mb
     )
     return None if more or _has_changed(Path(task.folder) / sizes, found) else found
 
@@ -154,7 +164,7 @@ def kept_run(task: SweepTask, sizes: Sizes, earlier: SweepAnswer | None) -> RunA
 def _has_changed(folder: Path, found: RunAnswer) -> bool:
     """Whether a source of the run has changed. What cannot be compared counts as it does for `scan --resume`."""
     if not (folder / JOURNAL).exists():
-        return found.status == "answered"
+        return found.status == AnswerStatus.ANSWERED
     try:
         return bool(name_changes(sources_of(read_run(folder).events)))
     except StoreError:
@@ -169,7 +179,7 @@ def _run(task: SweepTask, sizes: Sizes, *, anew: bool) -> RunAnswer:
         return kept
     if (anew or (earlier is not None and earlier.key == task.key and not earlier.is_final)) and _is_unfinished(folder):
         ended = _scan(("--resume", str(folder)), task, sizes)
-        if ended.status != "no_verdict":
+        if ended.status != AnswerStatus.NO_VERDICT:
             return msgspec.structs.replace(ended, seconds=time.monotonic() - begun)
     shutil.rmtree(folder, ignore_errors=True)
     words = (task.ref, *(("--static",) if sizes == "static" else ()), *task.words, "--out", str(folder))
@@ -189,7 +199,7 @@ def _scan(words: tuple[str, ...], task: SweepTask, sizes: Sizes) -> RunAnswer:
     """`exportdoctor scan` with these words, within the task's limits."""
     stop = Path(task.folder).parents[1] / f"{STOP}-{task.session}"
     if stop.exists():
-        return RunAnswer(sizes=sizes, status="stopped", why="interrupted")
+        return RunAnswer(sizes=sizes, status=AnswerStatus.STOPPED, why="interrupted")
     errors = Path(task.folder) / f"{sizes}.stderr"
     argv = [sys.executable, "-P", _START_MODULE, "exportdoctor.__main__", "scan", *words, "--jobs", "1", "--quiet"]
     with open(errors, "wb") as file:
@@ -207,11 +217,11 @@ def _scan(words: tuple[str, ...], task: SweepTask, sizes: Sizes) -> RunAnswer:
     finally:
         _kill_family(process)
     why = {
-        "timed_out": f"no end after {task.timeout:g} s",
-        "out_of_memory": f"it took {memory:.0f} MiB of {task.memory_mb:.0f}",
-        "stopped": "interrupted",
-        "crashed": f"the scan ended with {name_exit(process.returncode)}",
-        "no_verdict": _last_line(errors) or name_exit(process.returncode),
+        AnswerStatus.TIMED_OUT: f"no end after {task.timeout:g} s",
+        AnswerStatus.OUT_OF_MEMORY: f"it took {memory:.0f} MiB of {task.memory_mb:.0f}",
+        AnswerStatus.STOPPED: "interrupted",
+        AnswerStatus.CRASHED: f"the scan ended with {name_exit(process.returncode)}",
+        AnswerStatus.NO_VERDICT: _last_line(errors) or name_exit(process.returncode),
     }.get(status, "")
     return RunAnswer(sizes=sizes, status=status, why=why, memory_mb=memory)
 
@@ -230,18 +240,18 @@ def _watch(process: subprocess.Popen[bytes], task: SweepTask, stop: Path) -> tup
             process.wait(_TICK)
         now = time.monotonic()
         if now - begun > task.timeout:
-            return "timed_out", memory
+            return AnswerStatus.TIMED_OUT, memory
         if stop.exists():
             _interrupt(process)
-            return "stopped", memory
+            return AnswerStatus.STOPPED, memory
         if now - looked > _MEMORY_EVERY:
             looked, taken = now, _memory_mb(process.pid)
             memory = max(memory, taken)
             if taken > task.memory_mb:
-                return "out_of_memory", taken
+                return AnswerStatus.OUT_OF_MEMORY, taken
     if process.returncode in (ExitCode.EXPORTS, ExitCode.FINDINGS):
-        return "answered", memory
-    return ("crashed" if process.returncode < 0 else "no_verdict"), memory
+        return AnswerStatus.ANSWERED, memory
+    return (AnswerStatus.CRASHED if process.returncode < 0 else AnswerStatus.NO_VERDICT), memory
 
 
 def _interrupt(process: subprocess.Popen[bytes]) -> None:

@@ -7,6 +7,7 @@ and attempts, but not where dynamo would trace them. Torch, Python and exportdoc
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import random
 import re
@@ -38,6 +39,7 @@ _OUTSIDE = {
     "os.posix_spawn": "another program",
 }
 _HEARD = frozenset({"open", "import", "os.listdir", "os.scandir", "sqlite3.connect", *_OUTSIDE})
+_PACKAGE_SEARCH = os.path.dirname(importlib.metadata.__file__)
 _MAPPED_FILE = re.compile(rb" (/[^\n]+)")
 _ASKS = re.compile(
     r"\b(?:import|from)\b[^\n]*\b(?:time|datetime|random|secrets|uuid)\b|\b(?:time|datetime|secrets|uuid)\.\w"
@@ -74,10 +76,10 @@ class ReadLog:
                 self.take_environment()
             self._is_on = True
             self._take_state()
-            hear = self._hear
+            hear, heard = self._hear, _HEARD  # at its end the interpreter takes a module's globals away
 
             def hook(event: str, args: tuple[Any, ...]) -> None:
-                if event in _HEARD:  # most events are of `id`
+                if event in heard:  # most events are of `id`
                     hear(event, args)
 
             sys.addaudithook(hook)
@@ -209,9 +211,10 @@ class ReadLog:
             self.known[key] = file_hash.variable_identity(name, self._environment)
 
     def _note_listing(self, folder: Any) -> None:
-        """Which files a folder has is not recorded, and Python itself looks where modules are."""
-        if not self._is_looking and _is_by_user():
-            self._never(f"the list of files in {os.fsdecode(folder) if isinstance(folder, str | bytes) else folder}")
+        """Which files a folder has is not recorded; installed packages count by their versions."""
+        name = os.fsdecode(folder) if isinstance(folder, str | bytes | os.PathLike) else str(folder)
+        if not self._is_looking and is_local_file(os.path.join(os.path.abspath(name), "x")) and _is_by_user():
+            self._never(f"the list of files in {name}")
 
     def _note_modules(self) -> None:
         """Modules that are new; one that takes another's name was seen being opened."""
@@ -284,11 +287,11 @@ def _state_of_chance() -> list[object]:
 
 
 def _is_by_user() -> bool:
-    """Whether the user's own code is on the stack, above ours."""
+    """Whether the user's own code is on the stack, above ours; not where Python looks for modules or packages."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         path = frame.f_code.co_filename
-        if path.startswith("<frozen importlib"):
+        if path.startswith(("<frozen importlib", _PACKAGE_SEARCH)):
             return False
         if path.startswith(OUR_FOLDER):
             if path != __file__:
