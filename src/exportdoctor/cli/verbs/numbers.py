@@ -28,7 +28,11 @@ from exportdoctor.report.ladder_tables import LADDER_FORMS, render_ladder
 @click.argument("target", shell_complete=complete_targets)
 @click.option("--against", metavar="FILE", help="An .onnx or .pt2 file to compare with, whoever made it.")
 @click.option("--part", default="", metavar="P", help="The part. Default: the first one.")
-@click.option("--shims", default="", metavar="A+B", help="Shims that the export needs; see scan.")
+@click.option(
+    "--shims",
+    metavar="A+B",
+    help="Shims of the export, or `none`. Default: the newest scan's prescription.",
+)
 @click.option(
     "--draw", "seconds", type=click.FloatRange(min=0), default=20.0, show_default=True, metavar="SECONDS",
     help="How long input sets are drawn, besides the example, other sizes and other values.",
@@ -48,7 +52,7 @@ def numbers(
     target: str,
     against: str | None,
     part: str,
-    shims: str,
+    shims: str | None,
     seconds: float,
     form: str,
     inputs: str,
@@ -70,19 +74,34 @@ def numbers(
     ref = TargetRef(
         ref=target, parts=(part,) if part else (), options=BuildOptions(inputs=absolute_inputs(inputs), **build)
     )
-    if resolve(ref).options.weights == "fake":
+    plan = resolve(ref)
+    if plan.options.weights == "fake":
         raise UsageError(f"{target} has no weight values here", hint="Give --weights random, or their folder")
     request = LadderRequest(
         target=ref,
         part=part,
         against=str(file.resolve()) if file else "",
-        shims=tuple(filter(None, shims.split("+"))),
+        shims=_known_shims(target, part or plan.parts[0]) if shims is None else _named(shims),
         seconds=seconds,
     )
     with Interruption():
         result = _ask(request, quiet=quiet)
     write_out(render_ladder(result, form, style_of(sys.stdout)))
     return ExitCode.EXPORTS if result.verdict in ("agrees", "agrees_but_ties") else ExitCode.FINDINGS
+
+
+def _named(shims: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in shims.split("+") if name.strip() not in ("", "none"))
+
+
+def _known_shims(target: str, part: str) -> tuple[str, ...]:
+    """Those of the newest scan of this part; none where there is no scan that cures it."""
+    from exportdoctor.export.find_prescription import find_prescription
+
+    try:
+        return find_prescription(target, part)
+    except UsageError:
+        return ()
 
 
 def _check_file(against: str | None) -> Path | None:

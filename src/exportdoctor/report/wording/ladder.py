@@ -56,6 +56,12 @@ def absent_module(name: str) -> str:
     return f"eager calls {name} on these inputs, and the file has nothing that came of it"
 
 
+def unseen_error(cause: LadderCause) -> str:
+    """A wrong value that changes no output."""
+    at = f" at {cause.file}:{cause.line}" if cause.file else ""
+    return f"{cause.message}{at}; no output shows it"
+
+
 def walk_ended(why: str) -> str:
     """Why values after some point were not compared."""
     return f"Values were compared one by one up to here only: {why}"

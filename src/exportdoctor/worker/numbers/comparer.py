@@ -110,7 +110,8 @@ class Comparer:
     """Compares the stages of one part. `call` is the export whose program they come from, with its shims.
 
     `writers` are the lines of eager that change inputs and buffers, by set; `called` the submodules that it called on
-    the example; `broken` the sets whose state an earlier stage lost, `excused` those that ties alone change.
+    the example; `broken` the sets whose state an earlier stage lost, `excused` those that ties alone change;
+    `misplaced` are values of a program that were taken for others of eager's.
     """
 
     part: BuiltPart
@@ -121,6 +122,7 @@ class Comparer:
     called: set[str] = field(default_factory=set)
     broken: set[str] = field(default_factory=set)
     excused: set[str] = field(default_factory=set)
+    misplaced: set[str] = field(default_factory=set)
 
     def stage(self, before: Rung | None, rung: Rung) -> LadderStage:
         """A stage beside the one before; `before` is None for eager."""
@@ -163,7 +165,9 @@ class Comparer:
         cause: LadderCause | None = None
         try:
             walk, cause = self._walk(before, rung, one, row)
-            notes += [wording.walk_ended(walk.ended)] if walk.ended and walk.cause is None else []
+            if row.holds and cause is None and walk.cause is not None and rung.file is not None:
+                notes.append(wording.unseen_error(walk.cause))
+            notes += [wording.walk_ended(walk.ended)] if walk.ended and cause is None else []
         except Exception as error:
             notes.append(wording.walk_ended(f"{type(error).__name__}: {first_line(error)}"))
         if (
@@ -196,6 +200,13 @@ class Comparer:
         else:
             self._walk_graph(walk, before, rung, earlier, inputs)
         cause = walk.cause
+        if before is None and row.holds and rung.program is not None:  # the outputs agree: the values were mismatched
+            wrong = {value.name for value in walk.values if value.local > value.allowed and not value.excuse}
+            self.misplaced |= wrong
+            walk.values = [value for value in walk.values if value.name not in wrong]
+            walk.unmatched += len(wrong)
+        if row.holds:
+            cause = None
         if cause is None and row.trouble and not row.refused and one.title not in self.broken:
             changed = self.writers.get(one.title) or self._eager_writers(one)
             fact = next((fact for name, fact in changed.items() if name in row.trouble), None)
@@ -225,7 +236,8 @@ class Comparer:
         names = names_by_place(rung.program) if rung.program is not None else {}
         found = {} if rung.program is not None else match_file(walk.graph)
         module = self.part.module
-        walk.expect([name for several in names.values() for _, name in several] + list(found.values()))
+        placed = [one.name for several in names.values() for one in several if one.name not in self.misplaced]
+        walk.expect([*placed, *found.values()])
         stream = EagerStream(module=module, names=names, modules=found)
         stream.on_module = lambda name, fact: self._on_module(walk, found, name, fact, example=one is self.sets[0])
         with restore_afterwards(module):

@@ -24,19 +24,36 @@ from exportdoctor.worker.translate.failed_node import NodeFact
 OpPlace = tuple[str, str, int]
 """The submodule's FQN, the file and the line."""
 
+
+@dataclass(frozen=True, kw_only=True)
+class PlacedValue:
+    """A value that another graph makes at a place: its operator, its name, its dtype, and its sizes where fixed."""
+
+    op: str
+    name: str
+    dtype: torch.dtype
+    sizes: tuple[int | None, ...]
+
+    def fits(self, value: torch.Tensor) -> bool:
+        """Whether a value of eager can be this one."""
+        if value.dtype != self.dtype or value.dim() != len(self.sizes):
+            return False
+        return all(size in (None, there) for size, there in zip(self.sizes, value.shape, strict=True))
+
+
 OnEager = Callable[[str, Any, NodeFact, Float64Run | None], None]
 """Is told the name that a value of eager has in the other graph ('' if none is known), the value, and its origin."""
 
 
 @dataclass(kw_only=True)
 class EagerStream:
-    """Runs a module and tells its values. `names` gives the other graph's values for each place, in order, by operator.
+    """Runs a module and tells its values. `names` gives the other graph's values for each place, in order.
 
     `modules` gives the other graph's value for the output of a call of a submodule.
     """
 
     module: torch.nn.Module
-    names: Mapping[OpPlace, list[tuple[str, str]]]
+    names: Mapping[OpPlace, list[PlacedValue]]
     modules: Mapping[str, str] = field(default_factory=dict)
     on_value: OnEager = lambda *_: None
     on_module: Callable[[str, NodeFact], None] = lambda *_: None
@@ -111,17 +128,17 @@ class EagerStream:
 
         for number, one in enumerate(leaves):
             if isinstance(one, torch.Tensor):
-                name = self._name_of((path, file, line), op if len(leaves) == 1 else f"{op}[{number}]")
+                name = self._name_of((path, file, line), op if len(leaves) == 1 else f"{op}[{number}]", one)
                 self.on_value(name, one, fact, None if changed or len(leaves) > 1 else run_in_float64)
         return result
 
-    def _name_of(self, place: OpPlace, op: str) -> str:
-        """The next value of the other graph at this place that the same operator makes."""
+    def _name_of(self, place: OpPlace, op: str, value: torch.Tensor) -> str:
+        """The next value of the other graph at this place that the same operator makes, of the same kind."""
         known, start = self.names.get(place, []), self._next[place]
         for number in range(start, len(known)):
-            if known[number][0] == op:
+            if known[number].op == op and known[number].fits(value):
                 self._next[place] = number + 1
-                return known[number][1]
+                return known[number].name
         return ""
 
 

@@ -26,7 +26,7 @@ from exportdoctor.core.protocol.numbers_ladder import (
     LadderVerdict,
 )
 from exportdoctor.core.protocol.reply import Refused
-from exportdoctor.shims import apply_shims, call_for_part, export_program, find, order_shims
+from exportdoctor.shims import NotApplicable, ShimTrouble, apply_shims, call_for_part, export_program, find, order_shims
 from exportdoctor.targets import build, resolve
 from exportdoctor.targets.eager import blame_running_code
 from exportdoctor.worker import environment
@@ -203,6 +203,8 @@ def _verdict(stages: list[LadderStage]) -> LadderVerdict:
 def _answer(request: LadderRequest, tell: Callable[[LadderReply], None]) -> LadderReply:
     try:
         return climb(request, lambda what: tell(ExportProgress(what=what)))
+    except (ShimTrouble, NotApplicable) as error:
+        return Refused(message=f"A shim does not apply: {error}", fault="usage", hint="Choose others with --shims")
     except ExportdoctorError as error:
         return Refused.from_error(error)
     except BaseException as error:  # also what would end the process

@@ -72,11 +72,34 @@ def _step(node: Any, made: _Sessions) -> GraphStep:
         op=node.op_type,
         inputs=tuple(name for name in inputs if name not in made.embedded),
         outputs=tuple(name or f"{node.name}[{place}]" for place, name in enumerate(node.output)),
-        run=lambda values: made.run(node, inputs, values),
+        run=lambda values: _run(node, inputs, values, made),
         fact=lambda: onnx_fact(node),
         run_in_float64=None if node.op_type == "Cast" else lambda values: _reference(node, made, values),
         effect=effect,
     )
+
+
+def _run(node: Any, inputs: Sequence[str], values: Mapping[str, Any], made: _Sessions) -> Sequence[Any]:
+    """The outputs; those of operators on lists of tensors are computed here, for a session gives tensors only."""
+    given = [values.get(name) for name in node.input]
+    noted = {one.name: one.i for one in node.attribute}
+    match node.op_type:
+        case "SplitToSequence":
+            axis = noted.get("axis", 0)
+            if len(given) < 2:
+                parts = given[0].split(1, axis)
+                return ([one if noted.get("keepdims", 1) else one.squeeze(axis) for one in parts],)
+            return (list(given[0].split(given[1].tolist(), axis)),)
+        case "SequenceAt":
+            return (given[0][int(given[1])],)
+        case "SequenceConstruct":
+            return (given,)
+        case "ConcatFromSequence":
+            join = torch.stack if noted.get("new_axis", 0) else torch.cat
+            return (join(given[0], noted["axis"]),)
+    if any(isinstance(one, list) for one in given):
+        raise UnrunnableStep(f"{node.name or node.op_type} takes a list of tensors")
+    return made.run(node, inputs, values)
 
 
 def _outer_names(node: Any) -> Iterator[str]:
@@ -119,6 +142,8 @@ class _Sessions:
             session = self._session(node, names, values)
         except Exception as error:
             raise UnrunnableStep(f"{node.name or node.op_type}: {error}") from error
+        if any(not one.startswith("tensor") for one in session.output_types):
+            raise UnrunnableStep(f"{node.name or node.op_type} gives what is no tensor")
         found = iter(session.run_named({names[name]: value for name, value in values.items() if name in names}))
         return [next(found) if name else torch.empty(0) for name in node.output]
 

@@ -12,7 +12,7 @@ from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
 from torch.fx.node import map_arg
 
 from exportdoctor.torch_internals.trees import tree_map
-from exportdoctor.worker.numbers.eager_stream import OpPlace, op_name
+from exportdoctor.worker.numbers.eager_stream import OpPlace, PlacedValue, op_name
 from exportdoctor.worker.numbers.step_graph import Effect, GraphStep, StepGraph, to_float64
 from exportdoctor.worker.translate.failed_node import fx_fact, user_frame
 
@@ -120,9 +120,9 @@ def _kind(node: torch.fx.Node) -> tuple[Any, int] | None:
     return (value.dtype, value.dim()) if isinstance(value, torch.Tensor) else None
 
 
-def names_by_place(program: Any) -> dict[OpPlace, list[tuple[str, str]]]:
-    """For each place of the user's code the values that the program makes there: operator and name, in order."""
-    found: defaultdict[OpPlace, list[tuple[str, str]]] = defaultdict(list)
+def names_by_place(program: Any) -> dict[OpPlace, list[PlacedValue]]:
+    """For each place of the user's code the values that the program makes there, in order."""
+    found: defaultdict[OpPlace, list[PlacedValue]] = defaultdict(list)
     for node in program.graph.nodes:
         if node.op == "call_function" and isinstance(node.meta.get("val"), torch.Tensor):
             fact = fx_fact(node)
@@ -130,5 +130,7 @@ def names_by_place(program: Any) -> dict[OpPlace, list[tuple[str, str]]]:
             place = (fact.module, frame.file, frame.line) if frame else (fact.module, "", 0)
             source = node.args[0] if node.target is operator.getitem else None
             op = op_name(node.target) if source is None else f"{op_name(source.target)}[{node.args[1]}]"
-            found[place].append((op, node.name))
+            value = node.meta["val"]
+            sizes = tuple(size if isinstance(size, int) else None for size in value.shape)
+            found[place].append(PlacedValue(op=op, name=node.name, dtype=value.dtype, sizes=sizes))
     return dict(found)

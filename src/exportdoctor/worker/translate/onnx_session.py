@@ -60,6 +60,11 @@ class OnnxSession:
         """The names of its outputs, in order."""
         return tuple(one.name for one in self._session.get_outputs())
 
+    @property
+    def output_types(self) -> tuple[str, ...]:
+        """As ONNX Runtime writes them: `tensor(float)`."""
+        return tuple(one.type for one in self._session.get_outputs())
+
     def run(self, inputs: Sequence[torch.Tensor | float]) -> list[torch.Tensor]:
         """The outputs on the CPU, for inputs in the order of `inputs`. Raises what ONNX Runtime raises."""
         return self.run_named(dict(zip(self.inputs, inputs, strict=True)))
