@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import signal
 import subprocess
 import tempfile
 from pathlib import Path
@@ -57,6 +58,8 @@ def ask_script(script: str, lane: Lane, *, keep: bool, again: bool = False) -> L
         output = errors.read_text(errors="replace")
     if killed is not None:
         return LaneAnswer(unknown=f"ended at its limit: {killed.status}")
+    if code == -signal.SIGKILL:
+        return LaneAnswer(unknown="it was killed from outside")
     answer = _script_answer(code, output)
     if keep:
         make_folder(file.parent)
@@ -84,6 +87,8 @@ def ask_scan(target: tuple[str, ...], lane: Lane, *, again: bool = False) -> tup
         preexec_fn=die_with_parent,
         check=False,
     )
+    if done.returncode == -signal.SIGKILL:
+        return None, "it was killed from outside"
     if done.returncode == 130:
         raise KeyboardInterrupt
     said = done.stderr.decode(errors="replace").strip().splitlines()

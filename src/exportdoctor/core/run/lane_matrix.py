@@ -87,6 +87,35 @@ class LaneMatrix(msgspec.Struct, frozen=True, kw_only=True):
         return all(cell.state == "passes" for row in self.rows for cell in row.cells)
 
 
+RetestState = Literal["fixed", "still there", "changed", "unknown"]
+_RETEST: dict[CellState, RetestState] = {
+    "passes": "fixed",
+    "same failure": "still there",
+    "other failure": "changed",
+    "unknown": "unknown",
+}
+
+
+class RetestRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A finding on other versions; `detail` is which other failure, or why it is not known."""
+
+    finding: str
+    failure: FailureName | None
+    lane: str
+    state: RetestState
+    detail: str = ""
+
+
+def retest_of(matrix: LaneMatrix) -> tuple[RetestRow, ...]:
+    """The cells of a run's findings, one by one, by number of the finding."""
+    rows = [
+        RetestRow(finding=row.name, failure=row.failure, lane=lane, state=_RETEST[cell.state], detail=cell.detail)
+        for row in matrix.rows
+        for lane, cell in zip(matrix.lanes, row.cells)
+    ]
+    return tuple(sorted(rows, key=lambda row: (len(row.finding), row.finding)))
+
+
 def rows_of(name: str, answers: tuple[LaneAnswer, ...], wanted: FailureName | None = None) -> tuple[MatrixRow, ...]:
     """The rows of a question: one for `wanted`, else one for each distinct failure of any lane."""
     seen: list[FailureName | None] = [wanted] if wanted is not None else []
