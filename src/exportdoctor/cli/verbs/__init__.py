@@ -28,6 +28,7 @@ VERBS = (
     Verb("compare", "Show what changed between two runs."),
     Verb("lanes", "Make, list and delete environments with other versions."),
     Verb("matrix", "Ask the same on several versions of transformers or torch."),
+    Verb("bisect", "Find the release with which a failure came or went."),
     Verb("parts", "List the parts of a model."),
     Verb("inputs", "Print the inputs that are made for a part, as code."),
     Verb("tui", "Browse a run in the terminal."),
