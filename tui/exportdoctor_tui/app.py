@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 from textual.app import App, SystemCommand
 
 from exportdoctor.core.errors import ExitCode, UsageError
+from exportdoctor.report.source_lines import Sources
 from exportdoctor.store.places import data_home
 from exportdoctor_tui.actions.background_job import BackgroundJob
 from exportdoctor_tui.actions.commands import EXPORTDOCTOR
@@ -20,7 +21,6 @@ from exportdoctor_tui.sanitize import line
 from exportdoctor_tui.screens.dialogs import Menu, Page, help_text
 from exportdoctor_tui.screens.run import RunScreen
 from exportdoctor_tui.screens.run_list import RunListScreen
-from exportdoctor_tui.state.source_lines import Sources
 from exportdoctor_tui.themes import DARK, LIGHT, THEMES
 
 if TYPE_CHECKING:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from exportdoctor.core.failure.finding import Finding
-from exportdoctor.core.run.events import RunStarted
 from exportdoctor.core.run.lane_matrix import LaneAnswer, LaneMatrix, MatrixRow, rows_of
 from exportdoctor.lanes.lane import Lane
-from exportdoctor.lanes.lane_questions import ask_scan, ask_script, name_of, part_answer
+from exportdoctor.lanes.lane_questions import ask_scan, ask_script, part_answer
+from exportdoctor.lanes.question import finding_question
 from exportdoctor.store.runs import StoredRun
 
 Tell = Callable[[str], None]
@@ -22,14 +21,13 @@ def ask_of_script(name: str, script: str, lanes: Sequence[Lane], tell: Tell) -> 
 
 
 def ask_of_run(run: StoredRun, lanes: Sequence[Lane], tell: Tell) -> LaneMatrix:
-    """Each finding by its verified script; by a scan of its submodule where it has none."""
-    state = run.state
+    """Each finding by its verified script if that can tell; else by a scan of its submodule."""
+    changed = frozenset(name for lane in lanes for name in lane.spec.packages)
+    asked = [finding_question(run, finding, changed) for finding in run.state.report().findings]
     rows: tuple[MatrixRow, ...] = ()
-    for finding in sorted(state.report().findings, key=lambda one: not _has_script(one)):
-        answers = tuple(
-            _tell_answer(tell, finding.id, lane, _ask_finding(run, state.started, finding, lane)) for lane in lanes
-        )
-        rows += rows_of(finding.id, answers, name_of(finding))
+    for one in sorted(asked, key=lambda one: not one.script):
+        answers = tuple(_tell_answer(tell, one.name, lane, one.small(lane, False)) for lane in lanes)
+        rows += rows_of(one.name, answers, one.wanted)
     return _matrix(run.run, lanes, rows)
 
 
@@ -45,31 +43,6 @@ def ask_of_target(words: tuple[str, ...], lanes: Sequence[Lane], tell: Tell) -> 
         answers = tuple(part_answer(report, name) if report else LaneAnswer(unknown=why) for report, why in found)
         rows += rows_of(name, answers)
     return _matrix(words[0], lanes, rows)
-
-
-def _ask_finding(run: StoredRun, started: RunStarted | None, finding: Finding, lane: Lane) -> LaneAnswer:
-    if finding.repro is not None and _has_script(finding):
-        try:
-            script = (run.path / finding.repro.path).read_text(encoding="utf-8")
-        except OSError:
-            script = ""
-        if script:
-            return ask_script(script, lane, keep=True)
-    if started is None:
-        return LaneAnswer(unknown="the run does not say what it scanned")
-    build, options = started.target.options, started.options
-    words = [started.target.ref, "--part", finding.part, "--exporter", options.exporter, "--to", options.to]
-    words += ["--module", finding.module] if finding.module else []
-    words += ["--weights", build.weights, "--device", build.device, "--dtype", build.dtype]
-    words += ["--image-size", f"{build.image_size[0]}x{build.image_size[1]}"] if build.image_size else []
-    words += ["--inputs", build.inputs] if build.inputs else []
-    words += ["--static"] if build.static else []
-    report, why = ask_scan(tuple(words), lane)
-    return part_answer(report, finding.part) if report is not None else LaneAnswer(unknown=why)
-
-
-def _has_script(finding: Finding) -> bool:
-    return finding.repro is not None and finding.repro.verified
 
 
 def _tell_answer(tell: Tell, name: str, lane: Lane, answer: LaneAnswer) -> LaneAnswer:

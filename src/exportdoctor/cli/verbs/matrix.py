@@ -42,9 +42,9 @@ def matrix(asked: str, parts: tuple[str, ...], form: str, quiet: bool, **given: 
     specs = lane_specs(given)
     tell = (lambda _: None) if quiet else print_line
     script = Path(asked) if asked.endswith(".py") and Path(asked).is_file() else None
-    run = None if script is not None else _find(asked)
+    run = None if script is not None else find_stored(asked)
     if script is None and run is None:
-        _check_target(asked, parts)
+        check_target(asked, parts)
     if run is not None and not run.state.report().findings:
         raise UsageError(f"{run.run} has no findings to ask about", hint="Give its target instead")
     lanes = [here(), *(make_lane(spec, tell) for spec in specs)]
@@ -58,7 +58,7 @@ def matrix(asked: str, parts: tuple[str, ...], form: str, quiet: bool, **given: 
     return ExitCode.EXPORTS if found.passes else ExitCode.FINDINGS
 
 
-def _find(asked: str) -> StoredRun | None:
+def find_stored(asked: str) -> StoredRun | None:
     """The run that this names, if it names one."""
     try:
         return read_run(find_run(asked))
@@ -66,7 +66,7 @@ def _find(asked: str) -> StoredRun | None:
         return None
 
 
-def _check_target(asked: str, parts: tuple[str, ...]) -> None:
+def check_target(asked: str, parts: tuple[str, ...]) -> None:
     """Refuse what is no target before any lane is made."""
     from exportdoctor.core.records.target import TargetRef
     from exportdoctor.targets import resolve

@@ -11,11 +11,22 @@ from exportdoctor.core.failure.messages import first_line, without_names
 CellState = Literal["same failure", "other failure", "passes", "unknown"]
 
 
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """A line of an installed package; `file` begins with the package's folder."""
+
+    file: str
+    line: int
+
+
 class FailureName(msgspec.Struct, frozen=True, kw_only=True):
-    """A failure as other versions show it, too: the class of its exception, or the signal, and its message."""
+    """A failure as other versions show it, too: the class of its exception, or the signal, and its message.
+
+    `stack` are the lines of installed packages that were being run, outermost first.
+    """
 
     exception: str
     message: str
+    stack: tuple[Place, ...] = ()
 
     def is_same(self, other: FailureName) -> bool:
         """Whether it is the same failure, though versions differ: modules move, names and numbers change."""
