@@ -16,7 +16,7 @@ from exportdoctor.core.failure.finding import Finding
 from exportdoctor.core.failure.kinds import FailureKind
 from exportdoctor.core.failure.messages import TRACEBACK, exception_in_text, first_line
 from exportdoctor.core.limits import IDLE_ATTEMPT, SCRIPT_MB, SCRIPT_SECONDS
-from exportdoctor.core.run.lane_matrix import FailureName, LaneAnswer, Place
+from exportdoctor.core.run.lane_matrix import FailureName, LaneAnswer, StackLine
 from exportdoctor.core.run.report import Report
 from exportdoctor.lanes.lane import Lane, lanes_root
 from exportdoctor.process.group import die_with_parent, name_exit
@@ -141,9 +141,9 @@ def _script_answer(code: int, output: str) -> LaneAnswer:
     return LaneAnswer(failures=(FailureName(exception=exception, message=message, stack=stack),))
 
 
-def _place(file: str, line: int) -> Place | None:
+def _place(file: str, line: int) -> StackLine | None:
     inside = _INSTALLED.search(file)
-    return Place(file=file[inside.end() :], line=line) if inside else None
+    return StackLine(file=file[inside.end() :], line=line) if inside else None
 
 
 def _read_answer(file: Path) -> LaneAnswer | None:

@@ -11,7 +11,7 @@ from exportdoctor.core.failure.messages import first_line, without_names
 CellState = Literal["same failure", "other failure", "passes", "unknown"]
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True):
+class StackLine(msgspec.Struct, frozen=True, kw_only=True):
     """A line of an installed package; `file` begins with the package's folder."""
 
     file: str
@@ -26,7 +26,7 @@ class FailureName(msgspec.Struct, frozen=True, kw_only=True):
 
     exception: str
     message: str
-    stack: tuple[Place, ...] = ()
+    stack: tuple[StackLine, ...] = ()
 
     def is_same(self, other: FailureName) -> bool:
         """Whether it is the same failure, though versions differ: modules move, names and numbers change."""
