@@ -104,6 +104,29 @@ def test_help_imports_neither_torch_nor_rich_nor_the_engine() -> None:
     assert done.stderr.split() == []
 
 
+def test_a_kind_is_explained_with_rewrites_as_diffs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["explain", "data-dependent-guard"]) == ExitCode.EXPORTS
+    shown = capsys.readouterr().out
+    assert "    +    return torch.where(hidden.mean() > 0, hidden * 2, hidden * 4)" in shown
+    assert "A traced program is a single sequence of operators." in shown
+    assert run(["explain", "vmap", "--format", "md"]) == ExitCode.EXPORTS
+    assert "```diff\n" in capsys.readouterr().out
+    assert run(["explain", "data_dependent_gard"]) == ExitCode.USAGE
+    assert "Did you mean 'data_dependent_guard'" in capsys.readouterr().err
+
+
+def test_a_finding_of_a_stored_run_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    stored(tuple(qwen_scan()))
+    assert run(["explain", "f1", "--no-try"]) == ExitCode.EXPORTS
+    shown = capsys.readouterr().out
+    assert shown.startswith("F1 ")
+    assert "Rewrites that work" in shown
+    assert run(["explain", QWEN, "F9"]) == ExitCode.USAGE
+    assert "has no finding 'F9'. Its findings: F1" in capsys.readouterr().err
+    assert run(["explain", "F1", "--format", "json", "--no-try"]) == ExitCode.EXPORTS
+    assert json.loads(capsys.readouterr().out)["finding"]["id"] == "F1"
+
+
 @pytest.mark.parametrize("verb", [verb.name for verb in VERBS])
 def test_every_verb_has_its_own_help(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run([verb, "--help"]) == ExitCode.EXPORTS

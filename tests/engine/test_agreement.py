@@ -17,7 +17,11 @@ pytestmark = pytest.mark.slow
 MODELS = Path(tiny_models.__file__)
 
 
-@pytest.mark.parametrize("family", tiny_models.FAMILIES)
+BY_NIGHT = {"mixtral", "whisper", "t5", "clip", "wav2vec2"}
+SCANS = [pytest.param(name, marks=[pytest.mark.night] if name in BY_NIGHT else []) for name in tiny_models.FAMILIES]
+
+
+@pytest.mark.parametrize("family", SCANS)
 def test_scan_agrees_with_brute_force(family: str) -> None:
     torch.set_num_threads(1)  # the loop forks, and the threads of a parallel region would not survive it
     found = brute_force.verdicts(*getattr(tiny_models, family)())

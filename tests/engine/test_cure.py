@@ -56,6 +56,7 @@ def failing_part(failures: int, cures: Cures, numbers: Callable[[frozenset[str]]
         if left:
             return failing(left[0])
         rows = (numbers(frozenset(probe.shims)) if numbers else RIGHT) if probe.to == "run" else ()
+        rows = RIGHT[:1] if probe.to == "compare" else rows
         status = OutcomeStatus.PASSED if all(row.holds for row in rows) else OutcomeStatus.FAILED
         return Outcome(probe="", status=status, numbers=rows)
 
@@ -152,11 +153,35 @@ def test_an_alternative_cures_and_is_neither_sounder_nor_smaller_nor_the_prescri
         assert not any(answer(_with(asked, tuple(n for n in other.shims if n != left))).passed for left in other.shims)
         assert not set(found.shims) <= set(other.shims)
         assert not set(other.shims) <= set(found.shims)
-        assert other.proof is not None
-        assert other.proof.inputs_tried == len(RIGHT)
+        assert (other.proof is None) != (other.compared is None)
+        assert (other.proof or other.compared).inputs_tried == len(RIGHT if other.proof else RIGHT[:1])  # type: ignore[union-attr]
         ranks.append((SOUNDNESS.index(other.soundness), len(other.shims)))
     assert ranks == sorted(ranks)
     assert len({frozenset(found.shims), *(frozenset(other.shims) for other in found.alternatives)}) == len(ranks)
+
+
+@given(situations_with_broad_shims(), st.frozensets(st.sampled_from([f"s{n}" for n in range(8)])))
+def test_what_agrees_on_the_known_sets_alone_is_neither_prescribed_nor_called_proved(
+    situation: tuple[int, tuple[Shim, ...], dict[str, frozenset[int]]], liars: frozenset[str]
+) -> None:
+    failures, shims, cures = situation
+    answer = failing_part(failures, cures, lambda names: WRONG if names & liars else RIGHT)
+    found = run_search(answer, shims).prescription
+    if found is not None:
+        assert not liars & set(found.shims)
+        assert found.proof is not None
+        assert found.proof.inputs_tried == len(RIGHT)
+        assert not any(liars & set(other.shims) for other in found.alternatives if other.proof is not None)
+
+
+def test_an_alternative_that_would_not_be_prescribed_is_compared_on_the_known_sets_only() -> None:
+    shims = (shim("a", 1), shim("b", 1, soundness="signature"))
+    found = run_search(failing_part(1, {"a": 1, "b": 1}), shims).prescription
+    assert found is not None
+    (other,) = found.alternatives
+    assert (other.shims, other.proof) == (("b",), None)
+    assert other.compared is not None
+    assert other.compared.inputs_tried == 1
 
 
 def test_alternatives_come_from_exchanging_a_shim_and_are_ranked_by_soundness_then_size() -> None:

@@ -8,24 +8,12 @@ import signal
 import subprocess
 import sys
 import time
-import zipfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-
-def write_wheel(folder: Path, version: str) -> None:
-    """A wheel of a package that is nowhere else."""
-    folder.mkdir(exist_ok=True)
-    info = f"oddity-{version}.dist-info"
-    with zipfile.ZipFile(folder / f"oddity-{version}-py3-none-any.whl", "w") as wheel:
-        wheel.writestr("oddity.py", f"__version__ = {version!r}\n")
-        wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: oddity\nVersion: {version}\n")
-        wheel.writestr(
-            f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-        )
-        wheel.writestr(f"{info}/RECORD", "")
+from lane_wheels import offline_variables, write_wheel
 
 
 @pytest.fixture
@@ -33,13 +21,7 @@ def offline(tmp_path: Path) -> dict[str, str]:
     """The variables with which pip finds the two wheels and nothing else, and uv is not there."""
     for version in ("1.0.1", "1.0.2"):
         write_wheel(tmp_path / "wheels", version)
-    found = {
-        **os.environ,
-        "PIP_NO_INDEX": "1",
-        "PIP_FIND_LINKS": str(tmp_path / "wheels"),
-        "PIP_CONFIG_FILE": os.devnull,
-    }
-    return {**found, "PATH": "/usr/bin:/bin", "EXPORTDOCTOR_HOME": str(tmp_path / "home")}
+    return offline_variables(tmp_path)
 
 
 def start(environment: dict[str, str], *words: str) -> subprocess.Popen[str]:

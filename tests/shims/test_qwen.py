@@ -35,7 +35,10 @@ def difference_to_eager(part: BuiltPart, names: tuple[str, ...]) -> float:
     return max(found)
 
 
-@pytest.mark.parametrize(("name", "chain"), [("vision", (CHAIN[0], CHAIN[2])), ("full", CHAIN), ("video", CHAIN)])
+@pytest.mark.parametrize(
+    ("name", "chain"),
+    [("vision", (CHAIN[0], CHAIN[2])), ("full", CHAIN), pytest.param("video", CHAIN, marks=pytest.mark.night)],
+)
 def test_the_chain_cures_the_tiny_twin_and_the_numbers_agree_at_other_sizes(name: str, chain: tuple[str, ...]) -> None:
     part = part_of("Qwen2.5-VL-3B-tiny", name, weights="random", image_size=(168, 224))
     assert part.more_inputs
@@ -59,12 +62,14 @@ def test_each_shim_of_the_chain_moves_the_failure_on() -> None:
 PLACES = {"get_vision_window_index", "sdpa_attention_forward", "get_rope_index"}
 
 
+@pytest.mark.night
 def test_windows_that_differ_in_length_are_right_too() -> None:
     """16 by 12 patches: where attention that needs equal segments exports a program that refuses its own example."""
     part = part_of("Qwen2.5-VL-3B-tiny", "vision", weights="random", image_size=(224, 168))
     assert difference_to_eager(part, ("precompute-grid", "block-diagonal-attention")) <= 1e-5
 
 
+@pytest.mark.night
 def test_a_part_that_returns_its_cache_exports_with_the_cache_registered() -> None:
     part = part_of("Qwen2.5-VL-3B-tiny", "text", weights="random")
     call = call_for_part(part)

@@ -140,7 +140,7 @@ def test_a_cache_that_is_changed_and_not_returned_is_refused() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("length", [4, 7, 8, 12, 30])
+@pytest.mark.parametrize("length", [7, *(pytest.param(length, marks=pytest.mark.night) for length in (4, 8, 12, 30))])
 def test_a_sliding_window_knows_where_it_is(length: int) -> None:
     """Windows of 8: the words chosen are those of eager, within the window and beyond it."""
     model = Continues(returns=True).eval()
@@ -191,7 +191,7 @@ def _check_drawn(drawn: Drawn) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(drawn=DRAWN)
 def test_drawn_objects_come_and_go_as_in_eager(drawn: Drawn) -> None:
     _check_drawn(drawn)

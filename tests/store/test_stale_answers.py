@@ -265,7 +265,7 @@ def test_a_seeded_draw_and_a_clock_that_is_only_named_are_told_again(home: Path)
     assert scan(file, "build")[2] == 1
 
 
-def test_a_factory_that_exports_lists_only_installed_packages(home: Path) -> None:
+def test_a_factory_that_exports_is_answered_from_the_cache(home: Path) -> None:
     file = home / "target.py"
     file.write_text(
         _MODEL + "torch.export.export(torch.nn.Linear(2, 2), (torch.ones(1, 2),), strict=True)\n"

@@ -6,13 +6,13 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from exportdoctor.report.source_lines import Sources
 from exportdoctor.store.journal import NAME, read_events
 from exportdoctor_tui.app import DoctorApp
 from exportdoctor_tui.screens.run import RunScreen
 from exportdoctor_tui.screens.run_list import RunListScreen
 from exportdoctor_tui.state.run_follower import RunFold
 from exportdoctor_tui.state.run_view import RunView
-from exportdoctor_tui.state.source_lines import Sources
 
 HERE = Path(__file__).parent / "tui_recordings"
 REPOSITORY = Path(__file__).parents[2]

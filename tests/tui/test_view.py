@@ -14,13 +14,13 @@ from exportdoctor.core.records.outcome import Frame, Outcome, OutcomeStatus
 from exportdoctor.core.records.probe import Probe
 from exportdoctor.core.run.events import ModuleJudged, PartFinished, ProbeFinished, ProbeStarted
 from exportdoctor.report import wording
+from exportdoctor.report.source_lines import Sources
 from exportdoctor.store.journal import NAME, read_events
 from exportdoctor_tui.state import navigation
 from exportdoctor_tui.state.navigation import Position
 from exportdoctor_tui.state.outline import Expansion, Line, failures, key_of, lines_of, members_of
 from exportdoctor_tui.state.run_follower import RunFold
 from exportdoctor_tui.state.run_view import running_attempt
-from exportdoctor_tui.state.source_lines import Sources
 from exportdoctor_tui.widgets.tree_columns import columns_for, heading, pieces
 from tui_recorded import HERE, REPOSITORY, view_of
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from torch import nn
 
 from exportdoctor.worker.capture.fingerprint import Fingerprints, Question
+from exportdoctor.worker.capture.outside_mentions import find_mentioned
 
 
 class Configuration:
@@ -136,3 +138,11 @@ def test_an_object_that_hides_its_state_is_only_equal_to_itself() -> None:
     )
     assert ask(first).full != ask(second).full
     assert ask(first).full.startswith("~")
+
+
+def test_what_dynamo_notes_of_new_modules_is_no_mention_by_the_user() -> None:
+    torch.export.export(nn.Linear(2, 2), (torch.ones(1, 2),), strict=True)
+    model = nn.Sequential(Layer(), Layer())
+    assert not find_mentioned(model.modules())
+    kept = weakref.ref(model[0], lambda _: None)
+    assert find_mentioned(model.modules()) == {id(kept())}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-import shlex
+import os
 import sys
 import time
 from functools import partial
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 from textual.app import App, SystemCommand
 
 from exportdoctor.core.errors import ExitCode, UsageError
+from exportdoctor.report.source_lines import Sources
 from exportdoctor.store.places import data_home
 from exportdoctor_tui.actions.background_job import BackgroundJob
 from exportdoctor_tui.actions.commands import EXPORTDOCTOR
@@ -20,7 +21,6 @@ from exportdoctor_tui.sanitize import line
 from exportdoctor_tui.screens.dialogs import Menu, Page, help_text
 from exportdoctor_tui.screens.run import RunScreen
 from exportdoctor_tui.screens.run_list import RunListScreen
-from exportdoctor_tui.state.source_lines import Sources
 from exportdoctor_tui.themes import DARK, LIGHT, THEMES
 
 if TYPE_CHECKING:
@@ -172,21 +172,33 @@ class DoctorApp(App[int]):
 
 def _serve(run: Path | None, port: int) -> int:
     try:
-        from textual_serve.server import Server
+        from exportdoctor_tui.web.guarded_server import serve
     except ImportError as error:
         raise UsageError("textual-serve is not installed", hint="pip install 'exportdoctor[tui]'") from error
-    command = shlex.join((*EXPORTDOCTOR, "tui", *((str(run),) if run else ())))
-    Server(command, host="127.0.0.1", port=port, title="exportdoctor").serve()
+    title = f"{run.name} · exportdoctor" if run else "exportdoctor"
+    serve((*EXPORTDOCTOR, "tui", *((str(run),) if run else ())), port=port, title=title)
     return ExitCode.EXPORTS
+
+
+def _check_terminal() -> None:
+    """Raise UsageError where there is nothing to draw on: keys would never come, and escape codes fill a file."""
+    if "TEXTUAL_DRIVER" in os.environ:  # the browser's
+        return
+    streams = (sys.__stdin__, sys.__stderr__)
+    if os.environ.get("TERM") == "dumb" or not all(stream is not None and stream.isatty() for stream in streams):
+        raise UsageError(
+            "the terminal interface needs a terminal", hint="exportdoctor report shows a run as text, md or html"
+        )
 
 
 def main(run: Path | None = None, *, scan: Argv = (), web: bool = False, port: int = 8000) -> int:
     """Show the run in folder `run` (None = the list of runs) until the user leaves; returns an exit code.
 
     `scan` is a command line that makes that run, started by the interface. `web` serves the interface to browsers on
-    this machine until interrupted; raises UsageError where textual-serve is not installed.
+    this machine until interrupted. Raises UsageError without a terminal, and where the port cannot be used.
     """
     if web:
         return _serve(run, port)
+    _check_terminal()
     code = DoctorApp(run, scan=scan).run()
     return ExitCode.INTERNAL if code is None else code

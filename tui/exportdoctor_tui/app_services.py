@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Protocol, cast
 if TYPE_CHECKING:
     from textual.screen import Screen
 
+    from exportdoctor.report.source_lines import Sources
     from exportdoctor_tui.actions.background_job import BackgroundJob
     from exportdoctor_tui.actions.commands import Argv
-    from exportdoctor_tui.state.source_lines import Sources
 
 
 class AppServices(Protocol):

@@ -21,6 +21,7 @@ def class_name(kind: type) -> str:
 
 
 def summary(error: BaseException, *, limit: int = 300) -> str:
-    """`ValueError: what it says`, with the first line of that, at most `limit` characters."""
-    lines = text_of(error).strip().splitlines()
-    return ": ".join(filter(None, (class_name(type(error)), lines[0].strip()[:limit] if lines else "")))
+    """`ValueError: what it says`, with its first line, at most `limit` characters; two lines if it ends in a colon."""
+    lines = [line.strip() for line in text_of(error).strip().splitlines()]
+    said = " ".join(lines[: 2 if lines and lines[0].endswith(":") else 1])
+    return ": ".join(filter(None, (class_name(type(error)), said[:limit])))

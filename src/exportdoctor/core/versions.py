@@ -9,6 +9,8 @@ import os
 from collections.abc import Iterable
 from importlib import metadata
 
+SUPPORTED_VERSIONS = {"torch": ">=2.8", "transformers": ">=4.53"}  # as in pyproject.toml
+
 
 def installed_version(name: str) -> str:
     """The version of a distribution; empty if it is not installed."""

@@ -25,26 +25,33 @@ from exportdoctor.store.places import cache_home
 RECORD = "lane.json"
 FAILED = ".failed.json"
 DRAFT = ".making-"
+_MOST_NAMED, _LONGEST_NAME = 6, 100
 LaneState = Literal["ready", "failed", "elsewhere"]
 
 
 class LaneSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """The versions wanted, by package; empty = the environment itself. With torch it is one of its own."""
+    """The versions wanted, by package; empty = the environment itself. With torch it is one of its own.
+
+    `exact`: these and nothing that they need, as where a whole environment is named.
+    """
 
     packages: dict[str, str] = {}
+    exact: bool = False
 
     @property
     def title(self) -> str:
         """The packages and their versions; of the environment itself what it has."""
         wanted = self.packages or {name: installed_version(name) for name in ("torch", "transformers")}
-        return ", ".join(f"{name} {version}" for name, version in wanted.items() if version)
+        named = [f"{name} {version}" for name, version in wanted.items() if version]
+        return ", ".join(named if len(named) <= _MOST_NAMED else [*named[:_MOST_NAMED], f"{len(named)} in all"])
 
     @property
     def name(self) -> str:
         """What the lane's folder is called."""
-        readable = "-".join(f"{name}{version}" for name, version in sorted(self.packages.items()))
+        readable = "-".join(f"{name}{version}" for name, version in sorted(self.packages.items()))[:_LONGEST_NAME]
         around = surroundings()
         made_for = [sys.prefix, around["python"], around["distributions"], sorted(self.packages.items())]
+        made_for += ["exact"] if self.exact else []
         return f"{readable}-{hashlib.sha256(encode(made_for)).hexdigest()[:8]}"
 
     @property
@@ -84,6 +91,14 @@ class Lane(msgspec.Struct, frozen=True, kw_only=True):
     def python(self) -> str:
         """Its interpreter."""
         return str(self.folder / "env" / "bin" / "python") if "torch" in self.spec.packages else sys.executable
+
+    @property
+    def packages_folder(self) -> Path | None:
+        """Where the packages lie in which it differs from this environment; None for the environment itself."""
+        if not self.spec.packages:
+            return None
+        found = self.folder.glob("env/lib/python*/site-packages") if "torch" in self.spec.packages else ()
+        return next(iter(found), self.folder / "site-packages")
 
     @property
     def environment(self) -> Mapping[str, str]:

@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from exportdoctor.core.codec import encode
+from exportdoctor.core.versions import installed_version
 from exportdoctor.lanes.installer import InstallError, find_changes, install_environment, install_overlay
 from exportdoctor.lanes.lane import (
     DRAFT,
@@ -86,7 +87,10 @@ def _fill(draft: Path, spec: LaneSpec) -> tuple[str, ...]:
     if "torch" in spec.packages:
         install_environment(spec.requirements, draft / "env")
         return tuple(spec.requirements)
-    pins = find_changes(spec.requirements)
+    if spec.exact:
+        pins = tuple(f"{name}=={one}" for name, one in spec.packages.items() if installed_version(name) != one)
+    else:
+        pins = find_changes(spec.requirements)
     if any(pin.startswith("torch==") for pin in pins):
         raise InstallError(f"{spec.title} needs another torch", hint="Give that with --torch")
     if pins:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import signal
 import subprocess
 import tempfile
 from pathlib import Path
@@ -15,7 +16,7 @@ from exportdoctor.core.failure.finding import Finding
 from exportdoctor.core.failure.kinds import FailureKind
 from exportdoctor.core.failure.messages import TRACEBACK, exception_in_text, first_line
 from exportdoctor.core.limits import IDLE_ATTEMPT, SCRIPT_MB, SCRIPT_SECONDS
-from exportdoctor.core.run.lane_matrix import FailureName, LaneAnswer
+from exportdoctor.core.run.lane_matrix import FailureName, LaneAnswer, StackLine
 from exportdoctor.core.run.report import Report
 from exportdoctor.lanes.lane import Lane, lanes_root
 from exportdoctor.process.group import die_with_parent, name_exit
@@ -27,16 +28,21 @@ from exportdoctor.store.places import new_run_id
 from exportdoctor.store.runs import read_run
 
 _LIMITED = (FailureKind.TIMEOUT, FailureKind.OUT_OF_MEMORY)
+_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
+_INSTALLED = re.compile(r".*/(?:site|dist)-packages/")
 _OF_AN_EXPORT = re.compile(r'File "[^"]*torch/(export|onnx|jit)/')
 
 
-def ask_script(script: str, lane: Lane, *, keep: bool) -> LaneAnswer:
-    """Run the script in a folder of its own. With `keep` its answer is told again: it must read nothing else."""
+def ask_script(script: str, lane: Lane, *, keep: bool, again: bool = False) -> LaneAnswer:
+    """Run the script in a folder of its own. With `keep` its answer is told again: it must read nothing else.
+
+    With `again` it is run whatever is known.
+    """
     if lane.reason:
         return LaneAnswer(unknown=lane.reason)
     digest = hashlib.sha256(encode([script, lane.name, surroundings()])).hexdigest()
     file = lanes_root() / ".answers" / f"{digest}.json"
-    if keep and (known := _read_answer(file)) is not None:
+    if keep and not again and (known := _read_answer(file)) is not None:
         return known
     with tempfile.TemporaryDirectory(prefix="exportdoctor-") as folder:
         path, errors = Path(folder) / "repro.py", Path(folder) / "stderr"
@@ -52,6 +58,8 @@ def ask_script(script: str, lane: Lane, *, keep: bool) -> LaneAnswer:
         output = errors.read_text(errors="replace")
     if killed is not None:
         return LaneAnswer(unknown=f"ended at its limit: {killed.status}")
+    if code == -signal.SIGKILL:
+        return LaneAnswer(unknown="it was killed from outside")
     answer = _script_answer(code, output)
     if keep:
         make_folder(file.parent)
@@ -59,17 +67,19 @@ def ask_script(script: str, lane: Lane, *, keep: bool) -> LaneAnswer:
     return answer
 
 
-def ask_scan(target: tuple[str, ...], lane: Lane) -> tuple[Report | None, str]:
+def ask_scan(target: tuple[str, ...], lane: Lane, *, again: bool = False) -> tuple[Report | None, str]:
     """Scan as the words say, without a search for shims; the report, or why there is none.
 
-    Runs and caches of lanes are apart from the user's. An answer that is still valid is told again from there.
+    Runs and caches of lanes are apart from the user's. An answer that is still valid is told again from there, but not
+    with `again`.
     """
     if lane.reason:
         return None, lane.reason
     home = lanes_root() / ".runs"
     folder = home / "runs" / new_run_id(target[0])
+    fresh = ["--no-cache"] if again else []
     done = subprocess.run(
-        command_in(lane.python, ["scan", *target, "--no-cure", "--quiet", "--out", str(folder)]),
+        command_in(lane.python, ["scan", *target, "--no-cure", "--quiet", "--out", str(folder), *fresh]),
         env={**os.environ, **carry(), **lane.environment, "EXPORTDOCTOR_HOME": str(home)},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
@@ -77,6 +87,8 @@ def ask_scan(target: tuple[str, ...], lane: Lane) -> tuple[Report | None, str]:
         preexec_fn=die_with_parent,
         check=False,
     )
+    if done.returncode == -signal.SIGKILL:
+        return None, "it was killed from outside"
     if done.returncode == 130:
         raise KeyboardInterrupt
     said = done.stderr.decode(errors="replace").strip().splitlines()
@@ -110,7 +122,8 @@ def part_answer(report: Report, part: str) -> LaneAnswer:
 
 def name_of(finding: Finding) -> FailureName:
     """A finding's failure as other versions show it."""
-    return FailureName(exception=finding.exception.type, message=finding.exception.message)
+    stack = tuple(place for frame in finding.stack if (place := _place(frame.file, frame.line)) is not None)
+    return FailureName(exception=finding.exception.type, message=finding.exception.message, stack=stack)
 
 
 def _script_answer(code: int, output: str) -> LaneAnswer:
@@ -123,7 +136,14 @@ def _script_answer(code: int, output: str) -> LaneAnswer:
     exception, message = exception_in_text(output)
     if not _OF_AN_EXPORT.search(output):
         return LaneAnswer(unknown=f"fails before any export: {exception}: {first_line(message, 160)}")
-    return LaneAnswer(failures=(FailureName(exception=exception, message=message),))
+    places = (_place(file, int(line)) for file, line in _FRAME.findall(output))
+    stack = tuple(dict.fromkeys(place for place in places if place is not None))
+    return LaneAnswer(failures=(FailureName(exception=exception, message=message, stack=stack),))
+
+
+def _place(file: str, line: int) -> StackLine | None:
+    inside = _INSTALLED.search(file)
+    return StackLine(file=file[inside.end() :], line=line) if inside else None
 
 
 def _read_answer(file: Path) -> LaneAnswer | None:

@@ -18,12 +18,11 @@ from typing import NoReturn
 import msgspec
 
 from exportdoctor.core.errors import ExportdoctorError, UsageError, WorkerLost
-from exportdoctor.core.versions import is_in_range
+from exportdoctor.core.versions import SUPPORTED_VERSIONS, is_in_range
 from exportdoctor.process.client import START_MODULE
 from exportdoctor.process.describe_interpreter import MARK
 from exportdoctor.process.start_module import CARRIED
 
-_SUPPORTED = {"torch": ">=2.8", "transformers": ">=4.53"}  # as in pyproject.toml
 _OLDEST = (3, 11)
 _SECONDS = 60.0
 _MOST_OUTPUT = 1 << 20
@@ -63,7 +62,7 @@ def find_interpreter(given: str) -> Interpreter:
     torch = found.versions["torch"]
     if not torch:
         raise UsageError(f"{path} has no torch", hint=f"{path} -m pip install torch")
-    for name, supported in _SUPPORTED.items():
+    for name, supported in SUPPORTED_VERSIONS.items():
         version = found.versions[name]
         if version and is_in_range(version, supported) is False:
             raise UsageError(f"{path} has {name} {version}; exportdoctor needs {name}{supported}")

@@ -21,8 +21,8 @@ from pathlib import Path
 from types import ModuleType
 
 CARRIED = "EXPORTDOCTOR_CARRIED"
-_NEEDED = frozenset({"click", "filelock", "markdown_it", "mdurl", "msgspec", "networkx", "packaging", "platformdirs",
-                     "psutil", "pygments", "rich", "yaml"})  # fmt: skip
+_NEEDED = frozenset({"click", "filelock", "jinja2", "markdown_it", "markupsafe", "mdurl", "msgspec", "networkx",
+                     "packaging", "platformdirs", "psutil", "pygments", "rich", "yaml"})  # fmt: skip
 
 
 class CarriedPackages(MetaPathFinder):

@@ -6,15 +6,19 @@ The sentences are in `wording`, the folding of the module tree in `folded_tree`.
 from __future__ import annotations
 
 import importlib
+from typing import TYPE_CHECKING
 
 from exportdoctor.core.errors import UsageError
 from exportdoctor.core.run.report import Report
 from exportdoctor.report.canvas import Style
 
+if TYPE_CHECKING:
+    from exportdoctor.report.page.run_material import RunMaterial
+
 FORMS = {
     "text": "plain_text",
     "md": "markdown",
-    "html": "html_page",
+    "html": "page.html_page",
     "json": "json_file",
     "junit": "junit",
     "sarif": "sarif",
@@ -22,13 +26,16 @@ FORMS = {
 """The name of each format, and the module here that writes it."""
 
 
-def render(report: Report, form: str = "text", style: Style | None = None) -> str:
-    """`report` in one of `FORMS`, ending with a newline. `style` is used by text only.
+def render(
+    report: Report, form: str = "text", style: Style | None = None, *, material: RunMaterial | None = None
+) -> str:
+    """`report` in one of `FORMS`, ending with a newline. `style` is used by text only, `material` by html only.
 
     Raises UsageError for an unknown format.
     """
     if form not in FORMS:
         raise UsageError(f"unknown format {form!r}", hint=f"Formats: {', '.join(FORMS)}")
     module = importlib.import_module(f"exportdoctor.report.{FORMS[form]}")
-    text: str = module.render(report, style or Style()) if form == "text" else module.render(report)
+    further = {"text": (style or Style(),), "html": (material,)}.get(form, ())
+    text: str = module.render(report, *further)
     return text

@@ -57,12 +57,12 @@ class Canvas:
         lines = wrap_words(self._one_line(text), width=self.style.width, first=first, later=first + " " * hang)
         self._lines += [self._paint(line, colour) for line in lines]
 
-    def code(self, text: str, *, indent: int) -> None:
+    def code(self, text: str, *, indent: int, colour: str = "yellow") -> None:
         """Source as it is written; a line that is too long is broken at the edge."""
         room = max(16, self.style.width - indent)
         for line in plain(text).splitlines():
             for start in range(0, max(1, len(line)), room):
-                self._lines.append((" " * indent + self._paint(line[start : start + room], "yellow")).rstrip())
+                self._lines.append((" " * indent + self._paint(line[start : start + room], colour)).rstrip())
 
     def table(self, rows: Sequence[Sequence[Span]], *, indent: int = 0, hang: int = 2) -> None:
         """Rows of cells, each column as wide as its longest cell."""

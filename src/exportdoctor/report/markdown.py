@@ -8,16 +8,17 @@ from exportdoctor.core.failure.finding import Finding
 from exportdoctor.core.records.outcome import Frame
 from exportdoctor.core.run.report import PartRecord, Report
 from exportdoctor.report import wording
+from exportdoctor.report.explanation_page import as_markdown, explanation_of, own_line_blocks
 from exportdoctor.report.folded_tree import Row, condense, group_siblings, label, silent
+from exportdoctor.report.markdown_text import bold, code_span, escape_line, fence
 
 _ADDRESS = re.compile(r"https://[!-;=?-~]+")
-_SPECIAL = re.compile(r"([\\`*{}\[\]<>#|~]|(?<!\w)_|_(?!\w))")
 
 
 def render(report: Report) -> str:
     """The whole report."""
     title, *rest = wording.headline(report)
-    blocks = [f"# {_text(title)}", _text(" · ".join(rest)), _parts(report)]
+    blocks = [f"# {escape_line(title)}", escape_line(" · ".join(rest)), _parts(report)]
     for part in report.parts:
         if part.verdict != "passes" or not part.complete:
             blocks.append(_tree(part))
@@ -25,10 +26,10 @@ def render(report: Report) -> str:
         blocks += _finding_section(finding, report)
     for part in report.parts:
         if sentences := wording.prescription(part, report):
-            blocks += [f"## {_text(wording.cure_title(part))}", *map(_text, sentences)]
-            blocks.append(_fence(wording.prescription_code(part), "python"))
-    blocks += [_text(note) for note in report.notes]
-    blocks += [_text(wording.cost(report)), _text(wording.cut_off_note(report)), _environment(report)]
+            blocks += [f"## {escape_line(wording.cure_title(part))}", *map(escape_line, sentences)]
+            blocks.append(fence(wording.prescription_code(part), "python"))
+    blocks += [escape_line(note) for note in report.notes]
+    blocks += [escape_line(wording.cost(report)), escape_line(wording.cut_off_note(report)), _environment(report)]
     return "\n\n".join(block for block in blocks if block) + "\n"
 
 
@@ -40,24 +41,26 @@ def _parts(report: Report) -> str:
         symbol = wording.SYMBOLS[wording.VERDICT_STATUS[part.verdict] if part.complete else "not_asked"]
         verdict = f"{symbol} {wording.verdict(part, found)}"
         cells = (part.name, part.title, verdict, wording.cure(part), wording.proof(part.prescription))
-        lines.append("| " + " | ".join(_text(cell) for cell in cells) + " |")
+        lines.append("| " + " | ".join(escape_line(cell) for cell in cells) + " |")
     return "\n".join(lines) if report.parts else ""
 
 
 def _tree(part: PartRecord) -> str:
     """The folded tree as a nested list."""
-    lines = [f"## {_text(part.name)}", "", _text(wording.coverage(part)), ""]
+    lines = [f"## {escape_line(part.name)}", "", escape_line(wording.coverage(part)), ""]
     lines += _rows(condense(group_siblings(part)), depth=0)
     for status in ("not_called", "not_asked"):
         if names := silent(part, status):
-            lines.append(f"- {wording.SYMBOLS[status]} {wording.STATUS_WORDS[status]}: {_code(label(names, most=6))}")
+            lines.append(
+                f"- {wording.SYMBOLS[status]} {wording.STATUS_WORDS[status]}: {code_span(label(names, most=6))}"
+            )
     return "\n".join(lines)
 
 
 def _rows(rows: tuple[Row, ...], *, depth: int) -> list[str]:
     lines = []
     for row in rows:
-        pieces = (_code(wording.row_name(row)), _text(wording.remark(row)), _bold(wording.row_finding(row)))
+        pieces = (code_span(wording.row_name(row)), escape_line(wording.remark(row)), bold(wording.row_finding(row)))
         text = " · ".join(piece for piece in pieces if piece)
         lines.append(f"{'  ' * depth}- {wording.SYMBOLS[row.status]} {text}")
         lines += _rows(row.children, depth=depth + 1)
@@ -66,15 +69,19 @@ def _rows(rows: tuple[Row, ...], *, depth: int) -> list[str]:
 
 def _finding_section(finding: Finding, report: Report) -> list[str]:
     """What, where, why, what next, and the stack folded away."""
-    blocks = [f"## {_text(wording.title(finding, report))}"]
+    blocks = [f"## {escape_line(wording.title(finding, report))}"]
     if finding.source and not wording.same_as_earlier(finding, report):
-        blocks.append(_fence(finding.source.strip(), "python"))
-    blocks += [_text(sentence) for sentence in wording.chapter(finding, report)]
+        blocks.append(fence(finding.source.strip(), "python"))
+    blocks += [escape_line(sentence) for sentence in wording.chapter(finding, report)]
     links = [wording.issue_link(issue.link) for issue in finding.known_issues if issue.link]
-    blocks.append("\n".join(f"- <{link}>" if _ADDRESS.fullmatch(link) else f"- {_text(link)}" for link in links))
+    blocks.append("\n".join(f"- <{link}>" if _ADDRESS.fullmatch(link) else f"- {escape_line(link)}" for link in links))
+    first = next(one for one in report.findings if one.kind == finding.kind) is finding
+    if first or finding.rewrites:
+        told = as_markdown(explanation_of(finding) if first else own_line_blocks(finding), level=3)
+        blocks.append(f"<details><summary>Why, and how to rewrite it</summary>\n\n{told}\n</details>")
     stack = "\n".join(_frame(frame) for frame in finding.stack)
     details = f"{finding.exception.type}: {finding.exception.message}\n\n{stack}".strip()
-    blocks.append(f"<details><summary>Exception and stack</summary>\n\n{_fence(details, 'text')}\n\n</details>")
+    blocks.append(f"<details><summary>Exception and stack</summary>\n\n{fence(details, 'text')}\n\n</details>")
     return blocks
 
 
@@ -87,28 +94,4 @@ def _frame(frame: Frame) -> str:
 
 
 def _environment(report: Report) -> str:
-    return ", ".join(_text(f"{name} {version}") for name, version in sorted(report.environment.items()))
-
-
-def _text(text: str) -> str:
-    """One line of `text` in which nothing is markup."""
-    return _SPECIAL.sub(r"\\\1", " ".join(wording.plain(text).split()))
-
-
-def _bold(text: str) -> str:
-    return f"**{_text(text)}**" if text else ""
-
-
-def _code(text: str) -> str:
-    """`text` as a code span, whatever backticks it has."""
-    text = " ".join(wording.plain(text).split()) or " "
-    ticks = "`" * (max((len(run) for run in re.findall(r"`+", text)), default=0) + 1)
-    space = " " if "`" in text else ""
-    return f"{ticks}{space}{text}{space}{ticks}"
-
-
-def _fence(text: str, language: str) -> str:
-    """`text` as a code block, whatever fences it has."""
-    text = wording.plain(text)
-    ticks = "`" * max(3, max((len(run) for run in re.findall(r"`+", text)), default=0) + 1)
-    return f"{ticks}{language}\n{text}\n{ticks}"
+    return ", ".join(escape_line(f"{name} {version}") for name, version in sorted(report.environment.items()))

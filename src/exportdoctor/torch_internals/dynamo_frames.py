@@ -128,4 +128,28 @@ VERBOSE = Hook(
     is_there=_has_verbose,
 )
 
-HOOKS = (INTERPRETERS, RECORDED_STACK, VERBOSE)
+
+def references_by_dynamo(module: Any) -> int:
+    """How many weak references dynamo holds to an nn.Module: once it has been used, it notes when each is made."""
+    import sys
+
+    tracker = getattr(sys.modules.get("torch._dynamo.mutation_guard"), "GenerationTracker", None)
+    return int(module in getattr(tracker, "generation_values", ()))
+
+
+def _has_generations() -> bool:
+    from torch._dynamo.mutation_guard import GenerationTracker
+
+    return hasattr(GenerationTracker, "generation_values")
+
+
+GENERATIONS = Hook(
+    id="dynamo-generations",
+    api="torch._dynamo.mutation_guard.GenerationTracker.generation_values",
+    used_for="equal submodules of a model that is built after dynamo was used",
+    lost="there each submodule is attempted itself, and nothing is answered from the cache",
+    seen_on=("2.13.0",),
+    is_there=_has_generations,
+)
+
+HOOKS = (INTERPRETERS, RECORDED_STACK, VERBOSE, GENERATIONS)

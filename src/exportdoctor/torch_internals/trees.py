@@ -5,7 +5,7 @@ The classes that pytree takes apart are in pytree_registry.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from exportdoctor.torch_internals.hook import Hook
@@ -47,10 +47,31 @@ def tree_map_only(kind: type[Any], change: Callable[[Any], Any], tree: Any) -> A
 
 
 def leaves_with_paths(tree: Any) -> list[tuple[tuple[Any, ...], Any]]:
-    """The leaves, each after its path: one key for each container, as `path_text` takes them."""
+    """The leaves, each after its path: one key for each container, as `path_text` takes them.
+
+    Of a class that was registered without keys (transformers 4.57 does so with its outputs) they are the names in its
+    context if that lists as many, else numbers.
+    """
     from torch.utils import _pytree
 
-    return _pytree.tree_flatten_with_path(tree)[0]
+    try:
+        return _pytree.tree_flatten_with_path(tree)[0]
+    except ValueError:
+        leaves, spec = _pytree.tree_flatten(tree)
+        return list(zip(_paths(spec), leaves, strict=True))
+
+
+def _paths(spec: Any, before: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    from torch.utils._pytree import MappingKey, SequenceKey
+
+    if spec.is_leaf():
+        yield before
+        return
+    children = spec.children() if hasattr(spec, "children") else spec.children_specs
+    named = isinstance(spec.context, list | tuple) and len(spec.context) == len(children)
+    for index, child in enumerate(children):
+        name = spec.context[index] if named and isinstance(spec.context[index], str | int) else None
+        yield from _paths(child, (*before, SequenceKey(index) if name is None else MappingKey(name)))
 
 
 def path_text(path: tuple[Any, ...]) -> str:

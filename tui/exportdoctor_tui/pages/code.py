@@ -12,7 +12,7 @@ from textual.highlight import HighlightTheme, highlight
 from exportdoctor_tui.sanitize import block, line
 
 if TYPE_CHECKING:
-    from exportdoctor_tui.state.source_lines import Excerpt
+    from exportdoctor.report.source_lines import Excerpt
 
 
 class _Theme(HighlightTheme):

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from exportdoctor_tui.state.source_lines import Sources
+from exportdoctor.report.source_lines import Sources
 
 if TYPE_CHECKING:
     from exportdoctor.core.failure.finding import Finding

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
 
 from exportdoctor.cli.options import CONTEXT
-from exportdoctor.core.errors import ExitCode, UsageError
+from exportdoctor.core.errors import ExitCode, ExportdoctorError, UsageError
 
 
 @click.command(context_settings=CONTEXT)
@@ -32,6 +33,18 @@ def complete_targets(_context: click.Context, _param: click.Parameter, incomplet
 
     names = [name for name in preset_names() if name.lower().startswith(incomplete.lower())]
     return [*map(CompletionItem, names), CompletionItem(incomplete, type="file")]
+
+
+def complete_findings(_context: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """The newest run's findings and the kinds of failure, then runs."""
+    from exportdoctor.core.failure.kinds import KINDS
+    from exportdoctor.store.runs import find_run, read_run, run_ids
+
+    findings: list[str] = []
+    with contextlib.suppress(ExportdoctorError):
+        findings = list(read_run(find_run()).state.findings)
+    names = [*findings, *KINDS, *run_ids()]
+    return [CompletionItem(name) for name in names if name.lower().startswith(incomplete.lower())]
 
 
 def complete_runs(_context: click.Context, _param: click.Parameter, incomplete: str) -> list[Any]:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from exportdoctor.cli.options import CONTEXT
 from exportdoctor.cli.terminal import style_of, write_out
 from exportdoctor.cli.verbs.completion import complete_runs
-from exportdoctor.core.errors import ExitCode
+from exportdoctor.core.errors import ExitCode, UsageError
 from exportdoctor.report import FORMS, render
 from exportdoctor.store.atomic_write import replace_file
-from exportdoctor.store.runs import find_run, read_run
+from exportdoctor.store.runs import StoredRun, find_run, read_run
+
+if TYPE_CHECKING:
+    from exportdoctor.report.page.run_material import RunMaterial
 
 
 @click.command(context_settings=CONTEXT)
@@ -28,11 +32,29 @@ from exportdoctor.store.runs import find_run, read_run
     metavar="FILE",
     help="File to write. Default: print it.",
 )
-def report(run: str | None, form: str, output: Path | None) -> int:
+@click.option(
+    "--against",
+    metavar="RUN",
+    shell_complete=complete_runs,
+    help="Another run: the page then also shows what changed since (html).",
+)
+def report(run: str | None, form: str, output: Path | None, against: str | None) -> int:
     """Print the report of RUN: a run's id, the start of it, or its folder. Default: the newest run."""
-    found = read_run(find_run(run)).state.report()
+    if against is not None and form != "html":
+        raise UsageError("--against goes with --format html only", hint="As text: exportdoctor compare RUN RUN")
+    stored = read_run(find_run(run))
+    material = _gather(stored, against) if form == "html" else None
+    style = style_of(sys.stdout) if output is None else None
+    text = render(stored.state.report(), form, style, material=material)
     if output is None:
-        write_out(render(found, form, style_of(sys.stdout)))
+        write_out(text)
     else:
-        replace_file(output, render(found, form).encode())
+        replace_file(output, text.encode())
     return ExitCode.EXPORTS
+
+
+def _gather(stored: StoredRun, against: str | None) -> RunMaterial:
+    from exportdoctor.report.page.run_material import gather_material  # other formats need no template engine
+
+    before = read_run(find_run(against)).state if against is not None else None
+    return gather_material(stored.events, stored.path, before=before)

@@ -49,6 +49,27 @@ class ShimTry(msgspec.Struct, frozen=True, kw_only=True):
     note: str = ""
 
 
+class TriedRewrite(msgspec.Struct, frozen=True, kw_only=True):
+    """A rewrite of the failing line that was tried: `diff` is unified, `title` one of the kind's rewrites.
+
+    `result` is that of the part, or of `module` alone where it has a name: `exports` and computes the same as eager on
+    `input_sets`; `no_values`: exports, and there was nothing to compare. `note` says how it ended.
+    """
+
+    title: str
+    diff: str
+    result: Literal["exports", "no_values", "differs", "fails", "not_tried"]
+    module: str = ""
+    input_sets: int = 0
+    max_abs_diff: float = 0.0
+    note: str = ""
+
+    @property
+    def works(self) -> bool:
+        """Whether it was seen to export and to compute the same."""
+        return self.result == "exports"
+
+
 class Repro(msgspec.Struct, frozen=True, kw_only=True):
     """A script that fails in the same way. `imports` are its top-level packages; `verified` = seen to fail so."""
 
@@ -67,7 +88,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     `dimensions_passing` alone dynamic it exports; None where that is not known. `dimensions_also` are further sets with
     which alone it fails too. `culprit` is the nature of what failed.
     `slice` is the part of the traced graph that leads to it, `slice_note` is why there is none. `behind` is the
-    finding whose failure comes first and hides this one.
+    finding whose failure comes first and hides this one. `rewrites` are those of its line that `explain` has tried.
     """
 
     id: str
@@ -104,3 +125,4 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     slice: GraphSlice | None = None
     slice_note: str = ""
     behind: str | None = None
+    rewrites: tuple[TriedRewrite, ...] = ()

@@ -16,8 +16,9 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True):
 
     `watch` asks a second kind of question: which of these (submodule path, attribute) pairs does the export read?
     `dynamic` names the dimensions that stay dynamic, None for all that are; with `opaque` each child that is called
-    gives its captured outputs without running. With `to` = ground nothing is exported: could a proof on this call see a
-    fault? `fresh` asks for an attempt, whatever is known of equal questions.
+    gives its captured outputs without running. With `to` = run the program is compared with eager on known and drawn
+    input sets, with `to` = compare on the known ones. With `to` = ground nothing is exported: could a proof on this
+    call see a fault? `fresh` asks for an attempt, whatever is known of equal questions.
     """
 
     part: str

@@ -84,12 +84,16 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Alternative(msgspec.Struct, frozen=True, kw_only=True):
-    """Another set of shims that cures the part, on the target named in `proof`; `why` says why it ranks lower."""
+    """Another set of shims that cures the part, on the target named in `proof`; `why` says why it ranks lower.
+
+    Without a proof, `compared` has the numbers of the known input sets; no others were drawn.
+    """
 
     shims: tuple[str, ...]
     soundness: str
     why: str
     proof: Proof | None = None
+    compared: Proof | None = None
     steps: tuple[Step, ...] = ()
 
 

@@ -1,13 +1,16 @@
 """Other sets that cure as well: the best one with a shim exchanged for another that fits the same failure. Pure.
 
-Bounded in number, because a cure is known already. Every set that is returned has been shown to cure.
+Bounded in number, because a cure is known already. Every set that is returned has been shown to cure. One that would be
+prescribed in place of the best is proved as that was; another is compared on the known input sets, and told as not
+proved.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
+from typing import Protocol
 
 from exportdoctor.core.records.outcome import Outcome
 from exportdoctor.engine.cure.catalogue import Ids, ShimCatalogue
@@ -16,11 +19,13 @@ from exportdoctor.engine.probe_driver import ProbeSteps
 from exportdoctor.shims import Shim
 
 MOST_TRIES = 2
-"""Sets tried beyond the cure, each as expensive as the cure itself. One that does not apply costs next to nothing and
-does not count."""
+"""Sets tried beyond the cure, each an export. One that does not apply costs next to nothing and does not count."""
 
-TryShims = Callable[[Ids, Outcome], ProbeSteps[ShimTrial]]
-"""Tries a set where that was the failure."""
+
+class TryShims(Protocol):
+    """Tries a set where that was the failure."""
+
+    def __call__(self, shims: Ids, before: Outcome, /, *, proved: bool) -> ProbeSteps[ShimTrial]: ...
 
 
 def find_alternatives(
@@ -34,13 +39,24 @@ def find_alternatives(
         shims = catalogue.put_in_order((*_without(best.shims, name), shim.id))
         if not _is_worth_trying(shims, name, shim.id, best, tried) or _contains_one(shims, found):
             continue
-        trial = yield from try_set(shims, best.failure_of(name))
+        proved = _would_lead(shims, found, catalogue)
+        trial = yield from try_set(shims, best.failure_of(name), proved=proved)
         left -= trial.result != "not_applicable"
         if trial.result == "cured":
             chain = tuple((shim.id if one == name else one, failure) for one, failure in best.chain)
-            other = CuringSet(shims=shims, outcome=trial.outcome, chain=chain)
-            found.append((yield from _drop_unneeded(other, shim, catalogue, try_set)))
-    return tuple(sorted(found, key=lambda cured: (catalogue.shown_rank(cured.shims, cured.outcome), len(cured.shims))))
+            other = CuringSet(shims=shims, outcome=trial.outcome, chain=chain, proved=proved)
+            found.append((yield from _drop_unneeded(other, shim, found, catalogue, try_set)))
+    return tuple(sorted(found, key=lambda cured: _shown_place(cured, catalogue)))
+
+
+def _shown_place(cured: CuringSet, catalogue: ShimCatalogue) -> tuple[int, int]:
+    return catalogue.shown_rank(cured.shims, cured.outcome), len(cured.shims)
+
+
+def _would_lead(shims: Ids, found: list[CuringSet], catalogue: ShimCatalogue) -> bool:
+    """Whether it would come before all that are proved, if its proof refused nothing."""
+    first = min(_shown_place(cured, catalogue) for cured in found if cured.proved)
+    return (catalogue.rank(shims), len(shims)) < first
 
 
 def _exchanges(best: CuringSet, catalogue: ShimCatalogue) -> Iterator[tuple[str, Shim]]:
@@ -72,16 +88,19 @@ def _contains_one(shims: Ids, found: list[CuringSet]) -> bool:
     return any(set(cured.shims) <= set(shims) for cured in found)
 
 
-def _drop_unneeded(cured: CuringSet, new: Shim, catalogue: ShimCatalogue, try_set: TryShims) -> ProbeSteps[CuringSet]:
+def _drop_unneeded(
+    cured: CuringSet, new: Shim, found: list[CuringSet], catalogue: ShimCatalogue, try_set: TryShims
+) -> ProbeSteps[CuringSet]:
     """Without those of its shims whose failures the new one may cure, too, where it does."""
     for name, failure in cured.chain:
         if name == new.id or new.id not in {shim.id for shim in catalogue.find_fitting(failure)}:
             continue
         less = _without(cured.shims, name)
-        trial = yield from try_set(less, failure)
+        proved = _would_lead(less, found, catalogue)
+        trial = yield from try_set(less, failure, proved=proved)
         if trial.result == "cured":
             chain = tuple(pair for pair in cured.chain if pair[0] != name)
-            cured = replace(cured, shims=less, outcome=trial.outcome, chain=chain)
+            cured = replace(cured, shims=less, outcome=trial.outcome, chain=chain, proved=proved)
     return cured
 
 

@@ -45,6 +45,7 @@ def proof_of(outcome: Outcome, *, on: SearchTarget) -> Proof:
 
 
 def _alternative(cured: CuringSet, best: CuringSet, catalogue: ShimCatalogue, *, on: SearchTarget) -> Alternative:
+    shown = proof_of(cured.outcome, on=on)
     return Alternative(
         shims=cured.shims,
         soundness=catalogue.shown_soundness(cured.shims, cured.outcome),
@@ -54,6 +55,7 @@ def _alternative(cured: CuringSet, best: CuringSet, catalogue: ShimCatalogue, *,
             less_sound=catalogue.shown_rank(cured.shims, cured.outcome)
             > catalogue.shown_rank(best.shims, best.outcome),
         ),
-        proof=proof_of(cured.outcome, on=on),
+        proof=shown if cured.proved else None,
+        compared=None if cured.proved else shown,
         steps=catalogue.steps(cured.shims),
     )

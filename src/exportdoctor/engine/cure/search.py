@@ -180,15 +180,23 @@ class CureSearch:
                     break
 
     def _try(
-        self, target: SearchTarget, shims: Ids, before: Outcome, *, met: Sequence[Outcome] = ()
+        self,
+        target: SearchTarget,
+        shims: Ids,
+        before: Outcome,
+        *,
+        met: Sequence[Outcome] = (),
+        proved: bool = True,
     ) -> ProbeSteps[ShimTrial]:
         """Try a set, and note what came of it."""
-        outcome = yield target.with_shims(shims)
+        outcome = yield target.with_shims(shims, proved=proved)
         result, note = self._result(before, outcome, shims), wording.try_note(outcome)
         if result == "moved" and any(self._same(outcome, one) for one in met):
             note = note or wording.MET_BEFORE
         if result == "error":
             note = note or wording.raised_note(outcome)
+        if result == "cured" and not proved:
+            note = note or wording.NOT_PROVED
         trial = ShimTrial(shims=shims, before=before, outcome=outcome, result=result, note=note)
         self.trials.append(trial)
         return trial

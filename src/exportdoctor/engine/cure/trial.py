@@ -25,9 +25,10 @@ class SearchTarget:
     values: bool
     name: str
 
-    def with_shims(self, shims: Ids) -> Probe:
-        """The probe with these shims."""
-        return msgspec.structs.replace(self.probe, shims=shims, to="run" if self.values else "export")
+    def with_shims(self, shims: Ids, *, proved: bool = True) -> Probe:
+        """The probe with these shims; if not `proved`, the program is compared on the known input sets only."""
+        goal = "run" if proved else "compare"
+        return msgspec.structs.replace(self.probe, shims=shims, to=goal if self.values else "export")
 
     @property
     def ground(self) -> Probe:
@@ -48,11 +49,15 @@ class ShimTrial:
 
 @dataclass(frozen=True, kw_only=True)
 class CuringSet:
-    """A set that cures, the outcome that shows it, and the failure for which each of its shims was added."""
+    """A set that cures, the outcome that shows it, and the failure for which each of its shims was added.
+
+    One that is not `proved` was compared on the known input sets only: nothing was drawn.
+    """
 
     shims: Ids
     outcome: Outcome
     chain: Chain
+    proved: bool = True
 
     def failure_of(self, shim: str) -> Outcome:
         """The failure for which this shim was added."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 
 import msgspec
@@ -53,16 +53,45 @@ def try_shims(
             yield _try_on_part(pool, opened, part, options, shims)
 
 
+def try_sets(
+    target: TargetRef,
+    options: ScanOptions,
+    sets: Sequence[tuple[str, ...]],
+    *,
+    part: str,
+    module: str,
+    launcher: Launcher | None = None,
+) -> Iterator[tuple[PartTrial, PartTrial | None]]:
+    """What a part does under each of `sets`; where that leads to another failure, also what `module` alone does."""
+    opening = Open(target=msgspec.structs.replace(target, parts=(part,)), shim_files=options.shim_files)
+    by_cpu_time = options.timeout is None
+    with closing(Pool(launcher or Spawn(), opening, jobs=2, log=None, by_cpu_time=by_cpu_time)) as pool:
+        opened = pool.open()
+        captured = pool.capture_part(Capture(part=part, exporter=options.exporter))
+        for shims in sets:
+            tried = _try_on_part(pool, opened, captured, options, shims)
+            alone = None
+            if tried.result == "moved" and module != captured.prefix:
+                alone = _try_on_part(pool, opened, captured, options, shims, fqn=module)
+            yield tried, alone
+
+
 def _try_on_part(
-    pool: Pool, opened: Opened, captured: Captured, options: ScanOptions, shims: tuple[str, ...]
+    pool: Pool,
+    opened: Opened,
+    captured: Captured,
+    options: ScanOptions,
+    shims: tuple[str, ...],
+    *,
+    fqn: str | None = None,
 ) -> PartTrial:
     values = opened.weights != "fake"
     template, timeout = probe_template(captured.part, options), options.timeout or UNMEASURED_ATTEMPT
-    plain = msgspec.structs.replace(template, fqn=captured.prefix, timeout=timeout)
+    plain = msgspec.structs.replace(template, fqn=captured.prefix if fqn is None else fqn, timeout=timeout)
     treated = msgspec.structs.replace(plain, shims=shims, to="run" if values else "export")
     before, after = (future.result() for future in [pool.submit(plain), pool.submit(treated)])
     shown: Outcome | None = after
-    if after.passed and not values and opened.has_small_model:
+    if after.passed and not values and opened.has_small_model and fqn is None:
         shown = _try_on_small_model(pool, treated)
     specialised = _are_specialised(shims, options.shim_files, captured)
     proved = shown is not None and (shown.passed or (specialised and shown.agrees_at_its_size))

@@ -138,8 +138,10 @@ def _find_call(shim: str, places: tuple[str, ...]) -> str:
 
 def _alternative(other: Alternative) -> str:
     """Another set of shims that works, and why it was not chosen."""
-    figures = _proof_figures(other.proof)
-    shown = f" {_verified_on(other.proof)}: {figures}." if other.proof is not None and figures else ""
+    figures, shown = _proof_figures(other.proof or other.compared), ""
+    if figures:
+        proved = other.proof is not None and _verified_on(other.proof)
+        shown = f" {proved or 'Compared, not proved'}: {figures}{'' if proved else ', none of them drawn'}."
     conditions = "".join(
         f" {step.shim} is valid only if {step.precondition}." for step in other.steps if step.precondition
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from exportdoctor.core.failure import explanations
-from exportdoctor.core.failure.finding import Finding, ShimTry
+from exportdoctor.core.failure.finding import Finding, KnownIssueRecord, ShimTry
 from exportdoctor.core.failure.identity import across_parts
 from exportdoctor.core.failure.messages import first_line, without_hints
 from exportdoctor.core.run.report import Report
@@ -252,6 +252,12 @@ def known_upstream(finding: Finding) -> str:
     fixed = [issue.fixed_in for issue in here if issue.fixed_in]
     remark = f" (fixed: {', '.join(fixed)})" if fixed else "" if here else " (same pattern in other code)"
     return ", ".join(links) + remark if links else ""
+
+
+def issue_advice(issue: KnownIssueRecord) -> str:
+    """What an upstream issue says to do, and where: this code, or the same pattern in other code."""
+    where = " (same pattern in other code)" if issue.elsewhere else ""
+    return f"{issue_name(issue.link or issue.id)}{where}: {issue.workaround.strip()}"
 
 
 def shim_result(tried: ShimTry) -> str:

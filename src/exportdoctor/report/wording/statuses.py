@@ -72,10 +72,12 @@ def evidence(record: ModuleRecord | None, status: str) -> str:
     if status == "unknown":
         return "see the note."
     if record.evidence == "equal" and record.same_as is not None:
-        return f"identical to {module_name(record.same_as)}, which was exported{_sizes(record)}."
+        done = "exported" if status == "pass" else "tried"
+        return f"identical to {module_name(record.same_as)}, which was {done}{_sizes(record)}."
     if record.evidence == "parent":
         return f"covered by a passing parent{_sizes(record)}."
-    return f"exported in {duration(record.seconds)}{_sizes(record)}."
+    done = "exported in" if status == "pass" else "the export was tried for"
+    return f"{done} {duration(record.seconds)}{_sizes(record)}."
 
 
 def _sizes(record: ModuleRecord) -> str:

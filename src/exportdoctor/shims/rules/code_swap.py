@@ -6,7 +6,7 @@ import ast
 import copy
 import inspect
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from types import CodeType, FunctionType
 from typing import Any
@@ -21,24 +21,26 @@ def function_of(frame: Any, classes: Iterable[type[Any]]) -> FunctionType | None
     """
     code = frame.f_code
     for owner in classes:
-        if code.co_name in vars(owner) and (found := _inside(vars(owner)[code.co_name], code)):
+        if code.co_name in vars(owner) and (
+            found := inside_decorators(vars(owner)[code.co_name], lambda one: one is code)
+        ):
             return found
     holder: Any = frame.f_globals
     for name in code.co_qualname.split("."):
         holder = (holder if isinstance(holder, dict) else getattr(holder, "__dict__", {})).get(name)
-    return _inside(holder, code)
+    return inside_decorators(holder, lambda one: one is code)
 
 
-def _inside(value: Any, code: CodeType, depth: int = 6) -> FunctionType | None:
-    """The function with that code among those that `value` wraps."""
-    if isinstance(value, FunctionType) and value.__code__ is code:
+def inside_decorators(value: Any, wanted: Callable[[CodeType], bool], depth: int = 6) -> FunctionType | None:
+    """The function whose code is `wanted` among those that `value` wraps."""
+    if isinstance(value, FunctionType) and wanted(value.__code__):
         return value
     if depth == 0:
         return None
     inner = [getattr(value, name, None) for name in ("__wrapped__", "__func__", "fget")]
     inner += [cell.cell_contents for cell in getattr(value, "__closure__", None) or () if _is_filled(cell)]
     inner = [one for one in inner if one is not None and (callable(one) or isinstance(one, staticmethod | classmethod))]
-    return next((found for one in inner if (found := _inside(one, code, depth - 1))), None)
+    return next((found for one in inner if (found := inside_decorators(one, wanted, depth - 1))), None)
 
 
 def _is_filled(cell: Any) -> bool:

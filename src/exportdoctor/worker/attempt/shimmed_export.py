@@ -31,13 +31,14 @@ from exportdoctor.worker.prove.input_set import InputSet, run_in_eager
 def shimmed_export(
     call: ExportCall, probe: Probe, *, files: Sequence[str], axes: Any, saving: ExportContext
 ) -> tuple[Agreement, ...]:
-    """Export `call` under the probe's shims; with `to` = run, compare the program with eager on every input set.
+    """Export `call` under the probe's shims; with `to` = run or compare, compare the program with eager.
 
     `saving` surrounds the export, not the runs. Sets are drawn when the program agrees on those that are known, since
     most shims that are tried export nothing. Raises what the export raises, NotApplicable and ShimTrouble.
     """
     shims = order_shims([find(name, files=files, axes=axes) for name in probe.shims])
-    sets = tuple(cure_inputs(call)) if probe.to == "run" else ()  # before the export can leave anything behind
+    compares = probe.to in ("run", "compare")
+    sets = tuple(cure_inputs(call)) if compares else ()  # before the export can leave anything behind
     treated = dataclasses.replace(call, options=_options(call, probe))
     with apply_shims(shims, treated) as given:
         if not EXPORTERS[probe.exporter].makes_program:
@@ -50,7 +51,7 @@ def shimmed_export(
             return ()
         ready = program.module()  # a run leaves it as it was
         rows = [compare_set(ready, given, one) for one in sets]
-    if not all(row.holds for row in rows) or not _gives_the_same(call, sets[0]):
+    if probe.to == "compare" or not all(row.holds for row in rows) or not _gives_the_same(call, sets[0]):
         return tuple(rows)
     drawer = drawer_for(call, sets[0])
     drawn = tuple(drawer.draw())

@@ -15,6 +15,8 @@ from typing import Any
 
 import torch
 
+from exportdoctor.torch_internals.dynamo_frames import references_by_dynamo
+
 _DEPTH = 5
 _CONTAINERS = (list, tuple, set, frozenset, deque)
 _LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
@@ -24,7 +26,7 @@ def find_mentioned(modules: Iterable[torch.nn.Module]) -> frozenset[int]:
     """The identities of those among `modules` that a weak reference, or a container in the globals of their classes,
     mentions: as an item, as a key, or by `id`."""
     known = {id(module): module for module in modules}
-    found = {key for key, module in known.items() if weakref.getweakrefcount(module)}
+    found = {key for key, module in known.items() if weakref.getweakrefcount(module) > references_by_dynamo(module)}
     seen: set[int] = set()
     todo = [(namespace, 0) for namespace in _namespaces(known.values())]
     while todo:

@@ -57,6 +57,8 @@ def name_values(made: Any, program: Any, axes: Mapping[str, tuple[str, ...]]) ->
                 value.name = name if name not in taken else f"present_{name.removeprefix('past_')}"
     inputs = {value.name: value for value in graph.inputs}
     renamed = {str(size): re.sub(r"\W+", "_", axis).strip("_") for axis, size in _sizes(inputs, axes)}
+    if not hasattr(made, "rename_axes"):  # before torch 2.10: torch's names stay
+        return
     made.rename_axes({old: new for old, new in renamed.items() if re.fullmatch(r"s\d+", old)})
 
 
@@ -86,7 +88,7 @@ def drop_assertions(program: Any) -> tuple[str, ...]:
     """Remove a program's assertions and what only they need; returns what those about sizes or values say.
 
     torch.onnx 2.13 removes assertions and leaves what they asserted, such as `_is_all_true`, for which it has no
-    translation.
+    translation. Nothing else is removed: a call without users may have an effect, as those that enter and leave vmap.
     """
     dropped = []
     for module in program.graph_module.modules():
@@ -97,10 +99,23 @@ def drop_assertions(program: Any) -> tuple[str, ...]:
             if node.op == "call_function" and not node.users and any(word in str(node.target) for word in _CHECKS):
                 if _ABOUT_DTYPES not in str(node.target):
                     dropped.append(next((one for one in node.args if isinstance(one, str)), str(node.target)))
-                graph.erase_node(node)
-        graph.eliminate_dead_code()
+                _erase(graph, node)
         module.recompile()
     return tuple(dict.fromkeys(dropped))
+
+
+def _erase(graph: Any, node: torch.fx.Node) -> None:
+    """Remove a node, and of what it needs whatever nothing else does."""
+    left = [node]
+    while left:
+        one = left.pop()
+        needed = one.all_input_nodes
+        graph.erase_node(one)
+        left += [
+            each
+            for each in needed
+            if not each.users and each.op in ("call_function", "get_attr") and not each.is_impure()
+        ]
 
 
 @contextmanager

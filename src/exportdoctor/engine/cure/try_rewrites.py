@@ -1,0 +1,101 @@
+"""Tries the rewrites of a finding's own line: each is run in memory, exported, and compared with what it replaces."""
+
+from __future__ import annotations
+
+import difflib
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from exportdoctor.core.failure.finding import Finding, TriedRewrite
+from exportdoctor.core.records.target import TargetRef
+from exportdoctor.core.scan_options import ScanOptions
+from exportdoctor.engine.cure.try_shims import PartTrial, try_sets
+from exportdoctor.process.launcher import Launcher
+from exportdoctor.report.wording.formatting import short_path
+from exportdoctor.shims.edits.line_edits import LineEdit, line_edits
+
+_MOST = 8
+_SHIM_FILE = """from exportdoctor.shims.edits.edited_code import edit_shim
+
+FILE = {file!r}
+BEFORE = {before!r}
+SHIMS = tuple(
+    edit_shim(id=f"rewrite-{{number}}", title=title, file=FILE, before=BEFORE, after=after)
+    for number, (title, after) in enumerate({edits!r}, 1)
+)
+"""
+
+
+def edits_of(finding: Finding) -> tuple[LineEdit, ...]:
+    """The rewrites that fit the finding's line, or a line on which its failure depends in the same file."""
+    if finding.file is None or finding.line is None or finding.stage != "export":
+        return ()
+    try:
+        text = Path(finding.file).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return ()
+    frames = [finding.guard, finding.value_origin, *(origin.frame for origin in finding.origins)]
+    lines = [finding.line, *(frame.line for frame in frames if frame is not None and frame.file == finding.file)]
+    return line_edits(text, finding.kind, lines)[:_MOST]
+
+
+def proposals(finding: Finding) -> tuple[TriedRewrite, ...]:
+    """The same as diffs, none of them tried."""
+    if not (edits := edits_of(finding)):
+        return ()
+    before = Path(finding.file or "").read_text(encoding="utf-8")
+    name = short_path(finding.file or "")
+    return tuple(
+        TriedRewrite(title=edit.title, diff=_diff(before, edit.text, name), result="not_tried") for edit in edits
+    )
+
+
+def try_rewrites(
+    finding: Finding, target: TargetRef, options: ScanOptions, launcher: Launcher | None = None
+) -> Iterator[TriedRewrite]:
+    """What comes of each rewrite of the finding's line. Raises TargetError and UsageError."""
+    edits = edits_of(finding)
+    if not edits:
+        return
+    file = finding.file or ""
+    before = Path(file).read_text(encoding="utf-8")
+    with tempfile.TemporaryDirectory(prefix="exportdoctor-") as folder:
+        shim_file = Path(folder) / "rewrites.py"
+        shim_file.write_text(
+            _SHIM_FILE.format(file=file, before=before, edits=[tuple(edit) for edit in edits]), encoding="utf-8"
+        )
+        options = msgspec.structs.replace(options, shim_files=(*options.shim_files, str(shim_file)))
+        sets = [(f"rewrite-{number}",) for number in range(1, len(edits) + 1)]
+        trials = try_sets(target, options, sets, part=finding.part, module=finding.module, launcher=launcher)
+        for proposal, (tried, alone) in zip(proposals(finding), trials, strict=True):
+            yield _judge(proposal, tried, alone, finding)
+
+
+def _judge(rewrite: TriedRewrite, tried: PartTrial, alone: PartTrial | None, finding: Finding) -> TriedRewrite:
+    """`rewrite` with what its trial on the part showed, or on the module alone where the part fails elsewhere."""
+    module = ""
+    if alone is not None and not tried.cured:
+        tried, module = alone, finding.module
+    held = [row for row in tried.numbers if row.holds and not row.refused]
+    if tried.cured:
+        result = "exports"
+    elif tried.result == "error" and tried.after.startswith("exports"):
+        result = "differs" if tried.numbers else "no_values"
+    else:
+        result = "fails"
+    return msgspec.structs.replace(
+        rewrite,
+        result=result,
+        module=module,
+        input_sets=len(held),
+        max_abs_diff=max((row.max_abs for row in held), default=0.0),
+        note=tried.after,
+    )
+
+
+def _diff(before: str, after: str, name: str) -> str:
+    lines = difflib.unified_diff(before.splitlines(), after.splitlines(), name, name, n=2, lineterm="")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,130 @@
+"""What a kind of failure means and how to rewrite it, for a kind or for a finding, as text or Markdown."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from typing import Literal, NamedTuple
+
+from exportdoctor.core.failure.explanations import Rewrite, explain
+from exportdoctor.core.failure.finding import Finding
+from exportdoctor.core.failure.kinds import KINDS, FailureKind
+from exportdoctor.core.run.report import Report
+from exportdoctor.report import wording
+from exportdoctor.report.canvas import Canvas, Style
+from exportdoctor.report.markdown_text import escape_line, fence
+from exportdoctor.report.wording import rewrites
+
+_DIFF_COLOURS = {"+": "green", "-": "red", "@": "dim"}
+
+
+class Block(NamedTuple):
+    """A piece of an explanation: a heading (`title`, `section`, `item`), a paragraph, code or a diff."""
+
+    kind: Literal["title", "section", "item", "text", "code", "diff"]
+    text: str
+
+
+def kind_blocks(name: str) -> Iterator[Block]:
+    """Everything that is said of a kind of failure. Raises ExportdoctorError where there is none of that name."""
+    told = explain(name)
+    yield Block("title", f"{told.title} ({told.kind})")
+    yield Block("text", told.summary)
+    yield Block("section", rewrites.WHY)
+    yield Block("text", told.paragraph)
+    yield Block("section", rewrites.ADVICE)
+    yield Block("text", told.next_step)
+    yield Block("section", rewrites.REWRITES)
+    for rewrite in told.rewrites:
+        yield from _example(rewrite)
+
+
+def finding_blocks(finding: Finding, report: Report, *, note: str = "") -> Iterator[Block]:
+    """A finding with its explanation; `note` stands where its own line has no rewrites."""
+    yield Block("title", wording.title(finding, report))
+    if finding.source:
+        yield Block("code", finding.source.strip())
+    yield Block("text", wording.exception_line(finding))
+    yield from explanation_of(finding, note=note or rewrites.no_rewrite_fits())
+
+
+def explanation_of(finding: Finding, *, note: str = "") -> Iterator[Block]:
+    """Why a finding fails, the rewrites of its own line that were tried, and those of its kind."""
+    told = explain(finding.kind if finding.kind in KINDS else FailureKind.PYTHON_ERROR)
+    yield Block("section", f"{rewrites.WHY}: {told.title}")
+    yield Block("text", told.paragraph)
+    if finding.rewrites or note:
+        yield Block("section", rewrites.OWN_LINE)
+        yield from own_line_blocks(finding, note=note)
+    yield Block("section", rewrites.ADVICE)
+    yield Block("text", told.next_step)
+    for issue in finding.known_issues:
+        if issue.workaround:
+            yield Block("text", wording.issue_advice(issue))
+    yield Block("section", f"{rewrites.REWRITES} ({told.kind})")
+    for rewrite in told.rewrites:
+        yield from _example(rewrite)
+
+
+def own_line_blocks(finding: Finding, *, note: str = "") -> Iterator[Block]:
+    """The rewrites of a finding's own line that were tried, those that work first."""
+    ranks = ("exports", "no_values", "not_tried")
+    shown = sorted((one for one in finding.rewrites if one.result in ranks), key=lambda one: ranks.index(one.result))
+    for tried in shown:
+        yield Block("item", tried.title)
+        yield Block("diff", tried.diff)
+        yield Block("text", rewrites.rewrite_result(tried, finding))
+    for line in rewrites.failed_rewrites(finding.rewrites, finding):
+        yield Block("text", line)
+    if note and not shown:
+        yield Block("text", note)
+
+
+def _example(rewrite: Rewrite) -> Iterator[Block]:
+    yield Block("item", rewrite.title)
+    yield Block("diff", rewrite_diff(rewrite))
+
+
+def rewrite_diff(rewrite: Rewrite) -> str:
+    """A kind's rewrite as a unified diff without its head."""
+    before, after = rewrite.before.strip().splitlines(), rewrite.code.strip().splitlines()
+    lines = difflib.unified_diff(before, after, n=max(len(before), len(after)), lineterm="")
+    return "\n".join(list(lines)[3:]) + "\n"
+
+
+def as_text(blocks: Iterator[Block], style: Style) -> str:
+    """The blocks for a terminal."""
+    canvas = Canvas(style)
+    for kind, text in blocks:
+        text = wording.plain(text)
+        if kind in {"title", "section", "item"}:
+            canvas.blank()
+        match kind:
+            case "title":
+                canvas.paragraph(text, hang=4, colour="title")
+            case "section":
+                canvas.paragraph(text, hang=4, colour="bold")
+            case "item":
+                canvas.paragraph(text, indent=2, hang=4)
+            case "diff":
+                for line in text.rstrip().splitlines():
+                    canvas.code(line, indent=6, colour=_DIFF_COLOURS.get(line[:1], ""))
+            case "code":
+                canvas.code(text, indent=6)
+            case _:
+                canvas.paragraph(text, indent=2)
+    return canvas.text()
+
+
+def as_markdown(blocks: Iterator[Block], *, level: int = 1) -> str:
+    """The blocks as Markdown, their title at this level of heading."""
+    marks = {"title": "#" * level, "section": "#" * (level + 1), "item": "#" * (level + 2)}
+    parts = []
+    for kind, text in blocks:
+        if kind in marks:
+            parts.append(f"{marks[kind]} {escape_line(text)}")
+        elif kind in {"diff", "code"}:
+            parts.append(fence(text.rstrip("\n"), "diff" if kind == "diff" else "python"))
+        else:
+            parts.append(escape_line(text))
+    return "\n\n".join(parts) + "\n"

@@ -1,0 +1,426 @@
+"""Writes the rewrites of data/explanations.yaml into a user's own source, where a line has the shape that they replace.
+
+Pure functions from text to text. What they give is a proposal: whether it exports and computes the same is tried.
+"""
+
+from __future__ import annotations
+
+import ast
+import textwrap
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_OPPOSITE = {ast.Gt: "<=", ast.GtE: "<", ast.Lt: ">=", ast.LtE: ">", ast.Eq: "!=", ast.NotEq: "=="}
+
+
+class LineEdit(NamedTuple):
+    """One rewrite: the title that it has among a kind's rewrites, and the whole new text of the file."""
+
+    title: str
+    text: str
+
+
+class Splice(NamedTuple):
+    """New text between two places of the old one; a place counts UTF-8 bytes from the start of the file."""
+
+    start: int
+    end: int
+    text: str
+
+
+@dataclass(frozen=True)
+class LinePlace:
+    """A statement, with the statements around it and the function that it stands in."""
+
+    source: SourceText
+    function: ast.FunctionDef
+    block: list[ast.stmt]
+    index: int
+
+    @property
+    def statement(self) -> ast.stmt:
+        """The statement itself."""
+        return self.block[self.index]
+
+    @property
+    def following(self) -> ast.stmt | None:
+        """The next statement of the same block."""
+        return self.block[self.index + 1] if self.index + 1 < len(self.block) else None
+
+
+class SourceText:
+    """A file's text and syntax tree. Raises SyntaxError where it is no Python."""
+
+    def __init__(self, text: str) -> None:
+        self.data = text.encode()
+        self.tree = ast.parse(text)
+        self._starts = [0]
+        for line in self.data.splitlines(keepends=True):
+            self._starts.append(self._starts[-1] + len(line))
+
+    def span(self, node: ast.stmt | ast.expr) -> tuple[int, int]:
+        """Where a node begins and ends."""
+        end_line, end_column = node.end_lineno or node.lineno, node.end_col_offset or node.col_offset
+        return self._starts[node.lineno - 1] + node.col_offset, self._starts[end_line - 1] + end_column
+
+    def code(self, node: ast.stmt | ast.expr) -> str:
+        """A node as the user wrote it, on one line where it is an expression."""
+        start, end = self.span(node)
+        text = self.data[start:end].decode()
+        return " ".join(text.split()) if "\n" in text and isinstance(node, ast.expr) and "#" not in text else text
+
+    def replace(self, changes: Iterable[Splice]) -> str:
+        """The text with all changes made."""
+        data = self.data
+        for change in sorted(changes, reverse=True):
+            data = data[: change.start] + change.text.encode() + data[change.end :]
+        return data.decode()
+
+    def places(self, line: int) -> Iterator[LinePlace]:
+        """The statements whose own code (of an `if` or a loop its head) spans a line, innermost first."""
+        for function in ast.walk(self.tree):
+            if isinstance(function, ast.FunctionDef):
+                yield from self._places_in(function, function, line)
+
+    def _places_in(self, function: ast.FunctionDef, node: ast.AST, line: int) -> Iterator[LinePlace]:
+        for name in ("body", "orelse", "finalbody"):
+            block = getattr(node, name, None)
+            if not isinstance(block, list):
+                continue
+            for index, statement in enumerate(block):
+                if isinstance(statement, (*_FUNCTIONS, ast.ClassDef)):
+                    continue
+                if statement.lineno <= line <= _head_end(statement):
+                    yield LinePlace(self, function, block, index)
+                yield from self._places_in(function, statement, line)
+
+    def over(self, place: LinePlace, statements: Iterable[ast.stmt], lines: Iterable[str]) -> Splice:
+        """These lines, at the statement's indentation, in place of `statements`; with none of those, before it."""
+        indent = " " * place.statement.col_offset
+        text = f"\n{indent}".join(lines)
+        spans = [self.span(one) for one in statements]
+        if spans:
+            return Splice(min(start for start, _ in spans), max(end for _, end in spans), text)
+        start = self.span(place.statement)[0]
+        return Splice(start, start, f"{text}\n{indent}")
+
+
+def _head_end(statement: ast.stmt) -> int:
+    body = getattr(statement, "body", None)
+    end = statement.end_lineno or statement.lineno
+    return max(statement.lineno, body[0].lineno - 1) if isinstance(body, list) and body else end
+
+
+def line_edits(text: str, kind: str, lines: Iterable[int]) -> tuple[LineEdit, ...]:
+    """The rewrites of a kind of failure that fit one of these lines of a file; none where it is no Python."""
+    try:
+        source = SourceText(text)
+    except (SyntaxError, ValueError):
+        return ()
+    found: dict[str, LineEdit] = {}
+    for line in dict.fromkeys(lines):
+        for place in source.places(line):
+            for title, rule in _RULES.get(kind, ()):
+                for changes in rule(place):
+                    edit = LineEdit(title, _with_torch(source, source.replace(changes)))
+                    found.setdefault(edit.text, edit)
+    return tuple(found.values())
+
+
+def _with_torch(source: SourceText, text: str) -> str:
+    """The text with `import torch`, where what was written needs it and the file has it not."""
+    names = {
+        alias.asname or alias.name for node in ast.walk(source.tree)
+        if isinstance(node, ast.Import) for alias in node.names
+    }  # fmt: skip
+    if "torch" in names or "torch." not in text:
+        return text
+    first = next((node for node in source.tree.body if isinstance(node, ast.Import | ast.ImportFrom)
+                  and getattr(node, "module", "") != "__future__"), None)  # fmt: skip
+    if first is None:
+        return text
+    rows = text.splitlines(keepends=True)
+    return "".join([*rows[: first.lineno - 1], "import torch\n", *rows[first.lineno - 1 :]])
+
+
+# --- what each rewrite looks for
+
+
+def _select(place: LinePlace) -> Iterator[list[Splice]]:
+    """`if c: return a` and what follows, or `x = a if c else b`: `torch.where(c, a, b)`."""
+    yield from _choose(place, lambda test, one, other: f"torch.where({test}, {one}, {other})")
+
+
+def _cond(place: LinePlace) -> Iterator[list[Splice]]:
+    """The same with `torch.cond`, whose operands are the local names that the arms read."""
+    local = {name.arg for name in ast.walk(place.function.args) if isinstance(name, ast.arg)} - {"self"}
+    local |= {node.id for node in ast.walk(place.function) if isinstance(node, ast.Name) and _is_stored(node)}
+
+    def call_of(test: str, one: str, other: str) -> str:
+        read = {node.id for text in (one, other) for node in ast.walk(ast.parse(text, mode="eval"))
+                if isinstance(node, ast.Name)}  # fmt: skip
+        names = ", ".join(sorted(read & local))
+        operands = f"({names},)" if names and "," not in names else f"({names})"
+        head = f"lambda {names}:" if names else "lambda:"
+        return f"torch.cond({test}, {head} {one}, {head} {other}, {operands})"
+
+    yield from _choose(place, call_of)
+
+
+def _choose(place: LinePlace, chosen: Callable[[str, str, str], str]) -> Iterator[list[Splice]]:
+    source, statement = place.source, place.statement
+    for node in ast.walk(statement):
+        if isinstance(node, ast.IfExp):
+            test, one, other = _condition(source, node.test), source.code(node.body), source.code(node.orelse)
+            yield [Splice(*source.span(node), chosen(test, one, other))]
+    if not isinstance(statement, ast.If):
+        return
+    arms, used = _arms(place)
+    if arms is None:
+        return
+    head, one, other = arms
+    text = f"{head}{chosen(_condition(source, statement.test), one, other)}"
+    yield [source.over(place, [statement, *used], [text])]
+
+
+def _arms(place: LinePlace) -> tuple[tuple[str, str, str] | None, list[ast.stmt]]:
+    """What an `if` chooses between: what stands before the choice, and the two values."""
+    source, statement, following = place.source, place.statement, place.following
+    assert isinstance(statement, ast.If)
+    if len(statement.body) != 1 or len(statement.orelse) > 1:
+        return None, []
+    one = statement.body[0]
+    other: ast.stmt | None = statement.orelse[0] if statement.orelse else None
+    match one, other:
+        case ast.Return(value=ast.expr() as a), None if isinstance(following, ast.Return) and following.value:
+            return ("return ", source.code(a), source.code(following.value)), [following]
+        case ast.Return(value=ast.expr() as a), ast.Return(value=ast.expr() as b):
+            return ("return ", source.code(a), source.code(b)), []
+        case ast.Assign(targets=[ast.Name(id=name)], value=a), ast.Assign(targets=[ast.Name(id=same)], value=b) if (
+            name == same
+        ):
+            return (f"{name} = ", source.code(a), source.code(b)), []
+        case ast.Assign(targets=[ast.Name(id=name)], value=a), None:
+            return (f"{name} = ", source.code(a), name), []
+        case ast.AugAssign(target=ast.Name(id=name), value=a), None:
+            return (f"{name} = ", ast.unparse(ast.BinOp(ast.Name(name), one.op, a)), name), []
+    return None, []
+
+
+def _condition(source: SourceText, test: ast.expr) -> str:
+    """A condition that stays a tensor: no `.item()`, no `bool()`, and `&`, `|`, `~`."""
+    match test:
+        case ast.BoolOp(op=operator, values=values):
+            mark = " & " if isinstance(operator, ast.And) else " | "
+            return mark.join(f"({_condition(source, value)})" for value in values)
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            return f"~({_condition(source, operand)})"
+        case ast.Call(func=ast.Name(id="bool"), args=[value], keywords=[]):
+            return _condition(source, value)
+    dropped = [(*source.span(node), source.code(node.func.value)) for node in ast.walk(test)
+               if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+               and node.func.attr == "item" and not node.args]  # fmt: skip
+    start, end = source.span(test)
+    if not dropped:
+        return source.code(test)
+    text = source.data[start:end]
+    for first, last, code in sorted(dropped, reverse=True):
+        text = text[: first - start] + code.encode() + text[last - start :]
+    return " ".join(text.decode().split())
+
+
+def _assert(place: LinePlace) -> Iterator[list[Splice]]:
+    """`if c: raise E(message)`, or `assert c, message`: `torch._check`."""
+    source = place.source
+    match place.statement:
+        case ast.If(test=test, body=[ast.Raise(exc=raised)], orelse=[]):
+            holds = _opposite(source, test)
+            message = source.code(raised.args[0]) if isinstance(raised, ast.Call) and raised.args else ""
+        case ast.Assert(test=test, msg=told):
+            holds, message = source.code(test), source.code(told) if told else ""
+        case _:
+            return
+    said = f", lambda: {message}" if message and not message.startswith("f") else ""
+    for condition in dict.fromkeys((holds, holds if ".item()" in holds else f"({holds}).item()")):
+        yield [source.over(place, [place.statement], [f"torch._check({condition}{said})"])]
+
+
+def _opposite(source: SourceText, test: ast.expr) -> str:
+    match test:
+        case ast.Compare(left=left, ops=[operator], comparators=[right]) if type(operator) in _OPPOSITE:
+            return f"{source.code(left)} {_OPPOSITE[type(operator)]} {source.code(right)}"
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            return source.code(operand)
+    return f"not ({source.code(test)})"
+
+
+def _keep_symbol(place: LinePlace) -> Iterator[list[Splice]]:
+    """`x[: int(n)]`: `n.item()` with its bounds, and `narrow`; `int(n)` alone: `n.item()`."""
+    source = place.source
+    for node in ast.walk(place.statement):
+        if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name):
+            keys = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+            for axis, key in enumerate(keys):
+                whole = all(ast.unparse(one) == ":" for one in keys if one is not key)
+                if isinstance(key, ast.Slice) and not key.lower and not key.step and whole and key.upper is not None:
+                    number = _read_number(key.upper)
+                    if number is None:
+                        continue
+                    name = _free_name("length", place.function)
+                    checks = [
+                        f"{name} = {source.code(number)}.item()",
+                        f"torch._check({name} >= 0)",
+                        f"torch._check({name} <= {node.value.id}.shape[{axis}])",
+                    ]
+                    changed = Splice(*source.span(node), f"{node.value.id}.narrow({axis}, 0, {name})")
+                    yield [source.over(place, (), checks), changed]
+    for node in ast.walk(place.statement):
+        if isinstance(node, ast.expr) and (number := _read_number(node)) is not None:
+            yield [Splice(*source.span(node), f"{source.code(number)}.item()")]
+
+
+def _read_number(node: ast.expr) -> ast.expr | None:
+    """The tensor of `int(t)`, `int(t.item())` or `float(t)`."""
+    match node:
+        case ast.Call(func=ast.Name(id="int" | "float"), args=[value], keywords=[]):
+            if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr == "item":
+                return value.func.value
+            return value
+    return None
+
+
+def _keep_size(place: LinePlace) -> Iterator[list[Splice]]:
+    """`int(x.shape[0])`: `x.shape[0]`."""
+    source = place.source
+    changes = [
+        Splice(*source.span(node), source.code(node.args[0]))
+        for node in ast.walk(place.statement)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "int"
+        and len(node.args) == 1 and (".shape" in source.code(node.args[0]) or ".size(" in source.code(node.args[0]))
+    ]  # fmt: skip
+    if changes:
+        yield changes
+
+
+def _local_variable(place: LinePlace) -> Iterator[list[Splice]]:
+    """`self.x = value` and what reads it below: a local variable."""
+    source, statement = place.source, place.statement
+    match statement:
+        case ast.Assign(targets=[ast.Attribute(value=ast.Name(id=owner), attr=attribute)]):
+            pass
+        case _:
+            return
+    name, start = _free_name(attribute, place.function), source.span(statement)[0]
+    yield [
+        Splice(*source.span(node), name)
+        for node in ast.walk(place.function)
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
+        and (node.value.id, node.attr) == (owner, attribute) and source.span(node)[0] >= start
+    ]  # fmt: skip
+
+
+def _clone_first(place: LinePlace) -> Iterator[list[Splice]]:
+    """A write into `x`: `x = x.clone()` before it."""
+    match place.statement:
+        case ast.AugAssign(target=ast.Name(id=name) | ast.Subscript(value=ast.Name(id=name))):
+            pass
+        case ast.Assign(targets=[ast.Subscript(value=ast.Name(id=name))]):
+            pass
+        case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr=method))) if method.endswith("_"):
+            pass
+        case ast.Return(value=ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr=method))) if method.endswith(
+            "_"
+        ):
+            pass
+        case _:
+            return
+    yield [place.source.over(place, (), [f"{name} = {name}.clone()"])]
+
+
+def _clone_deeply(place: LinePlace) -> Iterator[list[Splice]]:
+    """`copy.deepcopy(x)`: `x.clone()`."""
+    source = place.source
+    for node in ast.walk(place.statement):
+        if isinstance(node, ast.Call) and source.code(node.func) in {"copy.deepcopy", "deepcopy"} and node.args:
+            yield [Splice(*source.span(node), f"{source.code(node.args[0])}.clone()")]
+
+
+def _ask_isinstance(place: LinePlace) -> Iterator[list[Splice]]:
+    """`type(x) == T` or `type(x) is T`: `isinstance(x, T)`."""
+    source = place.source
+    for node in ast.walk(place.statement):
+        match node:
+            case ast.Compare(left=ast.Call(func=ast.Name(id="type"), args=[value]), ops=[operator], comparators=[kind]):
+                call = f"isinstance({source.code(value)}, {source.code(kind)})"
+                text = f"not {call}" if isinstance(operator, ast.NotEq | ast.IsNot) else call
+                yield [Splice(*source.span(node), text)]
+
+
+def _free_name(wanted: str, function: ast.FunctionDef) -> str:
+    """A name that the function does not use yet."""
+    used = {node.id for node in ast.walk(function) if isinstance(node, ast.Name)}
+    used |= {node.arg for node in ast.walk(function.args) if isinstance(node, ast.arg)}
+    while wanted in used:
+        wanted += "_"
+    return wanted
+
+
+def _is_stored(node: ast.Name) -> bool:
+    return isinstance(node.ctx, ast.Store)
+
+
+Rule = Callable[[LinePlace], Iterator[list[Splice]]]
+_RULES: dict[str, tuple[tuple[str, Rule], ...]] = {
+    "data_dependent_guard": (
+        ("Compute both branches and select", _select),
+        ("Keep both branches in the graph with torch.cond", _cond),
+        ("Assert the condition instead of branching on it", _assert),
+        ("Keep the symbol, and state its bounds", _keep_symbol),
+    ),
+    "data_dependent_value": (
+        ("Keep the symbol, and state its bounds", _keep_symbol),
+        ("Compute both branches and select", _select),
+    ),
+    "dynamic_dim_specialised": (("Keep the size symbolic", _keep_size),),
+    "dims_related": (("Keep the size symbolic", _keep_size),),
+    "attribute_mutation": (("Use a local variable", _local_variable),),
+    "input_mutation": (("Clone before writing", _clone_first),),
+    "python_error": (
+        ("Clone instead of a deep copy", _clone_deeply),
+        ("Use isinstance instead of comparing types", _ask_isinstance),
+        ("Clone before writing", _clone_first),
+    ),
+}
+"""The rewrites of each kind, by their titles in data/explanations.yaml."""
+
+
+def changed_function(before: str, after: str) -> ast.FunctionDef | None:
+    """The one function of the new text whose code differs; its line numbers are those of the old text's function."""
+    old, new = _definitions(before), _definitions(after)
+    for name, node in new.items():
+        if name in old and ast.dump(node) != ast.dump(old[name]):
+            inner = [other for other in new if other.startswith(f"{name}.") and other in old
+                     and ast.dump(new[other]) != ast.dump(old[other])]  # fmt: skip
+            if not inner:
+                return ast.increment_lineno(node, old[name].lineno - node.lineno)
+    return None
+
+
+def _definitions(text: str) -> dict[str, ast.FunctionDef]:
+    """Every function of a text by its qualified name."""
+    found: dict[str, ast.FunctionDef] = {}
+
+    def visit(node: ast.AST, prefix: str) -> None:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, (*_FUNCTIONS, ast.ClassDef)):
+                name = f"{prefix}.{child.name}" if prefix else child.name
+                if isinstance(child, ast.FunctionDef):
+                    found[name] = child
+                visit(child, name)
+            else:
+                visit(child, prefix)
+
+    visit(ast.parse(textwrap.dedent(text)), "")
+    return found

@@ -1,0 +1,97 @@
+"""Rewrites of a finding's own line, tried for real: what works is said to, what computes otherwise is not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+import torch
+
+from exportdoctor.core.failure.finding import Finding, TriedRewrite
+from exportdoctor.core.records.target import BuildOptions, TargetRef
+from exportdoctor.core.run.report import Report, TargetRecord
+from exportdoctor.core.scan_options import ScanOptions
+from exportdoctor.engine.cure.try_rewrites import try_rewrites
+from exportdoctor.process.launcher import Fork
+from exportdoctor.report.canvas import Style
+from exportdoctor.report.explanation_page import as_markdown, as_text, finding_blocks
+from exportdoctor.targets import resolve
+from scanning import scan_file
+
+pytestmark = pytest.mark.slow
+
+HEAD = "import torch\nfrom torch import nn\n\n\n"
+GATE = """class Gate(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lin = nn.Linear(4, 4)
+
+    def forward(self, x):
+        if x.sum() > 0:
+            return self.lin(x)
+        return x * 2
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.gate = Gate()
+
+    def forward(self, x):
+        y = self.gate(x)
+        return y[: int(y.sum())] if LATER else y + 1
+
+
+def build():
+    return Model().eval(), (torch.ones(3, 4),)
+"""
+COUNTER = """class Counter(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("last", torch.zeros(3, 4))
+
+    def forward(self, x):
+        y = x * 3 if self.last is None else x + self.last
+        self.last = None
+        return y
+
+
+def build():
+    return Counter().eval(), (torch.ones(3, 4),)
+"""
+
+
+def tried_on(path: Path) -> tuple[Finding, tuple[TriedRewrite, ...]]:
+    report = scan_file(path)
+    finding = report.findings[0]
+    target = TargetRef(ref=f"{path}:build", options=BuildOptions())
+    torch.set_num_threads(1)
+    return finding, tuple(try_rewrites(finding, target, ScanOptions(), Fork(resolve(target))))
+
+
+@pytest.mark.parametrize("later", [pytest.param(False, marks=pytest.mark.night), True])
+def test_a_rewrite_of_the_users_line_exports_and_computes_the_same(tmp_path: Path, later: bool) -> None:
+    file = tmp_path / "gate.py"
+    file.write_text(f"{HEAD}LATER = {later}\n\n\n{GATE}")
+    before = file.read_text()
+    finding, (select, cond) = tried_on(file)
+    assert (select.result, cond.result) == ("exports", "exports")
+    assert select.input_sets > 3
+    assert select.module == ("gate" if later else ""), "where the part fails elsewhere, the module alone is told of"
+    assert "+        return torch.where(x.sum() > 0, self.lin(x), x * 2)\n" in select.diff
+    assert file.read_text() == before, "no file of the user's is changed"
+    finding = msgspec.structs.replace(finding, rewrites=(select, cond))
+    report = Report(target=TargetRecord(ref="x"), findings=(finding,))
+    for text in (as_text(finding_blocks(finding, report), Style()), as_markdown(finding_blocks(finding, report))):
+        assert "computes the same on" in text
+        assert text.index("torch.where(x.sum") < text.index("Compute the value outside")
+
+
+def test_a_rewrite_that_computes_otherwise_is_not_said_to_work(tmp_path: Path) -> None:
+    file = tmp_path / "counter.py"
+    file.write_text(HEAD + COUNTER)
+    finding, tried = tried_on(file)
+    assert finding.kind == "attribute_mutation"
+    assert [one.title for one in tried] == ["Use a local variable"]
+    assert not any(one.works for one in tried), tried

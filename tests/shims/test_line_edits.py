@@ -1,0 +1,89 @@
+"""Rewrites of a user's own line: what is written where, and that what is proposed is Python."""
+
+from __future__ import annotations
+
+import ast
+import textwrap
+
+import pytest
+
+from exportdoctor.core.failure.explanations import explain
+from exportdoctor.core.failure.kinds import KINDS
+from exportdoctor.shims.edits.line_edits import _RULES, changed_function, line_edits
+
+GATE = """
+import torch.nn as nn
+
+
+class Gate(nn.Module):
+    def forward(self, x, größe):
+        y = x * 2  # ü
+        if bool((x.sum() > 0).item()) and not y.any():
+            return self.lin(
+                x,
+            )
+        return y
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "line", "expected"),
+    [
+        ("data_dependent_guard", "if x.any():\n    x = x * 2\nreturn x", 2, "x = torch.where(x.any(), x * 2, x)"),
+        ("data_dependent_guard", "if x.any():\n    x += 1\nreturn x", 2, "x = torch.where(x.any(), x + 1, x)"),
+        ("data_dependent_guard", "y = 1 if x.any() else 2\nreturn y", 2, "y = torch.where(x.any(), 1, 2)"),
+        ("data_dependent_guard", "assert x.min().item() > 0, 'no'\nreturn x", 2,
+         "torch._check(x.min().item() > 0, lambda: 'no')"),
+        ("data_dependent_guard", "n = x.max().item()\nif n > 4:\n    raise ValueError('n')\nreturn x", 3,
+         "torch._check(n <= 4, lambda: 'n')"),
+        ("data_dependent_value", "return x[:, : int(n)]", 2, "return x.narrow(1, 0, length)"),
+        ("data_dependent_value", "return x * float(n)", 2, "return x * n.item()"),
+        ("attribute_mutation", "self.h = x.relu()\nreturn self.h + 1", 2, "return h + 1"),
+        ("input_mutation", "x[0] = 1\nreturn x", 2, "x = x.clone()"),
+        ("python_error", "return copy.deepcopy(x)", 2, "return x.clone()"),
+        ("python_error", "return type(x) is not A", 2, "return not isinstance(x, A)"),
+        ("dynamic_dim_specialised", "return x / int(x.shape[0])", 2, "return x / x.shape[0]"),
+    ],
+)  # fmt: skip
+def test_a_line_is_rewritten(kind: str, body: str, line: int, expected: str) -> None:
+    text = f"def forward(self, x, n):\n{textwrap.indent(body, '    ')}\n"
+    found = line_edits(text, kind, [line])
+    assert any(f"    {expected}\n" in edit.text for edit in found), [edit.text for edit in found]
+
+
+def test_a_rewrite_keeps_the_rest_of_the_file_as_it_is() -> None:
+    (select, cond) = line_edits(GATE, "data_dependent_guard", [8])
+    before, after = GATE.splitlines(), select.text.splitlines()
+    assert after[1:3] == ["import torch", "import torch.nn as nn"]
+    assert [line for line in after if line not in before] == [
+        "import torch",
+        "        return torch.where((x.sum() > 0) & (~(y.any())), self.lin( x, ), y)",
+    ]
+    assert "torch.cond(" in cond.text
+    assert "(x, y))" in cond.text
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "def f(:", "x = 1\x00", "def f(x):\n    if x:\n        return 1\n    y = 2\n    return y\n",
+     "def f(x):\n    if x:\n        a, b = x\n    return a\n", "class A:\n    if x: y = 1\n"],
+)  # fmt: skip
+def test_what_no_rewrite_fits_is_left_alone(text: str) -> None:
+    assert line_edits(text, "data_dependent_guard", range(1, 9)) == ()
+
+
+def test_every_proposal_is_python_that_changes_one_function() -> None:
+    proposed = 0
+    for kind in KINDS:
+        for rewrite in explain(kind).rewrites:
+            for edit in line_edits(rewrite.before, kind, range(1, rewrite.before.count("\n") + 1)):
+                ast.parse(edit.text)
+                assert changed_function(rewrite.before, edit.text) is not None
+                assert edit.title in {one.title for one in explain(kind).rewrites}
+                proposed += 1
+    assert proposed > 10
+
+
+def test_every_rule_has_the_title_of_a_rewrite_that_is_tested() -> None:
+    titles = {rewrite.title for kind in KINDS for rewrite in explain(kind).rewrites}
+    assert {title for rules in _RULES.values() for title, _ in rules} <= titles
