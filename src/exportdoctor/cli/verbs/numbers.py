@@ -81,7 +81,7 @@ def numbers(
         target=ref,
         part=part,
         against=str(file.resolve()) if file else "",
-        shims=_known_shims(target, part or plan.parts[0]) if shims is None else _named(shims),
+        shims=_known_shims(target, part or plan.parts[0]) if shims is None else _split_names(shims),
         seconds=seconds,
     )
     with Interruption():
@@ -90,7 +90,7 @@ def numbers(
     return ExitCode.EXPORTS if result.verdict in ("agrees", "agrees_but_ties") else ExitCode.FINDINGS
 
 
-def _named(shims: str) -> tuple[str, ...]:
+def _split_names(shims: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in shims.split("+") if name.strip() not in ("", "none"))
 
 

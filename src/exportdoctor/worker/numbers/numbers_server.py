@@ -163,13 +163,17 @@ def _add_files(ladder: _Ladder, steps: list[tuple[str, Callable[[], Rung]]], pre
 
 def _add_file(ladder: _Ladder, path: Path, program: Any, folder: Path) -> None:
     """A file that was made elsewhere. Raises UsageError where it is none."""
+    saved = None
     try:
         if path.suffix == ".pt2":
-            ladder.add(program_rung(path.name, torch.export.load(path)))
-            return
-        file_rung(path.name, path, None, optimise=False)
+            saved = program_rung(path.name, torch.export.load(path))
+        else:
+            file_rung(path.name, path, None, optimise=False)
     except Exception as error:
         raise UsageError(f"{path} cannot be loaded: {type(error).__name__}: {first_line(error)}") from error
+    if saved is not None:
+        ladder.add(saved)
+        return
     if program is not None:
         ladder.add(program_rung("decomposed", _as_translated(program)))
         if not has_names_of(path, ladder.last):  # it is compared with eager, by the names of submodules

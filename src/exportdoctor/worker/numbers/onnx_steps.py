@@ -81,7 +81,7 @@ def _step(node: Any, made: _Sessions) -> GraphStep:
 
 def _run(node: Any, inputs: Sequence[str], values: Mapping[str, Any], made: _Sessions) -> Sequence[Any]:
     """The outputs; those of operators on lists of tensors are computed here, for a session gives tensors only."""
-    given = [values.get(name) for name in node.input]
+    given: list[Any] = [values.get(name) for name in node.input]
     noted = {one.name: one.i for one in node.attribute}
     match node.op_type:
         case "SplitToSequence":
