@@ -57,7 +57,7 @@ def test_a_documented_limit_in_a_librarys_code_goes_to_that_library() -> None:
     ],
 )
 def test_who_should_get_a_failure(changed: dict[str, object], package: str, documented: bool) -> None:
-    found = recipient_of(msgspec.structs.replace(WINDOWS, **changed))  # type: ignore[arg-type]
+    found = recipient_of(msgspec.structs.replace(WINDOWS, **changed))
     assert (found.package, bool(found.page)) == (package, documented)
 
 

@@ -48,7 +48,7 @@ def write_bundle(made: ReproResult, run: StoredRun, folder: Path) -> None:
         "output.txt": made.sighting.output,
         "environment.txt": environment,
     }
-    if _closest(made):
+    if made.reduction.closest and _closest(made):
         files["closest_passing.py"] = made.reduction.closest + "\n"
     if made.finding.slice is not None:
         leads = made.finding.slice
