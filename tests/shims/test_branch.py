@@ -131,6 +131,53 @@ class Growing(nn.Module):
         return x
 
 
+class LookingUp(nn.Module):
+    """The arm that is not taken would read beyond the table."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        places = x[:, 0].abs().to(torch.int64)
+        if places.max() < 4:
+            found = self.table(places)
+            y = found + x
+        else:
+            y = x
+        return y * 2
+
+
+class Finding(nn.Module):
+    """What is found has a size of its own, and its maximum does not exist where nothing is found."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if (x > 2).any():
+            return x - x[x > 2].max()
+        return x
+
+
+class Dividing(nn.Module):
+    """By zero, and the conditions stand inside each other."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        total = x.sum().to(torch.int64)
+        if total != 0:
+            y = x + 7 // total
+            if total > 4:
+                y = y * 3
+        else:
+            y = x.t().contiguous().t()
+        return y
+
+
+class Undefined(nn.Module):
+    """The root of negative numbers is NaN."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.sqrt() if (x >= 0).all() else x - 1
+
+
 VALUES = tuple(
     torch.tensor(rows).reshape(-1, 4)
     for rows in ([1.0, -2.0, 3.0, 5.0], [-1.0] * 8, [0.1] * 12, [9.0] * 12, [0.0] * 8, [4.0, -4.0] * 6)
@@ -151,6 +198,27 @@ def test_the_program_answers_as_eager_on_both_sides_of_each_branch(make: Callabl
         program = export_program(given).module()
     for values in (row for row in VALUES if row.shape[0] > 1):
         torch.testing.assert_close(program(values), call.module(values))
+
+
+@pytest.mark.parametrize("make", [LookingUp, Finding, Dividing, Undefined])
+def test_an_arm_that_refuses_the_values_of_the_other_is_computed_only_when_it_is_taken(
+    make: Callable[[], nn.Module],
+) -> None:
+    call = call_of(make)
+    with apply_shims([find("branch-as-where")], call) as given:
+        exported = export_program(given)
+    assert any(node.target is torch.ops.higher_order.cond for node in exported.graph.nodes)
+    program = exported.module()
+    for values in (row for row in VALUES if row.shape[0] > 1):
+        torch.testing.assert_close(program(values), call.module(values))
+
+
+@pytest.mark.parametrize("make", [Early, Several, Named, Calling])
+def test_arms_that_can_always_be_computed_need_no_cond(make: Callable[[], nn.Module]) -> None:
+    call = call_of(make)
+    with apply_shims([find("branch-as-where")], call) as given:
+        exported = export_program(given)
+    assert not any(node.target is torch.ops.higher_order.cond for node in exported.graph.nodes)
 
 
 @pytest.mark.parametrize("make", [Remembering, Writing, WritingLater, Raising, Calculating])

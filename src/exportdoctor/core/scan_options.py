@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal, TypedDict
+from typing import Literal
 
 import msgspec
 
@@ -39,20 +39,6 @@ class ScanOptions(msgspec.Struct, frozen=True, kw_only=True):
     allow: tuple[str, ...] = ()
     shim_files: tuple[str, ...] = ()
     modules: tuple[str, ...] = ()
-
-
-class ScanKeywords(TypedDict, total=False):
-    """The options that `exportdoctor.scan` takes as keywords."""
-
-    exporter: Exporter
-    exhaustive: bool
-    audit: bool
-    cure: bool
-    timeout: float | None
-    memory_mb: float | None
-    build_timeout: float | None
-    build_memory_mb: float | None
-    jobs: int
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,12 +32,16 @@ _SHARE_OF_MEMORY = 0.8
 
 @dataclass(frozen=True, kw_only=True)
 class ScanRequest:
-    """One scan. `answers` maps a probe's id to its outcome, from the same run before it was cut off (resume)."""
+    """One scan. `answers` maps a probe's id to its outcome, from the same run before it was cut off (resume).
+
+    `identity` is what the target says that its answers depend on, where it is a module in memory.
+    """
 
     target: TargetRef
     options: ScanOptions = field(default_factory=ScanOptions)
     logs: Path | None = None
     answers: Mapping[str, Outcome] = field(default_factory=dict)
+    identity: Mapping[str, object] | None = None
 
 
 def scan(request: ScanRequest, launcher: Launcher | None = None) -> Generator[ev.AnyEvent]:
@@ -95,7 +99,9 @@ def _scheduler(pool: Pool, request: ScanRequest, opened: Opened) -> ProbeSchedul
     options = request.options
     fair_share = _SHARE_OF_MEMORY * psutil.virtual_memory().available / 2**20 / options.jobs
     limits = AttemptLimits(fixed=options.timeout, memory_mb=options.memory_mb or fair_share)
-    target = resolve(request.target).identity() | {"ref": request.target.ref} if options.use_cache else {}
+    target: Mapping[str, object] = request.identity or {}
+    if options.use_cache and request.identity is None:
+        target = resolve(request.target).identity() | {"ref": request.target.ref}
     return ProbeScheduler(pool, opened, options, limits=limits, resumed=request.answers, target=target)
 
 

@@ -29,6 +29,7 @@ VERBS = (
     Verb("lanes", "Make, list and delete environments with other versions."),
     Verb("matrix", "Ask the same on several versions of transformers or torch."),
     Verb("bisect", "Find the release with which a failure came or went."),
+    Verb("retest", "Ask the findings of a run again on the newest releases."),
     Verb("parts", "List the parts of a model."),
     Verb("inputs", "Print the inputs that are made for a part, as code."),
     Verb("tui", "Browse a run in the terminal."),

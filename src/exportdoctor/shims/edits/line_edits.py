@@ -31,7 +31,7 @@ class Splice(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Place:
+class LinePlace:
     """A statement, with the statements around it and the function that it stands in."""
 
     source: SourceText
@@ -78,13 +78,13 @@ class SourceText:
             data = data[: change.start] + change.text.encode() + data[change.end :]
         return data.decode()
 
-    def places(self, line: int) -> Iterator[Place]:
+    def places(self, line: int) -> Iterator[LinePlace]:
         """The statements whose own code (of an `if` or a loop its head) spans a line, innermost first."""
         for function in ast.walk(self.tree):
             if isinstance(function, ast.FunctionDef):
                 yield from self._places_in(function, function, line)
 
-    def _places_in(self, function: ast.FunctionDef, node: ast.AST, line: int) -> Iterator[Place]:
+    def _places_in(self, function: ast.FunctionDef, node: ast.AST, line: int) -> Iterator[LinePlace]:
         for name in ("body", "orelse", "finalbody"):
             block = getattr(node, name, None)
             if not isinstance(block, list):
@@ -93,10 +93,10 @@ class SourceText:
                 if isinstance(statement, (*_FUNCTIONS, ast.ClassDef)):
                     continue
                 if statement.lineno <= line <= _head_end(statement):
-                    yield Place(self, function, block, index)
+                    yield LinePlace(self, function, block, index)
                 yield from self._places_in(function, statement, line)
 
-    def over(self, place: Place, statements: Iterable[ast.stmt], lines: Iterable[str]) -> Splice:
+    def over(self, place: LinePlace, statements: Iterable[ast.stmt], lines: Iterable[str]) -> Splice:
         """These lines, at the statement's indentation, in place of `statements`; with none of those, before it."""
         indent = " " * place.statement.col_offset
         text = f"\n{indent}".join(lines)
@@ -148,12 +148,12 @@ def _with_torch(source: SourceText, text: str) -> str:
 # --- what each rewrite looks for
 
 
-def _select(place: Place) -> Iterator[list[Splice]]:
+def _select(place: LinePlace) -> Iterator[list[Splice]]:
     """`if c: return a` and what follows, or `x = a if c else b`: `torch.where(c, a, b)`."""
     yield from _choose(place, lambda test, one, other: f"torch.where({test}, {one}, {other})")
 
 
-def _cond(place: Place) -> Iterator[list[Splice]]:
+def _cond(place: LinePlace) -> Iterator[list[Splice]]:
     """The same with `torch.cond`, whose operands are the local names that the arms read."""
     local = {name.arg for name in ast.walk(place.function.args) if isinstance(name, ast.arg)} - {"self"}
     local |= {node.id for node in ast.walk(place.function) if isinstance(node, ast.Name) and _is_stored(node)}
@@ -169,7 +169,7 @@ def _cond(place: Place) -> Iterator[list[Splice]]:
     yield from _choose(place, call_of)
 
 
-def _choose(place: Place, chosen: Callable[[str, str, str], str]) -> Iterator[list[Splice]]:
+def _choose(place: LinePlace, chosen: Callable[[str, str, str], str]) -> Iterator[list[Splice]]:
     source, statement = place.source, place.statement
     for node in ast.walk(statement):
         if isinstance(node, ast.IfExp):
@@ -185,7 +185,7 @@ def _choose(place: Place, chosen: Callable[[str, str, str], str]) -> Iterator[li
     yield [source.over(place, [statement, *used], [text])]
 
 
-def _arms(place: Place) -> tuple[tuple[str, str, str] | None, list[ast.stmt]]:
+def _arms(place: LinePlace) -> tuple[tuple[str, str, str] | None, list[ast.stmt]]:
     """What an `if` chooses between: what stands before the choice, and the two values."""
     source, statement, following = place.source, place.statement, place.following
     assert isinstance(statement, ast.If)
@@ -231,7 +231,7 @@ def _condition(source: SourceText, test: ast.expr) -> str:
     return " ".join(text.decode().split())
 
 
-def _assert(place: Place) -> Iterator[list[Splice]]:
+def _assert(place: LinePlace) -> Iterator[list[Splice]]:
     """`if c: raise E(message)`, or `assert c, message`: `torch._check`."""
     source = place.source
     match place.statement:
@@ -256,7 +256,7 @@ def _opposite(source: SourceText, test: ast.expr) -> str:
     return f"not ({source.code(test)})"
 
 
-def _keep_symbol(place: Place) -> Iterator[list[Splice]]:
+def _keep_symbol(place: LinePlace) -> Iterator[list[Splice]]:
     """`x[: int(n)]`: `n.item()` with its bounds, and `narrow`; `int(n)` alone: `n.item()`."""
     source = place.source
     for node in ast.walk(place.statement):
@@ -291,7 +291,7 @@ def _read_number(node: ast.expr) -> ast.expr | None:
     return None
 
 
-def _keep_size(place: Place) -> Iterator[list[Splice]]:
+def _keep_size(place: LinePlace) -> Iterator[list[Splice]]:
     """`int(x.shape[0])`: `x.shape[0]`."""
     source = place.source
     changes = [
@@ -304,7 +304,7 @@ def _keep_size(place: Place) -> Iterator[list[Splice]]:
         yield changes
 
 
-def _local_variable(place: Place) -> Iterator[list[Splice]]:
+def _local_variable(place: LinePlace) -> Iterator[list[Splice]]:
     """`self.x = value` and what reads it below: a local variable."""
     source, statement = place.source, place.statement
     match statement:
@@ -321,7 +321,7 @@ def _local_variable(place: Place) -> Iterator[list[Splice]]:
     ]  # fmt: skip
 
 
-def _clone_first(place: Place) -> Iterator[list[Splice]]:
+def _clone_first(place: LinePlace) -> Iterator[list[Splice]]:
     """A write into `x`: `x = x.clone()` before it."""
     match place.statement:
         case ast.AugAssign(target=ast.Name(id=name) | ast.Subscript(value=ast.Name(id=name))):
@@ -339,7 +339,7 @@ def _clone_first(place: Place) -> Iterator[list[Splice]]:
     yield [place.source.over(place, (), [f"{name} = {name}.clone()"])]
 
 
-def _clone_deeply(place: Place) -> Iterator[list[Splice]]:
+def _clone_deeply(place: LinePlace) -> Iterator[list[Splice]]:
     """`copy.deepcopy(x)`: `x.clone()`."""
     source = place.source
     for node in ast.walk(place.statement):
@@ -347,7 +347,7 @@ def _clone_deeply(place: Place) -> Iterator[list[Splice]]:
             yield [Splice(*source.span(node), f"{source.code(node.args[0])}.clone()")]
 
 
-def _ask_isinstance(place: Place) -> Iterator[list[Splice]]:
+def _ask_isinstance(place: LinePlace) -> Iterator[list[Splice]]:
     """`type(x) == T` or `type(x) is T`: `isinstance(x, T)`."""
     source = place.source
     for node in ast.walk(place.statement):
@@ -371,7 +371,7 @@ def _is_stored(node: ast.Name) -> bool:
     return isinstance(node.ctx, ast.Store)
 
 
-Rule = Callable[[Place], Iterator[list[Splice]]]
+Rule = Callable[[LinePlace], Iterator[list[Splice]]]
 _RULES: dict[str, tuple[tuple[str, Rule], ...]] = {
     "data_dependent_guard": (
         ("Compute both branches and select", _select),

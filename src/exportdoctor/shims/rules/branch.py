@@ -1,8 +1,8 @@
-"""`if` on the value of a tensor becomes a choice between two computed results, `torch.where`, where both arms are pure.
+"""`if` on a tensor's value becomes a choice in the program, `torch.where` or `torch.cond`, where its arms are pure.
 
 The conditions are found by running forward: every place where Python asks a tensor for its value. The function is
-rewritten by its syntax tree. Both arms are computed; what cannot be chosen between (other sizes, dtypes or Python
-values) stays a branch, and fails as before.
+rewritten by its syntax tree (`arm_choice.py` has what the code then calls). What cannot be chosen between (other sizes,
+dtypes or Python values) stays a branch, and fails as before.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from __future__ import annotations
 import ast
 import copy
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from types import FunctionType
 from typing import Any
 
@@ -19,132 +20,12 @@ from exportdoctor.core.failure.frames import is_user_file
 from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.export_call import ExportCall
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim
+from exportdoctor.shims.rules.arm_choice import BOTH, CHOOSE, EITHER, NOT, VALUE, ArmChoices
 from exportdoctor.shims.rules.code_swap import compile_for, definition_of, function_of, swap_code
 from exportdoctor.shims.rules.pure_code import Purity
 from exportdoctor.targets.eager import run_calls
-from exportdoctor.torch_internals.shape_env import has_unbacked_size, same_sizes
-from exportdoctor.torch_internals.trees import tree_flatten, tree_unflatten
 
-_CHOOSE, _VALUE, _BOTH, _EITHER, _NOT = "_choose_arm", "_value_of", "_both_hold", "_either_holds", "_does_not_hold"
 _READS = frozenset({"__bool__", "item", "__int__", "__float__", "__index__", "equal", "allclose", "tolist"})
-_UNBOUND = object()
-"""Of a name that an arm binds and that has no value before."""
-
-
-class Unmergeable(Exception):
-    """The results of two arms cannot be chosen between by `torch.where`."""
-
-
-# --- what the rewritten code calls
-
-
-def value_of(read: Callable[[], Any]) -> Any:
-    """What `read` gives, or a mark where the name is not bound yet."""
-    try:
-        return read()
-    except NameError:
-        return _UNBOUND
-
-
-def both_hold(one: Any, other: Callable[[], Any]) -> Any:
-    """`one and other()`."""
-    return _as_truth(one) & _as_truth(other()) if _is_open(one) else one and other()
-
-
-def either_holds(one: Any, other: Callable[[], Any]) -> Any:
-    """`one or other()`."""
-    return _as_truth(one) | _as_truth(other()) if _is_open(one) else one or other()
-
-
-def does_not_hold(value: Any) -> Any:
-    """`not value`."""
-    return ~_as_truth(value) if _is_open(value) else not value
-
-
-def choose_arm(condition: Any, then: Callable[..., Any], other: Callable[..., Any], *before: Any) -> Any:
-    """The result of the arm that the condition says; where only a run can tell, of both, chosen by `torch.where`."""
-    if not _is_open(condition):
-        return then(*before) if condition else other(*before)
-    chosen = _as_truth(condition)
-    try:
-        with _no_writes():
-            results = then(*before), other(*before)
-        return _merge(chosen, *results)
-    except Unmergeable:
-        return then(*before) if condition else other(*before)  # fails where it did
-
-
-def _is_open(value: Any) -> bool:
-    """Whether only a run of the program knows it."""
-    import torch
-
-    if isinstance(value, torch.SymBool | torch.SymInt | torch.SymFloat):
-        return has_unbacked_size(value)
-    return isinstance(value, torch.Tensor) and torch.compiler.is_exporting()
-
-
-def _as_truth(value: Any) -> Any:
-    """A condition as a tensor, bool ()."""
-    import torch
-
-    if isinstance(value, torch.Tensor):
-        return value.reshape(()).to(torch.bool)
-    if isinstance(value, torch.SymBool):
-        return torch.scalar_tensor(torch.sym_ite(value, 1, 0), dtype=torch.int64) != 0
-    if isinstance(value, torch.SymInt | torch.SymFloat):
-        number: Any = value
-        return torch.scalar_tensor(number) != 0
-    return torch.full((), bool(value))
-
-
-def _merge(chosen: Any, one: Any, other: Any) -> Any:
-    import torch
-
-    if one is other or other is _UNBOUND:  # the arm that does not bind a name leads nowhere that reads it
-        return one
-    if one is _UNBOUND:
-        return other
-    (left, layout), (right, same) = tree_flatten(one), tree_flatten(other)
-    if layout != same:
-        raise Unmergeable("the arms give results of other structure")
-    if len(left) == 1 and left[0] is one:
-        if not isinstance(one, torch.Tensor) or not isinstance(other, torch.Tensor):
-            return _same_value(one, other)
-        return torch.where(chosen, *_alike(one, other))
-    return tree_unflatten([_merge(chosen, a, b) for a, b in zip(left, right, strict=True)], layout)
-
-
-def _same_value(one: Any, other: Any) -> Any:
-    if type(one) is type(other) and isinstance(one, bool | int | float | str | type(None)) and one == other:
-        return one
-    raise Unmergeable(f"the arms give {one!r:.40} and {other!r:.40}")
-
-
-def _alike(one: Any, other: Any) -> tuple[Any, Any]:
-    if not same_sizes(one, other) or one.dtype != other.dtype or one.device != other.device:
-        raise Unmergeable("the arms give tensors of other sizes or dtypes")
-    return one, other
-
-
-def _no_writes() -> Any:
-    """Within it, a write into a tensor raises `Unmergeable`: the arm that is not taken must leave nothing behind."""
-    from torch.overrides import TorchFunctionMode
-
-    class NoWrites(TorchFunctionMode):
-        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            name = getattr(func, "__name__", "")
-            if name == "__setitem__" or (name.endswith("_") and not name.endswith("__")) or "out" in (kwargs or {}):
-                raise Unmergeable(f"an arm calls {name}")
-            return func(*args, **(kwargs or {}))
-
-    return NoWrites()
-
-
-_HELPERS: dict[str, Any] = {
-    _CHOOSE: choose_arm, _VALUE: value_of, _BOTH: both_hold, _EITHER: either_holds, _NOT: does_not_hold,
-}  # fmt: skip
-
-
 # --- how code is rewritten
 
 
@@ -152,7 +33,7 @@ class _Conditions(ast.NodeTransformer):
     """A condition with tensors kept as tensors: no `.item()`, no `bool()`, and operators for `and`, `or`, `not`."""
 
     def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
-        name = _BOTH if isinstance(node.op, ast.And) else _EITHER
+        name = BOTH if isinstance(node.op, ast.And) else EITHER
         *rest, last = [self.visit(value) for value in node.values]
         for value in reversed(rest):
             last = _call(name, value, _thunk(last))
@@ -160,7 +41,7 @@ class _Conditions(ast.NodeTransformer):
         return found
 
     def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.expr:
-        return _call(_NOT, self.visit(node.operand)) if isinstance(node.op, ast.Not) else node
+        return _call(NOT, self.visit(node.operand)) if isinstance(node.op, ast.Not) else node
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
         match node:
@@ -189,6 +70,7 @@ class _Merging(ast.NodeTransformer):
         self.names = {name.id for one in bound for target in one.targets for name in ast.walk(target)
                       if isinstance(name, ast.Name)}  # fmt: skip
         self.written = {name for one in ast.walk(node) for name in _written_names(one)}
+        self.used: dict[int, set[str]] = {}
 
     def _asks(self, node: ast.expr) -> bool:
         return any(getattr(one, "lineno", 0) in self.lines for one in ast.walk(node))
@@ -198,7 +80,9 @@ class _Merging(ast.NodeTransformer):
         return self.inside > 0 or self._asks(test) or bool(names & self.names)
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
-        node.body = self._block(_with_returns_last(node.body, self._is_open))
+        node.body = _with_returns_last(node.body, self._is_open)
+        self.used = {id(one): names for one, names in _names_used_elsewhere(node)}
+        node.body = self._block(node.body)
         return node
 
     def _block(self, statements: list[ast.stmt]) -> list[ast.stmt]:
@@ -237,7 +121,8 @@ class _Merging(ast.NodeTransformer):
     def _merge_arms(self, node: ast.If) -> list[ast.stmt]:
         self.count += 1
         ends = bool(node.orelse) and isinstance(node.body[-1], ast.Return)
-        names = sorted({one.id for arm in (node.body, node.orelse) for part in arm for one in _stored_names(part)})
+        stored = {one.id for arm in (node.body, node.orelse) for part in arm for one in _stored_names(part)}
+        names = sorted(stored & self.used.get(id(node), stored))
         arms = [f"_arm_{self.count}_{place}" for place in (1, 2)]
         result = ast.Return(ast.Tuple([_load(name) for name in names], ast.Load()))
         made: list[ast.stmt] = [
@@ -245,11 +130,16 @@ class _Merging(ast.NodeTransformer):
             for arm, body in zip(arms, (node.body, node.orelse), strict=True)
         ]
         test = _Conditions().visit(copy.deepcopy(node.test))
-        before = [_call(_VALUE, _thunk(_load(name))) for name in names]
-        call = _call(_CHOOSE, test, *(_load(arm) for arm in arms), *before)
+        before = [_call(VALUE, _thunk(_load(name))) for name in names]
+        call = _call(CHOOSE, self.name, test, *(_load(arm) for arm in arms), *before)
         target = ast.Tuple([ast.Name(name, ast.Store()) for name in names], ast.Store())
         last = ast.Return(call) if ends else ast.Assign([target], call) if names else ast.Expr(call)
         return [ast.copy_location(one, node) for one in (*made, last)]
+
+    @property
+    def name(self) -> ast.expr:
+        """That of the branch that was counted last, unlike that of any other."""
+        return ast.Constant(f"{self.purity.function.__module__}.{self.purity.function.__qualname__}:{self.count}")
 
 
 class _Choices(ast.NodeTransformer):
@@ -264,8 +154,8 @@ class _Choices(ast.NodeTransformer):
         if not self.merging._is_open(node.test) or not all(map(pure, (node.test, node.body, node.orelse))):
             return node
         self.merging.count += 1
-        test = _Conditions().visit(copy.deepcopy(node.test))
-        return ast.copy_location(_call(_CHOOSE, test, _thunk(node.body), _thunk(node.orelse)), node)
+        test, arms = _Conditions().visit(copy.deepcopy(node.test)), (_thunk(node.body), _thunk(node.orelse))
+        return ast.copy_location(_call(CHOOSE, self.merging.name, test, *arms), node)
 
     def visit_Lambda(self, node: ast.Lambda) -> ast.expr:
         return node
@@ -297,6 +187,22 @@ def _stored_names(node: ast.stmt) -> Iterator[ast.Name]:
     if isinstance(node, ast.FunctionDef):
         return
     yield from (one for one in ast.walk(node) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store))
+
+
+def _names_used_elsewhere(function: ast.FunctionDef) -> Iterator[tuple[ast.If, set[str]]]:
+    """Each branch outside loops, and the names that are bound or read outside its arms; others are its arms' own."""
+    loops = [one for one in ast.walk(function) if isinstance(one, ast.For | ast.While)]
+    repeated = {id(one) for loop in loops for one in ast.walk(loop)}
+    for node in ast.walk(function):
+        if isinstance(node, ast.If) and id(node) not in repeated:
+            yield node, set(_names(function) - _names(*node.body, *node.orelse))
+
+
+def _names(*nodes: ast.AST) -> Counter[str]:
+    every = (one for node in nodes for one in ast.walk(node))
+    return Counter(
+        one.arg if isinstance(one, ast.arg) else one.id for one in every if isinstance(one, ast.arg | ast.Name)
+    )
 
 
 def _load(name: str) -> ast.expr:
@@ -353,18 +259,20 @@ def asked_lines(call: ExportCall) -> dict[FunctionType, frozenset[int]]:
                     found.setdefault(function, set()).add(frame.f_lineno)
             return func(*args, **(kwargs or {}))
 
-    for inputs in ((call.args, call.kwargs), *call.more_inputs):
-        try:
-            with Asking():
-                run_calls(call.module, [inputs])
-        except Exception:
-            continue  # without values it ends at the first of them
+    run_known(call, Asking)
     return {function: frozenset(lines) for function, lines in found.items()}
+
+
+def run_known(call: ExportCall, around: Callable[[], AbstractContextManager[Any]] = nullcontext) -> None:
+    """Eager, on all inputs that are known. Without values it ends where the first of them is asked for."""
+    for inputs in ((call.args, call.kwargs), *call.more_inputs):
+        with suppress(Exception), around():
+            run_calls(call.module, [inputs])
 
 
 @contextmanager
 def _enter(call: ExportCall) -> Iterator[ExportCall]:
-    changes = {}
+    changes, choices = {}, ArmChoices()
     for function, lines in asked_lines(call).items():
         owned = (m for m in call.module.modules() if function.__name__ in dir(type(m)))
         node = rewrite_branches(function, lines, tuple(owned))
@@ -373,21 +281,25 @@ def _enter(call: ExportCall) -> Iterator[ExportCall]:
             changes[function] = code
     if not changes:
         raise NotApplicable("no function branches on a tensor's value with arms that only compute")
-    with swap_code(changes, _HELPERS):
+    with swap_code(changes, choices.names):
+        with choices.observe():
+            run_known(call)
         yield call
 
 
 SHIM = Shim(
     id="branch-as-where",
-    title="Computes both arms of a branch on tensor values and chooses with torch.where",
+    title="Makes a branch on tensor values a choice in the program, by torch.where or torch.cond",
     soundness="precondition",
     enter=_enter,
     does=(
         "An `if` on the value of a tensor, such as a clamp of values that overflow or an early return, is "
         "rewritten in the function's syntax tree: both arms are computed, and the program chooses between "
-        "their results. Arms must only compute: assignments to local names, no writes, no raise."
+        "their results. Where an arm may refuse the values for which it is not taken (it looks up places, divides "
+        "whole numbers, raises, or gives NaN), torch.cond computes one arm only, if it takes them. Arms must only "
+        "compute: assignments to local names, no writes, no raise."
     ),
-    precondition="both arms can be computed whatever the condition is",
+    precondition="arms that torch.where chooses between can be computed whatever the condition is",
     cures=(Cure(kinds=("data_dependent_value", "data_dependent_guard")),),
     needs={"torch": ">=2.8"},
     link="https://docs.pytorch.org/docs/stable/export.html#data-and-shape-dependent-control-flow",
@@ -400,7 +312,7 @@ SHIM = Shim(
             after=(
                 "def _arm_1_1(x):\n    x = x.clamp(-limit, limit)\n    return (x,)\n\n"
                 "def _arm_1_2(x):\n    return (x,)\n\n"
-                "(x,) = _choose_arm(torch.isinf(x).any(), _arm_1_1, _arm_1_2, _value_of(lambda: x))\n"
+                "(x,) = _choose_arm('forward:1', torch.isinf(x).any(), _arm_1_1, _arm_1_2, _value_of(lambda: x))\n"
             ),
         ),
     ),

@@ -1,0 +1,290 @@
+"""The pytest plugin: the fixture `assert_exportable`, its marker, and a baseline of known failures.
+
+pytest imports this in every session, so nothing of exportdoctor or torch is imported before a test uses the fixture.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from exportdoctor.core.run.known_failures import Baseline, BaselineDifference
+    from exportdoctor.core.run.report import Report
+
+_MARKER = "exportable"
+_KEYWORDS = ("dynamic_shapes", "to", "shims")
+_RESULTS = pytest.StashKey["list[dict[str, Any]]"]()
+_CHECKS = "exportdoctor_checks"
+"""The attribute of a test's report with what its checks found: xdist carries it to the process that prints."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The options."""
+    group = parser.getgroup("exportdoctor", "torch.export")
+    group.addoption("--export-baseline", metavar="FILE", help="Known export failures, which do not fail a test.")
+    group.addoption(
+        "--export-ratchet",
+        action="store_true",
+        help="Take what is fixed out of the baseline; where there is no FILE yet, write it with all that fails.",
+    )
+    group.addoption("--export-no-cache", action="store_true", help="Do not reuse export results of earlier sessions.")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Declare the marker, and refuse options that do not go together."""
+    config.addinivalue_line(
+        "markers", f"{_MARKER}(dynamic_shapes=, to=, shims=): what assert_exportable takes in this test unless told."
+    )
+    if config.getoption("export_ratchet") and not config.getoption("export_baseline"):
+        raise pytest.UsageError("--export-ratchet needs --export-baseline FILE")
+    path = _baseline_path(config)
+    if path is not None and path.exists():
+        _read_baseline(path)
+    config.stash[_RESULTS] = []
+
+
+class ExportChecker:
+    """What the fixture `assert_exportable` is: called with a module and its inputs, it fails the test or passes."""
+
+    def __init__(self, request: pytest.FixtureRequest) -> None:
+        self._request = request
+        self._calls = 0
+
+    def __call__(
+        self,
+        module: Any,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        *,
+        dynamic_shapes: Any = None,
+        to: str | None = None,
+        shims: Sequence[str] = (),
+    ) -> Report | None:
+        """Export `module`; where it fails in a way that the baseline does not know, the test fails.
+
+        `to` is export, onnx or ort. With `shims`, ids such as `branch-as-where`, it must export under them and compute
+        the same as eager. Returns the report, None with `shims`. Where torch is not installed the test is skipped.
+        """
+        __tracebackhide__ = True
+        if importlib.util.find_spec("torch") is None:
+            pytest.skip("torch is not installed")
+        given = {"dynamic_shapes": dynamic_shapes, "to": to, "shims": shims}
+        for mark in self._request.node.iter_markers(_MARKER):
+            if unknown := set(mark.kwargs) - set(_KEYWORDS):
+                raise pytest.UsageError(f"The marker {_MARKER} takes {', '.join(_KEYWORDS)}, not {min(unknown)}")
+            given = {name: value or mark.kwargs.get(name) for name, value in given.items()}
+        plan = _plan(module, args, kwargs, given["dynamic_shapes"])
+        self._calls += 1
+        if given["shims"]:
+            _assert_shims_cure(plan, tuple(given["shims"]))
+            return None
+        report = self._scan(plan, given["to"] or "export")
+        self._judge(report)
+        return report
+
+    def _scan(self, plan: Any, to: str) -> Report:
+        from exportdoctor.api import scan_plan
+        from exportdoctor.core.errors import ExportdoctorError
+        from exportdoctor.core.scan_options import ScanOptions
+        from exportdoctor.store.places import runs_root
+
+        config = self._request.config
+        cached = not config.getoption("export_no_cache")
+        identity = _identity(self._request.node.nodeid, config.rootpath) if cached else None
+        try:
+            options = ScanOptions(to=to, cure=False, use_cache=identity is not None)
+            report = scan_plan(plan, options, identity=identity)
+        except ExportdoctorError as error:
+            pytest.fail(error.line(), pytrace=False)
+        if report.exports:  # nothing to look up later
+            shutil.rmtree(runs_root() / report.run, ignore_errors=True)
+        return report
+
+    def _judge(self, report: Report) -> None:
+        from exportdoctor.core.run.known_failures import compare_with_baseline, known_failure
+
+        check = self._request.node.nodeid + (f"#{self._calls}" if self._calls > 1 else "")
+        path = _baseline_path(self._request.config)
+        baseline = _read_baseline(path) if path is not None and path.exists() else None
+        known = baseline.failures.get(check, ()) if baseline else ()
+        difference = compare_with_baseline(known, report)
+        found = [_as_data(known_failure(one)) for one in report.findings]
+        self._request.node.stash.setdefault(_RESULTS, []).append(
+            {"check": check, "found": found, "difference": _as_data(difference)}
+        )
+        fresh = path is not None and baseline is None and self._request.config.getoption("export_ratchet")
+        if difference.broken and not fresh:
+            pytest.fail(_failure_text(report, difference), pytrace=False)
+        if report.findings:
+            pytest.xfail("known export failure" if not fresh else "export failure, written into the baseline")
+        if not report.exports:
+            pytest.fail(_failure_text(report, difference), pytrace=False)
+
+
+@pytest.fixture
+def assert_exportable(request: pytest.FixtureRequest) -> ExportChecker:
+    """assert_exportable(module, args, kwargs, dynamic_shapes=, to=, shims=): torch.export takes the module."""
+    return ExportChecker(request)
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
+    """Put what a test's checks found on its report."""
+    outcome = yield
+    if call.when == "call" and _RESULTS in item.stash:
+        setattr(outcome.get_result(), _CHECKS, item.stash[_RESULTS])
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Gather a test's checks."""
+    _GATHERED.extend(getattr(report, _CHECKS, ()))
+
+
+_GATHERED: list[dict[str, Any]] = []
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Begin with nothing: one process may run several sessions."""
+    _GATHERED.clear()
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Name what was broken and what was mended, and move the ratchet."""
+    if not _GATHERED or hasattr(config, "workerinput"):  # a worker of xdist: the process that started it tells
+        return
+    path = _baseline_path(config)
+    write = terminalreporter.write_line
+    terminalreporter.section("torch.export")
+    differences = [(one["check"], _difference(one["difference"])) for one in _GATHERED]
+    exporting = sum(1 for one in _GATHERED if not one["found"])
+    write(f"{exporting} of {len(_GATHERED)} checked modules export")
+    from exportdoctor.report.wording.baselines import failure_line
+
+    for check, difference in differences:
+        for failure in difference.new:
+            write(f"broken: {check}: {failure_line(failure)}", red=True)
+        for before, after in difference.changed:
+            write(f"changed: {check}: {failure_line(after)}; in the baseline: {failure_line(before)}", red=True)
+        for failure in difference.gone:
+            write(f"mended: {check}: {failure_line(failure)}", green=True)
+    if path is not None and config.getoption("export_ratchet"):
+        write(_move_ratchet(path, differences))
+    elif path is not None and any(difference.gone for _, difference in differences):
+        write(f"Take what is mended out of {path.name}: run again with --export-ratchet")
+
+
+def _move_ratchet(path: Path, differences: list[tuple[str, BaselineDifference]]) -> str:
+    """Take out what is gone; a file that is not there yet is written with all that fails."""
+    from exportdoctor.core.run.known_failures import Baseline
+    from exportdoctor.store.baseline_file import write_baseline
+
+    first = not path.exists()
+    baseline = Baseline() if first else _read_baseline(path)
+    for check, difference in differences:
+        known = set(baseline.failures.get(check, ())) - set(difference.gone)
+        baseline = baseline.replace_check(check, known | set(difference.new) if first else known)
+    write_baseline(path, baseline)
+    gone = sum(len(difference.gone) for _, difference in differences)
+    return f"{path.name} written" if first else f"{path.name}: {gone} taken out"
+
+
+def _baseline_path(config: pytest.Config) -> Path | None:
+    given = config.getoption("export_baseline")
+    return Path(config.invocation_params.dir, given) if given else None
+
+
+def _read_baseline(path: Path) -> Baseline:
+    from exportdoctor.core.errors import ExportdoctorError
+    from exportdoctor.store.baseline_file import read_baseline
+
+    try:
+        return read_baseline(path)
+    except ExportdoctorError as error:
+        raise pytest.UsageError(error.line()) from None
+
+
+def _plan(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None, dynamic_shapes: Any) -> Any:
+    from exportdoctor.targets import plan_for_module
+
+    return plan_for_module(module, tuple(args), dict(kwargs or {}), dynamic_shapes=dynamic_shapes)
+
+
+def _assert_shims_cure(plan: Any, shims: tuple[str, ...]) -> None:
+    """Fail unless the module exports under the shims, and computes the same as eager."""
+    __tracebackhide__ = True
+    from exportdoctor.core.errors import ExportdoctorError
+    from exportdoctor.core.records.target import TargetRef
+    from exportdoctor.core.scan_options import ScanOptions
+    from exportdoctor.engine.cure.try_shims import try_shims
+    from exportdoctor.process.launcher import Fork
+    from exportdoctor.shims import find
+
+    try:
+        for shim in shims:
+            find(shim)
+        trials = list(try_shims(TargetRef(ref=plan.ref), ScanOptions(), shims, Fork(plan)))
+    except ExportdoctorError as error:
+        pytest.fail(error.line(), pytrace=False)
+    for tried in trials:
+        if not (tried.cured or (tried.exports and tried.after == "exports")):
+            pytest.fail(f"with {' + '.join(shims)}: {tried.after}", pytrace=False)
+
+
+def _failure_text(report: Report, difference: BaselineDifference) -> str:
+    """The findings that are new, each with its line, and what the baseline has in their place."""
+    from exportdoctor.core.run.known_failures import known_failure
+    from exportdoctor.report import wording
+    from exportdoctor.report.wording.baselines import failure_line
+
+    broken, was = set(difference.broken), {after: before for before, after in difference.changed}
+    blocks = []
+    for finding in report.findings:
+        failure = known_failure(finding)
+        if failure not in broken:
+            continue
+        lines = [wording.title(finding, report), f"    {(finding.source or '').strip()}"]
+        lines += [f"  {sentence}" for sentence in wording.chapter(finding, report)]
+        if failure in was:
+            lines.append(f"  In the baseline: {failure_line(was[failure])}")
+        lines.append(f"  Explained: exportdoctor explain {report.run} {finding.id}")
+        blocks.append("\n".join(line for line in lines if line.strip()))
+    return wording.plain("\n\n".join(blocks) or "the export did not end with a verdict")
+
+
+def _identity(test: str, root: Path) -> Mapping[str, object]:
+    """What a module's answers depend on beside itself: the test, and the local code that is imported."""
+    from exportdoctor.core.file_hash import file_identity
+
+    sources = {}
+    for module in list(sys.modules.values()):
+        file = getattr(module, "__file__", None)
+        if (
+            isinstance(file, str)
+            and "site-packages" not in file
+            and os.path.commonpath([root, os.path.abspath(file)]) == str(root)
+        ):
+            sources[file] = file_identity(file)
+    return {"test": test, "sources": sources}
+
+
+def _as_data(record: Any) -> Any:
+    import msgspec
+
+    return json.loads(msgspec.json.encode(record))
+
+
+def _difference(data: Any) -> BaselineDifference:
+    import msgspec
+
+    from exportdoctor.core.run.known_failures import BaselineDifference
+
+    return msgspec.convert(data, BaselineDifference)

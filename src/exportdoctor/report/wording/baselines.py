@@ -1,0 +1,24 @@
+"""Sentences about what fails beside a baseline."""
+
+from __future__ import annotations
+
+from exportdoctor.core.run.known_failures import BaselineDifference, KnownFailure
+from exportdoctor.report.wording.formatting import count, module_name
+
+
+def failure_line(failure: KnownFailure) -> str:
+    """A known failure in a line."""
+    part = "" if failure.part == "default" else f"{failure.part}: "
+    source = f": {failure.source}" if failure.source else ""
+    return f"{part}{module_name(failure.module)}, {failure.place or 'in the call itself'}{source} ({failure.error})"
+
+
+def baseline_lines(difference: BaselineDifference, *, accept: str) -> tuple[str, ...]:
+    """What is new, changed and gone; `accept` is what takes what is gone out of the baseline."""
+    lines = [f"new failure: {failure_line(one)}" for one in difference.new]
+    for before, after in difference.changed:
+        lines.append(f"changed failure: {failure_line(after)}; in the baseline: {failure_line(before)}")
+    lines += [f"fixed: {failure_line(one)}. Take it out of the baseline: {accept}" for one in difference.gone]
+    if difference.same:
+        lines.append(f"{count(len(difference.same), 'known failure')}, as in the baseline")
+    return tuple(lines)

@@ -1,0 +1,142 @@
+"""The pytest plugin in real sessions: what is red, what the baseline knows, and what the ratchet takes out."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+from pathlib import Path
+
+import pytest
+
+pytest_plugins = ["pytester"]
+
+GATE = """
+from torch import nn
+
+class Gate(nn.Module):
+    def forward(self, x):
+        if x.sum() > 0:
+            return x * 2
+        return x * 3
+"""
+TEST = """
+import torch
+from gate import Gate
+
+def test_gate(assert_exportable):
+    assert_exportable(Gate().eval(), (torch.ones(3),))
+
+def test_layer(assert_exportable):
+    report = assert_exportable(torch.nn.Linear(3, 3), (torch.ones(2, 3),))
+    print("CACHED", report.stats.answered_from_cache, report.stats.probes)
+"""
+MENDED = GATE.replace("if x.sum() > 0:\n            return x * 2\n        return x * 3", "return x * 2")
+OTHER = GATE.replace("x.sum() > 0", "int(x[0].sum()) == 3")
+
+
+@pytest.fixture
+def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
+    monkeypatch.setenv("EXPORTDOCTOR_HOME", str(pytester.path / "home"))
+    pytester.makepyfile(gate=GATE, test_models=TEST)
+    return pytester
+
+
+def session(project: pytest.Pytester, *words: str) -> pytest.RunResult:
+    """A session in a process of its own, with the plugin as pytest finds it in the wheel."""
+    installed = {point.name for point in importlib.metadata.entry_points(group="pytest11")}
+    plugin = () if "exportdoctor" in installed else ("-p", "exportdoctor.pytest_plugin")  # of an older installation
+    return project.runpytest_subprocess(*plugin, "-p", "no:cacheprovider", *words)
+
+
+def known(path: Path) -> dict[str, list[dict[str, str]]]:
+    failures: dict[str, list[dict[str, str]]] = json.loads(path.read_text())["failures"]
+    return failures
+
+
+@pytest.mark.slow
+def test_a_new_failure_is_red_with_its_line_and_one_that_is_gone_asks_for_the_ratchet(project: pytest.Pytester) -> None:
+    gone = {"part": "default", "module": "", "signature": "0" * 12, "place": "Linear.forward (linear.py)"}
+    check = "test_models.py::test_layer"
+    text = json.dumps({"schema": "exportdoctor.baseline/1", "failures": {check: [gone]}})
+    (project.path / "known.json").write_text(text)
+    red = session(project, "--export-baseline", "known.json")
+    red.assert_outcomes(passed=1, failed=1)
+    red.stdout.fnmatch_lines(
+        [
+            "*F1 *Gate.forward (*gate.py:5)*",
+            "*if x.sum() > 0:*",
+            "*broken: test_models.py::test_gate*",
+            "*mended: test_models.py::test_layer*Linear.forward*",
+            "*run again with --export-ratchet",
+        ]
+    )
+    assert (project.path / "known.json").read_text() == text, "only the ratchet writes"
+
+
+@pytest.mark.night
+def test_the_baseline_is_written_changed_and_emptied(project: pytest.Pytester) -> None:
+    wrote = session(project, "--export-baseline", "known.json", "--export-ratchet", "-n", "2")
+    wrote.assert_outcomes(passed=1, xfailed=1)
+    baseline = project.path / "known.json"
+    assert [one["place"] for one in known(baseline)["test_models.py::test_gate"]] == ["Gate.forward (gate.py)"]
+    (project.path / "gate.py").write_text(OTHER)
+    changed = session(project, "--export-baseline", "known.json", "-k", "gate")
+    changed.assert_outcomes(failed=1)
+    changed.stdout.fnmatch_lines(["*In the baseline: *if x.sum() > 0*", "*changed: *int(x[[]0].sum())*"])
+    (project.path / "gate.py").write_text(MENDED)
+    ratchet = session(project, "--export-baseline", "known.json", "--export-ratchet", "-k", "gate")
+    ratchet.assert_outcomes(passed=1)
+    assert known(baseline) == {}
+
+
+@pytest.mark.night
+def test_what_is_unchanged_is_answered_from_the_cache(project: pytest.Pytester) -> None:
+    words = ("-k", "layer", "-s")
+    session(project, *words).stdout.fnmatch_lines(["*CACHED 0 1*"])
+    session(project, *words).stdout.fnmatch_lines(["*CACHED 1 1*"])
+    session(project, *words, "--export-no-cache").stdout.fnmatch_lines(["*CACHED 0 1*"])
+    (project.path / "gate.py").write_text(OTHER)
+    session(project, *words).stdout.fnmatch_lines(["*CACHED 0 1*"])
+
+
+@pytest.mark.night
+def test_the_marker_gives_what_the_call_leaves_out(project: pytest.Pytester) -> None:
+    project.makepyfile(
+        test_models="""
+        import pytest, torch
+        from gate import Gate
+
+        @pytest.mark.exportable(shims=["branch-as-where"])
+        def test_cured(assert_exportable):
+                    assert_exportable(Gate().eval(), (torch.ones(3),))
+        """
+    )
+    session(project).assert_outcomes(passed=1)
+
+
+def test_bad_options_are_told_in_a_line(project: pytest.Pytester) -> None:
+    assert "needs --export-baseline" in session(project, "--export-ratchet").stderr.str()
+    (project.path / "bad.json").write_text("[]")
+    assert "bad.json is no baseline" in session(project, "--export-baseline", "bad.json").stderr.str()
+
+
+def test_the_plugin_imports_neither_torch_nor_exportdoctor_where_it_is_not_used(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import sys
+
+        def test_nothing():
+            heavy = {"torch", "msgspec", "numpy", "transformers", "exportdoctor.api", "exportdoctor.core"}
+            assert not heavy & set(sys.modules)
+        """
+    )
+    session(pytester).assert_outcomes(passed=1)
+
+
+def test_without_torch_a_test_is_skipped(pytester: pytest.Pytester) -> None:
+    pytester.makeconftest(
+        "import importlib.util as u\nfind = u.find_spec\n"
+        "u.find_spec = lambda name, *more: None if name == 'torch' else find(name, *more)\n"
+    )
+    pytester.makepyfile("def test_one(assert_exportable):\n    assert_exportable(None)\n")
+    session(pytester).assert_outcomes(skipped=1)
