@@ -144,7 +144,8 @@ class _FindingView:
 
 def _show_finding(finding: Finding, report: Report, material: RunMaterial) -> _FindingView:
     part = next((part for part in report.parts if part.name == finding.part), None)
-    culprit = next((frame for frame in reversed(finding.stack) if frame.user), None)
+    user = next((frame for frame in reversed(finding.stack) if frame.user), None)
+    culprit = user or finding.guard or finding.value_origin
     if culprit is not None:
         lines = _excerpt(culprit, material, around=_AROUND)
     else:
