@@ -51,9 +51,9 @@ def _result(finding: Finding, kinds: list[FailureKind], report: Report) -> dict[
         "logicalLocations": [{"fullyQualifiedName": wording.module_name(finding.module), "kind": "module"}]
     }
     places = list(places_of(finding))
-    related = [{"physicalLocation": _placed(place)} for place in places[1:]]
+    related = [{"physicalLocation": _repository_place(place)} for place in places[1:]]
     if places:
-        location["physicalLocation"] = _placed(places[0])
+        location["physicalLocation"] = _repository_place(places[0])
         if relative_path(finding.file) is None and finding.file:
             related.insert(0, {"physicalLocation": _place(finding), "message": {"text": "the line that fails"}})
     elif finding.file:
@@ -70,7 +70,7 @@ def _result(finding: Finding, kinds: list[FailureKind], report: Report) -> dict[
     }
 
 
-def _placed(place: CodePlace) -> dict[str, Any]:
+def _repository_place(place: CodePlace) -> dict[str, Any]:
     region: dict[str, Any] = {"startLine": place.line, "snippet": {"text": place.source}}
     if place.columns is not None:
         region |= {"startColumn": place.columns[0], "endColumn": place.columns[1]}

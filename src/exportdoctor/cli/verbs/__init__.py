@@ -17,7 +17,7 @@ class Verb(NamedTuple):
 
 VERBS = (
     Verb("scan", "Find which submodules of a model fail to export, and why."),
-    Verb("report", "Print a run as text, Markdown, HTML, JSON, JUnit, SARIF or GitHub annotations."),
+    Verb("report", "Print a run as text, Markdown, HTML, JSON, SARIF and more."),
     Verb("explain", "Explain a finding or a kind of failure, with rewrites that work."),
     Verb("repro", "Make a minimal script that reproduces a finding."),
     Verb("sweep", "Scan many models on a Dask cluster, and write an atlas."),
