@@ -256,7 +256,7 @@ class Comparer:
         if example:
             self.called.add(name)
         elif found and name not in self.called and not any(f"{path}.".startswith(f"{name}.") for path in found):
-            walk.blame("absent", wording.absent_module(name), fact, right="reference")
+            walk.blame("absent", wording.absent_module(name), fact)
 
     def _walk_graph(self, walk: Walk, before: Rung, rung: Rung, earlier: Sequence[Inputs], inputs: Inputs) -> None:
         source = before.steps(self._state_after(before, earlier))

@@ -109,7 +109,7 @@ class Walk:
                 owner, _, _ = fqn.rpartition(".")
                 fact = writers.get(fqn) or NodeFact(name=fqn, op="", module=owner)
                 kind: CauseKind = "state" if fqn in writers else "weight"
-                self.blame(kind, value_differs(fqn, gap.absolute, gap.allowed, gap.trouble), fact, right="reference")
+                self.blame(kind, value_differs(fqn, gap.absolute, gap.allowed, gap.trouble), fact)
 
     def compare_outputs(self, wanted: Sequence[Any], fact: NodeFact | None = None) -> None:
         """Take the reference's outputs, in the order of the candidate's."""
@@ -167,7 +167,7 @@ class Walk:
                 kind, value_differs(name, local.absolute, local.allowed, local.trouble), fact, right=right, steps=steps
             )
         if self.cause is None and not excuse and _left_the_numbers(own, wanted):
-            self.blame("value", not_finite(name), fact, right="reference")
+            self.blame("value", not_finite(name), fact)
         nearly = not excuse and not inherited.holds and is_tie(op, own, wanted, inputs, slack=_NEARLY)
         self._replace(name, wanted, step, also_own=bool(excuse and excuse != "rounding") or nearly)
 
