@@ -104,6 +104,34 @@ def test_help_imports_neither_torch_nor_rich_nor_the_engine() -> None:
     assert done.stderr.split() == []
 
 
+def test_a_baseline_makes_only_new_failures_red(
+    known_target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["scan", known_target, "--exhaustive", "-q"]
+    file = tmp_path / "known.json"
+    assert run([*words, "--fail-on", "never"]) == ExitCode.EXPORTS
+    assert run([*words, "--fail-on", "new"]) == ExitCode.USAGE
+    assert run([*words, "--baseline", str(file)]) == ExitCode.USAGE
+    assert "there is no baseline" in capsys.readouterr().err
+    assert run([*words, "--baseline", str(file), "--update-baseline"]) == ExitCode.EXPORTS
+    assert run([*words, "--baseline", str(file)]) == ExitCode.EXPORTS
+    assert run([*words, "--baseline", str(file), "--fail-on", "any"]) == ExitCode.FINDINGS
+    assert "2 known failures, as in the baseline" in capsys.readouterr().err
+    baseline = json.loads(file.read_text())
+    failures = next(iter(baseline["failures"].values()))
+    failures[0]["signature"] = "0" * 12
+    file.write_text(json.dumps(baseline))
+    summary = tmp_path / "summary.md"
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
+    assert run([*words, "--baseline", str(file), "--format", "github"]) == ExitCode.FINDINGS
+    shown = capsys.readouterr()
+    assert "changed failure: " in shown.err
+    assert [line.partition(" ")[0] for line in shown.out.splitlines()] == ["::error", "::error"]
+    assert summary.read_text().startswith("# ")
+    file.write_text("{}{")
+    assert run([*words, "--baseline", str(file)]) == ExitCode.USAGE
+
+
 def test_a_kind_is_explained_with_rewrites_as_diffs(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["explain", "data-dependent-guard"]) == ExitCode.EXPORTS
     shown = capsys.readouterr().out

@@ -314,6 +314,47 @@ def test_a_function_without_source_is_imported_from_its_module_and_the_script_sa
     assert space["model"](module.torch.ones(3)).shape == (2,)
 
 
+CONFIGURED = """import torch
+class Base:
+    @property
+    def kind(self):
+        return self._kind
+    @property
+    def broken(self):
+        raise RuntimeError("not now")
+class Config(Base):
+    def __init__(self):
+        self._kind = "sdpa"
+        self.unused = 1
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.config = Config()
+    def forward(self, hidden):
+        return hidden * len(self.config.kind) if hidden is not None else self.config.broken
+"""
+
+
+@pytest.mark.slow
+def test_an_object_whose_class_inherits_a_property_keeps_its_value(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from exportdoctor.worker.repro.script.prune import CodeSelection
+    from exportdoctor.worker.repro.script.recorder import Record
+    from exportdoctor.worker.repro.script.script_builder import ScriptBuilder
+
+    path = tmp_path / "configured.py"
+    path.write_text(CONFIGURED)
+    monkeypatch.syspath_prepend(tmp_path)
+    module = importlib.import_module("configured")
+    lines = {(str(path), line) for line in range(12, 19)}
+    record = Record(lines, {(str(path), 17)}, set(), {})
+    script = ScriptBuilder(CodeSelection.of(record, substitute=False, decorators=False), {})
+    text = script.render([f"model = {script.module_code(module.Model())}"])
+    assert "class Config:\n    kind = 'sdpa'" in text
+    assert "unused" not in text
+
+
 @pytest.mark.slow
 def test_a_call_that_one_draft_replaces_by_its_value_is_a_call_in_the_next_draft(tmp_path: Path) -> None:
     from exportdoctor.worker.repro.script.prune import CodeSelection

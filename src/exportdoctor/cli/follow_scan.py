@@ -6,10 +6,11 @@ import os
 import sys
 import time
 from collections.abc import Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TextIO
 
+from exportdoctor.cli.baseline_check import BaselineCheck
 from exportdoctor.cli.error_output import print_error, print_line
 from exportdoctor.cli.interruption import Interruption
 from exportdoctor.cli.progress import LineProgress, Progress
@@ -25,8 +26,9 @@ from exportdoctor.store.run_folder import RunFolder
 class OutputOptions:
     """How results and progress are printed."""
 
-    as_json: bool = False
+    form: str = "text"
     quiet: bool = False
+    check: BaselineCheck = field(default_factory=BaselineCheck)
 
 
 def follow(
@@ -46,6 +48,8 @@ def follow(
     code = _report_stop(stop, state) if stop else state.finished.exit_code if state.finished else ExitCode.INTERNAL
     if folder.trouble is not None:
         code = print_error(folder.trouble)
+    elif stop is None:
+        code = output.check.judge(state.report(), code)
     return state, code
 
 
@@ -77,8 +81,11 @@ def _progress_for(stream: TextIO, *, quiet: bool) -> Progress:
 
 def print_result(state: RunState, path: Path | None, *, output: OutputOptions) -> None:
     """The report on stdout; on stderr the run's folder, if it was saved."""
-    form = "json" if output.as_json else "text"
-    write_out(render(state.report(), form, style_of(sys.stdout)))
+    report = state.report()
+    write_out(render(report, output.form, style_of(sys.stdout)))
+    if output.form == "github" and (summary := os.environ.get("GITHUB_STEP_SUMMARY")):
+        with open(summary, "a", encoding="utf-8") as file:
+            file.write(render(report, "md"))
     if path is not None and not output.quiet:
         print_line(f"saved in {path}")
 

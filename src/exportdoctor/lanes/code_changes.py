@@ -9,13 +9,13 @@ from difflib import unified_diff
 from pathlib import Path
 
 from exportdoctor.core.run.bisection import CodeChange
-from exportdoctor.core.run.lane_matrix import Place
+from exportdoctor.core.run.lane_matrix import StackLine
 from exportdoctor.lanes.lane import Lane
 
 _MOST_LINES = 80
 
 
-def code_changes(package: str, places: Sequence[Place], failing: Lane, passing: Lane) -> tuple[CodeChange, ...]:
+def code_changes(package: str, places: Sequence[StackLine], failing: Lane, passing: Lane) -> tuple[CodeChange, ...]:
     """For each function of `package` among `places`, innermost first, the diff from the failing to the passing lane."""
     name = import_name(package)
     seen: dict[tuple[str, str], CodeChange] = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import signal
 import subprocess
 import tempfile
 from pathlib import Path
@@ -15,7 +16,7 @@ from exportdoctor.core.failure.finding import Finding
 from exportdoctor.core.failure.kinds import FailureKind
 from exportdoctor.core.failure.messages import TRACEBACK, exception_in_text, first_line
 from exportdoctor.core.limits import IDLE_ATTEMPT, SCRIPT_MB, SCRIPT_SECONDS
-from exportdoctor.core.run.lane_matrix import FailureName, LaneAnswer, Place
+from exportdoctor.core.run.lane_matrix import FailureName, LaneAnswer, StackLine
 from exportdoctor.core.run.report import Report
 from exportdoctor.lanes.lane import Lane, lanes_root
 from exportdoctor.process.group import die_with_parent, name_exit
@@ -57,6 +58,8 @@ def ask_script(script: str, lane: Lane, *, keep: bool, again: bool = False) -> L
         output = errors.read_text(errors="replace")
     if killed is not None:
         return LaneAnswer(unknown=f"ended at its limit: {killed.status}")
+    if code == -signal.SIGKILL:
+        return LaneAnswer(unknown="it was killed from outside")
     answer = _script_answer(code, output)
     if keep:
         make_folder(file.parent)
@@ -84,6 +87,8 @@ def ask_scan(target: tuple[str, ...], lane: Lane, *, again: bool = False) -> tup
         preexec_fn=die_with_parent,
         check=False,
     )
+    if done.returncode == -signal.SIGKILL:
+        return None, "it was killed from outside"
     if done.returncode == 130:
         raise KeyboardInterrupt
     said = done.stderr.decode(errors="replace").strip().splitlines()
@@ -136,9 +141,9 @@ def _script_answer(code: int, output: str) -> LaneAnswer:
     return LaneAnswer(failures=(FailureName(exception=exception, message=message, stack=stack),))
 
 
-def _place(file: str, line: int) -> Place | None:
+def _place(file: str, line: int) -> StackLine | None:
     inside = _INSTALLED.search(file)
-    return Place(file=file[inside.end() :], line=line) if inside else None
+    return StackLine(file=file[inside.end() :], line=line) if inside else None
 
 
 def _read_answer(file: Path) -> LaneAnswer | None:

@@ -11,9 +11,11 @@ from typing import NamedTuple
 from exportdoctor.core.failure.finding import Finding
 from exportdoctor.core.run.lane_matrix import FailureName, LaneAnswer
 from exportdoctor.core.run.report import Report
+from exportdoctor.core.versions import installed_versions
 from exportdoctor.lanes.code_changes import import_name
 from exportdoctor.lanes.lane import Lane
 from exportdoctor.lanes.lane_questions import ask_scan, ask_script, name_of, part_answer
+from exportdoctor.store.measurements import note_measurement
 from exportdoctor.store.runs import StoredRun
 
 Ask = Callable[[Lane, bool], LaneAnswer]
@@ -58,15 +60,31 @@ def finding_question(run: StoredRun, finding: Finding, packages: Collection[str]
     words += ["--image-size", f"{build.image_size[0]}x{build.image_size[1]}"] if build.image_size else []
     words += ["--inputs", build.inputs] if build.inputs else []
     words += ["--static"] if build.static else []
+    issues = tuple(issue.id for issue in finding.known_issues if not issue.elsewhere)
     whole = scan_question(finding.id, part, tuple(words), finding.part, wanted)
     if script := _script_of(run, finding, packages):
         ask: Ask = lambda lane, again: ask_script(script, lane, keep=True, again=again)  # noqa: E731
-        return LaneQuestion(finding.id, f"the script of {finding.id}", wanted, ask, whole.small, script)
+        small = LaneQuestion(finding.id, f"the script of {finding.id}", wanted, ask, whole.small, script)
+        return _with_measurements(small, issues)
     if not finding.module:
-        return whole
+        return _with_measurements(whole, issues)
     about = f"submodule {finding.module} of {part}"
     small = scan_question(finding.id, about, (*words, "--module", finding.module), finding.part, wanted)
-    return small._replace(whole=whole.small)
+    return _with_measurements(small._replace(whole=whole.small), issues)
+
+
+def _with_measurements(question: LaneQuestion, issues: tuple[str, ...]) -> LaneQuestion:
+    """The same, with each answer kept as a measurement."""
+
+    def ask(lane: Lane, again: bool) -> LaneAnswer:
+        answer = question.small(lane, again)
+        cell = answer.cell(question.wanted)
+        if cell.state != "unknown":
+            versions = {**installed_versions(("torch", "transformers")), **lane.spec.packages}
+            note_measurement(question.script, issues, versions, cell.state)
+        return answer
+
+    return question._replace(small=ask)
 
 
 def scan_question(name: str, about: str, words: tuple[str, ...], part: str, wanted: FailureName | None) -> LaneQuestion:

@@ -31,6 +31,15 @@ def kill_group(pid: int) -> None:
         os.killpg(pid, signal.SIGKILL)
 
 
+def kill_descendants() -> None:
+    """Kill all that this process has started, and what that has."""
+    import psutil  # group.py is imported by every attempt
+
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+
+
 def name_exit(code: int | None) -> str:
     """An exit status, as `subprocess` gives it, in words: `SIGSEGV`, `exit code 3`; None is `it vanished`."""
     if code is None:

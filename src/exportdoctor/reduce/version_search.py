@@ -26,7 +26,7 @@ class Turn:
 
 @dataclass(frozen=True)
 class VersionSearch:
-    """`ends` are the outermost versions that are known. `turn` is None if they agree, or fewer than two are known.
+    """`ends` are known versions near both ends. `turn` is None if they agree, or fewer than two are known.
 
     `flaky` are the versions that answered once in one way and once in the other.
     """
@@ -88,7 +88,7 @@ def find_turn(count: int, ask: Callable[[int, bool], Verdict]) -> VersionSearch:
 
 
 def _find_end(indices: Sequence[int], asker: _Asker) -> int | None:
-    """The first that is known: in steps that double, since what cannot be installed comes in rows; then all others."""
+    """One that is known: in steps that double, since unknown ones come in rows; then from the far end."""
     return next((index for index in _leaps(indices) if asker.confirm(index) is not Verdict.UNKNOWN), None)
 
 
@@ -98,7 +98,7 @@ def _leaps(indices: Sequence[int]) -> Iterator[int]:
         near.add(place)
         yield indices[place]
         place, step = place + step, step * 2
-    yield from (index for place, index in enumerate(indices) if place not in near)
+    yield from (indices[place] for place in reversed(range(len(indices))) if place not in near)
 
 
 def _middle(left: list[int]) -> int:

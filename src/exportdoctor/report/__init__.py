@@ -1,4 +1,4 @@
-"""Renders a Report as text, Markdown, JSON, HTML, JUnit or SARIF.
+"""Renders a Report as text, Markdown, JSON, HTML, JUnit, SARIF or annotations of GitHub.
 
 The sentences are in `wording`, the folding of the module tree in `folded_tree`.
 """
@@ -22,6 +22,7 @@ FORMS = {
     "json": "json_file",
     "junit": "junit",
     "sarif": "sarif",
+    "github": "github_annotations",
 }
 """The name of each format, and the module here that writes it."""
 

@@ -11,7 +11,8 @@ from exportdoctor.core.run.report import FAILING, ModuleRecord, PartRecord, Repo
 from exportdoctor.report import wording
 
 _ERRORS = frozenset({"crashed", "timed_out", "unknown"})
-_SKIPPED = frozenset({"not_called", "not_asked"})
+_SKIPPED = frozenset({"not_called", "not_asked", "fails_child"})
+"""`fails_child`: a module that fails only because of a child is no failure of its own."""
 
 
 def render(report: Report) -> str:
@@ -32,7 +33,7 @@ def _counts(name: str, modules: Sequence[ModuleRecord], seconds: float) -> dict[
     return {
         "name": _one_line(name),
         "tests": str(len(modules)),
-        "failures": str(sum(1 for module in modules if module.status in FAILING - _ERRORS)),
+        "failures": str(sum(1 for module in modules if module.status in FAILING - _ERRORS - _SKIPPED)),
         "errors": str(errors),
         "skipped": str(sum(1 for module in modules if module.status in _SKIPPED)),
         "time": f"{seconds:.3f}",
@@ -46,7 +47,8 @@ def _add_case(suite: Element, part: PartRecord, module: ModuleRecord, findings: 
     finding = findings.get(module.finding or "")
     words = wording.STATUS_WORDS[module.status]
     if module.status in _SKIPPED:
-        SubElement(case, "skipped", {"message": words})
+        through = "fails only through a child" if module.status == "fails_child" else words
+        SubElement(case, "skipped", {"message": through})
     elif module.status in FAILING | _ERRORS:
         tag = "error" if module.status in _ERRORS else "failure"
         entry = SubElement(case, tag, {"message": _one_line(wording.culprit_line(finding)) if finding else words})

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from html import escape
 
 from exportdoctor.core.codec import pretty
-from exportdoctor.core.run.lane_matrix import LaneMatrix, MatrixRow
+from exportdoctor.core.run.lane_matrix import LaneMatrix, MatrixRow, RetestRow
 from exportdoctor.report import wording
 from exportdoctor.report.canvas import Canvas, Span, Style
 
@@ -28,6 +29,25 @@ def render_matrix(matrix: LaneMatrix, form: str, style: Style) -> str:
     canvas.table([head, *rows])
     for line in _details(matrix):
         canvas.paragraph(wording.plain(line), hang=2)
+    return canvas.text()
+
+
+_RETEST_COLOURS = {"still there": "red", "changed": "yellow", "fixed": "green", "unknown": "dim"}
+
+
+def render_retest(rows: Sequence[RetestRow], style: Style) -> str:
+    """The findings and what became of them."""
+    canvas = Canvas(style)
+    lines = [
+        (
+            Span(row.finding, "bold"),
+            Span(row.state, _RETEST_COLOURS[row.state]),
+            Span(wording.plain(row.lane)),
+            Span(wording.plain(row.detail or (row.failure.line if row.failure is not None else ""))),
+        )
+        for row in rows
+    ]
+    canvas.table(lines)
     return canvas.text()
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
 from pathlib import PurePath
 from typing import Any
+from urllib.parse import quote
 
 from exportdoctor.core.codec import pretty
 from exportdoctor.core.failure import explanations
@@ -11,18 +13,22 @@ from exportdoctor.core.failure.finding import Finding
 from exportdoctor.core.failure.kinds import FailureKind
 from exportdoctor.core.run.report import Report
 from exportdoctor.report import wording
+from exportdoctor.report.github_annotations import level_of
+from exportdoctor.report.repository_paths import CodePlace, places_of, relative_path
 
+_ROOT = "%SRCROOT%"
 _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 
 
 def render(report: Report) -> str:
     """The whole report."""
     kinds = sorted({finding.kind for finding in report.findings})
-    driver = {"name": "exportdoctor", "rules": [_rule(kind) for kind in kinds]}
+    driver = {"name": "exportdoctor", "version": version("exportdoctor"), "rules": [_rule(kind) for kind in kinds]}
     run = {
         "tool": {"driver": driver},
         "invocations": [{"executionSuccessful": report.complete}],
-        "results": [_result(finding, kinds) for finding in report.findings],
+        "originalUriBaseIds": {_ROOT: {"description": {"text": "the root of the repository that was checked"}}},
+        "results": [_result(finding, kinds, report) for finding in report.findings],
     }
     return pretty({"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}).decode()
 
@@ -32,26 +38,43 @@ def _rule(kind: FailureKind) -> dict[str, Any]:
         "id": kind,
         "shortDescription": {"text": kind.replace("_", " ")},
         "fullDescription": {"text": explanations.summary(kind)},
-        "help": {"text": explanations.next_step(kind)},
+        "help": {
+            "text": explanations.next_step(kind),
+            "markdown": f"{explanations.next_step(kind)}\n\nMore: `exportdoctor explain {kind}`",
+        },
     }
 
 
-def _result(finding: Finding, kinds: list[FailureKind]) -> dict[str, Any]:
-    """A finding; without a file of its own it has only the submodule as its place."""
+def _result(finding: Finding, kinds: list[FailureKind], report: Report) -> dict[str, Any]:
+    """A finding at the innermost line that is in the repository, with its other lines; else where it is installed."""
     location: dict[str, Any] = {
         "logicalLocations": [{"fullyQualifiedName": wording.module_name(finding.module), "kind": "module"}]
     }
-    if finding.file:
+    places = list(places_of(finding))
+    related = [{"physicalLocation": _repository_place(place)} for place in places[1:]]
+    if places:
+        location["physicalLocation"] = _repository_place(places[0])
+        if relative_path(finding.file) is None and finding.file:
+            related.insert(0, {"physicalLocation": _place(finding), "message": {"text": "the line that fails"}})
+    elif finding.file:
         location["physicalLocation"] = _place(finding)
     return {
         "ruleId": finding.kind,
         "ruleIndex": kinds.index(finding.kind),
-        "level": "error",
+        "level": level_of(finding, report),
         "message": {"text": wording.plain("\n".join((wording.culprit_line(finding), *wording.story(finding))))},
         "locations": [location],
+        **({"relatedLocations": [{"id": number, **one} for number, one in enumerate(related, 1)]} if related else {}),
         "partialFingerprints": {"exportdoctorSignature/1": finding.signature},
         "properties": {"id": finding.id, "part": finding.part, "modules": list(finding.modules)},
     }
+
+
+def _repository_place(place: CodePlace) -> dict[str, Any]:
+    region: dict[str, Any] = {"startLine": place.line, "snippet": {"text": place.source}}
+    if place.columns is not None:
+        region |= {"startColumn": place.columns[0], "endColumn": place.columns[1]}
+    return {"artifactLocation": {"uri": quote(place.file), "uriBaseId": _ROOT}, "region": region}
 
 
 def _place(finding: Finding) -> dict[str, Any]:

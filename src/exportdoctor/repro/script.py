@@ -47,7 +47,7 @@ def with_header(source: str, header: Header) -> str:
         remarks=header.remarks,
         made_by=header.made_by,
     )
-    lines = [line for sentence in sentences for line in _comment(sentence)]
+    lines = [line for sentence in sentences for line in comment_lines(sentence)]
     return "\n".join([*lines, *limit_blank_lines(source), ""])
 
 
@@ -73,7 +73,8 @@ def tail_of(path: str) -> str:
     return path.rpartition("/")[2]
 
 
-def _comment(text: str) -> list[str]:
+def comment_lines(text: str) -> list[str]:
+    """A sentence of the head."""
     return textwrap.wrap(" ".join(text.split()), _WIDTH, initial_indent="# ", subsequent_indent="#   ")
 
 

@@ -17,7 +17,7 @@ class Verb(NamedTuple):
 
 VERBS = (
     Verb("scan", "Find which submodules of a model fail to export, and why."),
-    Verb("report", "Print a run as text, Markdown, HTML, JSON, JUnit or SARIF."),
+    Verb("report", "Print a run as text, Markdown, HTML, JSON, SARIF and more."),
     Verb("explain", "Explain a finding or a kind of failure, with rewrites that work."),
     Verb("repro", "Make a minimal script that reproduces a finding."),
     Verb("sweep", "Scan many models on a Dask cluster, and write an atlas."),
@@ -29,6 +29,7 @@ VERBS = (
     Verb("lanes", "Make, list and delete environments with other versions."),
     Verb("matrix", "Ask the same on several versions of transformers or torch."),
     Verb("bisect", "Find the release with which a failure came or went."),
+    Verb("retest", "Ask the findings of a run again on the newest releases."),
     Verb("parts", "List the parts of a model."),
     Verb("inputs", "Print the inputs that are made for a part, as code."),
     Verb("tui", "Browse a run in the terminal."),

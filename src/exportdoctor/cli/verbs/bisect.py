@@ -12,7 +12,7 @@ from exportdoctor.cli.options import CONTEXT, QUIET
 from exportdoctor.cli.python_option import PYTHON
 from exportdoctor.cli.terminal import write_out
 from exportdoctor.cli.verbs.completion import complete_runs
-from exportdoctor.cli.verbs.matrix import check_target, find_stored
+from exportdoctor.cli.verbs.matrix import check_target, find_stored, note_scripts
 from exportdoctor.core.errors import ExitCode, UsageError
 from exportdoctor.lanes.bisect_versions import Tell, VersionRange
 from exportdoctor.lanes.lane import Lane, LaneSpec, here, spec_of
@@ -92,6 +92,9 @@ def _by_version(asked: tuple[str, ...], parts: tuple[str, ...], given: _Range, f
 
     question = _question(asked, parts, [given.package, *given.fixed], ends())
     answer = bisect_versions(question, VersionRange(given.package, releases, given.fixed), tell, notes=notes)
+    run = find_stored(asked[0])
+    if run is not None:
+        note_scripts(run)
     write_out(render_bisection(answer, form))
     return ExitCode.EXPORTS if answer.turns else ExitCode.FINDINGS
 

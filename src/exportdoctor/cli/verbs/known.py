@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 import click
+from msgspec import to_builtins
 
 from exportdoctor.cli.options import CONTEXT, JSON
 from exportdoctor.cli.terminal import style_of, write_out
@@ -13,6 +14,7 @@ from exportdoctor.core.errors import ExitCode, UsageError
 from exportdoctor.core.failure.known_issues import KnownIssue, search
 from exportdoctor.report import wording
 from exportdoctor.report.canvas import Canvas
+from exportdoctor.store.measurements import list_measurements
 
 _IN_FULL = 3
 
@@ -24,7 +26,9 @@ def search_issues(words: tuple[str, ...], as_json: bool) -> int:
     """List the known upstream issues that contain every word of SEARCH; up to three are shown in full."""
     found = search(" ".join(words))
     if as_json:
-        write_out(pretty(found).decode())
+        kept = list_measurements()
+        rows = [{**to_builtins(one), "measured": [m for m in kept if one.id in m.issues]} for one in found]
+        write_out(pretty(rows).decode())
     elif not found:
         raise UsageError(f"no known issue contains {' '.join(words)!r}", hint="To list all: exportdoctor known")
     else:
@@ -36,15 +40,16 @@ known = search_issues  # main loads the command by the verb's name
 
 
 def _list(found: tuple[KnownIssue, ...]) -> str:
-    canvas = Canvas(style_of(sys.stdout))
+    canvas, measured = Canvas(style_of(sys.stdout)), list_measurements()
     for issue in found:
         canvas.paragraph(issue.id, colour="title")
         canvas.paragraph(issue.title, indent=4)
         if len(found) <= _IN_FULL:
             canvas.paragraph(issue.cause, indent=4)
             canvas.paragraph(f"Next: {issue.workaround}", indent=4, hang=2)
-        fixed = f"; fixed: {issue.fixed_in}" if issue.fixed_in else ""
-        canvas.paragraph(f"{', '.join(issue.links)}; affected: {issue.affected}{fixed}", indent=4, colour="dim")
+        canvas.paragraph(", ".join(issue.links), indent=4, colour="dim")
+        for line in wording.known_versions(issue, [one for one in measured if issue.id in one.issues]):
+            canvas.paragraph(line, indent=4, hang=2, colour="dim")
     if len(found) > _IN_FULL:
         canvas.blank()
         canvas.paragraph(f"{wording.count(len(found), 'issue')}. Add search words to see cause and workaround.")

@@ -18,15 +18,19 @@ from exportdoctor.core.errors import ExitCode, ExportdoctorError, UsageError
 from exportdoctor.report.matrix_tables import MATRIX_FORMS, render_matrix
 from exportdoctor.store.runs import StoredRun, find_run, read_run
 
+JOBS = click.option("--jobs", type=click.IntRange(min=1), metavar="N",
+                    help="Lanes to ask in parallel. Default: as memory and processors allow.")  # fmt: skip
+
 
 @click.command(context_settings=CONTEXT)
 @click.argument("asked", metavar="TARGET|SCRIPT.py|RUN", shell_complete=complete_runs)
 @add_lane_options
 @click.option("--part", "parts", multiple=True, metavar="P", help="Scan only this part of TARGET. Can be repeated.")
 @click.option("--format", "form", type=click.Choice(MATRIX_FORMS), default="text", show_default=True, help="Format.")
+@JOBS
 @PYTHON
 @QUIET
-def matrix(asked: str, parts: tuple[str, ...], form: str, quiet: bool, **given: Any) -> int:
+def matrix(asked: str, parts: tuple[str, ...], form: str, jobs: int | None, quiet: bool, **given: Any) -> int:
     """Ask the same in this environment and on other versions: which failures are still there, which are gone?
 
     A RUN is asked through the verified scripts of its findings (see repro), and by its failing submodules where there
@@ -35,7 +39,7 @@ def matrix(asked: str, parts: tuple[str, ...], form: str, quiet: bool, **given: 
 
     Exit code: 0 everything passes everywhere, 1 otherwise.
     """
-    from exportdoctor.lanes.ask_lanes import ask_of_run, ask_of_script, ask_of_target
+    from exportdoctor.lanes.ask_lanes import ask_of_run, ask_of_script, ask_of_target, fitting_jobs
     from exportdoctor.lanes.lane import here
     from exportdoctor.lanes.lane_maker import make_lane
 
@@ -48,14 +52,26 @@ def matrix(asked: str, parts: tuple[str, ...], form: str, quiet: bool, **given: 
     if run is not None and not run.state.report().findings:
         raise UsageError(f"{run.run} has no findings to ask about", hint="Give its target instead")
     lanes = [here(), *(make_lane(spec, tell) for spec in specs)]
+    jobs = jobs or fitting_jobs(lanes)
     if script is not None:
-        found = ask_of_script(script.name, script.read_text(encoding="utf-8", errors="replace"), lanes, tell)
+        text = script.read_text(encoding="utf-8", errors="replace")
+        found = ask_of_script(script.name, text, lanes, tell, jobs=jobs)
     elif run is not None:
-        found = ask_of_run(run, lanes, tell)
+        found = ask_of_run(run, lanes, tell, jobs=jobs)
+        note_scripts(run)
     else:
-        found = ask_of_target((asked, *(word for part in parts for word in ("--part", part))), lanes, tell)
+        found = ask_of_target((asked, *(word for part in parts for word in ("--part", part))), lanes, tell, jobs=jobs)
     write_out(render_matrix(found, form, style_of(sys.stdout)))
     return ExitCode.EXPORTS if found.passes else ExitCode.FINDINGS
+
+
+def note_scripts(run: StoredRun) -> None:
+    """Note in the heads of a run's scripts on which versions they fail and pass."""
+    from exportdoctor.repro.seen_versions import note_seen_versions
+
+    for finding in run.state.report().findings:
+        if finding.repro is not None:
+            note_seen_versions(run.path / finding.repro.path)
 
 
 def find_stored(asked: str) -> StoredRun | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -64,6 +65,7 @@ def repro(
     from exportdoctor.repro.bundle import write_bundle
     from exportdoctor.repro.pipeline import ReproRequest, make_repro
     from exportdoctor.repro.save import other_name, save_repro
+    from exportdoctor.repro.seen_versions import with_seen_versions
 
     run = read_run(find_run(names[0] if len(names) == 2 else None))
     if run.state.started is not None:
@@ -76,6 +78,7 @@ def repro(
 
     made_by = f"exportdoctor repro {run.run} {names[-1]}"
     made = make_repro(ReproRequest(run=run, finding=names[-1], budget=_budget(seconds, probes), made_by=made_by), show)
+    made = replace(made, text=with_seen_versions(made.text))
     try:
         kept = save_repro(made, run.path)
         show(f"saved in {kept}")

@@ -6,7 +6,7 @@ import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -30,13 +30,25 @@ from exportdoctor.cli.verbs.completion import complete_runs, complete_targets
 from exportdoctor.core.errors import UsageError
 from exportdoctor.core.records.target import BuildOptions, Device, DType, TargetRef
 from exportdoctor.core.scan_options import OPTIONS, ScanOptions
+from exportdoctor.report import FORMS
+
+if TYPE_CHECKING:
+    from exportdoctor.cli.baseline_check import FailOn
 
 _MOST_JOBS = 4  # each attempt holds the target's graph: more of them cost memory and gain little
 _PACKAGES = {"export": (), "onnx": ("onnx", "onnxscript"), "ort": ("onnx", "onnxscript", "onnxruntime")}
 # the options that --resume accepts; all others are those of the run
-_OF_A_RESUMED_RUN = {"resume", "python", "as_json", "quiet", "tui"} | {
-    n for n, one in OPTIONS.items() if not one.changes_result
-}
+_OF_A_RESUMED_RUN = {
+    "resume",
+    "python",
+    "as_json",
+    "form",
+    "baseline",
+    "update_baseline",
+    "fail_on",
+    "quiet",
+    "tui",
+} | {n for n, one in OPTIONS.items() if not one.changes_result}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +66,10 @@ class ScanArguments:
     out: Path | None
     resume: str | None
     as_json: bool
+    form: str
+    baseline: Path | None
+    update_baseline: bool
+    fail_on: FailOn | None
     quiet: bool
     tui: bool
     scan_options: dict[str, Any]
@@ -118,6 +134,21 @@ class ScanCommand(click.Command):
 )
 @PYTHON
 @JSON
+@click.option(
+    "--format", "form", type=click.Choice(list(FORMS)), default="text", show_default=True, help="Format of the report."
+)
+@click.option(
+    "--baseline",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Known failures; what is new, changed or fixed beside them is printed.",
+)
+@click.option("--update-baseline", is_flag=True, help="Write the failures of this scan into the baseline.")
+@click.option(
+    "--fail-on",
+    type=click.Choice(["new", "any", "never"]),
+    help="Which findings give exit code 1. Default: any; with --baseline new.",
+)
 @QUIET
 @click.option("--tui", is_flag=True, help="Show the scan in the terminal interface.")
 @click.pass_context
@@ -137,16 +168,21 @@ def scan(context: click.Context, /, **given: Any) -> int:
         _refuse_other_options(context)
     if arguments.tui:
         return _open_tui(context, arguments)
+    from exportdoctor.cli.baseline_check import BaselineCheck
     from exportdoctor.cli.follow_scan import OutputOptions
     from exportdoctor.cli.run_scan import resume, start
 
+    if arguments.baseline is None and (arguments.update_baseline or arguments.fail_on == "new"):
+        raise click.UsageError("--update-baseline and --fail-on new need --baseline FILE", ctx=context)
+    check = BaselineCheck(path=arguments.baseline, fail_on=arguments.fail_on, update=arguments.update_baseline)
+    check.read()
     options = arguments.options
     if options.shim_files:
         from exportdoctor.engine.shim_files import check_shim_files
 
         check_shim_files(options.shim_files)
     require_packages(_PACKAGES[options.to], option=f"--to {options.to}", extra="onnx")
-    output = OutputOptions(as_json=arguments.as_json, quiet=arguments.quiet)
+    output = OutputOptions(form="json" if arguments.as_json else arguments.form, quiet=arguments.quiet, check=check)
     if arguments.resume is not None:
         return resume(arguments.resume, output=output, limits=arguments.limits)
     command = ("exportdoctor", *context.obj)

@@ -52,7 +52,7 @@ class KnownIssue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """A failure that upstream knows. `links` are `owner/repository#number`, the one to read first.
 
     `upstream`, `operation` and `named` say how to see that the failing code is the one that the issue is about.
-    `reproduced` and `source_checked` say how an entry was confirmed. Nothing reads them but maintainers of the file.
+    `reproduced` are the versions on which it was seen to fail; `affected` and `fixed_in` are as they were read.
     """
 
     id: str

@@ -11,7 +11,7 @@ from exportdoctor.core.failure.messages import first_line, without_names
 CellState = Literal["same failure", "other failure", "passes", "unknown"]
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True):
+class StackLine(msgspec.Struct, frozen=True, kw_only=True):
     """A line of an installed package; `file` begins with the package's folder."""
 
     file: str
@@ -26,7 +26,7 @@ class FailureName(msgspec.Struct, frozen=True, kw_only=True):
 
     exception: str
     message: str
-    stack: tuple[Place, ...] = ()
+    stack: tuple[StackLine, ...] = ()
 
     def is_same(self, other: FailureName) -> bool:
         """Whether it is the same failure, though versions differ: modules move, names and numbers change."""
@@ -85,6 +85,35 @@ class LaneMatrix(msgspec.Struct, frozen=True, kw_only=True):
     def passes(self) -> bool:
         """Whether every question passes in every lane."""
         return all(cell.state == "passes" for row in self.rows for cell in row.cells)
+
+
+RetestState = Literal["fixed", "still there", "changed", "unknown"]
+_RETEST: dict[CellState, RetestState] = {
+    "passes": "fixed",
+    "same failure": "still there",
+    "other failure": "changed",
+    "unknown": "unknown",
+}
+
+
+class RetestRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A finding on other versions; `detail` is which other failure, or why it is not known."""
+
+    finding: str
+    failure: FailureName | None
+    lane: str
+    state: RetestState
+    detail: str = ""
+
+
+def retest_of(matrix: LaneMatrix) -> tuple[RetestRow, ...]:
+    """The cells of a run's findings, one by one, by number of the finding."""
+    rows = [
+        RetestRow(finding=row.name, failure=row.failure, lane=lane, state=_RETEST[cell.state], detail=cell.detail)
+        for row in matrix.rows
+        for lane, cell in zip(matrix.lanes, row.cells)
+    ]
+    return tuple(sorted(rows, key=lambda row: (len(row.finding), row.finding)))
 
 
 def rows_of(name: str, answers: tuple[LaneAnswer, ...], wanted: FailureName | None = None) -> tuple[MatrixRow, ...]:

@@ -66,6 +66,7 @@ from exportdoctor.report.wording.interpreters import (
 )
 from exportdoctor.report.wording.repro import (
     ISSUE_HEADINGS,
+    SEEN_VERSIONS,
     incidental_failure,
     incidental_origin,
     issue_end,
@@ -93,6 +94,8 @@ from exportdoctor.report.wording.repro import (
     repro_without_source,
     script_head,
     script_origin,
+    seen_versions,
+    version_list,
 )
 from exportdoctor.report.wording.scan import (
     PARTS_HEADER,
@@ -124,15 +127,17 @@ from exportdoctor.report.wording.statuses import (
     row_name,
     same_object,
 )
+from exportdoctor.report.wording.version_searches import known_versions
 
 __all__ = [
     "AGREEMENT_HEADER", "ASCII_SYMBOLS", "EXPORT_LABEL", "ISSUE_HEADINGS", "PARTS_HEADER", "STATUS_WORDS",
-    "SYMBOLS", "VERDICT_STATUS", "agreement_cell", "agreement_line", "build_ended", "build_killed", "chapter",
+    "SEEN_VERSIONS", "SYMBOLS", "VERDICT_STATUS", "agreement_cell", "agreement_line", "build_ended",
+    "build_killed", "chapter",
     "combined_rows", "cost", "count", "coverage", "crash_message", "culprit_line", "cure", "cure_title",
     "cut_off_note", "dimensions", "duration", "event_line", "evidence", "exception_line", "export_command",
     "export_ended", "export_headline", "export_lines", "expression", "finding_count", "headline",
     "incidental_failure", "incidental_origin", "issue_advice", "issue_end", "issue_expectation", "issue_graph_caption",
-    "issue_known", "issue_link", "issue_place", "issue_summary", "issue_title", "kill_message",
+    "issue_known", "issue_link", "issue_place", "issue_summary", "issue_title", "kill_message", "known_versions",
     "missing_internals", "module_name", "next_step", "no_cure", "no_lanes", "numbers_differ", "parameters",
     "part_line", "part_without_shims", "place", "plain", "prescription", "prescription_code",
     "probe_note", "progress_counts", "project_python", "project_python_refused", "proof",
@@ -141,7 +146,8 @@ __all__ = [
     "repro_not_verified", "repro_other_causes", "repro_out_of_time", "repro_progress",
     "repro_reproducing", "repro_sliced", "repro_sources_changed", "repro_stand_in",
     "repro_versions_changed", "repro_without_source", "resume_command", "row_finding", "row_name",
-    "same_as_earlier", "same_object", "script_head", "script_origin", "shim_effect", "shim_file_refused",
+    "same_as_earlier", "same_object", "script_head", "script_origin", "seen_versions", "shim_effect",
+    "shim_file_refused",
     "short_path", "soundness", "story", "substitution", "symbol_origins", "time_left", "time_left_of_share",
-    "title", "to_ascii", "unrecorded_note", "verdict", "why",
+    "title", "to_ascii", "unrecorded_note", "verdict", "version_list", "why",
 ]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from exportdoctor.core.failure.finding import Finding
 from exportdoctor.core.failure.messages import first_line, without_hints
 from exportdoctor.core.records.outcome import OutcomeStatus
+from exportdoctor.core.run.measurement import Measurement
 from exportdoctor.report.wording.formatting import count, issue_link
 
 _DEATHS: dict[str, str] = {OutcomeStatus.TIMED_OUT: "never returns", OutcomeStatus.OUT_OF_MEMORY: "runs out of memory"}
@@ -102,6 +103,25 @@ def script_head(*, origin: str, expected: str, versions: str, remarks: Sequence[
         *(f"Note: {remark}" for remark in remarks),
         f"Made by: {made_by}",
     )
+
+
+SEEN_VERSIONS = "Asked on other versions: "
+"""How the sentence of `seen_versions` begins."""
+
+
+def seen_versions(measured: Sequence[Measurement]) -> str:
+    """On which versions a script was seen to fail and to pass; empty if it was not asked."""
+    said = {"same failure": "fails with", "other failure": "fails otherwise with", "passes": "passes with"}
+    parts = []
+    for state, words in said.items():
+        lanes = dict.fromkeys(version_list(one.versions) for one in measured if one.state == state)
+        parts += [f"{words} {' and '.join(lanes)}"] if lanes else []
+    return f"{SEEN_VERSIONS}{'; '.join(parts)} ({max(one.day for one in measured)})" if parts else ""
+
+
+def version_list(versions: Mapping[str, str]) -> str:
+    """Packages with their versions."""
+    return ", ".join(f"{name} {version}" for name, version in versions.items())
 
 
 ISSUE_HEADINGS = {

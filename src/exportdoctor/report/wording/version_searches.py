@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from exportdoctor.core.failure.known_issues import KnownIssue
 from exportdoctor.core.run.bisection import CodeChange, EnvironmentBisection, VersionBisection, VersionTurn
+from exportdoctor.core.run.measurement import Measurement
 from exportdoctor.report.wording.formatting import count
+from exportdoctor.report.wording.repro import version_list
 
 
 def bisected_on(about: str, here: Mapping[str, str]) -> str:
@@ -91,6 +94,16 @@ def environments_line(found: EnvironmentBisection) -> str:
 def difference_count(found: EnvironmentBisection) -> str:
     """How far the environments are apart."""
     return f"The environments differ in {count(len(found.differences), 'package')}."
+
+
+def known_versions(issue: KnownIssue, measured: Sequence[Measurement]) -> tuple[str, ...]:
+    """What was seen of a known issue, with dates where they are kept, apart from what was only read."""
+    states = {"same failure": "fails", "other failure": "fails otherwise", "passes": "passes"}
+    seen = [f"fails with {lane}" for lane in issue.reproduced]
+    seen += [f"{states[one.state]} with {version_list(one.versions)} ({one.day})" for one in measured]
+    read = f"affected: {issue.affected}" + (f"; fixed: {issue.fixed_in}" if issue.fixed_in else "")
+    where = "read in the source" if issue.source_checked else "read in the issue"
+    return (*([f"Measured: {'; '.join(seen)}"] if seen else []), f"Not measured, {where}: {read}")
 
 
 def _unknown(sets: Sequence[str]) -> str:

@@ -95,10 +95,14 @@ class ValueWriter:
         if state is None or isinstance(value, dict | list | types.MethodType):
             raise LookupError(f"{kind.__qualname__} object")
         parts: dict[str, str] = {}
-        for name in state:
-            if whole or self._selection.mentions(name):
-                with contextlib.suppress(LookupError):
-                    parts[name] = self.code_of(getattr(value, name), owner=owner, depth=depth + 2, whole=whole)
+        asked = {name: getattr(value, name) for name in state if whole or self._selection.mentions(name)}
+        for name in _properties(kind):
+            if name not in state and self._selection.mentions(name):
+                with contextlib.suppress(Exception):  # the target's code
+                    asked[name] = getattr(value, name)
+        for name, held in asked.items():
+            with contextlib.suppress(LookupError):
+                parts[name] = self.code_of(held, owner=owner, depth=depth + 2, whole=whole)
         if not whole and not self._has_run(kind):
             return self._stand_in(kind, parts)
         given = ", ".join(f"{name}={code}" for name, code in parts.items())
@@ -119,6 +123,11 @@ class ValueWriter:
         return self._selection.record is None or any(
             isinstance(part, ast.FunctionDef) and self._selection.has(path, part) for part in methods
         )
+
+
+def _properties(kind: type) -> list[str]:
+    """The properties that it has and inherits: a stand-in has their values, since it has no bases."""
+    return [name for base in kind.__mro__ for name, member in vars(base).items() if isinstance(member, property)]
 
 
 def _is_attribute(value: Any, key: Any) -> bool:

@@ -1,0 +1,104 @@
+"""What became of a run's findings is asked anew, kept, and told in scripts' heads and in the list of known issues."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from exportdoctor.cli import main
+from exportdoctor.core.failure.finding import ExceptionRecord, KnownIssueRecord, Repro
+from exportdoctor.core.records.target import BuildOptions, TargetRef
+from exportdoctor.core.run.events import FindingMade, RunStarted
+from exportdoctor.core.scan_options import ScanOptions
+from exportdoctor.lanes.ask_lanes import map_side_by_side
+from exportdoctor.store.measurements import code_digest, list_measurements
+from exportdoctor.store.run_folder import RunFolder
+from lane_wheels import fast_variables, write_wheel
+from synthetic import WINDOWS
+
+HEAD = "# From a run\n# Made by: exportdoctor repro RUN F1\n"
+SCRIPT = "import oddity.torch.export as it\n\n\nit.export()\n"
+EXPORT = "def export():\n    if {fails}:\n        raise ValueError('no')\n"
+
+
+@pytest.fixture
+def run_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run with a finding whose script is verified, and two releases of what it imports."""
+    for name, value in fast_variables(tmp_path).items():
+        monkeypatch.setenv(name, value)
+    for version, fails in (("1.0", True), ("1.1", False)):
+        files = {"oddity/__init__.py": "", "oddity/torch/__init__.py": ""}
+        text = EXPORT.format(fails=fails)
+        write_wheel(tmp_path / "wheels", version, files={**files, "oddity/torch/export/__init__.py": text})
+    path = tmp_path / "run"
+    with RunFolder.create(path) as folder:
+        target = TargetRef(ref="m.py:build", parts=(), options=BuildOptions())
+        folder.append(RunStarted(run="run", target=target, options=ScanOptions(), version="0"))
+        finding = msgspec.structs.replace(
+            WINDOWS,
+            exception=ExceptionRecord(type="ValueError", message="no"),
+            known_issues=(KnownIssueRecord(id="symint-not-tracked-with-proxy", link="pytorch/pytorch#163713"),),
+            repro=Repro(path="repros/F1.py", lines=2, imports=("oddity",), verified=True),
+        )
+        folder.append(FindingMade(finding=finding))
+    (path / "repros").mkdir()
+    (path / "repros" / "F1.py").write_text(HEAD + SCRIPT)
+    return path
+
+
+def test_a_finding_that_a_release_mends_is_told_kept_and_noted(
+    run_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main.run(["retest", str(run_folder), "--with", "oddity=1.1", "--json", "-q"]) == 0
+    [row] = json.loads(capsys.readouterr().out)
+    assert (row["finding"], row["state"], row["lane"]) == ("F1", "fixed", "oddity 1.1")
+    assert main.run(["retest", str(run_folder), "--with", "oddity=1.0,1.1,1.2", "--jobs", "2", "-q"]) == 1
+    said = capsys.readouterr().out
+    assert [state in said for state in ("still there", "fixed", "changed", "unknown")] == [True, True, False, True]
+    script = (run_folder / "repros" / "F1.py").read_text()
+    assert script.count("Asked on other versions") == 1
+    assert "oddity 1.0; passes with" in " ".join(script.replace("#", "").split())
+    assert script.endswith(SCRIPT)
+    assert {one.state for one in list_measurements()} == {"same failure", "passes"}
+    assert main.run(["known", "163713"]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "Measured: passes with" in told or "Measured: fails with" in told
+    assert "oddity 1.1" in told
+    assert "Not measured, read in" in told
+
+
+def test_a_digest_of_code_does_not_count_the_head_but_all_else() -> None:
+    assert code_digest(HEAD + SCRIPT) == code_digest("# other\n\n" + SCRIPT)
+    assert code_digest(SCRIPT) != code_digest(SCRIPT.replace("export()", "export(1)"))
+
+
+INTERRUPTED = """
+import subprocess, sys
+from exportdoctor.lanes.ask_lanes import map_side_by_side
+def ask(seconds):
+    print("asked", flush=True)
+    return subprocess.run(["sleep", seconds], process_group=0).returncode
+map_side_by_side(ask, ["50.25"] * 4, 2)
+"""
+
+
+def test_lanes_side_by_side_answer_in_order_and_end_with_an_interruption() -> None:
+    assert map_side_by_side(lambda number: number * 2, range(5), 3) == [0, 2, 4, 6, 8]
+    process = subprocess.Popen([sys.executable, "-c", INTERRUPTED], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    assert process.stdout is not None
+    assert [process.stdout.readline() for _ in range(2)] == [b"asked\n"] * 2
+    time.sleep(0.3)
+    begun = time.monotonic()
+    os.kill(process.pid, signal.SIGINT)
+    rest = process.communicate()[0]
+    assert time.monotonic() - begun < 20
+    assert process.returncode
+    assert not rest
