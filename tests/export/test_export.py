@@ -10,11 +10,18 @@ from pathlib import Path
 
 import pytest
 
+from exportdoctor.core.codec import encode
 from exportdoctor.core.errors import StoreError, UsageError
+from exportdoctor.core.records.target import BuildOptions, TargetRef
+from exportdoctor.core.run.events import PartFinished, RunStarted
+from exportdoctor.core.run.report import PartRecord, Prescription
+from exportdoctor.core.scan_options import ScanOptions
+from exportdoctor.core.versions import installed_versions
 from exportdoctor.export.find_prescription import find_prescription
 from exportdoctor.export.install_files import check_output_path, draft_folder, install, write_draft
 from exportdoctor.export.shims_module import ModuleHeader, file_name, shims_module
 from exportdoctor.shims import Shim, find, order_shims, registry
+from exportdoctor.store.run_folder import RunFolder
 
 TINY, CHAIN = "Qwen2.5-VL-3B-tiny", "precompute-grid+block-diagonal-attention"
 ROOT = Path(__file__).parents[2]
@@ -74,6 +81,37 @@ def test_no_prescription_is_told_with_the_scan_that_would_make_one(
     with pytest.raises(UsageError, match="has not been scanned") as caught:
         find_prescription(TINY, "vision")
     assert f"exportdoctor scan {TINY} --part vision" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("exporter", "versions", "said"),
+    [
+        ("export", {}, ""),
+        ("export-strict", {}, "--exporter export-strict"),
+        ("export", {"transformers": "4.1.0"}, "transformers 4.1.0, and here is"),
+        ("export", {"torch": "2.1.0+cpu"}, "torch 2.1.0"),
+        ("export", {"onnx-diagnostic": "0.0.1"}, "onnx-diagnostic 0.0.1"),
+    ],
+)
+def test_a_prescription_holds_for_the_exporter_and_the_versions_that_it_was_made_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exporter: str, versions: dict[str, str], said: str
+) -> None:
+    monkeypatch.setenv("EXPORTDOCTOR_HOME", str(tmp_path))
+    here = {name: version.partition("+")[0] for name, version in installed_versions(("torch", "transformers")).items()}
+    prescribed = Prescription(shims=("mask-without-vmap",), soundness="exact")
+    part = PartRecord(name="text", verdict="cured", exporter=exporter, seconds=1, prescription=prescribed)
+    with RunFolder.create(tmp_path / "runs" / "run") as folder:
+        target = TargetRef(ref=TINY, parts=(), options=BuildOptions())
+        folder.append(RunStarted(run="run", target=target, options=ScanOptions(), version="0"))
+        folder.append(PartFinished(part="text", verdict="cured", exporter=exporter, seconds=1, asked=1))
+    report = {"parts": [part], "environment": {**here, **versions}}
+    (tmp_path / "runs" / "run" / "report.json").write_bytes(encode(report))
+    if not said:
+        assert find_prescription(TINY, "text") == ("mask-without-vmap",)
+        return
+    with pytest.raises(UsageError) as caught:
+        find_prescription(TINY, "text")
+    assert f"was scanned with {said}" in caught.value.message
 
 
 def test_files_appear_under_their_names_only_when_they_are_whole(tmp_path: Path) -> None:

@@ -115,6 +115,7 @@ def _write_case(folder: Path) -> None:
     torch.save({"config": config, "weights": weights, "inputs": inputs}, folder / "case.pt")
 
 
+@pytest.mark.night
 def test_the_vision_tower_in_one_file_in_two_and_merged_again_agrees_at_three_sizes(tmp_path: Path) -> None:
     result = made(tmp_path, TINY, "vision", to="onnx", shims=VISION, split=2, external_data=True)
     assert result.verdict == "proved"
@@ -129,6 +130,7 @@ def test_the_vision_tower_in_one_file_in_two_and_merged_again_agrees_at_three_si
     assert whole.inputs[0].shape[0] == "patches"
 
 
+@pytest.mark.night
 def test_a_plain_image_of_any_legal_size_goes_in_with_the_patches_made_inside(tmp_path: Path) -> None:
     result = made(tmp_path, TINY, "vision", to="onnx", shims=VISION, image_input=True)
     assert result.verdict == "proved"

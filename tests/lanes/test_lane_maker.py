@@ -27,7 +27,16 @@ def offline(tmp_path: Path) -> dict[str, str]:
 def start(environment: dict[str, str], *words: str) -> subprocess.Popen[str]:
     """`exportdoctor lanes` as a process."""
     command = [sys.executable, "-m", "exportdoctor", "lanes", *words]
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        command,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(
+            signal.SIGINT, signal.SIG_DFL
+        ),  # ignored where the tests run in the background
+    )
 
 
 def run(environment: dict[str, str], *words: str) -> tuple[int, list[dict[str, Any]]]:

@@ -19,7 +19,7 @@ from exportdoctor.core.failure.finding import ExceptionRecord, Finding
 from exportdoctor.core.failure.kinds import KINDS, FailureKind
 from exportdoctor.core.records.outcome import Ground
 from exportdoctor.core.run import events as ev
-from exportdoctor.core.run.report import ModuleRecord, PartRecord, Report
+from exportdoctor.core.run.report import ModuleRecord, PartRecord, Prescription, Report, TargetRecord
 from exportdoctor.core.run.run_state import fold
 from exportdoctor.report import FORMS, render, wording
 from exportdoctor.report.canvas import Style, wrap_words
@@ -448,3 +448,19 @@ def test_a_part_that_needs_a_registration_does_not_export_as_it_is_unsaid() -> N
     (part,) = cured().parts
     part = msgspec.structs.replace(part, registered=("DynamicCache",))
     assert 'find("register-cache-pytree")' in wording.prescription_code(part)
+
+
+@pytest.mark.parametrize(
+    ("exporter", "shims", "said"),
+    [
+        ("export", ("a", "b"), " --part text --to pt2"),
+        ("export-strict", ("a", "non-strict"), " --part text --shims a --to pt2"),
+        ("export-strict", ("non-strict",), " --shims none --to pt2"),
+    ],
+)
+def test_the_command_that_exports_names_what_was_found_with_another_exporter(
+    exporter: str, shims: tuple[str, ...], said: str
+) -> None:
+    found = Prescription(shims=shims, soundness="exact")
+    part = PartRecord(name="text", verdict="cured", exporter=exporter, seconds=1, prescription=found)
+    assert said in wording.export_command(part, Report(run="r", target=TargetRecord(ref="x"), parts=(part,)))

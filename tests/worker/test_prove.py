@@ -12,10 +12,15 @@ from hypothesis import strategies as st
 from torch import nn
 
 from exportdoctor.shims import ExportCall
+from exportdoctor.targets.built import Inputs
+from exportdoctor.targets.eager import CallResult
+from exportdoctor.worker.prove.compare_calls import compare_calls
 from exportdoctor.worker.prove.compare_outputs import compare_outputs
 from exportdoctor.worker.prove.cure_inputs import cure_inputs, drawer_for
 from exportdoctor.worker.prove.drawn_inputs import draw_like
+from exportdoctor.worker.prove.eager_trace import RoundingNoise
 from exportdoctor.worker.prove.input_meaning import draw_boundaries
+from exportdoctor.worker.prove.input_set import InputSet
 
 
 @pytest.mark.parametrize(
@@ -129,3 +134,25 @@ def test_drawn_inputs_repeat_and_share_storage_where_the_example_does() -> None:
 class Views(nn.Module):
     def forward(self, x: Any, y: Any) -> Any:
         return x.sum() + y
+
+
+def test_masked_positions_of_a_cache_with_heads_are_not_compared() -> None:
+    mask = torch.tensor([[0, 1, 1], [1, 1, 1]])
+    wanted = torch.randn(2, 4, 3, 5)  # batch, heads, positions, width
+    found = wanted.clone()
+    found[0, :, 0] += 1
+    inputs: Inputs = ((mask,), {})
+    result = CallResult(output=wanted, after=inputs, buffers={})
+    one = InputSet(title="", kind="padding", calls=(inputs,), results=(result,), mask=mask)
+    assert compare_calls(one, [CallResult(output=[found], after=inputs, buffers={})], tensors=True).holds
+    found[0, :, 1] += 1
+    assert not compare_calls(one, [CallResult(output=[found], after=inputs, buffers={})], tensors=True).holds
+
+
+def test_noise_of_rounding_moves_what_is_computed_by_little_and_leaves_what_is_passed_on() -> None:
+    values = torch.rand(100) + 1
+    with RoundingNoise(16, seed=0):
+        passed, computed = values.reshape(10, 10), values * 2
+    assert torch.equal(passed.flatten(), values)
+    apart = (computed / (values * 2) - 1).abs().max()
+    assert 0 < apart <= 17 * torch.finfo(torch.float32).eps

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -9,28 +10,38 @@ import msgspec
 from exportdoctor.core.codec import decode
 from exportdoctor.core.errors import ExportdoctorError, UsageError
 from exportdoctor.core.run.report import PartRecord
+from exportdoctor.core.scan_options import DEFAULTS
+from exportdoctor.core.versions import installed_version
 from exportdoctor.store.runs import list_runs
 
 _REPORT = "report.json"
+_DECISIVE = ("torch", "transformers", "onnx-diagnostic")
+"""Shims are of these packages, or for them."""
 
 
 class _Slice(msgspec.Struct, frozen=True):
     """The fields of a report that are read here."""
 
     parts: tuple[PartRecord, ...] = ()
+    environment: dict[str, str] = {}
 
 
 def find_prescription(target: str, part: str) -> tuple[str, ...]:
     """The ids of the newest finished scan's prescription for the part; none where it exports as it is.
 
-    Raises UsageError where no scan of the target knows how to export the part.
+    A scan counts if it asked the exporter that writes files, with the versions that are installed. Raises UsageError
+    where no such scan of the target knows how to export the part.
     """
-    failing = False
+    failing, others = False, ""
     for run in list_runs():
         if run.ref.casefold() != target.casefold() or part not in run.parts:
             continue
-        record = _record(Path(run.path), part)
+        found = _read(Path(run.path))
+        record = next((one for one in found.parts if one.name == part), None)
         if record is None or record.only or not record.complete:
+            continue
+        if other := _difference(record, found.environment):
+            others = others or other
             continue
         if record.verdict == "passes":
             return ()
@@ -42,16 +53,32 @@ def find_prescription(target: str, part: str) -> tuple[str, ...]:
             f"No scan of {target} found shims with which part {part} exports",
             hint="Name shims with --shims a+b; see: exportdoctor shims list",
         )
+    if others:
+        raise UsageError(
+            f"Part {part} of {target} was scanned with {others}: what it needs here is not known",
+            hint=f"Run: exportdoctor scan {target} --part {part}, or name the shims with --shims a+b or --shims none",
+        )
     raise UsageError(
         f"Part {part} of {target} has not been scanned, so the shims it needs are not known",
         hint=f"Run: exportdoctor scan {target} --part {part}, or name the shims with --shims a+b or --shims none",
     )
 
 
-def _record(path: Path, part: str) -> PartRecord | None:
-    """The part in a run's report; None where the report is gone or cannot be read."""
+def _difference(record: PartRecord, environment: Mapping[str, str]) -> str:
+    """How a scan's question differs from that of an export here; empty if it does not."""
+    if record.exporter != DEFAULTS["exporter"]:
+        return f"--exporter {record.exporter}"
+    for name in _DECISIVE:
+        there, here = environment.get(name, ""), installed_version(name)
+        if there and there.partition("+")[0] != here.partition("+")[0]:
+            return f"{name} {there}, and here is {here or 'none'}"
+    return ""
+
+
+def _read(path: Path) -> _Slice:
+    """A run's report; an empty one where it is gone or cannot be read."""
     try:
         found: _Slice = decode((path / _REPORT).read_bytes(), _Slice)
     except (OSError, ExportdoctorError):
-        return None
-    return next((one for one in found.parts if one.name == part), None)
+        return _Slice()
+    return found

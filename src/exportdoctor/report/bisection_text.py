@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from exportdoctor.core.codec import pretty
@@ -71,4 +72,4 @@ def _code(text: str) -> str:
 
 def _safe(text: str) -> str:
     """Text from a target or an installer, in which nothing is markup."""
-    return wording.plain(text).replace("&", "&amp;").replace("<", "&lt;").replace("`", "'")
+    return re.sub(r"<(?![=\d ])", "&lt;", wording.plain(text).replace("&", "&amp;").replace("`", "'"))

@@ -52,7 +52,7 @@ class KnownIssue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """A failure that upstream knows. `links` are `owner/repository#number`, the one to read first.
 
     `upstream`, `operation` and `named` say how to see that the failing code is the one that the issue is about.
-    `reproduced` are the versions on which it was seen to fail; `affected` and `fixed_in` are as they were read.
+    `reproduced` and `measured` say on which versions it was seen; `affected` and `fixed_in` are as they were read.
     """
 
     id: str
@@ -72,6 +72,7 @@ class KnownIssue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     only_with: dict[str, str] = {}
     seen_with: dict[str, str] = {}
     reproduced: tuple[str, ...] = ()
+    measured: tuple[str, ...] = ()
     source_checked: bool = False
 
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from exportdoctor.core.exporters import EXPORTERS
 from exportdoctor.core.run.report import Alternative, PartRecord, Prescription, Proof, Report
+from exportdoctor.core.scan_options import DEFAULTS
 from exportdoctor.report.wording.formatting import count
 from exportdoctor.report.wording.shim_tries import PART_ITSELF, refused_sets, set_kinds
 
 EXPORT_LABEL = "Export it with: "
 _MOST_NAMED = 5
+_TO_DEFAULT = "non-strict"
+"""The shim that makes a strict export one of the default exporter's."""
 _REGISTERS = "register-cache-pytree"
 """Makes nodes of the classes that exportdoctor registers while it exports a part."""
 
@@ -181,8 +184,13 @@ def _ground_sentences(proof: Proof) -> list[str]:
 
 
 def export_command(part: PartRecord, report: Report) -> str:
-    """The command that applies the prescription and writes the program; fake weights have no values to write."""
+    """The command that applies the prescription and writes the program; fake weights have no values to write.
+
+    Files are written by the default exporter, so what was found with another is named, without its change of mode.
+    """
     weights = " --weights FOLDER" if report.target.weights == "fake" else ""
     chosen = f" --part {part.name}" if len(report.parts) > 1 or part.name != "default" else ""
     name = "model" if part.name == "default" else part.name
+    if part.exporter != DEFAULTS["exporter"] and part.prescription is not None:
+        chosen += f" --shims {'+'.join(one for one in part.prescription.shims if one != _TO_DEFAULT) or 'none'}"
     return f"exportdoctor export {report.target.ref}{chosen}{weights} --to pt2 -o {name}.pt2"

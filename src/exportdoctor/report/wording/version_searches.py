@@ -99,7 +99,7 @@ def difference_count(found: EnvironmentBisection) -> str:
 def known_versions(issue: KnownIssue, measured: Sequence[Measurement]) -> tuple[str, ...]:
     """What was seen of a known issue, with dates where they are kept, apart from what was only read."""
     states = {"same failure": "fails", "other failure": "fails otherwise", "passes": "passes"}
-    seen = [f"fails with {lane}" for lane in issue.reproduced]
+    seen = [*(f"fails with {lane}" for lane in issue.reproduced), *(" ".join(one.split()) for one in issue.measured)]
     seen += [f"{states[one.state]} with {version_list(one.versions)} ({one.day})" for one in measured]
     read = f"affected: {issue.affected}" + (f"; fixed: {issue.fixed_in}" if issue.fixed_in else "")
     where = "read in the source" if issue.source_checked else "read in the issue"

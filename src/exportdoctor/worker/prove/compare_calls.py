@@ -80,10 +80,15 @@ def _compare_answers(one: InputSet, answer: CallResult, wanted: CallResult, *, t
 
 
 def _hide(leaf: Any, mask: torch.Tensor) -> Any:
-    """The rows of a tensor at positions that the mask shows; any other value as it is."""
-    if not isinstance(leaf, torch.Tensor) or leaf.shape[: mask.dim()] != mask.shape:
+    """What a tensor holds at positions that the mask shows; any other value as it is.
+
+    The mask's last dimension is the first of that size behind the batch: a cache has its heads between the two.
+    """
+    *batch, length = mask.shape
+    rank = len(batch)
+    if not isinstance(leaf, torch.Tensor) or list(leaf.shape[:rank]) != batch or length not in leaf.shape[rank:]:
         return leaf
-    return leaf[mask.to(leaf.device) != 0]
+    return leaf.movedim(leaf.shape.index(length, rank), rank)[mask.to(leaf.device) != 0]
 
 
 def _find_lost(before: Inputs, answer: CallResult, wanted: CallResult) -> tuple[list[str], list[str]]:

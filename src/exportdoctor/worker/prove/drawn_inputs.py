@@ -23,7 +23,7 @@ from exportdoctor.targets.eager import CallResult, same_values
 from exportdoctor.targets.sizes.other_sizes import resize_inputs, same_shapes
 from exportdoctor.worker.prove.allowed_error import is_fill_value
 from exportdoctor.worker.prove.compare_outputs import compare_outputs, tensors_in
-from exportdoctor.worker.prove.eager_trace import EagerTrace
+from exportdoctor.worker.prove.eager_trace import EagerTrace, RoundingNoise
 from exportdoctor.worker.prove.input_meaning import WholeNumbers, mask_among, meaning_of, redraw_numbers
 from exportdoctor.worker.prove.input_set import InputSet, named_path, run_in_eager, sizes_of
 from exportdoctor.worker.prove.object_walk import map_tensors
@@ -38,9 +38,9 @@ _BRANCH_TRIES = 16
 """Inputs made to flip a decision of eager. They cost a run of eager each, and count where they do."""
 _MOST_SHRUNK = 10
 _FEW, _FEW_INPUTS = 8, 3
-_ROUNDING_UNITS = 8
-"""Inputs of extreme size are also run with a relative change of so many units in the last place: where eager's own
-answer moves too far, no program can be held to it."""
+_ROUNDING_UNITS = 16
+"""Inputs of extreme size are also run with each operator's result off by up to so many units in the last place: where
+eager's own answer moves too far, no program can be held to it."""
 
 
 Recipe = tuple[SetKind, Callable[[], Inputs | None]]
@@ -324,12 +324,13 @@ class SetDrawer:
         return None, plain
 
     def _is_stable(self, inputs: Inputs, results: tuple[CallResult, ...]) -> bool:
-        """Whether rounding of the inputs leaves eager's answer where it is."""
+        """Whether rounding in each operator leaves eager's answer where it is."""
 
-        def jitter(seen: torch.Tensor, chance: random.Random) -> torch.Tensor:
-            return (seen * (1 + _ROUNDING_UNITS * torch.finfo(seen.dtype).eps * _noise(seen, chance))).to(seen.dtype)
+        def call(given: Inputs) -> Any:
+            with RoundingNoise(_ROUNDING_UNITS, self.chance.randrange(2**31)):
+                return self.module(*given[0], **given[1])
 
-        again = run_in_eager(self.module, [self._change_floats(copy.deepcopy(inputs), jitter)])
+        again = run_in_eager(self.module, [inputs], how=call)
         if again is None:
             return False
         found, wanted = (tensors_in(one[0].output) for one in (again, results))

@@ -1,4 +1,5 @@
-"""What eager does with an input set: the operators it runs, what it asks of values, and how it uses whole numbers."""
+"""What eager does with an input set: the operators it runs, what it asks of values, how it uses whole numbers, and what
+rounding does to its answer."""
 
 from __future__ import annotations
 
@@ -77,3 +78,23 @@ class EagerTrace(dispatch_mode_class()):  # type: ignore[misc]
         path = self._paths.get(id(index))
         if path is not None and index.dtype not in (torch.bool, torch.uint8):  # those choose elements, and count none
             self.bounds[path] = min(size, self.bounds.get(path, size))
+
+
+class RoundingNoise(dispatch_mode_class()):  # type: ignore[misc]
+    """Changes each floating-point result that an operator computes by up to `units` in its last place, by chance.
+
+    Another order of a sum over thousands of terms changes a result by some tens of units.
+    """
+
+    def __init__(self, units: float, seed: int) -> None:
+        super().__init__()
+        self._units = units
+        self._generator = torch.Generator().manual_seed(seed)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        new = isinstance(result, torch.Tensor) and result.is_floating_point() and result.device.type == "cpu"
+        if not new or func.__name__.partition(".")[0] in _PASSED_ON or func._schema.returns[0].alias_info is not None:
+            return result
+        noise = torch.rand(result.shape, generator=self._generator) * 2 - 1
+        return (result * (1 + self._units * torch.finfo(result.dtype).eps * noise)).to(result.dtype)
