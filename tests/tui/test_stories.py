@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 import pytest
 from msgspec.structs import replace as replace_struct
+from textual.content import Content
+from textual.widgets import Input
 
 from exportdoctor.cli.main import exportdoctor
 from exportdoctor.core.records.target import BuildOptions
@@ -26,8 +28,10 @@ from exportdoctor_tui.state.outline import failures
 from exportdoctor_tui.state.run_follower import RunFold
 from exportdoctor_tui.state.run_view import RunView, finding_for
 from exportdoctor_tui.state.selection import Selection
+from exportdoctor_tui.widgets.bars import TabBar
 from exportdoctor_tui.widgets.finding_pane import FindingPane
 from exportdoctor_tui.widgets.module_tree import ModuleTree
+from exportdoctor_tui.widgets.texts import wrap_hanging
 from tui_recorded import HERE, app_on, interrupted, recorded, run_screen, runs_of, settled, shows, text_of, view_of
 
 if TYPE_CHECKING:
@@ -196,8 +200,13 @@ async def test_from_the_list_of_runs_into_one_and_back(tmp_path: Path) -> None:
         await press(pilot, "enter")
         await settled(pilot)
         assert isinstance(app.screen, RunScreen)
-        await press(pilot, "escape")
+        await press(pilot, "escape", "escape")
+        assert isinstance(app.screen, RunScreen)
+        await press(pilot, "backspace")
         assert isinstance(app.screen, RunListScreen)
+        await press(pilot, "j", "enter")
+        await settled(pilot)
+        assert isinstance(app.screen, RunScreen)
 
 
 async def test_no_run_yet_says_how_to_make_one(tmp_path: Path) -> None:
@@ -439,3 +448,108 @@ async def test_a_click_on_the_last_line_is_its_key() -> None:
         await pilot.click("KeyBar", offset=(14, 0))
         await pilot.pause(0.1)
         assert cursor_of(app) == "model.visual.blocks.0.attn"
+
+
+async def test_a_move_to_a_failure_drops_the_filter_from_the_screen() -> None:
+    app = app_on(QWEN)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await settled(pilot)
+        await press(pilot, "slash", "F", "3", "enter", "n")
+        await settled(pilot)
+        assert not app.screen.query_one("#filter").display
+        assert run_screen(app).position.words == ()
+        await press(pilot, "slash")
+        assert app.screen.query_one("#filter", Input).value == ""
+
+
+async def test_z_in_the_tree_shows_the_tree_alone() -> None:
+    app = app_on(QWEN)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await settled(pilot)
+        await press(pilot, "z")
+        assert not app.screen.query_one(FindingPane).display
+        assert app.screen.query_one(ModuleTree).size.width > 110
+        await press(pilot, "z", "tab", "z")
+        assert app.screen.query_one(FindingPane).display
+        assert not app.screen.query_one(ModuleTree).display
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 36)])
+async def test_every_tab_can_be_seen_and_clicked(size: tuple[int, int]) -> None:
+    app = app_on(HERE / "crash")
+    async with app.run_test(size=size) as pilot:
+        await settled(pilot)
+        await press(pilot, "n", "n")
+        await settled(pilot)
+        last = app.screen.query_one(FindingPane)._drawn[0].tabs()[-1]  # type: ignore[index]
+        bar = app.screen.query_one("#tabs", TabBar)
+        text = bar.render().plain
+        assert len(text.rstrip()) <= bar.content_size.width
+        await pilot.click("#tabs", offset=(len(text.rstrip()) - 1, 0))
+        await settled(pilot)
+        assert run_screen(app).position.tab == last
+
+
+async def test_a_filter_that_nothing_matches_says_so() -> None:
+    app = app_on(QWEN)
+    async with app.run_test(size=(100, 36)) as pilot:
+        await settled(pilot)
+        await press(pilot, "slash", *"zzz")
+        await settled(pilot)
+        await shows(pilot, "No submodule matches 'zzz'", "esc clears the filter")
+
+
+async def test_the_list_of_findings_leads_to_one() -> None:
+    app = app_on(QWEN)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await settled(pilot)
+        await press(pilot, "f")
+        await shows(pilot, "F1 vision: get_vision_window_index", "Same failure as F1, in part full.")
+        await press(pilot, "j", "enter")
+        await settled(pilot)
+        assert cursor_of(app) == "model.visual.blocks.0.attn"
+
+
+async def test_the_explanation_of_a_finding_shows_rewrites_as_diffs() -> None:
+    app = app_on(QWEN)
+    async with app.run_test(size=(120, 60)) as pilot:
+        await settled(pilot)
+        await press(pilot, "8")
+        await shows(pilot, "During export, tensors are fake", "-    longest = int(lengths.max())", "8 Explain")
+
+
+async def test_the_frames_of_a_stack_keep_their_place() -> None:
+    app = app_on(QWEN)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await settled(pilot)
+        await press(pilot, "2")
+        await shows(pilot, "vision_utils.py:162", "● modeling_qwen2_5_vl.py:")
+
+
+async def test_the_chosen_set_of_shims_is_among_those_that_were_tried() -> None:
+    app = app_on(QWEN)
+    async with app.run_test(size=(200, 60)) as pilot:
+        await settled(pilot)
+        await press(pilot, "5")
+        await settled(pilot)
+        selection = run_screen(app).selection
+        assert selection is not None
+        assert selection.part.record.prescription is not None
+        chosen = " + ".join(selection.part.record.prescription.shims)
+        tried = app.screen.query_one(FindingPane).text.plain.partition("Tried on")[2].partition("In Python")[0]
+        assert tried.count(f"✓ {chosen}") == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ("▶ 162 ┃ grid_t, grid_h = int(g)", ["▶ 162 ┃ grid_t, ", "        grid_h = ", "        int(g)"]),
+        ("1. aa bb cc dd ee ff gg", ["1. aa bb cc dd ee ", "   ff gg"]),
+        ("short", ["short"]),
+        ("x" * 25, ["x" * 18, "x" * 7]),
+    ],
+)
+def test_what_is_wrapped_stays_in_its_block(text: str, lines: list[str]) -> None:
+    found = [each.plain for each in wrap_hanging(Content(text), 18).split("\n")]
+    assert [each.rstrip() for each in found] == [each.rstrip() for each in lines]
+    assert all(len(each.rstrip()) <= 18 for each in found)

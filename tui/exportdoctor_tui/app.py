@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from exportdoctor_tui.actions.commands import Argv
 
 _PAGE, _PAGE_FRAME = 90, 7  # cells: width of `#leaf` in the style sheet, and its border, padding and scroll bar
-_LEAVING = ("Stop it and quit; its results are saved", "Quit and let it run", "Stay")
+_LEAVING = ("Stay", "Quit and let it run", "Stop it and quit; its results are saved")
 
 
 class DoctorApp(App[int]):
@@ -138,9 +138,9 @@ class DoctorApp(App[int]):
         self.push_screen(Menu(f"Still running: {self.job.title}", _LEAVING), self._leave_as_chosen)
 
     def _leave_as_chosen(self, number: int | None) -> None:
-        if number not in (0, 1):
+        if number not in (1, 2):
             return
-        if number == 0 and self.job is not None:
+        if number == 2 and self.job is not None:
             self.job.cancel()
             self.job.wait(10)
         self._leave()

@@ -27,7 +27,13 @@ APP = (
     Key("ctrl+s", "save_svg", "Save the screen as SVG", "", "^s"),
     Key("q,ctrl+q", "leave", "Quit", "Quit", "q"),
 )
-RUN_LIST = (Key("enter", "select", "Open the run", "Open", "enter"),)
+RUN_LIST = (
+    Key("enter", "select", "Open the run", "Open", "enter"),
+    Key("down,j", "cursor_down", "Down", "", "↓ j"),
+    Key("up,k", "cursor_up", "Up", "", "↑ k"),
+    Key("home,g", "first", "First run", "", "g"),
+    Key("end,G", "last", "Last run", "", "G"),
+)
 RUNS = (
     Key("r", "refresh", "Refresh the list", "Refresh", "r"),
     Key("c", "copy_command", "Copy the command that makes a run", "", "c"),
@@ -35,6 +41,7 @@ RUNS = (
 RUN = (
     Key("n", "failure(1)", "Next failure, in any part", "Next", "n"),
     Key("N,p", "failure(-1)", "Previous failure", "", "N"),
+    Key("f", "findings", "List of findings", "Findings", "f"),
     Key("slash", "filter", "Filter by name, class, verdict or finding", "Filter", "/"),
     Key("left_square_bracket", "part(-1)", "Previous part", "", "["),
     Key("right_square_bracket", "part(1)", "Next part", "", "]"),
@@ -47,13 +54,15 @@ RUN = (
     Key("5", "tab('cure')", "Shims tried, before and after", "", "5"),
     Key("6", "tab('repro')", "Repro script", "", "6"),
     Key("7", "tab('log')", "Log of the attempt", "", "7"),
+    Key("8", "tab('explain')", "Why it fails, and rewrites that work", "", "8"),
     Key("t", "torch_frames", "Show or hide frames of torch", "", "t"),
     Key("e", "edit", "Open the source in $EDITOR at the line", "", "e"),
     Key("y", "copy", "Copy: Markdown, command, script, name", "Copy", "y"),
     Key("a", "actions", "Actions: repro, try shims, export, rescan, compare, …", "Actions", "a"),
     Key("x", "cancel", "Stop the running command", "", "x"),
     Key("o", "job_log", "Output of the command", "", "o"),
-    Key("escape", "back", "Back: clear the filter, unzoom, tree, list of runs", "", "esc"),
+    Key("escape", "back", "Back: clear the filter, unzoom, tree", "", "esc"),
+    Key("backspace", "runs", "Back to the list of runs", "", "bksp"),
 )
 TREE = (
     Key("down,j", "move(1)", "Down", "", "↓ j"),

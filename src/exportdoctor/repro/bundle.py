@@ -1,5 +1,7 @@
 """A folder that is ready to become an upstream issue: script, issue.md, closest passing variant, graph, log.
 
+README.md is for who has the folder: who should get the issue and why, and what to search for first.
+
 issue.md is written for a maintainer who knows torch and not the model: what fails, the script, and what is needed to
 run it. It is about one bug: scripts of other failures lie beside it as other-1.py and so on, and it does not mention
 them.
@@ -22,6 +24,7 @@ from exportdoctor.report import wording
 from exportdoctor.report.graph_slice_svg import as_svg
 from exportdoctor.report.slice_text import as_dot, as_mermaid, as_text
 from exportdoctor.repro.pipeline import ReproResult
+from exportdoctor.repro.recipient import package_of, recipient_of, search_address, search_terms
 from exportdoctor.repro.script import limit_blank_lines, tail_of, versions_of
 from exportdoctor.store.atomic_write import make_folder, replace_file
 from exportdoctor.store.runs import StoredRun
@@ -30,6 +33,8 @@ _AROUND = 2
 _COLLECT_TIMEOUT = 60.0
 _MOST_SHOWN = 3000
 _SLICE_LINES = 25
+_CHANGED_LINES = 6  # of a diff to the closest variant: a longer one says nothing
+_MADE_BY = re.compile(r"^# Made by: .*\n(?:#   .*\n)*", re.M)  # a run that nobody else has
 
 
 def write_bundle(made: ReproResult, run: StoredRun, folder: Path) -> None:
@@ -37,12 +42,13 @@ def write_bundle(made: ReproResult, run: StoredRun, folder: Path) -> None:
     make_folder(folder)
     environment = collect_environment(made.environment)
     files = {
-        "repro.py": made.text,
-        "issue.md": issue(made, environment),
+        "README.md": guide(made),
+        "repro.py": _MADE_BY.sub("", made.text),
+        "issue.md": issue(made, run, environment),
         "output.txt": made.sighting.output,
         "environment.txt": environment,
     }
-    if made.reduction.closest:
+    if made.reduction.closest and _closest(made):
         files["closest_passing.py"] = made.reduction.closest + "\n"
     if made.finding.slice is not None:
         leads = made.finding.slice
@@ -55,23 +61,57 @@ def write_bundle(made: ReproResult, run: StoredRun, folder: Path) -> None:
         replace_file(folder / name, text.encode())
 
 
-def issue(made: ReproResult, environment: str) -> str:
+def guide(made: ReproResult) -> str:
+    """Who should get the issue, why, and what to search for."""
+    finding, to = made.finding, recipient_of(made.finding)
+    place = f"{tail_of(finding.file)}:{finding.line}" if finding.file else ""
+    terms = search_terms(finding)
+    lines = [
+        *wording.bundle_recipient(to.package, to.repository, to.page, place=place),
+        wording.bundle_search(terms, search_address(terms, to.repository)),
+    ]
+    if not made.eager and not made.signature.kind.ends_the_process:
+        lines.insert(0, wording.issue_not_in_eager())
+    return "\n\n".join(lines) + "\n"
+
+
+def issue(made: ReproResult, run: StoredRun, environment: str) -> str:
     """The text of an issue, in Markdown."""
-    expected = wording.issue_expectation(died=made.signature.kind.ends_the_process, runs_in_eager=made.eager)
+    died = made.signature.kind.ends_the_process
+    page = recipient_of(made.finding).page
+    expected = wording.issue_expectation(died=died, runs_in_eager=made.eager, page=page)
     sections = [
         f"# {_title(made)}",
+        wording.issue_not_in_eager() if not made.eager and not died else "",
         _section("happens", _happens(made)),
         _fence("\n".join(limit_blank_lines(made.source)), "python"),
         _fence(quote_message(made.sighting.message)[:_MOST_SHOWN], ""),
         _section("expected", expected),
         *_closest(made),
         _section("place", wording.issue_place(made.finding, tail_of(made.finding.file or ""))),
+        _met_in(made, run),
         _fence("\n".join(fold_stack(made.finding.stack)), ""),
         *_graph(made.finding),
-        _section("known", wording.issue_known(made.finding)),
+        _section("known", wording.issue_known(made.finding)) if made.finding.known_issues else "",
         _section("versions", _versions(made, environment)),
     ]
     return "\n\n".join(section for section in sections if section) + "\n"
+
+
+def _met_in(made: ReproResult, run: StoredRun) -> str:
+    """The model, as far as others know it by its name, with versions and options."""
+    started = run.state.started
+    part = run.state.parts.get(made.finding.part)
+    ref = started.target.ref if started is not None else ""
+    package = package_of(made.finding)
+    shown = {name: made.environment[name] for name in ("torch", package) if made.environment.get(name)}
+    return wording.issue_met_in(
+        target="" if ref.partition(":")[0].endswith(".py") or ref.startswith(("/", ".", "~")) else ref,
+        part=made.finding.part,
+        versions=" and ".join(f"{name} {version}" for name, version in shown.items()),
+        dynamic=", ".join(part.captured.axes) if part is not None else "",
+        strict=EXPORTERS[made.exporter].traces_with_dynamo,
+    )
 
 
 def _title(made: ReproResult) -> str:
@@ -99,21 +139,25 @@ def _versions(made: ReproResult, environment: str) -> str:
 
 
 def _closest(made: ReproResult) -> list[str]:
+    """The diff to the closest variant that exports, where it is short enough to show what matters."""
     if not made.reduction.closest:
         return []
     changed = difference(made.source, made.reduction.closest)
+    if sum(line.startswith(("+", "-")) for line in changed.splitlines()) > _CHANGED_LINES:
+        return []
     return [_section("closest", _fence(changed, "diff"))]
 
 
 def _graph(finding: Finding) -> list[str]:
-    """The slice, where it is short enough to be read; the files show all of it."""
+    """The slice as text and as a picture that GitHub draws, as far as it is short; the files show all of it."""
     if finding.slice is None:
         return []
     lines = as_text(finding.slice).splitlines()
+    picture = [_fence(as_mermaid(finding.slice), "mermaid")] if len(lines) <= _SLICE_LINES else []
     if len(lines) > _SLICE_LINES:
         lines = [*lines[:2], f"  … {len(lines) - _SLICE_LINES} more", *lines[2 - _SLICE_LINES :]]
     text = "\n".join(lines)
-    return [f"{wording.issue_graph_caption()}\n\n{_fence(text, '')}"]
+    return [f"{wording.issue_graph_caption()}\n\n{_fence(text, '')}", *picture]
 
 
 def quote_message(message: str) -> str:

@@ -49,7 +49,7 @@ class CommandLine:
 
 def available_commands(view: RunView, selection: Selection | None) -> tuple[CommandLine, ...]:
     """What can be started now, in the order of the menu."""
-    groups = (_resume, _repro, _shims, _export, _rescan, _compare)
+    groups = (_resume, _repro, _shims, _export, _rescan, _compare, _page)
     python = _python(view)
     return tuple(
         dataclass_replace(command, argv=(*command.argv, *python)) if _runs_torch(command) else command
@@ -70,7 +70,7 @@ def _python(view: RunView) -> Argv:
 
 
 def _runs_torch(command: CommandLine) -> bool:
-    return command.argv[len(EXPORTDOCTOR)] != "compare"
+    return command.argv[len(EXPORTDOCTOR)] not in ("compare", "report")
 
 
 def _resume(view: RunView, _selection: Selection | None) -> Iterator[CommandLine]:
@@ -160,6 +160,16 @@ def _compare(view: RunView, _selection: Selection | None) -> Iterator[CommandLin
             argv=(*EXPORTDOCTOR, "compare", PICKED, view.path),
             shows=True,
             needs="run",
+        )
+
+
+def _page(view: RunView, _selection: Selection | None) -> Iterator[CommandLine]:
+    """The page to send."""
+    if view.started is not None and view.status != "running":
+        out = f"{slug(view.target.ref)}.html"
+        yield CommandLine(
+            title=f"Write this run as a page to send: ./{out}",
+            argv=(*EXPORTDOCTOR, "report", view.path, "--format", "html", "-o", out),
         )
 
 

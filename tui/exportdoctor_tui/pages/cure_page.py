@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from textual.content import Content
 
+from exportdoctor.core.failure.finding import ShimTry
 from exportdoctor.core.run.report import Report
 from exportdoctor.report import wording
 from exportdoctor_tui.pages.code import script
@@ -14,7 +15,6 @@ from exportdoctor_tui.sanitize import line
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from exportdoctor.core.failure.finding import ShimTry
     from exportdoctor.core.run.report import Prescription
     from exportdoctor_tui.state.selection import Selection
 
@@ -116,6 +116,10 @@ def _tries(selection: Selection) -> Iterator[Content]:
         return
     yield _BLANK
     yield Content.styled(f"Tried on {finding.id or 'it'}", "bold $text-accent")
+    found = selection.part.record.prescription
+    chosen = " + ".join(found.shims) if found is not None else ""
+    if found is not None and selection.part.cured and chosen not in {tried.shim for tried in finding.shims_tried}:
+        yield _try_line(ShimTry(shim=chosen, result="cured", note="the set that was chosen"))
     yield from map(_try_line, finding.shims_tried)
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from textual.content import Content
 
 from exportdoctor.report import wording
+from exportdoctor.report.explanation_page import explanation_of
 from exportdoctor_tui.pages.code import script
 from exportdoctor_tui.pages.cure_page import cure
 from exportdoctor_tui.pages.story import story
@@ -145,6 +146,27 @@ def log(selection: Selection) -> Content:
     return Content.assemble((line(str(path)), "$foreground 60%"), "\n\n", block(text) or "(empty)")
 
 
+_EXPLAINED = {"section": "bold $text-accent", "item": "bold", "text": "", "code": "$text-warning"}
+_DIFF = {"+": "$text-success", "-": "$text-error"}
+
+
+def explain(selection: Selection) -> Content:
+    """Why it fails, and how to rewrite it: the line's own rewrites that were tried, and those of its kind."""
+    finding = selection.finding
+    if finding is None:
+        return Content("")
+    found: list[Content] = []
+    for kind, text in explanation_of(finding):
+        if kind in ("section", "item", "text") and found:
+            found.append(Content(""))
+        lines = block(text).rstrip().splitlines()
+        if kind == "diff":
+            found += [Content.styled(f"  {each}", _DIFF.get(each[:1], "$foreground 60%")) for each in lines]
+        else:
+            found += [Content.styled(each, _EXPLAINED.get(kind, "bold")) for each in lines]
+    return Content("\n").join(found)
+
+
 PAGES: dict[str, Callable[[Selection], Content]] = {
     "story": story,
     "inputs": inputs,
@@ -152,5 +174,6 @@ PAGES: dict[str, Callable[[Selection], Content]] = {
     "cure": cure,
     "repro": repro,
     "log": log,
+    "explain": explain,
 }
 """The text of each tab but the stack, which has a widget of its own."""

@@ -13,6 +13,7 @@ from exportdoctor_tui.sanitize import fit, line
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from exportdoctor.core.failure.finding import Finding
     from exportdoctor_tui.actions.background_job import BackgroundJob
     from exportdoctor_tui.state.run_view import PartView, RunningAttempt, RunView
 
@@ -103,6 +104,24 @@ def part_title(part: PartView, findings: int) -> tuple[str, str]:
     return f"{line(record.name)} {wording.SYMBOLS[status]}{f' {findings}' if findings else ''}", colour
 
 
+def first_step(view: RunView) -> str:
+    """What stands beside an empty tree while a scan begins."""
+    return (
+        f"{line(view.step) or 'starting'}\n\n"
+        "torch is imported and the model is built, which takes 10 seconds or more. Then its submodules appear here.\n\n"
+        f"What is found is kept in {line(view.path)}."
+    )
+
+
+def finding_title(finding: Finding, view: RunView) -> str:
+    """A finding in the list of findings: where it is, or which one it is the same as."""
+    report = Report(
+        target=view.target, parts=tuple(part.record for part in view.parts), findings=tuple(view.findings.values())
+    )
+    same = wording.same_as_earlier(finding, report)
+    return f"{finding.id}  {same}" if same else wording.title(finding, report)
+
+
 def job_line(job: BackgroundJob, now: float) -> Content:
     """The state of a job, and the last line that it printed."""
     state = job.state
@@ -111,6 +130,7 @@ def job_line(job: BackgroundJob, now: float) -> Content:
     return Content.assemble(
         (f"{state}  ", f"bold {_JOB_COLOURS[state]}"),
         line(job.title) + since + code,
-        (f"  {line(job.last_line())}", "$foreground 60%"),
+        # the output of a job that shows it is on the screen; its last line alone says nothing
+        ("" if job.shows and state == "done" else f"  {line(job.last_line())}", "$foreground 60%"),
         ("  x cancels · o output" if state == "running" else "  o output", "$foreground 60%"),
     )

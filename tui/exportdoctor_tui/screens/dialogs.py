@@ -10,7 +10,7 @@ from textual.screen import ModalScreen
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
-from exportdoctor_tui.keymap import TABLES, Key
+from exportdoctor_tui.keymap import STACK, TABLES, Key, bindings
 from exportdoctor_tui.sanitize import block, line
 
 if TYPE_CHECKING:
@@ -18,6 +18,12 @@ if TYPE_CHECKING:
     from textual.binding import BindingType
 
 _DIFF = {"+": "$text-success", "-": "$text-error", "@": "$text-accent"}
+
+
+class _Choices(OptionList):
+    """A list that j and k move in as well."""
+
+    BINDINGS: ClassVar[list[BindingType]] = bindings(STACK)
 
 
 class Menu(ModalScreen[int | None]):
@@ -31,7 +37,7 @@ class Menu(ModalScreen[int | None]):
         self._choices = choices
 
     def compose(self) -> ComposeResult:
-        options = OptionList(*(Option(Content(line(choice))) for choice in self._choices), id="choices", markup=False)
+        options = _Choices(*(Option(Content(line(choice))) for choice in self._choices), id="choices", markup=False)
         options.border_title = Content(line(self._title))
         options.border_subtitle = Content("enter: choose · esc: back")
         yield options

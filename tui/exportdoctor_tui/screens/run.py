@@ -21,12 +21,13 @@ from exportdoctor_tui.app_services import services_of
 from exportdoctor_tui.keymap import RUN, bindings
 from exportdoctor_tui.pages import run_status
 from exportdoctor_tui.sanitize import TOO_SMALL, line
+from exportdoctor_tui.screens.dialogs import Menu
 from exportdoctor_tui.screens.run_commands import RunCommands
 from exportdoctor_tui.state import navigation
 from exportdoctor_tui.state.navigation import Position
 from exportdoctor_tui.state.run_follower import RunFollower
 from exportdoctor_tui.state.run_view import PartView, RunView, finding_for
-from exportdoctor_tui.state.selection import Selection
+from exportdoctor_tui.state.selection import TITLES, Selection
 from exportdoctor_tui.widgets.bars import KeyBar, Tab, TabBar
 from exportdoctor_tui.widgets.finding_pane import FindingPane
 from exportdoctor_tui.widgets.module_tree import ModuleTree
@@ -92,7 +93,7 @@ class RunScreen(Screen[None]):
         """Start to follow the run."""
         self.query_one("#filter").display = False
         self.query_one("#job").display = False
-        self.query_one(FindingPane).display = False
+        self.query_one(FindingPane).add_class("absent")
         self._follow()
         self.set_interval(0.5, self._tick)
 
@@ -188,9 +189,17 @@ class RunScreen(Screen[None]):
             self._later.stop()
             self._later = None
         if at_once:
-            self.query_one(FindingPane).show(self.selection, self.position.tab)
+            self.query_one(FindingPane).show(self.selection, self.position.tab, said=self._empty_text())
         else:
             self._later = self.set_timer(_REST, self._draw_finding)
+
+    def _empty_text(self) -> str:
+        """What stands beside a tree without lines."""
+        if self.position.words:
+            return f"No submodule matches {' '.join(self.position.words)!r}.\n\nesc clears the filter."
+        if self.view.status == "running" and not self.view.parts:
+            return run_status.first_step(self.view)
+        return ""
 
     def _tick(self) -> None:
         if self.view.status == "running" and self._read:
@@ -203,6 +212,10 @@ class RunScreen(Screen[None]):
         """Go to another position."""
         self._touched = True
         self.position = position
+        entry = self.query_one("#filter", Input)
+        if not position.words and entry.value.strip():  # a move to a failure drops the filter
+            with entry.prevent(Input.Changed):
+                self._drop_filter(focus=entry.has_focus)
         self.draw(at_once=False)
 
     def go_to(self, finding: str) -> None:
@@ -210,7 +223,21 @@ class RunScreen(Screen[None]):
         self.move_to(navigation.finding_position(self.view, self.position, finding))
 
     def action_failure(self, step: int) -> None:
+        if not any(path.fails for part in self.view.parts for path in part.row_paths):
+            self.notify("No submodule fails" + (" so far" if self.view.status == "running" else ""), markup=False)
+            return
         self.move_to(navigation.next_failure(self.view, self.position, step=step))
+
+    def action_findings(self) -> None:
+        """Let the user choose a finding, and go to it."""
+        findings = tuple(self.view.findings.values())
+        if not findings:
+            self.notify("No findings" + (" so far" if self.view.status == "running" else ""), markup=False)
+            return
+        titles = tuple(run_status.finding_title(finding, self.view) for finding in findings)
+        self.app.push_screen(
+            Menu("Findings", titles), lambda number: self.go_to(findings[number].id) if number is not None else None
+        )
 
     def action_part(self, step: int) -> None:
         self.move_to(navigation.adjacent_part(self.view, self.position, step=step))
@@ -222,6 +249,9 @@ class RunScreen(Screen[None]):
         self.move_to(navigation.expand_failing(self.position))
 
     def action_tab(self, tab: str) -> None:
+        if self.selection is not None and tab not in self.selection.tabs():
+            self.notify(f"{TITLES[tab]}: nothing for this submodule", markup=False)
+            return
         self.position = replace(self.position, tab=tab)
         self._draw_finding()
 
@@ -237,21 +267,25 @@ class RunScreen(Screen[None]):
         self.query_one("#filter").focus()
 
     def action_back(self) -> None:
-        """Drop the filter, or unzoom, or go back to the tree, or else to the list of runs."""
+        """Drop the filter, or unzoom, or go back to the tree."""
         entry, tree = self.query_one("#filter", Input), self.query_one(ModuleTree)
         steps: tuple[tuple[bool, Callable[[], object]], ...] = (
             (bool(entry.display), self._drop_filter),
             (self.has_class("zoomed"), self.action_zoom),
             (not tree.has_focus, tree.focus),
-            (True, services_of(self).show_runs),
+            (True, lambda: self.notify("backspace goes to the list of runs", markup=False)),
         )
         next(back for applies, back in steps if applies)()
 
-    def _drop_filter(self) -> None:
+    def action_runs(self) -> None:
+        services_of(self).show_runs()
+
+    def _drop_filter(self, *, focus: bool = True) -> None:
         entry = self.query_one("#filter", Input)
         entry.value = ""
         entry.display = False
-        self.query_one(ModuleTree).focus()
+        if focus:
+            self.query_one(ModuleTree).focus()
 
     @on(ModuleTree.CursorMoved)
     def _move_cursor(self, message: ModuleTree.CursorMoved) -> None:

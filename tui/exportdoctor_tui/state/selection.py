@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from exportdoctor.report.folded_tree import Row
     from exportdoctor_tui.state.run_view import PartView, RunView
 
-TABS = ("story", "stack", "inputs", "graph", "cure", "repro", "log")
-TITLES = dict(zip(TABS, ("Story", "Stack", "Inputs", "Graph", "Cure", "Repro", "Log"), strict=True))
+TABS = ("story", "stack", "inputs", "graph", "cure", "repro", "log", "explain")
+TITLES = dict(zip(TABS, ("Story", "Stack", "Inputs", "Graph", "Cure", "Repro", "Log", "Explain"), strict=True))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -80,5 +80,6 @@ class Selection:
             "cure": bool(finding and finding.id) or self.part.record.prescription is not None,
             "repro": bool(finding and finding.id),
             "log": bool(finding and finding.log),
+            "explain": bool(finding and finding.id),
         }
         return tuple(tab for tab in TABS if has[tab])

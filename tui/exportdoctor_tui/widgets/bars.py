@@ -24,11 +24,12 @@ _KEY_GAP = 2
 
 @dataclass(frozen=True)
 class Tab:
-    """`title` is drawn in `style`, the active one marked as well."""
+    """`title` is drawn in `style`, the active one marked as well; `short` stands for others where room is short."""
 
     id: str
     title: str
     style: str = ""
+    short: str = ""
 
 
 class TabBar(Widget):
@@ -58,26 +59,39 @@ class TabBar(Widget):
             self.refresh()
 
     def render(self) -> Content:
-        """All titles, the active one on another background."""
-        titles = []
-        for tab in self._tabs:
-            active = tab.id == self._active
-            titles.append(
-                Content.styled(
-                    f" {tab.title} ", f"bold {tab.style} on $primary 30%" if active else tab.style or "$foreground 60%"
-                )
+        """The titles that fit, the active one on another background."""
+        return Content("").join(
+            Content.styled(
+                text, f"bold {tab.style} on $primary 30%" if tab.id == self._active else tab.style or "$foreground 60%"
             )
-        return Content(" ").join(titles)
+            for tab, text in self._pieces()
+        )
 
     def on_click(self, event: events.Click) -> None:
         """Find the title under the pointer."""
-        column = 0
-        for tab in self._tabs:
-            width = cell_len(tab.title) + 3
-            if column <= event.x - self.gutter.left < column + width:
+        column = self.gutter.left
+        for tab, text in self._pieces():
+            if column <= event.x < column + cell_len(text):
                 self.post_message(self.Chosen(self, tab.id))
                 return
-            column += width
+            column += cell_len(text)
+
+    def _pieces(self) -> list[tuple[Tab, str]]:
+        """Each tab with its text: the titles apart, close together, or short but for the active one.
+
+        Where not even those fit, the first ones are left out as far as the active one needs it.
+        """
+        room = self.content_size.width
+        for before, after in ((" ", "  "), (" ", " "), ("", " ")):
+            pieces = [(tab, f"{before}{tab.title}{after}") for tab in self._tabs]
+            if sum(cell_len(text) for _, text in pieces) <= room + len(after):
+                return pieces
+        pieces = [(tab, f"{tab.title if tab.id == self._active else tab.short or tab.title} ") for tab in self._tabs]
+        last = next((number for number, (tab, _) in enumerate(pieces) if tab.id == self._active), 0)
+        first = 0
+        while first < last and sum(cell_len(text) for _, text in pieces[first : last + 1]) > room:
+            first += 1
+        return pieces[first:]
 
 
 class KeyBar(Widget):

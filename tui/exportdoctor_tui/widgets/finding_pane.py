@@ -33,10 +33,14 @@ class FindingPane(Vertical):
             yield TextPage(id="page")
             yield StackPane(id="stack")
 
-    def show(self, selection: Selection | None, wanted: str) -> None:
-        """Draw a selection, on the `wanted` tab if it has that one. None hides the pane."""
-        self.display = selection is not None
+    def show(self, selection: Selection | None, wanted: str, *, said: str = "") -> None:
+        """Draw a selection, on the `wanted` tab if it has that one; without one what is `said`, or nothing at all."""
+        self.set_class(selection is None and not said, "absent")
         if selection is None:
+            self._drawn = None
+            self.query_one(TabBar).show((), "")
+            self.query_one(ContentSwitcher).current = "page"
+            self.query_one("#page", TextPage).show(Content(said))
             return
         tabs = selection.tabs()
         active = wanted if wanted in tabs else tabs[0]
@@ -44,14 +48,19 @@ class FindingPane(Vertical):
         if before and (before[0].mark, before[1]) == (selection.mark, active):
             return
         same_row = before is not None and before[0].row.fqns == selection.row.fqns and before[1] == active
-        self.query_one(TabBar).show(tuple(Tab(tab, f"{TABS.index(tab) + 1} {TITLES[tab]}") for tab in tabs), active)
+        named = ((tab, str(TABS.index(tab) + 1)) for tab in tabs)
+        titles = tuple(
+            Tab(tab, f"{number} {TITLES[tab]}", short=f"{number} {TITLES[tab][:3]}") for tab, number in named
+        )
+        self.query_one(TabBar).show(titles, active)
         self.query_one(ContentSwitcher).current = "stack" if active == "stack" else "page"
         if active == "stack":
             self.query_one(StackPane).show(selection)
             return
         self.query_one("#page", TextPage).show(PAGES[active](selection))
-        if not same_row:
-            self.query_one("#page", TextPage).scroll_home(animate=False)
+        if not same_row:  # the error stands at the end of a log
+            page = self.query_one("#page", TextPage)
+            (page.scroll_end if active == "log" else page.scroll_home)(animate=False)
 
     @property
     def frame(self) -> Frame | None:

@@ -88,8 +88,8 @@ class StackPane(Vertical):
 
 
 def _prompt(frame: Frame) -> Content:
-    """Function, file name and line; the path is shown above the source."""
+    """File name and line, which a narrow pane must not cut, then the function; the path is shown above the source."""
     name, where = line(frame.function), line(f"{PurePath(frame.file).name}:{frame.line}")
     if not frame.user:
-        return Content.styled(f"  {name}  {where}", "$foreground 60%")
-    return Content.assemble(("● ", "$text-accent"), (name, "bold"), (f"  {where}", "$foreground 60%"))
+        return Content.styled(f"  {where}  {name}", "$foreground 60%")
+    return Content.assemble(("● ", "$text-accent"), (where, "bold"), f"  {name}")

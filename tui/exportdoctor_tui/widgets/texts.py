@@ -5,6 +5,7 @@ Textual's Static asks for a layout at every update, which costs more than everyt
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from textual.content import Content
@@ -16,6 +17,25 @@ from textual.widgets import Static
 
 if TYPE_CHECKING:
     from textual import events
+
+
+_HANG = re.compile(r"\s*(?:(?:▶ +)?\d+ [┃│] *|\d+\. |[✓✗·→○●▶] |# )?")
+
+
+def wrap_hanging(content: Content, width: int) -> Content:
+    """`content` in lines of at most `width` cells; what is wrapped stays right of its line's number, sign or indent."""
+    lines: list[Content] = []
+    for line in content.split("\n", allow_blank=True):
+        if line.cell_length <= width:
+            lines.append(line)
+            continue
+        found = _HANG.match(line.plain)
+        hang = min(found.end() if found else 0, width // 2)
+        first = line.wrap(width)[0]
+        rest = line[len(first.plain) :]
+        rest = rest[len(rest.plain) - len(rest.plain.lstrip()) :]
+        lines += [first, *(each.pad_left(hang) for each in rest.wrap(width - hang))]
+    return Content("\n").join(lines)
 
 
 class TextBlock(Static):
@@ -69,7 +89,7 @@ class TextPage(ScrollView, can_focus=True):
         if self._wrapped is None:
             width = max(1, self.scrollable_content_region.width)
             self._blank = Strip.blank(width, self.rich_style)
-            self._wrapped = Visual.to_strips(self, self.content, width, None, self.visual_style)
+            self._wrapped = Visual.to_strips(self, wrap_hanging(self.content, width), width, None, self.visual_style)
         return self._wrapped
 
     def _fit(self) -> None:

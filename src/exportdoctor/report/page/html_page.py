@@ -7,7 +7,6 @@ of this machine are shortened; the policy in the head admits no script but the o
 from __future__ import annotations
 
 import base64
-import difflib
 import hashlib
 import re
 import textwrap
@@ -21,15 +20,14 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from exportdoctor.core.failure import explanations
 from exportdoctor.core.failure.finding import Finding
 from exportdoctor.core.failure.identity import across_parts
-from exportdoctor.core.failure.kinds import KINDS
 from exportdoctor.core.protocol.scan import InputFact, ModuleFact
 from exportdoctor.core.records.outcome import Frame
 from exportdoctor.core.run.report import FAILING, ModuleRecord, PartRecord, Report
 from exportdoctor.report import wording
 from exportdoctor.report.comparison import Change
+from exportdoctor.report.explanation_page import Block, explanation_of
 from exportdoctor.report.folded_tree import Row, group_siblings, label
 from exportdoctor.report.graph_slice_svg import as_svg
 from exportdoctor.report.page.run_material import RunMaterial
@@ -137,8 +135,7 @@ class _FindingView:
     frames: tuple[tuple[bool, tuple[tuple[Frame, _Lines], ...]], ...]
     culprit: _Lines
     picture: str
-    explanation: explanations.Explanation | None
-    rewrites: tuple[tuple[str, tuple[str, ...]], ...]
+    explanation: tuple[Block, ...]
     script: str
     log: str
     part: PartRecord | None
@@ -147,12 +144,12 @@ class _FindingView:
 
 def _show_finding(finding: Finding, report: Report, material: RunMaterial) -> _FindingView:
     part = next((part for part in report.parts if part.name == finding.part), None)
-    culprit = next((frame for frame in reversed(finding.stack) if frame.user), None)
+    user = next((frame for frame in reversed(finding.stack) if frame.user), None)
+    culprit = user or finding.guard or finding.value_origin
     if culprit is not None:
         lines = _excerpt(culprit, material, around=_AROUND)
     else:
         lines = ((finding.line or 1, finding.source.strip(), True),) if finding.source else ()
-    explanation = explanations.explain(finding.kind) if finding.kind in KINDS else None
     slice_ = finding.slice
     return _FindingView(
         finding=finding,
@@ -171,11 +168,7 @@ def _show_finding(finding: Finding, report: Report, material: RunMaterial) -> _F
         ),
         culprit=lines,
         picture=Markup(base64.b64encode(as_svg(slice_).encode()).decode() if slice_ is not None else ""),
-        explanation=explanation,
-        rewrites=tuple(
-            (rewrite.title, _difference(rewrite.before, rewrite.code))
-            for rewrite in (explanation.rewrites if explanation else ())
-        ),
+        explanation=tuple(explanation_of(finding)),
         script=material.scripts.get(finding.id, ""),
         log=material.logs.get(finding.id, ""),
         part=part,
@@ -199,12 +192,6 @@ def _excerpt(frame: Frame, material: RunMaterial, *, around: int) -> _Lines:
     found = material.excerpt(frame, around=around)
     lines = textwrap.dedent("\n".join(found.lines)).split("\n")
     return tuple((number, line, number == found.culprit) for number, line in enumerate(lines, found.first))
-
-
-def _difference(before: str, after: str) -> tuple[str, ...]:
-    """A diff without its headers."""
-    lines = difflib.unified_diff(before.splitlines(), after.splitlines(), lineterm="", n=20)
-    return tuple(line for line in lines if not line.startswith(("---", "+++", "@@")))
 
 
 @dataclass(frozen=True, kw_only=True)

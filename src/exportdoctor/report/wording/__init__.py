@@ -67,12 +67,16 @@ from exportdoctor.report.wording.interpreters import (
 from exportdoctor.report.wording.repro import (
     ISSUE_HEADINGS,
     SEEN_VERSIONS,
+    bundle_recipient,
+    bundle_search,
     incidental_failure,
     incidental_origin,
     issue_end,
     issue_expectation,
     issue_graph_caption,
     issue_known,
+    issue_met_in,
+    issue_not_in_eager,
     issue_place,
     issue_summary,
     issue_title,
@@ -130,6 +134,7 @@ from exportdoctor.report.wording.statuses import (
 from exportdoctor.report.wording.version_searches import known_versions
 
 __all__ = [
+    "bundle_recipient", "bundle_search", "issue_met_in", "issue_not_in_eager",
     "AGREEMENT_HEADER", "ASCII_SYMBOLS", "EXPORT_LABEL", "ISSUE_HEADINGS", "PARTS_HEADER", "STATUS_WORDS",
     "SEEN_VERSIONS", "SYMBOLS", "VERDICT_STATUS", "agreement_cell", "agreement_line", "build_ended",
     "build_killed", "chapter",

@@ -9,7 +9,7 @@ from exportdoctor.core.failure.finding import Finding
 from exportdoctor.core.failure.messages import first_line, without_hints
 from exportdoctor.core.records.outcome import OutcomeStatus
 from exportdoctor.core.run.measurement import Measurement
-from exportdoctor.report.wording.formatting import count, issue_link
+from exportdoctor.report.wording.formatting import count, issue_link, issue_name
 
 _DEATHS: dict[str, str] = {OutcomeStatus.TIMED_OUT: "never returns", OutcomeStatus.OUT_OF_MEMORY: "runs out of memory"}
 
@@ -178,12 +178,53 @@ def death(how: str) -> str:
     return _DEATHS.get(how, f"ends with {how}" if how else "ends without a result")
 
 
-def issue_expectation(*, died: bool, runs_in_eager: bool) -> str:
-    """What was expected."""
+def issue_expectation(*, died: bool, runs_in_eager: bool, page: str = "") -> str:
+    """What was expected; `page` documents that it is not supported."""
     if died:
         return "The export returns a program or raises an exception."
+    if page:
+        return (
+            f"torch documents that this is not supported: <{page}>. The code has to be written in another way to be "
+            "exported; this is no bug of torch."
+        )
     eager = " The module runs in eager mode with the same inputs." if runs_in_eager else ""
     return f"An exported program.{eager}"
+
+
+def issue_not_in_eager() -> str:
+    """Said first of a script whose module was not seen to run in eager mode."""
+    return (
+        "**This script was not seen to run without export**: its inputs were reduced together with its code. The model "
+        "that it comes from runs in eager mode."
+    )
+
+
+def issue_met_in(*, target: str, part: str, versions: str, dynamic: str, strict: bool) -> str:
+    """The model and the way of export with which it was met."""
+    of = f" (part {part})" if part not in ("", "default") else ""
+    model = f"Met while exporting {target}{of}" if target else "Met"
+    how = f"`torch.export.export(..., strict={strict})`"
+    return f"{model} with {versions}: {how}, {f'dynamic: {dynamic}' if dynamic else 'every size static'}."
+
+
+def bundle_recipient(package: str, repository: str, page: str, *, place: str) -> tuple[str, ...]:
+    """Who should get the issue, and why."""
+    if not package:
+        who = "Nobody upstream: the code is your own."
+    elif page:
+        who = f"Send it to {repository or package}, whose code this is, and not to pytorch/pytorch."
+    else:
+        who = f"Send it to {repository or package}."
+    if page:
+        return who, f"torch documents this as not supported: {page}. What has to change is the code at {place}."
+    if not package:
+        return who, f"The error is raised by the code at {place}, which runs in eager mode."
+    return who, "No page is known to us that documents this as not supported."
+
+
+def bundle_search(terms: str, address: str) -> str:
+    """What to search for before an issue is opened; nobody has searched."""
+    return f"Search first whether it is known (this was not done for you): {terms}\n{address}"
 
 
 def issue_place(finding: Finding, file: str) -> str:
@@ -197,10 +238,13 @@ def issue_place(finding: Finding, file: str) -> str:
 
 
 def issue_known(finding: Finding) -> str:
-    """The known upstream issues, as a list."""
+    """The known upstream issues, as a list; empty where none is known."""
     if not finding.known_issues:
-        return "None found in exportdoctor's catalogue."
-    lines = [f"- [{issue.id}]({issue_link(issue.link)}) {issue.title}".rstrip() for issue in finding.known_issues]
+        return ""
+    lines = [
+        f"- [{issue_name(issue.link)}]({issue_link(issue.link)}) {issue.title}".rstrip()
+        for issue in finding.known_issues
+    ]
     if all(issue.elsewhere for issue in finding.known_issues):
         lines = ["None found about this code. The same pattern in other code:", "", *lines]
     return "\n".join(lines)
