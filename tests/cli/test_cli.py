@@ -538,3 +538,9 @@ def test_a_target_that_raises_is_told_with_its_own_stack(tmp_path: Path) -> None
     assert done.stdout == ""
     assert "the weights are gone" in done.stderr.splitlines()[-1]
     assert "broken.py" in done.stderr
+
+
+@pytest.mark.parametrize("file", ["absent.onnx", "model.bin"])
+def test_numbers_refuses_a_file_that_it_cannot_compare_with(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["numbers", "Qwen2.5-VL-3B-tiny", "--against", file]) == ExitCode.USAGE
+    assert file in capsys.readouterr().err

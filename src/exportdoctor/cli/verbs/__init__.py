@@ -25,6 +25,7 @@ VERBS = (
     Verb("known", "Search the known upstream issues."),
     Verb("shims", "List and show shims, or try some on a model."),
     Verb("export", "Export a part to .pt2 or .onnx with shims, and verify the file."),
+    Verb("numbers", "Find where the numbers stop being those of eager."),
     Verb("compare", "Show what changed between two runs."),
     Verb("lanes", "Make, list and delete environments with other versions."),
     Verb("matrix", "Ask the same on several versions of transformers or torch."),

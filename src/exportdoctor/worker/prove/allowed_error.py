@@ -35,14 +35,14 @@ _GAP = 7
 """Empty binary orders of magnitude (a factor of 128) that separate fill values from computed ones."""
 
 
-def allowed_error(wanted: torch.Tensor) -> torch.Tensor:
+def allowed_error(wanted: torch.Tensor, share: float | None = None) -> torch.Tensor:
     """The largest allowed |difference| of each element of a floating-point `wanted`, as float64 of the same shape.
 
-    It is `RELATIVE[dtype] * max(|value|, scale, SMALLEST_SCALE)`, where scale is the smallest of the largest computed
-    magnitudes of the slices that hold the element. A fill value may be off by a few units in its last place. Zero where
-    `wanted` is not finite: infinities and NaN must be equal.
+    It is `share * max(|value|, scale, SMALLEST_SCALE)`, where share is by default `RELATIVE[dtype]`, and scale the
+    smallest of the largest computed magnitudes of the slices that hold the element. A fill value may be off by a few
+    units in its last place. Zero where `wanted` is not finite: infinities and NaN must be equal.
     """
-    share = RELATIVE.get(wanted.dtype, RELATIVE[torch.float32])
+    share = RELATIVE.get(wanted.dtype, RELATIVE[torch.float32]) if share is None else share
     sizes = wanted.detach().to(torch.float64).abs()
     finite, filled = sizes.isfinite(), is_fill_value(wanted)
     sizes = torch.where(finite, sizes, 0.0)

@@ -65,19 +65,22 @@ def _alike(one: Any, other: Any) -> bool:
         return one is other
 
 
-def largest_difference(one: torch.Tensor, other: torch.Tensor) -> tuple[float, float, float]:
+def largest_difference(
+    one: torch.Tensor, other: torch.Tensor, *, share: float | None = None
+) -> tuple[float, float, float]:
     """The largest absolute and relative difference of `one` from `other`, and what is allowed of the first.
 
-    Every element is held to `allowed_error`. Where one is beyond it, the absolute difference and the allowance are that
-    element's, so that the first exceeds the second; else they are those of the element that differs most, fill values
-    left out. Whole numbers and truth values must be equal: the first number counts the elements that are not.
+    Every element is held to `allowed_error` with this share. Where one is beyond it, the absolute difference and the
+    allowance are that element's, so that the first exceeds the second; else they are those of the element that differs
+    most, fill values left out. Whole numbers and truth values must be equal: the first number counts the elements that
+    are not.
     """
     one, other = (_as_real(value.detach().cpu()) for value in (one, other))
     if not other.is_floating_point():
         return float((one != other).sum()), 0.0, 0.0
     if other.numel() == 0:
         return 0.0, 0.0, RELATIVE.get(other.dtype, RELATIVE[torch.float32]) * SMALLEST_SCALE
-    allowed, computed = allowed_error(other).flatten(), ~is_fill_value(other).flatten()
+    allowed, computed = allowed_error(other, share).flatten(), ~is_fill_value(other).flatten()
     one, other = one.to(torch.float64).flatten(), other.to(torch.float64).flatten()
     same = (one == other) | (one.isnan() & other.isnan())
     apart = torch.where(same, 0.0, (one - other).abs()).nan_to_num(nan=float("inf"))

@@ -26,7 +26,7 @@ _SECONDS = 60.0
 """For drawing sets; at least one set of each real model's known sizes runs in any case."""
 
 
-def input_sets(part: BuiltPart, plan: Plan) -> tuple[InputSet, ...]:
+def input_sets(part: BuiltPart, plan: Plan, *, seconds: float = _SECONDS) -> tuple[InputSet, ...]:
     """The example first. Raises what eager raises for it; what eager refuses of the others is left out."""
     example = (part.args, part.kwargs)
     found = [example, *part.more_inputs]
@@ -49,7 +49,7 @@ def input_sets(part: BuiltPart, plan: Plan) -> tuple[InputSet, ...]:
         values = redraw_values(example)
         other = values if values is not None and runs_in_eager(part.module, values) else None
         known += repeated_calls(part.module, first, other or next(iter(fresh[1:]), None))
-        drawer = SetDrawer(module=part.module, known=fresh, first=first, shapes=part.dynamic_shapes, seconds=_SECONDS)
+        drawer = SetDrawer(module=part.module, known=fresh, first=first, shapes=part.dynamic_shapes, seconds=seconds)
         return (*known, *drawer.draw())
 
 

@@ -18,7 +18,7 @@ import torch
 from exportdoctor.core.failure.frames import frames_in_text
 from exportdoctor.core.failure.messages import first_line
 from exportdoctor.core.protocol.export import StageFailure
-from exportdoctor.core.records.outcome import Stage
+from exportdoctor.core.records.outcome import Frame, Stage
 from exportdoctor.torch_internals.tracer_frames import node_at_work
 from exportdoctor.worker.describe.describe_failure import cause_chain, describe_failure, qualified_name
 from exportdoctor.worker.describe.python_frames import tracebacks
@@ -32,15 +32,16 @@ _NODE_IN_MESSAGE = (
 )
 _LONGEST = 600  # characters of a message
 _SCOPES, _CLASSES = "pkg.torch.onnx.name_scopes", "pkg.torch.onnx.class_hierarchy"
-_STACK = "pkg.torch.onnx.stack_trace"
+_STACK, _FX_NODE = "pkg.torch.onnx.stack_trace", "pkg.torch.onnx.fx_node"
 
 
 @dataclass(frozen=True, kw_only=True)
 class NodeFact:
-    """A node of a graph: FX or ONNX."""
+    """A node of a graph: FX or ONNX; `origin` is the FX node that an ONNX node was made of."""
 
     name: str
     op: str
+    origin: str = ""
     module: str = ""
     module_class: str = ""
     stack: str = ""
@@ -120,6 +121,7 @@ def onnx_fact(node: Any) -> NodeFact:
         module=_plain(scopes[-2]) if len(scopes) > 1 else "",
         module_class=classes[-2].rpartition(".")[2] if len(classes) > 1 else "",
         stack=noted.get(_STACK, ""),
+        origin=noted.get(_FX_NODE, "").removeprefix("%").partition(" ")[0],
     )
 
 
@@ -136,11 +138,16 @@ def _plain(name: str) -> str:
     return name.partition("@")[0].removeprefix("L['self'].")
 
 
+def user_frame(fact: NodeFact) -> Frame | None:
+    """The innermost line outside torch that asked for a node."""
+    return next((one for one in reversed([*frames_in_text(fact.stack)]) if one.user), None)
+
+
 def with_node(found: StageFailure, fact: NodeFact | None, prefix: str) -> StageFailure:
     """The failure with a node's name, op, submodule and line; as it is without a node."""
     if fact is None:
         return found
-    frame = next((one for one in reversed([*frames_in_text(fact.stack)]) if one.user), None)
+    frame = user_frame(fact)
     return msgspec.structs.replace(
         found,
         node=fact.name,

@@ -136,9 +136,14 @@ def quiet() -> Iterator[None]:
 
 def save_model(made: Any, path: Path, *, external_data: bool) -> ExportedFile:
     """Write the file; weights go beside it where they are more than a protobuf message may hold, or on request."""
-    sizes = [value.const_value.nbytes for value in made.model.graph.initializers.values() if value.const_value]
-    made.save(str(path), external_data=external_data or sum(sizes) > _INLINE_LIMIT)
+    made.save(str(path), external_data=external_data or needs_external_data(made))
     return describe_file(path, made.model)
+
+
+def needs_external_data(made: Any) -> bool:
+    """Whether the weights are more than a protobuf message may hold."""
+    sizes = [value.const_value.nbytes for value in made.model.graph.initializers.values() if value.const_value]
+    return sum(sizes) > _INLINE_LIMIT
 
 
 def describe_file(path: Path, model: Any) -> ExportedFile:

@@ -19,13 +19,18 @@ _ELEMENTS: dict[torch.dtype, str] = {
     torch.int64: "INT64", torch.int32: "INT32", torch.int16: "INT16", torch.int8: "INT8", torch.uint8: "UINT8",
     torch.bool: "BOOL",
 }  # fmt: skip
+_TYPE_WORDS = {dtype: name.lower() for dtype, name in _ELEMENTS.items()}
+"""As ONNX Runtime writes the types of a session's inputs."""
+
 _PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 
 
 class OnnxSession:
-    """A loaded file. Raises what ONNX Runtime raises when it cannot load it."""
+    """A loaded file; `save_as` gets the graph that runs. Raises what ONNX Runtime raises when it cannot load it."""
 
-    def __init__(self, model: Path | bytes, *, device: str = "cpu", optimise: bool = True) -> None:
+    def __init__(
+        self, model: Path | bytes, *, device: str = "cpu", optimise: bool = True, save_as: Path | None = None
+    ) -> None:
         import onnxruntime as ort
 
         options = ort.SessionOptions()
@@ -33,6 +38,8 @@ class OnnxSession:
         options.intra_op_num_threads = max(1, torch.get_num_threads())
         if not optimise:
             options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+        if save_as is not None:
+            options.optimized_model_filepath = str(save_as)
         source = str(model) if isinstance(model, Path) else model
         self.device = device
         self._session = ort.InferenceSession(source, options, providers=providers(device))
@@ -43,9 +50,20 @@ class OnnxSession:
         return tuple(one.name for one in self._session.get_inputs())
 
     @property
+    def input_dtypes(self) -> tuple[torch.dtype | None, ...]:
+        """Their dtypes, None where torch has none."""
+        kinds = {f"tensor({name})": dtype for dtype, name in _TYPE_WORDS.items()}
+        return tuple(kinds.get(one.type) for one in self._session.get_inputs())
+
+    @property
     def outputs(self) -> tuple[str, ...]:
         """The names of its outputs, in order."""
         return tuple(one.name for one in self._session.get_outputs())
+
+    @property
+    def output_types(self) -> tuple[str, ...]:
+        """As ONNX Runtime writes them: `tensor(float)`."""
+        return tuple(one.type for one in self._session.get_outputs())
 
     def run(self, inputs: Sequence[torch.Tensor | float]) -> list[torch.Tensor]:
         """The outputs on the CPU, for inputs in the order of `inputs`. Raises what ONNX Runtime raises."""
@@ -103,10 +121,14 @@ def _element(dtype: torch.dtype) -> int:
     return int(getattr(TensorProto, _ELEMENTS[dtype]))
 
 
+def torch_dtypes() -> dict[int, torch.dtype]:
+    """The dtype of torch for a number of ONNX's."""
+    return {_element(dtype): dtype for dtype in _ELEMENTS}
+
+
 def _tensor(value: Any) -> torch.Tensor:
     """A tensor of ONNX Runtime's on the CPU, copied."""
-    dtypes = {_element(dtype): dtype for dtype in _ELEMENTS}
-    made = torch.empty(tuple(value.shape()), dtype=dtypes[value.element_type()])
+    made = torch.empty(tuple(value.shape()), dtype=torch_dtypes()[value.element_type()])
     if made.numel():
         ctypes.memmove(made.data_ptr(), value.data_ptr(), made.numel() * made.element_size())
     return made

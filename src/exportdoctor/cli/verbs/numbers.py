@@ -1,0 +1,130 @@
+"""`exportdoctor numbers`: where wrong numbers begin between eager and ONNX Runtime."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from exportdoctor.cli.error_output import print_line
+from exportdoctor.cli.interruption import Interruption
+from exportdoctor.cli.options import CONTEXT, DEVICE, DTYPE, IMAGE_SIZE, INPUTS, QUIET, STATIC, absolute_inputs
+from exportdoctor.cli.packages import require_packages
+from exportdoctor.cli.python_option import PYTHON
+from exportdoctor.cli.terminal import style_of, write_out
+from exportdoctor.cli.verbs.completion import complete_targets
+from exportdoctor.core.errors import ExitCode, UsageError, WorkerLost
+from exportdoctor.core.protocol.export import ExportProgress
+from exportdoctor.core.protocol.numbers_ladder import LadderReply, LadderRequest, LadderResult
+from exportdoctor.core.protocol.reply import Refused
+from exportdoctor.core.records.target import BuildOptions, TargetRef
+from exportdoctor.process.client import spawn
+from exportdoctor.report.ladder_tables import LADDER_FORMS, render_ladder
+
+
+@click.command(context_settings=CONTEXT)
+@click.argument("target", shell_complete=complete_targets)
+@click.option("--against", metavar="FILE", help="An .onnx or .pt2 file to compare with, whoever made it.")
+@click.option("--part", default="", metavar="P", help="The part. Default: the first one.")
+@click.option(
+    "--shims",
+    metavar="A+B",
+    help="Shims of the export, or `none`. Default: the newest scan's prescription.",
+)
+@click.option(
+    "--draw", "seconds", type=click.FloatRange(min=0), default=20.0, show_default=True, metavar="SECONDS",
+    help="How long input sets are drawn, besides the example, other sizes and other values.",
+)  # fmt: skip
+@click.option("--format", "form", type=click.Choice(LADDER_FORMS), default="text", show_default=True, help="Format.")
+@click.option(
+    "--weights", default="auto", show_default=True, metavar="random|PATH", help="random, or a folder with safetensors."
+)
+@IMAGE_SIZE
+@INPUTS
+@STATIC
+@DTYPE
+@DEVICE
+@PYTHON
+@QUIET
+def numbers(
+    target: str,
+    against: str | None,
+    part: str,
+    shims: str | None,
+    seconds: float,
+    form: str,
+    inputs: str,
+    quiet: bool,
+    **build: Any,
+) -> int:
+    """Compare eager, exported program, decomposed program, ONNX, optimised ONNX and ONNX Runtime, value by value.
+
+    The first value that is wrong although its inputs are right is named, with its node, submodule and line.
+
+    Exit code: 0 the numbers are eager's, 1 they are not, or a stage cannot be made, 2 usage error, 3 the model cannot
+    be built or run, 4 internal error.
+    """
+    from exportdoctor.targets import resolve
+
+    file = _check_file(against)
+    if file is None or file.suffix == ".onnx":
+        require_packages(("onnx", "onnxscript", "onnxruntime"), option="numbers", extra="onnx")
+    ref = TargetRef(
+        ref=target, parts=(part,) if part else (), options=BuildOptions(inputs=absolute_inputs(inputs), **build)
+    )
+    plan = resolve(ref)
+    if plan.options.weights == "fake":
+        raise UsageError(f"{target} has no weight values here", hint="Give --weights random, or their folder")
+    request = LadderRequest(
+        target=ref,
+        part=part,
+        against=str(file.resolve()) if file else "",
+        shims=_known_shims(target, part or plan.parts[0]) if shims is None else _split_names(shims),
+        seconds=seconds,
+    )
+    with Interruption():
+        result = _ask(request, quiet=quiet)
+    write_out(render_ladder(result, form, style_of(sys.stdout)))
+    return ExitCode.EXPORTS if result.verdict in ("agrees", "agrees_but_ties") else ExitCode.FINDINGS
+
+
+def _split_names(shims: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in shims.split("+") if name.strip() not in ("", "none"))
+
+
+def _known_shims(target: str, part: str) -> tuple[str, ...]:
+    """Those of the newest scan of this part; none where there is no scan that cures it."""
+    from exportdoctor.export.find_prescription import find_prescription
+
+    try:
+        return find_prescription(target, part)
+    except UsageError:
+        return ()
+
+
+def _check_file(against: str | None) -> Path | None:
+    if against is None:
+        return None
+    file = Path(against).expanduser()
+    if file.suffix not in (".onnx", ".pt2"):
+        raise UsageError(f"{file} does not end in .onnx or .pt2")
+    if not file.is_file():
+        raise UsageError(f"There is no file {file}")
+    return file
+
+
+def _ask(request: LadderRequest, *, quiet: bool) -> LadderResult:
+    with spawn("worker.numbers.numbers_server", log=None) as client:
+        client.send(request)
+        for reply in client.listen(LadderReply):
+            match reply:
+                case ExportProgress(what=what):
+                    if not quiet:
+                        print_line(what)
+                case Refused():
+                    raise reply.to_error()
+                case LadderResult():
+                    return reply
+    raise WorkerLost("The process that compares has ended", hint="EXPORTDOCTOR_DEBUG=1 shows what it printed")

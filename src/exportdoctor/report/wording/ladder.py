@@ -1,0 +1,156 @@
+"""Sentences about the ladder of numbers, and the ladder as text and Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from exportdoctor.core.protocol.numbers_ladder import LadderCause, LadderResult, LadderStage, LadderValue
+from exportdoctor.report.wording.formatting import count
+
+LOWER_DTYPE = "the file computes in a lower dtype than eager, and is held to what that allows"
+_FINITE = 1e300
+_MOST_TIES = 3
+
+_VERDICTS = {
+    "agrees": "All stages give eager's numbers.",
+    "agrees_but_ties": "All stages give eager's numbers, but for the choice among equal values.",
+    "differs": "The numbers are not eager's.",
+    "stops": "The stages up to the failure give eager's numbers.",
+}
+_RIGHT = {
+    "reference": "{before} is right: float64 agrees with it",
+    "candidate": "{name} is right: float64 agrees with it, and not with {before}",
+    "neither": "float64 is as far from one as from the other",
+    "unknown": "",
+}
+_KINDS = {
+    "value": "the first value that is wrong although its inputs are right",
+    "absent": "the first thing that {before} runs and {name} has nothing of",
+    "raises": "the first step that fails",
+    "state": "what changes the state that {name} leaves as it was",
+    "weight": "a parameter or buffer with other values",
+}
+_EXCUSES = {
+    "tie": "another choice among equal values",
+    "duplicates": "an index is written twice, and another of the values stays",
+    "rounding": "rounding: float64 is as far from one side as from the other",
+    "random": "a random number; the reference's was taken",
+}
+
+
+def value_differs(name: str, absolute: float, allowed: float, trouble: str) -> str:
+    """What is wrong with a value."""
+    if trouble:
+        return f"{name} {trouble}"
+    by = "in what is not finite" if absolute > _FINITE else f"by {absolute:.2g}, where {allowed:.2g} is allowed"
+    return f"{name} differs {by}" if allowed else f"{name} differs in {count(int(absolute), 'element')}"
+
+
+def not_finite(name: str) -> str:
+    """A value that left the numbers."""
+    return f"{name} is infinite or NaN where the other side is a number"
+
+
+def absent_module(name: str) -> str:
+    """A submodule that the file has nothing of."""
+    return f"eager calls {name} on these inputs, and the file has nothing that came of it"
+
+
+def unseen_error(cause: LadderCause) -> str:
+    """A wrong value that changes no output."""
+    at = f" at {cause.file}:{cause.line}" if cause.file else ""
+    return f"{cause.message}{at}; no output shows it"
+
+
+def walk_ended(why: str) -> str:
+    """Why values after some point were not compared."""
+    return f"Values were compared one by one up to here only: {why}"
+
+
+def ladder_headline(result: LadderResult) -> str:
+    """Target, part and versions."""
+    packages = [f"{name} {result.environment[name]}" for name in ("torch", "onnxruntime") if name in result.environment]
+    return " · ".join(filter(None, (result.target, result.part, f"{result.weights} weights", result.dtype, *packages)))
+
+
+LADDER_HEADER = ("", "stage", "max |Δ|", "sets", "values", "local", "inherited")
+
+
+def ladder_cells(result: LadderResult) -> list[tuple[str, ...]]:
+    """A row for each stage, under LADDER_HEADER."""
+    rows: list[tuple[str, ...]] = []
+    for one in result.stages:
+        if one.failure is not None:
+            rows.append(("✗", one.name, "not made", "", "", "", ""))
+            continue
+        asked = [row for row in one.rows if not row.refused]
+        right = sum(row.holds or row.inputs in one.excused for row in asked)
+        rows.append(
+            (
+                "✓" if one.holds else "✗",
+                one.name,
+                _number(max((row.max_abs for row in asked if not row.trouble), default=0.0)),
+                f"{right} of {len(asked)} agree",
+                f"{len(one.values)}{f' of {len(one.values) + one.unmatched}' if one.unmatched else ''}",
+                _number(max((value.local for value in one.values if not value.excuse), default=0.0)),
+                _number(max((value.inherited for value in one.values), default=0.0)),
+            )
+        )
+    return rows
+
+
+def _number(value: float) -> str:
+    return "not finite" if value > _FINITE else f"{value:.1e}" if value else "0"
+
+
+def ladder_details(result: LadderResult) -> Iterator[str]:
+    """What is said below the table: the cause first."""
+    if (found := result.cause) is not None:
+        yield from cause_lines(*found)
+    told: set[str] = set()
+    for stage in result.stages:
+        if stage.failure is not None:
+            at = f" at {stage.failure.file}:{stage.failure.line}" if stage.failure.file else ""
+            yield f"{stage.name}: {stage.failure.exception.rpartition('.')[2]}: {stage.failure.message}{at}"
+        yield from (f"{stage.name}, {line}" for line in _row_lines(stage, told))
+        for value in [one for one in stage.values if one.excuse and one.excuse != "rounding"][:_MOST_TIES]:
+            yield f"{stage.name}, {value.name} ({value.op}){_place(value)}: {_EXCUSES[value.excuse]}"
+        yield from (f"{stage.name}: {note}" for note in stage.notes)
+    yield from result.notes
+    if result.cause is None:
+        yield _VERDICTS[result.verdict]
+
+
+def _row_lines(stage: LadderStage, told: set[str]) -> Iterator[str]:
+    """What is wrong on which sets, without the sets that were told of an earlier stage."""
+    found: dict[str, list[str]] = {}
+    for row in stage.rows:
+        if not row.holds and not row.refused and row.inputs not in told and row.inputs not in stage.excused:
+            found.setdefault(row.trouble or "other numbers", []).append(row.inputs)
+    for what, sets in found.items():
+        told.update(sets)
+        more = f" and {count(len(sets) - 1, 'other set')}" if len(sets) > 1 else ""
+        yield f"{sets[0]}{more}: {what}"
+
+
+def _place(value: LadderValue) -> str:
+    return f" at {value.file}:{value.line}" if value.file else ""
+
+
+def cause_lines(stage: LadderStage, cause: LadderCause) -> Iterator[str]:
+    """The cause in words: what, where, which side is right."""
+    yield f"{stage.name} differs from {stage.before}: {cause.message}"
+    what = _KINDS[cause.kind].format(name=stage.name, before=stage.before)
+    kind = f" ({cause.module_class})" if cause.module_class else ""
+    op = f" ({cause.op})" if cause.op and cause.op != cause.node else ""
+    yield f"  {what}: {cause.node}{op}, in {cause.module or 'the part itself'}{kind}"
+    if cause.steps > 1:
+        yield f"  the error may come from any of the {cause.steps} nodes that lead here from values with a counterpart"
+    if cause.file:
+        yield f"  {cause.file}:{cause.line}"
+        yield f"      {cause.expression or cause.source}"
+    if right := _RIGHT[cause.right].format(name=stage.name, before=stage.before):
+        yield f"  {right}"
+    yield f"  on inputs: {cause.inputs}"
+    if wrong := sum(value.inherited > value.allowed and not value.excuse for value in stage.values):
+        yield f"  off are {count(wrong, 'value')} of {stage.name}: this one and what follows"

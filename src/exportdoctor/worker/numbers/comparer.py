@@ -1,0 +1,306 @@
+"""Compares two stages of the ladder: whole runs with eager on every input set, and value by value on some."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+
+from exportdoctor.core.failure.messages import first_line
+from exportdoctor.core.protocol.numbers_ladder import LadderCause, LadderStage, LadderValue
+from exportdoctor.core.records.outcome import Agreement
+from exportdoctor.report.wording import ladder as wording
+from exportdoctor.shims import ExportCall
+from exportdoctor.targets import BuiltPart
+from exportdoctor.targets.built import Inputs
+from exportdoctor.targets.eager import restore_afterwards, run_calls
+from exportdoctor.torch_internals.pytree_registry import inputs_in_traced_order
+from exportdoctor.worker.numbers.eager_stream import EagerStream
+from exportdoctor.worker.numbers.file_names import match_file, names_by_origin
+from exportdoctor.worker.numbers.onnx_steps import onnx_steps
+from exportdoctor.worker.numbers.program_steps import match_programs, names_by_place, program_steps
+from exportdoctor.worker.numbers.step_graph import Float64Run, GraphStep, StepGraph, stream_values
+from exportdoctor.worker.numbers.walk import Walk, make_cause
+from exportdoctor.worker.prove.compare_calls import compare_calls
+from exportdoctor.worker.prove.compare_outputs import failed_run, tensors_in
+from exportdoctor.worker.prove.input_set import InputSet
+from exportdoctor.worker.translate.failed_node import NodeFact
+from exportdoctor.worker.translate.onnx_program import flat_inputs, runnable
+from exportdoctor.worker.translate.onnx_session import OnnxSession
+
+EAGER = "eager"
+_CHOICES = frozenset({"tie", "duplicates"})
+
+
+@dataclass(kw_only=True)
+class Rung:
+    """A stage that can be run. `run` gives its output for inputs of the program; `holder` has its buffers.
+
+    `program` is the exported program of a stage that is one, `file` the ONNX file of the others. `reader` is the
+    program whose inputs the file takes.
+    """
+
+    name: str
+    run: Callable[[Inputs], Any]
+    program: Any = None
+    file: Path | None = None
+    reader: Any = None
+    dtypes: Sequence[torch.dtype | None] = ()
+    holder: torch.nn.Module = field(default_factory=torch.nn.Module)
+
+    def steps(self, state: Mapping[str, torch.Tensor]) -> StepGraph:
+        """Its graph, with buffers as earlier calls left them."""
+        if self.program is not None:
+            return program_steps(self.program, state)
+        assert self.file is not None
+        return onnx_steps(self.file)
+
+    def inputs(self, graph: StepGraph, inputs: Inputs) -> dict[str, Any]:
+        """A call's inputs by their names in the graph."""
+        if self.program is not None:
+            leaves = inputs_in_traced_order(self.program, *inputs)
+            return {name: leaf for name, leaf in zip(graph.inputs, leaves, strict=True) if name}
+        return dict(zip(graph.inputs, _file_inputs(self.reader, inputs, self.dtypes), strict=True))
+
+
+def program_rung(name: str, program: Any) -> Rung:
+    """A stage that is an exported program."""
+    module = runnable(program)
+    return Rung(name=name, run=lambda inputs: module(*inputs[0], **inputs[1]), program=program, holder=module)
+
+
+def file_rung(name: str, path: Path, reader: Any, *, optimise: bool, given: Path | None = None) -> Rung:
+    """A stage that is an ONNX file; with `optimise` as ONNX Runtime changes it, which is written to `path`."""
+    session = OnnxSession(given or path, optimise=optimise, save_as=path if given else None)
+
+    def run(inputs: Inputs) -> list[torch.Tensor]:
+        return session.run(_file_inputs(reader, inputs, session.input_dtypes))
+
+    return Rung(name=name, run=run, file=path, reader=reader, dtypes=session.input_dtypes)
+
+
+def has_names_of(path: Path, rung: Rung | None) -> bool:
+    """Whether an ONNX file calls its values as a program does: at least a third of those that make numbers."""
+    if rung is None:
+        return False
+    there = {name for step in onnx_steps(path).steps for name in step.outputs}
+    names = [step.name for step in rung.steps({}).steps if step.effect == "new" and step.op.startswith("aten.")]
+    return 3 * sum(name in there for name in names) >= len(names)
+
+
+def _file_inputs(reader: Any, inputs: Inputs, dtypes: Sequence[torch.dtype | None]) -> list[torch.Tensor]:
+    """The inputs in the order of the file's, floats in the file's dtypes."""
+    leaves = flat_inputs(reader, *inputs) if reader is not None else tensors_in(inputs)
+    given = [torch.as_tensor(leaf) for leaf in leaves]
+    if len(given) != len(dtypes):
+        raise ValueError(f"the file takes {len(dtypes)} inputs, and there are {len(given)}")
+    return [
+        one.to(dtype) if dtype is not None and one.is_floating_point() and dtype.is_floating_point else one
+        for one, dtype in zip(given, dtypes, strict=True)
+    ]
+
+
+@dataclass(kw_only=True)
+class Comparer:
+    """Compares the stages of one part. `call` is the export whose program they come from, with its shims.
+
+    `writers` are the lines of eager that change inputs and buffers, by set; `called` the submodules that it called on
+    the example; `broken` the sets whose state an earlier stage lost, `excused` those that ties alone change;
+    `misplaced` are values of a program that were taken for others of eager's.
+    """
+
+    part: BuiltPart
+    call: ExportCall
+    sets: Sequence[InputSet]
+    doing: Callable[[str], None]
+    writers: dict[str, dict[str, NodeFact]] = field(default_factory=dict)
+    called: set[str] = field(default_factory=set)
+    broken: set[str] = field(default_factory=set)
+    excused: set[str] = field(default_factory=set)
+    misplaced: set[str] = field(default_factory=set)
+
+    def stage(self, before: Rung | None, rung: Rung) -> LadderStage:
+        """A stage beside the one before; `before` is None for eager."""
+        name = before.name if before is not None else EAGER
+        self.doing(f"comparing {rung.name} with {name}")
+        rows = [self._row(rung, one) for one in self.sets]
+        wrong = [one for one, row in zip(self.sets, rows, strict=True) if not row.holds]
+        wrong.sort(key=lambda one: len(one.calls))  # of several calls the last one is walked
+        made = LadderStage(name=rung.name, before=name, rows=tuple(rows))
+        for one in dict.fromkeys([self.sets[0].title, *(one.title for one in wrong)]):
+            made = self._add_walk(made, before, rung, next(given for given in self.sets if given.title == one), rows)
+            if made.cause is not None or (one != self.sets[0].title and one not in made.excused):
+                break
+        if made.cause is not None and made.cause.kind == "state":
+            self.broken.update(row.inputs for row in rows if row.trouble)
+        return made
+
+    # --- rows: whole runs beside eager
+
+    def _row(self, rung: Rung, one: InputSet) -> Agreement:
+        try:
+            answers = run_calls(rung.holder, one.calls, how=lambda inputs: rung.run(self.call.convert(inputs)))
+        except Exception as error:
+            row = failed_run(one.title, error)
+            return msgspec.structs.replace(row, refused=one.made_up, made_up=one.made_up, kind=one.kind)
+        lowered = _in_dtypes_of(one, answers)
+        row = compare_calls(lowered, answers, tensors=True)
+        if lowered is not one:
+            row = msgspec.structs.replace(row, note="; ".join(filter(None, (row.note, wording.LOWER_DTYPE))))
+        return row
+
+    # --- walks: one pass over two stages
+
+    def _add_walk(
+        self, made: LadderStage, before: Rung | None, rung: Rung, one: InputSet, rows: Sequence[Agreement]
+    ) -> LadderStage:
+        row = next(row for row in rows if row.inputs == one.title)
+        walk: Walk | None = None
+        notes: list[str] = []
+        cause: LadderCause | None = None
+        try:
+            walk, cause = self._walk(before, rung, one, row)
+            if row.holds and cause is None and walk.cause is not None and rung.file is not None:
+                notes.append(wording.unseen_error(walk.cause))
+            notes += [wording.walk_ended(walk.ended)] if walk.ended and cause is None else []
+        except Exception as error:
+            notes.append(wording.walk_ended(f"{type(error).__name__}: {first_line(error)}"))
+        if (
+            walk is not None
+            and cause is None
+            and walk.outputs_agree
+            and not (row.holds or row.trouble)
+            and (one.title in self.excused or any(value.excuse in _CHOICES for value in walk.values))
+        ):
+            self.excused.add(one.title)
+            made = msgspec.structs.replace(made, excused=(*made.excused, one.title))
+        return msgspec.structs.replace(
+            made,
+            walked=(*made.walked, one.title),
+            values=_merge_values(made.values, walk.values if walk else ()),
+            unmatched=max(made.unmatched, walk.unmatched if walk else 0),
+            cause=cause,
+            notes=tuple(dict.fromkeys((*made.notes, *notes))),
+        )
+
+    def _walk(self, before: Rung | None, rung: Rung, one: InputSet, row: Agreement) -> tuple[Walk, LadderCause | None]:
+        """The walk over the call of a set that shows most: the last one of several."""
+        *earlier, last = one.calls
+        inputs = self.call.convert(copy.deepcopy(last))
+        state = self._state_after(rung, earlier)
+        graph = rung.steps(state)
+        walk = Walk(graph=graph, inputs=rung.inputs(graph, inputs), title=one.title, prefix=self.part.prefix)
+        if before is None:
+            self.writers[one.title] = self._walk_eager(walk, rung, earlier, last, one)
+        else:
+            self._walk_graph(walk, before, rung, earlier, inputs)
+        cause = walk.cause
+        if before is None and row.holds and rung.program is not None:  # the outputs agree: the values were mismatched
+            wrong = {value.name for value in walk.values if value.local > value.allowed and not value.excuse}
+            self.misplaced |= wrong
+            walk.values = [value for value in walk.values if value.name not in wrong]
+            walk.unmatched += len(wrong)
+        if row.holds:
+            cause = None
+        if cause is None and row.trouble and not row.refused and one.title not in self.broken:
+            changed = self.writers.get(one.title) or self._eager_writers(one)
+            fact = next((fact for name, fact in changed.items() if name in row.trouble), None)
+            cause = make_cause("state", row.trouble, fact, title=one.title, prefix=self.part.prefix) if fact else None
+        return walk, cause
+
+    def _state_after(self, rung: Rung, calls: Sequence[Inputs]) -> dict[str, torch.Tensor]:
+        """The buffers of a program after these calls."""
+        if not calls or rung.program is None:
+            return {}
+        with torch.no_grad(), restore_afterwards(rung.holder):
+            for one in calls:
+                rung.run(self.call.convert(copy.deepcopy(one)))
+            return {name: buffer.detach().clone() for name, buffer in rung.holder.named_buffers()}
+
+    def _eager_writers(self, one: InputSet) -> dict[str, NodeFact]:
+        """The lines that change inputs and buffers on a set, by name."""
+        stream = EagerStream(module=self.part.module, names={})
+        with restore_afterwards(self.part.module):
+            for call in one.calls:
+                stream.run(copy.deepcopy(call), argument_names=one.names)
+        return stream.writers
+
+    def _walk_eager(
+        self, walk: Walk, rung: Rung, earlier: Sequence[Inputs], last: Inputs, one: InputSet
+    ) -> dict[str, NodeFact]:
+        names = names_by_place(rung.program) if rung.program is not None else {}
+        found = {} if rung.program is not None else match_file(walk.graph)
+        module = self.part.module
+        placed = [one.name for several in names.values() for one in several if one.name not in self.misplaced]
+        walk.expect([*placed, *found.values()])
+        stream = EagerStream(module=module, names=names, modules=found)
+        stream.on_module = lambda name, fact: self._on_module(walk, found, name, fact, example=one is self.sets[0])
+        with restore_afterwards(module):
+            for call in earlier:
+                stream.run(copy.deepcopy(call), argument_names=one.names)
+            writers = dict(stream.writers)
+            kept = {name: value.detach() for name, value in module.state_dict(keep_vars=True).items()}
+            walk.compare_weights(kept, writers)
+            stream.on_value = lambda name, value, fact, high: walk.compare(name, value, fact, high)
+            output = stream.run(copy.deepcopy(last), argument_names=one.names)
+        walk.compare_outputs(tensors_in(output))
+        return {**writers, **stream.writers}
+
+    def _on_module(self, walk: Walk, found: Mapping[str, str], name: str, fact: NodeFact, *, example: bool) -> None:
+        """Eager enters a submodule that it did not enter on the example, and of which the file has nothing."""
+        if example:
+            self.called.add(name)
+        elif found and name not in self.called and not any(f"{path}.".startswith(f"{name}.") for path in found):
+            walk.blame("absent", wording.absent_module(name), fact, right="reference")
+
+    def _walk_graph(self, walk: Walk, before: Rung, rung: Rung, earlier: Sequence[Inputs], inputs: Inputs) -> None:
+        source = before.steps(self._state_after(before, earlier))
+        made = {name for step in source.steps for name in step.outputs}
+        if before.program is not None and rung.program is not None:
+            pairs = match_programs(before.program, rung.program)
+        else:
+            there = {*walk.graph.producer, *walk.graph.constants}
+            pairs = {**names_by_origin(walk.graph), **{name: name for name in made if name in there}}
+            pairs = {name: other for name, other in pairs.items() if name in made}
+        outputs = dict(zip(source.outputs, walk.graph.outputs))
+        pairs.update({name: other for name, other in outputs.items() if name in made})
+        walk.expect(pairs.values())
+
+        def tell(name: str, value: Any, step: GraphStep, high: Float64Run | None) -> None:
+            walk.compare(pairs.get(name, ""), value, step.fact(), high)
+
+        walk.compare_weights(
+            {fqn: source.constants[name] for fqn, name in source.weights.items() if name in source.constants}, {}
+        )
+        walk.compare_outputs(stream_values(source, before.inputs(source, copy.deepcopy(inputs)), tell))
+
+
+def _in_dtypes_of(one: InputSet, answers: Sequence[Any]) -> InputSet:
+    """The set with eager's floats in the dtypes that a file gives, where those are lower."""
+    results = []
+    for wanted, answer in zip(one.results, answers, strict=True):
+        found, leaves = tensors_in(answer.output), tensors_in(wanted.output)
+        pairs = zip(leaves, found, strict=False)
+        other = [
+            leaf.to(made.dtype) if leaf.is_floating_point() and made.is_floating_point() else leaf
+            for leaf, made in pairs
+        ]
+        if len(found) != len(leaves) or all(new is old for new, old in zip(other, leaves, strict=True)):
+            return one
+        results.append(replace(wanted, output=other))
+    return replace(one, results=tuple(results), disturbed=())
+
+
+def _merge_values(known: Sequence[LadderValue], more: Sequence[LadderValue]) -> tuple[LadderValue, ...]:
+    """Each value once, with its largest local error."""
+    found = {one.name: one for one in known}
+    for one in more:
+        old = found.get(one.name)
+        if old is None or one.local > old.local:
+            found[one.name] = one
+    return tuple(found.values())

@@ -1,0 +1,229 @@
+"""The process behind `exportdoctor numbers`: makes the stages of a part one after the other, and compares them."""
+
+from __future__ import annotations
+
+import copy
+import os
+import tempfile
+import traceback
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from exportdoctor.core.codec import decode
+from exportdoctor.core.errors import ExportdoctorError, UsageError
+from exportdoctor.core.failure.messages import first_line
+from exportdoctor.core.protocol.export import ExportProgress, StageFailure
+from exportdoctor.core.protocol.numbers_ladder import (
+    LadderReply,
+    LadderRequest,
+    LadderResult,
+    LadderStage,
+    LadderVerdict,
+)
+from exportdoctor.core.protocol.reply import Refused
+from exportdoctor.shims import NotApplicable, ShimTrouble, apply_shims, call_for_part, export_program, find, order_shims
+from exportdoctor.targets import build, resolve
+from exportdoctor.targets.eager import blame_running_code
+from exportdoctor.worker import environment
+from exportdoctor.worker.describe.describe_failure import state_id
+from exportdoctor.worker.numbers.comparer import Comparer, Rung, file_rung, has_names_of, program_rung
+from exportdoctor.worker.prove.input_set import InputSet
+from exportdoctor.worker.prove.proof_inputs import input_sets
+from exportdoctor.worker.standard_streams import take_line_streams, write_line
+from exportdoctor.worker.translate.failed_node import describe_export_failure, describe_stage_failure
+from exportdoctor.worker.translate.onnx_program import needs_external_data, translate
+
+Progress = Callable[[str], None]
+
+
+@dataclass(kw_only=True)
+class _Ladder:
+    """The stages so far. `last` is the newest one that runs, None for eager."""
+
+    comparer: Comparer
+    stages: list[LadderStage] = field(default_factory=list)
+    last: Rung | None = None
+
+    def add(self, rung: Rung) -> None:
+        """Compare a stage with the one before."""
+        self.stages.append(self.comparer.stage(self.last, rung))
+        self.last = rung
+
+    def fail(self, name: str, failure: StageFailure) -> None:
+        """Note a stage that could not be made."""
+        before = self.last.name if self.last is not None else "eager"
+        self.stages.append(LadderStage(name=name, before=before, failure=failure))
+
+
+def climb(request: LadderRequest, doing: Progress) -> LadderResult:
+    """The ladder of a request. Raises UsageError, TargetError, ShimTrouble."""
+    plan = resolve(request.target)
+    doing(f"building {plan.title}")
+    with blame_running_code(f"Building {plan.title} failed"):
+        built = build(plan)
+    part = built.part(request.part or plan.parts[0])
+    shims = order_shims([find(name, files=request.shim_files, axes=part.axes) for name in request.shims])
+    doing("running eager")
+    with blame_running_code(f"The eager forward of part {part.name} fails"):
+        sets = _with_own_titles(input_sets(part, plan, seconds=request.seconds))
+    with (
+        torch.no_grad(),
+        part.prepare(),
+        tempfile.TemporaryDirectory() as folder,
+        apply_shims(shims, call_for_part(part)) as call,
+    ):
+        ladder = _Ladder(comparer=Comparer(part=part, call=call, sets=sets, doing=doing))
+        program = None if request.against.endswith(".pt2") else _add_program(ladder, call, part, doing)
+        if request.against:
+            _add_file(ladder, Path(request.against), program, Path(folder))
+        elif program is not None:
+            _add_onnx(ladder, program, request, Path(folder), doing)
+    return LadderResult(
+        verdict=_verdict(ladder.stages),
+        stages=tuple(ladder.stages),
+        target=request.target.ref,
+        part=part.name,
+        weights=built.weights,
+        dtype=built.dtype,
+        environment=environment.versions(),
+    )
+
+
+def _with_own_titles(sets: Sequence[InputSet]) -> list[InputSet]:
+    """The sets, numbered where their titles are equal."""
+    counts = Counter[str]()
+    found = []
+    for one in sets:
+        counts[one.title] += 1
+        number = counts[one.title]
+        found.append(replace(one, title=f"{one.title} #{number}") if number > 1 else one)
+    return found
+
+
+def _add_program(ladder: _Ladder, call: Any, part: Any, doing: Progress) -> Any:
+    """The exported program, None where torch.export fails."""
+    doing(f"exporting {part.name}")
+    try:
+        program = export_program(call)
+    except Exception as error:
+        names = {
+            state_id(module): ".".join(filter(None, (part.prefix, path)))
+            for path, module in part.module.named_modules()
+        }
+        ladder.fail("exported program", describe_export_failure(error, names))
+        return None
+    ladder.add(program_rung("exported program", program))
+    return program
+
+
+def _add_onnx(ladder: _Ladder, program: Any, request: LadderRequest, folder: Path, doing: Progress) -> None:
+    """Decomposed as torch.onnx decomposes it, the file as translated, as optimised, and as ONNX Runtime runs it."""
+    prefix, reader = ladder.comparer.part.prefix, copy.copy(program)
+    doing("translating into ONNX")
+    try:
+        made = translate(program, opset=request.opset, optimise=False).made
+    except Exception as error:
+        failure = describe_stage_failure("translate", error, prefix=prefix)
+        try:
+            ladder.add(program_rung("decomposed", program.run_decompositions()))
+        finally:
+            ladder.fail("ONNX", failure)
+        return
+    ladder.add(program_rung("decomposed", made.exported_program))
+    plain, better, final = folder / "plain.onnx", folder / "optimised.onnx", folder / "runtime.onnx"
+    made.save(str(plain), external_data=needs_external_data(made))
+    steps: list[tuple[str, Callable[[], Rung]]] = [
+        ("ONNX", lambda: file_rung("ONNX", plain, reader, optimise=False)),
+        ("ONNX optimised", lambda: _optimise(made, better, reader)),
+        ("ONNX Runtime", lambda: file_rung("ONNX Runtime", final, reader, optimise=True, given=better)),
+    ]
+    _add_files(ladder, steps, prefix)
+
+
+def _optimise(made: Any, path: Path, reader: Any) -> Rung:
+    made.optimize()
+    made.save(str(path), external_data=needs_external_data(made))
+    return file_rung("ONNX optimised", path, reader, optimise=False)
+
+
+def _add_files(ladder: _Ladder, steps: list[tuple[str, Callable[[], Rung]]], prefix: str) -> None:
+    for name, make in steps:
+        try:
+            rung = make()
+        except Exception as error:
+            ladder.fail(name, describe_stage_failure("load", error, prefix=prefix))
+            return
+        ladder.add(rung)
+
+
+def _add_file(ladder: _Ladder, path: Path, program: Any, folder: Path) -> None:
+    """A file that was made elsewhere. Raises UsageError where it is none."""
+    saved = None
+    try:
+        if path.suffix == ".pt2":
+            saved = program_rung(path.name, torch.export.load(path))
+        else:
+            file_rung(path.name, path, None, optimise=False)
+    except Exception as error:
+        raise UsageError(f"{path} cannot be loaded: {type(error).__name__}: {first_line(error)}") from error
+    if saved is not None:
+        ladder.add(saved)
+        return
+    if program is not None:
+        ladder.add(program_rung("decomposed", _as_translated(program)))
+        if not has_names_of(path, ladder.last):  # it is compared with eager, by the names of submodules
+            ladder.last = None
+    steps: list[tuple[str, Callable[[], Rung]]] = [
+        (path.name, lambda: file_rung(path.name, path, program, optimise=False)),
+        (
+            "ONNX Runtime",
+            lambda: file_rung("ONNX Runtime", folder / "runtime.onnx", program, optimise=True, given=path),
+        ),
+    ]
+    _add_files(ladder, steps, ladder.comparer.part.prefix)
+
+
+def _as_translated(program: Any) -> Any:
+    """The program as torch.onnx decomposes it, whose names are those of its files; else as torch does."""
+    try:
+        return translate(copy.copy(program), optimise=False).made.exported_program
+    except Exception:
+        return program.run_decompositions()
+
+
+def _verdict(stages: list[LadderStage]) -> LadderVerdict:
+    if any(not one.holds and one.failure is None for one in stages):
+        return "differs"
+    if any(one.failure is not None for one in stages):
+        return "stops"
+    return "agrees_but_ties" if any(value.excuse == "tie" for one in stages for value in one.values) else "agrees"
+
+
+def _answer(request: LadderRequest, tell: Callable[[LadderReply], None]) -> LadderReply:
+    try:
+        return climb(request, lambda what: tell(ExportProgress(what=what)))
+    except (ShimTrouble, NotApplicable) as error:
+        return Refused(message=f"A shim does not apply: {error}", fault="usage", hint="Choose others with --shims")
+    except ExportdoctorError as error:
+        return Refused.from_error(error)
+    except BaseException as error:  # also what would end the process
+        traceback.print_exc()
+        return Refused.from_error(error)
+
+
+def main() -> None:
+    """Serve one request."""
+    requests, replies = take_line_streams()
+    with os.fdopen(requests, "rb") as lines:
+        request: LadderRequest = decode(lines.readline(), LadderRequest)
+    write_line(replies, _answer(request, lambda reply: write_line(replies, reply)))
+    os._exit(0)  # sessions of ONNX Runtime need not be destroyed one by one
+
+
+if __name__ == "__main__":
+    main()

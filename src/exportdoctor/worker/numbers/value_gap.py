@@ -1,0 +1,147 @@
+"""How far one value is from another, and whether that is an error: rounding, ties and double indices are none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from exportdoctor.core.protocol.numbers_ladder import Side
+from exportdoctor.worker.numbers.step_graph import Float64Run
+from exportdoctor.worker.prove.compare_outputs import LARGEST, largest_difference
+
+_SHARES = {torch.float64: 1e-11, torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
+"""What rounding may do to one operation, by dtype, as a share of the numbers around an element: tens of units in the
+last place, as a long sum in another order has them."""
+
+_AS_FAR = 4
+"""A side that is so many times farther from the float64 value than the other is the wrong one."""
+
+_CHOOSING = frozenset(
+    {"topk", "argmax", "argmin", "sort", "argsort", "max", "min", "msort", "kthvalue", "median", "mode"}
+)
+_WRITING = ("scatter", "index_put", "index_copy")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gap:
+    """The largest absolute difference, and what is allowed of it. `trouble`: they differ in kind."""
+
+    absolute: float = 0.0
+    allowed: float = 0.0
+    trouble: str = ""
+
+    @property
+    def holds(self) -> bool:
+        """Whether it is within what the dtype allows."""
+        return not self.trouble and self.absolute <= self.allowed
+
+
+def gap_between(found: Any, wanted: torch.Tensor) -> Gap:
+    """Of one operation. Floats of two dtypes are held to what the lower one allows."""
+    if not isinstance(found, torch.Tensor):
+        found = torch.as_tensor(found)
+    if found.shape != wanted.shape:
+        trouble = f"has the shape {list(found.shape)} instead of {list(wanted.shape)}"
+        return Gap(absolute=LARGEST, trouble=trouble)
+    if found.is_floating_point() != wanted.is_floating_point() and found.dtype != wanted.dtype:
+        return Gap(absolute=LARGEST, trouble=f"is {_name(found)} instead of {_name(wanted)}")
+    share = max(_SHARES.get(one.dtype, _SHARES[torch.float32]) for one in (found, wanted))
+    absolute, _, allowed = largest_difference(found, wanted, share=share)
+    return Gap(absolute=absolute, allowed=allowed)
+
+
+def _name(value: torch.Tensor) -> str:
+    return str(value.dtype).removeprefix("torch.")
+
+
+def judge_by_float64(found: torch.Tensor, wanted: torch.Tensor, run: Float64Run | None) -> tuple[Side, bool]:
+    """Which side is nearer to the value in float64, and whether rounding explains both. Unknown where none is."""
+    try:
+        truth = run() if run is not None else None
+    except Exception:
+        return "unknown", False
+    if not isinstance(truth, torch.Tensor) or truth.shape != wanted.shape or not truth.is_floating_point():
+        return "unknown", False
+    of_found, of_wanted = _distance(found, truth), _distance(wanted, truth)
+    if of_found <= _AS_FAR * of_wanted < LARGEST:
+        return ("candidate", False) if of_found * _AS_FAR < of_wanted else ("neither", True)
+    return "reference", False
+
+
+def _distance(one: torch.Tensor, truth: torch.Tensor) -> float:
+    high, truth = one.detach().cpu().double().flatten(), truth.detach().cpu().double().flatten()
+    same = (high == truth) | (high.isnan() & truth.isnan())
+    apart = torch.where(same, 0.0, (high - truth).abs()).nan_to_num(nan=float("inf"))
+    return min(float(apart.max()), LARGEST) if apart.numel() else 0.0
+
+
+def _base(op: str) -> str:
+    """`topk` of `aten.topk.default` and of `TopK`."""
+    return op.removeprefix("aten.").partition(".")[0].strip("_").lower()
+
+
+def chooses_or_writes(op: str) -> bool:
+    """Whether the operator chooses elements, or writes some at indices."""
+    return _base(op) in _CHOOSING or any(word in _base(op) for word in _WRITING)
+
+
+def is_tie(op: str, found: torch.Tensor, wanted: torch.Tensor, inputs: Sequence[Any], *, slack: float = 0.0) -> bool:
+    """Whether two sets of indices choose equal values of the first input along one dimension.
+
+    `slack`: how far the values may be apart, as a share of the largest.
+    """
+    source = next((one for one in inputs if isinstance(one, torch.Tensor)), None)
+    if _base(op) not in _CHOOSING or source is None or wanted.is_floating_point() or found.shape != wanted.shape:
+        return False
+    if source.is_complex() or source.dim() == 0:
+        return False
+    flat = source.flatten()
+    choices = [(flat, 0, found.flatten(), wanted.flatten())] if wanted.numel() == 1 else []
+    for dim in range(source.dim()):
+        for one, other in ((found, wanted), (found.unsqueeze(dim), wanted.unsqueeze(dim))):
+            others = [size for place, size in enumerate(one.shape) if place != dim]
+            if one.dim() == source.dim() and others == [s for place, s in enumerate(source.shape) if place != dim]:
+                choices.append((source, dim, one, other))
+    return any(_choose_equal(*choice, slack=slack) for choice in choices)
+
+
+def _choose_equal(source: torch.Tensor, dim: int, found: torch.Tensor, wanted: torch.Tensor, *, slack: float) -> bool:
+    size = source.shape[dim]
+    if not all(bool(((one >= 0) & (one < size)).all()) for one in (found, wanted)):
+        return False
+    a, b = source.gather(dim, found.long()), source.gather(dim, wanted.long())
+    distinct = found.dim() == 0 or bool((found.sort(dim).values.diff(dim=dim) != 0).all())
+    near = (a - b).abs() <= slack * source.abs().max() if slack and source.is_floating_point() else a == b
+    return distinct and bool((near | (a.isnan() & b.isnan())).all())
+
+
+def is_written_twice(op: str, found: torch.Tensor, wanted: torch.Tensor, inputs: Sequence[Any]) -> bool:
+    """Whether a scatter differs only where it wrote several values, of which either may stay."""
+    tensors = [one for one in inputs if isinstance(one, torch.Tensor)]
+    if not any(word in _base(op) for word in _WRITING) or "add" in _base(op) or found.shape != wanted.shape:
+        return False
+    indices = [one.long() for one in tensors[1:] if one.dtype in (torch.int64, torch.int32)]
+    differs = (found != wanted) & ~((found != found) & (wanted != wanted))
+    written = bool(torch.isin(found[differs], torch.cat([one.flatten().to(found.dtype) for one in tensors])).all())
+    return written and any(bool((count[differs] > 1).all()) for count in _times_written(_base(op), indices, wanted))
+
+
+def _times_written(op: str, indices: Sequence[torch.Tensor], wanted: torch.Tensor) -> Iterator[torch.Tensor]:
+    """How often each element is written, for each dimension along which the indices could count."""
+    none = torch.zeros(wanted.shape, dtype=torch.int64)
+    by_element = op in ("scatter", "scatterelements", "index_copy")
+    for dim in range(wanted.dim() if by_element else 1):
+        with suppress(RuntimeError, IndexError):
+            index = indices[0]
+            if op == "index_copy":
+                index = index.view([-1 if place == dim else 1 for place in range(none.dim())])
+                index = index.expand([index.numel() if place == dim else size for place, size in enumerate(none.shape)])
+            if by_element:
+                yield none.scatter_add(dim, index, torch.ones_like(index))
+            else:
+                columns = tuple(index.unbind(-1)) if op == "scatternd" else tuple(indices)
+                yield none.index_put(columns, torch.ones((), dtype=torch.int64), accumulate=True)

@@ -1,0 +1,287 @@
+"""One pass over two stages side by side: every value with the reference's inputs and with its own.
+
+The candidate runs twice, along with the reference: once on its own values, which shows what it inherits, and once with
+each value replaced by the reference's as soon as it was compared, which shows what each step adds by itself. Values are
+kept only as long as a step needs them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import torch
+
+from exportdoctor.core.failure.messages import first_line
+from exportdoctor.core.protocol.numbers_ladder import CauseKind, Excuse, LadderCause, LadderValue, Side
+from exportdoctor.report.wording.ladder import not_finite, value_differs
+from exportdoctor.worker.numbers.expression import expression_of
+from exportdoctor.worker.numbers.step_graph import Float64Run, GraphStep, StepGraph, UnrunnableStep
+from exportdoctor.worker.numbers.value_gap import (
+    Gap,
+    chooses_or_writes,
+    gap_between,
+    is_tie,
+    is_written_twice,
+    judge_by_float64,
+)
+from exportdoctor.worker.translate.failed_node import NodeFact, user_frame
+
+_NEARLY = 1e-4
+"""Values that are so near, as a share of the largest, may change places because of what was inherited."""
+
+
+_STEPS = 10
+"""The bound of an output, in bounds of one step."""
+
+
+@dataclass(kw_only=True)
+class _Values:
+    """The candidate's values in one of its two runs, and how often each is still needed."""
+
+    known: dict[str, Any]
+    uses: Counter[str]
+    ran: set[int] = field(default_factory=set)
+
+
+class StepRaised(Exception):
+    """A step of the candidate raised."""
+
+    def __init__(self, step: GraphStep, error: Exception) -> None:
+        super().__init__(first_line(error))
+        self.step = step
+
+
+@dataclass(kw_only=True)
+class Walk:
+    """The candidate's side. `expect` says which of its values the reference has, `compare` takes them in its order.
+
+    `title` names the inputs, `prefix` is the part's place in the model.
+    """
+
+    graph: StepGraph
+    inputs: Mapping[str, Any]
+    title: str
+    prefix: str = ""
+    values: list[LadderValue] = field(default_factory=list)
+    cause: LadderCause | None = None
+    unmatched: int = 0
+    ended: str = ""
+
+    def expect(self, names: Iterable[str]) -> None:
+        """The values of the candidate that will be compared, once each."""
+        awaited = {name for name in names if name in self.graph.producer or name in self.graph.constants}
+        self._awaited = awaited
+        self._alive = self.graph.without_dead_steps(awaited)
+        uses = Counter(name for place in self._alive for name in self.graph.steps[place].inputs)
+        uses.update(awaited)
+        uses.update(self.graph.outputs)
+        start = {**self.graph.constants, **self.inputs}
+        self._own, self._fed = (
+            _Values(known={name: _copy(value, self.graph) for name, value in start.items()}, uses=Counter(uses))
+            for _ in range(2)
+        )
+        self._in_order = self.graph.changes_values
+        self._done: set[str] = set()
+        self._kept: dict[str, tuple[str, list[Any]]] = {}
+
+    def compare(self, name: str, value: Any, fact: NodeFact | None, run_in_float64: Float64Run | None) -> None:
+        """Take the reference's value that the candidate has under this name, '' for none; `fact` is its origin."""
+        if not isinstance(value, torch.Tensor) or self.ended:
+            return
+        if name not in self._awaited:
+            self.unmatched += 1
+        elif name not in self._done:
+            self._done.add(name)
+            self._compare_at(name, value.detach(), fact, run_in_float64)
+
+    def compare_weights(self, wanted: Mapping[str, torch.Tensor], writers: Mapping[str, NodeFact]) -> None:
+        """Take the reference's parameters and buffers by FQN; `writers` are the lines that changed some before."""
+        for fqn, name in self.graph.weights.items():
+            value, found = wanted.get(fqn), self.graph.constants.get(name)
+            if value is None or not isinstance(found, torch.Tensor) or found.shape != value.shape:
+                continue
+            gap = gap_between(found, value)
+            if not gap.holds:
+                owner, _, _ = fqn.rpartition(".")
+                fact = writers.get(fqn) or NodeFact(name=fqn, op="", module=owner)
+                kind: CauseKind = "state" if fqn in writers else "weight"
+                self.blame(kind, value_differs(fqn, gap.absolute, gap.allowed, gap.trouble), fact, right="reference")
+
+    def compare_outputs(self, wanted: Sequence[Any], fact: NodeFact | None = None) -> None:
+        """Take the reference's outputs, in the order of the candidate's."""
+        for name, value in zip(self.graph.outputs, wanted):
+            if name not in self._done and isinstance(value, torch.Tensor) and not self.ended:
+                self._done.add(name)
+                self._compare_at(name, value.detach(), fact, None)
+
+    @property
+    def outputs_agree(self) -> bool:
+        """Whether the candidate's own outputs are the reference's, within what many steps may add up to."""
+        found = {one.name: one for one in self.values}
+        made = [found[name] for name in self.graph.outputs if name in found]
+        return bool(made) and all(one.excuse or one.inherited <= _STEPS * one.allowed for one in made)
+
+    def blame(
+        self, kind: CauseKind, message: str, fact: NodeFact | None, *, right: Side = "unknown", steps: int = 1
+    ) -> None:
+        """Name a cause, if there is none yet."""
+        if self.cause is None:
+            found = make_cause(kind, message, fact, title=self.title, prefix=self.prefix, right=right)
+            self.cause = msgspec.structs.replace(found, steps=steps)
+
+    def _compare_at(self, name: str, wanted: torch.Tensor, other: NodeFact | None, run: Float64Run | None) -> None:
+        step = self.graph.step_of(name)
+        fact = _join_facts(step.fact() if step else None, other)
+        try:
+            before = len(self._fed.ran)
+            fed = self._value(name, self._fed)
+            steps = max(1, len(self._fed.ran) - before)
+            own = self._value(name, self._own)
+        except UnrunnableStep as error:
+            self.ended = str(error)
+            return
+        except StepRaised as error:
+            self.ended = str(error)
+            self.blame("raises", str(error), _join_facts(error.step.fact(), other))
+            return
+        local, inherited = gap_between(fed, wanted), gap_between(own, wanted)
+        excuse: Excuse = "random" if step and step.effect == "random" else ""
+        right: Side = "unknown"
+        op, inputs = self._kept.pop(name, (fact.op, []))
+        if not excuse and not local.holds and not local.trouble:
+            if is_tie(op, fed, wanted, inputs):
+                excuse = "tie"
+            elif is_written_twice(op, fed, wanted, inputs):
+                excuse = "duplicates"
+            else:
+                right, rounding = judge_by_float64(fed, wanted, run)
+                excuse = "rounding" if rounding else ""
+        self._note(name, fact, local, inherited, excuse)
+        if not local.holds and not excuse:
+            kind: CauseKind = "value" if fact.op else "weight"
+            self.blame(
+                kind, value_differs(name, local.absolute, local.allowed, local.trouble), fact, right=right, steps=steps
+            )
+        if self.cause is None and not excuse and _left_the_numbers(own, wanted):
+            self.blame("value", not_finite(name), fact, right="reference")
+        nearly = not excuse and not inherited.holds and is_tie(op, own, wanted, inputs, slack=_NEARLY)
+        self._replace(name, wanted, step, also_own=bool(excuse and excuse != "rounding") or nearly)
+
+    def _note(self, name: str, fact: NodeFact, local: Gap, inherited: Gap, excuse: Excuse) -> None:
+        frame = user_frame(fact)
+        self.values.append(
+            LadderValue(
+                name=name, op=fact.op, local=local.absolute, inherited=inherited.absolute, allowed=local.allowed,
+                module=".".join(filter(None, (self.prefix, fact.module))), file=frame.file if frame else "",
+                line=frame.line if frame else 0, excuse=excuse,
+            )
+        )  # fmt: skip
+
+    def _keep_inputs(self, step: GraphStep, before: Mapping[str, Any]) -> None:
+        """Remember what a choosing or writing step took, until its outputs are compared."""
+        source = self._kept.get(step.inputs[0]) if step.inputs and "getitem" in step.op else None
+        if source is not None or chooses_or_writes(step.op):
+            self._kept.update(dict.fromkeys(step.outputs, source or (step.op, list(before.values()))))
+
+    def _value(self, name: str, values: _Values) -> Any:
+        """The candidate's value, with all steps run that it needs."""
+        if name not in values.known:
+            places = self._needed_for(name, values)
+            for place in places:
+                self._run(place, values)
+        if name not in values.known:
+            raise UnrunnableStep(f"{name} is not there any more")
+        return values.known[name]
+
+    def _needed_for(self, name: str, values: _Values) -> list[int]:
+        last = self.graph.producer.get(name)
+        if last is None:
+            raise UnrunnableStep(f"{name} is made by nothing")
+        if self._in_order:
+            return [place for place in sorted(self._alive) if place <= last and place not in values.ran]
+        found: set[int] = set()
+        waiting = [name]
+        while waiting:
+            one = waiting.pop()
+            place = self.graph.producer.get(one)
+            if one not in values.known and place is not None and place not in found and place not in values.ran:
+                found.add(place)
+                waiting += self.graph.steps[place].inputs
+        return sorted(found)
+
+    def _run(self, place: int, values: _Values) -> None:
+        step = self.graph.steps[place]
+        before = {name: values.known[name] for name in step.inputs if name in values.known}
+        try:
+            made = step.run(before)
+        except UnrunnableStep:
+            raise
+        except Exception as error:
+            raise StepRaised(step, error) from error
+        values.ran.add(place)
+        values.known.update(zip(step.outputs, made, strict=False))
+        if values is self._fed:
+            self._keep_inputs(step, before)
+        for name in step.inputs:
+            self._release(name, values)
+        for name in step.outputs:
+            if not values.uses[name]:
+                del values.known[name]
+
+    def _release(self, name: str, values: _Values) -> None:
+        values.uses[name] -= 1
+        if values.uses[name] <= 0:
+            values.known.pop(name, None)
+
+    def _replace(self, name: str, wanted: torch.Tensor, step: GraphStep | None, *, also_own: bool) -> None:
+        """Put the reference's value in place of the candidate's."""
+        for values in (self._fed, self._own) if also_own else (self._fed,):
+            old = values.known.get(name)
+            effect = step.effect if step else "new"
+            if isinstance(old, torch.Tensor) and old.shape == wanted.shape and effect == "inplace":
+                old.copy_(wanted)  # what shares its memory changes with it
+            elif effect != "view" or also_own:
+                floats = isinstance(old, torch.Tensor) and old.is_floating_point() == wanted.is_floating_point()
+                dtype = old.dtype if isinstance(old, torch.Tensor) and floats else wanted.dtype
+                values.known[name] = wanted.to(dtype, copy=True)
+        for values in (self._fed, self._own):
+            self._release(name, values)
+
+
+def _left_the_numbers(own: Any, wanted: torch.Tensor) -> bool:
+    """Whether an element is not finite that is finite in the reference: rounding alone never does that."""
+    if not isinstance(own, torch.Tensor) or own.shape != wanted.shape or not own.is_floating_point():
+        return False
+    return bool((~own.isfinite() & wanted.isfinite()).any())
+
+
+def make_cause(
+    kind: CauseKind, message: str, fact: NodeFact | None, *, title: str, prefix: str, right: Side = "unknown"
+) -> LadderCause:
+    """The cause at a node."""
+    if fact is None:
+        return LadderCause(kind=kind, inputs=title, message=message, right=right)
+    frame = user_frame(fact)
+    return LadderCause(
+        kind=kind, inputs=title, message=message, node=fact.name, op=fact.op,
+        module=".".join(filter(None, (prefix, fact.module))), module_class=fact.module_class, right=right,
+        file=frame.file if frame else "", line=frame.line if frame else 0, source=frame.source if frame else "",
+        expression=expression_of(frame.file, frame.line, fact.op) if frame else "",
+    )  # fmt: skip
+
+
+def _join_facts(fact: NodeFact | None, other: NodeFact | None) -> NodeFact:
+    """The candidate's node, with the reference's submodule and line where it has none of its own."""
+    if fact is None or other is None:
+        return fact or other or NodeFact(name="", op="")
+    if fact.stack:
+        return fact
+    return NodeFact(name=fact.name, op=fact.op, module=other.module, module_class=other.module_class, stack=other.stack)
+
+
+def _copy(value: Any, graph: StepGraph) -> Any:
+    return value.clone() if isinstance(value, torch.Tensor) and graph.changes_values else value

@@ -1,0 +1,76 @@
+"""The ladder names the planted fault of each fixture, its line included, and nothing innocent."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from exportdoctor.core.errors import UsageError
+from exportdoctor.core.protocol.numbers_ladder import LadderRequest, LadderResult
+from exportdoctor.core.records.target import TargetRef
+from exportdoctor.report.canvas import Style
+from exportdoctor.report.ladder_tables import LADDER_FORMS, render_ladder
+from exportdoctor.worker.numbers.numbers_server import climb
+
+FOLDER = Path(__file__).parents[2] / "fixtures" / "numbers"
+OFTEN = ("stale_cache", "stripped_expert", "topk_tie", "wrong_function")
+"""One of each kind; the others are asked at night."""
+
+FAULTS = sorted(one.stem for one in FOLDER.glob("*.py"))
+
+
+def climb_quietly(ref: str, against: str = "") -> LadderResult:
+    return climb(LadderRequest(target=TargetRef(ref=ref), part="", against=against, seconds=0.3), lambda _: None)
+
+
+def make_file(fault: dict[str, Any], path: Path) -> str:
+    """The spoilt file; '' where the exporter itself makes the fault."""
+    if "make" in fault:
+        fault["make"](path)
+    elif "spoil" in fault:
+        import onnx
+
+        given = fault["build"]()
+        shapes = given.get("dynamic_shapes")
+        made = torch.onnx.export(given["module"], given["args"], dynamic_shapes=shapes, dynamo=True, verbose=False)
+        assert made is not None
+        model = made.model_proto
+        fault["spoil"](model)
+        onnx.save(model, str(path))
+    else:
+        return ""
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(one, marks=pytest.mark.slow if one in OFTEN else pytest.mark.night) for one in FAULTS]
+)
+def test_a_planted_fault_is_named_with_its_line(name: str, tmp_path: Path) -> None:
+    file = FOLDER / f"{name}.py"
+    fault = runpy.run_path(str(file))
+    expected = fault["EXPECTED"]
+    result = climb_quietly(f"{file}:build", make_file(fault, tmp_path / "spoilt.onnx"))
+    assert all(render_ladder(result, form, Style()) for form in LADDER_FORMS)
+    if "tie" in expected:
+        assert (result.verdict, result.cause) == ("agrees_but_ties", None)
+        assert {value.name for one in result.stages for value in one.values if value.excuse} == {expected["tie"]}
+        return
+    assert result.cause is not None
+    stage, cause = result.cause
+    found = {"kind": cause.kind, "source": cause.source, "op": cause.op, "right": cause.right, "stage": stage.name}
+    found |= {"module": cause.module, "expression": cause.expression}
+    found["module"] = expected["module"] if found["module"].startswith(expected["module"]) else found["module"]
+    assert {key: found[key] for key in expected} == expected
+    assert cause.file == str(file)
+    assert all(one.cause is None for one in result.stages if one is not stage)
+
+
+def test_a_file_that_is_none_is_refused_in_one_line(tmp_path: Path) -> None:
+    broken = tmp_path / "broken.onnx"
+    broken.write_bytes(b"no model")
+    with pytest.raises(UsageError, match=r"broken\.onnx cannot be loaded"):
+        climb_quietly(f"{FOLDER / 'stale_cache.py'}:build", str(broken))
