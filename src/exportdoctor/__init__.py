@@ -22,3 +22,8 @@ def __getattr__(name: str) -> Any:
 
         return scan
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """What completion offers."""
+    return list(__all__)

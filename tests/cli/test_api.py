@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 from pathlib import Path
@@ -56,6 +57,11 @@ def test_a_module_in_memory_is_cured_too(tmp_path: Path) -> None:
     assert part.verdict == "cured"
     assert part.prescription is not None
     assert part.prescription.soundness == "specialised"
+
+
+def test_completion_offers_what_there_is() -> None:
+    assert dir(exportdoctor) == ["scan"]
+    assert "exhaustive" in inspect.signature(exportdoctor.scan).parameters
 
 
 def test_bad_input_is_told_in_one_line() -> None:

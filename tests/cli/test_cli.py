@@ -383,7 +383,10 @@ def test_completion_scripts(shell: str, capsys: pytest.CaptureFixture[str]) -> N
 def test_presets_and_runs_are_completed() -> None:
     stored(tuple(qwen_scan()))
     asked = {"_EXPORTDOCTOR_COMPLETE": "bash_complete"}
-    assert "Qwen2.5-VL-3B" in child(**asked, COMP_WORDS="exportdoctor scan qwen", COMP_CWORD="2").stdout
+    offered = child(**asked, COMP_WORDS="exportdoctor scan qwen", COMP_CWORD="2").stdout
+    assert "Qwen2.5-VL-3B" in offered
+    assert "file," not in offered, "bash's script drops what was offered where a file is offered too"
+    assert "file," in child(**asked, COMP_WORDS="exportdoctor scan my_mod", COMP_CWORD="2").stdout
     assert QWEN in child(**asked, COMP_WORDS="exportdoctor report 2023", COMP_CWORD="2").stdout
     assert "scan" in child(**asked, COMP_WORDS="exportdoctor sc", COMP_CWORD="1").stdout
 

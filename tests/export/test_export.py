@@ -226,3 +226,12 @@ def test_shims_whose_helpers_have_the_same_names_are_kept_apart() -> None:
 def test_the_file_can_be_imported_by_its_name() -> None:
     for ref in ("Qwen2.5-VL-3B", "./my-model/", "some/where.py:make"):
         assert file_name(ref, "vision").removesuffix(".py").isidentifier()
+
+
+@pytest.mark.slow
+def test_a_target_that_does_not_end_is_stopped_at_the_limit_that_was_given(tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text("def build():\n    import time\n    time.sleep(1000)\n")
+    target = f"{tmp_path / 'model.py'}:build"
+    code, lines = told(target, "--to", "pt2", "--weights", "random", "--shims", "none", "--build-timeout", "8", "-q")
+    assert code == 3
+    assert "--build-timeout allows more" in " ".join(lines)

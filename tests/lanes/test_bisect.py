@@ -139,3 +139,44 @@ def test_only_releases_that_there_are_can_be_ends() -> None:
         with pytest.raises(UsageError) as error:
             releases_between("transformers", there, first, last)
         assert said in error.value.line()
+
+
+MODEL = """import torch
+
+class Inner(torch.nn.Module):
+    def forward(self, x):
+        {line}
+        return x + 1
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = Inner()
+
+    def forward(self, x):
+        return self.inner(x) * 2
+"""
+FACTORY = "import torch\nfrom oddity import Model\n\ndef build():\n    return Model(), (torch.ones(3),)\n"
+
+
+@pytest.mark.night
+def test_a_target_is_searched_on_its_failing_submodule_and_confirmed_on_the_whole(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for version, line in [
+        ("1.0", "pass"),
+        ("1.1", "x = -x if x.sum() > 0 else x"),
+        ("1.2", "x = x if x.sum() > 1 else -x"),
+    ]:
+        write_wheel(folder / "wheels", version, files={"oddity/__init__.py": MODEL.format(line=line)})
+    (folder / "model.py").write_text(FACTORY)
+    assert main.run(["bisect", "model.py:build", "--package", "oddity", "--format", "json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["about"] == "submodule inner of part default"
+    [turn] = answer["turns"]
+    assert (turn["failing"], turn["passing"], turn["came"], turn["pin"]) == ("1.1", "1.0", True, "oddity<=1.0")
+    whole = {one["name"]: one["cell"]["state"] for one in turn["whole"]}
+    assert whole == {"1.1": "same failure", "1.0": "passes"}
+    change = turn["changes"][0]
+    assert change["function"] == "Inner.forward"
+    assert "+        pass" in change["diff"]

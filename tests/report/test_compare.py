@@ -39,7 +39,10 @@ def test_a_finding_that_went_and_a_module_that_passes_now_are_named() -> None:
     assert len(found.findings_gone) == len(old.findings)
     assert not found.findings_new
     assert {change.after for change in found.modules} == {"pass"}
-    assert "9.9" in render_comparison(found)
+    text = render_comparison(found)
+    assert "9.9" in text
+    assert f"fails itself → passes: {sum(m.status == 'fails_own' for m in part.modules)} modules: " in text
+    assert "fails_own" not in text
     back = compare_reports(new, old)
     assert back.findings_new == found.findings_gone
     assert len(back.modules) == len(found.modules)

@@ -65,6 +65,17 @@ def test_a_shim_that_does_not_fit_has_a_reason_of_one_line(shim: Shim) -> None:
 
 
 @pytest.mark.slow
+def test_patches_of_a_release_without_a_function_that_imports_paths_are_entered_too(
+    call: ExportCall, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr("transformers.exporters.utils.import_dotted_path")
+    shim = sh.find("hf.chunked-vision-attention:Qwen2_5_VLVisionAttention.forward")
+    assert shim.fits(VERSIONS) is None
+    with sh.apply_shims((shim,), call) as given:
+        assert given is call
+
+
+@pytest.mark.slow
 def test_attention_in_equal_chunks_needs_equal_segments(call: ExportCall) -> None:
     """The program that it makes refuses its own example, so an export alone is no cure."""
     name = "hf.chunked-vision-attention:Qwen2_5_VLVisionAttention.forward"

@@ -48,6 +48,14 @@ DTYPE = click.option(
     show_default=True,
     help="Dtype of the weights.",
 )
+WEIGHTS = click.option(
+    "--weights",
+    default="fake",
+    show_default=True,
+    metavar="fake|random|PATH",
+    help="fake (shapes only), random, or a folder with safetensors files.",
+)
+PARTS = click.option("--part", "parts", multiple=True, metavar="P", help="Only this part. Can be repeated.")
 IMAGE_SIZE = click.option(
     "--image-size", type=ImageSizeType(), metavar="HxW", help="Size of the example image, in pixels."
 )

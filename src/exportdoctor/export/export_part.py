@@ -18,7 +18,7 @@ from exportdoctor.export.proof_file import as_json, as_markdown, proof_file
 from exportdoctor.export.shims_module import CACHE_SHIMS, CACHES, ModuleHeader, file_name, shims_module
 from exportdoctor.process.client import spawn
 from exportdoctor.process.group import name_exit
-from exportdoctor.process.supervise import build_limits, keep_within
+from exportdoctor.process.supervise import Limits, build_limits, keep_within
 from exportdoctor.report.wording import build_killed, export_ended, export_headline
 from exportdoctor.shims import Shim, find, installed_versions, order_shims
 
@@ -35,11 +35,21 @@ class InstalledExport:
     placed: tuple[Path, ...]
 
 
-def export_part(request: ExportRequest, *, output: Path, command: str, doing: Callable[[str], None]) -> InstalledExport:
-    """Make the files beside `output`, prove them, and move them there if their numbers hold."""
+def export_part(
+    request: ExportRequest,
+    *,
+    output: Path,
+    command: str,
+    doing: Callable[[str], None],
+    building: Limits | None = None,
+) -> InstalledExport:
+    """Make the files beside `output`, prove them, and move them there if their numbers hold.
+
+    `building` is what the process may take while it builds the target.
+    """
     check_output_path(output)
     with draft_folder(output.parent, request.stem) as draft:
-        result = _make_files(msgspec.structs.replace(request, folder=str(draft)), doing)
+        result = _make_files(msgspec.structs.replace(request, folder=str(draft)), doing, building or build_limits())
         names = tuple(result.shims)
         if result.needs_caches and not set(CACHE_SHIMS) & set(names):
             names = (*names, CACHES)
@@ -53,14 +63,14 @@ def export_part(request: ExportRequest, *, output: Path, command: str, doing: Ca
         )
 
 
-def _make_files(request: ExportRequest, doing: Callable[[str], None]) -> ExportResult:
+def _make_files(request: ExportRequest, doing: Callable[[str], None], limits: Limits) -> ExportResult:
     """What worker/export/export_server.py made. Raises the error that it refuses with.
 
     Raises TargetError where the target's code ends the process or exceeds the limits of building, WorkerLost before.
     """
     with spawn("worker.export.export_server", log=None) as client, ExitStack() as building:
         client.send(request)
-        supervisor = building.enter_context(keep_within(client.pid, build_limits()))
+        supervisor = building.enter_context(keep_within(client.pid, limits))
         steps = 0
         for reply in client.listen(ExportReply):
             match reply:

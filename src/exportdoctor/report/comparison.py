@@ -13,7 +13,8 @@ from exportdoctor.core.run.report import PartRecord, Report
 from exportdoctor.report import wording
 from exportdoctor.report.canvas import Canvas, Style
 
-_SHOWN = 20  # modules that are named one by one
+_SHOWN = 20  # changes that are told one by one
+_NAMED = 6  # modules that changed in one way and are named
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,13 +95,24 @@ def render_comparison(found: Comparison, style: Style | None = None) -> str:
     canvas.paragraph(f"{found.before} → {found.after}", colour="bold")
     _block(canvas, "environment", found.environment)
     _block(canvas, "parts", found.parts)
-    _block(canvas, "modules", found.modules)
+    for before, after, names in group_changes(found.modules):
+        shown = ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
+        words = f"{_in_words(before)} → {_in_words(after)}: {wording.count(len(names), 'module')}: {shown}"
+        canvas.paragraph(wording.plain(words), hang=4)
     for title, findings in (("gone", found.findings_gone), ("new", found.findings_new)):
         for finding in findings:
             canvas.paragraph(wording.plain(f"finding {title}: {finding}"), hang=4, colour="title")
     same = wording.finding_count(found.findings_same)
     canvas.paragraph(f"Same verdicts; {same} in both." if found.same else f"In both runs: {same}.")
     return canvas.text()
+
+
+def group_changes(changes: tuple[Change, ...]) -> tuple[tuple[str, str, tuple[str, ...]], ...]:
+    """What changed in the same way, together: before, after, names."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for change in changes:
+        groups.setdefault((change.before, change.after), []).append(change.what)
+    return tuple((before, after, tuple(names)) for (before, after), names in groups.items())
 
 
 def _block(canvas: Canvas, title: str, changes: tuple[Change, ...]) -> None:

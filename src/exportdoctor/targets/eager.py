@@ -212,3 +212,11 @@ def stack_line(file: str, line: int, function: str, source: str) -> str:
     if is_our_file(file) or file.startswith("<frozen"):
         return ""
     return f"{file}:{line} in {function}: {source}"[:_LONGEST_LINE].rstrip(": ")
+
+
+def storage_id(tensor: Any) -> int:
+    """The identity, while it lives, of the memory that a tensor is a view of; its own where it has none."""
+    try:
+        return int(tensor.untyped_storage()._cdata)
+    except (NotImplementedError, RuntimeError):  # sparse tensors and some subclasses
+        return id(tensor)

@@ -28,11 +28,11 @@ def completion(shell: str) -> int:
 
 
 def complete_targets(_context: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Presets that start with `incomplete`, then files and folders."""
+    """Presets that start with `incomplete`; else files and folders, for which bash's script drops all others."""
     from exportdoctor.targets import preset_names
 
     names = [name for name in preset_names() if name.lower().startswith(incomplete.lower())]
-    return [*map(CompletionItem, names), CompletionItem(incomplete, type="file")]
+    return [*map(CompletionItem, names)] or [CompletionItem(incomplete, type="file")]
 
 
 def complete_findings(_context: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:

@@ -17,6 +17,7 @@ from exportdoctor.cli.interruption import Interruption
 from exportdoctor.cli.options import CONTEXT, DEVICE, DTYPE, IMAGE_SIZE, INPUTS, QUIET, STATIC, absolute_inputs
 from exportdoctor.cli.packages import require_packages
 from exportdoctor.cli.python_option import PYTHON
+from exportdoctor.cli.scan_flags import scan_option
 from exportdoctor.cli.terminal import style_of, write_out
 from exportdoctor.cli.verbs.completion import complete_targets
 from exportdoctor.core.errors import ExitCode, UsageError
@@ -49,6 +50,8 @@ class ExportArguments:
     static: bool
     inputs: str
     device: Device
+    build_timeout: float | None
+    build_memory_mb: float | None
     quiet: bool
 
     @property
@@ -114,6 +117,8 @@ class ExportArguments:
 @INPUTS
 @STATIC
 @DEVICE
+@scan_option("build_timeout")
+@scan_option("build_memory_mb")
 @PYTHON
 @QUIET
 @click.pass_context
@@ -127,6 +132,7 @@ def export(context: click.Context, /, **given: Any) -> int:
     run, 4 internal error.
     """
     from exportdoctor.export.export_part import export_part
+    from exportdoctor.process.supervise import build_limits
     from exportdoctor.report import wording
 
     arguments = ExportArguments(**given)
@@ -140,7 +146,8 @@ def export(context: click.Context, /, **given: Any) -> int:
     request, output = _read_request(arguments)
     command = shlex.join(("exportdoctor", *context.obj))
     with Interruption():
-        made = export_part(request, output=output, command=command, doing=show)
+        limits = build_limits(arguments.build_timeout, arguments.build_memory_mb)
+        made = export_part(request, output=output, command=command, doing=show, building=limits)
     lines = [wording.export_headline(request, made.result), *wording.export_lines(request, made.result, made.shims)]
     lines += [f"  wrote   {path}" for path in made.placed]
     text = "\n".join(lines) + "\n"

@@ -17,8 +17,10 @@ from exportdoctor.cli.options import (
     IMAGE_SIZE,
     INPUTS,
     JSON,
+    PARTS,
     QUIET,
     STATIC,
+    WEIGHTS,
     absolute_inputs,
 )
 from exportdoctor.cli.packages import require_packages
@@ -115,16 +117,10 @@ class ScanCommand(click.Command):
 
 @click.command(cls=ScanCommand, context_settings=CONTEXT)
 @click.argument("target", required=False, shell_complete=complete_targets)
-@click.option("--part", "parts", multiple=True, metavar="P", help="Scan only this part. Can be repeated.")
+@PARTS
 @DEVICE
 @DTYPE
-@click.option(
-    "--weights",
-    default="fake",
-    show_default=True,
-    metavar="fake|random|PATH",
-    help="fake (shapes only), random, or a folder with safetensors files.",
-)
+@WEIGHTS
 @IMAGE_SIZE
 @INPUTS
 @STATIC

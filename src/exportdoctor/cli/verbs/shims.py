@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from exportdoctor.cli.options import CONTEXT, IMAGE_SIZE, INPUTS, JSON, STATIC, absolute_inputs
+from exportdoctor.cli.options import CONTEXT, IMAGE_SIZE, INPUTS, JSON, PARTS, STATIC, WEIGHTS, absolute_inputs
 from exportdoctor.cli.python_option import PYTHON
 from exportdoctor.cli.record_shim_try import record_tries
 from exportdoctor.cli.scan_flags import scan_option
@@ -87,15 +87,9 @@ def show_shim(name: str, files: tuple[str, ...], as_json: bool) -> int:
 @shims.command("try", short_help="Export a model without and with shims.")
 @click.argument("name", metavar="ID[+ID...]")
 @click.argument("target", shell_complete=complete_targets)
-@click.option("--part", "parts", multiple=True, metavar="P", help="Try it only on this part. Can be repeated.")
+@PARTS
 @scan_option("exporter")
-@click.option(
-    "--weights",
-    default="fake",
-    show_default=True,
-    metavar="fake|random|PATH",
-    help="fake (shapes only), random, or a folder with safetensors files.",
-)
+@WEIGHTS
 @IMAGE_SIZE
 @INPUTS
 @STATIC

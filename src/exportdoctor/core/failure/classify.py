@@ -55,6 +55,7 @@ def fits(rule: Rule, evidence: Evidence, *, op: str | None = None, made_by: str 
     """Whether everything that `rule` asks for is there."""
     return (
         (not rule.frames or any(re.search(rule.frames, line) for line in evidence.inner or evidence.lines))
+        and (not rule.around or any(re.search(rule.around, line) for line in evidence.lines))
         and (not rule.culprit or re.search(rule.culprit, evidence.culprit) is not None)
         and (not rule.op or (op is not None and re.search(rule.op, op) is not None))
         and (not rule.made_by or re.search(rule.made_by, made_by) is not None)

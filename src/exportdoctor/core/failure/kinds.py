@@ -87,9 +87,9 @@ NUMBERS_DIFFER = "exportdoctor.NumbersDiffer"
 class Rule(NamedTuple):
     """Fits where one exception has a class in `types` (any, if empty) and a message that matches, and frames match.
 
-    `frames` is searched in every frame from the innermost user frame on, `culprit` in that frame alone, both written
-    `file:function: source`; `op` in the name of the last operator, `made_by` in the source of the line that made the
-    value which torch refused. An empty pattern asks nothing.
+    `frames` is searched in every frame from the innermost user frame on, `around` in all frames, `culprit` in the
+    innermost user frame alone, all written `file:function: source`; `op` in the name of the last operator, `made_by` in
+    the source of the line that made the value which torch refused. An empty pattern asks nothing.
     """
 
     kind: FailureKind
@@ -98,6 +98,7 @@ class Rule(NamedTuple):
     message: str
     types: tuple[str, ...] = ()
     frames: str = ""
+    around: str = ""
     culprit: str = ""
     op: str = ""
     made_by: str = ""
@@ -136,8 +137,8 @@ RULES = (
          r"\bvmap: |You tried to vmap over|with functorch transforms \(vmap"),
     Rule(FailureKind.VMAP, "an autograd.Function under vmap has no rule for the tracer's mode", "2.8-2.13",
          r"Current active mode .*ProxyTorchDispatchMode.* not registered"),
-    Rule(FailureKind.VMAP, "a size that vmap made lies outside the tracer's bookkeeping", "2.9",
-         r"is not tracked with proxy for .*_ModuleStackTracer"),
+    Rule(FailureKind.VMAP, "a size that vmap made lies outside the tracer's bookkeeping; so do others, of views", "2.9",
+         r"is not tracked with proxy for .*_ModuleStackTracer", around=r"\bvmap|_vmap|functorch"),
     Rule(FailureKind.VMAP, "a node's value is a BatchedTensor, which the bare assertion does not expect", "2.6-2.8",
          r"^\s*$", types=("AssertionError",), frames=r"_free_unbacked_symbols_with_path|_replace_unbacked_bindings"),
     Rule(FailureKind.VMAP, "dynamo on functorch", "2.5-2.13", r"Unsupported functorch tracing attempt", types=_DYNAMO),

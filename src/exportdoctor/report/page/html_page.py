@@ -26,7 +26,7 @@ from exportdoctor.core.protocol.scan import InputFact, ModuleFact
 from exportdoctor.core.records.outcome import Frame
 from exportdoctor.core.run.report import FAILING, ModuleRecord, PartRecord, Report
 from exportdoctor.report import wording
-from exportdoctor.report.comparison import Change
+from exportdoctor.report.comparison import group_changes
 from exportdoctor.report.explanation_page import Block, explanation_of
 from exportdoctor.report.folded_tree import Row, group_siblings, label
 from exportdoctor.report.graph_slice_svg import as_svg
@@ -67,7 +67,7 @@ def render(report: Report, material: RunMaterial | None = None) -> str:
             cured={part.name for part in report.parts if part.verdict == "cured"},
             timeline=lay_out(material),
             comparison=material.comparison,
-            changes=_group_changes(material.comparison.modules) if material.comparison else (),
+            changes=group_changes(material.comparison.modules) if material.comparison else (),
             words=wording,
             style=Markup(style),
             script=Markup(script),
@@ -281,11 +281,3 @@ def _shape(leaf: InputFact) -> str:
     if leaf.shape is None:
         return leaf.value or ""
     return f"[{', '.join(f'≈{size}' if axis in leaf.dynamic else str(size) for axis, size in enumerate(leaf.shape))}]"
-
-
-def _group_changes(changes: tuple[Change, ...]) -> tuple[tuple[str, str, tuple[str, ...]], ...]:
-    """The modules that changed in the same way, together: before, after, names."""
-    groups: dict[tuple[str, str], list[str]] = {}
-    for change in changes:
-        groups.setdefault((change.before, change.after), []).append(change.what)
-    return tuple((before, after, tuple(names)) for (before, after), names in groups.items())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import importlib
+import inspect
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,8 +25,6 @@ PROVIDER = "transformers.exporters"
 _PACKAGE = "transformers.exporters"
 _BACKENDS = ("dynamo", "onnx")
 _LINK = "https://github.com/huggingface/transformers/tree/main/src/transformers/exporters"
-_IMPORTER = "transformers.exporters.utils:import_dotted_path"
-"""Which not every release has that has patches."""
 _REGISTRAR = "transformers.exporters.exporter_dynamo:register_cache_pytrees_for_model"
 _NEEDS = {"torch": ">=2.11", "transformers": ">=5.10"}
 _TITLE = 80
@@ -131,10 +130,7 @@ def _shim(entry: TransformersEntry, *, alone: bool) -> Shim:
         link=_LINK,
         retire="transformers removes it from its registry",
         rank=60,
-        wants=(
-            *((_IMPORTER,) if entry.registry == "register_patch" else ()),
-            *((as_target(entry.path),) if entry.path.startswith("transformers.") else ()),
-        ),
+        wants=(as_target(entry.path),) if entry.path.startswith("transformers.") else (),
         replaces=(Replacement(target=as_target(entry.path), by=f"{entry.module}:{entry.function}"),),
         **own,
     )
@@ -188,10 +184,9 @@ def _cures_of_inputs(entry: TransformersEntry) -> tuple[Cure, ...]:
 def _patch(entry: TransformersEntry) -> Any:
     @contextmanager
     def enter(call: ExportCall) -> Iterator[ExportCall]:
-        utils = importlib.import_module(f"{_PACKAGE}.utils")
         factory = getattr(importlib.import_module(entry.module), entry.function)
         path, _, attribute = entry.path.rpartition(".")
-        holder = utils.import_dotted_path(path, missing_ok=True)
+        holder = _object_at(path)
         if holder is None or not hasattr(holder, attribute):
             raise NotApplicable(f"there is no {entry.path}")
         original = getattr(holder, attribute)
@@ -201,6 +196,21 @@ def _patch(entry: TransformersEntry) -> Any:
             yield call
 
     return enter
+
+
+def _object_at(path: str) -> Any:
+    """The module or class at a dotted path, None where there is none: not each release has a function for it."""
+    module, *names = path.split(".")
+    found: Any = None
+    try:
+        found = importlib.import_module(module)
+        for place, name in enumerate(names, start=2):
+            if inspect.ismodule(found) and not hasattr(found, name):
+                importlib.import_module(".".join(path.split(".")[:place]))
+            found = getattr(found, name)
+    except (ImportError, AttributeError):
+        return None
+    return found
 
 
 def _is_module_class(holder: Any) -> bool:

@@ -16,7 +16,7 @@ from typing import Any
 
 from exportdoctor.core.failure.frames import is_user_file
 from exportdoctor.shims.export_call import Inputs
-from exportdoctor.targets.eager import restore_afterwards
+from exportdoctor.targets.eager import restore_afterwards, storage_id
 from exportdoctor.torch_internals.trees import tree_leaves
 
 _READS = frozenset({"__bool__", "item", "__int__", "__float__", "__index__", "equal", "allclose", "tolist", "numpy"})
@@ -64,11 +64,11 @@ class CleanValues:
     def mark(self, tensor: Any) -> None:
         """From here on it is clean."""
         self.clock += 1
-        self.seen.setdefault(_storage(tensor), (tensor, self.clock))
+        self.seen.setdefault(storage_id(tensor), (tensor, self.clock))
 
     def is_clean(self, tensor: Any) -> bool:
         """Whether its values follow from whole numbers, buffers and constants."""
-        return _storage(tensor) in self.seen
+        return storage_id(tensor) in self.seen
 
     def note(self, func: Any, args: Any, kwargs: Any, made: Any) -> bool:
         """What an operator did: its result is clean if its tensors are; a write makes its target as unclean as they.
@@ -84,7 +84,7 @@ class CleanValues:
             self.reads += not clean
             return True
         if _writes(name) and tensors:
-            key = _storage(tensors[0])
+            key = storage_id(tensors[0])
             self.written.append(self.seen[key][1] if key in self.seen else 0)
             if not clean:
                 self.seen.pop(key, None)
@@ -93,14 +93,6 @@ class CleanValues:
                 if isinstance(leaf, torch.Tensor):
                     self.mark(leaf)
         return name in _SIZES or (name == "__getitem__" and any(one.dtype == torch.bool for one in tensors[1:]))
-
-
-def _storage(tensor: Any) -> int:
-    """What identifies the memory of a tensor while it lives; views share it."""
-    try:
-        return int(tensor.untyped_storage()._cdata)
-    except (RuntimeError, NotImplementedError):
-        return id(tensor)
 
 
 def _writes(name: str) -> bool:

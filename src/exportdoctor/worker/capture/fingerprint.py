@@ -14,9 +14,10 @@ from typing import Any
 
 import torch
 
+from exportdoctor.targets.eager import storage_id
 from exportdoctor.worker.capture.class_contents import has_stateful_descriptor, holds_only_attributes
 from exportdoctor.worker.capture.dynamic_dims import leaves_of
-from exportdoctor.worker.capture.structural_hash import LOCAL, StructuralHash, storage_id
+from exportdoctor.worker.capture.structural_hash import LOCAL, StructuralHash
 
 _INTERNALS = frozenset(torch.nn.Module().__dict__) - {"training"}
 _SCALARS = (bool, int, str, float, type(None))

@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from exportdoctor.targets.eager import storage_id
 from exportdoctor.torch_internals.fake_tensors import is_fake, new_fake_mode
 from exportdoctor.worker.capture.class_contents import PLAIN, has_stateful_descriptor, is_found_by_name, plain_base
 from exportdoctor.worker.describe.describe_failure import qualified_name
@@ -270,14 +271,6 @@ def _is_numpy_number(value: Any) -> bool:
 def _internals_of_fake() -> frozenset[str]:
     """The attributes that every fake tensor has."""
     return frozenset(new_fake_mode().from_tensor(torch.nn.Parameter(torch.empty(0))).__dict__)
-
-
-def storage_id(tensor: torch.Tensor) -> int:
-    """The identity of the memory that a tensor is a view of; its own where it has none."""
-    try:
-        return tensor.untyped_storage()._cdata
-    except (NotImplementedError, RuntimeError):  # sparse tensors and some subclasses
-        return id(tensor)
 
 
 def _cell(cell: Any) -> Any:

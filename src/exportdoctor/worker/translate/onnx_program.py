@@ -57,7 +57,7 @@ def name_values(made: Any, program: Any, axes: Mapping[str, tuple[str, ...]]) ->
                 value.name = name if name not in taken else f"present_{name.removeprefix('past_')}"
     inputs = {value.name: value for value in graph.inputs}
     renamed = {str(size): re.sub(r"\W+", "_", axis).strip("_") for axis, size in _sizes(inputs, axes)}
-    if not hasattr(made, "rename_axes"):  # before torch 2.10: torch's names stay
+    if not hasattr(made, "rename_axes"):  # as in torch 2.9: its names stay
         return
     made.rename_axes({old: new for old, new in renamed.items() if re.fullmatch(r"s\d+", old)})
 
