@@ -40,10 +40,11 @@ def _enter(shim: Shim, call: ExportCall) -> None:
 
 @pytest.mark.slow
 def test_shims_that_fit_are_entered_alone_and_leave_nothing_behind(call: ExportCall) -> None:
-    for shim in FITTING:  # the first time may import modules, which is no change
+    fitting = [shim for shim in FITTING if "flex" not in shim.id]  # compiles, which torch counts: asked by night
+    for shim in fitting:  # the first time may import modules, which is no change
         _enter(shim, call)
     before = snapshot(call)
-    for shim in FITTING:
+    for shim in fitting:
         _enter(shim, call)
     assert changed_places(before, snapshot(call)) == set()
 
