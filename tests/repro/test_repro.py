@@ -467,7 +467,7 @@ def build():
 """
 
 
-@pytest.mark.slow
+@pytest.mark.night
 def test_another_failure_that_is_met_on_the_way_is_a_verified_script_of_its_own_and_no_part_of_the_issue(
     target: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -511,7 +511,7 @@ def test_what_is_the_same_bug_a_finding_of_the_run_or_no_export_is_not_another_f
     assert collector.scripts() == (("ee", "eeeee"),)
 
 
-@pytest.mark.slow
+@pytest.mark.night
 def test_a_finding_is_looked_at_anew_before_its_repro_is_offered(
     target: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
