@@ -24,7 +24,7 @@ def only(report: Report) -> Finding:
     return finding
 
 
-@pytest.mark.parametrize("exporter", ["export", "export-strict"])
+@pytest.mark.parametrize("exporter", ["export", pytest.param("export-strict", marks=pytest.mark.night)])
 @pytest.mark.parametrize(
     ("fixture", "line", "sizes"),
     [
@@ -100,7 +100,7 @@ def test_the_slice_leads_to_the_culprit(fixture: str, exporter: str, culprit: st
     assert {finding.slice.nodes[index].op for index in finding.slice.targets} <= set(leads)
 
 
-@pytest.mark.parametrize("fixture", ["nonzero", "boolean_mask"])
+@pytest.mark.parametrize("fixture", ["nonzero", pytest.param("boolean_mask", marks=pytest.mark.night)])
 @pytest.mark.parametrize("exporter", ["export", "export-strict"])
 def test_the_birth_of_a_size_that_depends_on_data_is_known(fixture: str, exporter: str) -> None:
     born = only(scan_file(FIXTURES / f"{fixture}.py", exporter=exporter)).origins

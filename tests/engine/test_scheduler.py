@@ -95,6 +95,7 @@ def test_an_early_attempt_that_is_lost_with_its_worker_is_asked_again(llama: str
         assert pool.submit(PROBE).result(timeout=120).passed
 
 
+@pytest.mark.night
 def test_an_equal_question_of_two_parts_is_asked_once_and_answered_for_both() -> None:
     events = events_of("Qwen2.5-VL-3B-tiny", parts=("vision", "full"))
     started = [event.probe.fqn for event in events if isinstance(event, ev.ProbeStarted) and event.probe.part == "full"]

@@ -163,6 +163,7 @@ def test_a_failure_behind_another_one_gets_a_script_without_the_first_cause(
     assert judge(found) is Verdict.YES
 
 
+@pytest.mark.night
 def test_a_script_that_never_fails_as_wanted_has_no_version_without_other_causes(runner: CandidateRunner) -> None:
     judge = judge_of(runner, TWO.format("pass", SECOND, CALL))
     assert without_other_causes(judge, TWO.format("pass", "return x if x.sum() > 0 else -x", CALL)) is None

@@ -119,7 +119,7 @@ def test_parts_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert {"part": "video", "scanned": False} in json.loads(capsys.readouterr().out)
 
 
-@pytest.mark.slow
+@pytest.mark.night
 def test_inputs_are_printed_as_a_file_that_a_scan_takes(
     folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -242,7 +242,7 @@ async def ended(pilot: Any, title: str) -> None:
     await pilot.pause(0.6)
 
 
-@pytest.mark.slow
+@pytest.mark.night
 @pytest.mark.timeout(600)
 async def test_from_the_culprit_over_its_stack_and_a_shim_to_its_repro(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

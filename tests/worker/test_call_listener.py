@@ -17,10 +17,12 @@ from exportdoctor.worker.read_log import ReadLog
 @pytest.fixture
 def told() -> Iterator[list[str]]:
     reasons: list[str] = []
+    before, of_threads = sys.getprofile(), threading.getprofile()
+    sys.setprofile(None)  # that of an earlier test, whose target was built in this process and named a clock
     assert CallListener(reasons.append).start()
     yield reasons
-    sys.setprofile(None)
-    threading.setprofile(None)
+    sys.setprofile(before)
+    threading.setprofile(of_threads)  # type: ignore[arg-type]
 
 
 def run(folder: Path, code: str) -> None:

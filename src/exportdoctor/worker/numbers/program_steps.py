@@ -11,6 +11,7 @@ import torch
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
 from torch.fx.node import map_arg
 
+from exportdoctor.torch_internals.tracer_frames import is_operator
 from exportdoctor.torch_internals.trees import tree_map
 from exportdoctor.worker.numbers.eager_stream import OpPlace, PlacedValue, op_name
 from exportdoctor.worker.numbers.step_graph import Effect, GraphStep, StepGraph, to_float64
@@ -70,10 +71,10 @@ def _high(value: Any) -> Any:
 
 
 def _effect(node: torch.fx.Node) -> Effect:
-    target = node.target
+    target: Any = node.target
     if target is operator.getitem and isinstance(node.args[0], torch.fx.Node):
         return "view" if _effect(node.args[0]) == "view" else "new"
-    if not isinstance(target, torch._ops.OpOverload):
+    if not is_operator(target):
         return "new"
     if torch.Tag.nondeterministic_seeded in target.tags and not _is_off(node):
         return "random"
