@@ -21,7 +21,7 @@ quick: $(STAMP)
 
 # longer searches for a violation of what the tests state; hours
 night: $(STAMP)
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m night
+	HYPOTHESIS_PROFILE=default $(BIN)/python -m pytest -n 2 --dist worksteal -m night
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

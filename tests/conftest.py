@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
+from hypothesis import settings
+
+settings.register_profile("day", derandomize=True)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "day"))
+"""By day each search draws the same cases, so that a change is to blame for what it finds; by night others."""
 
 
 @pytest.fixture(autouse=True)

@@ -413,7 +413,7 @@ def target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-@pytest.mark.slow
+@pytest.mark.night
 def test_a_repro_that_was_interrupted_is_kept_and_goes_on_where_it_was(target: Path, tmp_path: Path) -> None:
     run, bundle = recorded(target, tmp_path / "run"), tmp_path / "bundle"
     verdicts = run / "repros" / "F1.verdicts.jsonl"

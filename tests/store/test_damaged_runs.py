@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from exportdoctor.core.codec import encode
@@ -83,6 +83,7 @@ def check(folder: Path, data: bytes) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(damaged())
+@example(LINES[0].replace(b"exportdoctor.events", b"\x80xportdoctor.events") + b"\n")
 def test_a_damaged_run_is_refused_in_one_line_or_has_a_report(
     tmp_path_factory: pytest.TempPathFactory, data: bytes
 ) -> None:

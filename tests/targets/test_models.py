@@ -110,7 +110,7 @@ def test_a_preset_is_built_at_its_real_size_without_weights(name: str, parameter
     assert tied == (name == "Qwen2.5-VL-3B")
 
 
-@pytest.mark.slow
+@pytest.mark.night
 def test_a_672x672_image_calls_837_modules_of_the_full_3b() -> None:
     part = built("Qwen2.5-VL-3B", static=True).part("full")
     called: set[str] = set()
@@ -160,7 +160,7 @@ def test_static_fixes_every_part() -> None:
     assert all((part.title, part.dynamic_shapes, part.more_inputs) == ("static", None, ()) for part in parts)
 
 
-@pytest.mark.slow
+@pytest.mark.night
 def test_the_text_part_exports_with_fake_weights_and_with_real_ones(tiny: BuiltTarget, tiny_fake: BuiltTarget) -> None:
     assert len(export(tiny.part("text")).graph.nodes) == len(export(tiny_fake.part("text")).graph.nodes)
 
@@ -228,7 +228,7 @@ def test_every_family_gets_inputs_that_eager_accepts(tmp_path: Path, name: str) 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["llama", "gemma3"])
+@pytest.mark.parametrize("name", ["llama", pytest.param("gemma3", marks=pytest.mark.night)])
 def test_a_text_generator_decodes(tmp_path: Path, name: str) -> None:
     part = built(write_config(tmp_path / name, FAMILIES[name]), "decode").part("decode")
     check_part(part)

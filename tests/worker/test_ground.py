@@ -86,7 +86,7 @@ def test_a_dead_branch_and_an_unused_input_are_told_as_unproved(tmp_path: Path) 
     assert ground.unseen == ("args[1]", "dead", "dead.0", "dead.1")
 
 
-@pytest.mark.slow
+@pytest.mark.night
 def test_a_shim_that_puts_every_patch_at_position_0_is_refused(tmp_path: Path) -> None:
     """With weights of spread 0.02 it differed by 1.3e-04 where 2.4e-04 was allowed."""
     path = tmp_path / "zero.py"

@@ -127,7 +127,7 @@ class EventReader:
             return
         try:
             head = _decode_head(line)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise foreign(self.path) from error
         if head.event != "run_started":
             raise foreign(self.path)
