@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hostile_states import KIDS, OFTEN, RETURNS, STATES
+
 ROOT = Path(__file__).parents[2]
 SCAN = ("scan", "target.py:build", "--no-cache", "--no-cure", "-q")
 LIMITS = {"--build-timeout": ("--build-timeout", "3"), "memory": ("--build-memory", "1500")}
@@ -201,7 +203,7 @@ def _writes(files: Mapping[str, str | bytes]) -> Callable[[Path], None]:
 
 
 def _code_cases() -> Iterator[Hostile]:
-    for name, (act, codes, word) in ACTS.items():
+    for name, (act, codes, word) in {**ACTS, **STATES}.items():
         for place in PLACES:
             text = _factory_text(place, _deepen(act) if place == "forward" else act)
             # what ends a process in a forward may end the attempt alone
@@ -211,7 +213,7 @@ def _code_cases() -> Iterator[Hostile]:
                 prepare=_writes({"target.py": text}),
                 codes=codes,
                 word=word,
-                often=(place, name) in _OFTEN,
+                often=(place, name) in _OFTEN.union(OFTEN),
             )
 
 
@@ -244,11 +246,11 @@ ANSWERS: Mapping[str, tuple[str, frozenset[int]]] = {
 
 
 def _answer_cases() -> Iterator[Hostile]:
-    for name, (code, codes) in ANSWERS.items():
+    for name, (code, codes) in {**ANSWERS, **RETURNS}.items():
         yield Hostile(
             name=f"returns {name}",
             arguments=(*SCAN, "--build-timeout", "6"),
-            prepare=_writes({"target.py": f"{HEAD}def build():\n    {code}\n"}),
+            prepare=_writes({"target.py": f"{HEAD}{KIDS}def build():\n    {code}\n"}),
             codes=codes,
             often=name in ("an endless tree", "a mapping that raises", "a name with control characters"),
         )
