@@ -13,14 +13,17 @@ from exportdoctor.cli.interruption import Interruption
 from exportdoctor.cli.options import CONTEXT, DEVICE, DTYPE, IMAGE_SIZE, INPUTS, QUIET, STATIC, absolute_inputs
 from exportdoctor.cli.packages import require_packages
 from exportdoctor.cli.python_option import PYTHON
+from exportdoctor.cli.scan_flags import scan_option
 from exportdoctor.cli.terminal import style_of, write_out
 from exportdoctor.cli.verbs.completion import complete_targets
-from exportdoctor.core.errors import ExitCode, UsageError, WorkerLost
+from exportdoctor.core.errors import ExitCode, UsageError
 from exportdoctor.core.protocol.export import ExportProgress
 from exportdoctor.core.protocol.numbers_ladder import LadderReply, LadderRequest, LadderResult
 from exportdoctor.core.protocol.reply import Refused
 from exportdoctor.core.records.target import BuildOptions, TargetRef
+from exportdoctor.export.listen_while_building import listen_while_building
 from exportdoctor.process.client import spawn
+from exportdoctor.process.supervise import Limits, build_limits
 from exportdoctor.report.ladder_tables import LADDER_FORMS, render_ladder
 
 
@@ -46,6 +49,8 @@ from exportdoctor.report.ladder_tables import LADDER_FORMS, render_ladder
 @STATIC
 @DTYPE
 @DEVICE
+@scan_option("build_timeout")
+@scan_option("build_memory_mb")
 @PYTHON
 @QUIET
 def numbers(
@@ -56,6 +61,8 @@ def numbers(
     seconds: float,
     form: str,
     inputs: str,
+    build_timeout: float | None,
+    build_memory_mb: float | None,
     quiet: bool,
     **build: Any,
 ) -> int:
@@ -85,7 +92,7 @@ def numbers(
         seconds=seconds,
     )
     with Interruption():
-        result = _ask(request, quiet=quiet)
+        result = _ask(request, build_limits(build_timeout, build_memory_mb), quiet=quiet)
     write_out(render_ladder(result, form, style_of(sys.stdout)))
     return ExitCode.EXPORTS if result.verdict in ("agrees", "agrees_but_ties") else ExitCode.FINDINGS
 
@@ -115,10 +122,10 @@ def _check_file(against: str | None) -> Path | None:
     return file
 
 
-def _ask(request: LadderRequest, *, quiet: bool) -> LadderResult:
+def _ask(request: LadderRequest, limits: Limits, *, quiet: bool) -> LadderResult:
     with spawn("worker.numbers.numbers_server", log=None) as client:
         client.send(request)
-        for reply in client.listen(LadderReply):
+        for reply in listen_while_building(client, LadderReply, limits, steps=2):  # it is built, and runs in eager
             match reply:
                 case ExportProgress(what=what):
                     if not quiet:
@@ -127,4 +134,4 @@ def _ask(request: LadderRequest, *, quiet: bool) -> LadderResult:
                     raise reply.to_error()
                 case LadderResult():
                     return reply
-    raise WorkerLost("The process that compares has ended", hint="EXPORTDOCTOR_DEBUG=1 shows what it printed")
+    raise AssertionError("it raises where there is no answer")
