@@ -111,7 +111,8 @@ def _definition(lane: Lane, package: str, name: str) -> _Definition | None:
 
 
 def _first_line(node: ast.stmt) -> int:
-    return min([node.lineno, *(one.lineno for one in getattr(node, "decorator_list", ()))])
+    decorators: list[ast.expr] = getattr(node, "decorator_list", [])
+    return min([node.lineno, *(one.lineno for one in decorators)])
 
 
 def _diff(
