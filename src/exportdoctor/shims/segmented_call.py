@@ -272,8 +272,9 @@ def same_segment(boundaries: Any, length: Any) -> Any:
     """
     import torch
 
-    grows = (boundaries >= boundaries.roll(1)) | (torch.arange(boundaries.shape[0], device=boundaries.device) == 0)
-    fits = grows.all() & (boundaries[-1] - boundaries[0] == length)
+    # no roll and no slice: their sizes are guarded on where a run decides how many boundaries there are
+    before = (torch.arange(boundaries.shape[0], device=boundaries.device) - 1).clamp(min=0)
+    fits = (boundaries >= boundaries[before]).all() & (boundaries[-1] - boundaries[0] == length)
     torch.ops.aten._assert_async.msg(fits, "the segments do not cover the rows")
     positions = torch.arange(length, device=boundaries.device) + boundaries[0]
     segments = (positions.unsqueeze(1) >= boundaries.unsqueeze(0)).sum(1)
