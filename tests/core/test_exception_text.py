@@ -31,7 +31,7 @@ def test_what_an_exception_comes_of_is_known_whatever_its_class_says() -> None:
         try:
             raise ValueError("first")
         except ValueError:
-            raise error
+            raise error  # noqa: B904
     except Closed:
         pass
     assert cause_of(error) is None
