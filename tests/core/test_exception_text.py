@@ -19,20 +19,11 @@ def test_the_summary_says_what_an_introduction_announces(message: str, said: str
 
 
 def test_what_an_exception_comes_of_is_known_whatever_its_class_says() -> None:
-    class Closed(Exception):
-        @property
-        def __context__(self) -> None:  # type: ignore[override]
-            raise ValueError("closed")
+    def refuse(_: object) -> None:
+        raise ValueError("closed")
 
-        __cause__ = __context__
-
-    error = Closed()
-    try:
-        try:
-            raise ValueError("first")
-        except ValueError:
-            raise error  # noqa: B904
-    except Closed:
-        pass
+    closed = type("Closed", (Exception,), {"__context__": property(refuse), "__cause__": property(refuse)})
+    error = closed()
+    BaseException.__dict__["__context__"].__set__(error, ValueError("first"))
     assert cause_of(error) is None
     assert isinstance(context_of(error), ValueError)
