@@ -9,7 +9,7 @@ import pytest
 from hypothesis import settings
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-"""The suite keeps all processors busy by itself: threads that wait for each other would only take them from other tests."""
+"""The suite keeps all processors busy: threads that wait for each other would only take them from other tests."""
 
 settings.register_profile("day", derandomize=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "day"))
