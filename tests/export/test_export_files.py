@@ -217,6 +217,7 @@ def test_a_saved_program_refuses_the_sizes_that_the_program_refuses_and_an_onnx_
     ]
 
 
+@pytest.mark.night
 def test_a_file_of_another_opset_than_was_asked_for_says_so(tmp_path: Path) -> None:
     assert factory(tmp_path, "plain", to="onnx", opset=17).opset == 17
     result = factory(tmp_path, "plain", to="onnx", opset=7)

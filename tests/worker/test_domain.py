@@ -53,7 +53,7 @@ def test_rows_in_pairs_are_multiples_of_two_by_the_line_of_the_view() -> None:
     assert all(render_domain(result, form, Style()) for form in LADDER_FORMS)
 
 
-@pytest.mark.slow
+@pytest.mark.night
 def test_a_length_of_one_that_takes_another_way_is_wrong_in_every_stage_and_has_its_line() -> None:
     result = domain_of("length_one")
     assert words(result)["length"] == "0 to 32768; wrong at 1"

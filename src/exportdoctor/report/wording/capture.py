@@ -66,3 +66,8 @@ def lacking_kernels(operators: Sequence[str]) -> str:
         f"ONNX Runtime has no kernels of 16 bits on this processor for {', '.join(operators)}: the file does not load "
         "here, and was verified with these computed in float32"
     )
+
+
+def sizes_not_tried(error: str) -> str:
+    """That nothing is known of the sizes beyond those that were compared."""
+    return f"the sizes at which the file is right were not derived: {error}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import errno
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 import msgspec
 import torch
 
+from exportdoctor.core.failure.messages import first_line
 from exportdoctor.core.protocol.export import ExportedFile, ExportRequest, PrecisionLoss, StageFailure
 from exportdoctor.core.records.outcome import Agreement, Stage
 from exportdoctor.core.records.size_domain import SizeDomain
@@ -108,23 +110,36 @@ def export_part_files(job: PartJob) -> PartExport:
             made, search = _export_under_shims(job, call)
         if search is not None and made.trouble is None:
             job.doing("trying sizes")
-            search.ask_eager()
-            with apply_shims(job.shims, call_for_part(job.part)):
-                made.domain = search.finish()
+            with _no_harm(made):
+                search.ask_eager()
+                with apply_shims(job.shims, call_for_part(job.part)):
+                    made.domain = search.finish()
     return made
+
+
+@contextmanager
+def _no_harm(made: PartExport) -> Iterator[None]:
+    """A failure to find the sizes is a note: the files are as good as they were."""
+    try:
+        yield
+    except Exception as error:
+        made.notes.append(wording.sizes_not_tried(f"{type(error).__name__}: {first_line(error, 160)}"))
 
 
 def _export_under_shims(job: PartJob, call: ExportCall) -> tuple[PartExport, DomainSearch | None]:
     """The files, compared; and the sizes that remain to be tried."""
-    made, search = PartExport(), None
+    made = PartExport()
+    search: DomainSearch | None = None
     try:
         job.doing(f"exporting {job.part.name}")
         made.convert = call.convert
         with record_guards() as log:
             program = _export(job, call)
-        search = make_search(job.part, call, program, log)
-        search.seconds = _SECONDS_OF_SIZES
-        search.plan()
+        with _no_harm(made):
+            planned = make_search(job.part, call, program, log)
+            planned.seconds = _SECONDS_OF_SIZES
+            planned.plan()
+            search = planned
         if job.request.to == "pt2":
             _as_program(job, made, program)
         else:
@@ -133,10 +148,11 @@ def _export_under_shims(job: PartJob, call: ExportCall) -> tuple[PartExport, Dom
         if job.find_losses:
             job.doing("looking for where precision is lost")
             made.losses = losses_of(program, inputs_in_traced_order(program, call.args, call.kwargs))
-        label, run = next(iter(made.runs.items()))
-        name = SAVED if job.request.to == "pt2" else label
-        last = TriedStage(name=name, run=lambda inputs: run(*call.convert(inputs)), holder=made.loaded)
-        search.stages = [*search.stages, last]
+        if search is not None:
+            label, run = next(iter(made.runs.items()))
+            name = SAVED if job.request.to == "pt2" else label
+            last = TriedStage(name=name, run=lambda inputs: run(*call.convert(inputs)), holder=made.loaded)
+            search.stages = [*search.stages, last]
     except StageStopped as failure:
         made.trouble = failure.found
     return made, search
