@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import runpy
 from pathlib import Path
 
 import pytest
@@ -71,6 +72,20 @@ def test_a_check_that_a_file_drops_is_told_with_what_the_file_does_then() -> Non
     assert source_of(result, "image[2] 57") == "if image.shape[2] % 28 or image.shape[3] % 28:"
     trial = next(one for one in result.domain.trials if one.inputs == "image[2] 57")
     assert trial.condition in result.domain.dropped
+
+
+@pytest.mark.night
+def test_a_file_that_others_made_is_tried_beside_our_own(tmp_path: Path) -> None:
+    built = runpy.run_path(str(FILE))["pairs"]()
+    path = tmp_path / "traced.onnx"  # at one size: it has no open ones
+    made = torch.onnx.export(built["module"], built["args"], dynamo=True, verbose=False)
+    assert made is not None
+    made.save(str(path))
+    target = TargetRef(ref=f"{FILE}:pairs")
+    result = find_domain(DomainRequest(target=target, against=str(path), seconds=0.2), lambda _: None)
+    assert result.domain.trials[0].answers[-1].stage == "traced.onnx"
+    assert outcomes(result, "the example")[-1] == "right"
+    assert outcomes(result, "x[0] 8")[-1] == "refuses"
 
 
 @pytest.mark.night

@@ -76,7 +76,7 @@ def numbers(
     Exit code: 0 the numbers are eager's, 1 they are not, or a stage cannot be made, 2 usage error, 3 the model cannot
     be built or run, 4 internal error.
     """
-    file = _check_file(against)
+    file = check_file(against)
     if file is None or file.suffix == ".onnx":
         require_packages(("onnx", "onnxscript", "onnxruntime"), option="numbers", extra="onnx")
     ref, plan = resolve_with_values(target, part, BuildOptions(inputs=absolute_inputs(inputs), **build))
@@ -116,7 +116,8 @@ def known_shims(target: str, part: str, given: str | None) -> tuple[str, ...]:
         return ()
 
 
-def _check_file(against: str | None) -> Path | None:
+def check_file(against: str | None) -> Path | None:
+    """The file of `--against`. Raises UsageError where there is none."""
     if against is None:
         return None
     file = Path(against).expanduser()

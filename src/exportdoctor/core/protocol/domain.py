@@ -13,12 +13,14 @@ from exportdoctor.core.records.target import TargetRef
 class DomainRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The domain of a target's part, or of the program in `file` alone where there is no target.
 
+    `against` is a file that was made elsewhere, which is tried beside our own, '' for none.
     `seconds` is for drawing input sets.
     """
 
     target: TargetRef | None = None
     part: str = ""
     file: str = ""
+    against: str = ""
     shims: tuple[str, ...] = ()
     shim_files: tuple[str, ...] = ()
     seconds: float = 10.0

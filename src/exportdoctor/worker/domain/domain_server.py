@@ -42,6 +42,7 @@ from exportdoctor.worker import environment
 from exportdoctor.worker.describe.describe_failure import state_id
 from exportdoctor.worker.describe.guard_origin import record_guards
 from exportdoctor.worker.domain.size_trials import SAVED, TriedStage, make_search
+from exportdoctor.worker.numbers.comparer import file_rung, program_rung
 from exportdoctor.worker.prove.input_set import InputSet
 from exportdoctor.worker.prove.proof_inputs import input_sets
 from exportdoctor.worker.standard_streams import take_line_streams, write_line
@@ -68,7 +69,7 @@ def find_domain(request: DomainRequest, doing: Progress) -> DomainResult:
         with blame_running_code(f"The eager forward of part {part.name} fails"):
             sets = input_sets(part, plan, seconds=request.seconds)
         with part.prepare():
-            domain, failure = _of_part(part, shims, sets, Path(folder), doing)
+            domain, failure = _of_part(part, shims, sets, Path(folder), request.against, doing)
     return DomainResult(
         domain=domain,
         failure=failure,
@@ -79,7 +80,12 @@ def find_domain(request: DomainRequest, doing: Progress) -> DomainResult:
 
 
 def _of_part(
-    part: BuiltPart, shims: Sequence[Shim], sets: tuple[InputSet, ...], folder: Path, doing: Progress
+    part: BuiltPart,
+    shims: Sequence[Shim],
+    sets: tuple[InputSet, ...],
+    folder: Path,
+    against: str,
+    doing: Progress,
 ) -> tuple[SizeDomain, StageFailure | None]:
     failure = None
     with apply_shims(shims, call_for_part(part)) as call:
@@ -96,8 +102,9 @@ def _of_part(
                     return SizeDomain(), failure
         search = make_search(part, call, program, log)
         search.plan()
+        others = [_given_stage(Path(against), program, call)] if against else []
         stages, trouble = _later_stages(program, call, folder, doing, part.prefix)
-        search.stages = [*search.stages, *stages]
+        search.stages = [*search.stages, *stages, *others]
     doing("trying sizes")
     search.ask_eager()
     with apply_shims(shims, call_for_part(part)):
@@ -156,6 +163,19 @@ def _later_stages(
 
     found.append(TriedStage(name=RUNTIME, run=run_file))
     return found, None
+
+
+def _given_stage(path: Path, program: Any, call: ExportCall) -> TriedStage:
+    """A file that was made elsewhere. Raises UsageError where it is none."""
+    reader = copy.copy(program)
+    try:
+        if path.suffix == ".pt2":
+            rung = program_rung(path.name, torch.export.load(path), check_guards=True)
+        else:
+            rung = file_rung(path.name, path, reader, optimise=True)
+    except Exception as error:
+        raise UsageError(f"{path} cannot be loaded: {type(error).__name__}: {first_line(error, 160)}") from error
+    return TriedStage(name=path.name, run=lambda given: rung.run(call.convert(given)), holder=rung.holder)
 
 
 def _of_file(path: Path, folder: Path, doing: Progress) -> DomainResult:

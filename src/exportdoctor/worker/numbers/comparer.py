@@ -72,9 +72,9 @@ class Rung:
         return dict(zip(graph.inputs, _file_inputs(self.reader, inputs, self.dtypes), strict=True))
 
 
-def program_rung(name: str, program: Any) -> Rung:
+def program_rung(name: str, program: Any, *, check_guards: bool = False) -> Rung:
     """A stage that is an exported program."""
-    module = runnable(program)
+    module = program.module() if check_guards else runnable(program)
     return Rung(name=name, run=lambda inputs: module(*inputs[0], **inputs[1]), program=program, holder=module)
 
 
