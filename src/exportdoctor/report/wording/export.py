@@ -95,9 +95,10 @@ def export_lines(request: ExportRequest, result: ExportResult, shims: Sequence[S
 
 
 def _told_axes(domain: SizeDomain) -> list[tuple[str, str]]:
-    """The axes that callers may choose; where there are none, the sizes that are declared fixed."""
+    """The axes that callers may choose, if their sizes were derived; where there are none, those declared fixed."""
     rows = list(zip(domain.axes, axis_rows(domain), strict=True))
-    return [row for axis, row in rows if not axis.fixed] or [row for _, row in rows]
+    chosen = [(axis, row) for axis, row in rows if not axis.fixed]
+    return [row for axis, row in chosen if axis.until] if chosen else [row for _, row in rows]
 
 
 def _fact_line(label: str, text: str) -> str:
