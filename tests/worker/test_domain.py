@@ -17,9 +17,11 @@ from exportdoctor.report.canvas import Style
 from exportdoctor.report.domain_tables import render_domain
 from exportdoctor.report.ladder_tables import LADDER_FORMS
 from exportdoctor.report.wording.size_domains import sizes_in_words
+from exportdoctor.shims import call_for_part, export_program
+from exportdoctor.targets import BuiltPart
 from exportdoctor.worker.domain.domain_server import find_domain
 from exportdoctor.worker.domain.size_checks import condition_text
-from exportdoctor.worker.domain.size_trials import describe_sizes
+from exportdoctor.worker.domain.size_trials import describe_sizes, make_search
 
 FILE = Path(__file__).parents[2] / "fixtures" / "domain" / "sizes.py"
 
@@ -72,6 +74,26 @@ def test_a_check_that_a_file_drops_is_told_with_what_the_file_does_then() -> Non
     assert source_of(result, "image[2] 57") == "if image.shape[2] % 28 or image.shape[3] % 28:"
     trial = next(one for one in result.domain.trials if one.inputs == "image[2] 57")
     assert trial.condition in result.domain.dropped
+
+
+class Halves(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        one, other = x.chunk(2, 1)
+        return one * other
+
+
+@pytest.mark.night
+def test_a_size_at_which_a_guard_itself_fails_is_refused() -> None:
+    part = BuiltPart(
+        name="default", title="", module=Halves(), prefix="", args=(torch.randn(3, 8),), kwargs={},
+        dynamic_shapes=({1: torch.export.Dim.AUTO},), axes={"length": ("x[1]",)},
+    )  # fmt: skip
+    call = call_for_part(part)
+    search = make_search(part, call, export_program(call), None)
+    search.plan()
+    search.ask_eager()
+    axis = next(one for one in search.finish().axes if one.name == "length")
+    assert sizes_in_words(axis) == "multiples of 2 from 4"
 
 
 @pytest.mark.night

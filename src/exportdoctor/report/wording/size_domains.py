@@ -33,6 +33,7 @@ def apart(axis: str, size: int, other: str, unchanged: int) -> str:
     return f"{axis} {size}, {other} {unchanged}"
 
 
+DIVIDES_BY_ZERO = "a guard divides by zero"
 OTHER_WAY = "eager goes another way here than on the example, and the program does not"
 
 

@@ -13,6 +13,7 @@ import torch
 from exportdoctor.core.failure.messages import first_line
 from exportdoctor.core.records.outcome import Frame
 from exportdoctor.core.records.size_domain import ConditionKind, SizeCondition
+from exportdoctor.report.wording import size_domains as wording
 from exportdoctor.torch_internals.program_checks import guards_of, size_ranges, user_input_names
 from exportdoctor.torch_internals.shape_env import sources_by_symbol
 from exportdoctor.worker.describe.guard_origin import GuardLog
@@ -67,6 +68,8 @@ class SizeChecks:
             except AssertionError as error:
                 text = _GUARD.search(first_line(error))
                 return self._with_line(text[1] if text else first_line(error), "guard", sizes)
+            except ZeroDivisionError:
+                return self._condition(wording.DIVIDES_BY_ZERO, "guard", None)
             except Exception:  # a guard on what a hollow tensor does not have
                 pass
         return self._violated_assertion(leaves) if self._assertions else None
