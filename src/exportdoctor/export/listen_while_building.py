@@ -15,15 +15,15 @@ from exportdoctor.process.supervise import Limits, keep_within
 from exportdoctor.report.wording import build_ended, build_killed, export_ended
 
 
-def listen_while_building(client: LineClient, kind: Any, limits: Limits, *, steps: int = 1) -> Iterator[Any]:
+def listen_while_building(client: LineClient, kind: Any, limits: Limits | None, *, steps: int = 1) -> Iterator[Any]:
     """Replies of `kind` until it ends, which they should not: the caller leaves at its answer.
 
-    The limits hold until it has told of more than so many `steps`. Raises TargetError where the target's code ends the
+    The limits, if any, hold until it has told of more than so many `steps`. Raises TargetError where the target's code ends the
     process or exceeds the limits, WorkerLost where it ends before its first step.
     """
     told = 0
     with ExitStack() as building:
-        supervisor = building.enter_context(keep_within(client.pid, limits))
+        supervisor = building.enter_context(keep_within(client.pid, limits)) if limits is not None else None
         for reply in client.listen(kind):
             if isinstance(reply, ExportProgress):
                 told += 1
@@ -32,7 +32,7 @@ def listen_while_building(client: LineClient, kind: Any, limits: Limits, *, step
             yield reply
         end = name_exit(client.wait())
     hint = "" if os.environ.get("EXPORTDOCTOR_DEBUG") else "EXPORTDOCTOR_DEBUG=1 shows what it printed"
-    if reason := supervisor.kill_reason:
+    if supervisor is not None and (reason := supervisor.kill_reason):
         message = build_killed(
             "", reason.signal, seconds=reason.seconds, memory_mb=reason.memory_mb, limit_mb=reason.limit_mb
         )
