@@ -18,8 +18,8 @@ from exportdoctor.report.wording import build_ended, build_killed, export_ended
 def listen_while_building(client: LineClient, kind: Any, limits: Limits | None, *, steps: int = 1) -> Iterator[Any]:
     """Replies of `kind` until it ends, which they should not: the caller leaves at its answer.
 
-    The limits, if any, hold until it has told of more than so many `steps`. Raises TargetError where the target's code ends the
-    process or exceeds the limits, WorkerLost where it ends before its first step.
+    The limits, if any, hold until it has told of more than so many `steps`. Raises TargetError where the target's code
+    ends the process or exceeds them, WorkerLost where it ends before its first step.
     """
     told = 0
     with ExitStack() as building:
