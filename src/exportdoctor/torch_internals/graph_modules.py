@@ -135,7 +135,8 @@ def _has_node_stacks() -> bool:
 
     names = proxy.TracerBase._filter_traceback_frames.__code__.co_varnames
     anchors = hasattr(proxy, "_STACK_TRACE_ANCHORS")
-    return proxy.CapturedTraceback is _traceback.CapturedTraceback and "first_forward" in names and anchors
+    same = getattr(proxy, "CapturedTraceback", None) is _traceback.CapturedTraceback
+    return same and "first_forward" in names and anchors
 
 
 NODE_STACKS = Hook(
@@ -157,7 +158,7 @@ def leave_memory_formats_unasked() -> AbstractContextManager[None]:
         return nullcontext()
     from torch.fx.experimental import proxy_tensor
 
-    extract = proxy_tensor._extract_tensor_metadata
+    extract: Any = vars(proxy_tensor)["_extract_tensor_metadata"]
 
     def extract_without_format(result: Any, include_contiguity: bool = True) -> Any:
         return extract(result, include_contiguity and result._has_symbolic_sizes_strides)
@@ -169,7 +170,8 @@ def _has_memory_formats() -> bool:
     import torch
     from torch.fx.experimental import proxy_tensor
 
-    names = proxy_tensor._extract_tensor_metadata.__code__.co_varnames[:2]
+    extract: Any = vars(proxy_tensor).get("_extract_tensor_metadata")
+    names = getattr(getattr(extract, "__code__", None), "co_varnames", ())[:2]
     return names == ("result", "include_contiguity") and hasattr(torch.Tensor, "_has_symbolic_sizes_strides")
 
 

@@ -32,7 +32,7 @@ def main() -> None:
     """Answer one request and end."""
     requests, replies = take_line_streams()
     with os.fdopen(requests, "rb") as lines:
-        request = decode(lines.readline(), InputsRequest)
+        request: InputsRequest = decode(lines.readline(), InputsRequest)
     write_line(replies, ExportProgress(what="building"))
     write_line(replies, answer(request))
     leave(0)  # threads and exit handlers of the target are not waited for
