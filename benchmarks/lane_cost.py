@@ -1,8 +1,8 @@
 """What `matrix` costs beside plain runs of its script, on lanes that exist: `python benchmarks/lane_cost.py 4.57.1`.
 
 The script is a repro that imports torch and transformers. Plain runs and cells alternate; the whole command, with its
-own start, is timed beside as many plain runs as it has cells. Seconds are by the clock, in brackets of the processor: on
-a busy machine only the latter can be compared.
+own start, is timed beside as many plain runs as it has cells. Seconds are by the clock, in brackets of the processor:
+on a busy machine only the latter can be compared.
 """
 
 from __future__ import annotations
