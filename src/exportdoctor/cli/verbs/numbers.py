@@ -97,7 +97,12 @@ def numbers(
     with Interruption():
         limits = build_limits(build_timeout, build_memory_mb)
         result: LadderResult = ask_worker(
-            "worker.numbers.numbers_server", request, LadderReply, quiet=quiet, limits=limits
+            "worker.numbers.numbers_server",
+            request,
+            LadderReply,
+            quiet=quiet,
+            limits=limits,
+            part=part or plan.parts[0],
         )
     write_out(render_ladder(result, form, style_of(sys.stdout)))
     return ExitCode.EXPORTS if result.verdict in ("agrees", "agrees_but_ties") else ExitCode.FINDINGS
@@ -138,14 +143,16 @@ def check_file(against: str | None) -> Path | None:
     return file
 
 
-def ask_worker(server: str, request: Any, replies: Any, *, quiet: bool, limits: Limits | None = None) -> Any:
+def ask_worker(
+    server: str, request: Any, replies: Any, *, quiet: bool, limits: Limits | None = None, part: str = ""
+) -> Any:
     """The result of one request to a process of its own, whose progress is printed. Raises what it refuses with.
 
-    While it builds the target and runs it in eager, its first two steps, it is kept within `limits`, if there are any.
+    While it builds the target and runs `part` in eager, its first two steps, it is kept within `limits`, if any.
     """
     with spawn(server, log=None) as client:
         client.send(request)
-        for reply in listen_while_building(client, replies, limits, steps=2):
+        for reply in listen_while_building(client, replies, limits, steps=2, part=part):
             match reply:
                 case ExportProgress(what=what):
                     if not quiet:
