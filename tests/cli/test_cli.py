@@ -16,9 +16,7 @@ import pytest
 
 from exportdoctor.cli.error_output import print_error
 from exportdoctor.cli.interruption import Interruption
-from exportdoctor.cli.live_display import LiveDisplay
 from exportdoctor.cli.main import run
-from exportdoctor.cli.progress import LineProgress
 from exportdoctor.cli.verbs import VERBS
 from exportdoctor.cli.verbs.tui import find_interface
 from exportdoctor.core.codec import decode
@@ -29,6 +27,8 @@ from exportdoctor.core.run.report import Report
 from exportdoctor.core.run.run_state import RunState, fold
 from exportdoctor.core.scan_options import ScanOptions
 from exportdoctor.report import FORMS
+from exportdoctor.report.live.live_display import LiveDisplay
+from exportdoctor.report.live.progress import LineProgress
 from exportdoctor.store.digest import request_digest
 from exportdoctor.store.places import runs_root
 from exportdoctor.store.run_cache import RunCache
@@ -232,6 +232,7 @@ def test_a_scan_tells_its_result_on_stdout_and_all_else_on_stderr(
     shown = capsys.readouterr()
     assert "✗ model.visual" in shown.out
     assert "Nothing has changed since" in shown.out
+    assert shown.out.rstrip().rpartition("\n\n")[2].startswith("Next\n  exportdoctor explain F1 ")
     assert "F1  get_vision_window_index" in shown.err
     assert "saved in" in shown.err
     newest = list_runs()[0]

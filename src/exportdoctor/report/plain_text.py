@@ -105,9 +105,42 @@ def _end(report: Report, canvas: Canvas) -> None:
     canvas.blank()
     for note in report.notes:
         canvas.paragraph(wording.plain(note), hang=2)
+    _summary(report, canvas)
     canvas.paragraph(wording.cost(report), hang=2, colour="dim")
     if text := wording.cut_off_note(report):
         canvas.paragraph(text, hang=2, colour="yellow")
+
+
+def _summary(report: Report, canvas: Canvas) -> None:
+    """What stays on the screen when the rest has scrolled away: a verdict for each part, a line for each failure."""
+    if not report.findings:
+        return
+    canvas.blank()
+    canvas.paragraph(wording.summary_title(report), colour="title")
+    _part_lines(report, canvas)
+    for line in wording.summary_lines(report):
+        canvas.paragraph(wording.plain(line), indent=2, hang=4)
+    canvas.blank()
+
+
+def render_end(report: Report, style: Style) -> str:
+    """What follows a scan's report: the commands that come next; empty where there are none."""
+    canvas = Canvas(style)
+    commands = wording.next_commands(report)
+    if commands:
+        canvas.paragraph("Next", colour="title")
+        canvas.table([(Span(wording.plain(command)), Span(what, "dim")) for command, what in commands], indent=2)
+    return "\n" + canvas.text() if commands else ""
+
+
+def render_summary(report: Report, style: Style) -> str:
+    """Verdicts and failures alone, for those who have read the rest elsewhere, and the commands that come next."""
+    canvas = Canvas(style)
+    if report.findings:
+        _summary(report, canvas)
+    else:
+        _part_lines(report, canvas)
+    return canvas.text() + render_end(report, style)
 
 
 def _symbol(status: str, style: Style) -> str:

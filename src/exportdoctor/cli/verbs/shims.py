@@ -9,7 +9,9 @@ from itertools import groupby
 from typing import Any
 
 import click
+from msgspec.structs import asdict
 
+from exportdoctor.cli.answers import ShimRow, ShimSheet
 from exportdoctor.cli.options import CONTEXT, IMAGE_SIZE, INPUTS, JSON, PARTS, STATIC, WEIGHTS, absolute_inputs
 from exportdoctor.cli.python_option import PYTHON
 from exportdoctor.cli.record_shim_try import record_tries
@@ -63,7 +65,7 @@ def list_shims(provider: str | None, fitting: bool, files: tuple[str, ...], as_j
     found = [shim for shim in registry(files) if provider in (None, shim.provider)]
     found = [shim for shim in found if not fitting or shim.fits(versions) is None]
     if as_json:
-        write_out(pretty([_record(shim, versions) for shim in found]).decode())
+        write_out(pretty([_row(shim, versions) for shim in found]).decode())
     else:
         write_out(_table(found, versions))
     return ExitCode.EXPORTS
@@ -78,7 +80,7 @@ def show_shim(name: str, files: tuple[str, ...], as_json: bool) -> int:
     """Describe a shim, with the diff of what it replaces."""
     shim, versions = find(name, files=files), installed_versions()
     if as_json:
-        write_out(pretty({**_record(shim, versions), "diff": shim.diff()}).decode())
+        write_out(pretty(ShimSheet(**asdict(_row(shim, versions)), diff=shim.diff())).decode())
     else:
         write_out(_sheet(shim, versions))
     return ExitCode.EXPORTS
@@ -154,22 +156,22 @@ def _result(tried: Any) -> str:
     return canvas.text()
 
 
-def _record(shim: Shim, versions: Mapping[str, str]) -> dict[str, Any]:
+def _row(shim: Shim, versions: Mapping[str, str]) -> ShimRow:
     reason = shim.fits(versions)
-    return {
-        "id": shim.id,
-        "title": shim.title,
-        "provider": shim.provider,
-        "soundness": shim.soundness,
-        "fits": reason is None,
-        "reason": reason,
-        "does": shim.does,
-        "precondition": shim.precondition,
-        "needs": dict(shim.needs),
-        "link": shim.link,
-        "retire": shim.retire,
-        "conflicts": list(shim.conflicts),
-    }
+    return ShimRow(
+        id=shim.id,
+        title=shim.title,
+        provider=shim.provider,
+        soundness=shim.soundness,
+        fits=reason is None,
+        reason=reason,
+        does=shim.does,
+        precondition=shim.precondition,
+        needs=dict(shim.needs),
+        link=shim.link,
+        retire=shim.retire,
+        conflicts=shim.conflicts,
+    )
 
 
 def _table(found: list[Shim], versions: Mapping[str, str]) -> str:

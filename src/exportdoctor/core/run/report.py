@@ -22,9 +22,12 @@ FAILING: frozenset[str] = frozenset({"fails_own", "fails_child", "crashed", "tim
 
 
 class TargetRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What was scanned."""
+    """What was scanned; `options` are those of the command line that build it so. `in_memory`: a module of a Python
+    session, which no command line can build."""
 
     ref: str
+    options: tuple[str, ...] = ()
+    in_memory: bool = False
     weights: str = ""
     device: str = ""
     dtype: str = ""

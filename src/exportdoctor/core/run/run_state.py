@@ -135,6 +135,8 @@ class RunState:
             run=started.run if started else "",
             target=TargetRecord(
                 ref=started.target.ref if started else "",
+                options=started.target.options.flags if started else (),
+                in_memory=started is not None and not started.command,
                 weights=opened.weights if opened else "",
                 device=opened.device if opened else "",
                 dtype=opened.dtype if opened else "",
