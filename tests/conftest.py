@@ -17,3 +17,4 @@ def _no_terminal_size(monkeypatch: pytest.MonkeyPatch) -> None:
     """pytest-xdist gives its workers COLUMNS, which a report would obey."""
     monkeypatch.delenv("COLUMNS", raising=False)
     monkeypatch.delenv("LINES", raising=False)
+    monkeypatch.delenv("FORCE_COLOR", raising=False)

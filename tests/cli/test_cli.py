@@ -179,7 +179,9 @@ def test_the_version_names_the_packages_that_decide(capsys: pytest.CaptureFixtur
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["scna"], "scna"),
+        (["scna"], "Did you mean 'scan'?"),
+        (["report", "--format", "htm"], "Did you mean 'html'?"),
+        (["shims", "shwo", "x"], "Did you mean 'show'? See: exportdoctor shims --help"),
         (["scan"], "TARGET is missing"),
         (["scan", "Qwen2.5-VL-3B", "--bogus"], "--bogus"),
         (["scan", "Qwen2.5-VL-3B", "--exporter", "magic"], "export-strict"),
@@ -390,6 +392,22 @@ def test_presets_and_runs_are_completed() -> None:
     assert "file," in child(**asked, COMP_WORDS="exportdoctor scan my_mod", COMP_CWORD="2").stdout
     assert QWEN in child(**asked, COMP_WORDS="exportdoctor report 2023", COMP_CWORD="2").stdout
     assert "scan" in child(**asked, COMP_WORDS="exportdoctor sc", COMP_CWORD="1").stdout
+
+
+def test_parts_submodules_findings_and_shims_are_completed() -> None:
+    stored(tuple(qwen_scan()))
+
+    def offered(line: str) -> list[str]:
+        words = {"COMP_WORDS": f"exportdoctor {line}", "COMP_CWORD": str(len(line.split()) + line.endswith(" "))}
+        shown = child(_EXPORTDOCTOR_COMPLETE="bash_complete", **words).stdout
+        return [row.partition(",")[2] for row in shown.splitlines()]
+
+    assert offered("scan Qwen2.5-VL-3B --part v") == ["vision", "video"]
+    assert offered("scan Qwen2.5-VL-3B --module model.visual.m")[0] == "model.visual.merger"
+    assert offered("repro F") == ["F1", "F2"]
+    assert offered(f"repro {QWEN} ") == ["F1", "F2"]
+    assert offered("export x --to pt2 --shims check-as-assertion+bl")[0].startswith("check-as-assertion+block-")
+    assert offered("shims show check-as-a") == ["check-as-assertion"]
 
 
 def test_a_missing_interface_is_told_with_the_command_that_installs_it() -> None:

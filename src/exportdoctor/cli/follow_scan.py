@@ -96,6 +96,9 @@ def _report_stop(stop: BaseException, state: RunState) -> int:
     """Print what stopped the run; returns its exit code."""
     if not isinstance(stop, KeyboardInterrupt):
         return print_error(stop)
+    if state.parts and sys.stdout.isatty():  # the report above ends with that command
+        print_line("interrupted")
+        return ExitCode.INTERRUPTED
     run = state.started.run if state.started else ""
     print_line(f"interrupted. Continue with: {wording.resume_command(run)}")
     return ExitCode.INTERRUPTED

@@ -20,6 +20,7 @@ from exportdoctor.store.places import new_run_id, runs_root, slug
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from exportdoctor.core.failure.finding import Finding
     from exportdoctor_tui.state.run_view import RunView
     from exportdoctor_tui.state.selection import Selection
 
@@ -34,6 +35,7 @@ class CommandLine:
     """A process to start once what it `needs` is picked: some shims, one, another run, or nothing.
 
     `opens`: the folder of the run that it creates, None = it adds to this one. `shows`: its output is its result.
+    `done`: what there is once it has ended well.
     """
 
     title: str
@@ -41,6 +43,7 @@ class CommandLine:
     opens: Path | None = None
     shows: bool = False
     needs: Literal["", "shims", "shim", "run"] = ""
+    done: str = ""
 
     def argv_with(self, picked: tuple[str, ...]) -> Argv:
         """The arguments with what was picked filled in."""
@@ -84,11 +87,22 @@ def _repro(view: RunView, selection: Selection | None) -> Iterator[CommandLine]:
         return
     run, repro = Path(view.path), (*EXPORTDOCTOR, "repro", view.path, finding.id)
     again = "Make and verify the repro of" if finding.repro is None else "Verify and continue reducing the repro of"
-    yield CommandLine(title=f"{again} {finding.id}", argv=(*repro, "-o", str(run / "repros" / f"{finding.id}.py")))
+    yield CommandLine(
+        title=f"{again} {finding.id}",
+        argv=(*repro, "-o", str(run / "repros" / f"{finding.id}.py")),
+        done="6 shows it, y copies it",
+    )
+    bundle = bundle_folder(view, finding)
     yield CommandLine(
         title=f"Write {finding.id} as an issue: script, text, log",
-        argv=(*repro, "--bundle", str(run / "bundles" / finding.id)),
+        argv=(*repro, "--bundle", str(bundle)),
+        done=f"y copies its folder: {bundle}",
     )
+
+
+def bundle_folder(view: RunView, finding: Finding) -> Path:
+    """Where a finding is written as an issue."""
+    return Path(view.path) / "bundles" / finding.id
 
 
 def _shims(view: RunView, selection: Selection | None) -> Iterator[CommandLine]:
@@ -148,6 +162,7 @@ def _rescan(view: RunView, selection: Selection | None) -> Iterator[CommandLine]
     for name, words in chosen:
         yield CommandLine(
             title=f"Rescan {name}, as a new run",
+            done="this run",
             argv=(*EXPORTDOCTOR, "scan", started.target.ref, *words, *options),
             opens=out,
         )
@@ -170,6 +185,13 @@ def _page(view: RunView, _selection: Selection | None) -> Iterator[CommandLine]:
         yield CommandLine(
             title=f"Write this run as a page to send: ./{out}",
             argv=(*EXPORTDOCTOR, "report", view.path, "--format", "html", "-o", out),
+            done=str(Path(out).absolute()),
+        )
+        text = f"{slug(view.target.ref)}.md"
+        yield CommandLine(
+            title=f"Write this run as Markdown: ./{text}",
+            argv=(*EXPORTDOCTOR, "report", view.path, "--format", "md", "-o", text),
+            done=str(Path(text).absolute()),
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from textual.content import Content
@@ -24,6 +25,7 @@ _JOB_COLOURS = {
     "failed": "$text-error",
     "cancelled": "$text-warning",
 }
+_CLOCK = re.compile(r"^\d+(?:\.\d+)? ?s\s+")  # the job's own, beside ours
 _NAMED = 2  # parts that are named; the tabs show the rest
 
 
@@ -57,21 +59,25 @@ def _status(view: RunView, now: float) -> Iterator[Content]:
 def _progress(view: RunView, now: float) -> Iterator[Content]:
     began = view.started.at if view.started else now
     elapsed = max(0.0, now - began)
-    rate = view.stats.probes / elapsed if elapsed else 0.0
-    pieces = [wording.duration(elapsed), wording.count(view.stats.probes, "attempt"), f"{rate:.1f}/s"]
+    pieces = [wording.duration(elapsed), wording.count(view.stats.probes, "attempt")]
+    searches = view.started is None or view.started.options.cure
+    steps = 3 if searches else 2
     if not view.parts:
-        yield Content.assemble(("running  ", "bold $text-primary"), line(view.step or "starting"), f" · {pieces[0]}")
+        first = f"step 1 of {steps}, build: {line(view.step or 'starting')} · {pieces[0]}"
+        yield Content.assemble(("running  ", "bold $text-primary"), first)
         return
     judged, called = (sum(numbers) for numbers in zip(*((part.judged, part.record.called) for part in view.parts)))
     share = judged / max(1, called)
+    searching = searches and share >= 1
     left = wording.time_left_of_share(share, elapsed)
     if left:
-        pieces.insert(1, left)
+        pieces.insert(1, f"{left} in this step" if searches else left)
     full = round(share * _BAR)
     yield Content.assemble(
         ("running  ", "bold $text-primary"),
-        ("━" * full, "$text-success"), ("━" * (_BAR - full), "$foreground 25%"),
-        f"  {_activity(view, share)} {judged}/{called} · " + " · ".join(pieces),
+        f"step 3 of {steps}, cure: " if searching else f"step 2 of {steps}, diagnose: ",
+        *(() if searching else (("━" * full, "$text-success"), ("━" * (_BAR - full), "$foreground 25%"), "  ")),
+        f"{_activity(view, share)} {judged}/{called} · " + " · ".join(pieces),
     )  # fmt: skip
     yield from (_attempt(attempt, now) for attempt in view.attempts[:4])
 
@@ -123,14 +129,17 @@ def finding_title(finding: Finding, view: RunView) -> str:
 
 
 def job_line(job: BackgroundJob, now: float) -> Content:
-    """The state of a job, and the last line that it printed."""
-    state = job.state
+    """The state of a job; while it runs its last line, once it has ended what there is, or why it failed."""
+    state, code = job.state, job.code
     since = f" · {wording.duration(max(0.0, now - job.begun))}" if state == "running" else ""
-    code = f" · exit code {job.code}" if state == "failed" else ""
+    ended = f" · exit code {code}" if state == "failed" else ""
+    if state == "running" or (state == "failed" and not job.shows) or (state == "done" and code and not job.shows):
+        said = _CLOCK.sub("", job.last_line()).removeprefix("exportdoctor: ")
+    else:  # the output of a job that shows it is on the screen; its last line alone says nothing
+        said = job.done if state == "done" else ""
     return Content.assemble(
         (f"{state}  ", f"bold {_JOB_COLOURS[state]}"),
-        line(job.title) + since + code,
-        # the output of a job that shows it is on the screen; its last line alone says nothing
-        ("" if job.shows and state == "done" else f"  {line(job.last_line())}", "$foreground 60%"),
+        line(job.title) + since + ended,
+        (f"  {line(said)}" if said else "", "$foreground 60%"),
         ("  x cancels · o output" if state == "running" else "  o output", "$foreground 60%"),
     )

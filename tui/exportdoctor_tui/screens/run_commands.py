@@ -64,7 +64,7 @@ class RunCommands:
         """Start the process; the run that it creates is opened at once."""
         doctor = services_of(self._screen)
         title = command.title.replace(" …", f": {' + '.join(map(line, picked))}")
-        if not doctor.start_job(title, command.argv_with(picked), shows=command.shows):
+        if not doctor.start_job(title, command.argv_with(picked), shows=command.shows, done=command.done):
             return
         if command.opens is not None:
             doctor.open_run(command.opens)

@@ -11,11 +11,11 @@ import click
 import msgspec
 
 from exportdoctor.cli.answers import ExplainedFinding
+from exportdoctor.cli.complete_words import complete_explained
 from exportdoctor.cli.error_output import print_line
 from exportdoctor.cli.options import CONTEXT, QUIET
 from exportdoctor.cli.python_option import PYTHON, follow_run
 from exportdoctor.cli.terminal import style_of, write_out
-from exportdoctor.cli.verbs.completion import complete_findings
 from exportdoctor.core.codec import pretty
 from exportdoctor.core.errors import ExitCode, StoreError, UsageError, did_you_mean
 from exportdoctor.core.failure.explanations import explain as explain_kind
@@ -33,7 +33,7 @@ _FINDING = re.compile(r"[fF]\d+")
 
 
 @click.command("explain", context_settings=CONTEXT)
-@click.argument("names", nargs=-1, required=True, metavar="[RUN] FINDING|KIND", shell_complete=complete_findings)
+@click.argument("names", nargs=-1, required=True, metavar="[RUN] FINDING|KIND", shell_complete=complete_explained)
 @click.option(
     "--format",
     "form",

@@ -5,9 +5,9 @@ from __future__ import annotations
 import click
 
 from exportdoctor.cli.answers import PartRow
+from exportdoctor.cli.complete_words import complete_targets
 from exportdoctor.cli.options import CONTEXT, JSON
 from exportdoctor.cli.terminal import write_out
-from exportdoctor.cli.verbs.completion import complete_targets
 from exportdoctor.core.codec import pretty
 from exportdoctor.core.errors import ExitCode
 from exportdoctor.core.records.target import TargetRef

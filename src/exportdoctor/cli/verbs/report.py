@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from exportdoctor.cli.complete_words import complete_runs
 from exportdoctor.cli.options import CONTEXT
 from exportdoctor.cli.terminal import style_of, write_out
-from exportdoctor.cli.verbs.completion import complete_runs
 from exportdoctor.core.errors import ExitCode, UsageError
 from exportdoctor.report import FORMS, render
 from exportdoctor.report.model_explorer import render_overlay

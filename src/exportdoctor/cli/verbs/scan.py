@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from exportdoctor.cli.complete_words import complete_runs, complete_targets
 from exportdoctor.cli.options import (
     CONTEXT,
     DEVICE,
@@ -28,7 +29,6 @@ from exportdoctor.cli.packages import require_packages
 from exportdoctor.cli.python_option import PYTHON
 from exportdoctor.cli.scan_flags import add_scan_options, pop_scan_options
 from exportdoctor.cli.terminal import style_of, write_out
-from exportdoctor.cli.verbs.completion import complete_runs, complete_targets
 from exportdoctor.core.errors import StoreError, UsageError
 from exportdoctor.core.records.target import BuildOptions, Device, DType, TargetRef
 from exportdoctor.core.scan_options import OPTIONS, ScanOptions

@@ -12,12 +12,12 @@ import click
 from msgspec.structs import asdict
 
 from exportdoctor.cli.answers import ShimRow, ShimSheet
+from exportdoctor.cli.complete_words import complete_runs, complete_shims, complete_targets
 from exportdoctor.cli.options import CONTEXT, IMAGE_SIZE, INPUTS, JSON, PARTS, STATIC, WEIGHTS, absolute_inputs
 from exportdoctor.cli.python_option import PYTHON
 from exportdoctor.cli.record_shim_try import record_tries
 from exportdoctor.cli.scan_flags import scan_option
 from exportdoctor.cli.terminal import style_of, table_style, write_out
-from exportdoctor.cli.verbs.completion import complete_runs, complete_targets
 from exportdoctor.core.codec import pretty
 from exportdoctor.core.errors import ExitCode
 from exportdoctor.core.limits import UNMEASURED_ATTEMPT
@@ -72,7 +72,7 @@ def list_shims(provider: str | None, fitting: bool, files: tuple[str, ...], as_j
 
 
 @shims.command("show")
-@click.argument("name", metavar="ID")
+@click.argument("name", metavar="ID", shell_complete=complete_shims)
 @_FILES
 @PYTHON
 @JSON
@@ -87,7 +87,7 @@ def show_shim(name: str, files: tuple[str, ...], as_json: bool) -> int:
 
 
 @shims.command("try", short_help="Export a model without and with shims.")
-@click.argument("name", metavar="ID[+ID...]")
+@click.argument("name", metavar="ID[+ID...]", shell_complete=complete_shims)
 @click.argument("target", shell_complete=complete_targets)
 @PARTS
 @scan_option("exporter")
