@@ -179,7 +179,7 @@ def test_the_version_names_the_packages_that_decide(capsys: pytest.CaptureFixtur
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["scna"], "Did you mean 'scan'?"),
+        (["scna"], "Did you mean 'scan'"),
         (["report", "--format", "htm"], "Did you mean 'html'?"),
         (["shims", "shwo", "x"], "Did you mean 'show'? See: exportdoctor shims --help"),
         (["scan"], "TARGET is missing"),
@@ -346,6 +346,23 @@ def test_runs_are_listed_as_lines_and_as_json(capsys: pytest.CaptureFixture[str]
     assert all("finished" in line for line in lines)
     assert run(["runs", "--json"]) == ExitCode.EXPORTS
     assert {entry["run"] for entry in json.loads(capsys.readouterr().out)} == {QWEN, "20231115-000000-tiny-bb"}
+
+
+def test_runs_are_deleted_by_name_and_only_among_the_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = stored(tuple(qwen_scan()))
+    with RunFolder.create(tmp_path / "mine") as mine:
+        for event in qwen_scan():
+            mine.append(event)
+    assert run(["runs", "--delete", "nothing"]) == ExitCode.USAGE
+    assert run(["runs", "--delete", QWEN, "--delete", "nothing"]) == ExitCode.USAGE
+    assert run(["runs", "--delete", str(mine.path)]) == ExitCode.USAGE
+    assert "yours to delete" in capsys.readouterr().err
+    assert path.is_dir()
+    assert mine.path.is_dir()
+    assert run(["runs", "--delete", QWEN[:20]]) == ExitCode.EXPORTS
+    assert not path.exists()
+    assert run(["runs"]) == ExitCode.EXPORTS
+    assert "There are no runs yet" in capsys.readouterr().out
 
 
 def test_a_reader_who_has_seen_enough_is_no_error() -> None:

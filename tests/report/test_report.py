@@ -472,7 +472,7 @@ def test_the_end_counts_a_failure_of_several_parts_once_and_names_the_next_comma
     twin = msgspec.structs.replace(report.findings[0], id="F3", part="text")
     target = msgspec.structs.replace(report.target, weights="random", options=("--weights", "random", "--static"))
     report = msgspec.structs.replace(report, findings=(*report.findings, twin), target=target)
-    assert wording.summary_title(report) == "Summary: 2 failures, 3 findings"
+    assert wording.different_findings(report) == "3 findings, 2 different"
     assert [line.partition("; ")[2] for line in wording.summary_lines(report)] == ["also F3 (text)", ""]
     commands = [command for command, _ in wording.next_commands(report)]
     assert commands == [

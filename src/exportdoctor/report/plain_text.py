@@ -116,7 +116,7 @@ def _summary(report: Report, canvas: Canvas) -> None:
     if not report.findings:
         return
     canvas.blank()
-    canvas.paragraph(wording.summary_title(report), colour="title")
+    canvas.paragraph(f"Summary: {wording.different_findings(report)}", colour="title")
     _part_lines(report, canvas)
     for line in wording.summary_lines(report):
         canvas.paragraph(wording.plain(line), indent=2, hang=4)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
@@ -88,6 +90,20 @@ def read_run(path: Path) -> StoredRun:
     if not events or not isinstance(events[0], ev.RunStarted):
         raise StoreError(f"the run in {path} was cut off before its first event", hint="Scan again")
     return StoredRun(run=events[0].run, path=path, events=events, running=is_held(path))
+
+
+def delete_run(which: str, root: Path | None = None) -> Path:
+    """Delete the run that `which` names, with its logs and scripts; returns where it was.
+
+    Raises UsageError for one that is being written, or that lies in a folder of the user's own.
+    """
+    path, root = find_run(which, root), root or runs_root()
+    if path.is_symlink() or path.absolute().parent != root:
+        raise UsageError(f"{path} was named with --out and is yours to delete", hint=f"rm -r {shlex.quote(str(path))}")
+    if is_held(path):
+        raise UsageError(f"{path.name} is being written", hint="Stop its scan first")
+    shutil.rmtree(path)
+    return path
 
 
 def register(run: str, path: Path, root: Path | None = None) -> None:

@@ -45,7 +45,7 @@ def _status(view: RunView, now: float) -> Iterator[Content]:
         yield from _progress(view, now)
     elif view.status == "finished":
         cost = wording.cost(Report(target=view.target, stats=view.stats))
-        found = wording.finding_count(len(view.findings))
+        found = wording.different_findings(_report(view))
         yield Content.assemble(("finished  ", "bold $text-success"), f"{found} · {cost}")
     else:
         text = "This run was interrupted; its findings so far are shown. To continue: a, then Resume"
@@ -119,11 +119,14 @@ def first_step(view: RunView) -> str:
     )
 
 
+def _report(view: RunView) -> Report:
+    parts = tuple(part.record for part in view.parts)
+    return Report(target=view.target, parts=parts, findings=tuple(view.findings.values()))
+
+
 def finding_title(finding: Finding, view: RunView) -> str:
     """A finding in the list of findings: where it is, or which one it is the same as."""
-    report = Report(
-        target=view.target, parts=tuple(part.record for part in view.parts), findings=tuple(view.findings.values())
-    )
+    report = _report(view)
     same = wording.same_as_earlier(finding, report)
     return f"{finding.id}  {same}" if same else wording.title(finding, report)
 

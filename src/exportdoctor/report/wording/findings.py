@@ -85,11 +85,11 @@ def same_as_earlier(finding: Finding, report: Report) -> str:
     return ""
 
 
-def summary_title(report: Report) -> str:
-    """The heading of the end of a report: how many failures there are, where a failure of several parts counts once."""
+def different_findings(report: Report) -> str:
+    """How many findings there are, and how many of them differ: a failure of several parts is one."""
     different = sum(not same_as_earlier(finding, report) for finding in report.findings)
-    found = f", {finding_count(len(report.findings))}" if different < len(report.findings) else ""
-    return f"Summary: {count(different, 'failure')}{found}"
+    found = finding_count(len(report.findings))
+    return f"{found}, {different} different" if different < len(report.findings) else found
 
 
 def summary_lines(report: Report) -> list[str]:
