@@ -348,6 +348,23 @@ def test_runs_are_listed_as_lines_and_as_json(capsys: pytest.CaptureFixture[str]
     assert {entry["run"] for entry in json.loads(capsys.readouterr().out)} == {QWEN, "20231115-000000-tiny-bb"}
 
 
+def test_a_run_that_was_refused_is_not_the_newest_and_invites_nobody_to_resume_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    stored(tuple(qwen_scan()))
+    refused = "20991231-000000-qwen-zz"
+    began = [event for event in qwen_scan() if isinstance(event, ev.RunStarted | ev.TargetOpened | ev.PartCaptured)]
+    error = "No part calls a submodule 'pol'. Did you mean 'pool'?"
+    stored((*began, ev.RunFinished(at=1, exit_code=2, seconds=1, complete=False, error=error)), refused)
+    assert run(["report"]) == ExitCode.EXPORTS
+    assert "Summary: 2 findings" in capsys.readouterr().out
+    assert run(["report", refused]) == ExitCode.EXPORTS
+    shown = capsys.readouterr().out
+    assert "This run ended with an error: No part calls" in shown
+    assert "--resume" not in shown
+    assert "not tried: (root)" in shown
+
+
 def test_runs_are_deleted_by_name_and_only_among_the_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = stored(tuple(qwen_scan()))
     with RunFolder.create(tmp_path / "mine") as mine:

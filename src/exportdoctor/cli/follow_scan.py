@@ -14,7 +14,7 @@ from exportdoctor.cli.baseline_check import BaselineCheck
 from exportdoctor.cli.error_output import print_error, print_line
 from exportdoctor.cli.interruption import Interruption
 from exportdoctor.cli.terminal import style_of, write_out
-from exportdoctor.core.errors import ExitCode, ExportdoctorError
+from exportdoctor.core.errors import ExitCode, ExportdoctorError, UsageError
 from exportdoctor.core.run import events as ev
 from exportdoctor.core.run.run_state import RunState
 from exportdoctor.report import render, wording
@@ -44,7 +44,7 @@ def follow(
             folder.record(end)
             state.apply(end)
         folder.record_report(state.report())
-        if state.parts or stop is None:
+        if stop is None or (state.parts and not isinstance(stop, UsageError)):
             print_result(state, None if folder.trouble else folder.path, output=output)
     code = _report_stop(stop, state) if stop else state.finished.exit_code if state.finished else ExitCode.INTERNAL
     if folder.trouble is not None:

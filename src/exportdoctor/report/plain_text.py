@@ -61,7 +61,8 @@ def _tree(part: PartRecord, canvas: Canvas) -> None:
         canvas.columns(own, widths=(first, *widths[1:]), indent=2 + 2 * depth, hang=4)
     for status in ("not_called", "not_asked"):
         if names := silent(part, status):
-            text = f"{_symbol(status, canvas.style)} {wording.STATUS_WORDS[status]}: {label(names, most=6)}"
+            shown = label(map(wording.module_name, names), most=6)
+            text = f"{_symbol(status, canvas.style)} {wording.STATUS_WORDS[status]}: {shown}"
             canvas.paragraph(wording.plain(text), indent=2, hang=4, colour="dim")
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 from msgspec.structs import replace
 
+from exportdoctor.core.errors import ExitCode
 from exportdoctor.core.records.target import BuildOptions
 from exportdoctor.core.scan_options import ScanOptions, option_words
 from exportdoctor.store.places import new_run_id, runs_root, slug
@@ -79,7 +80,8 @@ def _runs_torch(command: CommandLine) -> bool:
 
 
 def _resume(view: RunView, _selection: Selection | None) -> Iterator[CommandLine]:
-    if view.status == "cut off" and view.started is not None:
+    refused = view.finished is not None and view.finished.exit_code in (ExitCode.USAGE, ExitCode.TARGET)
+    if view.status == "cut off" and view.started is not None and not refused:
         yield CommandLine(title=f"Resume {view.run}", argv=(*EXPORTDOCTOR, "scan", "--resume", view.path, "--quiet"))
 
 

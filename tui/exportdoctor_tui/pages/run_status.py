@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from textual.content import Content
 
+from exportdoctor.core.errors import ExitCode
 from exportdoctor.core.run.report import Report
 from exportdoctor.report import wording
 from exportdoctor_tui.sanitize import fit, line
@@ -47,6 +48,8 @@ def _status(view: RunView, now: float) -> Iterator[Content]:
         cost = wording.cost(Report(target=view.target, stats=view.stats))
         found = wording.different_findings(_report(view))
         yield Content.assemble(("finished  ", "bold $text-success"), f"{found} · {cost}")
+    elif view.finished is not None and view.finished.exit_code in (ExitCode.USAGE, ExitCode.TARGET):
+        yield Content.styled("ended with an error", "bold $text-error")
     else:
         text = "This run was interrupted; its findings so far are shown. To continue: a, then Resume"
         yield Content.assemble(("cut off  ", "bold $text-warning"), text)

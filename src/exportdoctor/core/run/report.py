@@ -169,7 +169,7 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything a run found. `complete` is false where it was interrupted."""
+    """Everything a run found. `complete` is false where it was cut off; `error` is why, if it would end so again."""
 
     schema: str = SCHEMA
     target: TargetRecord
@@ -179,6 +179,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     stats: Stats = Stats()
     run: str = ""
     complete: bool = True
+    error: str = ""
     notes: tuple[str, ...] = ()
 
     @property

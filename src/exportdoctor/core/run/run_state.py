@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from exportdoctor.core.errors import ExitCode
 from exportdoctor.core.failure.finding import Finding
 from exportdoctor.core.protocol.scan import Captured, ModuleFact, Opened
 from exportdoctor.core.records.outcome import Outcome
@@ -156,6 +157,7 @@ class RunState:
                 in_flight=len(self.asked_twice & self.in_flight),
             ),
             complete=bool(done and done.complete),
+            error=(done.error or "") if done and done.exit_code in (ExitCode.USAGE, ExitCode.TARGET) else "",
             notes=tuple(self.notes),
         )
 
