@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Explanation:
+class FindingExplanation:
     """Why a finding fails and how to rewrite its line. Prints as text, and shows as Markdown in a notebook."""
 
     finding: Finding
@@ -55,7 +55,7 @@ class ScanFinding(Finding, frozen=True, kw_only=True, dict=True):
     def __str__(self) -> str:
         return "\n".join((wording.title(self, self._report()), *(f"  {line}" for line in wording.story(self))))
 
-    def explain(self, *, rewrites: bool = True) -> Explanation:
+    def explain(self, *, rewrites: bool = True) -> FindingExplanation:
         """Why it fails, and rewrites that work; those that fit its own line are tried in memory, unless `rewrites` is
         False. Files are not changed. Raises TargetError where the module can no longer be built or run."""
         from exportdoctor.engine.cure.try_rewrites import proposals, try_rewrites
@@ -67,7 +67,7 @@ class ScanFinding(Finding, frozen=True, kw_only=True, dict=True):
             target = TargetRef(ref=plan.ref, options=BuildOptions())
             proposed = tuple(try_rewrites(self, target, vars(self)["options"], Fork(plan)))
         told = msgspec.structs.replace(self, rewrites=proposed)
-        return Explanation(told, tuple(finding_blocks(told, self._report())))
+        return FindingExplanation(told, tuple(finding_blocks(told, self._report())))
 
     def _report(self) -> Report:
         return Report(target=TargetRecord(ref=""), findings=(self,))

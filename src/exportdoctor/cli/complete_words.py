@@ -28,7 +28,7 @@ def complete_parts(context: click.Context, _param: click.Parameter, incomplete: 
     names: tuple[str, ...] = ()
     with contextlib.suppress(ExportdoctorError, OSError):
         names = resolve(TargetRef(ref=_target(context))).available_parts
-    return _starting(names, incomplete)
+    return _words_of(names, incomplete)
 
 
 def complete_modules(context: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -39,7 +39,7 @@ def complete_modules(context: click.Context, _param: click.Parameter, incomplete
     with contextlib.suppress(ExportdoctorError):
         run = next((run for run in list_runs() if run.ref.casefold() == target and run.parts), None)
         parts = read_run(Path(run.path)).state.report().parts if run is not None else ()
-        return _starting([module.fqn for part in parts for module in part.modules if module.calls], incomplete)
+        return _words_of([module.fqn for part in parts for module in part.modules if module.calls], incomplete)
     return []
 
 
@@ -60,7 +60,7 @@ def complete_findings(context: click.Context, _param: click.Parameter, incomplet
     findings: list[str] = []
     with contextlib.suppress(ExportdoctorError):
         findings = list(read_run(find_run(*named)).state.findings)
-    return _starting([*findings, *(() if named else run_ids())], incomplete)
+    return _words_of([*findings, *(() if named else run_ids())], incomplete)
 
 
 def complete_explained(context: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -68,14 +68,14 @@ def complete_explained(context: click.Context, param: click.Parameter, incomplet
     from exportdoctor.core.failure.kinds import KINDS
 
     kinds = () if context.params.get("names") else KINDS
-    return [*complete_findings(context, param, incomplete), *_starting(kinds, incomplete)]
+    return [*complete_findings(context, param, incomplete), *_words_of(kinds, incomplete)]
 
 
 def complete_runs(_context: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Run ids that start with `incomplete`, newest first."""
     from exportdoctor.store.runs import run_ids
 
-    return _starting(run_ids(), incomplete)
+    return _words_of(run_ids(), incomplete)
 
 
 def _target(context: click.Context) -> str:
@@ -84,5 +84,5 @@ def _target(context: click.Context) -> str:
     return str(context.params.get("target") or next(iter(words), ""))
 
 
-def _starting(names: Iterable[str], incomplete: str) -> list[CompletionItem]:
+def _words_of(names: Iterable[str], incomplete: str) -> list[CompletionItem]:
     return [CompletionItem(name) for name in dict.fromkeys(names) if name.lower().startswith(incomplete.lower())]

@@ -194,10 +194,10 @@ def make_server(session: ToolSession) -> MCPServer:
         await session.call(context, *words, *(f"--part={part}" for part in parts or ()), "--", target)
         return _as_data(brief(session.report(out.name)[1]))
 
-    @server.tool()
-    def finding(name: str, run: str | None = None) -> dict[str, Any]:
+    @server.tool(name="finding")
+    def describe_finding(name: str, run: str | None = None) -> dict[str, Any]:
         """What is known of a failure: its story, the line, the frames of the model's own code, the shims tried."""
-        found, report = _finding(session, name, run)
+        found, report = _named_finding(session, name, run)
         return {
             "title": wording.title(found, report),
             "kind": found.kind,
@@ -231,7 +231,7 @@ def make_server(session: ToolSession) -> MCPServer:
     ) -> dict[str, Any]:
         """A minimal script that fails in the same way as a finding; `bundle`: also a folder for an upstream issue."""
         path = session.run_folder(run)
-        _finding(session, name, run)
+        _named_finding(session, name, run)
         words = ["repro", f"--seconds={seconds}"]
         if bundle:
             place = session.folder.place(bundle)
@@ -290,7 +290,7 @@ def make_server(session: ToolSession) -> MCPServer:
     return server
 
 
-def _finding(session: ToolSession, name: str, run: str | None) -> tuple[Finding, Report]:
+def _named_finding(session: ToolSession, name: str, run: str | None) -> tuple[Finding, Report]:
     report = session.report(run)[1]
     found = next((one for one in report.findings if one.id == name.upper()), None)
     if found is None:

@@ -60,8 +60,10 @@ def brief(report: Report) -> BriefReport:
         target=report.target.ref,
         complete=report.complete,
         exports=report.exports,
-        parts=tuple(map(_part, report.parts)),
-        findings=tuple(_finding(one, report) for one in report.findings if not wording.same_as_earlier(one, report)),
+        parts=tuple(map(_brief_part, report.parts)),
+        findings=tuple(
+            _brief_finding(one, report) for one in report.findings if not wording.same_as_earlier(one, report)
+        ),
         notes=report.notes,
         next=tuple(command for command, _ in wording.next_commands(report)),
     )
@@ -72,7 +74,7 @@ def render(report: Report) -> str:
     return pretty(brief(report)).decode()
 
 
-def _part(part: PartRecord) -> BriefPart:
+def _brief_part(part: PartRecord) -> BriefPart:
     found = part.prescription
     return BriefPart(
         name=part.name,
@@ -84,7 +86,7 @@ def _part(part: PartRecord) -> BriefPart:
     )
 
 
-def _finding(finding: Finding, report: Report) -> BriefFinding:
+def _brief_finding(finding: Finding, report: Report) -> BriefFinding:
     same = (one.id for one in report.findings if one is not finding and across_parts(one) == across_parts(finding))
     return BriefFinding(
         id=finding.id,
