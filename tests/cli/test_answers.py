@@ -174,6 +174,11 @@ async def test_a_run_or_a_link_that_leads_out_is_refused(tmp_path: Path, monkeyp
     async with served(named, cwd=tmp_path) as client:
         _, error = await ask(client, "finding", name="F1", run=QWEN)
         assert "is not inside" in error
+        (named / "model.proof.json").symlink_to(tmp_path / "proof.json")
+        _, error = await ask(client, "export", target="model.py:build", output="model.pt2")
+        assert "is a link that leaves" in error
+        _, error = await ask(client, "finding", name="F1", run=str(elsewhere))
+        assert "is no run's id" in error
         (named / ".exportdoctor" / "cache").symlink_to(home)
         _, error = await ask(client, "scan", target="Qwen2.5-VL-3B")
         assert "is a link that leaves" in error

@@ -31,6 +31,8 @@ from exportdoctor.store.places import new_run_id, runs_root
 from exportdoctor.store.runs import find_run, read_run
 
 _STATE = ".exportdoctor"
+_CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TORCH_EXTENSIONS_DIR", "HF_MODULES_CACHE", "MPLCONFIGDIR")
+"""Variables by which packages that a model imports are told where to write."""
 _PLAIN = re.compile(r"[\w.:+ -]+")
 _PATIENCE = 10.0  # seconds that an interrupted command gets to save what it has
 
@@ -155,7 +157,7 @@ def serve(folder: Path) -> None:
     os.environ |= {
         "EXPORTDOCTOR_HOME": str(state),
         "TMPDIR": str(state / "tmp"),
-        "TORCHINDUCTOR_CACHE_DIR": str(state / "tmp" / "inductor"),
+        **{name: str(state / "tmp" / name.lower()) for name in _CACHES},
         "PYTHONDONTWRITEBYTECODE": "1",
         "COLUMNS": "100",
     }
