@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
 from textual.content import Content
 
 from exportdoctor.core.errors import ExitCode
@@ -45,7 +46,7 @@ def _status(view: RunView, now: float) -> Iterator[Content]:
     if view.status == "running":
         yield from _progress(view, now)
     elif view.status == "finished":
-        cost = wording.cost(Report(target=view.target, stats=view.stats))
+        cost = wording.cost(Report(target=view.target, stats=replace(view.stats, peak_rss_mb=0)))
         found = wording.different_findings(_report(view))
         yield Content.assemble(("finished  ", "bold $text-success"), f"{found} · {cost}")
     elif view.finished is not None and view.finished.exit_code in (ExitCode.USAGE, ExitCode.TARGET):
@@ -62,11 +63,11 @@ def _status(view: RunView, now: float) -> Iterator[Content]:
 def _progress(view: RunView, now: float) -> Iterator[Content]:
     began = view.started.at if view.started else now
     elapsed = max(0.0, now - began)
-    pieces = [wording.duration(elapsed), wording.count(view.stats.probes, "attempt")]
+    pieces = [wording.duration(elapsed)]
     searches = view.started is None or view.started.options.cure
     steps = 3 if searches else 2
     if not view.parts:
-        first = f"step 1 of {steps}, build: {line(view.step or 'starting')} · {pieces[0]}"
+        first = f"1/{steps} build: {line(view.step or 'starting')} · {pieces[0]}"
         yield Content.assemble(("running  ", "bold $text-primary"), first)
         return
     judged, called = (sum(numbers) for numbers in zip(*((part.judged, part.record.called) for part in view.parts)))
@@ -74,11 +75,11 @@ def _progress(view: RunView, now: float) -> Iterator[Content]:
     searching = searches and share >= 1
     left = wording.time_left_of_share(share, elapsed)
     if left:
-        pieces.insert(1, f"{left} in this step" if searches else left)
+        pieces.append(f"{left} in this step" if searches else left)
     full = round(share * _BAR)
     yield Content.assemble(
         ("running  ", "bold $text-primary"),
-        f"step 3 of {steps}, cure: " if searching else f"step 2 of {steps}, diagnose: ",
+        f"{steps}/{steps} cure: " if searching else f"2/{steps} diagnose ",
         *(() if searching else (("━" * full, "$text-success"), ("━" * (_BAR - full), "$foreground 25%"), "  ")),
         f"{_activity(view, share)} {judged}/{called} · " + " · ".join(pieces),
     )  # fmt: skip
