@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 
 import pytest
@@ -18,3 +19,8 @@ def _no_terminal_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
     monkeypatch.delenv("LINES", raising=False)
     monkeypatch.delenv("FORCE_COLOR", raising=False)
+
+
+def pytest_collection_finish() -> None:
+    """What imports and collection made stays: no collection of garbage walks it again, here or in a fork."""
+    gc.freeze()

@@ -121,7 +121,7 @@ def test_a_script_and_a_target_are_asked_here_and_a_lane_that_could_not_be_made_
         [row] = matrix["rows"]
         assert [cell["state"] for cell in row["cells"]] == ["same failure", "unknown"]
         assert row["failure"]["exception"].endswith("GuardOnDataDependentSymNode")
-        assert row["cells"][1]["detail"] == "no index that can be reached has oddity"
+        assert row["cells"][1]["detail"] == "no index that can be reached has a wheel of oddity for this Python"
 
 
 def test_what_cannot_be_asked_is_refused_before_any_lane_is_made(tmp_path: Path) -> None:

@@ -62,10 +62,23 @@ def test_a_lane_holds_what_differs_and_is_made_once(offline: dict[str, str], tmp
 def test_a_version_that_does_not_exist_is_a_state_with_near_versions(offline: dict[str, str]) -> None:
     code, [lane] = run(offline, "make", "--with", "oddity=1.0.3")
     assert (code, lane["state"]) == (1, "failed")
-    assert lane["lane"]["reason"].startswith("there is no oddity 1.0.3 for this Python. Did you mean '1.0.2'")
+    assert lane["lane"]["reason"].startswith("there is no wheel of oddity 1.0.3 for this Python. The nearest is 1.0.2")
     code, [lane] = run(offline, "make", "--with", "nobody-has-this=1")
-    assert (code, lane["lane"]["reason"]) == (1, "no index that can be reached has nobody-has-this")
+    assert (code, lane["lane"]["reason"]) == (
+        1,
+        "no index that can be reached has a wheel of nobody-has-this for this Python",
+    )
     assert len(run(offline, "prune")[1]) == 2
+
+
+def test_a_full_disk_is_told_and_tried_again(offline: dict[str, str], tmp_path: Path) -> None:
+    uv = tmp_path / "uv"
+    error = "OSError: [Errno 28] No space left on device: '/x'"
+    uv.write_text(f'#!/bin/sh\necho "ERROR: Exception:\nTraceback (most recent call last):\n{error}" >&2; exit 2\n')
+    uv.chmod(0o755)
+    code, [lane] = run({**offline, "PATH": f"{tmp_path}:{offline['PATH']}"}, "make", "--with", "oddity=1.0.1")
+    assert (code, lane["lane"]["reason"]) == (1, "the disk is full: No space left on device")
+    assert run(offline, "make", "--with", "oddity=1.0.1")[0] == 0
 
 
 def test_two_commands_make_one_lane(offline: dict[str, str]) -> None:

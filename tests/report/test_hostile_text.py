@@ -54,15 +54,23 @@ def _put(value: Any, path: tuple[Any, ...], text: str) -> Any:
 
 
 def _free_places() -> list[tuple[Any, ...]]:
-    """Those that take any text: the others are one of a few words, which reading a report checks."""
-    free = []
-    for place in _places(BUILTINS):
-        try:
-            msgspec.convert(_put(BUILTINS, place, "any text"), Report)
-            free.append(place)
-        except msgspec.ValidationError:
-            continue
-    return free
+    """Those that take any text: the others are one of a few words, which reading a report checks.
+
+    One place of a list answers for all of it.
+    """
+    free: dict[tuple[Any, ...], bool] = {}
+
+    def is_free(place: tuple[Any, ...]) -> bool:
+        field = tuple("" if isinstance(key, int) else key for key in place)
+        if field not in free:
+            try:
+                msgspec.convert(_put(BUILTINS, place, "any text"), Report)
+                free[field] = True
+            except msgspec.ValidationError:
+                free[field] = False
+        return free[field]
+
+    return [place for place in _places(BUILTINS) if is_free(place)]
 
 
 PLACES = _free_places()

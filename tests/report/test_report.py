@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from exportdoctor.core.codec import decode
 from exportdoctor.core.errors import UsageError
 from exportdoctor.core.failure.explanations import next_step, summary
-from exportdoctor.core.failure.finding import ExceptionRecord, Finding
+from exportdoctor.core.failure.finding import ExceptionRecord, Finding, TriedRewrite
 from exportdoctor.core.failure.kinds import KINDS, FailureKind
 from exportdoctor.core.records.outcome import Ground
 from exportdoctor.core.records.target import BuildOptions
@@ -24,6 +24,7 @@ from exportdoctor.core.run.report import ModuleRecord, PartRecord, Prescription,
 from exportdoctor.core.run.run_state import fold
 from exportdoctor.report import FORMS, render, wording
 from exportdoctor.report.canvas import Style, wrap_words
+from exportdoctor.report.explanation_page import as_text, finding_blocks
 from exportdoctor.report.folded_tree import Row, condense, group_siblings, label, silent
 from golden_files import assert_golden
 from synthetic import (
@@ -494,3 +495,15 @@ def test_options_are_named_as_the_command_line_takes_them() -> None:
     options = BuildOptions(dtype="float16", image_size=(56, 84), inputs="/a b.py:f", static=True)
     assert options.flags == ("--dtype", "float16", "--image-size", "56x84", "--inputs", "/a b.py:f", "--static")
     assert BuildOptions().flags == ()
+
+
+def test_rewrites_that_end_alike_are_told_once() -> None:
+    vain = TriedRewrite(title="Pass the value in", diff="-a\n+b\n", result="fails", note="cannot guard on u0")
+    again, other = msgspec.structs.replace(vain, diff="-a\n+c\n"), msgspec.structs.replace(vain, title="Clamp it")
+    tried = msgspec.structs.replace(WINDOWS, rewrites=(vain, again, other))
+    report = Report(target=TargetRecord(ref="x"), findings=(tried,))
+    text, untried = (as_text(finding_blocks(one, report), Style()) for one in (tried, WINDOWS))
+    assert text.count("Tried in vain") == 2
+    assert "None of the rewrites that were tried" in text
+    assert "No rewrite could be applied" not in text
+    assert "No rewrite could be applied" in untried

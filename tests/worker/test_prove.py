@@ -17,7 +17,7 @@ from exportdoctor.targets.eager import CallResult
 from exportdoctor.worker.prove.compare_calls import compare_calls
 from exportdoctor.worker.prove.compare_outputs import compare_outputs
 from exportdoctor.worker.prove.cure_inputs import cure_inputs, drawer_for
-from exportdoctor.worker.prove.drawn_inputs import draw_like
+from exportdoctor.worker.prove.drawn_values import draw_like
 from exportdoctor.worker.prove.eager_trace import RoundingNoise
 from exportdoctor.worker.prove.input_meaning import draw_boundaries
 from exportdoctor.worker.prove.input_set import InputSet

@@ -18,7 +18,7 @@ import msgspec
 
 from exportdoctor.core.codec import decode, encode
 from exportdoctor.core.errors import ExportdoctorError, UsageError
-from exportdoctor.core.versions import installed_version
+from exportdoctor.core.versions import installed_version, installed_versions
 from exportdoctor.store.digest import surroundings
 from exportdoctor.store.places import cache_home
 
@@ -26,6 +26,7 @@ RECORD = "lane.json"
 FAILED = ".failed.json"
 DRAFT = ".making-"
 _MOST_NAMED, _LONGEST_NAME = 6, 100
+_BESIDE_TORCH = ("transformers", "onnx", "onnxscript", "onnxruntime")
 LaneState = Literal["ready", "failed", "elsewhere"]
 
 
@@ -56,8 +57,10 @@ class LaneSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def requirements(self) -> list[str]:
-        """As pip takes them."""
-        return [f"{name}=={version}" for name, version in self.packages.items()]
+        """As pip takes them. Another torch gets what a scan and a translation use, in the versions that are here."""
+        own = "torch" in self.packages and not self.exact
+        beside = installed_versions(_BESIDE_TORCH) if own else {}
+        return [f"{name}=={version}" for name, version in {**beside, **self.packages}.items()]
 
 
 class Lane(msgspec.Struct, frozen=True, kw_only=True):
