@@ -118,7 +118,10 @@ def _summary(report: Report, canvas: Canvas) -> None:
         return
     canvas.blank()
     canvas.paragraph(f"Summary: {wording.different_findings(report)}", colour="title")
-    _part_lines(report, canvas)
+    for part in report.parts:
+        name, _, *rest = _part_cells(report, part, canvas.style)
+        said = ", ".join(cell.text for cell in rest if cell.text)
+        canvas.paragraph(f"{name.text}  {said}", indent=2, hang=4, colour=rest[0].colour)
     for line in wording.summary_lines(report):
         canvas.paragraph(wording.plain(line), indent=2, hang=4)
     canvas.blank()
