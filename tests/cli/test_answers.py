@@ -156,13 +156,16 @@ async def test_tools_answer_from_a_stored_run_and_write_nowhere_else(tmp_path: P
         for tool, given in {
             "finding": {"name": "F9"},
             "explain": {"name": "--output=/x"},
-            "scan": {"target": "--out=/x"},
+            "scan": {"target": "--out=/x\0"},
             "export": {"target": "model.py:build", "output": "a.pt2", "shims": "evil.py"},
             "cure": {"run": str(other)},
         }.items():
             answer, error = await ask(client, tool, **given)
             assert answer is None, tool
             assert error.count("\n") == 0, error
+        answer, error = await ask(client, "scan", target=f"--out={other}/x", weights=f"--out={other}/y")
+        assert answer is None
+        assert "x" in error
     assert outside(tmp_path) == before
 
 

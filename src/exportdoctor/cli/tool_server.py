@@ -34,6 +34,7 @@ _STATE = ".exportdoctor"
 _CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TORCH_EXTENSIONS_DIR", "HF_MODULES_CACHE", "MPLCONFIGDIR")
 """Variables by which packages that a model imports are told where to write."""
 _PLAIN = re.compile(r"[\w.:+ -]+")
+_LONGEST_LINE = 2**26  # bytes of a line of stderr
 _PATIENCE = 10.0  # seconds that an interrupted command gets to save what it has
 
 
@@ -108,12 +109,15 @@ class ToolSession:
     async def call(self, context: Context, *words: str, good: tuple[int, ...] = (0, 1)) -> tuple[int, str, list[str]]:
         """Run the command line; returns its exit code, its output and the lines of its stderr."""
         self.prepare()
+        if any("\0" in word for word in words):
+            raise ToolError("A name holds a null character")
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "exportdoctor", *words),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             start_new_session=True,
+            limit=_LONGEST_LINE,
         )
         try:
             assert process.stdout is not None
