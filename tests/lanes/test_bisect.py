@@ -57,6 +57,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_the_release_that_mends_is_found_around_one_that_cannot_be_imported(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -116,6 +117,7 @@ def test_where_no_function_of_the_package_is_on_the_stack_what_the_message_names
     assert "Nor does the message or the script name anything of it that changed" in changes_title(())
 
 
+@pytest.mark.slow
 def test_packages_that_fail_only_together_are_told_as_such(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     release(folder, "1.0", 9)
     release(folder, "1.1", 6)

@@ -58,6 +58,7 @@ def write_model(folder: Path) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("script", "said"),
     [
@@ -88,6 +89,7 @@ def test_one_that_hangs_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.Mo
         find_interpreter(str(path))
 
 
+@pytest.mark.slow
 def test_an_environment_that_cannot_be_diagnosed_is_refused_in_one_line(tmp_path: Path) -> None:
     write_model(tmp_path)
     empty, old = make_environment(tmp_path / "empty"), with_torch(tmp_path / "old", "2.4.1")

@@ -119,6 +119,7 @@ def check_all_forms(report: Report) -> None:
     assert raw <= {f"<details><summary>{title}</summary>" for title in FOLDED} | {"</details>"}
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(reports())
 def test_no_field_of_a_report_controls_a_terminal_or_becomes_markup(report: Report) -> None:

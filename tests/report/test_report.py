@@ -306,6 +306,7 @@ def test_no_module_is_told_twice(part: PartRecord) -> None:
         assert set(names) <= {module.fqn for module in part.modules}
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(part=parts())
 def test_modules_are_counted_once_in_the_outermost_rows(part: PartRecord) -> None:

@@ -106,6 +106,7 @@ def test_drawn_boundaries_give_the_numbers_of_eager(name: str, first: int, lengt
         _check(name, tuple(accumulate(lengths, initial=first)), sum(lengths) + more)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("boundaries", [(0, 3, 8, 10), (0, 10)], ids=["three segments", "one"])
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_could_differ_between_segments_is_refused(name: str, boundaries: tuple[int, ...]) -> None:

@@ -139,11 +139,20 @@ def read_lane(file: Path) -> Lane | None:
 
 
 def spec_of(given: Mapping[str, str]) -> LaneSpec:
-    """The versions by package as a user gives them. Raises UsageError for what is no name or no version."""
+    """The versions by package as a user gives them, without those that are here: another torch is an environment.
+
+    Raises UsageError for what is no name or no version.
+    """
     for name, version in given.items():
         if not re.fullmatch(r"[A-Za-z0-9][\w.-]*", name) or not re.fullmatch(r"\d[\w.!+-]*", version):
             raise UsageError(f"{name}={version} is no package with a version", hint="For example transformers=4.57.1")
-    return LaneSpec(packages={name.lower().replace("_", "-"): version for name, version in sorted(given.items())})
+    named = {name.lower().replace("_", "-"): version for name, version in sorted(given.items())}
+    return LaneSpec(packages={name: version for name, version in named.items() if not _is_here(name, version)})
+
+
+def _is_here(name: str, version: str) -> bool:
+    found = installed_version(name)
+    return version in (found, found.partition("+")[0])
 
 
 def size_of(folder: Path) -> int:

@@ -55,7 +55,7 @@ def matrix(
         check_target(asked, parts)
     if run is not None and not run.state.report().findings:
         raise UsageError(f"{run.run} has no findings to ask about", hint="Give its target instead")
-    lanes = [here(), *(make_lane(spec, tell) for spec in specs)]
+    lanes = [here(), *(make_lane(spec, tell) for spec in specs if spec.packages)]
     jobs = jobs or fitting_jobs(lanes)
     if script is not None:
         text = script.read_text(encoding="utf-8", errors="replace")
