@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 import time
 import warnings
 from collections.abc import Mapping, Sequence
@@ -23,7 +22,7 @@ from exportdoctor.engine.scan import scan as scan_events
 from exportdoctor.engine.shim_files import check_shim_files
 from exportdoctor.process.launcher import Fork
 from exportdoctor.report.live.progress import Progress
-from exportdoctor.scan_report import ScanReport, progress_here
+from exportdoctor.scan_report import ScanReport, progress_here, refuse_unforkable
 from exportdoctor.store.places import new_run_id, runs_root
 from exportdoctor.store.run_folder import RunFolder
 from exportdoctor.store.runs import register
@@ -120,7 +119,7 @@ def scan_plan(
     progress: Progress | None = None,
 ) -> Report:
     """Scan a module that is in memory. With `use_cache`, `identity` is all that its answers depend on beside itself."""
-    _refuse_unforkable()
+    refuse_unforkable()
     target = TargetRef(ref=plan.ref, options=BuildOptions())
     place = Path(out) if out else runs_root() / new_run_id(plan.ref)
     run = place.name if place.absolute().parent == runs_root() else new_run_id(plan.ref)
@@ -142,13 +141,3 @@ def scan_plan(
     if folder.trouble is not None:
         warnings.warn(f"The run could not be kept: {folder.trouble.line()}", stacklevel=3)
     return report
-
-
-def _refuse_unforkable() -> None:
-    """A CUDA context does not survive a fork."""
-    torch: Any = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_initialized():
-        raise UsageError(
-            "This process has initialized CUDA and cannot be forked",
-            hint="Write a factory that builds the module, and run: exportdoctor scan FILE.py:FACTORY --device cuda",
-        )

@@ -64,6 +64,7 @@ class ScanFinding(Finding, frozen=True, kw_only=True, dict=True):
         plan: FactoryPlan | None = vars(self).get("plan")
         proposed = proposals(self)
         if rewrites and proposed and plan is not None:
+            refuse_unforkable()
             target = TargetRef(ref=plan.ref, options=BuildOptions())
             proposed = tuple(try_rewrites(self, target, vars(self)["options"], Fork(plan)))
         told = msgspec.structs.replace(self, rewrites=proposed)
@@ -221,3 +222,13 @@ def progress_here(*, shown: bool | None) -> Iterator[Progress]:
         display = LineProgress(sys.stderr)
     with display:
         yield display
+
+
+def refuse_unforkable() -> None:
+    """Raise UsageError where attempts cannot be made in forks: a CUDA context does not survive one."""
+    torch: Any = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        raise UsageError(
+            "This process has initialized CUDA and cannot be forked",
+            hint="Write a factory that builds the module, and run: exportdoctor scan FILE.py:FACTORY --device cuda",
+        )

@@ -120,6 +120,7 @@ def outside(tmp_path: Path) -> set[Path]:
     return {path for path in tmp_path.rglob("*") if not path.is_relative_to(tmp_path / "named")}
 
 
+@pytest.mark.slow
 async def test_tools_answer_from_a_stored_run_and_write_nowhere_else(tmp_path: Path) -> None:
     named, other = tmp_path / "named", tmp_path / "other"
     for folder in (named, other):
@@ -169,6 +170,7 @@ async def test_tools_answer_from_a_stored_run_and_write_nowhere_else(tmp_path: P
     assert outside(tmp_path) == before
 
 
+@pytest.mark.slow
 async def test_a_run_or_a_link_that_leads_out_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     named, home = tmp_path / "named", tmp_path / "home"
     named.mkdir()
