@@ -36,7 +36,7 @@ def page(notebook: Any) -> str:
     for cell in notebook.cells:
         blocks.append(cell.source if cell.cell_type == "markdown" else f"```python\n{cell.source}\n```")
         blocks += filter(None, map(_shown, cell.get("outputs", ())))
-    return "\n\n".join((*blocks, _END))
+    return "\n\n".join((*blocks, _END)).replace(f"{NOTEBOOK.parent}/", "")
 
 
 def _shown(output: Any) -> str:
@@ -44,7 +44,7 @@ def _shown(output: Any) -> str:
     if "text/markdown" in data:
         return "".join(data["text/markdown"]).strip()
     text = data.get("text/plain", "") or (output.get("text", "") if output.get("name") == "stdout" else "")
-    return f"```text\n{text.rstrip()}\n```".replace(f"{NOTEBOOK.parent}/", "") if text else ""
+    return f"```text\n{text.rstrip()}\n```" if text else ""
 
 
 def main() -> None:

@@ -16,14 +16,12 @@ PAGE = ROOT / "docs" / "python.md"
 
 def test_the_page_has_the_cells_of_the_notebook() -> None:
     cells = nbformat.read(TOOL["NOTEBOOK"], as_version=4).cells
-    blocks = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.M | re.S)
-    assert [cell.source + "\n" for cell in cells if cell.cell_type == "code"] == [
-        block for block in blocks if not block.startswith(("def ", "from torch.nn"))
-    ]
+    page = PAGE.read_text()
+    assert all(cell.source in page for cell in cells)
     assert not any(cell.get("outputs") for cell in cells)
 
 
-@pytest.mark.slow
+@pytest.mark.night
 def test_the_notebook_shows_what_the_page_shows(tmp_path: Path) -> None:
     """But for numbers, which differ from run to run."""
     notebook = TOOL["run_notebook"](tmp_path)
