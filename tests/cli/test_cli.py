@@ -428,6 +428,7 @@ def test_presets_and_runs_are_completed() -> None:
     assert "scan" in child(**asked, COMP_WORDS="exportdoctor sc", COMP_CWORD="1").stdout
 
 
+@pytest.mark.slow
 def test_parts_submodules_findings_and_shims_are_completed() -> None:
     stored(tuple(qwen_scan()))
 
