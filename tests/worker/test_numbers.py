@@ -74,3 +74,42 @@ def test_a_file_that_is_none_is_refused_in_one_line(tmp_path: Path) -> None:
     broken.write_bytes(b"no model")
     with pytest.raises(UsageError, match=r"broken\.onnx cannot be loaded"):
         climb_quietly(f"{FOLDER / 'stale_cache.py'}:build", str(broken))
+
+
+def strip_names(path: str) -> None:
+    """Rename every value and node, and drop what the exporter noted: a file as other tools write it."""
+    import onnx
+
+    model = onnx.load(path)
+    graph = model.graph
+    kept = {one.name for one in (*graph.input, *graph.output)}
+    values = (one for node in graph.node for one in (*node.input, *node.output) if one and one not in kept)
+    names = {old: f"v{place}" for place, old in enumerate(dict.fromkeys(values))}
+    for place, node in enumerate(graph.node):
+        node.name, node.doc_string = f"n{place}", ""
+        del node.metadata_props[:]
+        node.input[:] = [names.get(one, one) for one in node.input]
+        node.output[:] = [names.get(one, one) for one in node.output]
+    for one in graph.initializer:
+        one.name = names.get(one.name, one.name)
+    del graph.value_info[:]
+    del model.functions[:]
+    del model.metadata_props[:]
+    onnx.save(model, path)
+
+
+@pytest.mark.night
+@pytest.mark.parametrize("name", ["swapped_padding", "size_baked_in", "wrong_fold"])
+def test_a_fault_in_a_file_without_names_is_found_by_numbers(name: str, tmp_path: Path) -> None:
+    file = FOLDER / f"{name}.py"
+    fault = runpy.run_path(str(file))
+    path = make_file(fault, tmp_path / "spoilt.onnx")
+    strip_names(path)
+    result = climb_quietly(f"{file}:build", path)
+    assert result.verdict == "differs"
+    assert result.cause is not None
+    stage, cause = result.cause
+    assert stage.name == "spoilt.onnx"
+    assert any("by their numbers" in note for note in stage.notes)
+    assert cause.file == str(file)
+    assert cause.source == fault["EXPECTED"].get("source", cause.source) or cause.steps > 1

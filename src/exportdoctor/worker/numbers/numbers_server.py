@@ -31,7 +31,7 @@ from exportdoctor.targets import build, resolve
 from exportdoctor.targets.eager import blame_running_code
 from exportdoctor.worker import environment
 from exportdoctor.worker.describe.describe_failure import state_id
-from exportdoctor.worker.numbers.comparer import Comparer, Rung, file_rung, has_names_of, program_rung
+from exportdoctor.worker.numbers.comparer import Comparer, Rung, file_rung, has_names_of, has_scopes, program_rung
 from exportdoctor.worker.prove.input_set import InputSet
 from exportdoctor.worker.prove.proof_inputs import input_sets
 from exportdoctor.worker.standard_streams import take_line_streams, write_line
@@ -174,12 +174,14 @@ def _add_file(ladder: _Ladder, path: Path, program: Any, folder: Path) -> None:
     if saved is not None:
         ladder.add(saved)
         return
+    named = True
     if program is not None:
         ladder.add(program_rung("decomposed", _as_translated(program)))
-        if not has_names_of(path, ladder.last):  # it is compared with eager, by the names of submodules
-            ladder.last = None
+        named = has_names_of(path, ladder.last)
+        if not named and has_scopes(path):  # it is compared with eager, by the names of submodules
+            ladder.last, named = None, True
     steps: list[tuple[str, Callable[[], Rung]]] = [
-        (path.name, lambda: file_rung(path.name, path, program, optimise=False)),
+        (path.name, lambda: file_rung(path.name, path, program, optimise=False, named=named)),
         (
             "ONNX Runtime",
             lambda: file_rung("ONNX Runtime", folder / "runtime.onnx", program, optimise=True, given=path),
