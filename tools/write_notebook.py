@@ -23,7 +23,7 @@ _END = "This page is generated from [tutorial/notebook.ipynb](tutorial/notebook.
 
 def run_notebook(home: Path) -> Any:
     """The notebook with the outputs of its cells; runs are kept in `home`. Raises CellExecutionError."""
-    notebook = nbformat.read(NOTEBOOK, as_version=4)
+    notebook = nbformat.read(NOTEBOOK, as_version=4)  # type: ignore[no-untyped-call]
     environment = {**os.environ, "EXPORTDOCTOR_HOME": str(home), "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
     client = NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(NOTEBOOK.parent)}})
     client.execute(env=environment)

@@ -15,7 +15,7 @@ PAGE = ROOT / "docs" / "python.md"
 
 
 def test_the_page_has_the_cells_of_the_notebook() -> None:
-    cells = nbformat.read(TOOL["NOTEBOOK"], as_version=4).cells
+    cells = nbformat.read(TOOL["NOTEBOOK"], as_version=4).cells  # type: ignore[no-untyped-call]
     page = PAGE.read_text()
     assert all(cell.source in page for cell in cells)
     assert not any(cell.get("outputs") for cell in cells)

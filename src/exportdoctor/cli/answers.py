@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from types import GenericAlias
 from typing import Any
 
 import msgspec
@@ -94,6 +95,6 @@ def schema_of(name: str) -> dict[str, Any]:
     """The JSON schema of an answer of the table."""
     path, given_by = ANSWERS[name]
     module, _, names = path.partition(":")
-    kind = getattr(importlib.import_module(module), names.removesuffix("[]"))
-    schema = msgspec.json.schema(list[kind] if names.endswith("[]") else kind)
+    kind: Any = getattr(importlib.import_module(module), names.removesuffix("[]"))
+    schema = msgspec.json.schema(GenericAlias(list, kind) if names.endswith("[]") else kind)
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "$comment": given_by, **schema}

@@ -305,5 +305,6 @@ def _named_finding(session: ToolSession, name: str, run: str | None) -> tuple[Fi
     return found, report
 
 
-def _as_data(record: Any) -> Any:
-    return msgspec.to_builtins(record)
+def _as_data(record: msgspec.Struct) -> dict[str, Any]:
+    data: dict[str, Any] = msgspec.to_builtins(record)
+    return data

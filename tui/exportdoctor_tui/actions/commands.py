@@ -53,9 +53,8 @@ class CommandLine:
 
 def available_commands(view: RunView, selection: Selection | None) -> tuple[CommandLine, ...]:
     """What can be started now, in the order of the menu."""
-    groups = (_resume, _repro, _shims, _export, _rescan, _compare, _page)
-    if view.target.in_memory:  # no process of its own could build it
-        groups = (_compare, _page)
+    run_again = () if view.target.in_memory else (_resume, _repro, _shims, _export, _rescan)
+    groups = (*run_again, _compare, _page)  # no process of its own could build a module that was in memory
     python = _python(view)
     return tuple(
         dataclass_replace(command, argv=(*command.argv, *python)) if _runs_torch(command) else command
