@@ -133,7 +133,7 @@ def _shapes(call: ExportCall, kwargs: dict[str, Any], more: tuple[Inputs, ...]) 
 
 
 def _dynamic_dims(value: Any, others: list[Any]) -> Any:
-    """Dimensions whose sizes differ between the input sets stay dynamic, and a size of one is fixed.
+    """Dimensions whose sizes differ between the input sets stay dynamic, and a size of zero or one is fixed.
 
     torch decides about the others, since two images can have as many windows by chance; `torch.export.AdditionalInputs`
     would fix those."""
@@ -144,7 +144,11 @@ def _dynamic_dims(value: Any, others: list[Any]) -> Any:
         return None
     sizes = zip(value.shape, *(other.shape for other in others if other is not None), strict=True)
     found = {place: set(several) for place, several in enumerate(sizes)}
-    return {place: Dim.DYNAMIC if len(several) > 1 else Dim.AUTO for place, several in found.items() if several != {1}}
+    return {
+        place: Dim.DYNAMIC if len(several) > 1 else Dim.AUTO
+        for place, several in found.items()
+        if several not in ({0}, {1})
+    }
 
 
 def _bundles(module: nn.Module, kwargs: Mapping[str, Any]) -> bool:
