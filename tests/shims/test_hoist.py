@@ -68,7 +68,7 @@ class TowerWithTable(Tower):
 
     def __init__(self) -> None:
         super().__init__()
-        self.register_buffer("frequencies", torch.arange(2).float())
+        self.frequencies = nn.Buffer(torch.arange(2).float())
 
     def angles(self, shape: Tensor) -> Tensor:
         return order_of(shape).float()[:, None] * self.frequencies * torch.Tensor(numpy.ones(2))

@@ -54,7 +54,7 @@ def _(value: Tensor) -> Tensor:
 
 class SingleDispatch(Construct):
     def forward(self, x: Tensor) -> Tensor:
-        return _clip(x)
+        return _clip(x)  # type: ignore[no-any-return]
 
 
 class CachedFunction(Construct):
@@ -91,7 +91,7 @@ class ForwardHook(Construct):
             raise ValueError("overflow")
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.proj(x)
+        return self.proj(x)  # type: ignore[no-any-return]
 
 
 class _Positive(nn.Module):
@@ -106,7 +106,7 @@ class Parametrization(Construct):
         parametrize.register_parametrization(self.proj, "weight", _Positive())
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.proj(x)
+        return self.proj(x)  # type: ignore[no-any-return]
 
 
 class NumpyUfunc(Construct):
