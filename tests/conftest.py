@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import os
 
 import pytest
 from hypothesis import settings
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+"""The suite keeps all processors busy: threads that wait for each other would only take them from other tests."""
 
 settings.register_profile("day", derandomize=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "day"))
@@ -17,3 +21,8 @@ def _no_terminal_size(monkeypatch: pytest.MonkeyPatch) -> None:
     """pytest-xdist gives its workers COLUMNS, which a report would obey."""
     monkeypatch.delenv("COLUMNS", raising=False)
     monkeypatch.delenv("LINES", raising=False)
+
+
+def pytest_collection_finish() -> None:
+    """What imports and collection made stays: no collection of garbage walks it again, here or in a fork."""
+    gc.freeze()

@@ -164,6 +164,7 @@ def test_frames_outside_of_the_export_call_are_nobodys_culprit() -> None:
     assert Case(FailureKind.PYTHON_ERROR, LEAK, (caller, entrance)).kind_found() == "python_error"
 
 
+@pytest.mark.slow
 @given(
     name=st.text(max_size=60),
     message=st.text(max_size=400) | st.sampled_from([case.exception for case in CASES]),
@@ -188,6 +189,7 @@ STAGES = {"translate", "load", "run", "numbers"}
 WORDS = {*KINDS, *OutcomeStatus} - STAGES - {"passed", "failed", "not_applicable"}  # words of other types, too
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file", SOURCES, ids=lambda file: "/".join(file.parts[-2:]))
 def test_kinds_and_statuses_are_compared_as_members_of_their_enums(file: Path) -> None:
     """As texts they compare with everything, so the type checker could not distinguish `timeout` and `timed_out`."""

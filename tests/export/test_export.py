@@ -37,6 +37,7 @@ def told(*arguments: str, blocked: str = "", path: str = "") -> tuple[int, list[
     return done.returncode, done.stderr.strip().splitlines()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -150,6 +151,7 @@ def carried(*shims: Shim, image_input: bool = False) -> str:
     return shims_module(order_shims(shims), about)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shim", [shim for shim in registry() if shim.provider == "own"], ids=lambda shim: shim.id)
 def test_every_shim_of_ours_can_be_carried_into_a_module_that_does_not_import_us(shim: Shim) -> None:
     text = carried(shim)

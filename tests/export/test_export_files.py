@@ -87,7 +87,9 @@ print("agrees")
 
 def test_a_program_and_its_shims_work_where_exportdoctor_is_not(tmp_path: Path) -> None:
     done = command(
-        TINY, "--to", "pt2", "--part", "vision", "--shims", "+".join(VISION), "--device", "cpu", folder=tmp_path
+        *(TINY, "--to", "pt2", "--part", "vision", "--shims", "+".join(VISION), "--device", "cpu"),
+        *("--image-size", "112x168"),
+        folder=tmp_path,
     )
     assert done.returncode == 0, done.stderr
     (verified,) = re.findall(r"Verified: (\d+) comparisons with unpatched eager in torch", done.stdout)

@@ -13,10 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from exportdoctor.cli.lane_options import lane_specs
 from exportdoctor.core.records.target import BuildOptions, TargetRef
 from exportdoctor.core.run.events import RunStarted
 from exportdoctor.core.run.lane_matrix import FailureName, LaneAnswer, LaneMatrix, rows_of
 from exportdoctor.core.scan_options import ScanOptions
+from exportdoctor.core.versions import installed_version
+from exportdoctor.lanes.lane import LaneSpec
 from exportdoctor.lanes.lane_questions import _script_answer
 from exportdoctor.report.canvas import Style
 from exportdoctor.report.matrix_tables import MATRIX_FORMS, render_matrix
@@ -121,7 +124,14 @@ def test_a_script_and_a_target_are_asked_here_and_a_lane_that_could_not_be_made_
         [row] = matrix["rows"]
         assert [cell["state"] for cell in row["cells"]] == ["same failure", "unknown"]
         assert row["failure"]["exception"].endswith("GuardOnDataDependentSymNode")
-        assert row["cells"][1]["detail"] == "no index that can be reached has oddity"
+        assert row["cells"][1]["detail"] == "no index that can be reached has a wheel of oddity for this Python"
+
+
+def test_what_is_here_makes_no_lane_of_its_own() -> None:
+    torch = installed_version("torch")
+    specs = lane_specs({"torch_": [f"{torch},{torch.partition('+')[0]}"], "transformers_": ["4.57.1"], "with_": []})
+    assert [spec.packages for spec in specs] == [{"transformers": "4.57.1"}]
+    assert lane_specs({"torch_": [torch], "transformers_": [], "with_": []}) == [LaneSpec()]
 
 
 def test_what_cannot_be_asked_is_refused_before_any_lane_is_made(tmp_path: Path) -> None:

@@ -11,11 +11,15 @@ from exportdoctor.cli import main
 from exportdoctor.core.codec import decode
 from exportdoctor.core.errors import UsageError
 from exportdoctor.core.run.bisection import VersionBisection
+from exportdoctor.core.run.lane_matrix import FailureName, StackLine
 from exportdoctor.lanes.bisect_environments import bisect_environments, read_environment
 from exportdoctor.lanes.bisect_versions import VersionRange, bisect_versions
+from exportdoctor.lanes.code_changes import code_changes
+from exportdoctor.lanes.lane import Lane, LaneSpec
 from exportdoctor.lanes.question import script_question
 from exportdoctor.lanes.releases import releases_between
 from exportdoctor.report.bisection_text import render_bisection
+from exportdoctor.report.wording.version_searches import changes_title
 from lane_wheels import fast_variables, write_wheel
 
 SCRIPT = "import oddity.torch.export as it\nit.export()\n"
@@ -53,6 +57,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_the_release_that_mends_is_found_around_one_that_cannot_be_imported(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -84,6 +89,35 @@ def test_the_release_that_mends_is_found_around_one_that_cannot_be_imported(
     assert "1.0 and 1.1 both fail in the same way" in render_bisection(alike, "md")
 
 
+THING = "class Thing:\n    size = {size}\n\n\nclass Other(Thing):\n    pass\n\n\n{registered}"
+
+
+def test_where_no_function_of_the_package_is_on_the_stack_what_the_message_names_is_compared(folder: Path) -> None:
+    lanes = []
+    for version, size, registered in [("1.0", 1, "Thing.registered = True\n"), ("1.1", 2, ""), ("1.2", 2, "")]:
+        lane = Lane(name=version, spec=LaneSpec(packages={"oddity": version}), prefix="")
+        (lane.folder / "site-packages" / "oddity").mkdir(parents=True)
+        (lane.folder / "site-packages" / "oddity" / "things.py").write_text(
+            THING.format(size=size, registered=registered)
+        )
+        lanes.append(lane)
+    passing, failing, alike = lanes
+    message = "Unsupported input type <class 'oddity.things.Thing'>"
+    failure = FailureName(exception="ValueError", message=message, stack=(StackLine(file="torch/x.py", line=1),))
+    mentions, code = changes = code_changes("oddity", failure, failing, passing)
+    assert (mentions.file, mentions.function, code.function) == ("oddity/things.py", "what mentions Thing", "Thing")
+    assert "+Thing.registered = True" in mentions.diff
+    assert "-    size = 2\n+    size = 1" in code.diff
+    assert changes_title(changes).startswith("The failing stack has no function of the package. What changed")
+    silent = FailureName(exception="ValueError", message="?")
+    assert code_changes("oddity", silent, failing, passing, script="from oddity import Thing") == changes
+    for script in ("import oddity", "from oddity import Nobody", "no python"):
+        assert not code_changes("oddity", silent, failing, passing, script=script)
+    assert not code_changes("oddity", failure, failing, alike)
+    assert "Nor does the message or the script name anything of it that changed" in changes_title(())
+
+
+@pytest.mark.slow
 def test_packages_that_fail_only_together_are_told_as_such(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     release(folder, "1.0", 9)
     release(folder, "1.1", 6)
@@ -135,7 +169,13 @@ def test_only_releases_that_there_are_can_be_ends() -> None:
     there = ("4.52.0", "4.53.0", "5.0.0", "5.1.0")
     assert releases_between("transformers", there, "", "") == there[1:]
     assert releases_between("transformers", there, "4.52.0", "5.0.0") == there[:3]
-    for first, last, said in [("5.0", "", "'5.0.0'"), ("", "6", "There are 4.52.0 to 5.1.0"), ("5.1.0", "", "no two")]:
+    assert releases_between("transformers", there, "5.0", "5.1") == there[2:]
+    for first, last, said in [
+        ("4.99", "", "The nearest are 4.53.0 and 5.0.0"),
+        ("", "6", "The nearest is 5.1.0"),
+        ("new", "", "The nearest is 5.1.0"),
+        ("5.1.0", "", "no two"),
+    ]:
         with pytest.raises(UsageError) as error:
             releases_between("transformers", there, first, last)
         assert said in error.value.line()

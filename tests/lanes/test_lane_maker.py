@@ -46,6 +46,7 @@ def run(environment: dict[str, str], *words: str) -> tuple[int, list[dict[str, A
     return process.returncode, json.loads(out)
 
 
+@pytest.mark.slow
 def test_a_lane_holds_what_differs_and_is_made_once(offline: dict[str, str], tmp_path: Path) -> None:
     code, [made] = run(offline, "make", "--with", "oddity=1.0.1")
     assert (code, made["state"], made["lane"]["pins"]) == (0, "ready", ["oddity==1.0.1"])
@@ -59,15 +60,30 @@ def test_a_lane_holds_what_differs_and_is_made_once(offline: dict[str, str], tmp
     assert not folder.exists()
 
 
+@pytest.mark.slow
 def test_a_version_that_does_not_exist_is_a_state_with_near_versions(offline: dict[str, str]) -> None:
     code, [lane] = run(offline, "make", "--with", "oddity=1.0.3")
     assert (code, lane["state"]) == (1, "failed")
-    assert lane["lane"]["reason"].startswith("there is no oddity 1.0.3 for this Python. Did you mean '1.0.2'")
+    assert lane["lane"]["reason"].startswith("there is no wheel of oddity 1.0.3 for this Python. The nearest is 1.0.2")
     code, [lane] = run(offline, "make", "--with", "nobody-has-this=1")
-    assert (code, lane["lane"]["reason"]) == (1, "no index that can be reached has nobody-has-this")
+    assert (code, lane["lane"]["reason"]) == (
+        1,
+        "no index that can be reached has a wheel of nobody-has-this for this Python",
+    )
     assert len(run(offline, "prune")[1]) == 2
 
 
+def test_a_full_disk_is_told_and_tried_again(offline: dict[str, str], tmp_path: Path) -> None:
+    uv = tmp_path / "uv"
+    error = "OSError: [Errno 28] No space left on device: '/x'"
+    uv.write_text(f'#!/bin/sh\necho "ERROR: Exception:\nTraceback (most recent call last):\n{error}" >&2; exit 2\n')
+    uv.chmod(0o755)
+    code, [lane] = run({**offline, "PATH": f"{tmp_path}:{offline['PATH']}"}, "make", "--with", "oddity=1.0.1")
+    assert (code, lane["lane"]["reason"]) == (1, "the disk is full: No space left on device")
+    assert run(offline, "make", "--with", "oddity=1.0.1")[0] == 0
+
+
+@pytest.mark.slow
 def test_two_commands_make_one_lane(offline: dict[str, str]) -> None:
     both = [start(offline, "make", "--with", "oddity=1.0.2", "--json") for _ in range(2)]
     said = [json.loads(process.communicate()[0]) for process in both]
@@ -75,6 +91,7 @@ def test_two_commands_make_one_lane(offline: dict[str, str]) -> None:
     assert [lane["state"] for lane in said[0]] == ["ready"]
 
 
+@pytest.mark.slow
 def test_an_interrupted_install_leaves_nothing(offline: dict[str, str], tmp_path: Path) -> None:
     uv = tmp_path / "uv"
     uv.write_text(
@@ -94,6 +111,7 @@ def test_an_interrupted_install_leaves_nothing(offline: dict[str, str], tmp_path
     assert run(offline, "make", "--with", "oddity=1.0.1")[0] == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [(), ("--with", "odd/ity=1"), ("--with", "oddity"), ("--transformers", "--no-deps")])
 def test_a_wrong_request_is_refused_in_one_line(offline: dict[str, str], words: tuple[str, ...]) -> None:
     process = start(offline, "make", *words)

@@ -92,7 +92,14 @@ map_side_by_side(ask, ["50.25"] * 4, 2)
 
 def test_lanes_side_by_side_answer_in_order_and_end_with_an_interruption() -> None:
     assert map_side_by_side(lambda number: number * 2, range(5), 3) == [0, 2, 4, 6, 8]
-    process = subprocess.Popen([sys.executable, "-c", INTERRUPTED], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        [sys.executable, "-c", INTERRUPTED],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        preexec_fn=lambda: signal.signal(
+            signal.SIGINT, signal.SIG_DFL
+        ),  # ignored where the tests run in the background
+    )
     assert process.stdout is not None
     assert [process.stdout.readline() for _ in range(2)] == [b"asked\n"] * 2
     time.sleep(0.3)

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from exportdoctor.process import client
+from exportdoctor.core.errors import UsageError
+from exportdoctor.process import client, interpreter
 from exportdoctor.process.interpreter import find_interpreter, find_project_python
 
 
@@ -57,6 +58,7 @@ def write_model(folder: Path) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("script", "said"),
     [
@@ -78,6 +80,16 @@ def test_what_is_no_interpreter_is_refused_in_one_line(tmp_path: Path, script: s
     assert done.stderr.count("\n") == 1
 
 
+def test_one_that_hangs_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "python"
+    path.write_text("#!/bin/sh\nsleep 30\n")
+    path.chmod(0o755)
+    monkeypatch.setattr(interpreter, "_SECONDS", 0.2)
+    with pytest.raises(UsageError, match="does not answer within"):
+        find_interpreter(str(path))
+
+
+@pytest.mark.slow
 def test_an_environment_that_cannot_be_diagnosed_is_refused_in_one_line(tmp_path: Path) -> None:
     write_model(tmp_path)
     empty, old = make_environment(tmp_path / "empty"), with_torch(tmp_path / "old", "2.4.1")
@@ -85,16 +97,23 @@ def test_an_environment_that_cannot_be_diagnosed_is_refused_in_one_line(tmp_path
         tmp_path / "crash", **{"sitecustomize.py": "import os; print('boom', flush=True); os._exit(9)"}
     )
     broken = with_torch(tmp_path / "broken", code="raise ImportError('libcudart.so.12 is missing')")
+    loud = make_environment(
+        tmp_path / "loud", **{"sitecustomize.py": "import os; os.write(1, b'x' * 2_000_000); os._exit(0)"}
+    )
     for python, said in (
         (empty, "has no torch"),
         (old, "torch 2.4.1; exportdoctor needs torch>=2.8"),
         (crash, "does not work as a Python interpreter: boom"),
         (broken, "cannot import torch: ImportError: libcudart.so.12 is missing"),
+        (with_torch(tmp_path / "hollow", code=""), "cannot import torch: ModuleNotFoundError"),
+        (loud, "does not work as a Python interpreter: xxx"),
         (tmp_path, "a folder without bin/python"),
+        ("", "There is no interpreter ''"),
         ("nowhere", "There is no interpreter 'nowhere'"),
     ):
         done = run("scan", "model.py:build", "--python", str(python), "-q", folder=tmp_path)
         assert (done.returncode, said in done.stderr, done.stderr.count("\n")) == (2, True, 1), done.stderr
+        assert len(done.stderr) < 500
 
 
 def test_the_folder_of_an_environment_names_its_interpreter(tmp_path: Path) -> None:
@@ -145,9 +164,11 @@ def test_the_projects_environment_is_the_nearest_up_to_the_projects_root(
 @pytest.mark.slow
 def test_a_scan_runs_in_the_projects_environment_with_its_packages(tmp_path: Path) -> None:
     write_model(tmp_path)
-    python = make_environment(tmp_path / ".venv", **{"all.pth": sysconfig.get_path("purelib") + "\n"})
+    talk = {"all.pth": sysconfig.get_path("purelib") + "\n", "sitecustomize.py": "print('hello')\n"}
+    python = make_environment(tmp_path / ".venv", **talk)
     done = run("scan", "model.py:build", "--python", str(python), "-q", "--json", folder=tmp_path)
     assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["parts"][0]["verdict"] == "passes"
     [events] = (tmp_path / "home" / "runs").glob("*/events.jsonl")
     first = json.loads(events.read_text().splitlines()[0])
     assert first["python"] == str(python)

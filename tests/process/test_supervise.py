@@ -74,6 +74,7 @@ def test_memory_counts_on_top_of_the_baseline() -> None:
         assert supervisor.kill_reason is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "code", ["pass", SPIN_FOR_A_WHILE, in_a_child(SPIN_FOR_A_WHILE)], ids=["ends", "works", "child"]
 )

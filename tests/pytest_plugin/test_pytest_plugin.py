@@ -114,12 +114,14 @@ def test_the_marker_gives_what_the_call_leaves_out(project: pytest.Pytester) -> 
     session(project).assert_outcomes(passed=1)
 
 
+@pytest.mark.slow
 def test_bad_options_are_told_in_a_line(project: pytest.Pytester) -> None:
     assert "needs --export-baseline" in session(project, "--export-ratchet").stderr.str()
     (project.path / "bad.json").write_text("[]")
     assert "bad.json is no baseline" in session(project, "--export-baseline", "bad.json").stderr.str()
 
 
+@pytest.mark.slow
 def test_the_plugin_imports_neither_torch_nor_exportdoctor_where_it_is_not_used(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         """
@@ -133,6 +135,7 @@ def test_the_plugin_imports_neither_torch_nor_exportdoctor_where_it_is_not_used(
     session(pytester).assert_outcomes(passed=1)
 
 
+@pytest.mark.slow
 def test_without_torch_a_test_is_skipped(pytester: pytest.Pytester) -> None:
     pytester.makeconftest(
         "import importlib.util as u\nfind = u.find_spec\n"

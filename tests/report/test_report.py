@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from exportdoctor.core.codec import decode
 from exportdoctor.core.errors import UsageError
 from exportdoctor.core.failure.explanations import next_step, summary
-from exportdoctor.core.failure.finding import ExceptionRecord, Finding
+from exportdoctor.core.failure.finding import ExceptionRecord, Finding, TriedRewrite
 from exportdoctor.core.failure.kinds import KINDS, FailureKind
 from exportdoctor.core.records.outcome import Ground
 from exportdoctor.core.run import events as ev
@@ -23,6 +23,7 @@ from exportdoctor.core.run.report import ModuleRecord, PartRecord, Prescription,
 from exportdoctor.core.run.run_state import fold
 from exportdoctor.report import FORMS, render, wording
 from exportdoctor.report.canvas import Style, wrap_words
+from exportdoctor.report.explanation_page import as_text, finding_blocks
 from exportdoctor.report.folded_tree import Row, condense, group_siblings, label, silent
 from golden_files import assert_golden
 from synthetic import (
@@ -304,6 +305,7 @@ def test_no_module_is_told_twice(part: PartRecord) -> None:
         assert set(names) <= {module.fqn for module in part.modules}
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(part=parts())
 def test_modules_are_counted_once_in_the_outermost_rows(part: PartRecord) -> None:
@@ -464,3 +466,15 @@ def test_the_command_that_exports_names_what_was_found_with_another_exporter(
     found = Prescription(shims=shims, soundness="exact")
     part = PartRecord(name="text", verdict="cured", exporter=exporter, seconds=1, prescription=found)
     assert said in wording.export_command(part, Report(run="r", target=TargetRecord(ref="x"), parts=(part,)))
+
+
+def test_rewrites_that_end_alike_are_told_once() -> None:
+    vain = TriedRewrite(title="Pass the value in", diff="-a\n+b\n", result="fails", note="cannot guard on u0")
+    again, other = msgspec.structs.replace(vain, diff="-a\n+c\n"), msgspec.structs.replace(vain, title="Clamp it")
+    tried = msgspec.structs.replace(WINDOWS, rewrites=(vain, again, other))
+    report = Report(target=TargetRecord(ref="x"), findings=(tried,))
+    text, untried = (as_text(finding_blocks(one, report), Style()) for one in (tried, WINDOWS))
+    assert text.count("Tried in vain") == 2
+    assert "None of the rewrites that were tried" in text
+    assert "No rewrite could be applied" not in text
+    assert "No rewrite could be applied" in untried

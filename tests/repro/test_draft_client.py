@@ -35,6 +35,7 @@ def error_of(path: Path, *, function: str, part: str = "default") -> Exportdocto
     return caught.value
 
 
+@pytest.mark.slow
 def test_a_target_that_does_not_build_is_at_fault_and_its_stack_is_kept(tmp_path: Path) -> None:
     error = error_of(tmp_path, function="fails")
     assert isinstance(error, TargetError)
@@ -43,6 +44,7 @@ def test_a_target_that_does_not_build_is_at_fault_and_its_stack_is_kept(tmp_path
     assert any("in fails" in line for line in error.stack)
 
 
+@pytest.mark.slow
 def test_a_failure_that_is_gone_is_a_usage_error(tmp_path: Path) -> None:
     error = error_of(tmp_path, function="exports")
     assert isinstance(error, UsageError)

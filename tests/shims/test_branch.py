@@ -201,6 +201,7 @@ def test_the_program_answers_as_eager_on_both_sides_of_each_branch(make: Callabl
         torch.testing.assert_close(program(values), call.module(values))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [LookingUp, Finding, Dividing, Undefined])
 def test_an_arm_that_refuses_the_values_of_the_other_is_computed_only_when_it_is_taken(
     make: Callable[[], nn.Module],
@@ -284,6 +285,7 @@ def _program_of(depth: int, shape: tuple[bool, ...]) -> str:
     return "\n".join([*lines, "    return y", ""])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", list(itertools.product((True, False), repeat=3)))
 def test_branches_in_any_arrangement_agree_with_eager(shape: tuple[bool, ...], tmp_path: Path) -> None:
     path = tmp_path / "generated.py"

@@ -76,6 +76,7 @@ def test_with_the_shim_it_exports_and_agrees_with_eager(name: str) -> None:
             assert max(float((a - b).abs().max()) for a, b in zip(answer, want, strict=True)) <= TOLERANCE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_everything_is_restored_also_when_the_body_raises(name: str) -> None:
     shim, call = SHIMS[name], CASES[name].call()

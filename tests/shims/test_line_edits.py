@@ -9,7 +9,8 @@ import pytest
 
 from exportdoctor.core.failure.explanations import explain
 from exportdoctor.core.failure.kinds import KINDS
-from exportdoctor.shims.edits.line_edits import _RULES, changed_function, line_edits
+from exportdoctor.shims.edits.line_edits import _RULES, line_edits
+from exportdoctor.shims.edits.source_text import changed_function
 
 GATE = """
 import torch.nn as nn

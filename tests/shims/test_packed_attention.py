@@ -70,6 +70,29 @@ def test_any_boundaries_that_eager_takes_give_its_numbers(name: str, boundaries:
     _check(name, boundaries, length)
 
 
+class Distinct(torch.nn.Module):
+    """Boundaries whose number only a run knows, as transformers 4 makes them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = Segmented(KEPT["each"])
+
+    def forward(self, rows: torch.Tensor, boundaries: torch.Tensor) -> Any:
+        return self.attention(rows, torch.unique_consecutive(boundaries))
+
+
+@pytest.mark.slow
+def test_the_number_of_boundaries_may_be_known_to_a_run_only() -> None:
+    module = Distinct().eval()
+    call = ExportCall(module=module, args=_row((0, 3, 3, 8, 10), 10), dynamic_shapes=(_FREE, _FREE))
+    with sh.apply_shims([sh.find("block-diagonal-attention")], call) as given_call, torch.no_grad():
+        program = sh.export_program(given_call).module()
+    for boundaries, length in [((0, 3, 8), 8), ((0, 7), 7), ((0, 0, 4, 5, 5, 9), 9)]:
+        inputs = _row(boundaries, length)
+        assert torch.allclose(program(*inputs), module(*inputs), atol=1e-5)
+    assert _run(program, _row((0, 6, 3, 8), 8)) is None
+
+
 @pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(
@@ -83,6 +106,7 @@ def test_drawn_boundaries_give_the_numbers_of_eager(name: str, first: int, lengt
         _check(name, tuple(accumulate(lengths, initial=first)), sum(lengths) + more)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("boundaries", [(0, 3, 8, 10), (0, 10)], ids=["three segments", "one"])
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_could_differ_between_segments_is_refused(name: str, boundaries: tuple[int, ...]) -> None:

@@ -118,6 +118,7 @@ def test_a_pattern_that_could_never_match_is_refused_in_one_line(tmp_path: Path,
     assert re.search(says, caught.value.line()), caught.value.line()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("enter", "says"),
     [

@@ -198,6 +198,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "target"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.night] if name in _BY_NIGHT else []) for name in CHANGES]
 )
@@ -237,6 +238,7 @@ def test_what_has_not_changed_is_told_again(home: Path) -> None:
     assert again[1:] == (told, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("code", "why"),
     [
@@ -255,6 +257,7 @@ def test_what_cannot_be_compared_is_not_told_again_and_the_reason_is(code: str, 
     assert scan(file, "build")[2] == 0
 
 
+@pytest.mark.slow
 def test_a_seeded_draw_and_a_clock_that_is_only_named_are_told_again(home: Path) -> None:
     file = home / "target.py"
     file.write_text(
@@ -265,6 +268,7 @@ def test_a_seeded_draw_and_a_clock_that_is_only_named_are_told_again(home: Path)
     assert scan(file, "build")[2] == 1
 
 
+@pytest.mark.slow
 def test_a_factory_that_exports_is_answered_from_the_cache(home: Path) -> None:
     file = home / "target.py"
     file.write_text(

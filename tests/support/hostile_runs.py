@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import re
 import shutil
@@ -17,9 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from transformers import LlamaForCausalLM  # noqa: F401
 
-import scanning  # noqa: F401  imports what every worker needs
 from exportdoctor.cli.main import run
 from exportdoctor.engine import shim_files
 from exportdoctor.process import launcher
@@ -68,6 +67,7 @@ class Ended:
 
 def run_case(case: Hostile) -> Ended:
     """Run one in a folder of its own."""
+    _import_what_workers_need()
     place = Path(tempfile.mkdtemp(prefix="hostile-"))
     folder = place / "folder"
     folder.mkdir()
@@ -81,6 +81,13 @@ def run_case(case: Hostile) -> Ended:
         return Ended(code, out, err, seconds)
     finally:
         shutil.rmtree(place, ignore_errors=True)
+
+
+@functools.cache
+def _import_what_workers_need() -> None:
+    from transformers import LlamaForCausalLM  # noqa: F401
+
+    import scanning  # noqa: F401
 
 
 def _read(file: Path) -> str:

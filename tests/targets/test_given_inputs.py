@@ -41,6 +41,7 @@ def evaluate(code: str, model: Any) -> dict[str, Any]:
     return names["inputs"](model)  # type: ignore[no-any-return]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", ["text", "full", "vision"])
 def test_the_code_makes_inputs_that_the_module_takes(part: str) -> None:
     ref = TargetRef(ref="Qwen2.5-VL-3B-tiny", options=BuildOptions(device="cpu"))
@@ -57,6 +58,7 @@ def test_the_code_makes_inputs_that_the_module_takes(part: str) -> None:
     assert again["dynamic_shapes"] == made.dynamic_shapes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weights", ["fake", "random"])
 @pytest.mark.parametrize("kind", ["py", "pt", "safetensors"])
 def test_inputs_of_a_file_are_those_of_the_part(folder: Path, tmp_path: Path, kind: str, weights: str) -> None:
@@ -78,6 +80,7 @@ def test_inputs_of_a_file_are_those_of_the_part(folder: Path, tmp_path: Path, ki
     run_once(part.module, (part.args, part.kwargs))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [

@@ -90,6 +90,7 @@ def tiny_fake(tmp_path_factory: pytest.TempPathFactory) -> BuiltTarget:
     return built(folder, image_size=preset.image_size)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "parameters"),
     [
@@ -122,6 +123,7 @@ def test_a_672x672_image_calls_837_modules_of_the_full_3b() -> None:
     assert part.kwargs["image_grid_thw"].tolist() == [[1, 48, 48]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PARTS)
 def test_each_part_runs_at_two_sizes_that_differ_in_its_dynamic_axes_alone(
     tiny: BuiltTarget, tiny_fake: BuiltTarget, name: str
@@ -255,6 +257,7 @@ def test_a_checkpoint_gives_its_own_numbers(tmp_path: Path, tiny: BuiltTarget) -
     assert torch.equal(expected, found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "said"),
     [

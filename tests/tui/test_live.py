@@ -37,6 +37,7 @@ time.sleep(60)
 """
 
 
+@pytest.mark.slow
 async def test_a_growing_file_is_followed_to_its_end(tmp_path: Path) -> None:
     data = QWEN.read_bytes()
     run = recorded("qwen", tmp_path, share=0.7)
@@ -55,6 +56,7 @@ async def test_a_growing_file_is_followed_to_its_end(tmp_path: Path) -> None:
     lock.release()
 
 
+@pytest.mark.slow
 async def test_the_attempts_in_flight_are_shown_with_their_processes(tmp_path: Path) -> None:
     run = recorded("qwen", tmp_path, share=0.62)
     lock = FolderLock(run)
@@ -65,6 +67,7 @@ async def test_the_attempts_in_flight_are_shown_with_their_processes(tmp_path: P
     lock.release()
 
 
+@pytest.mark.slow
 async def test_where_the_user_is_survives_what_arrives(tmp_path: Path) -> None:
     data = QWEN.read_bytes()
     run = recorded("qwen", tmp_path, share=0.75)
@@ -83,6 +86,7 @@ async def test_where_the_user_is_survives_what_arrives(tmp_path: Path) -> None:
     lock.release()
 
 
+@pytest.mark.slow
 async def test_a_run_whose_process_dies_says_so_and_can_be_resumed(tmp_path: Path) -> None:
     run = recorded("qwen", tmp_path, share=0.65)
     holder = subprocess.Popen(
@@ -112,6 +116,7 @@ async def test_a_folder_that_vanishes_keeps_what_was_read(tmp_path: Path) -> Non
         await shows(pilot, "folder is gone", "kernel")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("content", "said"),
     [
@@ -161,6 +166,7 @@ async def test_names_and_messages_are_text_whatever_is_in_them(tmp_path: Path) -
         await shows(pilot, "[red]x[/red]", "[bold]", absent=("\x1b", "\u202e", "\x07"))
 
 
+@pytest.mark.slow
 async def test_names_and_notes_of_shims_are_text_whatever_is_in_them(tmp_path: Path) -> None:
     run = recorded("qwen", tmp_path)
     data = (run / NAME).read_text().replace("precompute-grid", "[b]pre\\u001b[31m\\u202ex[/b]")

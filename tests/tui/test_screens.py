@@ -65,11 +65,13 @@ def pictured(
     return bool(snap_compare(app, terminal_size=size, run_before=before))
 
 
+@pytest.mark.slow
 @every_look
 def test_the_story_of_the_first_finding(snap_compare: Any, size: tuple[int, int], theme: str) -> None:
     assert pictured(snap_compare, app_on(HERE / "qwen"), size, theme)
 
 
+@pytest.mark.slow
 @every_look
 def test_the_stack_of_a_crash_with_its_source(snap_compare: Any, size: tuple[int, int], theme: str) -> None:
     assert pictured(snap_compare, app_on(HERE / "crash"), size, theme, "n", "n", "2", "enter")
@@ -80,16 +82,19 @@ def test_the_cure_of_a_part(snap_compare: Any, size: tuple[int, int], theme: str
     assert pictured(snap_compare, app_on(HERE / "qwen"), size, theme, "5")
 
 
+@pytest.mark.slow
 @every_look
 def test_the_graph_that_leads_to_a_failure(snap_compare: Any, size: tuple[int, int], theme: str) -> None:
     assert pictured(snap_compare, app_on(HERE / "qwen"), size, theme, "n", "4")
 
 
+@pytest.mark.slow
 @every_look
 def test_a_repro_script(snap_compare: Any, size: tuple[int, int], theme: str) -> None:
     assert pictured(snap_compare, app_on(HERE / "qwen"), size, theme, "n", "6", "enter")
 
 
+@pytest.mark.slow
 @every_look
 def test_inputs_of_a_part_among_several(snap_compare: Any, size: tuple[int, int], theme: str) -> None:
     keys = ("right_square_bracket",) * 3
@@ -104,6 +109,7 @@ def test_the_list_of_runs(snap_compare: Any, tmp_path: Path, size: tuple[int, in
     assert pictured(snap_compare, app_on(None, root=root), size, theme)
 
 
+@pytest.mark.slow
 @every_look
 def test_what_can_be_done(
     snap_compare: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: tuple[int, int], theme: str
@@ -112,6 +118,7 @@ def test_what_can_be_done(
     assert pictured(snap_compare, app_on(HERE / "qwen"), size, theme, "a")
 
 
+@pytest.mark.slow
 @every_look
 def test_picking_shims(snap_compare: Any, size: tuple[int, int], theme: str) -> None:
     known = tuple(PickerItem(f"shim-{number}", f"exact · does something {number}") for number in range(9))
@@ -119,11 +126,13 @@ def test_picking_shims(snap_compare: Any, size: tuple[int, int], theme: str) -> 
     assert pictured(snap_compare, app_on(HERE / "qwen"), size, theme, "down", "space", over=pick)
 
 
+@pytest.mark.slow
 @every_look
 def test_help(snap_compare: Any, size: tuple[int, int], theme: str) -> None:
     assert pictured(snap_compare, app_on(HERE / "timeout"), size, theme, "question_mark")
 
 
+@pytest.mark.slow
 @every_look
 def test_a_run_in_progress(snap_compare: Any, tmp_path: Path, size: tuple[int, int], theme: str) -> None:
     run = recorded("qwen", tmp_path, share=0.72)

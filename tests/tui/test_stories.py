@@ -65,6 +65,7 @@ async def test_the_culprit_is_on_the_first_screen() -> None:
         )
 
 
+@pytest.mark.slow
 async def test_find_the_next_culprit_and_read_its_stack() -> None:
     app = app_on(QWEN)
     async with app.run_test(size=(120, 40)) as pilot:
@@ -80,6 +81,7 @@ async def test_find_the_next_culprit_and_read_its_stack() -> None:
         assert frame.function.endswith("<listcomp>")
 
 
+@pytest.mark.slow
 async def test_filter_as_one_types_and_drop_it() -> None:
     app = app_on(QWEN)
     async with app.run_test(size=(120, 40)) as pilot:
@@ -91,6 +93,7 @@ async def test_filter_as_one_types_and_drop_it() -> None:
         await shows(pilot, before)
 
 
+@pytest.mark.slow
 async def test_equal_blocks_unfold_and_fold() -> None:
     app = app_on(QWEN)
     async with app.run_test(size=(120, 40)) as pilot:
@@ -102,6 +105,7 @@ async def test_equal_blocks_unfold_and_fold() -> None:
         await shows(pilot, absent=("blocks.30",))
 
 
+@pytest.mark.slow
 async def test_parts_are_tabs() -> None:
     app = app_on(QWEN)
     async with app.run_test(size=(120, 40)) as pilot:
@@ -113,6 +117,7 @@ async def test_parts_are_tabs() -> None:
         assert run_screen(app).position.part == "vision"
 
 
+@pytest.mark.slow
 async def test_inputs_show_their_dynamic_dimensions() -> None:
     app = app_on(QWEN)
     async with app.run_test(size=(120, 40)) as pilot:
@@ -121,6 +126,7 @@ async def test_inputs_show_their_dynamic_dimensions() -> None:
         await shows(pilot, "≈")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["crash", "timeout"])
 async def test_a_crash_and_a_time_out_tell_their_story(name: str) -> None:
     app = app_on(HERE / name)
@@ -130,6 +136,7 @@ async def test_a_crash_and_a_time_out_tell_their_story(name: str) -> None:
         await shows(pilot, {"crash": "SIGSEGV", "timeout": "time.sleep(0.1)"}[name])
 
 
+@pytest.mark.slow
 async def test_everything_that_is_copied_is_the_reports_text() -> None:
     app = app_on(QWEN)
     async with app.run_test(size=(120, 40)) as pilot:
@@ -159,6 +166,7 @@ async def test_the_editor_opens_at_the_line(tmp_path: Path, monkeypatch: pytest.
     assert editor_command(source, frame.line, os.environ) == (str(spy), "+18", str(source))
 
 
+@pytest.mark.slow
 async def test_the_palette_reaches_a_finding() -> None:
     app = app_on(QWEN)
     async with app.run_test(size=(120, 40)) as pilot:
@@ -172,6 +180,7 @@ async def test_the_palette_reaches_a_finding() -> None:
         assert cursor_of(app) == "model.visual.blocks.0.attn"
 
 
+@pytest.mark.slow
 async def test_the_palette_has_everything_that_can_be_done_and_every_finding() -> None:
     app = app_on(QWEN)
     async with app.run_test(size=(120, 40)) as pilot:
@@ -181,6 +190,7 @@ async def test_the_palette_has_everything_that_can_be_done_and_every_finding() -
         assert {title[:2] for title in titles} >= {"F1", "F2", "F3", "F4", "F5"}
 
 
+@pytest.mark.slow
 async def test_help_names_every_key_of_the_screen() -> None:
     app = app_on(QWEN)
     async with app.run_test(size=(120, 90)) as pilot:
@@ -192,6 +202,7 @@ async def test_help_names_every_key_of_the_screen() -> None:
         assert isinstance(app.screen, RunScreen)
 
 
+@pytest.mark.slow
 async def test_from_the_list_of_runs_into_one_and_back(tmp_path: Path) -> None:
     app = app_on(None, root=runs_of(("crash", "timeout"), tmp_path))
     async with app.run_test(size=(120, 30)) as pilot:
@@ -218,6 +229,7 @@ async def test_no_run_yet_says_how_to_make_one(tmp_path: Path) -> None:
         assert app.clipboard == "exportdoctor scan Qwen2.5-VL-3B"
 
 
+@pytest.mark.slow
 async def test_a_terminal_too_small_says_so_and_recovers() -> None:
     app = app_on(QWEN)
     async with app.run_test(size=(50, 12)) as pilot:
@@ -228,6 +240,7 @@ async def test_a_terminal_too_small_says_so_and_recovers() -> None:
         await shows(pilot, "model")
 
 
+@pytest.mark.slow
 async def test_zoom_gives_one_pane_the_screen() -> None:
     app = app_on(QWEN)
     async with app.run_test(size=(80, 24)) as pilot:
@@ -258,6 +271,7 @@ async def test_a_cut_off_run_offers_to_be_resumed(tmp_path: Path) -> None:
         assert offered[0].argv[-4:] == ("scan", "--resume", str(tmp_path / "qwen"), "--quiet")
 
 
+@pytest.mark.slow
 async def test_long_work_shows_itself_and_can_be_cancelled(tmp_path: Path) -> None:
     app = app_on(QWEN)
     async with app.run_test(size=(120, 40)) as pilot:
@@ -277,6 +291,7 @@ async def test_long_work_shows_itself_and_can_be_cancelled(tmp_path: Path) -> No
         await shows(pilot, "cancelled  Wait")
 
 
+@pytest.mark.slow
 async def test_a_run_that_its_user_interrupted_tells_what_it_found(tmp_path: Path) -> None:
     app = app_on(interrupted(tmp_path))
     async with app.run_test(size=(120, 40)) as pilot:
@@ -333,6 +348,7 @@ def selected(view: RunView, part: str) -> Selection:
     return Selection(view=view, part=shown, row=row, finding=finding_for(view, shown, row))
 
 
+@pytest.mark.slow
 async def test_the_cure_tells_before_and_after_with_its_proof_and_what_to_paste() -> None:
     app = app_on(QWEN)
     async with app.run_test(size=(200, 50)) as pilot:
@@ -373,6 +389,7 @@ async def test_a_finding_without_a_repro_says_how_to_make_one() -> None:
         await shows(pilot, "F1 has no repro script yet", "exportdoctor repro")
 
 
+@pytest.mark.slow
 async def test_a_repro_is_shown_and_copied_whole() -> None:
     app = app_on(QWEN)
     script = (QWEN / "repros/F2.py.txt").read_text()
@@ -389,6 +406,7 @@ async def test_a_repro_is_shown_and_copied_whole() -> None:
         assert app.clipboard == script
 
 
+@pytest.mark.slow
 async def test_picking_filters_as_one_types_and_marks_several() -> None:
     app = app_on(QWEN)
     known, more = (
@@ -406,6 +424,7 @@ async def test_picking_filters_as_one_types_and_marks_several() -> None:
         assert chosen == [("a-one", "c-three")]
 
 
+@pytest.mark.slow
 async def test_a_pick_whose_list_cannot_be_had_says_why_and_offers_what_is_known() -> None:
     def none() -> tuple[PickerItem, ...]:
         raise OSError("the list could not be had")
@@ -420,6 +439,7 @@ async def test_a_pick_whose_list_cannot_be_had_says_why_and_offers_what_is_known
         assert chosen == [("b",)]
 
 
+@pytest.mark.slow
 async def test_output_that_is_the_result_is_shown_when_it_is_there() -> None:
     app = app_on(QWEN)
     async with app.run_test(size=(120, 40)) as pilot:
@@ -432,6 +452,7 @@ async def test_output_that_is_the_result_is_shown_when_it_is_there() -> None:
         await shows(pilot, "done  Show it")
 
 
+@pytest.mark.slow
 async def test_a_command_that_cannot_do_it_says_so_with_its_last_words() -> None:
     app = app_on(QWEN)
     async with app.run_test(size=(160, 40)) as pilot:
@@ -450,6 +471,7 @@ async def test_a_click_on_the_last_line_is_its_key() -> None:
         assert cursor_of(app) == "model.visual.blocks.0.attn"
 
 
+@pytest.mark.slow
 async def test_a_move_to_a_failure_drops_the_filter_from_the_screen() -> None:
     app = app_on(QWEN)
     async with app.run_test(size=(120, 36)) as pilot:
@@ -462,6 +484,7 @@ async def test_a_move_to_a_failure_drops_the_filter_from_the_screen() -> None:
         assert app.screen.query_one("#filter", Input).value == ""
 
 
+@pytest.mark.slow
 async def test_z_in_the_tree_shows_the_tree_alone() -> None:
     app = app_on(QWEN)
     async with app.run_test(size=(120, 36)) as pilot:
@@ -474,6 +497,7 @@ async def test_z_in_the_tree_shows_the_tree_alone() -> None:
         assert not app.screen.query_one(ModuleTree).display
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [(80, 24), (120, 36)])
 async def test_every_tab_can_be_seen_and_clicked(size: tuple[int, int]) -> None:
     app = app_on(HERE / "crash")
@@ -490,6 +514,7 @@ async def test_every_tab_can_be_seen_and_clicked(size: tuple[int, int]) -> None:
         assert run_screen(app).position.tab == last
 
 
+@pytest.mark.slow
 async def test_a_filter_that_nothing_matches_says_so() -> None:
     app = app_on(QWEN)
     async with app.run_test(size=(100, 36)) as pilot:
@@ -499,6 +524,7 @@ async def test_a_filter_that_nothing_matches_says_so() -> None:
         await shows(pilot, "No submodule matches 'zzz'", "esc clears the filter")
 
 
+@pytest.mark.slow
 async def test_the_list_of_findings_leads_to_one() -> None:
     app = app_on(QWEN)
     async with app.run_test(size=(120, 36)) as pilot:
@@ -526,6 +552,7 @@ async def test_the_frames_of_a_stack_keep_their_place() -> None:
         await shows(pilot, "vision_utils.py:162", "● modeling_qwen2_5_vl.py:")
 
 
+@pytest.mark.slow
 async def test_the_chosen_set_of_shims_is_among_those_that_were_tried() -> None:
     app = app_on(QWEN)
     async with app.run_test(size=(200, 60)) as pilot:

@@ -38,6 +38,7 @@ def under_cursor(position: Position, name: str = QWEN) -> Line:
     return next(line for line in navigation.current_lines(view_of(name), position) if line.key == position.cursor)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [QWEN, "crash", "timeout"])
 def test_one_event_at_a_time_gives_the_picture_of_all_at_once(name: str) -> None:
     events = read_events(HERE / name / NAME)
@@ -104,6 +105,7 @@ def test_folding_twice_gives_back_the_first_lines() -> None:
                 assert navigation.current_lines(view, step(once, again)) == navigation.current_lines(view, position)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", ["attn", "F2", "blocks.3", "rmsnorm", "fails itself", "cured", "Qwen2_5_VLMLP mlp"])
 def test_a_filter_leaves_matches_and_the_paths_to_them(words: str) -> None:
     view = view_of(QWEN)
@@ -132,6 +134,7 @@ def test_everything_open_shows_every_row_once() -> None:
     assert {"model.visual.blocks.0.attn.qkv", "model.language_model.layers.0.mlp.act_fn"} <= shown
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [40, 56, 78, 94, 120, 200])
 def test_every_line_fills_its_width_exactly_and_keeps_the_count_of_equals(width: int) -> None:
     view = view_of(QWEN)

@@ -74,6 +74,7 @@ def part_of(given: Given) -> BuiltPart:
     return BuiltPart(name="default", title="", prefix="", module=module, args=args, kwargs={}, dynamic_shapes=shapes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("given", [attention, chosen])
 def test_a_program_made_thriftily_has_the_same_graph_and_code(given: Callable[[], Given]) -> None:
     module, args, shapes = given()
@@ -115,6 +116,7 @@ def test_a_saving_that_this_torch_has_no_hook_for_is_left_out(monkeypatch: pytes
         assert not hasattr(_traceback, "_extract_symbolized_tb")
 
 
+@pytest.mark.slow
 def test_code_is_compiled_less_often_and_none_is_left_when_the_program_is_finished(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -74,6 +74,7 @@ def ground_of_part(ref: str, name: str, **options: Any) -> Ground:
         return ground_of(part.module, *part.args, **part.kwargs)
 
 
+@pytest.mark.slow
 def test_a_dead_branch_and_an_unused_input_are_told_as_unproved(tmp_path: Path) -> None:
     path = tmp_path / "dead.py"
     path.write_text(DEAD)
@@ -103,6 +104,7 @@ def test_a_shim_that_puts_every_patch_at_position_0_is_refused(tmp_path: Path) -
     assert not any(proof("zero-positions"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", ["vision", "text"])
 def test_every_submodule_and_input_of_the_default_small_model_matters(part: str) -> None:
     ground = ground_of_part("Qwen2.5-VL-3B-tiny", part, image_size=(168, 168))

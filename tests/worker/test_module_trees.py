@@ -36,6 +36,7 @@ def test_a_scan_says_nothing_false_of_drawn_trees(seed: int, tmp_path: Path, mon
 HELD = [state for state, (_, init, _) in STATES.items() if "flag" in init]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_modules_that_differ_in_what_they_hold_are_never_equal(moment: str, tmp_path: Path) -> None:
     """Also where the forward does not ask for it, and only an export does."""

@@ -17,7 +17,7 @@ from exportdoctor.targets.eager import CallResult
 from exportdoctor.worker.prove.compare_calls import compare_calls
 from exportdoctor.worker.prove.compare_outputs import compare_outputs
 from exportdoctor.worker.prove.cure_inputs import cure_inputs, drawer_for
-from exportdoctor.worker.prove.drawn_inputs import draw_like
+from exportdoctor.worker.prove.drawn_values import draw_like
 from exportdoctor.worker.prove.eager_trace import RoundingNoise
 from exportdoctor.worker.prove.input_meaning import draw_boundaries
 from exportdoctor.worker.prove.input_set import InputSet
@@ -91,6 +91,7 @@ def test_whole_numbers_are_drawn_by_what_they_mean_and_the_example_stays_as_it_i
     assert kwargs["count"].item() == 3
 
 
+@pytest.mark.slow
 @given(st.integers(2, 9), st.integers(1, 40), st.integers(0, 5), st.integers(0, 10**6))
 def test_drawn_boundaries_rise_from_zero_or_more_to_the_total_or_less(
     count: int, total: int, style: int, seed: int

@@ -298,6 +298,7 @@ def _with_state() -> nn.Module:
     return module
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WRONG)
 def test_a_program_that_differs_from_eager_in_one_respect_is_refused(name: str) -> None:
     eager, program, args, shapes = WRONG[name]
@@ -340,6 +341,7 @@ RIGHT: dict[str, tuple[Callable[..., Any], Callable[..., Any], tuple[Any, ...], 
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RIGHT)
 def test_a_right_program_is_accepted(name: str) -> None:
     eager, program, args, shapes = RIGHT[name]

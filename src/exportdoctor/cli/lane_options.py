@@ -35,7 +35,8 @@ def lane_specs(given: dict[str, Any]) -> list[LaneSpec]:
     named = {name: versions for name, versions in wanted.items() if versions}
     if not named:
         raise UsageError("Which versions? For example --transformers 4.57.1,5.12.1")
-    return [spec_of(dict(zip(named, versions))) for versions in product(*named.values())]
+    specs = [spec_of(dict(zip(named, versions))) for versions in product(*named.values())]
+    return [one for place, one in enumerate(specs) if one not in specs[:place]]
 
 
 def _split(given: Any) -> list[str]:

@@ -23,7 +23,7 @@ def _go_on(context: click.Context, _option: click.Parameter, given: str | None) 
 
     if handed_over():
         return
-    if given:
+    if given is not None:
         found = find_interpreter(given)
         if not found.is_ours:
             hand_over(found, words)

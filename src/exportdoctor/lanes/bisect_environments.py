@@ -96,7 +96,7 @@ def bisect_environments(
         change
         for one in culprits
         if seen is not None
-        for change in code_changes(one.package, seen.stack, lane(failing), lane(()))
+        for change in code_changes(one.package, seen, lane(failing), lane(()), script=question.script)
     ]
     unknown = tuple(_name(subset, differences) for subset in result.unknown)
     return _with(answer, asker, alone=result.alone, together=result.together, unknown=unknown, changes=tuple(changes))

@@ -104,10 +104,7 @@ class _Search:
         package, _, fixed = self.versions
         if release == installed_version(package) and not fixed:
             return here()
-        packages = {package: release, **fixed}
-        if "torch" in packages:  # an environment of its own has nothing else
-            packages = {**installed_versions(("transformers",)), **packages}
-        return make_lane(LaneSpec(packages=packages), self.tell)
+        return make_lane(LaneSpec(packages={package: release, **fixed}), self.tell)
 
     def run(self) -> tuple[Turn, ...]:
         """Where the ends agree, and this environment between them does not, the failure came and went, or so.
@@ -148,7 +145,9 @@ class _Search:
         pin = f"{package}>={passing}" if turn.fails_before else f"{package}<={passing}"
         other = self.asker.trial(passing).cell
         seen = self.asker.stack_of(failing)
-        changes = code_changes(package, seen.stack, lanes[failing], lanes[passing]) if seen is not None else ()
+        between = (lanes[failing], lanes[passing])
+        script = self.asker.question.script
+        changes = code_changes(package, seen, *between, script=script) if seen is not None else ()
         return VersionTurn(
             failing=failing,
             passing=passing,

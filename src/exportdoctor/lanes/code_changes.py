@@ -1,26 +1,56 @@
-"""What changed between two releases in the functions of a failing stack, read from the sources of two lanes."""
+"""What changed between two releases in the functions of a failing stack, read from the sources of two lanes.
+
+A stack that has none of the package, or none that changed, leaves what the message and the script name of it.
+"""
 
 from __future__ import annotations
 
 import ast
 import importlib.util
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from difflib import unified_diff
 from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
 
 from exportdoctor.core.run.bisection import CodeChange
-from exportdoctor.core.run.lane_matrix import StackLine
+from exportdoctor.core.run.lane_matrix import FailureName, StackLine
 from exportdoctor.lanes.lane import Lane
 
 _MOST_LINES = 80
+_MOST_NAMES = 4
 
 
-def code_changes(package: str, places: Sequence[StackLine], failing: Lane, passing: Lane) -> tuple[CodeChange, ...]:
-    """For each function of `package` among `places`, innermost first, the diff from the failing to the passing lane."""
+class _Definition(NamedTuple):
+    """The one file of a package that defines a name at its top, what else mentions it there, and the definition."""
+
+    file: str
+    mentions: list[str]
+    code: list[str]
+
+
+def code_changes(
+    package: str, failure: FailureName, failing: Lane, passing: Lane, *, script: str = ""
+) -> tuple[CodeChange, ...]:
+    """For each function of `package` on the stack, innermost first, the diff from the failing to the passing lane.
+
+    If none differs, then the same of what the message and the script name, with the statements that mention it.
+    """
     name = import_name(package)
+    found = _of_stack(name, failure.stack, failing, passing)
+    if any(change.diff or change.note for change in found):
+        return found
+    named = list(dict.fromkeys((*_named_in(failure.message, name), *_imported_in(script, name))))
+    return (*found, *(change for one in named[:_MOST_NAMES] for change in _of_name(name, one, failing, passing)))
+
+
+def _of_stack(name: str, places: Sequence[StackLine], failing: Lane, passing: Lane) -> tuple[CodeChange, ...]:
     seen: dict[tuple[str, str], CodeChange] = {}
     for place in reversed(places):
-        if place.file.partition("/")[0] != name:
+        if place.file.partition("/")[0].removesuffix(".py") != name:
             continue
         file = _source_file(failing, place.file)
         function = _function_at(file, place.line) if file else None
@@ -34,32 +64,93 @@ def import_name(package: str) -> str:
     return package.replace("-", "_")
 
 
+def _named_in(text: str, package: str) -> Iterator[str]:
+    """The last part of each dotted name of the package."""
+    return (match[1] for match in re.finditer(rf"\b{re.escape(package)}(?:\.\w+)*\.([A-Za-z_]\w*)", text))
+
+
+def _imported_in(script: str, package: str) -> Iterator[str]:
+    with suppress(SyntaxError, ValueError):
+        for node in ast.walk(ast.parse(script)):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == package:
+                yield from (alias.name for alias in node.names)
+    yield from _named_in(script, package)
+
+
+def _of_name(package: str, name: str, failing: Lane, passing: Lane) -> Iterator[CodeChange]:
+    """The statements beside its definition that mention a class or function, and the definition, where they differ."""
+    before, after = (_definition(lane, package, name) for lane in (failing, passing))
+    if before is not None and after is not None:
+        mentions = _diff(before.file, f"what mentions {name}", before.mentions, after.mentions, failing, passing)
+        code = _diff(before.file, name, before.code, after.code, failing, passing)
+        yield from (msgspec.structs.replace(one, on_stack=False) for one in (mentions, code) if one is not None)
+    elif known := before or after:
+        lane = failing if before is None else passing
+        yield CodeChange(file=known.file, function=name, note=f"{lane.spec.title} defines none", on_stack=False)
+
+
+def _definition(lane: Lane, package: str, name: str) -> _Definition | None:
+    top = _package_place(lane, package)
+    if top is None:
+        return None
+    start = re.compile(rf"^(?:async def|def|class) {re.escape(name)}\b".encode(), re.M)
+    every = sorted(top.rglob("*.py")) if top.is_dir() else [top]
+    files = [file for file in every if start.search(file.read_bytes())]
+    if len(files) != 1:
+        return None
+    text = files[0].read_text(encoding="utf-8", errors="replace")
+    found = _Definition(str(files[0].relative_to(top.parent)), [], [])
+    with suppress(SyntaxError, ValueError):
+        for node in ast.parse(text).body:
+            lines = text.splitlines()[_first_line(node) - 1 : node.end_lineno]
+            if getattr(node, "name", "") == name:
+                found.code.extend(lines)
+            elif re.search(rf"\b{re.escape(name)}\b", "\n".join(lines)) and not isinstance(node, ast.ClassDef):
+                found.mentions.extend(lines)
+    return found
+
+
+def _first_line(node: ast.stmt) -> int:
+    decorators: list[ast.expr] = getattr(node, "decorator_list", [])
+    return min([node.lineno, *(one.lineno for one in decorators)])
+
+
+def _diff(
+    file: str, function: str, before: list[str], after: list[str], failing: Lane, passing: Lane
+) -> CodeChange | None:
+    old, new = (f"{file} ({lane.spec.title})" for lane in (failing, passing))
+    lines = list(unified_diff(before, after, old, new, lineterm=""))
+    left = len(lines) - _MOST_LINES
+    note = f"{left} more lines" if left > 0 else ""
+    return CodeChange(file=file, function=function, diff="\n".join(lines[:_MOST_LINES]), note=note) if lines else None
+
+
 def _compare(file: str, function: str, failing: Lane, passing: Lane) -> CodeChange:
     before, after = (_code_of(_source_file(lane, file), function) for lane in (failing, passing))
-    change = CodeChange(file=file, function=function)
     if before is None:
         return CodeChange(file=file, function=function, note="its source cannot be read")
     if after is None:
         return CodeChange(file=file, function=function, note=f"there is no such function with {passing.spec.title}")
-    old, new = (f"{file} ({lane.spec.title})" for lane in (failing, passing))
-    lines = list(unified_diff(before, after, old, new, lineterm=""))
-    if not lines:
-        return change
-    left = len(lines) - _MOST_LINES
-    note = f"{left} more lines" if left > 0 else ""
-    return CodeChange(file=file, function=function, diff="\n".join(lines[:_MOST_LINES]), note=note)
+    return _diff(file, function, before, after, failing, passing) or CodeChange(file=file, function=function)
 
 
 def _source_file(lane: Lane, file: str) -> Path | None:
-    """The file in a lane: its own, else that of this environment, which it sees behind its own."""
-    folder = lane.packages_folder
-    if folder is not None and (folder / file.partition("/")[0]).exists():
-        return folder / file if (folder / file).is_file() else None
-    spec = importlib.util.find_spec(file.partition("/")[0])
+    """The file in a lane."""
+    top = _package_place(lane, file.partition("/")[0].removesuffix(".py"))
+    found = top.parent / file if top is not None else None
+    return found if found is not None and found.is_file() else None
+
+
+def _package_place(lane: Lane, package: str) -> Path | None:
+    """A package's folder or file in a lane: its own, else that of this environment, which it sees behind its own."""
+    if (folder := lane.packages_folder) is not None:
+        for place in (folder / package, folder / f"{package}.py"):
+            if place.exists():
+                return place
+    spec = importlib.util.find_spec(package)
     if spec is None or spec.origin is None:
         return None
-    found = Path(spec.origin).parent.parent / file if "/" in file else Path(spec.origin)
-    return found if found.is_file() else None
+    return Path(spec.origin).parent if spec.submodule_search_locations else Path(spec.origin)
 
 
 def _functions(file: Path) -> dict[str, ast.FunctionDef | ast.AsyncFunctionDef]:
@@ -91,5 +182,4 @@ def _code_of(file: Path | None, function: str) -> list[str] | None:
     node = _functions(file).get(function) if file is not None else None
     if node is None or file is None:
         return None
-    first = min([node.lineno, *(one.lineno for one in node.decorator_list)])
-    return file.read_text(encoding="utf-8", errors="replace").splitlines()[first - 1 : node.end_lineno]
+    return file.read_text(encoding="utf-8", errors="replace").splitlines()[_first_line(node) - 1 : node.end_lineno]

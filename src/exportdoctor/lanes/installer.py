@@ -1,19 +1,31 @@
-"""Installs packages by uv where it is there, else by pip. Raises InstallError with the installer's own reason."""
+"""Installs packages by uv where it is there, else by pip. Raises InstallError with the installer's own reason.
+
+Wheels only: to build a package from its source takes minutes, tools and its author's code.
+"""
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 import shutil
 import signal
 import subprocess
 import sys
+from bisect import bisect_left
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
+from packaging.version import InvalidVersion, Version
 
-from exportdoctor.core.errors import ExportdoctorError, did_you_mean
+from exportdoctor.core.errors import ExportdoctorError
+from exportdoctor.core.failure.messages import TRACEBACK
 from exportdoctor.process.group import die_with_parent, kill_group
+
+_FULL = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT))
+_WHEELS = "--only-binary=:all:"
 
 
 class InstallError(ExportdoctorError):
@@ -36,7 +48,7 @@ class _PipReport(msgspec.Struct):
 def find_changes(requirements: Sequence[str]) -> tuple[str, ...]:
     """What must be installed beside this environment so that it has these packages, with what they need, as pins."""
     if uv := shutil.which("uv"):
-        said = _run([uv, "pip", "install", "--dry-run", "--python", sys.executable, *requirements])
+        said = _run([uv, "pip", "install", "--dry-run", _WHEELS, "--python", sys.executable, *requirements])
         return tuple(re.findall(r"^ \+ (\S+==\S+)$", said, re.M))
     said = _run([*_pip(), "--dry-run", "--quiet", "--report", "-", *requirements])
     try:
@@ -50,7 +62,7 @@ def install_overlay(pins: Sequence[str], folder: Path) -> None:
     """Install exactly these, without what they need, into a folder for PYTHONPATH."""
     where = ["--no-deps", "--target", str(folder)]
     uv = shutil.which("uv")
-    command = [uv, "pip", "install", "--python", sys.executable] if uv else _pip()
+    command = [uv, "pip", "install", _WHEELS, "--python", sys.executable] if uv else _pip()
     _run([*command, *where, *pins])
 
 
@@ -59,14 +71,14 @@ def install_environment(requirements: Sequence[str], folder: Path) -> None:
     python = str(folder / "bin" / "python")
     if uv := shutil.which("uv"):
         _run([uv, "venv", "--python", sys.executable, str(folder)])
-        _run([uv, "pip", "install", "--python", python, *requirements])
+        _run([uv, "pip", "install", _WHEELS, "--python", python, *requirements])
         return
     _run([sys.executable, "-m", "venv", str(folder)])
-    _run([python, "-m", "pip", "install", "--disable-pip-version-check", *requirements])
+    _run([*_pip(python), *requirements])
 
 
-def _pip() -> list[str]:
-    return [sys.executable, "-m", "pip", "install", "--disable-pip-version-check"]
+def _pip(python: str = sys.executable) -> list[str]:
+    return [python, "-m", "pip", "install", "--disable-pip-version-check", _WHEELS]
 
 
 def _run(command: list[str]) -> str:
@@ -98,11 +110,28 @@ def _reason(errors: str, code: int) -> str:
     if known and versions:
         there = [one for one in versions[1].split(", ") if one != "none"]
         if not there:
-            return f"no index that can be reached has {known[1]}"
-        near = did_you_mean(known[2], reversed(there)).strip() or f"The newest is {there[-1]}"
-        return f"there is no {known[1]} {known[2]} for this Python. {near}"
+            return f"no index that can be reached has a wheel of {known[1]} for this Python"
+        return f"there is no wheel of {known[1]} {known[2]} for this Python. {near_versions(known[2], there)}"
+    if full := next((said for said in _FULL if said in errors), ""):
+        return f"the disk is full: {full}"
     lines = [line.strip() for line in errors.splitlines() if line.strip()]
-    said = [line for line in lines if re.match(r"(ERROR|error|×|╰)", line, re.I)] or lines[-1:]
+    said = [line for line in lines if re.match(r"(ERROR|error|×|╰)", line, re.I) and TRACEBACK not in errors]
+    said = said or lines[-1:]
     if code == -signal.SIGKILL:
         return "the installer was killed"
     return " ".join(" ".join(said)[:600].split()) or f"the installer ended with exit code {code}"
+
+
+def near_versions(wanted: str, there: Sequence[str]) -> str:
+    """A sentence with the versions before and after the one that is wanted; the newest where that is no version."""
+    known: list[Version] = []
+    for one in there:
+        with suppress(InvalidVersion):
+            known.append(Version(one))
+    known.sort()
+    try:
+        place = bisect_left(known, Version(wanted))
+    except InvalidVersion:
+        place = len(known)
+    near = known[max(place - 1, 0) : place + 1]
+    return f"The nearest {'is' if len(near) == 1 else 'are'} {' and '.join(map(str, near))}"

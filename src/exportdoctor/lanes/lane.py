@@ -18,7 +18,7 @@ import msgspec
 
 from exportdoctor.core.codec import decode, encode
 from exportdoctor.core.errors import ExportdoctorError, UsageError
-from exportdoctor.core.versions import installed_version
+from exportdoctor.core.versions import installed_version, installed_versions
 from exportdoctor.store.digest import surroundings
 from exportdoctor.store.places import cache_home
 
@@ -26,6 +26,7 @@ RECORD = "lane.json"
 FAILED = ".failed.json"
 DRAFT = ".making-"
 _MOST_NAMED, _LONGEST_NAME = 6, 100
+_BESIDE_TORCH = ("transformers", "onnx", "onnxscript", "onnxruntime")
 LaneState = Literal["ready", "failed", "elsewhere"]
 
 
@@ -56,8 +57,10 @@ class LaneSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def requirements(self) -> list[str]:
-        """As pip takes them."""
-        return [f"{name}=={version}" for name, version in self.packages.items()]
+        """As pip takes them. Another torch gets what a scan and a translation use, in the versions that are here."""
+        own = "torch" in self.packages and not self.exact
+        beside = installed_versions(_BESIDE_TORCH) if own else {}
+        return [f"{name}=={version}" for name, version in {**beside, **self.packages}.items()]
 
 
 class Lane(msgspec.Struct, frozen=True, kw_only=True):
@@ -136,11 +139,20 @@ def read_lane(file: Path) -> Lane | None:
 
 
 def spec_of(given: Mapping[str, str]) -> LaneSpec:
-    """The versions by package as a user gives them. Raises UsageError for what is no name or no version."""
+    """The versions by package as a user gives them, without those that are here: another torch is an environment.
+
+    Raises UsageError for what is no name or no version.
+    """
     for name, version in given.items():
         if not re.fullmatch(r"[A-Za-z0-9][\w.-]*", name) or not re.fullmatch(r"\d[\w.!+-]*", version):
             raise UsageError(f"{name}={version} is no package with a version", hint="For example transformers=4.57.1")
-    return LaneSpec(packages={name.lower().replace("_", "-"): version for name, version in sorted(given.items())})
+    named = {name.lower().replace("_", "-"): version for name, version in sorted(given.items())}
+    return LaneSpec(packages={name: version for name, version in named.items() if not _is_here(name, version)})
+
+
+def _is_here(name: str, version: str) -> bool:
+    found = installed_version(name)
+    return version in (found, found.partition("+")[0])
 
 
 def size_of(folder: Path) -> int:

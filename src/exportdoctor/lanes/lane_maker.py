@@ -6,12 +6,13 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
 
 from exportdoctor.core.codec import encode
+from exportdoctor.core.errors import StoreError
 from exportdoctor.core.versions import installed_version
 from exportdoctor.lanes.installer import InstallError, find_changes, install_environment, install_overlay
 from exportdoctor.lanes.lane import (
@@ -28,11 +29,15 @@ from exportdoctor.lanes.lane import (
 )
 from exportdoctor.store.atomic_write import make_folder, refusal, replace_file
 
+_tried: set[str] = set()
+"""Names of lanes that this process tried to make: one that failed is not tried twice."""
 
-def make_lane(spec: LaneSpec, tell: Callable[[str], None], *, again: bool = False) -> Lane:
+
+def make_lane(spec: LaneSpec, tell: Callable[[str], None]) -> Lane:
     """The lane of these versions, made now if it is not there yet. One that could not be made has a `reason`.
 
-    With `again` one that failed before is tried again. Raises StoreError where the cache folder cannot be written.
+    What failed in another process is tried again: a network or a disk may be there now. Raises StoreError where the
+    cache folder cannot be written.
     """
     if not spec.packages:
         return here()
@@ -42,8 +47,9 @@ def make_lane(spec: LaneSpec, tell: Callable[[str], None], *, again: bool = Fals
         if (found := read_lane(root / name / RECORD)) is not None:
             return found
         failed = root / f"{name}{FAILED}"
-        if not again and (found := read_lane(failed)) is not None:
+        if name in _tried and (found := read_lane(failed)) is not None:
             return found
+        _tried.add(name)
         tell(f"making the lane {spec.title}")
         draft = root / f"{DRAFT}{name}"
         shutil.rmtree(draft, ignore_errors=True)  # of a process that was killed
@@ -56,11 +62,13 @@ def make_lane(spec: LaneSpec, tell: Callable[[str], None], *, again: bool = Fals
             failed.unlink(missing_ok=True)
         except InstallError as error:
             lane = msgspec.structs.replace(lane, reason=error.line())
-            replace_file(failed, encode(lane))
         except OSError as error:
             raise refusal(draft, error) from error
         finally:
             shutil.rmtree(draft, ignore_errors=True)
+        if lane.reason:
+            with suppress(StoreError):
+                replace_file(failed, encode(lane))
     return lane
 
 

@@ -10,8 +10,9 @@ import sys
 
 from packaging.version import InvalidVersion, Version
 
-from exportdoctor.core.errors import UsageError, did_you_mean
+from exportdoctor.core.errors import UsageError
 from exportdoctor.core.versions import SUPPORTED_VERSIONS, installed_version, is_in_range
+from exportdoctor.lanes.installer import near_versions
 from exportdoctor.lanes.lane import list_lanes
 from exportdoctor.process.group import die_with_parent
 
@@ -33,9 +34,8 @@ def list_releases(package: str) -> tuple[tuple[str, ...], bool]:
 def releases_between(package: str, releases: tuple[str, ...], first: str, last: str) -> tuple[str, ...]:
     """Those from `first` to `last`; empty = the oldest that exportdoctor takes, and the newest. Raises UsageError."""
     for wanted in filter(None, (first, last)):
-        if wanted not in releases:
-            near = did_you_mean(wanted, reversed(releases)).strip() or f"There are {releases[0]} to {releases[-1]}"
-            raise UsageError(f"there is no {package} {wanted} for this Python", hint=near)
+        if not any(_is_same(wanted, one) for one in releases):
+            raise UsageError(f"there is no {package} {wanted} for this Python", hint=near_versions(wanted, releases))
     bounds = (Version(first) if first else None, Version(last) if last else None)
     found = tuple(
         one
@@ -56,6 +56,14 @@ def newest_release(package: str) -> str:
         return list_releases(package)[0][-1]
     except UsageError:
         return ""
+
+
+def _is_same(one: str, other: str) -> bool:
+    """Whether they are one version, however many zeros end it."""
+    try:
+        return Version(one) == Version(other)
+    except InvalidVersion:
+        return False
 
 
 def _is_release(text: str) -> bool:

@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
@@ -21,11 +22,14 @@ from exportdoctor.core.errors import ExportdoctorError, UsageError, WorkerLost
 from exportdoctor.core.versions import SUPPORTED_VERSIONS, is_in_range
 from exportdoctor.process.client import START_MODULE
 from exportdoctor.process.describe_interpreter import MARK
-from exportdoctor.process.start_module import CARRIED
+from exportdoctor.process.group import kill_group, name_exit
+from exportdoctor.process.start_module import CARRIED, STDOUT
 
 _OLDEST = (3, 11)
 _SECONDS = 60.0
 _MOST_OUTPUT = 1 << 20
+_MOST_SAID = 200
+_USE_TORCH = "import torch.export; torch.nn.Module; print('exportdoctor' + ' sees torch')"
 _SAY_VERSION = "import sys; print('exportdoctor' + ' sees %d.%d' % sys.version_info[:2])"
 
 
@@ -94,10 +98,17 @@ def find_project_python() -> str:
 
 
 def hand_over(to: Interpreter, arguments: Sequence[str], *, environment: Mapping[str, str] | None = None) -> NoReturn:
-    """Replace this process by the same command line under `to`, with `environment` beside our own."""
+    """Replace this process by the same command line under `to`, with `environment` beside our own.
+
+    Until `start_module` runs there, stdout is stderr: what the interpreter prints at its start is no result.
+    """
     sys.stdout.flush()
     sys.stderr.flush()
-    os.execve(to.path, command_in(to.path, arguments), {**os.environ, **carry(), **(environment or {})})
+    kept = os.dup(1)
+    os.set_inheritable(kept, True)
+    os.dup2(2, 1)
+    given = {**os.environ, **carry(), STDOUT: str(kept), **(environment or {})}
+    os.execve(to.path, command_in(to.path, arguments), given)
 
 
 def command_in(path: str, arguments: Sequence[str]) -> list[str]:
@@ -112,24 +123,24 @@ def carry() -> dict[str, str]:
 
 def explain_loss(error: WorkerLost) -> ExportdoctorError:
     """A worker that ends at once may have met a torch that cannot be imported: that is for the user to mend."""
-    command = [sys.executable, "-P", "-c", "import torch"]
+    command = [sys.executable, "-P", "-c", _USE_TORCH]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
-    if done.returncode == 0:
+    if done.returncode == 0 and b"exportdoctor sees torch" in done.stdout:
         return error
-    said = done.stderr.decode(errors="replace").strip().splitlines() or ["it ends without a word"]
+    said = done.stderr.decode(errors="replace").strip().splitlines() or [f"it ends with {name_exit(done.returncode)}"]
     return UsageError(
-        f"{sys.executable} cannot import torch: {said[-1]}", hint="Mend it, or choose another by --python"
+        f"{sys.executable} cannot import torch: {said[-1][:_MOST_SAID]}", hint="Mend it, or choose another by --python"
     )
 
 
 def _executable(given: str) -> str:
     path = Path(given).expanduser()
-    if path.is_dir():
+    if given and path.is_dir():
         inside = path / "bin" / "python"
         if not inside.exists():
             raise UsageError(f"{given} is a folder without bin/python", hint="--python takes an interpreter")
         return str(inside.absolute())
-    if path.exists():
+    if given and path.exists():
         return str(path.absolute())
     named = shutil.which(given) if os.sep not in given else None
     if named is None:
@@ -142,7 +153,7 @@ def _describe(path: str) -> Interpreter:
     marked = next((line for line in said.splitlines() if line.startswith(MARK)), None)
     if marked is not None:
         return msgspec.structs.replace(msgspec.json.decode(marked.removeprefix(MARK), type=Interpreter), path=path)
-    last = next((line for line in reversed(said.splitlines()) if line.strip()), "it prints nothing")
+    last = next((line[:_MOST_SAID] for line in reversed(said.splitlines()) if line.strip()), "it prints nothing")
     seen = _run([path, "-c", _SAY_VERSION], path)
     version = next((line for line in seen.splitlines() if line.startswith("exportdoctor sees ")), "").rpartition(" ")[2]
     if not version:
@@ -161,16 +172,21 @@ def _run(command: list[str], path: str) -> str:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             env={**os.environ, **carry()},
+            process_group=0,
         )
     except OSError as error:
         raise UsageError(f"{path} cannot be run: {error.strerror}") from error
-    limit = threading.Timer(_SECONDS, process.kill)
+    limit = threading.Timer(_SECONDS, kill_group, (process.pid,))
     limit.start()
     assert process.stdout is not None
+    started = time.monotonic()
     try:
-        return process.stdout.read(_MOST_OUTPUT).decode(errors="replace")
+        said = process.stdout.read(_MOST_OUTPUT).decode(errors="replace")
     finally:
         limit.cancel()
-        process.kill()
+        kill_group(process.pid)
         process.stdout.close()
         process.wait()
+    if time.monotonic() - started >= _SECONDS:
+        raise UsageError(f"{path} does not answer within {_SECONDS:.0f} s")
+    return said

@@ -6,6 +6,8 @@ site-packages, another transformers would be diagnosed than the one that the use
 If exportdoctor is not installed there (`process/interpreter.py`), EXPORTDOCTOR_CARRIED names the folders that hold what
 it needs. A finder that is asked last takes from them the packages of `_NEEDED` and nothing else: the folders hold
 another torch, too, and packages whose presence changes what a model does.
+
+EXPORTDOCTOR_STDOUT is the descriptor of the real stdout (`hand_over`).
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from pathlib import Path
 from types import ModuleType
 
 CARRIED = "EXPORTDOCTOR_CARRIED"
+STDOUT = "EXPORTDOCTOR_STDOUT"
 _NEEDED = frozenset({"click", "filelock", "jinja2", "markdown_it", "markupsafe", "mdurl", "msgspec", "networkx",
                      "packaging", "platformdirs", "psutil", "pygments", "rich", "yaml"})  # fmt: skip
 
@@ -40,6 +43,10 @@ class CarriedPackages(MetaPathFinder):
 
 def main() -> None:
     """Run the module that the first argument names as `__main__`, with the other arguments."""
+    if kept := os.environ.pop(STDOUT, ""):
+        sys.stdout.flush()
+        os.dup2(int(kept), 1)
+        os.close(int(kept))
     package = Path(__file__).resolve().parents[1]
     spec = spec_from_file_location(package.name, package / "__init__.py", submodule_search_locations=[str(package)])
     assert spec is not None

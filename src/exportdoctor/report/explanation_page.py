@@ -45,7 +45,7 @@ def finding_blocks(finding: Finding, report: Report, *, note: str = "") -> Itera
     if finding.source:
         yield Block("code", finding.source.strip())
     yield Block("text", wording.exception_line(finding))
-    yield from explanation_of(finding, note=note or rewrites.no_rewrite_fits())
+    yield from explanation_of(finding, note=note or rewrites.no_rewrite_works(finding.rewrites))
 
 
 def explanation_of(finding: Finding, *, note: str = "") -> Iterator[Block]:

@@ -61,6 +61,8 @@ class CallListener:
 
     def hear(self, frame: FrameType, event: str, arg: Any) -> None:
         """One event of a profiler."""
+        if not _ASKING:  # the interpreter ends, and has taken the names of this file away
+            return
         if event == "c_call":
             name = getattr(arg, "__name__", "")
             source = _source_asked(name, getattr(arg, "__self__", None)) if name in _ASKING else None

@@ -10,9 +10,10 @@ import click
 from exportdoctor.cli.error_output import print_line
 from exportdoctor.cli.options import CONTEXT, QUIET
 from exportdoctor.cli.python_option import PYTHON
+from exportdoctor.cli.scan_flags import scan_option
 from exportdoctor.cli.terminal import write_out
 from exportdoctor.cli.verbs.completion import complete_runs
-from exportdoctor.cli.verbs.matrix import check_target, find_stored, note_scripts
+from exportdoctor.cli.verbs.matrix import check_target, find_stored, note_scripts, target_words
 from exportdoctor.core.errors import ExitCode, UsageError
 from exportdoctor.lanes.bisect_versions import Tell, VersionRange
 from exportdoctor.lanes.lane import Lane, LaneSpec, here, spec_of
@@ -29,6 +30,7 @@ from exportdoctor.report.bisection_text import BISECTION_FORMS, render_bisection
 @click.option("--works", metavar="FILE", help="The environment that works: a lock file, a pip freeze, a lane, or here.")
 @click.option("--fails", metavar="FILE", help="The environment that fails, likewise.")
 @click.option("--part", "parts", multiple=True, metavar="P", help="Ask only this part of TARGET. Can be repeated.")
+@scan_option("exporter")
 @click.option("--format", "form", type=click.Choice(BISECTION_FORMS), default="md", show_default=True, help="Format.")
 @PYTHON
 @QUIET
@@ -41,6 +43,7 @@ def bisect(
     works: str | None,
     fails: str | None,
     parts: tuple[str, ...],
+    exporter: str,
     form: str,
     quiet: bool,
 ) -> int:
@@ -54,7 +57,9 @@ def bisect(
     """
     tell: Tell = (lambda _: None) if quiet else print_line
     if package and not (works or fails):
-        return _by_version(asked, parts, _Range(package.lower().replace("_", "-"), first, last, fixed), form, tell)
+        return _by_version(
+            asked, parts, exporter, _Range(package.lower().replace("_", "-"), first, last, fixed), form, tell
+        )
     if not (works and fails) or package:
         raise UsageError("Give --package NAME, or --works FILE and --fails FILE")
     if first or last or fixed:
@@ -63,7 +68,7 @@ def bisect(
 
     both = read_environment(works), read_environment(fails)
     changed = [name for name in both[0].keys() | both[1].keys() if both[0].get(name) != both[1].get(name)]
-    answer = bisect_environments(_question(asked, parts, changed, iter(())), *both, tell)
+    answer = bisect_environments(_question(asked, parts, exporter, changed, iter(())), *both, tell)
     write_out(render_bisection(answer, form))
     return ExitCode.EXPORTS if answer.alone or answer.together else ExitCode.FINDINGS
 
@@ -74,13 +79,15 @@ class _Range:
         self.fixed = spec_of(dict(one.partition("=")[::2] for one in fixed)).packages
 
 
-def _by_version(asked: tuple[str, ...], parts: tuple[str, ...], given: _Range, form: str, tell: Tell) -> int:
+def _by_version(
+    asked: tuple[str, ...], parts: tuple[str, ...], exporter: str, given: _Range, form: str, tell: Tell
+) -> int:
     from exportdoctor.lanes.bisect_versions import bisect_versions
     from exportdoctor.lanes.lane_maker import make_lane
     from exportdoctor.lanes.releases import list_releases, releases_between
 
     spec_of({given.package: "1"})
-    _check(asked, parts)
+    _question(asked, parts, exporter, (), None)  # what cannot be asked is refused before anything is installed
     listed, online = list_releases(given.package)
     releases = releases_between(given.package, listed, given.first, given.last)
     notes = [] if online else ["no package index was reached: only releases that are there were asked"]
@@ -90,7 +97,7 @@ def _by_version(asked: tuple[str, ...], parts: tuple[str, ...], given: _Range, f
         for release in (releases[-1], releases[0]):
             yield make_lane(LaneSpec(packages={given.package: release, **given.fixed}), tell)
 
-    question = _question(asked, parts, [given.package, *given.fixed], ends())
+    question = _question(asked, parts, exporter, [given.package, *given.fixed], ends())
     answer = bisect_versions(question, VersionRange(given.package, releases, given.fixed), tell, notes=notes)
     run = find_stored(asked[0])
     if run is not None:
@@ -99,13 +106,12 @@ def _by_version(asked: tuple[str, ...], parts: tuple[str, ...], given: _Range, f
     return ExitCode.EXPORTS if answer.turns else ExitCode.FINDINGS
 
 
-def _check(asked: tuple[str, ...], parts: tuple[str, ...]) -> None:
-    """Refuse what cannot be asked before anything is installed."""
-    _question(asked, parts, (), None)
-
-
 def _question(
-    asked: tuple[str, ...], parts: tuple[str, ...], packages: list[str] | tuple[()], lanes: Iterator[Lane] | None
+    asked: tuple[str, ...],
+    parts: tuple[str, ...],
+    exporter: str,
+    packages: list[str] | tuple[()],
+    lanes: Iterator[Lane] | None,
 ) -> LaneQuestion:
     from exportdoctor.lanes.question import finding_question, script_question, target_question
 
@@ -128,4 +134,4 @@ def _question(
     check_target(name, parts)
     if lanes is None:
         return script_question(name, "")
-    return target_question((name, *(word for part in parts for word in ("--part", part))), lanes)
+    return target_question(target_words(name, parts, exporter), lanes)

@@ -39,7 +39,7 @@ def make_lanes(as_json: bool, **given: Any) -> int:
     """
     from exportdoctor.lanes.lane_maker import make_lane
 
-    made = [make_lane(spec, print_line, again=True) for spec in lane_specs(given)]
+    made = [make_lane(spec, print_line) for spec in lane_specs(given)]
     _print(made, as_json)
     return ExitCode.FINDINGS if any(lane.reason for lane in made) else ExitCode.EXPORTS
 

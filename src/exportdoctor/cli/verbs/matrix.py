@@ -12,6 +12,7 @@ from exportdoctor.cli.error_output import print_line
 from exportdoctor.cli.lane_options import add_lane_options, lane_specs
 from exportdoctor.cli.options import CONTEXT, QUIET
 from exportdoctor.cli.python_option import PYTHON
+from exportdoctor.cli.scan_flags import scan_option
 from exportdoctor.cli.terminal import style_of, write_out
 from exportdoctor.cli.verbs.completion import complete_runs
 from exportdoctor.core.errors import ExitCode, ExportdoctorError, UsageError
@@ -26,11 +27,14 @@ JOBS = click.option("--jobs", type=click.IntRange(min=1), metavar="N",
 @click.argument("asked", metavar="TARGET|SCRIPT.py|RUN", shell_complete=complete_runs)
 @add_lane_options
 @click.option("--part", "parts", multiple=True, metavar="P", help="Scan only this part of TARGET. Can be repeated.")
+@scan_option("exporter")
 @click.option("--format", "form", type=click.Choice(MATRIX_FORMS), default="text", show_default=True, help="Format.")
 @JOBS
 @PYTHON
 @QUIET
-def matrix(asked: str, parts: tuple[str, ...], form: str, jobs: int | None, quiet: bool, **given: Any) -> int:
+def matrix(
+    asked: str, parts: tuple[str, ...], exporter: str, form: str, jobs: int | None, quiet: bool, **given: Any
+) -> int:
     """Ask the same in this environment and on other versions: which failures are still there, which are gone?
 
     A RUN is asked through the verified scripts of its findings (see repro), and by its failing submodules where there
@@ -51,7 +55,7 @@ def matrix(asked: str, parts: tuple[str, ...], form: str, jobs: int | None, quie
         check_target(asked, parts)
     if run is not None and not run.state.report().findings:
         raise UsageError(f"{run.run} has no findings to ask about", hint="Give its target instead")
-    lanes = [here(), *(make_lane(spec, tell) for spec in specs)]
+    lanes = [here(), *(make_lane(spec, tell) for spec in specs if spec.packages)]
     jobs = jobs or fitting_jobs(lanes)
     if script is not None:
         text = script.read_text(encoding="utf-8", errors="replace")
@@ -60,7 +64,7 @@ def matrix(asked: str, parts: tuple[str, ...], form: str, jobs: int | None, quie
         found = ask_of_run(run, lanes, tell, jobs=jobs)
         note_scripts(run)
     else:
-        found = ask_of_target((asked, *(word for part in parts for word in ("--part", part))), lanes, tell, jobs=jobs)
+        found = ask_of_target(target_words(asked, parts, exporter), lanes, tell, jobs=jobs)
     write_out(render_matrix(found, form, style_of(sys.stdout)))
     return ExitCode.EXPORTS if found.passes else ExitCode.FINDINGS
 
@@ -80,6 +84,11 @@ def find_stored(asked: str) -> StoredRun | None:
         return read_run(find_run(asked))
     except ExportdoctorError:
         return None
+
+
+def target_words(asked: str, parts: tuple[str, ...], exporter: str) -> tuple[str, ...]:
+    """How a scan of a target is asked for."""
+    return (asked, "--exporter", exporter, *(word for part in parts for word in ("--part", part)))
 
 
 def check_target(asked: str, parts: tuple[str, ...]) -> None:

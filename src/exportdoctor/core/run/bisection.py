@@ -18,13 +18,15 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
 class CodeChange(msgspec.Struct, frozen=True, kw_only=True):
     """A function of the failing stack in the version that fails and the one that passes; no `diff`: it is the same.
 
-    `note` says why there is none to show.
+    `note` says why there is none to show. Not `on_stack`: what the message or the script names, or statements that
+    mention it.
     """
 
     file: str
     function: str
     diff: str = ""
     note: str = ""
+    on_stack: bool = True
 
 
 class VersionTurn(msgspec.Struct, frozen=True, kw_only=True):

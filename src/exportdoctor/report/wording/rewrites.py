@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from exportdoctor.core.failure.finding import Finding, TriedRewrite
+from exportdoctor.core.failure.messages import without_hints
 from exportdoctor.report.wording.formatting import count
 
 WHY, ADVICE, OWN_LINE, REWRITES, EXAMPLE_FAILS, EXAMPLE_INSTEAD = (
@@ -35,13 +36,15 @@ def rewrite_result(tried: TriedRewrite, finding: Finding) -> str:
 
 
 def failed_rewrites(tried: Sequence[TriedRewrite], finding: Finding) -> tuple[str, ...]:
-    """A line for each rewrite that was tried in vain."""
+    """A line for each rewrite that was tried in vain; two that end alike have one."""
     vain = [one for one in tried if one.result in {"differs", "fails"}]
-    return tuple(f"Tried in vain: {rewrite_result(one, finding)}" for one in vain)
+    return tuple(dict.fromkeys(f"Tried in vain: {without_hints(rewrite_result(one, finding))}" for one in vain))
 
 
-def no_rewrite_fits() -> str:
-    """Said where the line has none of the shapes that a rewrite is known for."""
+def no_rewrite_works(tried: Sequence[TriedRewrite]) -> str:
+    """Said where none was tried, or each was in vain."""
+    if tried:
+        return "None of the rewrites that were tried on this line works; the examples below show what to write."
     return "No rewrite could be applied to this line automatically; the examples below show what to write."
 
 

@@ -10,6 +10,8 @@ from exportdoctor.core.run.measurement import Measurement
 from exportdoctor.report.wording.formatting import count
 from exportdoctor.report.wording.repro import version_list
 
+_NO_FUNCTION = "The failing stack has no function of the package."
+
 
 def bisected_on(about: str, here: Mapping[str, str]) -> str:
     """What was searched on, and with what beside it."""
@@ -67,9 +69,14 @@ def pin_line(turn: VersionTurn) -> str:
 
 def changes_title(changes: Sequence[CodeChange]) -> str:
     """What the diffs below are: minus is what fails, plus is what does not."""
+    named = [change for change in changes if not change.on_stack]
+    on_stack = [change for change in changes if change.on_stack]
+    same = [change.function for change in on_stack if not change.diff and not change.note]
+    if named:
+        stack = f"{', '.join(same)} on the failing stack: the same in both." if same else _NO_FUNCTION
+        return f"{stack} What changed of what the message or the script names (- with the failure, + without it):"
     if not changes:
-        return "The failing stack has no function of the package, so there is no code to compare."
-    same = [change.function for change in changes if not change.diff and not change.note]
+        return f"{_NO_FUNCTION} Nor does the message or the script name anything of it that changed."
     if len(same) == len(changes):
         return f"{', '.join(same)} on the failing stack: the same in both. What changed lies elsewhere."
     left = f" The same in both: {', '.join(same)}." if same else ""

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from types import CodeType, FunctionType
 from typing import Any
 
-from exportdoctor.shims.edits.line_edits import changed_function
+from exportdoctor.shims.edits.source_text import changed_function
 from exportdoctor.shims.export_call import ExportCall
 from exportdoctor.shims.record import NotApplicable, Shim
 from exportdoctor.shims.rules.code_swap import compile_for, inside_decorators, swap_code

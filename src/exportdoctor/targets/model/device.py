@@ -19,7 +19,11 @@ def choose_device(options: BuildOptions) -> torch.device:
     import torch
 
     if options.device == "cuda" and not torch.cuda.is_available():
-        raise UsageError("Device cuda is not available to torch", hint="Use --device cpu")
+        raise UsageError(
+            "Device cuda is not available to torch",
+            hint="Use --device cpu. What only a GPU shows (a tensor made on another device, its own kernels) needs a "
+            "GPU, also with fake weights: fake CUDA tensors ask the driver",
+        )
     if options.device != "auto":
         return torch.device(options.device)
     return torch.device("cuda" if options.weights != "fake" and torch.cuda.is_available() else "cpu")

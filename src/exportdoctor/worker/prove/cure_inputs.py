@@ -13,7 +13,8 @@ from exportdoctor.core.records.outcome import SetKind
 from exportdoctor.shims import ExportCall, Inputs
 from exportdoctor.targets.eager import run_calls
 from exportdoctor.targets.sizes.other_sizes import same_shapes
-from exportdoctor.worker.prove.drawn_inputs import SetDrawer, draw_like, equal_inputs, write
+from exportdoctor.worker.prove.drawn_inputs import SetDrawer
+from exportdoctor.worker.prove.drawn_values import draw_like, write
 from exportdoctor.worker.prove.input_set import (
     InputSet,
     argument_names,
@@ -21,7 +22,7 @@ from exportdoctor.worker.prove.input_set import (
     run_in_eager,
     sizes_of,
 )
-from exportdoctor.worker.prove.object_walk import map_tensors
+from exportdoctor.worker.prove.object_walk import equal_inputs, map_tensors
 
 _SEED = 20
 

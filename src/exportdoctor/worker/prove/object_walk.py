@@ -8,6 +8,9 @@ from typing import Any
 
 import torch
 
+from exportdoctor.targets.built import Inputs
+from exportdoctor.targets.eager import same_values
+
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
 
@@ -101,3 +104,31 @@ def _map_children(value: Any, path: str, change: Callable[[str, torch.Tensor], t
                 new = _map(item, path + text, change, seen)
                 if new is not item:
                     object.__setattr__(value, text[1:], new)
+
+
+def tensors_by_path(inputs: Inputs) -> dict[str, torch.Tensor]:
+    """The tensors of a call's arguments, also those in caches and objects."""
+    found: dict[str, torch.Tensor] = {}
+
+    def note(path: str, leaf: torch.Tensor) -> torch.Tensor:
+        found[path] = leaf
+        return leaf
+
+    map_tensors(inputs, note)
+    return found
+
+
+def equal_inputs(one: Inputs, other: Inputs) -> bool:
+    """Whether all tensors are equal."""
+    left, right = tensors_by_path(one), tensors_by_path(other)
+    return left.keys() == right.keys() and all(equal_tensors(leaf, right[path]) for path, leaf in left.items())
+
+
+def equal_tensors(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether shapes and values are equal."""
+    return one.shape == other.shape and same_values(one.detach(), other.detach())
+
+
+def is_whole(leaf: torch.Tensor) -> bool:
+    """Whether its values are whole numbers, or true and false."""
+    return not leaf.is_floating_point() and not leaf.is_complex()
