@@ -123,7 +123,7 @@ class Padded(nn.Module):
 
 class Reshaped(nn.Module):
     def forward(self, patches: Tensor, shape: Tensor) -> Tensor:
-        height, width = int(shape[0, 1]), int(shape[0, 2])
+        height, width = int(shape[0, 1].float().ceil()), int(shape[0, 2])
         return patches.reshape(height, width, -1).mean(0).sum(0)
 
 

@@ -55,14 +55,20 @@ def _watch_reads(answer: Callable[[_Read, Callable[[], Any]], Any]) -> Any:
     class Reading(TorchFunctionMode):
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             name, frame = getattr(func, "__name__", ""), sys._getframe(1)
-            if name == "item" and frame.f_code is _Whole.__new__.__code__ and frame.f_back is not None:
+            whole = name == "item" and frame.f_code is _Whole.__new__.__code__
+            if whole and frame.f_back is not None:
                 name, frame = "__int__", frame.f_back
             if name not in _READS or not is_user_file(frame.f_code.co_filename):
                 return func(*args, **(kwargs or {}))
             place = name, frame.f_code.co_filename, frame.f_lineno
             read = _Read(*place, counts[place], frame.f_globals)
             counts[place] += 1
-            return answer(read, lambda: func(*args, **(kwargs or {})))
+
+            def compute() -> Any:
+                made = func(*args, **(kwargs or {}))
+                return _as_whole(made) if whole else made
+
+            return answer(read, compute)
 
     return Reading()
 
@@ -148,9 +154,13 @@ class _Whole(int, metaclass=_WholeType):
     def __new__(cls, value: Any = 0, *rest: Any) -> Any:
         import torch
 
-        if isinstance(value, torch.Tensor) and not value.is_floating_point():
-            return value.item()
-        return value if isinstance(value, torch.SymInt) else builtins.int(value, *rest)
+        return _as_whole(value.item() if isinstance(value, torch.Tensor) else value, *rest)
+
+
+def _as_whole(value: Any, *rest: Any) -> Any:
+    import torch
+
+    return value if isinstance(value, torch.SymInt) else builtins.int(value, *rest)
 
 
 @contextmanager
