@@ -123,13 +123,18 @@ def _without_dropped(before: Named, after: dict[str, Any]) -> dict[str, Any]:
 
 
 def _shapes(call: ExportCall, kwargs: dict[str, Any], more: tuple[Inputs, ...]) -> dict[str, Any] | None:
+    """Those of the inputs that the call has, and dimensions of new inputs whose sizes differ between the input sets."""
+    from torch.export import Dim
+
     known = shapes_by_name(call)
-    if known is None:
-        return None
-    return {
-        name: known.get(name) if name in call.named else _dynamic_dims(value, [other.get(name) for _, other in more])
+    made = {
+        name: _dynamic_dims(value, [other.get(name) for _, other in more])
         for name, value in kwargs.items()
+        if name not in call.named
     }
+    if known is None and not any(Dim.DYNAMIC in (dims or {}).values() for dims in made.values()):
+        return None
+    return {name: made[name] if name in made else (known or {}).get(name) for name in kwargs}
 
 
 def _dynamic_dims(value: Any, others: list[Any]) -> Any:
