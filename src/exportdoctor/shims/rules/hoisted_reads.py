@@ -1,4 +1,4 @@
-"""A number that Python reads from a tensor that follows from whole numbers alone becomes the size of an input.
+"""A whole number that Python reads from a tensor that follows from whole numbers alone becomes the size of an input.
 
 Sizes can be compared, computed with and used as shapes while a program is traced, and keep their meaning for other
 inputs. Reads are told apart by their place in the code and their number there. What they give for other inputs is
@@ -27,7 +27,7 @@ from exportdoctor.shims.rules.hoisted_results import HoistedResult, describe_res
 from exportdoctor.shims.rules.more_inputs import Recorded, is_made_here, taking_more
 from exportdoctor.targets.eager import restore_afterwards
 
-_READS = frozenset({"item", "tolist", "__int__", "__float__", "__bool__"})
+_READS = frozenset({"item", "tolist", "__int__"})
 _MOST = 16
 """Numbers of one read; more of them are data and no sizes."""
 
@@ -101,7 +101,7 @@ def find_hoisted_reads(call: ExportCall) -> dict[_Read, HoistedResult]:
     for number, several in enumerate(zip(*runs, strict=True)):
         if all(one.clean for one in several):
             result = describe_results(several[0].name.strip("_"), number, [one.result for one in several])
-            if len(result.leaves) <= _MOST:
+            if len(result.leaves) <= _MOST and set(result.leaves) == {"size"}:
                 found[several[0]] = result
     if not found:
         raise NotApplicable("no number is read that follows from whole numbers and the configuration alone")
@@ -199,11 +199,13 @@ SHIM = Shim(
     does=(
         "Numbers that Python reads by item(), tolist() or int(), and that follow from whole-number inputs "
         "and the configuration alone, are read before the export. Each becomes the size of an input without elements, "
-        "so that shapes and comparisons that depend on it stay symbolic. Truth values and floating numbers that are "
-        "read so are asserted by the program."
+        "so that shapes and comparisons that depend on it stay symbolic."
     ),
     cures=(
-        Cure(kinds=("data_dependent_value", "data_dependent_guard", "dynamic_dim_specialised", "unsupported_python")),
+        Cure(
+            kinds=("data_dependent_value", "data_dependent_guard", "dynamic_dim_specialised", "unsupported_python"),
+            where=r"\bint\(|\.item\(|\.tolist\(",
+        ),
     ),
     needs={"torch": ">=2.8"},
     link="https://docs.pytorch.org/docs/stable/export.html#data-and-shape-dependent-control-flow",
