@@ -45,6 +45,7 @@ _PAUSE = 2.0  # seconds between two lines of progress
 _TRIES = 90
 _TRIES_AT_LEAST = 15
 _CONFIRMATIONS = 2
+_ONES = 0.25  # of the budget, for tensors of ones in place of what is computed
 _POLISHING = 0.35  # of the budget, so that it is not all spent before sizes that run in eager are looked for
 
 
@@ -87,9 +88,9 @@ class Reducer:
         """The smallest version of `source` that is still the same bug."""
         try:
             source = slice_by_stack(self.judge, source, self.tell)
-            answer = drive(
-                replace_with_ones(source), self.judge, start=source, limits=SearchLimits(size=source_size)
-            ).answer
+            limits = SearchLimits[str](size=source_size, should_stop=lambda: self.clock.is_over(_ONES))
+            found = drive(replace_with_ones(source), self.judge, start=source, limits=limits)
+            answer = found.answer or found.smallest
             if answer and answer != source:
                 source = slice_by_stack(self.judge, answer, self.tell)
         except KeyboardInterrupt:
