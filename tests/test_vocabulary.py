@@ -102,6 +102,8 @@ SHARED_STEMS = {
     "__init__": "Python's own",
     "__main__": "Python's own",
     "export": "a verb in cli, its wire protocol in core, its sentences in report",
+    "domain": "a verb in cli, its wire protocol in core",
+    "sensitivity": "a verb in cli, its wire protocol in core",
     "report": "a verb in cli, the record in core",
     "repro": "a verb in cli, its wire protocol in core, its sentences in report",
     "runs": "a verb in cli, the runs on disk in store",

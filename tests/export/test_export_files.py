@@ -17,6 +17,7 @@ import torch
 from exportdoctor.core.protocol.export import ExportRequest, ExportResult
 from exportdoctor.core.records.target import BuildOptions, TargetRef
 from exportdoctor.report.wording import export_lines
+from exportdoctor.report.wording.size_domains import sizes_in_words
 from exportdoctor.shims import find
 from exportdoctor.worker.export.export_server import export_target
 from exportdoctor.worker.translate.onnx_session import OnnxSession
@@ -184,12 +185,43 @@ def test_an_onnx_file_is_verified_only_for_inputs_that_pass_what_it_cannot_check
     assert factory(tmp_path, "checked", to="pt2", **order).unchecked == ()
 
 
-def test_what_onnx_runtime_cannot_load_is_a_finding_too(tmp_path: Path) -> None:
+def test_a_bfloat16_file_is_verified_with_what_the_processor_lacks_in_float32(tmp_path: Path) -> None:
     result = factory(tmp_path, "plain", to="onnx", dtype="bfloat16", opset=22)
+    assert (result.verdict, result.trouble) == ("proved", None)
+    assert any("no kernels of 16 bits on this processor for Gemm" in note for note in result.notes)
+    assert (tmp_path / result.files[0].name).is_file()
+
+
+def test_what_onnx_runtime_cannot_load_is_a_finding_too(tmp_path: Path) -> None:
+    result = factory(tmp_path, "plain", to="onnx", dtype="bfloat16", opset=22, split=2)  # pieces are run as they are
     trouble = result.trouble
     assert trouble is not None
     assert (result.verdict, trouble.stage, trouble.op) == ("fails", "load", "Gemm")
     assert (trouble.module, trouble.alone) == ("layer", "layer")
+
+
+def test_a_saved_program_refuses_the_sizes_that_the_program_refuses_and_an_onnx_file_is_told_not_to(
+    tmp_path: Path,
+) -> None:
+    result = factory(tmp_path, "long_or_short", to="pt2")
+    (domain,) = result.domains
+    assert sizes_in_words(domain.axes[0]) == "≥ 3"
+    loaded = torch.export.load(tmp_path / result.files[0].name).module()
+    with pytest.raises(AssertionError, match="Guard failed"):
+        loaded(torch.randn(2, 4))
+    result = factory(tmp_path, "long_or_short", to="onnx")
+    assert result.verdict == "specialised"
+    assert "x[0] 2" in result.domains[0].wrong_at
+    assert [result.domains[0].conditions[number].source for number in result.domains[0].dropped] == [
+        "return x * 2 if x.shape[0] > 2 else x - 1"
+    ]
+
+
+@pytest.mark.night
+def test_a_file_of_another_opset_than_was_asked_for_says_so(tmp_path: Path) -> None:
+    assert factory(tmp_path, "plain", to="onnx", opset=17).opset == 17
+    result = factory(tmp_path, "plain", to="onnx", opset=7)
+    assert result.opset == 7 or any(f"the file has opset {result.opset}" in note for note in result.notes)
 
 
 def test_bfloat16_goes_in_and_out_without_numpy(tmp_path: Path) -> None:

@@ -126,3 +126,16 @@ def tally() -> Any:
     """The program drops what eager adds to an input."""
     torch.manual_seed(0)
     return {"module": Tallies().eval(), "args": (torch.randn(3, 4), {"total": torch.zeros(4)})}
+
+
+class LongOrShort(torch.nn.Module):
+    """Goes another way for few rows, which its program refuses."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The same shape."""
+        return x * 2 if x.shape[0] > 2 else x - 1
+
+
+def long_or_short() -> Any:
+    """Right from three rows on."""
+    return _rows(LongOrShort())

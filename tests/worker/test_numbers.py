@@ -74,3 +74,78 @@ def test_a_file_that_is_none_is_refused_in_one_line(tmp_path: Path) -> None:
     broken.write_bytes(b"no model")
     with pytest.raises(UsageError, match=r"broken\.onnx cannot be loaded"):
         climb_quietly(f"{FOLDER / 'stale_cache.py'}:build", str(broken))
+
+
+CUSTOM = """
+import torch
+
+@torch.library.custom_op("untranslated::twice", mutates_args=())
+def twice(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+@twice.register_fake
+def _(x):
+    return torch.empty_like(x)
+
+class M(torch.nn.Module):
+    def forward(self, x):
+        return twice(x) + 1
+
+def build():
+    return M(), (torch.ones(3),)
+"""
+
+
+@pytest.mark.night
+def test_a_program_that_cannot_be_decomposed_as_for_its_file_says_so(tmp_path: Path) -> None:
+    class Plain(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * 2 + 1
+
+    made = torch.onnx.export(Plain(), (torch.ones(3),), dynamo=True, verbose=False)
+    assert made is not None
+    made.save(str(tmp_path / "other.onnx"))
+    (tmp_path / "target.py").write_text(CUSTOM)
+    result = climb_quietly(f"{tmp_path / 'target.py'}:build", str(tmp_path / "other.onnx"))
+    decomposed = next(stage for stage in result.stages if stage.name == "decomposed")
+    assert any("torch.onnx cannot translate the program" in note for note in decomposed.notes)
+    assert result.verdict == "agrees"
+
+
+def strip_names(path: str) -> None:
+    """Rename every value and node, and drop what the exporter noted: a file as other tools write it."""
+    import onnx
+
+    model = onnx.load(path)
+    graph = model.graph
+    kept = {one.name for one in (*graph.input, *graph.output)}
+    values = (one for node in graph.node for one in (*node.input, *node.output) if one and one not in kept)
+    names = {old: f"v{place}" for place, old in enumerate(dict.fromkeys(values))}
+    for place, node in enumerate(graph.node):
+        node.name, node.doc_string = f"n{place}", ""
+        del node.metadata_props[:]
+        node.input[:] = [names.get(one, one) for one in node.input]
+        node.output[:] = [names.get(one, one) for one in node.output]
+    for one in graph.initializer:
+        one.name = names.get(one.name, one.name)
+    del graph.value_info[:]
+    del model.functions[:]
+    del model.metadata_props[:]
+    onnx.save(model, path)
+
+
+@pytest.mark.night
+@pytest.mark.parametrize("name", ["swapped_padding", "size_baked_in", "wrong_fold"])
+def test_a_fault_in_a_file_without_names_is_found_by_numbers(name: str, tmp_path: Path) -> None:
+    file = FOLDER / f"{name}.py"
+    fault = runpy.run_path(str(file))
+    path = make_file(fault, tmp_path / "spoilt.onnx")
+    strip_names(path)
+    result = climb_quietly(f"{file}:build", path)
+    assert result.verdict == "differs"
+    assert result.cause is not None
+    stage, cause = result.cause
+    assert stage.name == "spoilt.onnx"
+    assert any("by their numbers" in note for note in stage.notes)
+    assert cause.file == str(file)
+    assert cause.source == fault["EXPECTED"].get("source", cause.source) or cause.steps > 1

@@ -1,4 +1,4 @@
-"""A LadderResult as text, Markdown or JSON."""
+"""A LadderResult as text, Markdown, JSON or a page."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from exportdoctor.core.codec import pretty
 from exportdoctor.core.protocol.numbers_ladder import LadderResult
 from exportdoctor.report import wording
 from exportdoctor.report.canvas import Canvas, Span, Style
+from exportdoctor.report.error_plot import draw_stage
+from exportdoctor.report.tables_page import render_page
 from exportdoctor.report.wording.ladder import LADDER_HEADER, ladder_cells, ladder_details, ladder_headline
 
-LADDER_FORMS = ("text", "md", "json")
+LADDER_FORMS = ("text", "md", "json", "html")
 
 
 def render_ladder(result: LadderResult, form: str, style: Style) -> str:
@@ -18,6 +20,10 @@ def render_ladder(result: LadderResult, form: str, style: Style) -> str:
     match form:
         case "json":
             return pretty(result).decode()
+        case "html":
+            pictures = [draw_stage(one) for one in result.stages if any(value.local for value in one.values)]
+            tables = [(LADDER_HEADER, ladder_cells(result))]
+            return render_page(ladder_headline(result), tables, ladder_details(result), pictures)
         case "md":
             lines = ["", *(f"- {_safe(line)}" for line in ladder_details(result)), ""]
             return "\n".join([f"# {_safe(ladder_headline(result))}", "", *_bars(result), *lines])

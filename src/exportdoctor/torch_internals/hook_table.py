@@ -6,6 +6,7 @@ from exportdoctor.torch_internals import (
     dynamo_frames,
     fake_tensors,
     graph_modules,
+    program_checks,
     pytree_registry,
     shape_env,
     tracer_frames,
@@ -14,7 +15,10 @@ from exportdoctor.torch_internals import (
 )
 from exportdoctor.torch_internals.hook import Hook
 
-_ROOMS = (fake_tensors, shape_env, tracer_frames, dynamo_frames, trees, pytree_registry, graph_modules, tracing_modes)
+_ROOMS = (
+    fake_tensors, shape_env, program_checks, tracer_frames, dynamo_frames, trees, pytree_registry, graph_modules,
+    tracing_modes,
+)  # fmt: skip
 
 HOOKS: tuple[Hook, ...] = tuple(hook for room in _ROOMS for hook in room.HOOKS)
 

@@ -18,7 +18,7 @@ class Verb(NamedTuple):
 VERBS = (
     Verb("scan", "Find which submodules of a model fail to export, and why."),
     Verb("report", "Print a run as text, Markdown, HTML, JSON, SARIF and more."),
-    Verb("explain", "Explain a finding or a kind of failure, with rewrites that work."),
+    Verb("explain", "Explain a finding or kind of failure, with rewrites that work."),
     Verb("repro", "Make a minimal script that reproduces a finding."),
     Verb("sweep", "Scan many models on a Dask cluster, and write an atlas."),
     Verb("runs", "List the runs."),
@@ -26,6 +26,8 @@ VERBS = (
     Verb("shims", "List and show shims, or try some on a model."),
     Verb("export", "Export a part to .pt2 or .onnx with shims, and verify the file."),
     Verb("numbers", "Find where the numbers stop being those of eager."),
+    Verb("domain", "Find the sizes at which an exported program is right."),
+    Verb("sensitivity", "Find the layers that cannot bear low precision."),
     Verb("compare", "Show what changed between two runs."),
     Verb("lanes", "Make, list and delete environments with other versions."),
     Verb("matrix", "Ask the same on several versions of transformers or torch."),

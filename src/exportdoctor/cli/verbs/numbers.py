@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,39 +13,54 @@ from exportdoctor.cli.interruption import Interruption
 from exportdoctor.cli.options import CONTEXT, DEVICE, DTYPE, IMAGE_SIZE, INPUTS, QUIET, STATIC, absolute_inputs
 from exportdoctor.cli.packages import require_packages
 from exportdoctor.cli.python_option import PYTHON
+from exportdoctor.cli.scan_flags import scan_option
 from exportdoctor.cli.terminal import style_of, write_out
 from exportdoctor.cli.verbs.completion import complete_targets
-from exportdoctor.core.errors import ExitCode, UsageError, WorkerLost
+from exportdoctor.core.errors import ExitCode, UsageError
 from exportdoctor.core.protocol.export import ExportProgress
 from exportdoctor.core.protocol.numbers_ladder import LadderReply, LadderRequest, LadderResult
 from exportdoctor.core.protocol.reply import Refused
 from exportdoctor.core.records.target import BuildOptions, TargetRef
+from exportdoctor.export.listen_while_building import listen_while_building
 from exportdoctor.process.client import spawn
+from exportdoctor.process.supervise import Limits, build_limits
 from exportdoctor.report.ladder_tables import LADDER_FORMS, render_ladder
+
+if TYPE_CHECKING:
+    from exportdoctor.targets import Plan
+
+
+SHIMS = click.option(
+    "--shims",
+    metavar="A+B",
+    help="Shims of the export, or `none`. Default: the newest scan's prescription.",
+)
+FORM = click.option(
+    "--format", "form", type=click.Choice(LADDER_FORMS), default="text", show_default=True, help="Format."
+)
+WEIGHTS_OF_VALUES = click.option(
+    "--weights", default="auto", show_default=True, metavar="random|PATH", help="random, or a folder with safetensors."
+)
 
 
 @click.command(context_settings=CONTEXT)
 @click.argument("target", shell_complete=complete_targets)
 @click.option("--against", metavar="FILE", help="An .onnx or .pt2 file to compare with, whoever made it.")
 @click.option("--part", default="", metavar="P", help="The part. Default: the first one.")
-@click.option(
-    "--shims",
-    metavar="A+B",
-    help="Shims of the export, or `none`. Default: the newest scan's prescription.",
-)
+@SHIMS
 @click.option(
     "--draw", "seconds", type=click.FloatRange(min=0), default=20.0, show_default=True, metavar="SECONDS",
     help="How long input sets are drawn, besides the example, other sizes and other values.",
 )  # fmt: skip
-@click.option("--format", "form", type=click.Choice(LADDER_FORMS), default="text", show_default=True, help="Format.")
-@click.option(
-    "--weights", default="auto", show_default=True, metavar="random|PATH", help="random, or a folder with safetensors."
-)
+@FORM
+@WEIGHTS_OF_VALUES
 @IMAGE_SIZE
 @INPUTS
 @STATIC
 @DTYPE
 @DEVICE
+@scan_option("build_timeout")
+@scan_option("build_memory_mb")
 @PYTHON
 @QUIET
 def numbers(
@@ -56,6 +71,8 @@ def numbers(
     seconds: float,
     form: str,
     inputs: str,
+    build_timeout: float | None,
+    build_memory_mb: float | None,
     quiet: bool,
     **build: Any,
 ) -> int:
@@ -66,45 +83,51 @@ def numbers(
     Exit code: 0 the numbers are eager's, 1 they are not, or a stage cannot be made, 2 usage error, 3 the model cannot
     be built or run, 4 internal error.
     """
-    from exportdoctor.targets import resolve
-
-    file = _check_file(against)
+    file = check_file(against)
     if file is None or file.suffix == ".onnx":
         require_packages(("onnx", "onnxscript", "onnxruntime"), option="numbers", extra="onnx")
-    ref = TargetRef(
-        ref=target, parts=(part,) if part else (), options=BuildOptions(inputs=absolute_inputs(inputs), **build)
-    )
-    plan = resolve(ref)
-    if plan.options.weights == "fake":
-        raise UsageError(f"{target} has no weight values here", hint="Give --weights random, or their folder")
+    ref, plan = resolve_with_values(target, part, BuildOptions(inputs=absolute_inputs(inputs), **build))
     request = LadderRequest(
         target=ref,
         part=part,
         against=str(file.resolve()) if file else "",
-        shims=_known_shims(target, part or plan.parts[0]) if shims is None else _split_names(shims),
+        shims=known_shims(target, part or plan.parts[0], shims),
         seconds=seconds,
     )
     with Interruption():
-        result = _ask(request, quiet=quiet)
+        limits = build_limits(build_timeout, build_memory_mb)
+        result: LadderResult = ask_worker(
+            "worker.numbers.numbers_server", request, LadderReply, quiet=quiet, limits=limits
+        )
     write_out(render_ladder(result, form, style_of(sys.stdout)))
     return ExitCode.EXPORTS if result.verdict in ("agrees", "agrees_but_ties") else ExitCode.FINDINGS
 
 
-def _split_names(shims: str) -> tuple[str, ...]:
-    return tuple(name.strip() for name in shims.split("+") if name.strip() not in ("", "none"))
+def resolve_with_values(target: str, part: str, options: BuildOptions) -> tuple[TargetRef, Plan]:
+    """The target and its plan. Raises UsageError where it has no weight values."""
+    from exportdoctor.targets import resolve
+
+    ref = TargetRef(ref=target, parts=(part,) if part else (), options=options)
+    plan = resolve(ref)
+    if plan.options.weights == "fake":
+        raise UsageError(f"{target} has no weight values here", hint="Give --weights random, or their folder")
+    return ref, plan
 
 
-def _known_shims(target: str, part: str) -> tuple[str, ...]:
-    """Those of the newest scan of this part; none where there is no scan that cures it."""
+def known_shims(target: str, part: str, given: str | None) -> tuple[str, ...]:
+    """Those that are given; else those of the newest scan of this part, none where there is no scan that cures it."""
     from exportdoctor.export.find_prescription import find_prescription
 
+    if given is not None:
+        return tuple(name.strip() for name in given.split("+") if name.strip() not in ("", "none"))
     try:
         return find_prescription(target, part)
     except UsageError:
         return ()
 
 
-def _check_file(against: str | None) -> Path | None:
+def check_file(against: str | None) -> Path | None:
+    """The file of `--against`. Raises UsageError where there is none."""
     if against is None:
         return None
     file = Path(against).expanduser()
@@ -115,16 +138,20 @@ def _check_file(against: str | None) -> Path | None:
     return file
 
 
-def _ask(request: LadderRequest, *, quiet: bool) -> LadderResult:
-    with spawn("worker.numbers.numbers_server", log=None) as client:
+def ask_worker(server: str, request: Any, replies: Any, *, quiet: bool, limits: Limits | None = None) -> Any:
+    """The result of one request to a process of its own, whose progress is printed. Raises what it refuses with.
+
+    While it builds the target and runs it in eager, its first two steps, it is kept within `limits`, if there are any.
+    """
+    with spawn(server, log=None) as client:
         client.send(request)
-        for reply in client.listen(LadderReply):
+        for reply in listen_while_building(client, replies, limits, steps=2):
             match reply:
                 case ExportProgress(what=what):
                     if not quiet:
                         print_line(what)
                 case Refused():
                     raise reply.to_error()
-                case LadderResult():
+                case _:
                     return reply
-    raise WorkerLost("The process that compares has ended", hint="EXPORTDOCTOR_DEBUG=1 shows what it printed")
+    raise AssertionError("it raises where there is no answer")

@@ -8,6 +8,7 @@ import msgspec
 
 from exportdoctor.core.protocol.reply import Refused, Reply
 from exportdoctor.core.records.outcome import Agreement, Stage
+from exportdoctor.core.records.size_domain import SizeDomain
 from exportdoctor.core.records.target import TargetRef
 
 Format = Literal["pt2", "onnx"]
@@ -116,6 +117,7 @@ class ExportResult(Reply, frozen=True, kw_only=True, tag="result"):
 
     `imports` are the modules to import before a saved program can be loaded, `needs_caches` says that it takes or gives
     a cache, whose class is registered nowhere. `unchecked` is what the program asserts and the file cannot check.
+    `domains` are the sizes that each file takes, and what was tried at their boundaries.
     """
 
     verdict: ExportVerdict
@@ -135,6 +137,7 @@ class ExportResult(Reply, frozen=True, kw_only=True, tag="result"):
     parameters: int = 0
     opset: int = 0
     ran_in: str = ""
+    domains: tuple[SizeDomain, ...] = ()
 
 
 ExportReply = ExportProgress | Refused | ExportResult

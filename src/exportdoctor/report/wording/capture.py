@@ -52,3 +52,22 @@ def registered_classes(classes: Sequence[str]) -> str:
         f"torch.export refuses {', '.join(classes)} until pytree knows it. exportdoctor registers it while it exports; "
         'elsewhere apply find("register-cache-pytree") around the export and around runs of the program'
     )
+
+
+def other_opset(asked: int, found: int, why: str) -> str:
+    """That a file has another opset than was asked for."""
+    reason = f": {why}" if why else ", which is all that torch.onnx says"
+    return f"the file has opset {found}: torch.onnx could not convert it to {asked}{reason}"
+
+
+def lacking_kernels(operators: Sequence[str]) -> str:
+    """That a file was verified in another form, because this processor cannot run it."""
+    return (
+        f"ONNX Runtime has no kernels of 16 bits on this processor for {', '.join(operators)}: the file does not load "
+        "here, and was verified with these computed in float32"
+    )
+
+
+def sizes_not_tried(error: str) -> str:
+    """That nothing is known of the sizes beyond those that were compared."""
+    return f"the sizes at which the file is right were not derived: {error}"

@@ -15,8 +15,10 @@ from exportdoctor.core.protocol.export import (
     ValueInfo,
 )
 from exportdoctor.core.records.outcome import Agreement
+from exportdoctor.core.records.size_domain import SizeDomain
 from exportdoctor.report.wording.formatting import count, file_size
 from exportdoctor.report.wording.shim_tries import combined_rows, refused_sets
+from exportdoctor.report.wording.size_domains import axis_rows, boundary_lines
 
 _VERDICTS = {
     "proved": "Verified: {comparisons} with unpatched eager in {engine}.",
@@ -79,6 +81,9 @@ def export_lines(request: ExportRequest, result: ExportResult, shims: Sequence[S
     if result.precision is not None:
         lines += [f"  {line}" for line in _precision(result.precision)]
     lines += [_fact_line("only if", f"the file does not check: {one}") for one in result.unchecked]
+    for domain in result.domains:
+        lines += [_fact_line("sizes", f"{name}: {sizes}") for name, sizes in _told_axes(domain)]
+        lines += [_fact_line("", line) for line in boundary_lines(domain)]
     lines += [_fact_line("note", note) for note in result.notes]
     if result.imports and not shims:
         lines.append(_fact_line("note", f"import {', '.join(result.imports)} before torch.export.load"))
@@ -87,6 +92,13 @@ def export_lines(request: ExportRequest, result: ExportResult, shims: Sequence[S
         if result.trouble.stage == "export":
             lines.append(f"  To search for shims: exportdoctor scan {request.target.ref} --part {request.part}")
     return [*lines, f"  {_verdict(result)}"]
+
+
+def _told_axes(domain: SizeDomain) -> list[tuple[str, str]]:
+    """The axes that callers may choose, if their sizes were derived; where there are none, those declared fixed."""
+    rows = list(zip(domain.axes, axis_rows(domain), strict=True))
+    chosen = [(axis, row) for axis, row in rows if not axis.fixed]
+    return [row for axis, row in chosen if axis.until] if chosen else [row for _, row in rows]
 
 
 def _fact_line(label: str, text: str) -> str:
@@ -175,6 +187,7 @@ def _owner(found: StageFailure) -> str:
 
 def _verdict(result: ExportResult) -> str:
     wrong = [row.inputs for row in result.numbers if not row.holds]
+    wrong += [inputs for domain in result.domains for inputs in domain.wrong_at]
     kind = "under_checks" if result.verdict == "proved" and result.unchecked else result.verdict
     return _VERDICTS[kind].format(
         comparisons=count(sum(not row.refused for row in result.numbers), "comparison"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from exportdoctor.core.exception_text import summary
 from exportdoctor.core.protocol.numbers_ladder import LadderCause, LadderResult, LadderStage, LadderValue
 from exportdoctor.report.wording.formatting import count
 
@@ -67,6 +68,20 @@ def walk_ended(why: str) -> str:
     return f"Values were compared one by one up to here only: {why}"
 
 
+def otherwise_decomposed(error: Exception) -> str:
+    """Why the decomposed program is not the one that the file was made of."""
+    return (
+        f"torch.onnx cannot translate the program ({summary(error)}), so it was decomposed by torch.export alone, and "
+        "its values may have other names than the file's"
+    )
+
+
+def matched_by_numbers(pairs: int) -> str:
+    """How the values of a file without torch's names were found."""
+    found = f"{count(pairs, 'value')} were matched" if pairs else "none was matched"
+    return f"its values have no names of torch's: {found}, by the parameters that they take and by their numbers"
+
+
 def ladder_headline(result: LadderResult) -> str:
     """Target, part and versions."""
     packages = [f"{name} {result.environment[name]}" for name in ("torch", "onnxruntime") if name in result.environment]
@@ -101,6 +116,16 @@ def ladder_cells(result: LadderResult) -> list[tuple[str, ...]]:
 
 def _number(value: float) -> str:
     return "not finite" if value > _FINITE else f"{value:.1e}" if value else "0"
+
+
+LADDER_LEGEND = ("local: what a value adds by itself", "the same, too much", "inherited: with all before it")
+ALLOWED = "the most that is allowed of one"
+
+
+def stage_picture(stage: LadderStage) -> tuple[str, str, list[str]]:
+    """A picture's title, what its columns are, and the text of each."""
+    texts = [f"{one.name} ({one.op}){_place(one)}: local {_number(one.local)}" for one in stage.values]
+    return f"{stage.name} beside {stage.before}", f"values of {stage.name}, in the order of {stage.before} →", texts
 
 
 def ladder_details(result: LadderResult) -> Iterator[str]:

@@ -97,7 +97,7 @@ def _grow(
                 continue
             new = grown_size(size, dim, growths, least=least)
             changed = changed or new != size
-            leaf = new if dimension is None else _repeat(leaf, dimension, new)
+            leaf = new if dimension is None else repeat_to(leaf, dimension, new)
         return leaf
 
     grown = map_inputs(visit, module, inputs, shapes)
@@ -121,7 +121,7 @@ def _allows(dim: Any, value: int, least: int) -> bool:
     return (lowest is None or value >= lowest) and (highest is None or bool(value <= highest)) and value >= least
 
 
-def _repeat(tensor: torch.Tensor, dimension: int, size: int) -> torch.Tensor:
+def repeat_to(tensor: torch.Tensor, dimension: int, size: int) -> torch.Tensor:
     """The tensor with `dimension` cut or repeated from its start until it has `size`."""
     import torch
 

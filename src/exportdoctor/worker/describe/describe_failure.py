@@ -13,7 +13,7 @@ from types import TracebackType
 import msgspec
 import torch
 
-from exportdoctor.core.exception_text import text_of
+from exportdoctor.core.exception_text import cause_of, context_of, text_of
 from exportdoctor.core.failure.frames import is_our_file, is_user_file
 from exportdoctor.core.records.outcome import ExceptionFact, Failure, Frame, Stage
 from exportdoctor.torch_internals.dynamo_frames import interpreted_frame, is_interpreter, recorded_stack
@@ -62,7 +62,7 @@ def cause_chain(error: BaseException) -> Iterator[BaseException]:
     while current is not None and id(current) not in seen:
         seen.add(id(current))
         yield current
-        current = current.__cause__ or (current.__context__ if is_raised_by_user(current) else None)
+        current = cause_of(current) or (context_of(current) if is_raised_by_user(current) else None)
 
 
 def qualified_name(kind: type) -> str:

@@ -25,6 +25,7 @@ from exportdoctor.core.protocol.export import (
 )
 from exportdoctor.core.protocol.reply import Refused
 from exportdoctor.core.records.outcome import Agreement
+from exportdoctor.core.records.size_domain import SizeDomain
 from exportdoctor.core.records.target import TargetRef
 from exportdoctor.report.wording import capture as wording
 from exportdoctor.shims import NotApplicable, Shim, ShimTrouble, find, order_shims
@@ -143,10 +144,11 @@ def _result(
     numbers = tuple(row for made in found for row in made.numbers)
     trouble = next((made.trouble for made in found if made.trouble is not None), None)
     notes = [note for made in found for note in made.notes]
+    domains = tuple(made.domain for made in found if made.domain is not None)
     if not any(row.kind in _OTHER_SIZES and not row.refused for row in numbers):
         notes.append(wording.ONE_SIZE)
     return ExportResult(
-        verdict=_verdict(numbers, trouble),
+        verdict=_verdict(numbers, trouble, domains),
         files=tuple(one for made in found for one in made.files),
         numbers=numbers,
         trouble=trouble,
@@ -163,17 +165,18 @@ def _result(
         parameters=built.parameters,
         opset=next((made.opset for made in found if made.opset), 0),
         ran_in="torch" if request.to == "pt2" else "ONNX Runtime",
+        domains=domains,
     )
 
 
 _OTHER_SIZES = frozenset({"sizes", "size_one_or_zero"})
 
 
-def _verdict(numbers: tuple[Agreement, ...], trouble: Any) -> ExportVerdict:
+def _verdict(numbers: tuple[Agreement, ...], trouble: Any, domains: tuple[SizeDomain, ...]) -> ExportVerdict:
     if trouble is not None and trouble.stage != "numbers":
         return "fails"
     if all(row.holds for row in numbers):
-        return "proved"
+        return "specialised" if any(one.wrong_at for one in domains) else "proved"
     wrong = any(not row.holds and not row.refused and row.kind not in _OTHER_SIZES for row in numbers)
     if numbers and numbers[0].holds and not wrong:
         return "specialised"

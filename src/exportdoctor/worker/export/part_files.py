@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import copy
 import errno
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,13 +17,18 @@ from typing import Any
 import msgspec
 import torch
 
+from exportdoctor.core.failure.messages import first_line
 from exportdoctor.core.protocol.export import ExportedFile, ExportRequest, PrecisionLoss, StageFailure
 from exportdoctor.core.records.outcome import Agreement, Stage
+from exportdoctor.core.records.size_domain import SizeDomain
+from exportdoctor.report.wording import capture as wording
 from exportdoctor.shims import ExportCall, Inputs, Shim, apply_shims, call_for_part, export_program
 from exportdoctor.targets import BuiltPart
 from exportdoctor.targets.eager import run_calls
 from exportdoctor.torch_internals.pytree_registry import inputs_in_traced_order, is_builtin_class
 from exportdoctor.worker.describe.describe_failure import state_id
+from exportdoctor.worker.describe.guard_origin import record_guards
+from exportdoctor.worker.domain.size_trials import SAVED, DomainSearch, TriedStage, make_search
 from exportdoctor.worker.prove.compare_calls import compare_calls
 from exportdoctor.worker.prove.compare_outputs import failed_run, tensors_in
 from exportdoctor.worker.prove.input_set import InputSet
@@ -35,10 +41,15 @@ from exportdoctor.worker.translate.onnx_program import (
     name_values,
     save_model,
     translate,
+    why_other_opset,
 )
 from exportdoctor.worker.translate.onnx_session import OnnxSession
 from exportdoctor.worker.translate.onnx_split import split_and_merge
 from exportdoctor.worker.translate.precision import losses_of
+from exportdoctor.worker.translate.widened_file import widen_file
+
+_SECONDS_OF_SIZES = 20.0
+"""For eager on both sides of each boundary, and as much for the files."""
 
 RunProgram = Callable[[tuple[Any, ...], dict[str, Any]], list[torch.Tensor]]
 """A loaded program: takes its own inputs, gives the tensors of its output."""
@@ -61,6 +72,7 @@ class PartExport:
     opset: int = 0
     losses: tuple[PrecisionLoss, ...] = ()
     imports: tuple[str, ...] = ()
+    domain: SizeDomain | None = None
     convert: Callable[[Inputs], Inputs] = field(default=lambda inputs: inputs)
 
 
@@ -93,23 +105,57 @@ class StageStopped(Exception):
 
 def export_part_files(job: PartJob) -> PartExport:
     """Export, write, load, run and compare. Raises NotApplicable, ShimTrouble, and OSError where the disk is full."""
-    made = PartExport()
-    with torch.no_grad(), job.part.prepare(), apply_shims(job.shims, call_for_part(job.part)) as call:
-        try:
-            job.doing(f"exporting {job.part.name}")
-            made.convert = call.convert
-            program = _export(job, call)
-            if job.request.to == "pt2":
-                _as_program(job, made, program)
-            else:
-                _as_onnx(job, made, call, program)
-            _compare(job, made, call)
-            if job.find_losses:
-                job.doing("looking for where precision is lost")
-                made.losses = losses_of(program, inputs_in_traced_order(program, call.args, call.kwargs))
-        except StageStopped as failure:
-            made.trouble = failure.found
+    with torch.no_grad(), job.part.prepare():
+        with apply_shims(job.shims, call_for_part(job.part)) as call:
+            made, search = _export_under_shims(job, call)
+        if search is not None and made.trouble is None:
+            job.doing("trying sizes")
+            with _no_harm(made):
+                search.ask_eager()
+                with apply_shims(job.shims, call_for_part(job.part)):
+                    made.domain = search.finish()
     return made
+
+
+@contextmanager
+def _no_harm(made: PartExport) -> Iterator[None]:
+    """A failure to find the sizes is a note: the files are as good as they were."""
+    try:
+        yield
+    except Exception as error:
+        made.notes.append(wording.sizes_not_tried(f"{type(error).__name__}: {first_line(error, 160)}"))
+
+
+def _export_under_shims(job: PartJob, call: ExportCall) -> tuple[PartExport, DomainSearch | None]:
+    """The files, compared; and the sizes that remain to be tried."""
+    made = PartExport()
+    search: DomainSearch | None = None
+    try:
+        job.doing(f"exporting {job.part.name}")
+        made.convert = call.convert
+        with record_guards() as log:
+            program = _export(job, call)
+        with _no_harm(made):
+            planned = make_search(job.part, call, program, log)
+            planned.seconds = _SECONDS_OF_SIZES
+            planned.plan()
+            search = planned
+        if job.request.to == "pt2":
+            _as_program(job, made, program)
+        else:
+            _as_onnx(job, made, call, program)
+        _compare(job, made, call)
+        if job.find_losses:
+            job.doing("looking for where precision is lost")
+            made.losses = losses_of(program, inputs_in_traced_order(program, call.args, call.kwargs))
+        if search is not None:
+            label, run = next(iter(made.runs.items()))
+            name = SAVED if job.request.to == "pt2" else label
+            last = TriedStage(name=name, run=lambda inputs: run(*call.convert(inputs)), holder=made.loaded)
+            search.stages = [*search.stages, last]
+    except StageStopped as failure:
+        made.trouble = failure.found
+    return made, search
 
 
 def _export(job: PartJob, call: ExportCall) -> Any:
@@ -124,7 +170,8 @@ def _as_program(job: PartJob, made: PartExport, program: Any) -> None:
     path = job.folder / f"{job.stem}.pt2"
     job.doing("saving and loading the program")
     made.imports = modules_of_classes(program)
-    program.example_inputs = None  # pickled: a file with a cache among them would only load unsafely
+    if any(_own_classes(program.call_spec.in_spec)):  # pickled: a file with a cache among them would only load unsafely
+        program.example_inputs = None
     try:
         torch.export.save(program, path)
         made.loaded = loaded = torch.export.load(path).module()
@@ -151,17 +198,16 @@ def modules_of_classes(program: Any) -> tuple[str, ...]:
 
     torch.export.load only knows classes that were registered before.
     """
-    kinds: set[Any] = set()
-
-    def visit(spec: Any) -> None:
-        if isinstance(spec.type, type) and not is_builtin_class(spec.type):
-            kinds.add(spec.type)
-        for child in spec.children() if hasattr(spec, "children") else spec.children_specs:  # torch before 2.9
-            visit(child)
-
-    for spec in (program.call_spec.in_spec, program.call_spec.out_spec):
-        visit(spec)
+    kinds = [*_own_classes(program.call_spec.in_spec), *_own_classes(program.call_spec.out_spec)]
     return tuple(sorted({kind.__module__ for kind in kinds if kind.__module__ != "builtins"}))
+
+
+def _own_classes(spec: Any) -> Iterator[type]:
+    """The classes in a layout that pytree knows by a registration only."""
+    if isinstance(spec.type, type) and not is_builtin_class(spec.type):
+        yield spec.type
+    for child in spec.children() if hasattr(spec, "children") else spec.children_specs:  # torch before 2.9
+        yield from _own_classes(child)
 
 
 def _as_onnx(job: PartJob, made: PartExport, call: ExportCall, program: Any) -> None:
@@ -175,11 +221,13 @@ def _as_onnx(job: PartJob, made: PartExport, call: ExportCall, program: Any) -> 
         name_values(translated.made, reader, job.part.axes)
         made.opset = int(translated.made.model.opset_imports.get("", 0))
         made.files.append(save_model(translated.made, path, external_data=request.external_data))
+        if request.opset and made.opset != request.opset:
+            made.notes.append(wording.other_opset(request.opset, made.opset, why_other_opset(path, request.opset)))
         at = "check"
         check_model(path)
         at = "load"
         job.doing("loading it in ONNX Runtime")
-        session = OnnxSession(path, device=job.device)
+        session = _load(job, made, path)
         at = "run"
         session.run(flat_inputs(reader, *copy.deepcopy(example)))
     except OSError:
@@ -193,6 +241,21 @@ def _as_onnx(job: PartJob, made: PartExport, call: ExportCall, program: Any) -> 
     made.runs["ONNX Runtime"] = lambda args, kwargs: session.run(flat_inputs(reader, args, kwargs))
     if request.split > 1:
         _add_split(job, made, path, reader)
+
+
+def _load(job: PartJob, made: PartExport, path: Path) -> OnnxSession:
+    """The file's session; where this processor lacks operators in 16 bits, that of a form without them."""
+    try:
+        return OnnxSession(path, device=job.device)
+    except Exception as error:
+        if job.device != "cpu" or job.request.split > 1 or "NOT_IMPLEMENTED" not in str(error):
+            raise
+        wide = path.with_name(f"{path.stem}.wide.onnx")
+        if not (operators := widen_file(path, wide)):
+            raise
+        session = OnnxSession(wide, device=job.device)
+        made.notes.append(wording.lacking_kernels(operators))
+        return session
 
 
 def _add_split(job: PartJob, made: PartExport, path: Path, program: Any) -> None:

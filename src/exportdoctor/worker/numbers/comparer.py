@@ -22,6 +22,7 @@ from exportdoctor.targets.eager import restore_afterwards, run_calls
 from exportdoctor.torch_internals.pytree_registry import inputs_in_traced_order
 from exportdoctor.worker.numbers.eager_stream import EagerStream
 from exportdoctor.worker.numbers.file_names import match_file, names_by_origin
+from exportdoctor.worker.numbers.number_match import match_by_numbers
 from exportdoctor.worker.numbers.onnx_steps import onnx_steps
 from exportdoctor.worker.numbers.program_steps import match_programs, names_by_place, program_steps
 from exportdoctor.worker.numbers.step_graph import Float64Run, GraphStep, StepGraph, stream_values
@@ -42,7 +43,8 @@ class Rung:
     """A stage that can be run. `run` gives its output for inputs of the program; `holder` has its buffers.
 
     `program` is the exported program of a stage that is one, `file` the ONNX file of the others. `reader` is the
-    program whose inputs the file takes.
+    program whose inputs the file takes. `named`: its values have the names of the stage before, or say where they come
+    from; else they are matched by numbers, and `pairs` says how.
     """
 
     name: str
@@ -52,6 +54,8 @@ class Rung:
     reader: Any = None
     dtypes: Sequence[torch.dtype | None] = ()
     holder: torch.nn.Module = field(default_factory=torch.nn.Module)
+    named: bool = True
+    pairs: dict[str, str] | None = None
 
     def steps(self, state: Mapping[str, torch.Tensor]) -> StepGraph:
         """Its graph, with buffers as earlier calls left them."""
@@ -68,29 +72,38 @@ class Rung:
         return dict(zip(graph.inputs, _file_inputs(self.reader, inputs, self.dtypes), strict=True))
 
 
-def program_rung(name: str, program: Any) -> Rung:
+def program_rung(name: str, program: Any, *, check_guards: bool = False) -> Rung:
     """A stage that is an exported program."""
-    module = runnable(program)
+    module = program.module() if check_guards else runnable(program)
     return Rung(name=name, run=lambda inputs: module(*inputs[0], **inputs[1]), program=program, holder=module)
 
 
-def file_rung(name: str, path: Path, reader: Any, *, optimise: bool, given: Path | None = None) -> Rung:
+def file_rung(
+    name: str, path: Path, reader: Any, *, optimise: bool, given: Path | None = None, named: bool = True
+) -> Rung:
     """A stage that is an ONNX file; with `optimise` as ONNX Runtime changes it, which is written to `path`."""
     session = OnnxSession(given or path, optimise=optimise, save_as=path if given else None)
 
     def run(inputs: Inputs) -> list[torch.Tensor]:
         return session.run(_file_inputs(reader, inputs, session.input_dtypes))
 
-    return Rung(name=name, run=run, file=path, reader=reader, dtypes=session.input_dtypes)
+    return Rung(name=name, run=run, file=path, reader=reader, dtypes=session.input_dtypes, named=named)
 
 
 def has_names_of(path: Path, rung: Rung | None) -> bool:
     """Whether an ONNX file calls its values as a program does: at least a third of those that make numbers."""
     if rung is None:
         return False
-    there = {name for step in onnx_steps(path).steps for name in step.outputs}
-    names = [step.name for step in rung.steps({}).steps if step.effect == "new" and step.op.startswith("aten.")]
+    file, program = onnx_steps(path), rung.steps({})
+    there = {name for step in file.steps for name in step.outputs} - set(file.outputs)  # those are named by callers
+    names = [step.name for step in program.steps if step.effect == "new" and step.op.startswith("aten.")]
+    names = [name for name in names if name not in program.outputs]
     return 3 * sum(name in there for name in names) >= len(names)
+
+
+def has_scopes(path: Path) -> bool:
+    """Whether an ONNX file says of its values which submodules gave them."""
+    return bool(match_file(onnx_steps(path)))
 
 
 def _file_inputs(reader: Any, inputs: Inputs, dtypes: Sequence[torch.dtype | None]) -> list[torch.Tensor]:
@@ -136,6 +149,8 @@ class Comparer:
             made = self._add_walk(made, before, rung, next(given for given in self.sets if given.title == one), rows)
             if made.cause is not None or (one != self.sets[0].title and one not in made.excused):
                 break
+        if rung.pairs is not None:
+            made = msgspec.structs.replace(made, notes=(*made.notes, wording.matched_by_numbers(len(rung.pairs))))
         if made.cause is not None and made.cause.kind == "state":
             self.broken.update(row.inputs for row in rows if row.trouble)
         return made
@@ -263,6 +278,8 @@ class Comparer:
         made = {name for step in source.steps for name in step.outputs}
         if before.program is not None and rung.program is not None:
             pairs = match_programs(before.program, rung.program)
+        elif not rung.named:
+            pairs = dict(self._pairs_by_numbers(before, rung))
         else:
             there = {*walk.graph.producer, *walk.graph.constants}
             pairs = {**names_by_origin(walk.graph), **{name: name for name in made if name in there}}
@@ -278,6 +295,14 @@ class Comparer:
             {fqn: source.constants[name] for fqn, name in source.weights.items() if name in source.constants}, {}
         )
         walk.compare_outputs(stream_values(source, before.inputs(source, copy.deepcopy(inputs)), tell))
+
+    def _pairs_by_numbers(self, before: Rung, rung: Rung) -> dict[str, str]:
+        """Values of the stage before with those of a file without its names, found on the example."""
+        if rung.pairs is None:
+            inputs = self.call.convert(copy.deepcopy(self.sets[0].inputs))
+            one, other = before.steps({}), rung.steps({})
+            rung.pairs = match_by_numbers(one, before.inputs(one, inputs), other, rung.inputs(other, inputs))
+        return rung.pairs
 
 
 def _in_dtypes_of(one: InputSet, answers: Sequence[Any]) -> InputSet:

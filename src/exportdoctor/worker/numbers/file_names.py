@@ -39,12 +39,16 @@ def names_by_origin(graph: StepGraph) -> dict[str, str]:
 
 
 def _scope(step: GraphStep) -> str:
-    """The submodule in a node's metadata, or in a name such as `/encoder/layer.0/fc/MatMul`."""
-    noted = step.fact().module
-    if noted or not step.name.startswith("/"):
-        return noted
+    """The submodule in a node's metadata, or in its name."""
+    return step.fact().module or scope_in_name(step.name)
+
+
+def scope_in_name(name: str) -> str:
+    """The submodule in a name such as `/encoder/layer.0/fc/MatMul`; '' where there is none."""
+    if not name.startswith("/"):
+        return ""
     parts: list[str] = []
-    for one in step.name.split("/")[1:-1]:
+    for one in name.split("/")[1:-1]:
         if parts and one.startswith(f"{parts[-1]}."):
             parts.pop()
         parts.append(one)

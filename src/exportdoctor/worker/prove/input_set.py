@@ -127,10 +127,10 @@ def run_in_eager(
         results = run_calls(module, calls, how=how)
     except Exception:
         return None
-    return None if any(_says_nothing(result.output) for result in results) else results
+    return None if any(says_nothing(result.output) for result in results) else results
 
 
-def _says_nothing(output: Any) -> bool:
+def says_nothing(output: Any) -> bool:
     """Whether a tensor of the output is NaN throughout; a wrong program may give the same."""
     found = (leaf for leaf in tree_leaves(output) if isinstance(leaf, torch.Tensor) and leaf.is_floating_point())
     return any(leaf.numel() and bool(leaf.isnan().all()) for leaf in found)

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, TensorArgument
 
+from exportdoctor.core.failure.messages import first_line
 from exportdoctor.core.protocol.export import ExportedFile, ValueInfo
 from exportdoctor.torch_internals.pytree_registry import inputs_in_traced_order
 from exportdoctor.torch_internals.trees import leaves_with_paths, path_text, tree_leaves, tree_unflatten
@@ -162,6 +163,18 @@ def describe_file(path: Path, model: Any) -> ExportedFile:
 def _input(value: Any) -> ValueInfo:
     shape = tuple(size if isinstance(size, int) else str(size) for size in value.shape or ())
     return ValueInfo(name=value.name, dtype=value.dtype.name.lower() if value.dtype else "", shape=shape)
+
+
+def why_other_opset(path: Path, opset: int) -> str:
+    """Why a file has not the opset that was asked for, in the words of onnx's version converter."""
+    import onnx
+    from onnx import version_converter
+
+    try:
+        version_converter.convert_version(onnx.load(str(path)), opset)
+    except Exception as error:
+        return first_line(error, 200)
+    return ""
 
 
 def check_model(path: Path) -> None:

@@ -1,0 +1,84 @@
+"""`exportdoctor domain`: the sizes at which an exported program is right."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from exportdoctor.cli.interruption import Interruption
+from exportdoctor.cli.options import CONTEXT, DEVICE, DTYPE, IMAGE_SIZE, INPUTS, QUIET, absolute_inputs
+from exportdoctor.cli.python_option import PYTHON
+from exportdoctor.cli.terminal import style_of, write_out
+from exportdoctor.cli.verbs.completion import complete_targets
+from exportdoctor.cli.verbs.numbers import (
+    FORM,
+    SHIMS,
+    WEIGHTS_OF_VALUES,
+    ask_worker,
+    check_file,
+    known_shims,
+    resolve_with_values,
+)
+from exportdoctor.core.errors import ExitCode, UsageError
+from exportdoctor.core.protocol.domain import DomainReply, DomainRequest, DomainResult
+from exportdoctor.core.records.target import BuildOptions
+from exportdoctor.report.domain_tables import render_domain
+
+
+@click.command(context_settings=CONTEXT)
+@click.argument("target", metavar="TARGET|FILE.pt2", shell_complete=complete_targets)
+@click.option("--against", metavar="FILE", help="An .onnx or .pt2 file of the part that is tried too, whoever made it.")
+@click.option("--part", default="", metavar="P", help="The part. Default: the first one.")
+@SHIMS
+@click.option(
+    "--draw", "seconds", type=click.FloatRange(min=0), default=10.0, show_default=True, metavar="SECONDS",
+    help="How long other input sets are drawn, besides the sizes at each boundary.",
+)  # fmt: skip
+@FORM
+@WEIGHTS_OF_VALUES
+@IMAGE_SIZE
+@INPUTS
+@DTYPE
+@DEVICE
+@PYTHON
+@QUIET
+def domain(
+    target: str,
+    against: str | None,
+    part: str,
+    shims: str | None,
+    seconds: float,
+    form: str,
+    inputs: str,
+    quiet: bool,
+    **build: Any,
+) -> int:
+    """Find the sizes at which the exported program of TARGET is right, and what refuses the others.
+
+    Each boundary is tried on both sides: in eager, in the program, in the program from its file, and in ONNX Runtime.
+    A program from a FILE.pt2 has no eager beside it: what it takes and refuses is told.
+
+    Exit code: 0 wherever a stage answers, it gives eager's numbers, 1 it does not, or the part does not export as
+    declared, 2 usage error, 3 the model cannot be built or run, 4 internal error.
+    """
+    given = check_file(against)
+    if target.endswith(".pt2"):
+        if given is not None:
+            raise UsageError("--against goes only with a target", hint="Leave it out")
+        if not Path(target).expanduser().is_file():
+            raise UsageError(f"There is no file {target}")
+        request = DomainRequest(file=str(Path(target).expanduser().resolve()))
+    else:
+        options = BuildOptions(inputs=absolute_inputs(inputs), **build)
+        ref, plan = resolve_with_values(target, part, options)
+        names = known_shims(target, part or plan.parts[0], shims)
+        path = str(given.resolve()) if given is not None else ""
+        request = DomainRequest(target=ref, part=part, against=path, shims=names, seconds=seconds)
+    with Interruption():
+        result: DomainResult = ask_worker("worker.domain.domain_server", request, DomainReply, quiet=quiet)
+    write_out(render_domain(result, form, style_of(sys.stdout)))
+    found = result.domain.holds and result.failure is None
+    return ExitCode.EXPORTS if found else ExitCode.FINDINGS

@@ -1,0 +1,126 @@
+"""Sentences about what layers cost in low precision."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from exportdoctor.core.protocol.sensitivity import LayerCost, SensitivityResult
+from exportdoctor.report.wording.formatting import count
+
+NO_QUANTISER = "No quantiser of ONNX Runtime makes files of this dtype; the errors are those of values that were cast."
+MADE_SETS = "The input sets were made, not measured from use: give yours with --calibration."
+_FINITE = 1e300
+_MOST_TOLD = 10
+
+_LOWERINGS = {
+    "int8": "int8, as ONNX Runtime's static quantisation is by default",
+    "w8a8": "int8 with a scale for each channel of weights, activations symmetric",
+    "w4a16": "weights in four bits, in blocks of 32",
+    "fp16": "float16",
+    "bf16": "bfloat16",
+}
+
+
+def not_made(why: str) -> str:
+    """A file that the quantiser could not make, or that does not run."""
+    return f"The file that the quantiser makes with this list was not run: {why}"
+
+
+def error_text(value: float) -> str:
+    """A relative error."""
+    return "not finite" if value > _FINITE else f"{value:.2g}" if value else "0"
+
+
+def decibel(value: float) -> str:
+    """The signal over the noise of a relative error."""
+    if value > _FINITE:
+        return "none"
+    return f"{-20 * math.log10(value):.0f} dB" if value else "exact"
+
+
+def sensitivity_headline(result: SensitivityResult, *, versions: bool = True) -> str:
+    """Target, part, what it is lowered to, and versions."""
+    names = [name for name in ("torch", "onnxruntime") if versions and name in result.environment]
+    packages = [f"{name} {result.environment[name]}" for name in names]
+    return " · ".join(filter(None, (result.target, result.part, _LOWERINGS[result.to], *packages)))
+
+
+def cost_header(result: SensitivityResult, *, brief: bool = False) -> tuple[str, ...]:
+    """The columns of the table of layers; `brief` for a terminal."""
+    if brief:
+        return ("", "layer", "own", "alone", "SQNR", "all but it")
+    logits = ("KL", "same choice") if any(one.kl >= 0 for one in result.layers) else ()
+    return ("", "layer", "own output", "outputs, alone", "SQNR", "cosine", *logits, "all but it")
+
+
+def cost_rows(result: SensitivityResult, most: int | None = None) -> list[tuple[str, ...]]:
+    """A row for each layer, most sensitive first; those that are kept have a mark. With `most` brief ones."""
+    logits = any(one.kl >= 0 for one in result.layers)
+    if most is not None:
+        return [
+            (
+                "•" if one.name in result.kept else "",
+                one.name,
+                *(error_text(one.local), error_text(one.alone), decibel(one.alone), error_text(one.kept)),
+            )
+            for one in result.layers[:most]
+        ]
+    return [
+        (
+            "•" if one.name in result.kept else "",
+            one.name,
+            error_text(one.local),
+            error_text(one.alone),
+            decibel(one.alone),
+            f"{one.cosine:.5f}",
+            *((f"{one.kl:.2g}", f"{one.top1:.0%}") if logits else ()),
+            error_text(one.kept),
+        )
+        for one in result.layers
+    ]
+
+
+def sensitivity_details(result: SensitivityResult) -> Iterator[str]:
+    """The set to keep, its proof, and what single errors do not tell."""
+    more = len(result.layers) - _MOST_TOLD
+    if more > 0:
+        yield f"{count(more, 'layer')} cost less; --format json has all"
+    yield f"all of the {count(len(result.layers), 'layer')} lowered: error {error_text(result.whole)} of the outputs"
+    yield f"the budget is {error_text(result.budget)} ({decibel(result.budget)})"
+    if result.kept:
+        yield f"to keep in high precision (•): {count(len(result.kept), 'layer')} of {len(result.layers)}"
+        yield from (f"  {name}" for name in result.kept)
+    else:
+        yield "nothing needs to be kept in high precision"
+    yield f"with that, on the sets of the search: {error_text(result.searched)}"
+    verb = "stays within" if result.proved <= result.budget else "exceeds"
+    yield f"on {count(result.sets[2], 'set')} that were not used before: {error_text(result.proved)}, {verb} the budget"
+    if result.made >= 0:
+        verb = "stays within" if result.made <= result.budget else "exceeds"
+        yield f"the quantiser's own file with this list, on those sets: {error_text(result.made)}, {verb} the budget"
+    if result.summed != len(result.kept):
+        yield f"errors of single layers, added up as independent noise, would have kept {result.summed}"
+    for pair in result.pairs:
+        way = "more" if pair.together > pair.expected else "less"
+        yield (
+            f"{pair.first} and {pair.second} together: {error_text(pair.together)}, {way} than their own errors add up "
+            f"to ({error_text(pair.expected)})"
+        )
+    yield from result.notes
+    yield from (f"wrote {path}" for path in result.files)
+
+
+LAYER_LEGEND = ("outputs' error if it alone is lowered", "the same, kept in high precision", "error of its own output")
+LAYERS_IN_ORDER = "layers, in the order in which they run →"
+
+
+def budget_text(budget: float) -> str:
+    """The line of the budget in a picture."""
+    return f"budget {error_text(budget)} ({decibel(budget)})"
+
+
+def layer_text(result: SensitivityResult, one: LayerCost) -> str:
+    """A layer in a picture."""
+    kept = ", kept in high precision" if one.name in result.kept else ""
+    return f"{one.name}: outputs {error_text(one.alone)}, its own {error_text(one.local)}{kept}"

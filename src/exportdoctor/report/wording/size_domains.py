@@ -1,0 +1,201 @@
+"""Sentences about the sizes at which a program is right, and the domain as rows of a table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from exportdoctor.core.protocol.domain import DomainResult
+from exportdoctor.core.records.size_domain import SizeAxis, SizeCondition, SizeDomain, StageAnswer
+from exportdoctor.report.wording.formatting import count, short_path
+
+EXAMPLE = "the example"
+NO_EAGER = "There is no eager beside a file alone: whether its answers are right was not asked."
+_MOST_SIZES, _MOST_UNTRIED = 6, 4
+_FINITE = 1e300
+
+_OUTCOMES = {"right": "right", "refuses": "refuses", "wrong": "other numbers", "alone": "answers", "answers": "answers"}
+_KINDS = {
+    "declared": "as declared",
+    "fixed": "the program has this size as a constant",
+    "guard": "a guard of the export",
+    "assertion": "an assertion in the program",
+    "branch": "nothing checks it",
+}
+
+
+def at_size(axis: str, size: int) -> str:
+    """A trial's title."""
+    return f"{axis} {size}"
+
+
+def apart(axis: str, size: int, other: str, unchanged: int) -> str:
+    """A trial's title, where of two sizes that go together one is changed."""
+    return f"{axis} {size}, {other} {unchanged}"
+
+
+DIVIDES_BY_ZERO = "a guard divides by zero"
+OTHER_WAY = "eager goes another way here than on the example, and the program does not"
+
+
+def drawn_sets(tried: int, told: int) -> str:
+    """How many other input sets were run."""
+    rest = "all of them right" if not told else f"{told} of them not right in every stage; each way is listed above"
+    return f"{count(tried, 'other input set')} that eager takes: {rest}"
+
+
+def sizes_in_words(axis: SizeAxis) -> str:
+    """The sizes that a program takes: `multiples of 2 from 6 to 98`, and at which of them it is wrong."""
+    wrong = f"; wrong at {', '.join(map(str, axis.wrong))}" if axis.wrong else ""
+    return f"{_rule_in_words(axis)}{wrong}"
+
+
+def _rule_in_words(axis: SizeAxis) -> str:
+    if axis.fixed:
+        return f"{axis.example} only, as declared"
+    if axis.only:
+        more = f" and {len(axis.only) - _MOST_SIZES} more" if len(axis.only) > _MOST_SIZES else ""
+        return f"{', '.join(map(str, axis.only[:_MOST_SIZES]))}{more} only"
+    if not axis.until:
+        return "not derived, since the program's inputs are made of the part's: only what was tried is known"
+    if axis.highest is not None and axis.highest < axis.lowest:
+        return "none"
+    if axis.step > 1:
+        start = "multiples" if axis.lowest % axis.step == 0 else f"{axis.lowest % axis.step} more than multiples"
+        text = f"{start} of {axis.step} from {axis.lowest}"
+        text += f" to {axis.highest}" if axis.highest is not None else ""
+    elif axis.highest is not None:
+        text = f"{axis.lowest} to {axis.highest}"
+    else:
+        text = f"≥ {axis.lowest}"
+    if axis.but:
+        more = f" and {len(axis.but) - _MOST_SIZES} more" if len(axis.but) > _MOST_SIZES else ""
+        text += f", but not {', '.join(map(str, axis.but[:_MOST_SIZES]))}{more}"
+    return text
+
+
+def domain_headline(result: DomainResult) -> str:
+    """Target, part and versions."""
+    packages = [f"{name} {result.environment[name]}" for name in ("torch", "onnxruntime") if name in result.environment]
+    return " · ".join(filter(None, (result.target, result.part, *packages)))
+
+
+AXIS_HEADER = ("size", "which the program takes")
+
+
+def domain_failure(result: DomainResult) -> Iterator[str]:
+    """A stage that could not be made."""
+    if result.failure is not None:
+        one = result.failure
+        at = f" at {short_path(one.file)}:{one.line}" if one.file else ""
+        what = "as declared, the part does not export" if one.stage == "export" else f"{one.stage} fails"
+        yield f"{what}: {one.exception.rpartition('.')[2]}: {one.message}{at}"
+        if one.stage == "export" and result.domain.axes:
+            yield "what follows is of an export in which torch may fix sizes"
+
+
+def axis_rows(domain: SizeDomain) -> list[tuple[str, str]]:
+    """Each axis with the sizes that the program takes."""
+    rows = []
+    for axis in domain.axes:
+        name = " = ".join((axis.name, *axis.same))
+        follows = f"; {', '.join(axis.follows)} follows" if axis.follows else ""
+        rows.append((name, f"{sizes_in_words(axis)}{follows}"))
+    return rows
+
+
+def condition_line(condition: SizeCondition) -> str:
+    """What is asked, who asks, and where."""
+    at = f", {short_path(condition.file)}:{condition.line}" if condition.file else ""
+    return f"{condition.text}: {_KINDS[condition.kind]}{at}"
+
+
+def trial_header(domain: SizeDomain) -> tuple[str, ...]:
+    """The columns of the table of trials."""
+    stages = tuple(answer.stage for answer in domain.trials[0].answers) if domain.trials else ()
+    eager = () if _is_alone(domain) else ("eager",)
+    return ("", "tried", *eager, *stages)
+
+
+def trial_rows(domain: SizeDomain) -> list[tuple[str, ...]]:
+    """A row for each trial, under trial_header."""
+    rows = []
+    for trial in domain.trials:
+        eager = () if _is_alone(domain) else ("refuses" if trial.eager else "answers",)
+        cells = tuple(_cell(answer) for answer in trial.answers)
+        rows.append(("✓" if trial.holds else "✗", trial.inputs, *eager, *cells))
+    return rows
+
+
+def _cell(answer: StageAnswer) -> str:
+    if answer.outcome == "wrong" and not answer.message:
+        return "other numbers" if answer.max_abs > _FINITE else f"other numbers ({answer.max_abs:.1e})"
+    return _OUTCOMES[answer.outcome]
+
+
+def _is_alone(domain: SizeDomain) -> bool:
+    return any(answer.outcome == "answers" for trial in domain.trials for answer in trial.answers)
+
+
+def domain_details(domain: SizeDomain) -> Iterator[str]:
+    """Why sizes are refused, what later files no longer check, and what was not tried."""
+    for number, condition in enumerate(domain.conditions):
+        sizes = [trial.inputs for trial in domain.trials if trial.condition == number]
+        verb = "wrong, and refused by nothing" if condition.kind == "branch" else "refused"
+        yield f"{', '.join(sizes[:_MOST_SIZES])}: {verb}" if sizes else "not violated by what was tried"
+        yield f"  {condition_line(condition)}"
+        if condition.source:
+            yield f"      {condition.source}"
+        if number in domain.dropped:
+            yield f"  {_then(domain, number)}"
+    for trial in domain.trials:
+        told = [one for one in trial.answers if one.outcome == "refuses" and not trial.eager and trial.condition < 0]
+        for one in told[:1]:
+            yield f"{trial.inputs}: {one.stage} refuses what eager answers: {one.message}"
+        for one in trial.answers:
+            if one.outcome == "wrong" and one.message:
+                yield f"{trial.inputs}: {one.stage}: {one.message}"
+    if domain.untried:
+        more = f" and {len(domain.untried) - _MOST_UNTRIED} more" if len(domain.untried) > _MOST_UNTRIED else ""
+        yield f"not tried, too large or for want of time: {', '.join(domain.untried[:_MOST_UNTRIED])}{more}"
+    yield from domain.notes
+    yield verdict(domain)
+
+
+def boundary_lines(domain: SizeDomain) -> Iterator[str]:
+    """The sizes at which a stage is wrong, or does not refuse what eager refuses; one line each."""
+    for trial in domain.trials:
+        for one in trial.answers:
+            if one.outcome in ("wrong", "alone"):
+                why = domain.conditions[trial.condition] if trial.condition >= 0 else None
+                at = f" ({why.text}, {short_path(why.file)}:{why.line})" if why is not None and why.file else ""
+                yield f"{trial.inputs}: {one.stage} {_ENDS[one.outcome]}{at}"
+
+
+def _then(domain: SizeDomain, number: int) -> str:
+    """What happens in the stages that do not check a condition."""
+    found: dict[str, set[str]] = {}
+    for trial in domain.trials:
+        if trial.condition == number:
+            for one in (one for one in trial.answers[1:] if one.outcome != "refuses"):
+                found.setdefault(one.stage, set()).add(_ENDS[one.outcome])
+    said = "; ".join(f"{stage} {' or '.join(sorted(ends))}" for stage, ends in found.items())
+    return f"a later file does not check it: {said}"
+
+
+_ENDS = {
+    "right": "gives eager's numbers",
+    "wrong": "gives other numbers",
+    "alone": "answers what eager refuses",
+    "answers": "answers",
+}
+
+
+def verdict(domain: SizeDomain) -> str:
+    """Whether a stage was wrong at some size."""
+    wrong = [trial.inputs for trial in domain.trials if not trial.holds]
+    if wrong:
+        more = f" and {len(wrong) - _MOST_SIZES} more" if len(wrong) > _MOST_SIZES else ""
+        return f"A stage answers what it should refuse, or wrongly, at {', '.join(wrong[:_MOST_SIZES])}{more}."
+    if _is_alone(domain):
+        return NO_EAGER
+    return "Every stage gives eager's numbers or refuses, on both sides of each boundary."

@@ -1,0 +1,73 @@
+"""What an exported program asks of the sizes of its inputs: symbols in their shapes, ranges, and compiled guards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from exportdoctor.torch_internals.hook import Hook
+
+Shape = tuple[Any, ...]
+"""Of each dimension a whole number, or the sympy expression of a symbolic size."""
+
+
+def input_shapes(program: Any) -> list[Shape | Any]:
+    """For each input of the user's, in the traced order: its shape; an int's own expression, None for others."""
+    from torch.export.graph_signature import ConstantArgument, InputKind
+
+    values = {node.name: node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"}
+    found: list[Shape | Any] = []
+    for spec in program.graph_signature.input_specs:
+        if spec.kind != InputKind.USER_INPUT:
+            continue
+        value: Any = None if isinstance(spec.arg, ConstantArgument) else values.get(spec.arg.name)
+        found.append(tuple(map(_expression, value.shape)) if hasattr(value, "shape") else _expression(value))
+    return found
+
+
+def user_input_names(program: Any) -> set[str]:
+    """The placeholders of the user's inputs, those of constants included."""
+    from torch.export.graph_signature import InputKind
+
+    specs = program.graph_signature.input_specs
+    return {str(spec.arg.name) for spec in specs if spec.kind == InputKind.USER_INPUT}
+
+
+def _expression(size: Any) -> Any:
+    expression = getattr(getattr(size, "node", None), "expr", size)
+    return int(expression) if getattr(expression, "is_Integer", False) else expression
+
+
+def size_ranges(program: Any) -> dict[Any, tuple[int, int | None]]:
+    """Each symbol with its smallest and largest value; None where there is no largest.
+
+    torch checks no lower bound of two or less: it stands for the sizes zero and one that tracing told apart.
+    """
+    found = {}
+    for symbol, one in program.range_constraints.items():
+        lower = int(one.lower) if one.lower.is_Integer and int(one.lower) > 2 else 0
+        found[symbol] = (lower, int(one.upper) if one.upper.is_Integer else None)
+    return found
+
+
+def guards_of(module: Any) -> Callable[..., Any] | None:
+    """What `ExportedProgram.module()` calls with its flat inputs first; raises AssertionError where a guard fails."""
+    return getattr(module, "_guards_fn", None)
+
+
+def _has_guards() -> bool:
+    from torch.export import _unlift
+
+    return hasattr(_unlift, "GuardsFn")
+
+
+GUARDS_OF_PROGRAM = Hook(
+    id="program-guards",
+    api="torch.export._unlift.GuardsFn, ExportedProgram.module()._guards_fn",
+    used_for="the sizes that an exported program refuses, without running it",
+    lost="`domain` tells the sizes that guards refuse only where it tries them",
+    seen_on=("2.13.0",),
+    is_there=_has_guards,
+)
+
+HOOKS = (GUARDS_OF_PROGRAM,)

@@ -1,0 +1,244 @@
+"""The process behind `exportdoctor domain`: exports a part or loads a program, and finds where it is right."""
+
+from __future__ import annotations
+
+import copy
+import os
+import tempfile
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from exportdoctor.core.codec import decode
+from exportdoctor.core.errors import ExportdoctorError, UsageError
+from exportdoctor.core.failure.messages import first_line
+from exportdoctor.core.protocol.domain import DomainReply, DomainRequest, DomainResult
+from exportdoctor.core.protocol.export import ExportProgress, StageFailure
+from exportdoctor.core.protocol.reply import Refused
+from exportdoctor.core.records.size_domain import SizeDomain
+from exportdoctor.shims import (
+    ExportCall,
+    NotApplicable,
+    Shim,
+    ShimTrouble,
+    apply_shims,
+    call_for_part,
+    export_program,
+    find,
+    order_shims,
+)
+from exportdoctor.targets import BuiltPart, build, resolve
+from exportdoctor.targets.built import Inputs
+from exportdoctor.targets.eager import blame_running_code
+from exportdoctor.targets.sizes.dynamic_shapes import is_dynamic
+from exportdoctor.torch_internals.program_checks import input_shapes
+from exportdoctor.torch_internals.trees import tree_unflatten
+from exportdoctor.worker import environment
+from exportdoctor.worker.describe.describe_failure import state_id
+from exportdoctor.worker.describe.guard_origin import record_guards
+from exportdoctor.worker.domain.size_trials import SAVED, TriedStage, make_search
+from exportdoctor.worker.numbers.comparer import file_rung, program_rung
+from exportdoctor.worker.prove.input_set import InputSet
+from exportdoctor.worker.prove.proof_inputs import input_sets
+from exportdoctor.worker.standard_streams import take_line_streams, write_line
+from exportdoctor.worker.translate.failed_node import describe_export_failure, describe_stage_failure
+from exportdoctor.worker.translate.onnx_program import flat_inputs, needs_external_data, translate
+from exportdoctor.worker.translate.onnx_session import OnnxSession
+
+Progress = Callable[[str], None]
+RUNTIME = "ONNX Runtime"
+
+
+def find_domain(request: DomainRequest, doing: Progress) -> DomainResult:
+    """The domain that a request asks for. Raises UsageError, TargetError, ShimTrouble."""
+    with torch.no_grad(), tempfile.TemporaryDirectory() as folder:
+        if request.target is None:
+            return _of_file(Path(request.file), Path(folder), doing)
+        plan = resolve(request.target)
+        doing(f"building {plan.title}")
+        with blame_running_code(f"Building {plan.title} failed"):
+            built = build(plan)
+        part = built.part(request.part or plan.parts[0])
+        shims = order_shims([find(name, files=request.shim_files, axes=part.axes) for name in request.shims])
+        doing("running eager")
+        with blame_running_code(f"The eager forward of part {part.name} fails"):
+            sets = input_sets(part, plan, seconds=request.seconds)
+        with part.prepare():
+            domain, failure = _of_part(part, shims, sets, Path(folder), request.against, doing)
+    return DomainResult(
+        domain=domain,
+        failure=failure,
+        target=request.target.ref,
+        part=part.name,
+        environment=environment.versions(),
+    )
+
+
+def _of_part(
+    part: BuiltPart,
+    shims: Sequence[Shim],
+    sets: tuple[InputSet, ...],
+    folder: Path,
+    against: str,
+    doing: Progress,
+) -> tuple[SizeDomain, StageFailure | None]:
+    failure = None
+    with apply_shims(shims, call_for_part(part)) as call:
+        doing(f"exporting {part.name}")
+        with record_guards() as log:
+            try:
+                program = export_program(call)
+            except Exception as error:
+                failure = describe_export_failure(error, _names(part))
+                log.made.clear()
+                try:
+                    program = export_program(replace(call, dynamic_shapes=_relax(call.dynamic_shapes)))
+                except Exception:
+                    return SizeDomain(), failure
+        search = make_search(part, call, program, log)
+        search.plan()
+        others = [_given_stage(Path(against), program, call)] if against else []
+        stages, trouble = _later_stages(program, call, folder, doing, part.prefix)
+        search.stages = [*search.stages, *stages, *others]
+    doing("trying sizes")
+    search.ask_eager()
+    with apply_shims(shims, call_for_part(part)):
+        return search.finish([one for one in sets[1:] if len(one.calls) == 1]), failure or trouble
+
+
+def _names(part: BuiltPart) -> dict[int, str]:
+    return {
+        state_id(module): ".".join(filter(None, (part.prefix, path))) for path, module in part.module.named_modules()
+    }
+
+
+def _relax(shapes: Any) -> Any:
+    """The dynamic shapes, every open size left to torch."""
+    match shapes:
+        case Mapping():
+            return {key: _relax(one) for key, one in shapes.items()}
+        case list() | tuple():
+            return type(shapes)(_relax(one) for one in shapes)
+    return torch.export.Dim.AUTO if is_dynamic(shapes) else shapes
+
+
+def _later_stages(
+    program: Any, call: ExportCall, folder: Path, doing: Progress, prefix: str
+) -> tuple[list[TriedStage], StageFailure | None]:
+    """The program from its file, and what ONNX Runtime makes of it, as far as they can be made."""
+    found: list[TriedStage] = []
+    try:
+        doing("saving and loading the program")
+        path = folder / "program.pt2"
+        torch.export.save(program, path)
+        saved = torch.export.load(path).module()
+
+        def run(given: Inputs) -> Any:
+            args, kwargs = call.convert(given)
+            return saved(*args, **kwargs)
+
+        found.append(TriedStage(name=SAVED, run=run, holder=saved))
+    except Exception as error:
+        return found, describe_stage_failure("load", error, prefix=prefix)
+    try:
+        import onnxruntime  # noqa: F401
+    except ImportError:
+        return found, None
+    try:
+        doing("translating into ONNX")
+        reader, file = copy.copy(program), folder / "program.onnx"
+        made = translate(program).made
+        made.save(str(file), external_data=needs_external_data(made))
+        session = OnnxSession(file)
+    except Exception as error:
+        return found, describe_stage_failure("translate", error, prefix=prefix)
+
+    def run_file(given: Inputs) -> list[torch.Tensor]:
+        return session.run(flat_inputs(reader, *call.convert(given)))
+
+    found.append(TriedStage(name=RUNTIME, run=run_file))
+    return found, None
+
+
+def _given_stage(path: Path, program: Any, call: ExportCall) -> TriedStage:
+    """A file that was made elsewhere. Raises UsageError where it is none."""
+    reader = copy.copy(program)
+    try:
+        if path.suffix == ".pt2":
+            rung = program_rung(path.name, torch.export.load(path), check_guards=True)
+        else:
+            rung = file_rung(path.name, path, reader, optimise=True)
+    except Exception as error:
+        raise UsageError(f"{path} cannot be loaded: {type(error).__name__}: {first_line(error, 160)}") from error
+    return TriedStage(name=path.name, run=lambda given: rung.run(call.convert(given)), holder=rung.holder)
+
+
+def _of_file(path: Path, folder: Path, doing: Progress) -> DomainResult:
+    """The domain of a program without its eager module."""
+    doing(f"loading {path.name}")
+    try:
+        program = torch.export.load(path)
+        example = program.example_inputs or _make_inputs(program)
+    except Exception as error:
+        raise UsageError(f"{path} cannot be loaded: {type(error).__name__}: {first_line(error)}") from error
+    module = program.module()
+    part = BuiltPart(
+        name="", title=path.name, module=module, prefix="", args=example[0], kwargs=dict(example[1]),
+        dynamic_shapes=None, prepare=nullcontext,
+    )  # fmt: skip
+    call = call_for_part(part)
+    search = make_search(part, call, program, None, alone=True)
+    search.plan()
+    stages, failure = _later_stages(program, call, folder, doing, "")
+    search.stages = [*search.stages, *[one for one in stages if one.name != SAVED]]
+    doing("trying sizes")
+    return DomainResult(domain=search.finish(), failure=failure, target=path.name, environment=environment.versions())
+
+
+def _make_inputs(program: Any) -> Inputs:
+    """Inputs of a program that keeps none: sizes that its ranges allow, random floats, whole numbers of zero."""
+    generator = torch.Generator().manual_seed(0)
+    values = {node.name: node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"}
+    ranges = {symbol: max(int(one.lower), 4) for symbol, one in program.range_constraints.items()}
+    leaves: list[Any] = []
+    for name, shape in zip(program.graph_signature.user_inputs, input_shapes(program), strict=True):
+        value = values.get(name)
+        if isinstance(value, torch.Tensor):
+            sizes = [one if isinstance(one, int) else int(one.subs(ranges)) for one in shape]
+            floats = value.dtype.is_floating_point
+            made = torch.randn(sizes, generator=generator) if floats else torch.zeros(sizes)
+            leaves.append(made.to(value.dtype))
+        else:
+            leaves.append(int(shape.subs(ranges)) if hasattr(shape, "subs") else name if value is None else value)
+    made_inputs: Inputs = tree_unflatten(leaves, program.call_spec.in_spec)
+    return made_inputs
+
+
+def _answer(request: DomainRequest, tell: Callable[[DomainReply], None]) -> DomainReply:
+    try:
+        return find_domain(request, lambda what: tell(ExportProgress(what=what)))
+    except (ShimTrouble, NotApplicable) as error:
+        return Refused(message=f"A shim does not apply: {error}", fault="usage", hint="Choose others with --shims")
+    except ExportdoctorError as error:
+        return Refused.from_error(error)
+    except BaseException as error:  # also what would end the process
+        traceback.print_exc()
+        return Refused.from_error(error)
+
+
+def main() -> None:
+    """Serve one request."""
+    requests, replies = take_line_streams()
+    with os.fdopen(requests, "rb") as lines:
+        request: DomainRequest = decode(lines.readline(), DomainRequest)
+    write_line(replies, _answer(request, lambda reply: write_line(replies, reply)))
+    os._exit(0)  # sessions of ONNX Runtime need not be destroyed one by one
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,252 @@
+"""The sizes of a program's inputs as axes in the user's words, and inputs of other sizes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any
+
+import torch
+
+from exportdoctor.targets.built import Inputs
+from exportdoctor.targets.sizes.dynamic_shapes import map_inputs
+from exportdoctor.targets.sizes.other_sizes import repeat_to
+from exportdoctor.torch_internals.program_checks import input_shapes
+from exportdoctor.torch_internals.pytree_registry import inputs_in_traced_order
+from exportdoctor.torch_internals.trees import tree_flatten, tree_unflatten
+
+Place = tuple[int, int | None]
+"""A leaf of the inputs by number, and its dimension; None for a number that is its own size."""
+
+_DERIVED = re.compile(r"(?:(\d+)\*)?(.+?)(?: ([+-]) (\d+))?")
+
+
+@dataclass(kw_only=True)
+class Axis:
+    """A size that callers choose. `rules` gives the size at each of its places; `same` names what follows from it."""
+
+    name: str
+    example: int
+    rules: dict[Place, Callable[[int], int]]
+    fixed: bool = False
+    same: dict[str, Place] = field(default_factory=dict)
+
+
+@dataclass(kw_only=True)
+class SizedInputs:
+    """The example's inputs. `paths` names each leaf; `order` has the leaves as the program takes them, None where its
+    inputs are made from others; `shapes` are the program's, by leaf."""
+
+    example: Inputs
+    leaves: list[Any]
+    layout: Any
+    paths: list[str]
+    order: list[int] | None = None
+    shapes: dict[int, Any] = field(default_factory=dict)
+
+    def place_name(self, place: Place) -> str:
+        """The place as users write it: `x[0]`."""
+        leaf, dimension = place
+        return self.paths[leaf] if dimension is None else f"{self.paths[leaf]}[{dimension}]"
+
+    def places(self) -> dict[str, Place]:
+        """Every size of the inputs by its name."""
+        found: dict[str, Place] = {}
+        for number, leaf in enumerate(self.leaves):
+            if isinstance(leaf, torch.Tensor):
+                found |= {self.place_name((number, at)): (number, at) for at in range(leaf.dim())}
+            elif isinstance(leaf, int) and not isinstance(leaf, bool):
+                found[self.paths[number]] = (number, None)
+        return found
+
+    def size_at(self, place: Place) -> int:
+        """The example's size there."""
+        leaf, dimension = place
+        return int(self.leaves[leaf] if dimension is None else self.leaves[leaf].shape[dimension])
+
+    def sizes_of(self, other: Inputs) -> dict[Place, int] | None:
+        """All sizes of other inputs; None where they have another structure."""
+        leaves, layout = tree_flatten(other)
+        if layout != self.layout:
+            return None
+        found: dict[Place, int] = {}
+        for number, (leaf, mine) in enumerate(zip(leaves, self.leaves, strict=True)):
+            if isinstance(mine, torch.Tensor):
+                if not isinstance(leaf, torch.Tensor) or leaf.dim() != mine.dim():
+                    return None
+                found |= {(number, at): int(size) for at, size in enumerate(leaf.shape)}
+            elif isinstance(leaf, int) and not isinstance(leaf, bool):
+                found[number, None] = leaf
+        return found
+
+    def resize(self, sizes: Mapping[Place, int]) -> Inputs:
+        """The example with these sizes; values are cut, or repeated from the start."""
+        leaves = list(self.leaves)
+        for (leaf, dimension), size in sizes.items():
+            leaves[leaf] = size if dimension is None else repeat_to(leaves[leaf], dimension, size)
+        made: Inputs = tree_unflatten(leaves, self.layout)
+        return made
+
+    def hollow(self, sizes: Mapping[Place, int]) -> list[Any]:
+        """The program's inputs with these sizes, in its order; tensors have one element of memory."""
+        assert self.order is not None
+        shapes = {number: list(leaf.shape) for number, leaf in enumerate(self.leaves) if isinstance(leaf, torch.Tensor)}
+        leaves = list(self.leaves)
+        for (leaf, dimension), size in sizes.items():
+            if dimension is None:
+                leaves[leaf] = size
+            else:
+                shapes[leaf][dimension] = size
+        for number, shape in shapes.items():
+            leaves[number] = torch.empty((), dtype=leaves[number].dtype).expand(shape)
+        return [leaves[number] for number in self.order]
+
+
+def sized_inputs(module: torch.nn.Module, example: Inputs, shapes: Any, program: Any) -> SizedInputs:
+    """The inputs of a part. `program` takes them as they are, or is None."""
+    leaves, layout = tree_flatten(example)
+    paths: list[str] = []
+
+    def note(path: str, leaf: Any, _: Any) -> Any:
+        paths.append(path)
+        return leaf
+
+    try:
+        map_inputs(note, module, example, shapes)
+    except TypeError:  # a signature that does not fit
+        paths = []
+    if len(paths) != len(leaves):
+        paths = [f"input {number}" for number in range(len(leaves))]
+    made = SizedInputs(example=example, leaves=leaves, layout=layout, paths=paths)
+    if program is not None:
+        made.order = _traced_order(program, example, leaves)
+        if made.order is not None:
+            made.shapes = dict(zip(made.order, input_shapes(program), strict=True))
+    return made
+
+
+def _traced_order(program: Any, example: Inputs, leaves: list[Any]) -> list[int] | None:
+    """The leaves' numbers as the program takes them; None where it takes others."""
+    try:
+        traced = inputs_in_traced_order(program, *example)
+    except (ValueError, TypeError, KeyError):  # it has other keywords
+        return None
+    free, order = list(range(len(leaves))), []
+    for leaf in traced:
+        number = next((one for one in free if leaves[one] is leaf), None)
+        if number is None:
+            return None
+        free.remove(number)
+        order.append(number)
+    return order if len(order) == len(input_shapes(program)) else None
+
+
+def find_axes(inputs: SizedInputs, named: Mapping[str, tuple[str, ...]]) -> list[Axis]:
+    """The axes: those that are named, and what else the program leaves open; last the sizes that are declared fixed."""
+    places = inputs.places()
+    owners = {places[text]: name for name, texts in named.items() for text in texts if text in places}
+    if inputs.order is None:
+        return _axes_by_name(inputs, owners)
+    exprs = {place: _expression_at(inputs, place) for place in places.values()}
+    axes, met = [], set[Place]()
+    for place, expr in sorted(exprs.items(), key=lambda one: not getattr(one[1], "is_Symbol", False)):
+        if place in met:
+            continue
+        symbol = next(iter(getattr(expr, "free_symbols", ())), None)
+        if symbol is None:
+            name = owners.get(place)
+            mine = [one for one in places.values() if one == place or (name and owners.get(one) == name)]
+            mine = [one for one in mine if one not in met and not getattr(exprs[one], "free_symbols", ())]
+            axes.append(_axis(inputs, name or inputs.place_name(place), mine, fixed=name is None))
+            met.update(mine)
+            continue
+        follow = {one: other for one, other in exprs.items() if symbol in getattr(other, "free_symbols", ())}
+        follow = {one: other for one, other in follow.items() if one not in met}
+        name = owners.get(place) or inputs.place_name(place)
+        axes.append(_axis(inputs, name, list(follow), exprs=follow, base=expr, symbol=symbol))
+        axes[-1].same = {owners[one]: one for one in follow if owners.get(one, name) != name}
+        met.update(follow)
+    axes = _join_equal_names(axes)
+    return sorted(axes, key=lambda one: (one.fixed, min(place[0] for place in one.rules)))
+
+
+def _join_equal_names(axes: list[Axis]) -> list[Axis]:
+    """One axis for each name: the declaration calls sizes equal for which the program has several symbols."""
+    found: dict[str, Axis] = {}
+    for axis in axes:
+        known = found.setdefault(axis.name, axis)
+        if known is not axis:
+            known.rules.update(axis.rules)
+            known.same.update(axis.same)
+            known.fixed = known.fixed and axis.fixed
+    return list(found.values())
+
+
+def _expression_at(inputs: SizedInputs, place: Place) -> Any:
+    leaf, dimension = place
+    shape = inputs.shapes.get(leaf)
+    if dimension is None or not isinstance(shape, tuple):
+        return shape
+    return shape[dimension]
+
+
+def _axis(
+    inputs: SizedInputs,
+    name: str,
+    places: list[Place],
+    *,
+    exprs: Mapping[Place, Any] | None = None,
+    base: Any = None,
+    symbol: Any = None,
+    fixed: bool = False,
+) -> Axis:
+    rules: dict[Place, Callable[[int], int]] = {place: lambda size: size for place in places}
+    for place, expr in (exprs or {}).items():
+        if expr != base:
+            rules[place] = _follower(base, expr, symbol)
+    first = next((place for place in places if exprs is None or exprs[place] == base), places[0])
+    return Axis(name=name, example=inputs.size_at(first), rules=rules, fixed=fixed)
+
+
+def _follower(base: Any, expr: Any, symbol: Any) -> Callable[[int], int]:
+    """The size that `expr` has where `base` has a given one: both are about one symbol."""
+
+    def follow(size: int) -> int:
+        solved = solve_linear(base, symbol, size)
+        others = dict.fromkeys(expr.free_symbols - {symbol}, 2)
+        return max(0, int(expr.subs({symbol: size if solved is None else int(solved), **others})))
+
+    return follow
+
+
+def solve_linear(expr: Any, symbol: Any, size: int) -> Fraction | None:
+    """The symbol's value with which an expression has a size; None if it is not linear in this symbol alone."""
+    at = [expr.subs(symbol, number) for number in (2, 3, 4)]
+    if not all(one.is_Integer for one in at) or at[2] - at[1] != at[1] - at[0] or at[1] == at[0]:
+        return None
+    return Fraction(size - int(at[0]), int(at[1] - at[0])) + 2
+
+
+def _axes_by_name(inputs: SizedInputs, owners: Mapping[Place, str]) -> list[Axis]:
+    """The named axes; `2*b` and `b + 1` follow b as in their names."""
+    axes: dict[str, Axis] = {}
+    for place, name in sorted(owners.items(), key=lambda one: any(mark in one[1] for mark in ("*", " + ", " - "))):
+        found = _DERIVED.fullmatch(name)
+        factor, root, sign, rest = found.groups() if found else (None, name, None, None)
+        axis = axes.get(root)
+        if axis is None or root == name:
+            axis = axes.setdefault(name, Axis(name=name, example=inputs.size_at(place), rules={}))
+            axis.rules[place] = lambda size: size
+            continue
+        times, plus = int(factor or 1), int(f"{sign or '+'}{rest or 0}")
+        axis.rules[place] = lambda size, times=times, plus=plus: times * size + plus  # type: ignore[misc]
+    return list(axes.values())
+
+
+def sizes_of_axes(values: Mapping[str, int], axes: list[Axis]) -> dict[Place, int]:
+    """The size at each place where these axes have these values."""
+    return {
+        place: rule(values[axis.name]) for axis in axes if axis.name in values for place, rule in axis.rules.items()
+    }

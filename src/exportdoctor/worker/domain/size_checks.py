@@ -1,0 +1,282 @@
+"""Which sizes an exported program refuses, and by which condition: evaluated without running the program."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import sympy  # type: ignore[import-untyped]
+import torch
+
+from exportdoctor.core.failure.messages import first_line
+from exportdoctor.core.records.outcome import Frame
+from exportdoctor.core.records.size_domain import ConditionKind, SizeCondition
+from exportdoctor.report.wording import size_domains as wording
+from exportdoctor.torch_internals.program_checks import guards_of, size_ranges, user_input_names
+from exportdoctor.torch_internals.shape_env import sources_by_symbol
+from exportdoctor.worker.describe.guard_origin import GuardLog
+from exportdoctor.worker.domain.size_axes import Place, SizedInputs, solve_linear
+from exportdoctor.worker.translate.failed_node import fx_fact, user_frame
+
+_ASSERTION = re.compile(r"Runtime assertion failed for expression (.+?)(?: on node .*)?$")
+_GUARD = re.compile(r"Guard failed: (.+)$")
+_SIZE = re.compile(
+    r"(?:L\['(?P<local>\w+)'\]|(?P<name>[A-Za-z_]\w*))(?P<rest>(?:\[[^\]]+\])*)\.size\(\)\[(?P<dim>\d+)\]"
+)
+_SYMBOL = re.compile(r"\b[su]\d+\b")
+
+
+@dataclass(kw_only=True)
+class SizeChecks:
+    """The checks of a program. `module` is what runs; `log` are the guards of its export, with the user's lines."""
+
+    inputs: SizedInputs
+    program: Any
+    module: Any
+    names: Mapping[str, str]
+    log: GuardLog | None = None
+
+    def __post_init__(self) -> None:
+        self._ranges = size_ranges(self.program)
+        self._guards = guards_of(self.module)
+        user = user_input_names(self.program)
+        self._nodes = [
+            node
+            for node in self.program.graph.nodes
+            if (node.op == "placeholder" and node.name in user)
+            or (node.op == "call_function" and (_message_of(node) or _is_about_sizes(node)))
+        ]
+        self._symbols: dict[Any, Place] = {}
+        for leaf, shape in self.inputs.shapes.items():
+            exprs = list(enumerate(shape)) if isinstance(shape, tuple) else [(None, shape)]
+            for dimension, expr in exprs:
+                if getattr(expr, "is_Symbol", False):
+                    self._symbols.setdefault(expr, (leaf, dimension))
+        self._assertions = any(map(_message_of, self._nodes))
+
+    def refusal(self, sizes: Mapping[Place, int]) -> SizeCondition | None:
+        """The first condition that these sizes violate; None if the program takes them as far as sizes go."""
+        found = self._violated_shape(sizes)
+        if found is not None:
+            return self._with_line(*found, sizes)
+        leaves = self.inputs.hollow(sizes)
+        if self._guards is not None:
+            try:
+                self._guards(*leaves)
+            except AssertionError as error:
+                text = _GUARD.search(first_line(error))
+                return self._with_line(text[1] if text else first_line(error), "guard", sizes)
+            except ZeroDivisionError:
+                return self._condition(wording.DIVIDES_BY_ZERO, "guard", None)
+            except Exception:  # a guard on what a hollow tensor does not have
+                pass
+        return self._violated_assertion(leaves) if self._assertions else None
+
+    def condition_of_message(self, message: str) -> SizeCondition | None:
+        """The condition that a program's exception is about."""
+        for kind, pattern in (("guard", _GUARD), ("assertion", _ASSERTION)):
+            found = pattern.search(message)
+            if found:
+                node = self._assertion_of(found[1]) if kind == "assertion" else None
+                return self._condition(found[1], "assertion" if kind == "assertion" else "guard", _frame_of(node))
+        return None
+
+    def conditions_on_values(self) -> list[SizeCondition]:
+        """The program's assertions on what is known only when it runs."""
+        found = []
+        for node in self._nodes:
+            message = _message_of(node)
+            text = _ASSERTION.search(message)
+            if message and (text is None or re.search(r"\bu\d+\b", text[1])):
+                found.append(self._condition(text[1] if text else message, "assertion", _frame_of(node)))
+        return found
+
+    def _violated_shape(self, sizes: Mapping[Place, int]) -> tuple[str, ConditionKind] | None:
+        """What a fixed size, a range, or a relation between sizes in the program's signature refuses."""
+        values: dict[Any, int] = {}
+        derived = []
+        for leaf, shape in self.inputs.shapes.items():
+            exprs = list(enumerate(shape)) if isinstance(shape, tuple) else [(None, shape)]
+            for dimension, expr in exprs:
+                place = (leaf, dimension)
+                if expr is None or (dimension is None and not isinstance(self.inputs.leaves[leaf], int)):
+                    continue
+                size = sizes.get(place, self.inputs.size_at(place))
+                name = self.inputs.place_name(place)
+                if isinstance(expr, int):
+                    if size != expr:
+                        return f"{self._name(name)} = {expr}", "fixed"
+                elif expr.is_Symbol:
+                    if values.setdefault(expr, size) != size:
+                        other = self.inputs.place_name(self._symbols[expr])
+                        return f"{self._name(name)} = {self._name(other)}", "guard"
+                    lower, upper = self._ranges.get(expr, (0, None))
+                    if size < lower or (upper is not None and size > upper):
+                        bound = f"≥ {lower}" if size < lower else f"≤ {upper}"
+                        return f"{self._name(name)} {bound}", "declared"
+                else:
+                    derived.append((name, expr, size))
+        for name, expr, size in derived:
+            free = expr.free_symbols - values.keys()
+            if len(free) == 1:
+                solved = solve_linear(expr.subs(values), next(iter(free)), size)
+                if solved is None or solved.denominator > 1:
+                    return self._relation(name, expr), "guard"
+                values[next(iter(free))] = int(solved)
+            elif not free and int(expr.subs(values)) != size:
+                return self._relation(name, expr), "guard"
+        return None
+
+    def _relation(self, name: str, expr: Any) -> str:
+        factor = expr.as_coeff_Mul()
+        if factor[1].is_Symbol and factor[1] not in self._symbols:
+            return f"{self._name(name)} is a multiple of {factor[0]}"
+        return f"{self._name(name)} = {self._in_words(str(expr))}"
+
+    def _violated_assertion(self, leaves: list[Any]) -> SizeCondition | None:
+        """The first assertion on sizes alone that does not hold."""
+        known: dict[torch.fx.Node, Any] = {}
+        given = iter(leaves)
+        for node in self._nodes:
+            if node.op == "placeholder":
+                known[node] = next(given)
+                continue
+            message = _message_of(node)
+            if message:
+                if node.args[0] in known and not known[node.args[0]]:
+                    text = _ASSERTION.search(message)
+                    return self._condition(text[1] if text else message, "assertion", _frame_of(node))
+            elif _is_about_sizes(node) and all(one in known for one in node.all_input_nodes):
+                try:
+                    args = torch.fx.node.map_arg((node.args, node.kwargs), lambda one: known[one])
+                    known[node] = node.target(*args[0], **args[1])  # type: ignore[operator]
+                except Exception:  # a division by zero, say
+                    continue
+        return None
+
+    def _with_line(self, text: str, kind: ConditionKind, sizes: Mapping[Place, int]) -> SizeCondition:
+        frame, found = self._line_for(sizes)
+        declared = kind == "declared" and frame is None
+        return self._condition(found or text, kind if declared or kind == "fixed" else "guard", frame)
+
+    def _line_for(self, sizes: Mapping[Place, int]) -> tuple[Frame | None, str]:
+        """The line of the first guard of the export that these sizes violate, and what it says."""
+        places = self.inputs.places()
+        made = self.log.made if self.log else []
+        for env in dict.fromkeys(guard.env for guard in reversed(made)):
+            values, names = {}, {}
+            for symbol, sources in sources_by_symbol(env).items():
+                place = next((places[name] for one in sources if (name := _place_in(one)) in places), None)
+                if place is not None:
+                    values[symbol] = sizes.get(place, self.inputs.size_at(place))
+                    names[str(symbol)] = self._name(self.inputs.place_name(place))
+            mine = [one for one in made if one.env is env and one.frame is not None and one.symbols]
+            found = next((one for one in mine if one.symbols <= values.keys() and _is_violated(one.expr, values)), None)
+            if found is not None:
+                said = condition_text(found.expr)
+                return found.frame, _with_names(said, names)
+        return None, ""
+
+    def _condition(self, text: str, kind: ConditionKind, frame: Frame | None) -> SizeCondition:
+        return SizeCondition(
+            text=self._in_words(text),
+            kind=kind,
+            file=frame.file if frame else "",
+            line=frame.line if frame else 0,
+            source=frame.source if frame else "",
+        )
+
+    def _assertion_of(self, text: str) -> torch.fx.Node | None:
+        return next((node for node in self._nodes if f"expression {text}" in _message_of(node)), None)
+
+    def _name(self, place: str) -> str:
+        return self.names.get(place, place)
+
+    def _in_words(self, text: str) -> str:
+        """A condition of torch's in the names of the axes."""
+        if re.match(r"(?:Eq|Ne|Mod)\(", text):
+            try:
+                text = condition_text(sympy.sympify(text, locals=_FUNCTIONS))
+            except Exception:
+                pass
+        names = {str(symbol): self._name(self.inputs.place_name(place)) for symbol, place in self._symbols.items()}
+        text = _with_names(text, names)
+        text = _SIZE.sub(lambda one: self._name(_matched_place(one)), text)
+        return re.sub(r"[!=<>]=", lambda one: _SIGNS[one[0]], text)
+
+
+_SIGNS = {"==": "=", "!=": "≠", ">=": "≥", "<=": "≤"}
+_FUNCTIONS = {"Mod": sympy.Mod, "FloorDiv": sympy.Function("FloorDiv")}
+
+
+def _with_names(text: str, names: Mapping[str, str]) -> str:
+    """A text about symbols in other names."""
+    return _SYMBOL.sub(lambda one: names.get(one[0], one[0]), text)
+
+
+def condition_text(expr: Any) -> str:
+    """A relation between sizes as people write it."""
+    if isinstance(expr, sympy.Eq) and isinstance(expr.lhs, sympy.Basic):
+        for side, other in ((expr.lhs, expr.rhs), (expr.rhs, expr.lhs)):
+            if type(side).__name__ in ("Mod", "PythonMod") and other == 0:
+                factor, rest = side.args[0].as_coeff_Mul()
+                unit = side.args[1]
+                if factor.is_Integer and unit.is_Integer:
+                    unit = unit / sympy.gcd(factor, unit)
+                    return f"{_show(rest)} is a multiple of {unit}"
+                return f"{_show(side.args[0])} is a multiple of {_show(unit)}"
+    signs = {"Eq": "=", "Equality": "=", "Ne": "≠", "Unequality": "≠", "GreaterThan": "≥", "LessThan": "≤",
+             "StrictGreaterThan": ">", "StrictLessThan": "<"}  # fmt: skip
+    sign = signs.get(type(expr).__name__)
+    return f"{_show(expr.lhs)} {sign} {_show(expr.rhs)}" if sign else _show(expr)
+
+
+def _show(expr: Any) -> str:
+    return re.sub(r"\(\((\w+//\w+)\)\)", r"(\1)", str(expr))
+
+
+def _is_violated(expr: Any, values: Mapping[Any, int]) -> bool:
+    try:
+        return bool(expr.subs(values) == sympy.false)
+    except Exception:  # a division by zero
+        return False
+
+
+def _is_about_sizes(node: torch.fx.Node) -> bool:
+    target: Any = node.target
+    name = str(target)
+    return "sym_size" in name or getattr(target, "__module__", "") in ("_operator", "builtins", "math") or (
+        getattr(target, "__module__", "") == "torch" and getattr(target, "__name__", "").startswith("sym_")
+    )  # fmt: skip
+
+
+def _message_of(node: torch.fx.Node) -> str:
+    if node.op == "call_function" and "_assert_scalar" in str(node.target) and len(node.args) > 1:
+        return str(node.args[1])
+    return ""
+
+
+def _frame_of(node: torch.fx.Node | None) -> Frame | None:
+    """The user's line that asked for an assertion, or for the value that it is about."""
+    waiting = [node] if node is not None else []
+    for one in waiting:
+        frame = user_frame(fx_fact(one))
+        if frame is not None:
+            return frame
+        if len(waiting) < 50:
+            waiting += [each for each in one.all_input_nodes if each.op != "placeholder"]
+    return None
+
+
+def _matched_place(found: re.Match[str]) -> str:
+    return f"{found['local'] or found['name']}{found['rest']}[{found['dim']}]"
+
+
+def _place_in(source: str) -> str:
+    """`x[0]` of a symbol's source `L['x'].size()[0]`; of one for a number `n`."""
+    found = _SIZE.fullmatch(source)
+    if found:
+        return _matched_place(found)
+    return source.removeprefix("L['").removesuffix("']")

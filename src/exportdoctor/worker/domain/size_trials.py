@@ -1,0 +1,380 @@
+"""The domain of a program: describes the sizes that it takes, and tries each boundary on both sides beside eager."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import torch
+
+from exportdoctor.core.failure.messages import first_line
+from exportdoctor.core.records.outcome import Frame
+from exportdoctor.core.records.size_domain import SizeAxis, SizeCondition, SizeDomain, SizeTrial, StageAnswer
+from exportdoctor.report.wording import size_domains as wording
+from exportdoctor.shims import ExportCall
+from exportdoctor.targets import BuiltPart
+from exportdoctor.targets.built import Inputs
+from exportdoctor.targets.eager import run_calls
+from exportdoctor.torch_internals.tracing_modes import dispatch_mode_class
+from exportdoctor.torch_internals.trees import tree_leaves
+from exportdoctor.worker.describe.guard_origin import GuardLog
+from exportdoctor.worker.domain.branch_line import branch_line
+from exportdoctor.worker.domain.size_axes import Axis, Place, SizedInputs, find_axes, sized_inputs, sizes_of_axes
+from exportdoctor.worker.domain.size_checks import SizeChecks
+from exportdoctor.worker.prove.compare_calls import compare_calls
+from exportdoctor.worker.prove.input_set import InputSet, says_nothing
+
+PROGRAM, SAVED = "exported program", "saved program"
+_EVALUATED = 130
+"""Sizes from zero on for which checks are evaluated, at least; three times the example's, if that is more."""
+_MOST_EVALUATED = 4100
+_LARGEST = 2**25
+"""Elements that a value of a run may have."""
+_MOST_WORK = 2**29
+"""The same if the work grows with the square of a size, as attention does without such a value."""
+_SMALL_GROWTH, _SMALL_SIZE = 8, 256
+"""Sizes up to this, or up to so many times the example's, are tried in any case."""
+_MOST_FIXED = 6
+_NEAR = 128
+"""Sizes that are looked at for one that passes, below a large one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TriedStage:
+    """A stage that is tried: `run` gives its outputs for eager's inputs; `holder` has its buffers."""
+
+    name: str
+    run: Callable[[Inputs], Any]
+    holder: torch.nn.Module = field(default_factory=torch.nn.Module)
+
+
+@dataclass(kw_only=True)
+class DomainSearch:
+    """Finds the domain. `eager` is None for a program alone; `checks` is None where its inputs are made from others."""
+
+    inputs: SizedInputs
+    axes: Sequence[Axis]
+    stages: Sequence[TriedStage]
+    eager: torch.nn.Module | None = None
+    checks: SizeChecks | None = None
+    seconds: float = 60.0
+
+    def __post_init__(self) -> None:
+        self._conditions: list[SizeCondition] = []
+        self._untried: list[str] = []
+        self._planned: dict[str, _Planned] = {}
+        self._facts: list[SizeAxis] = []
+        self._growths: dict[frozenset[Place], tuple[float, float]] = {}
+
+    def plan(self) -> None:
+        """Evaluate the checks, and choose the sizes on both sides of each boundary; nothing runs."""
+        self._facts = [self._fact_of(axis) for axis in self.axes]
+        self._add({}, wording.EXAMPLE)
+        for axis, fact in zip(self.axes, self._facts, strict=True):
+            if not axis.fixed:
+                for size in _points(fact):
+                    self._add(self._sizes({axis.name: size}), wording.at_size(axis.name, size))
+                for name, place in axis.same.items():  # what follows from it, changed alone
+                    size = self.inputs.size_at(place) + 1
+                    self._add({place: size}, wording.apart(name, size, axis.name, axis.example))
+        for axis in [one for one in self.axes if one.fixed][:_MOST_FIXED]:
+            size = axis.example + 1
+            self._add(self._sizes({axis.name: size}), wording.at_size(axis.name, size))
+
+    def ask_eager(self) -> None:
+        """Run eager on what is planned, while no shim is applied. What it answers by NaN alone is left out."""
+        end = time.monotonic() + self.seconds
+        for title, one in list(self._planned.items()):
+            if time.monotonic() > end:
+                self._leave_out(title)
+            elif self.eager is not None and not one.ask(self.eager):
+                del self._planned[title]
+
+    def finish(self, others: Sequence[InputSet] = ()) -> SizeDomain:
+        """Run the stages. `others` are sets that eager takes: those that a stage does not answer rightly are told."""
+        end = time.monotonic() + self.seconds
+        trials = []
+        for title, planned in list(self._planned.items()):
+            if time.monotonic() > end:
+                self._leave_out(title)
+            else:
+                trials.append(self._trial(planned))
+        known = {_outcomes_of(one) for one in trials}
+        tried = [self._trial(self._of_set(one)) for one in others if time.monotonic() < end]
+        told = [one for one in tried if not _is_right(one)]
+        for one in told:
+            if _outcomes_of(one) not in known or (one.condition < 0 and not one.holds):
+                known.add(_outcomes_of(one))
+                trials.append(one)
+        for condition in self.checks.conditions_on_values() if self.checks is not None else ():
+            self._number(condition)
+        return SizeDomain(
+            axes=tuple(self._with_wrong(fact, trials) for fact in self._facts),
+            conditions=tuple(self._conditions),
+            trials=tuple(trials),
+            dropped=_dropped_conditions(trials),
+            untried=tuple(self._untried),
+            notes=(wording.drawn_sets(len(tried), len(told)),) if tried else (),
+        )
+
+    # --- what the checks say
+
+    def _fact_of(self, axis: Axis) -> SizeAxis:
+        """Which sizes pass the checks, others as in the example."""
+        places = tuple(self.inputs.place_name(place) for place in axis.rules)
+        equal = tuple(name for name, place in axis.same.items() if _is_same(axis, place))
+        fact = SizeAxis(
+            name=axis.name, example=axis.example, places=places, fixed=axis.fixed, same=equal,
+            follows=tuple(name for name in axis.same if name not in equal),
+            only=(axis.example,) if axis.fixed else (),
+        )  # fmt: skip
+        if self.checks is None or axis.fixed:
+            return fact
+        until = min(_MOST_EVALUATED, max(_EVALUATED, 3 * axis.example + 2))
+        taken = [size for size in range(until + 1) if self._passes(axis, size)]
+        highest = self._highest(axis, taken[-1], until) if taken else 0
+        return describe_sizes(msgspec.structs.replace(fact, until=until), taken, highest)
+
+    def _passes(self, axis: Axis, size: int) -> bool:
+        assert self.checks is not None
+        return self.checks.refusal(self._sizes({axis.name: size})) is None
+
+    def _highest(self, axis: Axis, last: int, until: int) -> int | None:
+        """The largest size that passes, None where no end was found below 2**31."""
+        if until - last > until // 3:
+            return last
+        for size in (2 * until, 2**16, 2**24):
+            near = next((one for one in range(size, size - _NEAR, -1) if self._passes(axis, one)), None)
+            if near is None:
+                return self._last_before(axis, last, size)
+        return None
+
+    def _last_before(self, axis: Axis, taken: int, refused: int) -> int:
+        """The largest size that passes, between one that does and one from which on none does."""
+        while refused - taken > _NEAR:
+            middle = (taken + refused) // 2
+            near = next((one for one in range(middle, middle - _NEAR, -1) if self._passes(axis, one)), None)
+            taken, refused = (taken, middle) if near is None else (max(near, taken + 1), refused)
+        return next(one for one in range(refused, taken - 1, -1) if one == taken or self._passes(axis, one))
+
+    def _sizes(self, values: Mapping[str, int]) -> dict[Place, int]:
+        return sizes_of_axes(values, list(self.axes))
+
+    # --- what runs
+
+    def _add(self, sizes: dict[Place, int], title: str) -> None:
+        if title in self._planned:
+            return
+        refused = self.checks.refusal(sizes) if self.checks is not None else None
+        if refused is not None:
+            self._number(refused)
+        if self._is_too_large(sizes) or not self._can_be_made(sizes):
+            self._untried.append(title)
+        else:
+            self._planned[title] = _Planned(title=title, inputs=self.inputs.resize(sizes), refused=refused)
+
+    def _leave_out(self, title: str) -> None:
+        del self._planned[title]
+        self._untried.append(title)
+
+    def _is_too_large(self, sizes: Mapping[Place, int]) -> bool:
+        """Whether values of a run may have too many elements, by how they grew from the example to twice its size."""
+        known = {place: self.inputs.size_at(place) for place in sizes}
+        factor = max((size / max(1, known[place]) for place, size in sizes.items()), default=1.0)
+        if factor <= _SMALL_GROWTH or all(size <= _SMALL_SIZE for size in sizes.values()):
+            return False
+        key = frozenset(sizes)
+        if key not in self._growths:
+            self._growths[key] = self._growth({place: 2 * size for place, size in known.items()})
+        largest, power = self._growths[key]
+        more = factor / 2
+        return largest * more**power > _LARGEST or largest * more ** max(2.0, power) > _MOST_WORK
+
+    def _growth(self, twice: Mapping[Place, int]) -> tuple[float, float]:
+        """The elements of the largest value of eager, or of the program, at twice the example's size; their power."""
+        module = self.eager if self.eager is not None else self.stages[0].holder
+        found = []
+        for inputs in (self.inputs.example, self.inputs.resize(twice)):
+            elements = _LargestValue()
+
+            def run(given: Inputs, elements: Any = elements) -> Any:
+                with elements:
+                    return module(*given[0], **given[1])
+
+            try:
+                run_calls(module, [inputs], how=run)
+            except Exception:
+                return float("inf"), 1.0
+            found.append(elements.found)
+        return found[1], max(1.0, math.log2(max(found[1], 1) / max(found[0], 1)))
+
+    def _can_be_made(self, sizes: Mapping[Place, int]) -> bool:
+        """A size cannot grow where the example has no elements to repeat."""
+        return all(at is None or self.inputs.size_at((leaf, at)) or not size for (leaf, at), size in sizes.items())
+
+    def _trial(self, planned: _Planned) -> SizeTrial:
+        answers = tuple(self._answer(stage, planned.known, planned.inputs) for stage in self.stages)
+        refused = planned.refused
+        if refused is None and answers[0].outcome == "refuses" and self.checks is not None:
+            refused = self.checks.condition_of_message(answers[0].message)
+        if answers[0].outcome == "wrong" and refused is None and self.eager is not None:
+            frame = branch_line(self.eager, self.inputs.example, planned.inputs)
+            refused = branch_condition(frame) if frame is not None else None
+        number = self._number(refused) if refused is not None else -1
+        return SizeTrial(inputs=planned.title, answers=answers, eager=planned.said, condition=number)
+
+    def _answer(self, stage: TriedStage, one: InputSet | None, inputs: Inputs) -> StageAnswer:
+        try:
+            calls = one.calls if one is not None else [inputs]
+            made = run_calls(stage.holder, calls, how=stage.run)
+        except Exception as error:
+            message = f"{type(error).__name__}: {first_line(error, 200)}"
+            return StageAnswer(stage=stage.name, outcome="refuses", message=message)
+        if one is None:
+            return StageAnswer(stage=stage.name, outcome="answers" if self.eager is None else "alone")
+        row = compare_calls(one, made, tensors=True)
+        if row.holds:
+            return StageAnswer(stage=stage.name, outcome="right", max_abs=row.max_abs)
+        return StageAnswer(stage=stage.name, outcome="wrong", max_abs=row.max_abs, message=row.trouble)
+
+    # --- conditions
+
+    def _number(self, condition: SizeCondition) -> int:
+        """Its number among the conditions; one that says the same is the same."""
+        said = [(one.text, one.line) for one in self._conditions]
+        if (condition.text, condition.line) not in said:
+            self._conditions.append(condition)
+            return len(said)
+        return said.index((condition.text, condition.line))
+
+    def _of_set(self, one: InputSet) -> _Planned:
+        """A set that eager has answered."""
+        sizes = self.inputs.sizes_of(one.inputs)
+        refused = self.checks.refusal(sizes) if self.checks is not None and sizes is not None else None
+        return _Planned(title=one.title, inputs=one.inputs, known=one, refused=refused)
+
+    def _with_wrong(self, fact: SizeAxis, trials: Sequence[SizeTrial]) -> SizeAxis:
+        wrong = {one.inputs for one in trials if one.answers[0].outcome == "wrong"}
+        sizes = [size for size in _points(fact) if wording.at_size(fact.name, size) in wrong]
+        return msgspec.structs.replace(fact, wrong=tuple(sizes))
+
+
+class _LargestValue(dispatch_mode_class()):  # type: ignore[misc]
+    """Counts the elements of the largest value that an operator gives."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        sizes = [one.numel() for one in tree_leaves(result) if isinstance(one, torch.Tensor)]
+        self.found = max(self.found, *sizes, 0)
+        return result
+
+
+@dataclass(kw_only=True)
+class _Planned:
+    """A trial to come. `known` is what eager gave, `said` what it raised."""
+
+    title: str
+    inputs: Inputs
+    refused: SizeCondition | None = None
+    known: InputSet | None = None
+    said: str = ""
+
+    def ask(self, eager: torch.nn.Module) -> bool:
+        """Run eager; False where it gives nothing but NaN, to which nothing can be compared."""
+        try:
+            results = run_calls(eager, [self.inputs])
+        except Exception as error:
+            self.said = f"{type(error).__name__}: {first_line(error, 160)}"
+            return True
+        self.known = InputSet(title=self.title, kind="sizes", calls=(self.inputs,), results=results)
+        return not any(says_nothing(result.output) for result in results)
+
+
+def _is_right(trial: SizeTrial) -> bool:
+    return all(answer.outcome == "right" for answer in trial.answers)
+
+
+def _outcomes_of(trial: SizeTrial) -> tuple[Any, ...]:
+    """What is told of a trial, without its inputs."""
+    return trial.condition, tuple(answer.outcome for answer in trial.answers)
+
+
+def branch_condition(frame: Frame) -> SizeCondition:
+    """A line at which eager goes another way than for the example."""
+    return SizeCondition(text=wording.OTHER_WAY, kind="branch", file=frame.file, line=frame.line, source=frame.source)
+
+
+def _dropped_conditions(trials: Sequence[SizeTrial]) -> tuple[int, ...]:
+    """The conditions by which the first stage refuses what a later one answers."""
+    found = {
+        trial.condition
+        for trial in trials
+        if trial.condition >= 0
+        and trial.answers[0].outcome == "refuses"
+        and any(answer.outcome != "refuses" for answer in trial.answers[1:])
+    }
+    return tuple(sorted(found))
+
+
+def describe_sizes(fact: SizeAxis, taken: Sequence[int], highest: int | None) -> SizeAxis:
+    """The sizes as a rule: from, to, in steps, without some; or as a list, where no rule is shorter."""
+    if not taken:
+        return msgspec.structs.replace(fact, highest=-1)
+    if len(taken) < 3:
+        return msgspec.structs.replace(fact, only=tuple(taken))
+    step = math.gcd(*(size - taken[0] for size in taken[1:]))
+    gaps = tuple(size for size in range(taken[0], taken[-1], step) if size not in set(taken))
+    if len(gaps) > len(taken) // 2:
+        return msgspec.structs.replace(fact, only=tuple(taken))
+    return msgspec.structs.replace(fact, lowest=taken[0], highest=highest, step=step, but=gaps)
+
+
+def _points(fact: SizeAxis) -> list[int]:
+    """The sizes on both sides of each boundary."""
+    if fact.only:
+        return sorted({0, 1, *(size + by for size in fact.only[:3] for by in (-1, 0, 1) if size + by >= 0)})
+    found = {0, 1, fact.example + 1, fact.example + fact.step}
+    if fact.until:
+        found |= {fact.lowest, fact.lowest - 1, fact.lowest - fact.step}
+        for gap in fact.but[:2]:
+            found |= {gap, gap + fact.step}
+        if fact.highest is not None:
+            found |= {fact.highest, fact.highest + 1}
+    else:
+        found |= {fact.example - 1, 2 * fact.example}
+    return sorted(size for size in found if size >= 0)
+
+
+def make_search(
+    part: BuiltPart, call: ExportCall, program: Any, log: GuardLog | None, *, alone: bool = False
+) -> DomainSearch:
+    """The search of the domain of a program that was exported by this call; `alone`: there is no eager."""
+    example = (part.args, part.kwargs)
+    inputs = sized_inputs(part.module, example, part.dynamic_shapes, program)
+    axes = find_axes(inputs, part.axes)
+    ready = program.module()
+    checks = None
+    if inputs.order is not None:
+        names = {inputs.place_name(place): axis.name for axis in axes for place in axis.rules if _is_same(axis, place)}
+        names |= {place: name for name, places in part.axes.items() for place in places}
+        checks = SizeChecks(inputs=inputs, program=program, module=ready, names=names, log=log)
+
+    def run(given: Inputs) -> Any:
+        args, kwargs = call.convert(given)
+        return ready(*args, **kwargs)
+
+    first = TriedStage(name=PROGRAM, run=run, holder=ready)
+    return DomainSearch(inputs=inputs, axes=axes, stages=[first], eager=None if alone else part.module, checks=checks)
+
+
+def _is_same(axis: Axis, place: Place) -> bool:
+    """Whether the size at a place is the axis itself."""
+    return all(axis.rules[place](size) == size for size in (axis.example, axis.example + 1, axis.example + 6))

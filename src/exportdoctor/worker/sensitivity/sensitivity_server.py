@@ -1,0 +1,226 @@
+"""The process behind `exportdoctor sensitivity`: makes the file of a part, and measures what its layers cost."""
+
+from __future__ import annotations
+
+import copy
+import os
+import tempfile
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from exportdoctor.core.codec import decode
+from exportdoctor.core.errors import ExportdoctorError, TargetError, UsageError
+from exportdoctor.core.failure.messages import first_line
+from exportdoctor.core.protocol.export import ExportProgress
+from exportdoctor.core.protocol.reply import Refused
+from exportdoctor.core.protocol.sensitivity import (
+    Lowering,
+    SensitivityReply,
+    SensitivityRequest,
+    SensitivityResult,
+)
+from exportdoctor.report.wording import sensitivities as wording
+from exportdoctor.shims import NotApplicable, ShimTrouble, apply_shims, call_for_part, export_program, find, order_shims
+from exportdoctor.targets import BuiltPart, build, resolve
+from exportdoctor.targets.eager import blame_running_code
+from exportdoctor.worker import environment
+from exportdoctor.worker.prove.cure_inputs import drawer_for, redraw_values
+from exportdoctor.worker.prove.input_set import InputSet, run_in_eager, sizes_of
+from exportdoctor.worker.sensitivity.calibration import read_sets, unnamed_sets
+from exportdoctor.worker.sensitivity.measure import LARGEST, Sensitivity, relative_error
+from exportdoctor.worker.sensitivity.quantisers import Feed, read_lowered, write_lowered
+from exportdoctor.worker.sensitivity.switched_model import load_graph, switch_layers
+from exportdoctor.worker.standard_streams import take_line_streams, write_line
+from exportdoctor.worker.translate.onnx_program import flat_inputs, name_values, needs_external_data, translate
+
+Progress = Callable[[str], None]
+_SETS = 12
+"""Input sets that are made: a third each for calibration, search and proof."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Subject:
+    """A file, its input sets, and where it comes from."""
+
+    path: Path
+    feeds: Sequence[Feed]
+    title: str
+    part: str = ""
+    prefix: str = ""
+    notes: tuple[str, ...] = ()
+
+
+def find_sensitivity(request: SensitivityRequest, doing: Progress) -> SensitivityResult:
+    """What a request asks for. Raises UsageError, TargetError, ShimTrouble."""
+    import onnx
+
+    with torch.no_grad(), tempfile.TemporaryDirectory() as folder:
+        room = Path(folder)
+        subject = _of_target(request, room, doing) if request.target is not None else _of_file(request, room)
+        model = load_graph(subject.path)
+        plain = room / "plain.onnx"
+        onnx.save(model, str(plain), save_as_external_data=model.ByteSize() > 2**30, location="plain.onnx.data")
+        calibration, search, proof = _split(subject.feeds)
+        doing(f"asking the quantiser for {request.to}")
+        try:
+            values = read_lowered(plain, request.to, calibration, room)
+        except Exception as error:
+            raise TargetError(f"The quantiser fails: {type(error).__name__}: {first_line(error)}") from error
+        switched = switch_layers(load_graph(plain), request.to, values, room, prefix=subject.prefix)
+        measured = Sensitivity(model=switched, feeds=search, doing=doing)
+        ranking = measured.costs()
+        kept, asked = measured.smallest_set(ranking, request.budget, request.questions)
+        nodes = tuple(node for one in ranking if one.name in kept for node in one.nodes)
+        doing("proving the set on other inputs")
+        lowered = [name for name in measured.names if name not in kept]
+        proved = Sensitivity(model=switched, feeds=proof, doing=doing).error(lowered)
+        made, note = _run_made(plain, request.to, calibration, proof, nodes, room, switched.outputs)
+        return SensitivityResult(
+            to=request.to,
+            target=subject.title,
+            part=subject.part,
+            layers=tuple(ranking),
+            kept=kept,
+            kept_nodes=nodes,
+            budget=request.budget,
+            whole=measured.error(measured.names),
+            searched=measured.error(lowered),
+            proved=proved,
+            made=made,
+            summed=measured.count_by_sum(ranking, request.budget),
+            questions=asked,
+            pairs=tuple(measured.pairs(ranking)),
+            sets=(len(calibration), len(search), len(proof)),
+            notes=(*subject.notes, *filter(None, [note])),
+            environment=environment.versions(),
+        )
+
+
+def _split(feeds: Sequence[Feed]) -> tuple[Sequence[Feed], Sequence[Feed], Sequence[Feed]]:
+    """For calibration, search and proof: every third one."""
+    if len(feeds) < 3:
+        raise UsageError(
+            f"There are {len(feeds)} input sets, and three are needed: for calibration, search and proof",
+            hint="Give more with --calibration",
+        )
+    return feeds[0::3], feeds[1::3], feeds[2::3]
+
+
+def _run_made(
+    plain: Path,
+    to: Lowering,
+    calibration: Sequence[Feed],
+    proof: Sequence[Feed],
+    kept: Sequence[str],
+    folder: Path,
+    outputs: Sequence[str],
+) -> tuple[float, str]:
+    """The outputs' error of the file that the quantiser itself makes with this list; -1 with a note for none."""
+    import onnxruntime as ort
+
+    path = folder / "made.onnx"
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    try:
+        if not write_lowered(plain, to, calibration, path, exclude=kept):
+            return -1.0, wording.NO_QUANTISER
+        exact, lowered = (
+            ort.InferenceSession(str(one), options, providers=["CPUExecutionProvider"]) for one in (plain, path)
+        )
+        found = 0.0
+        for feed in proof:
+            pairs = zip(lowered.run(list(outputs), dict(feed)), exact.run(list(outputs), dict(feed)), strict=True)
+            found = max(found, *(relative_error(one, other) for one, other in pairs))
+    except Exception as error:
+        return -1.0, wording.not_made(f"{type(error).__name__}: {first_line(error, 200)}")
+    return min(found, LARGEST), ""
+
+
+def _of_target(request: SensitivityRequest, folder: Path, doing: Progress) -> _Subject:
+    """The part's file as torch.onnx translates it, and sets that eager takes."""
+    assert request.target is not None
+    plan = resolve(request.target)
+    doing(f"building {plan.title}")
+    with blame_running_code(f"Building {plan.title} failed"):
+        built = build(plan)
+    part = built.part(request.part or plan.parts[0])
+    shims = order_shims([find(name, files=request.shim_files, axes=part.axes) for name in request.shims])
+    with part.prepare():
+        doing("running eager")
+        with blame_running_code(f"The eager forward of part {part.name} fails"):
+            given = _sets_of_part(part, request.calibration)
+        with apply_shims(shims, call_for_part(part)) as call:
+            doing(f"exporting {part.name}")
+            try:
+                program = export_program(call)
+                reader, path = copy.copy(program), folder / "part.onnx"
+                made = translate(program).made
+            except Exception as error:
+                raise TargetError(
+                    f"Part {part.name} does not reach ONNX: {type(error).__name__}: {first_line(error)}",
+                    hint=f"exportdoctor scan {request.target.ref} --part {part.name} --to onnx says why",
+                ) from error
+            name_values(made, reader, part.axes)
+            made.save(str(path), external_data=needs_external_data(made))
+            names = [value.name for value in made.model.graph.inputs]
+            feeds = [
+                dict(zip(names, (leaf.numpy() for leaf in map(torch.as_tensor, leaves)), strict=True))
+                for leaves in (flat_inputs(reader, *call.convert(inputs)) for inputs in given)
+            ]
+    notes = () if request.calibration else (wording.MADE_SETS,)
+    return _Subject(path=path, feeds=feeds, title=request.target.ref, part=part.name, prefix=part.prefix, notes=notes)
+
+
+def _sets_of_part(part: BuiltPart, calibration: str) -> list[Any]:
+    """Inputs of a part: those of a file, or the example with other values, other numbers, and sizes that are known."""
+    example = (part.args, part.kwargs)
+    if calibration:
+        return [(part.args, {**part.kwargs, **one}) for one in read_sets(calibration)]
+    results = run_in_eager(part.module, [example])
+    if results is None:
+        raise TargetError("Eager gives nothing but NaN for the example")
+    first = InputSet(title=sizes_of(example), kind="example", calls=(example,), results=results)
+    found = [example]
+    found += [one for seed in range(_SETS) if (one := redraw_values(example, seed=seed)) is not None]
+    if len(found) < 3:
+        drawer = drawer_for(call_for_part(part), first)
+        drawn = [one for one in drawer.draw() if one.kind in ("whole_numbers", "rows", "values")]
+        found += [one.inputs for one in drawn]
+    return [one for one in [*found, *part.more_inputs][: _SETS + 1] if run_in_eager(part.module, [one]) is not None]
+
+
+def _of_file(request: SensitivityRequest, folder: Path) -> _Subject:
+    path = Path(request.file)
+    given = unnamed_sets(path, request.calibration, _SETS)
+    notes = () if request.calibration else (wording.MADE_SETS,)
+    return _Subject(path=path, feeds=given, title=path.name, notes=notes)
+
+
+def _answer(request: SensitivityRequest, tell: Callable[[SensitivityReply], None]) -> SensitivityReply:
+    try:
+        return find_sensitivity(request, lambda what: tell(ExportProgress(what=what)))
+    except (ShimTrouble, NotApplicable) as error:
+        return Refused(message=f"A shim does not apply: {error}", fault="usage", hint="Choose others with --shims")
+    except ExportdoctorError as error:
+        return Refused.from_error(error)
+    except BaseException as error:  # also what would end the process
+        traceback.print_exc()
+        return Refused.from_error(error)
+
+
+def main() -> None:
+    """Serve one request."""
+    requests, replies = take_line_streams()
+    with os.fdopen(requests, "rb") as lines:
+        request: SensitivityRequest = decode(lines.readline(), SensitivityRequest)
+    write_line(replies, _answer(request, lambda reply: write_line(replies, reply)))
+    os._exit(0)  # sessions of ONNX Runtime need not be destroyed one by one
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,209 @@
+"""One session in which each layer can be lowered or not, by an input of truth values.
+
+Every value that a layer takes, and what it gives, goes through `Where(lowered, value as the quantiser would have it,
+value)`. The products are computed in float32; what integer kernels add to that is seen when the file that the quantiser
+itself makes is run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from exportdoctor.core.errors import UsageError
+from exportdoctor.core.protocol.sensitivity import Lowering
+from exportdoctor.worker.sensitivity.layers import GraphLayer, find_layers, lowered_values
+from exportdoctor.worker.sensitivity.quantisers import Feed, LoweredValues
+
+_FLAGS = "exportdoctor_lowered"
+
+
+@dataclass(kw_only=True)
+class SwitchedModel:
+    """A model whose layers can be lowered. `outputs` are its float outputs, `local` those of each layer by its name."""
+
+    layers: list[GraphLayer]
+    outputs: list[str]
+    local: dict[str, list[str]]
+    session: Any
+    runs: int = 0
+
+    def run(self, feed: Feed, lowered: Collection[str], names: Sequence[str] = ()) -> list[Any]:
+        """The outputs, or the values `names`, with these layers lowered."""
+        import numpy
+
+        flags = numpy.array([layer.name in lowered for layer in self.layers])
+        self.runs += 1
+        found: list[Any] = self.session.run(list(names) or self.outputs, {**feed, _FLAGS: flags})
+        return found
+
+
+def load_graph(path: Path) -> Any:
+    """The model with functions inlined, every node with a name. Raises UsageError where it is none."""
+    import onnx
+    from onnx import inliner
+
+    try:
+        model = onnx.load(str(path))
+    except Exception as error:
+        raise UsageError(f"{path} cannot be loaded: {type(error).__name__}") from error
+    if model.functions:
+        model = inliner.inline_local_functions(model)
+    for place, node in enumerate(model.graph.node):
+        node.name = node.name or f"{node.op_type}_{place}"
+    return model
+
+
+def float_values(model: Any) -> dict[str, bool]:
+    """Which values of a model are of float32, as far as its shapes can be inferred."""
+    from onnx import TensorProto, shape_inference
+
+    try:
+        inferred = shape_inference.infer_shapes(model)
+    except Exception:  # more than a protobuf message holds
+        inferred = model
+    graph = inferred.graph
+    found = {one.name: one.data_type == TensorProto.FLOAT for one in graph.initializer}
+    for one in (*graph.value_info, *graph.input, *graph.output):
+        found[one.name] = one.type.tensor_type.elem_type == TensorProto.FLOAT
+    return found
+
+
+def switch_layers(model: Any, to: Lowering, values: LoweredValues, folder: Path, *, prefix: str = "") -> SwitchedModel:
+    """The model with a switch for each layer. Raises UsageError where nothing can be lowered."""
+    import onnx
+    import onnxruntime as ort
+    from onnx import TensorProto, helper
+
+    floats = float_values(model)
+    layers = find_layers(model.graph, to, floats, prefix=prefix)
+    if not layers:
+        raise UsageError(f"There is nothing in it that {to} could lower")
+    places = {node.name: number for number, layer in enumerate(layers) for node in layer.nodes}
+    maker = _SwitchMaker(model=model, to=to, values=values)
+    nodes = []
+    for node in model.graph.node:
+        number = places.get(node.name)
+        if number is None:
+            nodes.append(node)
+            continue
+        flag = maker.flag(number)
+        for name in lowered_values(node, floats):
+            switched = maker.switch(name, flag, number)
+            node.input[:] = [switched if one == name else one for one in node.input]
+        outputs = [name for name in node.output if floats.get(name, False) and maker.can_lower(name)]
+        kept = {name: f"{name}__exact" for name in outputs}
+        node.output[:] = [kept.get(name, name) for name in node.output]
+        nodes += maker.take()
+        nodes.append(node)
+        for name in outputs:
+            maker.switch(kept[name], flag, number, like=name, output=name)
+        nodes += maker.take()
+    shown = {layer.name: [name for node in layer.nodes for name in _given_value(node)] for layer in layers}
+    first = [one.name for one in model.graph.output if floats.get(one.name, False)]
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+    model.graph.input.append(helper.make_tensor_value_info(_FLAGS, TensorProto.BOOL, [len(layers)]))
+    there = {one.name for one in model.graph.output}
+    wanted = [name for names in shown.values() for name in names if name not in there]
+    model.graph.output.extend(helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in wanted)
+    del model.graph.value_info[:]
+    path = folder / "switched.onnx"
+    onnx.save(model, str(path), save_as_external_data=model.ByteSize() > 2**30, location="switched.onnx.data")
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = max(1, torch.get_num_threads())
+    session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    return SwitchedModel(layers=layers, outputs=first, local=shown, session=session)
+
+
+def _given_value(node: Any) -> list[str]:
+    """What a node gives, after its switch."""
+    return [name.removesuffix("__exact") for name in node.output if name][:1]
+
+
+@dataclass(kw_only=True)
+class _SwitchMaker:
+    """Makes the nodes of switches."""
+
+    model: Any
+    to: Lowering
+    values: LoweredValues
+    _made: list[Any] = field(default_factory=list)
+    _lowered: dict[str, str] = field(default_factory=dict)
+    _flags: dict[int, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._constants = {one.name: one for one in self.model.graph.initializer}
+
+    def take(self) -> list[Any]:
+        """The nodes that were made since the last time."""
+        made, self._made = self._made, []
+        return made
+
+    def flag(self, number: int) -> str:
+        """The truth value of a layer."""
+        name = f"{_FLAGS}_{number}"
+        if number not in self._flags:
+            self._flags[number] = name
+            index = self._constant(f"{name}_place", _array(number))
+            self._add("Gather", [_FLAGS, index], name)
+        return name
+
+    def can_lower(self, name: str) -> bool:
+        """Whether a value has another form when it is lowered."""
+        bits = self.to in ("fp16", "bf16")
+        return bits or name in self.values.scales or name in self.values.weights
+
+    def switch(self, name: str, flag: str, number: int, *, like: str = "", output: str = "") -> str:
+        """The name of a value that is lowered if the flag says so; `like` is the one whose form it takes."""
+        if not self.can_lower(like or name):
+            return name
+        lowered = self._lowered_form(name, like or name)
+        made = output or f"{name}__{number}"
+        if made not in self._lowered:
+            self._lowered[made] = made
+            self._add("Where", [flag, lowered, name], made)
+        return made
+
+    def _lowered_form(self, name: str, like: str) -> str:
+        made = f"{name}__lowered"
+        if made in self._lowered:
+            return made
+        self._lowered[made] = made
+        if like in self.values.weights:
+            self._constant(made, self.values.weights[like].astype("float32"))
+        elif like in self.values.scales:
+            scale, zero = (self._constant(f"{made}_{place}", one) for place, one in enumerate(self.values.scales[like]))
+            self._add("QuantizeLinear", [name, scale, zero], f"{made}_whole")
+            self._add("DequantizeLinear", [f"{made}_whole", scale, zero], made)
+        else:
+            from onnx import TensorProto
+
+            kind = TensorProto.FLOAT16 if self.to == "fp16" else TensorProto.BFLOAT16
+            self._add("Cast", [name], f"{made}_short", to=kind)
+            self._add("Cast", [f"{made}_short"], made, to=TensorProto.FLOAT)
+        return made
+
+    def _add(self, op: str, inputs: list[str], output: str, **attributes: Any) -> None:
+        from onnx import helper
+
+        self._made.append(helper.make_node(op, inputs, [output], name=f"{output}_{op}", **attributes))
+
+    def _constant(self, name: str, value: Any) -> str:
+        from onnx import numpy_helper
+
+        if name not in self._constants:
+            self._constants[name] = numpy_helper.from_array(value, name)
+            self.model.graph.initializer.append(self._constants[name])
+        return name
+
+
+def _array(number: int) -> Any:
+    import numpy
+
+    return numpy.array(number, dtype=numpy.int64)

@@ -1,0 +1,160 @@
+"""The domain of a program is what was planted in each fixture, with its line and what each stage does outside."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+
+import pytest
+import sympy  # type: ignore[import-untyped]
+import torch
+
+from exportdoctor.core.errors import UsageError
+from exportdoctor.core.protocol.domain import DomainRequest, DomainResult
+from exportdoctor.core.records.size_domain import SizeAxis
+from exportdoctor.core.records.target import TargetRef
+from exportdoctor.report.canvas import Style
+from exportdoctor.report.domain_tables import render_domain
+from exportdoctor.report.ladder_tables import LADDER_FORMS
+from exportdoctor.report.wording.size_domains import sizes_in_words
+from exportdoctor.shims import call_for_part, export_program
+from exportdoctor.targets import BuiltPart
+from exportdoctor.worker.domain.domain_server import find_domain
+from exportdoctor.worker.domain.size_checks import condition_text
+from exportdoctor.worker.domain.size_trials import describe_sizes, make_search
+
+FILE = Path(__file__).parents[2] / "fixtures" / "domain" / "sizes.py"
+
+
+def domain_of(factory: str) -> DomainResult:
+    target = TargetRef(ref=f"{FILE}:{factory}")
+    return find_domain(DomainRequest(target=target, seconds=0.2), lambda _: None)
+
+
+def words(result: DomainResult) -> dict[str, str]:
+    return {axis.name: sizes_in_words(axis) for axis in result.domain.axes}
+
+
+def outcomes(result: DomainResult, inputs: str) -> tuple[str, ...]:
+    """Eager's, then that of each stage."""
+    trial = next(one for one in result.domain.trials if one.inputs == inputs)
+    return ("refuses" if trial.eager else "answers", *(one.outcome for one in trial.answers))
+
+
+def source_of(result: DomainResult, inputs: str) -> str:
+    trial = next(one for one in result.domain.trials if one.inputs == inputs)
+    return result.domain.conditions[trial.condition].source
+
+
+@pytest.mark.slow
+def test_rows_in_pairs_are_multiples_of_two_by_the_line_of_the_view() -> None:
+    result = domain_of("pairs")
+    assert words(result) == {"x[0]": "multiples of 2 from 4", "x[1]": "4 only, as declared"}
+    assert outcomes(result, "x[0] 4") == ("answers", "right", "right", "right")
+    assert outcomes(result, "x[0] 7")[:3] == ("refuses", "refuses", "refuses")
+    assert source_of(result, "x[0] 7") == "rows = x.view(-1, 8)"
+    assert all(render_domain(result, form, Style()) for form in LADDER_FORMS)
+
+
+@pytest.mark.night
+def test_a_length_of_one_that_takes_another_way_is_wrong_in_every_stage_and_has_its_line() -> None:
+    result = domain_of("length_one")
+    assert words(result)["length"] == "0 to 32768; wrong at 1"
+    assert outcomes(result, "length 1") == ("answers", "wrong", "wrong", "wrong")
+    assert source_of(result, "length 1") == "if x.shape[1] == 1:"
+    assert outcomes(result, "length 32769")[1:3] == ("refuses", "refuses")
+    assert not result.domain.holds
+
+
+@pytest.mark.night
+def test_a_check_that_a_file_drops_is_told_with_what_the_file_does_then() -> None:
+    result = domain_of("patches")
+    assert words(result)["image[2]"] == "multiples of 28 from 56"
+    assert outcomes(result, "image[2] 57") == ("refuses", "refuses", "refuses", "alone")
+    assert source_of(result, "image[2] 57") == "if image.shape[2] % 28 or image.shape[3] % 28:"
+    trial = next(one for one in result.domain.trials if one.inputs == "image[2] 57")
+    assert trial.condition in result.domain.dropped
+
+
+class Halves(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        one, other = x.chunk(2, 1)
+        return one * other
+
+
+@pytest.mark.night
+def test_a_size_at_which_a_guard_itself_fails_is_refused() -> None:
+    part = BuiltPart(
+        name="default", title="", module=Halves(), prefix="", args=(torch.randn(3, 8),), kwargs={},
+        dynamic_shapes=({1: torch.export.Dim.AUTO},), axes={"length": ("x[1]",)},
+    )  # fmt: skip
+    call = call_for_part(part)
+    search = make_search(part, call, export_program(call), None)
+    search.plan()
+    search.ask_eager()
+    axis = next(one for one in search.finish().axes if one.name == "length")
+    assert sizes_in_words(axis) == "multiples of 2 from 4"
+
+
+@pytest.mark.night
+def test_a_file_that_others_made_is_tried_beside_our_own(tmp_path: Path) -> None:
+    built = runpy.run_path(str(FILE))["pairs"]()
+    path = tmp_path / "traced.onnx"  # at one size: it has no open ones
+    made = torch.onnx.export(built["module"], built["args"], dynamo=True, verbose=False)
+    assert made is not None
+    made.save(str(path))
+    target = TargetRef(ref=f"{FILE}:pairs")
+    result = find_domain(DomainRequest(target=target, against=str(path), seconds=0.2), lambda _: None)
+    assert result.domain.trials[0].answers[-1].stage == "traced.onnx"
+    assert outcomes(result, "the example")[-1] == "right"
+    assert outcomes(result, "x[0] 8")[-1] == "refuses"
+
+
+@pytest.mark.night
+def test_a_size_that_is_declared_open_and_baked_in_is_told_with_its_line() -> None:
+    result = domain_of("fixed_length")
+    assert result.failure is not None
+    assert words(result)["length"] == "6 only"
+    assert source_of(result, "length 7") == "length = int(x.shape[1])"
+    assert outcomes(result, "length 1") == ("answers", "refuses", "refuses", "wrong")
+
+
+@pytest.mark.night
+def test_a_file_alone_is_asked_what_it_takes(tmp_path: Path) -> None:
+    module = torch.nn.Linear(4, 2)
+    rows = torch.export.Dim("rows", min=3, max=9)
+    program = torch.export.export(module, (torch.randn(5, 4),), dynamic_shapes=({0: rows},))
+    torch.export.save(program, tmp_path / "linear.pt2")
+    result = find_domain(DomainRequest(file=str(tmp_path / "linear.pt2")), lambda _: None)
+    assert words(result)["input[0]"] == "3 to 9"
+    assert outcomes(result, "input[0] 10")[1:] == ("refuses", "answers")
+
+
+def test_a_file_that_is_no_program_is_refused_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "no.pt2").write_bytes(b"no program")
+    with pytest.raises(UsageError, match=r"no\.pt2 cannot be loaded"):
+        find_domain(DomainRequest(file=str(tmp_path / "no.pt2")), lambda _: None)
+
+
+@pytest.mark.parametrize(
+    ("taken", "highest", "text"),
+    [
+        ([*range(2, 131)], None, "≥ 2"),
+        ([*range(2, 33)], 33, "2 to 33"),
+        ([*range(28, 131, 28)], None, "multiples of 28 from 28"),
+        ([*range(3, 131, 4)], None, "3 more than multiples of 4 from 3"),
+        ([one for one in range(131) if one not in (1, 7)], None, "≥ 0, but not 1, 7"),
+        ([6], 6, "6 only"),
+        ([], 0, "none"),
+    ],
+)
+def test_sizes_are_told_as_a_rule(taken: list[int], highest: int | None, text: str) -> None:
+    axis = SizeAxis(name="n", example=6, until=130)
+    assert sizes_in_words(describe_sizes(axis, taken, highest)) == text
+
+
+def test_conditions_are_told_as_people_write_them() -> None:
+    n, m = sympy.symbols("n m", integer=True, positive=True)
+    assert condition_text(sympy.Eq(sympy.Mod(4 * n, 8, evaluate=False), 0, evaluate=False)) == "n is a multiple of 2"
+    assert condition_text(sympy.Ne(n, m)) == "n ≠ m"
+    assert condition_text(sympy.Le(n, 5)) == "n ≤ 5"

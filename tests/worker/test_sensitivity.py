@@ -1,0 +1,180 @@
+"""Layers are ranked as lowering each of them by itself ranks them, and the set to keep holds on other inputs."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import runpy
+import xml.dom.minidom
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+import torch
+
+from exportdoctor.core.errors import UsageError
+from exportdoctor.core.protocol.sensitivity import LayerCost, SensitivityRequest, SensitivityResult
+from exportdoctor.core.records.target import TargetRef
+from exportdoctor.report.canvas import Style
+from exportdoctor.report.ladder_tables import LADDER_FORMS
+from exportdoctor.report.sensitivity_tables import render_sensitivity, sensitivity_files
+from exportdoctor.worker.sensitivity.calibration import read_sets
+from exportdoctor.worker.sensitivity.measure import relative_error
+from exportdoctor.worker.sensitivity.quantisers import quiet_quantiser
+from exportdoctor.worker.sensitivity.sensitivity_server import find_sensitivity
+
+FIXTURE = Path(__file__).parents[2] / "fixtures" / "precision" / "outlier.py"
+
+
+class Picture(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        sizes = [3, 8, 8, 8, 16, 16, 16, 16, 8, 8, 8]
+        pairs = itertools.pairwise(sizes)
+        self.layers = torch.nn.ModuleList(torch.nn.Conv2d(one, other, 3, padding=1) for one, other in pairs)
+        self.head = torch.nn.Linear(8, 5)
+        wide: Any = self.layers[4]
+        with torch.no_grad():
+            wide.weight[2] *= 12
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            image = torch.relu(layer(image))
+        return self.head(image.mean((2, 3)))
+
+
+def write_file(module: torch.nn.Module, example: torch.Tensor, path: Path) -> Path:
+    made = torch.onnx.export(module.eval(), (example,), dynamo=True, verbose=False)
+    assert made is not None
+    made.save(str(path))
+    return path
+
+
+def stack_file(folder: Path) -> Path:
+    built = runpy.run_path(str(FIXTURE))["build"]()
+    return write_file(built["module"], built["args"][0], folder / "stack.onnx")
+
+
+def measure(path: Path, **how: Any) -> SensitivityResult:
+    return find_sensitivity(SensitivityRequest(file=str(path), **{"to": "int8", **how}), lambda _: None)
+
+
+def lower_alone(path: Path, cost: LayerCost, folder: Path) -> tuple[float, float]:
+    """The outputs' error, and qdq_loss_debug's of the layer's own output, of a file with this layer alone lowered."""
+    import onnx
+    import onnxruntime as ort
+    from onnxruntime.quantization import QuantFormat, QuantType, qdq_loss_debug, quantize_static
+    from onnxruntime.quantization.calibrate import CalibrationDataReader
+
+    shape = [one.dim_value for one in onnx.load(str(path)).graph.input[0].type.tensor_type.shape.dim]
+    (name,) = (one.name for one in onnx.load(str(path)).graph.input)
+    chance = numpy.random.default_rng(0)  # as the sets are made for a file without data
+    sets = [{name: chance.standard_normal(shape).astype("float32")} for _ in range(12)]
+
+    class Reader(CalibrationDataReader):  # type: ignore[misc]
+        def __init__(self, given: list[Any]) -> None:
+            self.rest = iter(given)
+
+        def get_next(self) -> Any:
+            return next(self.rest, None)
+
+    plain, lowered = folder / "plain.onnx", folder / "alone.onnx"
+    model = onnx.load(str(path))
+    for place, node in enumerate(model.graph.node):
+        node.name = node.name or f"{node.op_type}_{place}"
+    onnx.save(model, str(plain))
+    with quiet_quantiser():
+        quantize_static(
+            str(plain), str(lowered), Reader(sets[0::3]), quant_format=QuantFormat.QDQ,
+            op_types_to_quantize=["MatMul", "Gemm", "Conv"], nodes_to_quantize=list(cost.nodes),
+            activation_type=QuantType.QUInt8, weight_type=QuantType.QInt8,
+            extra_options={"ActivationSymmetric": False, "WeightSymmetric": True},
+        )  # fmt: skip
+        found = [ort.InferenceSession(str(one), providers=["CPUExecutionProvider"]) for one in (lowered, plain)]
+        error = max(
+            relative_error(one, other)
+            for feed in sets[1::3]
+            for one, other in zip(*(each.run(None, feed) for each in found), strict=True)
+        )
+        shown = []
+        for one, output in ((plain, "a.onnx"), (lowered, "b.onnx")):
+            qdq_loss_debug.modify_model_output_intermediate_tensors(str(one), str(folder / output))
+            shown.append(qdq_loss_debug.collect_activations(str(folder / output), Reader(sets[1::3])))
+        pairs = qdq_loss_debug.create_activation_matching(shown[1], shown[0])
+        errors = qdq_loss_debug.compute_activation_error(pairs)
+    wanted = next(node.output[0] for node in model.graph.node if node.name == cost.nodes[0])
+    decibel = float(errors[wanted]["xmodel_err"]) if wanted in errors else float("nan")
+    return error, 10 ** (-decibel / 20)
+
+
+@pytest.mark.slow
+def test_the_outlier_is_found_kept_and_proved_and_the_quantisers_own_file_agrees() -> None:
+    target = TargetRef(ref=f"{FIXTURE}:build")
+    result = find_sensitivity(SensitivityRequest(to="int8", target=target, budget=0.04), lambda _: None)
+    assert result.layers[0].name == "blocks.3.up"
+    assert result.layers[0].kl > result.layers[-1].kl >= 0
+    assert "blocks.3.up" in result.kept
+    assert len(result.kept) < len(result.layers) // 2
+    assert result.whole > result.budget
+    assert result.holds
+    assert result.made == pytest.approx(result.proved, rel=0.2)
+    assert all(render_sensitivity(result, form, Style()) for form in LADDER_FORMS)
+    files = sensitivity_files(result)
+    assert json.loads(files["nodes_to_exclude.json"]) == list(result.kept_nodes)
+    assert json.loads(files["precision.json"])["blocks.3.up"]["precision"] == "float32"
+    assert xml.dom.minidom.parseString(files["sensitivity.svg"]).getElementsByTagName("svg")
+
+
+@pytest.mark.night
+@pytest.mark.parametrize("model", ["stack", "picture"])
+def test_the_first_ten_are_those_of_lowering_each_layer_by_itself(model: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    path = stack_file(tmp_path) if model == "stack" else write_file(
+        Picture(), torch.randn(2, 3, 12, 12), tmp_path / "picture.onnx"
+    )  # fmt: skip
+    result = measure(path)
+    alone = {one.name: lower_alone(path, one, tmp_path) for one in result.layers}
+    by_hand = sorted(alone, key=lambda name: -alone[name][0])
+    assert [one.name for one in result.layers][:3] == by_hand[:3]
+    assert {one.name for one in result.layers[:10]} == set(by_hand[:10])
+    for one in result.layers:
+        assert one.alone == pytest.approx(alone[one.name][0], rel=0.25), one.name
+        local = alone[one.name][1]
+        assert local != local or one.local == pytest.approx(local, rel=0.5), (
+            one.name
+        )  # theirs: the mean of sets; nan: not matched
+
+
+@pytest.mark.night
+@pytest.mark.parametrize("to", ["w8a8", "w4a16", "fp16", "bf16"])
+def test_every_precision_can_be_asked_for(to: Any, tmp_path: Path) -> None:
+    result = measure(stack_file(tmp_path), to=to)
+    assert result.layers
+    assert result.whole > 0
+    assert result.proved <= result.budget
+    assert (result.made >= 0) is (to != "bf16")
+
+
+def test_inputs_that_cannot_be_guessed_are_asked_for_in_one_line(tmp_path: Path) -> None:
+    from onnx import TensorProto, helper, save
+
+    node = helper.make_node("Cast", ["ids"], ["out"], to=TensorProto.FLOAT)
+    ids = helper.make_tensor_value_info("ids", TensorProto.INT64, [2])
+    out = helper.make_tensor_value_info("out", TensorProto.FLOAT, [2])
+    opsets = [helper.make_opsetid("", 20)]
+    model = helper.make_model(helper.make_graph([node], "g", [ids], [out]), opset_imports=opsets, ir_version=10)
+    save(model, str(tmp_path / "ids.onnx"))
+    with pytest.raises(UsageError, match="'ids' takes no floats"):
+        measure(tmp_path / "ids.onnx")
+
+
+def test_sets_are_read_from_each_kind_of_file(tmp_path: Path) -> None:
+    arrays: Any = {"0/x": numpy.zeros(2), "1/x": numpy.ones(2)}
+    numpy.savez(tmp_path / "two.npz", **arrays)
+    torch.save([{"x": torch.zeros(2)}, {"x": torch.ones(2)}], tmp_path / "two.pt")
+    for name in ("two.npz", "two.pt", "."):
+        assert [float(one["x"].sum()) for one in read_sets(str(tmp_path / name))] == [0.0, 2.0]
+    (tmp_path / "no.pt").write_bytes(b"no tensors")
+    with pytest.raises(UsageError, match=r"no\.pt cannot be read"):
+        read_sets(str(tmp_path / "no.pt"))
