@@ -1,7 +1,8 @@
 """What `matrix` costs beside plain runs of its script, on lanes that exist: `python benchmarks/lane_cost.py 4.57.1`.
 
 The script is a repro that imports torch and transformers. Plain runs and cells alternate; the whole command, with its
-own start, is timed beside as many plain runs as it has cells.
+own start, is timed beside as many plain runs as it has cells. Seconds are by the clock, in brackets of the processor:
+on a busy machine only the latter can be compared.
 """
 
 from __future__ import annotations
@@ -14,12 +15,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
+from typing import NamedTuple
 
 from exportdoctor.lanes.lane import Lane, here, spec_of
 from exportdoctor.lanes.lane_maker import make_lane
 from exportdoctor.lanes.lane_questions import ask_script
 
-ROUNDS = 5
+ROUNDS = 3
 SCRIPT = """import torch
 from transformers import DynamicCache
 
@@ -33,11 +35,33 @@ torch.export.export(Model(), (torch.ones(2), DynamicCache()))
 """
 
 
-def seconds(run: Callable[[], object]) -> float:
-    """Wall seconds."""
-    started = time.perf_counter()
+class Cost(NamedTuple):
+    """Seconds by the clock and of the processor, ours and our children's."""
+
+    wall: float
+    cpu: float
+
+
+def cost_of(run: Callable[[], object]) -> Cost:
+    """What a call takes."""
+    started, before = time.perf_counter(), os.times()
     run()
-    return time.perf_counter() - started
+    after = os.times()
+    return Cost(time.perf_counter() - started, sum(after[:4]) - sum(before[:4]))
+
+
+def middle(costs: list[Cost]) -> Cost:
+    """Median of each."""
+    return Cost(median(one.wall for one in costs), median(one.cpu for one in costs))
+
+
+def compare(title: str, plain: Cost, found: Cost) -> None:
+    """Print both and their ratios."""
+    ratios = f"ratio {found.wall / plain.wall:.2f} ({found.cpu / plain.cpu:.2f})"
+    print(
+        f"{title}: plain {plain.wall:.2f} s ({plain.cpu:.2f}), {found.wall:.2f} s ({found.cpu:.2f}), {ratios}",
+        flush=True,
+    )
 
 
 def run_plainly(path: Path, lane: Lane) -> None:
@@ -52,19 +76,18 @@ def main(versions: list[str]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "repro.py"
         path.write_text(SCRIPT)
-        everything = 0.0
+        plains: list[Cost] = []
         for lane in lanes:
             plain, cells = [], []
             for _ in range(ROUNDS):
-                plain.append(seconds(lambda lane=lane: run_plainly(path, lane)))
-                cells.append(seconds(lambda lane=lane: ask_script(SCRIPT, lane, keep=True, again=True)))
-            everything += median(plain)
-            ratio = median(cells) / median(plain)
-            print(f"{lane.spec.title}: plain {median(plain):.2f} s, cell {median(cells):.2f} s, ratio {ratio:.2f}")
+                plain.append(cost_of(lambda lane=lane: run_plainly(path, lane)))
+                cells.append(cost_of(lambda lane=lane: ask_script(SCRIPT, lane, keep=True, again=True)))
+            plains.append(middle(plain))
+            compare(lane.spec.title, plains[-1], middle(cells))
         words = ["matrix", str(path), "--transformers", ",".join(versions), "--jobs", "1", "-q"]
         command = [sys.executable, "-m", "exportdoctor", *words]
-        whole = seconds(lambda: subprocess.run(command, capture_output=True, check=False))
-        print(f"the whole command with {len(lanes)} cells: {whole:.2f} s, ratio {whole / everything:.2f}")
+        whole = cost_of(lambda: subprocess.run(command, capture_output=True, check=False))
+        compare(f"the whole command, {len(lanes)} cells", Cost(*map(sum, zip(*plains))), whole)
 
 
 if __name__ == "__main__":

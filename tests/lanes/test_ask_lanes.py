@@ -55,6 +55,17 @@ def test_a_failure_is_the_same_where_modules_moved_and_symbols_and_paths_differ(
     assert not one.is_same(name("ValueError", one.message))
 
 
+def test_advice_that_a_newer_torch_adds_makes_no_other_failure() -> None:
+    said = (
+        "Could not guard on data-dependent expression Eq(u0, {}) (unhinted: Eq(u0, 1)).  (Size-like symbols: none)\n\n"
+    )
+    advice = "consider using data-dependent friendly APIs such as guard_or_false.{}\nCaused by: (x.py:{} in f)\n"
+    older = name("a.Guard", said.format(1) + advice.format("", 1205))
+    newer = advice.format(" If this was caused by Python `not` on a symbolic boolean, use torch.sym_not().", 1410)
+    assert older.is_same(name("a.Guard", said.format(1) + newer))
+    assert not older.is_same(name("a.Guard", said.replace("Eq(", "Ne(").format(1) + newer))
+
+
 names = st.builds(name, st.sampled_from(["a.E", "b.E", "F"]), st.sampled_from(["x u1", "x u2", "other", ""]))
 answers = st.one_of(
     st.builds(lambda found: LaneAnswer(failures=tuple(found)), st.lists(names, max_size=3)),

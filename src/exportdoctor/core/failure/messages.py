@@ -57,6 +57,7 @@ _USERS_NAMES = (
     (re.compile(r"\b(?!aten\b|prim\b)\w+\.\w+\.default\b"), "<op>"),
     (re.compile(r"[\w*+ ]+ = <input>"), " <dim> = <input>"),
 )
+_APIS = re.compile(r"\s*consider using data-dependent friendly APIs.*", re.S)  # 2.15 has one sentence more than 2.13
 
 # torch fixes a size of 0 or 1 before any code runs: another failure than code that fixes a size
 _SIZE_OF_ONE = re.compile(r"specialized it to be a constant \([01]\)|0/1 specialized")
@@ -122,12 +123,12 @@ def normalise(message: str) -> str:
 
 
 def without_names(message: str) -> str:
-    """A normalised message without what depends on how the user names things.
+    """A normalised message without what depends on how the user names things, or on torch's advice.
 
     Dynamo's messages have a headline, and then an explanation that quotes the user's code: of that the first name
     of a construct is kept. Of numbers it matters only whether a size was fixed because it is 0 or 1.
     """
-    headline, _, explanation = normalise(message).partition(" Explanation: ")
+    headline, _, explanation = _APIS.sub("", normalise(message)).partition(" Explanation: ")
     text = " ".join([headline, *re.findall(r"`(\w+)`", explanation)[:1]])
     for pattern, replacement in _USERS_NAMES:
         text = pattern.sub(replacement, text)
