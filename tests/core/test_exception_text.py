@@ -2,7 +2,7 @@
 
 import pytest
 
-from exportdoctor.core.exception_text import summary
+from exportdoctor.core.exception_text import cause_of, context_of, summary
 
 
 @pytest.mark.parametrize(
@@ -16,3 +16,14 @@ from exportdoctor.core.exception_text import summary
 )  # fmt: skip
 def test_the_summary_says_what_an_introduction_announces(message: str, said: str) -> None:
     assert summary(ValueError(message)) == ": ".join(filter(None, ("ValueError", said)))
+
+
+def test_what_an_exception_comes_of_is_known_whatever_its_class_says() -> None:
+    def refuse(_: object) -> None:
+        raise ValueError("closed")
+
+    closed = type("Closed", (Exception,), {"__context__": property(refuse), "__cause__": property(refuse)})
+    error = closed()
+    BaseException.__dict__["__context__"].__set__(error, ValueError("first"))
+    assert cause_of(error) is None
+    assert isinstance(context_of(error), ValueError)

@@ -21,6 +21,10 @@ from exportdoctor.core.run.report import Report
 from exportdoctor.core.run.run_state import RunState
 from exportdoctor.core.scan_options import ScanOptions
 from exportdoctor.engine.scan import ScanRequest, scan
+from exportdoctor.process import long_logs
+from exportdoctor.process.launcher import Fork
+from exportdoctor.report import wording
+from exportdoctor.targets import resolve
 from scanning import scan_file, scan_ref
 
 pytestmark = pytest.mark.slow
@@ -164,3 +168,37 @@ def test_workers_that_are_replaced_give_the_answers_that_forks_give(fixture: str
     assert [(one.kind, one.module, one.line) for one in workers.findings] == [
         (one.kind, one.module, one.line) for one in forks.findings
     ]
+
+
+PRINTER = """
+import os
+import torch
+
+class M(torch.nn.Module):
+    def forward(self, x):
+        for number in range(3000):
+            os.write(1, b"x" * 999 + b"\\n")
+        return x + 1 if x.sum() > 0 else x
+
+def build():
+    return M(), (torch.ones(2),)
+"""
+
+
+def test_a_forward_that_prints_without_end_is_told_and_its_logs_are_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(long_logs, "LOG_MB", 2)
+    (tmp_path / "target.py").write_text(PRINTER)
+    target, logs = TargetRef(ref=f"{tmp_path / 'target.py'}:build"), tmp_path / "logs"
+    logs.mkdir()
+    options = ScanOptions(use_cache=False, cure=False)
+    request = ScanRequest(target=target, options=options, logs=logs)
+    events = list(scan(request, Fork(resolve(target))))
+    notes = [event.text for event in events if isinstance(event, ev.NoteAdded)]
+    assert [note for note in notes if note == wording.long_log_note()] == [wording.long_log_note()]
+    files = [file for file in logs.iterdir() if file.stat().st_size]
+    assert len(files) == 2  # of the worker and of the attempt
+    for file in files:
+        assert file.stat().st_size < 2 * 2**20
+        assert "are left out here]" in file.read_text()

@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from exportdoctor.core.limits import LOG_MB
 from exportdoctor.core.records.outcome import OutcomeStatus
 from exportdoctor.process.supervise import TICK, KillReason, Limits, Supervisor, supervise
 
@@ -103,3 +104,23 @@ def test_a_stack_is_written_before_the_kill(tmp_path: Path) -> None:
     with process_of(STACKS.replace("FILE", repr(str(log))) + STUCK) as process:
         assert supervise(process, Limits(wall=60, idle=1)) is not None
     assert "in stuck" in log.read_text()
+
+
+def test_what_a_process_prints_without_end_is_bounded_and_said(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    code = "import os\nfor number in range(10**9): os.write(1, b'%060d\\n' % number * 5000)"
+    with open(log, "ab") as out:
+        process = subprocess.Popen([sys.executable, "-c", code], stdout=out, process_group=0)
+    supervisor, deadline = Supervisor(process.pid, Limits(wall=60, idle=60), log=log), time.monotonic() + 60
+    while not supervisor.has_cut_log:
+        assert time.monotonic() < deadline
+        supervisor.look()
+        time.sleep(TICK / 2)
+    process.kill()
+    process.wait()
+    supervisor.cut_log()
+    text = log.read_text()
+    assert supervisor.has_cut_log
+    assert len(text) <= (LOG_MB + 1) * 2**20
+    assert "MiB of output are left out here]" in text
+    assert text.startswith("0" * 60)

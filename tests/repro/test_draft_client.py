@@ -11,6 +11,7 @@ from exportdoctor.core.protocol.reply import Refused
 from exportdoctor.core.protocol.repro import DraftRequest, ImportNote, ScriptDraft
 from exportdoctor.core.records.probe import Probe
 from exportdoctor.core.records.target import TargetRef
+from exportdoctor.process.supervise import build_limits
 from exportdoctor.repro.draft_client import DraftClient
 from exportdoctor.repro.pipeline import needed_imports
 
@@ -75,3 +76,20 @@ def test_a_note_on_an_import_stays_as_long_as_the_import_does() -> None:
     source = "import torch\nfrom crops.native import crop\n"
     assert needed_imports(draft, source) == ("crop comes from crops.native", "crop comes from torch")
     assert needed_imports(draft, "import torch\n") == ("crop comes from torch",)
+
+
+@pytest.mark.parametrize("function", ["slow", pytest.param("build", marks=pytest.mark.night)])
+def test_a_target_that_takes_too_long_is_ended(function: str, tmp_path: Path) -> None:
+    file = tmp_path / "target.py"
+    file.write_text(
+        "import time\nimport torch\n\n"
+        "def build():\n    time.sleep(100)\n\n"
+        "class Slow(torch.nn.Module):\n    def forward(self, x):\n        time.sleep(100)\n\n"
+        "def slow():\n    return Slow(), (torch.ones(1),)\n"
+    )
+    request = DraftRequest(
+        target=TargetRef(ref=f"{file}:{function}"), probe=Probe(part="default", fqn="", call=1, timeout=60)
+    )
+    with DraftClient(request, building=build_limits(6)) as client, pytest.raises(TargetError) as caught:
+        client.reproduce()
+    assert "--build-timeout" in caught.value.message

@@ -13,11 +13,14 @@ import pytest
 import torch
 
 import exportdoctor.shims as sh
+from exportdoctor.engine import shim_entries
+from exportdoctor.engine.shim_entries import find_unfit_shims
 from exportdoctor.export.shims_module import ModuleHeader, shims_module
 from exportdoctor.shims import ExportCall, NotApplicable, Shim, ShimTrouble, call_for_part
 from exportdoctor.shims.installed_sources import folder_of
 from exportdoctor.shims.leaks import changed_places, snapshot
-from exportdoctor.shims.providers import onnx_diagnostic, onnx_diagnostic_patches
+from exportdoctor.shims.providers import onnx_diagnostic, onnx_diagnostic_patches, transformers_exporters
+from exportdoctor.worker.enter_each_shim import find_reason
 from parts import main_tensor, part_of
 
 OTHERS = tuple(shim for shim in sh.registry() if shim.provider not in ("own", "user"))
@@ -63,6 +66,41 @@ def test_a_shim_that_does_not_fit_has_a_reason_of_one_line(shim: Shim) -> None:
     reason = shim.fits(VERSIONS)
     assert reason
     assert "\n" not in reason
+
+
+def test_a_patch_that_the_installed_versions_have_no_place_for_does_not_fit() -> None:
+    """Also where the class that it names is there: only entering it shows that the method is not."""
+    paths = ("DynamicLayer.update", "DynamicLayer.no_such_method")
+    there, gone = (
+        transformers_exporters._shim(
+            transformers_exporters.TransformersEntry(
+                registry="register_patch",
+                backend="dynamo",
+                module="transformers.exporters.exporter_dynamo",
+                function="_patch_sliding_window_layer",
+                path=f"transformers.cache_utils.{path}",
+                summary="",
+            ),
+            alone=True,
+        )
+        for path in paths
+    )
+    assert there.fits(VERSIONS) is None
+    assert gone.fits(VERSIONS) is None
+    assert "no_such_method" in find_reason(gone)
+    found = next(shim for shim in OTHERS if shim.id.startswith("hf.sliding-window-layer"))
+    assert find_reason(found) == ""
+
+
+@pytest.mark.night
+def test_what_can_be_entered_is_asked_once_for_each_set_of_versions(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("EXPORTDOCTOR_HOME", str(tmp_path))
+    asked = find_unfit_shims()
+    assert asked.keys() <= {shim.id for shim in FITTING}
+    monkeypatch.setattr(shim_entries, "run_module", None)
+    assert find_unfit_shims() == asked
 
 
 @pytest.mark.slow

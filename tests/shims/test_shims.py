@@ -127,7 +127,7 @@ def test_the_cure_of_each_link_of_the_chain_is_a_candidate(frames: tuple[Frame, 
     found = names(seen)
     assert first in found
     specific = [name for name in found if name not in {"strict", "defer-asserts", "frozen-values", "static-dim"}]
-    assert len(specific) <= 5, specific
+    assert len(specific) <= 6, specific
 
 
 def test_candidates_come_soundest_first() -> None:
@@ -215,7 +215,7 @@ def test_every_entry_of_the_exporters_of_transformers_is_a_shim_of_its_own() -> 
 
 
 def test_the_list_names_provider_soundness_and_the_reason_of_a_misfit(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["shims", "list"]) == 0
+    assert run(["shims", "list", "--provider", "own"]) == 0
     out = capsys.readouterr().out
     assert all(shim.id in out for shim in OWN)
     assert "precompute-grid-methods" in out

@@ -6,7 +6,9 @@ is scanned again with the caches on: the second answer must be what plain torch.
 
 from __future__ import annotations
 
+import importlib
 import os
+import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -143,9 +145,20 @@ CHANGES: dict[str, Change] = {
         "OK = bool((W > 0).all())\ndef fine(): return OK",
         files=({"w.safetensors": "1"}, {"w.safetensors": "0"}),
     ),
+    "an installed package whose version stays": Change(
+        code="sys.path.insert(0, str(HERE / 'site-packages'))\nimport rules_of_mine\n"
+        "def fine(): return rules_of_mine.FINE",
+        files=({"site-packages/rules_of_mine.py": _FINE}, {"site-packages/rules_of_mine.py": _BROKEN}),
+    ),
+    "a C library that is built anew": Change(
+        code="import ctypes\nLIBRARY = ctypes.CDLL(str(HERE / 'library.so'))\n"
+        "def fine(): return hasattr(LIBRARY, 'PyInit__core')",
+        files=({"library.so": "msgspec._core"}, {"library.so": "psutil._psutil_linux"}),
+    ),
 }  # fmt: skip
 _BY_NIGHT = {"importlib inside forward", "a file imported by its path", "a file read at import", "a relative path",
-             "a file that disappears", "a factory that patches the class"}  # fmt: skip
+             "a file that disappears", "a factory that patches the class",
+             "an installed package whose version stays", "a C library that is built anew"}  # fmt: skip
 
 
 def write(folder: Path, files: dict[str, str | None]) -> None:
@@ -160,6 +173,9 @@ def write(folder: Path, files: dict[str, str | None]) -> None:
             save_file({"w": torch.full((8,), float(text))}, path)
             if times:
                 os.utime(path, ns=times)
+        elif name.endswith(".so"):
+            path.unlink(missing_ok=True)
+            shutil.copy(str(importlib.import_module(text).__file__), path)
         else:
             path.write_text(text)
 
@@ -285,3 +301,42 @@ def test_a_forked_worker_has_no_part_in_what_its_parent_read(tmp_path: Path) -> 
     log.forget()
     assert not log.reasons()
     assert "/of/the/parent" not in log.collect()
+
+
+SHIM = """
+from contextlib import contextmanager
+from exportdoctor.shims import Cure, Shim
+import helper_of_shim
+
+@contextmanager
+def enter(call):
+    kind = type(call.module)
+    before, kind.forward = kind.forward, helper_of_shim.forward
+    try:
+        yield call
+    finally:
+        kind.forward = before
+
+SHIMS = (Shim(id="mine", title="Mine", soundness="exact", enter=enter, cures=(Cure(),)),)
+"""
+HELPER = "def forward(self, x):\n    return x * 2 if {} else x\n"
+
+
+@pytest.mark.night
+def test_a_shims_helper_that_changed_is_noticed(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(home))
+    (home / "target.py").write_text(
+        "import torch\nclass Model(torch.nn.Module):\n    def forward(self, x):\n"
+        "        return x * 2 if x.sum() == x.sum() else x\ndef build():\n    return Model(), (torch.randn(3),)\n"
+    )
+    (home / "mine.py").write_text(SHIM)
+    verdicts = []
+    for condition in ("True", "x.sum() > 0"):
+        (home / "helper_of_shim.py").write_text(HELPER.format(condition))
+        sys.modules.pop("helper_of_shim", None)
+        events = events_of(
+            f"{home / 'target.py'}:build", use_cache=True, cure=True, shim_files=(str(home / "mine.py"),)
+        )
+        part = fold(events).report().parts[0]
+        verdicts.append(part.prescription is not None and "mine" in part.prescription.shims)
+    assert verdicts == [True, False]

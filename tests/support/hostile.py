@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hostile_states import KIDS, OFTEN, RETURNS, STATES
+
 ROOT = Path(__file__).parents[2]
 SCAN = ("scan", "target.py:build", "--no-cache", "--no-cure", "-q")
 LIMITS = {"--build-timeout": ("--build-timeout", "3"), "memory": ("--build-memory", "1500")}
@@ -201,7 +203,7 @@ def _writes(files: Mapping[str, str | bytes]) -> Callable[[Path], None]:
 
 
 def _code_cases() -> Iterator[Hostile]:
-    for name, (act, codes, word) in ACTS.items():
+    for name, (act, codes, word) in {**ACTS, **STATES}.items():
         for place in PLACES:
             text = _factory_text(place, _deepen(act) if place == "forward" else act)
             # what ends a process in a forward may end the attempt alone
@@ -211,8 +213,32 @@ def _code_cases() -> Iterator[Hostile]:
                 prepare=_writes({"target.py": text}),
                 codes=codes,
                 word=word,
-                often=(place, name) in _OFTEN,
+                often=(place, name) in _OFTEN.union(OFTEN),
             )
+
+
+# --- the same in commands that are no scan
+
+VERBS: Mapping[str, tuple[str, ...]] = {
+    "inputs": ("inputs", "target.py:build"),
+    "numbers": ("numbers", "target.py:build", "--draw", "0", "-q"),
+    "export": ("export", "target.py:build", "--to", "pt2", "-q"),
+}
+
+
+def _verb_cases() -> Iterator[Hostile]:
+    for verb, words in VERBS.items():
+        for name in ("sys.exit(0)", "os._exit(0)", "segfault", "str raises", "keyboard interrupt", "close all", "loop"):
+            for place in ("factory", "forward"):
+                act, codes, word = ACTS[name]
+                unasked = verb == "inputs" and place == "forward"
+                yield Hostile(
+                    name=f"{verb}: {place}: {name}",
+                    arguments=(*words, "--build-timeout", "8") if name == "loop" else words,
+                    prepare=_writes({"target.py": _factory_text(place, _deepen(act) if place == "forward" else act)}),
+                    codes=FINE if unasked else codes | {1} if name == "close all" else codes,
+                    word="" if unasked else word,
+                )
 
 
 # --- what a factory returns
@@ -244,11 +270,11 @@ ANSWERS: Mapping[str, tuple[str, frozenset[int]]] = {
 
 
 def _answer_cases() -> Iterator[Hostile]:
-    for name, (code, codes) in ANSWERS.items():
+    for name, (code, codes) in {**ANSWERS, **RETURNS}.items():
         yield Hostile(
             name=f"returns {name}",
             arguments=(*SCAN, "--build-timeout", "6"),
-            prepare=_writes({"target.py": f"{HEAD}def build():\n    {code}\n"}),
+            prepare=_writes({"target.py": f"{HEAD}{KIDS}def build():\n    {code}\n"}),
             codes=codes,
             often=name in ("an endless tree", "a mapping that raises", "a name with control characters"),
         )
@@ -364,6 +390,12 @@ CONFIGS: Mapping[str, bytes] = {
     "size is null": _changed(hidden_size=None),
     "size is a list": _changed(hidden_size=[16]),
     "size is an object": _changed(hidden_size={"a": 1}),
+    "size is no number": _changed(hidden_size=float("nan")),
+    "size is a fraction": _changed(hidden_size=16.5),
+    "size is true": _changed(hidden_size=True),
+    "heads are a string": _changed(num_attention_heads="two"),
+    "a name of 5,000 characters": _changed(**{"x" * 5000: 1}, model_type="y" * 5000, architectures=["Z" * 5000]),
+    "names with bidi": _changed(model_type="\u202e\x1b[31m", architectures=["\u2066<b>\x9b"]),
     "huge size": _changed(hidden_size=10**12),
     "huge vocabulary": _changed(vocab_size=10**15),
     "no vocabulary": _changed(vocab_size=0),
@@ -388,7 +420,7 @@ CONFIGS: Mapping[str, bytes] = {
 FORGIVEN = (
     "many keys", "negative layers", "no positions", "architectures is a string", "size is a string", "dtype", "attention",
     "quantized", "architecture of another", "architecture is no model", "architecture is a configuration",
-    "huge vocabulary", "no vocabulary", "vision is a list", "huge buffers",
+    "size is true", "size is a fraction", "huge vocabulary", "no vocabulary", "vision is a list", "huge buffers",
 )  # fmt: skip
 _OFTEN_CONFIGS = ("deep", "model type is a list", "many layers", "size is a string", "huge size", "huge buffers")
 
@@ -484,6 +516,11 @@ def _all(*steps: Callable[[], object]) -> None:
         step()
 
 
+def _index(file: Path, content: object) -> None:
+    file.rename(file.with_name("model-00001-of-00002.safetensors"))
+    (file.parent / "model.safetensors.index.json").write_text(json.dumps(content))
+
+
 CHECKPOINTS: Mapping[str, Callable[[Path], object]] = {
     "a dangling link": _dangle,
     "no config beside the weights": lambda file: (file.parent / "config.json").unlink(),
@@ -502,6 +539,11 @@ CHECKPOINTS: Mapping[str, Callable[[Path], object]] = {
         (file.parent / "model.safetensors.index.json").write_text(
             json.dumps({"metadata": {}, "weight_map": {"model.norm.weight": "model-00002-of-00002.safetensors"}})
         ),
+    ),
+    "an index whose map is a list": lambda file: _index(file, {"metadata": {}, "weight_map": ["a", 7]}),
+    "an index without a map": lambda file: _index(file, {"metadata": 7}),
+    "an index that leads out of the folder": lambda file: _index(
+        file, {"metadata": {}, "weight_map": {"model.norm.weight": "../../../../../../../../etc/passwd"}}
     ),
     "an index that is no JSON": lambda file: (
         file.rename(file.with_name("model-00001-of-00002.safetensors")),
@@ -657,6 +699,6 @@ def _run_cases() -> Iterator[Hostile]:
 def cases() -> tuple[Hostile, ...]:
     """All of them."""
     return (
-        *_code_cases(), *_answer_cases(), *_file_cases(), *_config_cases(), *_checkpoint_cases(), *_shim_cases(),
+        *_code_cases(), *_verb_cases(), *_answer_cases(), *_file_cases(), *_config_cases(), *_checkpoint_cases(), *_shim_cases(),
         *_place_cases(), *_run_cases(),
     )  # fmt: skip

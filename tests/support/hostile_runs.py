@@ -23,6 +23,7 @@ from exportdoctor.cli.main import run
 from exportdoctor.engine import shim_files
 from exportdoctor.process import launcher
 from exportdoctor.process.client import LineClient
+from exportdoctor.process.descendants import mark_this_process, new_mark
 from exportdoctor.process.supervise import Limits
 from hostile import Hostile, cases
 
@@ -136,11 +137,12 @@ def _take_streams() -> None:
 def _warm_worker(module: str, *, log: Path | None, environment: Any = None) -> LineClient:
     """A worker as `process.client.spawn` starts it, but for its imports, which this process has done."""
     assert module == "worker"
-    requests, replies = os.pipe(), os.pipe()
+    requests, replies, mark = os.pipe(), os.pipe(), new_mark()
     pid = os.fork()
     if pid == 0:
         with contextlib.suppress(BaseException):
             os.setpgid(0, 0)
+            mark_this_process(mark)
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, signal.SIG_DFL)
             where = os.open(log or os.devnull, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -157,7 +159,7 @@ def _warm_worker(module: str, *, log: Path | None, environment: Any = None) -> L
         os._exit(1)
     os.close(requests[0])
     os.close(replies[1])
-    return LineClient(pid, os.fdopen(requests[1], "wb"), os.fdopen(replies[0], "rb"))
+    return LineClient(pid, os.fdopen(requests[1], "wb"), os.fdopen(replies[0], "rb"), mark=mark)
 
 
 def _wait(pid: int, deadline: float) -> int | None:

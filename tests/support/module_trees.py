@@ -19,6 +19,7 @@ import weakref
 import numpy
 import torch
 from torch import nn
+from transformers import DynamicCache
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 HERE = pathlib.Path(__file__).parent
@@ -45,6 +46,23 @@ class Options:
 
 class SubString(str):
     pass
+
+
+class Kept:
+    """A cache that torch does not know."""
+
+    def __init__(self):
+        self.rows = []
+
+
+@dataclasses.dataclass
+class KeptRows:
+    """A cache that torch knows."""
+
+    rows: torch.Tensor
+
+
+torch.export.register_dataclass(KeptRows, serialized_type_name=f"KeptRows{id(KeptRows)}")
 
 
 class SubInt(int):
@@ -343,6 +361,9 @@ STATES: dict[str, tuple[str, str, str]] = {
     "context": ("", "", "CURRENT.get()"),
 }  # fmt: skip
 
+# states that an export does not find, so that it refuses the line that asks
+REFUSED = {"attribute of parameter"}
+
 # a line of forward that export may refuse
 FAULTS: dict[str, str] = {
     "branch": "x = x + 1 if x.sum() > 0 else x - 1",
@@ -371,9 +392,28 @@ FAULTS: dict[str, str] = {
     "subclass": "x = x.as_subclass(torch.nn.Buffer) + 1",
     "shape": "x = x.reshape(-1, 2).reshape(x.shape)",
     "size": "x = x + (1 if x.shape[0] % 2 else 2)",
+    "append": "x = x + len(mode); mode.append(x)",
+    "remember": "mode.rows.append(x); x = mode.rows[0] + x",
+    "replace rows": "mode.rows = torch.cat([mode.rows, x]); x = x + mode.rows.sum(0)",
+    "add rows": "mode.rows.add_(x); x = x + mode.rows",
+    "update cache": "x = x + mode.update(x[None, None], x[None, None], 0)[0].sum()",
+    "packed sorted": "p = pack_padded_sequence(x[None].repeat(2, 1, 1), torch.tensor([len(x), 1]), batch_first=True); "
+    "x = x + p.data.sum()",
     "seed": "x = x + torch.manual_seed(0).initial_seed()",
     "no": "x = x + 1",
 }
+
+# what a fault needs of the parent's call, and the faults that a parent's cache is for
+NEEDS = {
+    "append": "type(mode) is list and ", "remember": "type(mode) is Kept and ",
+    "replace rows": "type(mode) is KeptRows and ",
+    "add rows": "type(mode) is KeptRows and mode.rows.shape == x.shape and ",
+    "update cache": "type(mode) is DynamicCache and ",
+}  # fmt: skip
+CACHES = {
+    "list": ("append",), "own cache": ("remember",), "known cache": ("replace rows", "add rows"),
+    "key value cache": ("update cache",),
+}  # fmt: skip
 
 # how a node passes what it has to its children
 WIRINGS: dict[str, str] = {
@@ -396,6 +436,10 @@ WIRINGS: dict[str, str] = {
     "options": "x = first(kid(x, mode=Options(index)))",
     "text": "x = first(kid(x, mode='text'))",
     "keyword": "x = first(kid(x=x, y=x))",
+    "list": "kept = []; x = first(kid(x, mode=kept)); x = first(kid(x, mode=kept))",
+    "own cache": "kept = Kept(); x = first(kid(x, mode=kept)); x = first(kid(x, mode=kept))",
+    "known cache": "kept = KeptRows(torch.zeros(3, 4)); x = first(kid(x, mode=kept)); x = first(kid(x, mode=kept))",
+    "key value cache": "kept = DynamicCache(); x = first(kid(x, mode=kept)); x = first(kid(x, mode=kept))",
     "twice": "x = first(kid(first(kid(x))))",
     "twice apart": "x = first(kid(first(kid(x)), mode=1))",
     "longer": "x = first(kid(torch.cat([x, x])))[: x.shape[0]]",
@@ -459,9 +503,15 @@ class Node:
 
 
 def draw_tree(chance: random.Random, *, depth: int, root: bool = True) -> Node:
-    """One tree: at depth 2 three to eight nodes, at depth 1 two or three."""
-    count = (1 if depth == 1 else chance.choice((1, 1, 2))) if root else chance.randrange(2) if depth else 0
+    """One tree: at depth 2 three to eight nodes, at depth 1 one to three."""
+    if root:
+        count = (chance.random() < 0.25) if depth == 1 else chance.choice((1, 1, 2))
+    else:
+        count = chance.randrange(2) if depth else 0
+    wiring = chance.choice(list(WIRINGS)) if chance.random() < 0.7 else "chain"
     children = [draw_tree(chance, depth=depth - 1, root=False) for _ in range(count)]
+    if children and wiring in CACHES:
+        children[0] = replace(children[0], fault=chance.choice(CACHES[wiring]))
     if children and chance.random() < 0.7:  # a twin
         twin = children[0]
         children.append(replace(twin, flag=not twin.flag, source=chance.choice(SOURCES)))
@@ -472,7 +522,7 @@ def draw_tree(chance: random.Random, *, depth: int, root: bool = True) -> Node:
         moment=chance.choice(list(MOMENTS)) if chance.random() < 0.2 else "always",
         fault=chance.choice(list(FAULTS)) if chance.random() < 0.5 else "branch",
         late=chance.random() < 0.5,
-        wiring=chance.choice(list(WIRINGS)) if chance.random() < 0.7 else "chain",
+        wiring=wiring,
         output=chance.choice(list(OUTPUTS)) if chance.random() < 0.3 else "tensor",
         hook=chance.choice(list(HOOKS)) if chance.random() < 0.2 else "",
         shared=chance.random() < 0.1,
@@ -614,8 +664,9 @@ def _class_text(name: str, node: Node) -> str:
     text, _, expression = STATES[node.state]
     init = [line for line in (STATES[node.state][1], HOOKS[node.hook]) if line]
     kids = "            self.kids.append(self.kids[0])\n" if node.shared else ""
-    condition = MOMENTS[node.moment].format(f"({expression})")
-    ask = f"        if {condition}:\n            {(FAULTS | CURABLE)[node.fault]}  # fault: {name}\n"
+    condition = MOMENTS[node.moment].format(f"{NEEDS.get(node.fault, '')}({expression})")
+    asked = f"  # fault: {name}" if node.state in REFUSED else ""
+    ask = f"        if {condition}:{asked}\n            {(FAULTS | CURABLE)[node.fault]}  # fault: {name}\n"
     call = f"        for index, kid in enumerate(self.kids):\n            {WIRINGS[node.wiring]}\n"
     return (
         f"class {name}(nn.Module):\n"

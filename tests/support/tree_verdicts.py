@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import sys
@@ -11,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -46,16 +48,20 @@ def draw(seed: int, *, trees: int, depth: int = 2) -> Drawn:
 
 def _running(trees: Forest, *, dynamic: bool) -> Forest:
     """Those whose forward runs by itself at every size."""
-    return tuple(tree for tree in trees if in_child(partial(_runs, tree, dynamic)) == "True")
+    runs = eval(in_child(lambda: repr([_runs(tree, dynamic) for tree in trees])))
+    return tuple(tree for tree, one in zip(trees, runs, strict=True) if one)
 
 
-def _runs(tree: Node, dynamic: bool) -> str:
-    with installed(write_forest((tree,), dynamic=dynamic), Path(f"/tmp/none-{os.getpid()}")) as file:
-        module, args, *others = built_forest(file)
-        for one in (args, *others):
-            with torch.no_grad():
-                module(*one)
-    return "True"
+def _runs(tree: Node, dynamic: bool) -> bool:
+    with TemporaryDirectory() as folder, installed(write_forest((tree,), dynamic=dynamic), Path(folder)) as file:
+        try:
+            module, args, *others = built_forest(file)
+            for one in (args, *others):
+                with torch.no_grad():
+                    module(*one)
+        except Exception:
+            return False
+    return True
 
 
 def disagreements(drawn: Drawn, folder: Path) -> list[str]:
@@ -281,6 +287,7 @@ def in_child(answer: Callable[[], str]) -> str:
     sys.stdout.flush()
     pid = os.fork()
     if pid == 0:
+        gc.freeze()  # a collection would copy every page of what the tests have imported
         os.close(reader)
         silence = os.open(os.devnull, os.O_WRONLY)
         os.dup2(silence, 1)

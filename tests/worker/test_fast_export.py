@@ -260,3 +260,14 @@ def test_plain_layers_share_a_process_and_one_that_fails_is_asked_again_in_its_o
     assert len(set(pids["loss"])) == 2
     assert not {pids["loss"][1], *pids[""]} & {pids[fqn][0] for fqn in plain}
     assert outcomes["loss"].status == "failed"
+
+
+@pytest.mark.parametrize("shapes", [None, attention()[2]], ids=["static", "dynamic"])
+def test_a_node_notes_its_memory_format_only_where_a_size_is_a_symbol(shapes: Any) -> None:
+    """There asking may add a guard, which a program must have."""
+    module, args, _ = attention()
+    with FastExport().within():
+        program = torch.export.export(module, args, dynamic_shapes=shapes, strict=False)
+    formats = [node.meta["tensor_meta"].memory_format for node in program.graph.nodes if "tensor_meta" in node.meta]
+    assert formats
+    assert any(formats) == (shapes is not None)

@@ -76,6 +76,42 @@ def test_a_file_that_is_none_is_refused_in_one_line(tmp_path: Path) -> None:
         climb_quietly(f"{FOLDER / 'stale_cache.py'}:build", str(broken))
 
 
+CUSTOM = """
+import torch
+
+@torch.library.custom_op("untranslated::twice", mutates_args=())
+def twice(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+@twice.register_fake
+def _(x):
+    return torch.empty_like(x)
+
+class M(torch.nn.Module):
+    def forward(self, x):
+        return twice(x) + 1
+
+def build():
+    return M(), (torch.ones(3),)
+"""
+
+
+@pytest.mark.night
+def test_a_program_that_cannot_be_decomposed_as_for_its_file_says_so(tmp_path: Path) -> None:
+    class Plain(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * 2 + 1
+
+    made = torch.onnx.export(Plain(), (torch.ones(3),), dynamo=True, verbose=False)
+    assert made is not None
+    made.save(str(tmp_path / "other.onnx"))
+    (tmp_path / "target.py").write_text(CUSTOM)
+    result = climb_quietly(f"{tmp_path / 'target.py'}:build", str(tmp_path / "other.onnx"))
+    decomposed = next(stage for stage in result.stages if stage.name == "decomposed")
+    assert any("torch.onnx cannot translate the program" in note for note in decomposed.notes)
+    assert result.verdict == "agrees"
+
+
 def strip_names(path: str) -> None:
     """Rename every value and node, and drop what the exporter noted: a file as other tools write it."""
     import onnx

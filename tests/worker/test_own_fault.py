@@ -107,3 +107,18 @@ def test_what_the_export_itself_refuses_is_no_fault_of_ours() -> None:
         lambda: torch.export.export(Guarded(), (torch.ones(4, 3),), dynamic_shapes=({0: torch.export.Dim("b")},))
     )
     assert not own_fault(raised_by(export))
+
+
+def test_an_endless_recursion_is_the_fault_of_who_calls_himself() -> None:
+    """Whoever comes last: the deepest frame may be a hook's."""
+    beside = as_ours(lambda depth: len(str(depth)))
+
+    def endless(depth: int) -> int:
+        return beside(depth) + endless(depth + 1)
+
+    def ours() -> Any:
+        return calls[0]()
+
+    calls = [as_ours(ours)]
+    assert not own_fault(raised_by(lambda: endless(0)))
+    assert own_fault(raised_by(calls[0]))

@@ -20,6 +20,18 @@ def class_name(kind: type) -> str:
     return str(type.__dict__["__name__"].__get__(kind))
 
 
+def cause_of(error: BaseException) -> BaseException | None:
+    """`error.__cause__`, also where its class hides it."""
+    found: BaseException | None = BaseException.__dict__["__cause__"].__get__(error)
+    return found
+
+
+def context_of(error: BaseException) -> BaseException | None:
+    """`error.__context__`, also where its class hides it."""
+    found: BaseException | None = BaseException.__dict__["__context__"].__get__(error)
+    return found
+
+
 def summary(error: BaseException, *, limit: int = 300) -> str:
     """`ValueError: what it says`, with its first line, at most `limit` characters; two lines if it ends in a colon."""
     lines = [line.strip() for line in text_of(error).strip().splitlines()]

@@ -38,3 +38,6 @@ SHORTEST_CANDIDATE = 8.0
 # A finished repro in a fresh interpreter, which has torch to import
 SCRIPT_SECONDS = 120.0
 SCRIPT_MB = 1500.0
+
+# What a process prints
+LOG_MB = 32.0

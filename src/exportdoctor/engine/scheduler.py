@@ -26,7 +26,7 @@ from exportdoctor.engine.part.part_scan import PartScan
 from exportdoctor.engine.pool.attempt_limits import AttemptLimits
 from exportdoctor.engine.pool.running_probe import RunningProbe
 from exportdoctor.engine.pool.worker_pool import Pool
-from exportdoctor.report.wording import unrecorded_note
+from exportdoctor.report import wording
 
 _POLL = 0.1
 
@@ -171,13 +171,17 @@ class ProbeScheduler:
             self.peak_rss_mb = max(self.peak_rss_mb, outcome.peak_rss_mb)
             self.limits.learn(outcome)
             self._known.keep(probe, self._question(probe), outcome)
-            note = unrecorded_note(unrecorded_reasons(outcome.sources))
-            if note is not None and note not in self._noted:
-                self._noted.add(note)
-                yield ev.NoteAdded(text=note)
+            yield from self._note_once(wording.unrecorded_note(unrecorded_reasons(outcome.sources)))
             self._ready.append((probe, outcome, False))
             self._ready.extend((other, msgspec.structs.replace(outcome, probe=other.id), True) for other in others)
+        if self.pool.has_cut_log:
+            yield from self._note_once(wording.long_log_note())
         yield from self._settle()
+
+    def _note_once(self, note: str | None) -> Iterator[ev.AnyEvent]:
+        if note is not None and note not in self._noted:
+            self._noted.add(note)
+            yield ev.NoteAdded(text=note)
 
     def _settle(self) -> Iterator[ev.AnyEvent]:
         """Hand outcomes to their parts; cached ones may lead to more at once."""

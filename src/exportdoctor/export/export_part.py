@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
-from exportdoctor.core.errors import TargetError, WorkerLost
 from exportdoctor.core.protocol.export import ExportProgress, ExportReply, ExportRequest, ExportResult
 from exportdoctor.core.protocol.reply import Refused
 from exportdoctor.export.install_files import check_output_path, draft_folder, install, write_draft
+from exportdoctor.export.listen_while_building import listen_while_building
 from exportdoctor.export.proof_file import as_json, as_markdown, proof_file
 from exportdoctor.export.shims_module import CACHE_SHIMS, CACHES, ModuleHeader, file_name, shims_module
 from exportdoctor.process.client import spawn
-from exportdoctor.process.group import name_exit
-from exportdoctor.process.supervise import Limits, build_limits, keep_within
-from exportdoctor.report.wording import build_killed, export_ended, export_headline
+from exportdoctor.process.supervise import Limits, build_limits
+from exportdoctor.report.wording import export_headline
 from exportdoctor.shims import Shim, find, installed_versions, order_shims
 
 _KEPT = ("proved", "specialised")
@@ -68,31 +65,17 @@ def _make_files(request: ExportRequest, doing: Callable[[str], None], limits: Li
 
     Raises TargetError where the target's code ends the process or exceeds the limits of building, WorkerLost before.
     """
-    with spawn("worker.export.export_server", log=None) as client, ExitStack() as building:
+    with spawn("worker.export.export_server", log=None) as client:
         client.send(request)
-        supervisor = building.enter_context(keep_within(client.pid, limits))
-        steps = 0
-        for reply in client.listen(ExportReply):
+        for reply in listen_while_building(client, ExportReply, limits):
             match reply:
                 case ExportProgress(what=what):
-                    steps += 1
-                    if steps > 1:  # the first one is building
-                        building.close()
                     doing(what)
                 case ExportResult():
                     return reply
                 case Refused():
                     raise reply.to_error()
-        hint = "" if os.environ.get("EXPORTDOCTOR_DEBUG") else "EXPORTDOCTOR_DEBUG=1 shows what it printed"
-        end = name_exit(client.wait())
-        if reason := supervisor.kill_reason:
-            message = build_killed(
-                "", reason.signal, seconds=reason.seconds, memory_mb=reason.memory_mb, limit_mb=reason.limit_mb
-            )
-            raise TargetError(message, hint=hint)
-        if steps:
-            raise TargetError(export_ended(end), hint=hint)
-        raise WorkerLost(export_ended(end), hint=hint)
+    raise AssertionError("it raises where there is no answer")
 
 
 def _find_shim(name: str, request: ExportRequest) -> Shim:

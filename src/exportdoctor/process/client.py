@@ -20,6 +20,7 @@ import psutil
 
 from exportdoctor.core.codec import decode, encode
 from exportdoctor.core.errors import StoreError
+from exportdoctor.process.descendants import kill_below, kill_marked, new_mark, with_mark
 from exportdoctor.process.group import kill_group
 
 _LOOK = 200
@@ -45,13 +46,20 @@ class Closing(ABC):
 class LineClient(Closing):
     """A worker process, and the two streams to speak with it: one JSON object a line.
 
-    A request to a dead process is dropped: its replies end, too.
+    A request to a dead process is dropped: its replies end, too. `mark` is that of process/descendants.py.
     """
 
     def __init__(
-        self, pid: int, requests: IO[bytes], replies: IO[bytes], process: subprocess.Popen[bytes] | None = None
+        self,
+        pid: int,
+        requests: IO[bytes],
+        replies: IO[bytes],
+        process: subprocess.Popen[bytes] | None = None,
+        *,
+        mark: str = "",
     ) -> None:
         self.pid = pid
+        self._mark = mark
         self._requests = requests
         self._replies = replies
         self._process = process
@@ -138,12 +146,18 @@ class LineClient(Closing):
         return float(times.user + times.system + times.children_user + times.children_system)
 
     def close(self) -> None:
-        """Kill the process with its group. A thread that listens sees the end; calling it again does no harm."""
-        kill_group(self.pid)
+        """Kill the process and all that it has started. A thread that listens sees the end; calling it again does no
+        harm.
+        """
         with self._reaping, contextlib.suppress(OSError):
+            if not self._has_exit:
+                kill_below(self.pid)
+            kill_group(self.pid)
             if not self._has_exit:
                 os.kill(self.pid, signal.SIGKILL)  # it may have left its group
         self.wait()
+        if self._mark:
+            kill_marked(self._mark)
         with contextlib.suppress(OSError):
             self._replies.close()
 
@@ -154,18 +168,19 @@ def spawn(module: str, *, log: Path | None, environment: Mapping[str, str] | Non
     What it prints goes to the file `log`; without one nowhere, or to our stderr with EXPORTDOCTOR_DEBUG.
     `environment` gives defaults for variables that are not set.
     """
+    mark = new_mark()
     with contextlib.ExitStack() as stack:
         process = subprocess.Popen(
             [sys.executable, "-P", START_MODULE, f"exportdoctor.{module}"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=_open_log(log, stack),
-            env=_environment(environment or {}),
+            env=with_mark(_environment(environment or {}), mark),
             process_group=0,
         )
     assert process.stdin is not None
     assert process.stdout is not None
-    return LineClient(process.pid, process.stdin, process.stdout, process)
+    return LineClient(process.pid, process.stdin, process.stdout, process, mark=mark)
 
 
 def run_module(module: str) -> subprocess.CompletedProcess[bytes]:

@@ -10,13 +10,14 @@ import sys
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 # looked up at import: between fork and exec nothing may be loaded
-_PRCTL = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
+PRCTL = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
+"""The C function, None where there is none."""
 
 
 def die_with_parent() -> None:
     """On Linux, have the kernel kill this process when its parent dies; elsewhere a closed pipe has to do."""
-    if _PRCTL is not None:
-        _PRCTL(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if PRCTL is not None:
+        PRCTL(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def lead_group(pid: int = 0) -> None:

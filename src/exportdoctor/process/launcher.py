@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from exportdoctor.process.client import LineClient, spawn
+from exportdoctor.process.descendants import mark_this_process, new_mark
 
 
 class Launcher(Protocol):
@@ -41,15 +42,17 @@ class Fork:
         reply_reader, reply_writer = os.pipe()
         sys.stdout.flush()
         sys.stderr.flush()
+        mark = new_mark()
         pid = os.fork()
         if pid == 0:
             gc.freeze()  # a collection here would run the finalisers of objects whose threads are the parent's alone
             os.close(command_writer)
             os.close(reply_reader)
+            mark_this_process(mark)
             # by name: the worker imports torch and is imported in its own process only
             server = importlib.import_module("exportdoctor.worker.scan_server")
             server.serve_plan(self.plan, commands=command_reader, replies=reply_writer, log=str(log) if log else None)
             os._exit(0)
         os.close(command_reader)
         os.close(reply_writer)
-        return LineClient(pid, os.fdopen(command_writer, "wb"), os.fdopen(reply_reader, "rb"))
+        return LineClient(pid, os.fdopen(command_writer, "wb"), os.fdopen(reply_reader, "rb"), mark=mark)

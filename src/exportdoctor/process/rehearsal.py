@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from exportdoctor.core.errors import ExportdoctorError
+from exportdoctor.process.descendants import kill_marked, mark_this_process, new_mark
 from exportdoctor.process.group import die_with_parent, kill_group, lead_group, name_exit
 from exportdoctor.process.supervise import TICK, KillReason, Limits, Supervisor
 
@@ -35,9 +36,10 @@ def rehearse(work: Callable[[], object], limits: Limits) -> Rehearsal:
     if not hasattr(os, "fork"):
         return Rehearsal()
     reader, writer = os.pipe()
+    mark = new_mark()
     pid = os.fork()
     if pid == 0:
-        _run_copy(work, writer)
+        _run_copy(work, writer, mark)
     os.close(writer)
     supervisor = Supervisor(pid, limits)
     said, ended = b"", 0
@@ -50,6 +52,7 @@ def rehearse(work: Callable[[], object], limits: Limits) -> Rehearsal:
         while select.select([stream], [], [], 0)[0] and (more := stream.read(1 << 16)):
             said += more
     kill_group(pid)
+    kill_marked(mark)
     if supervisor.kill_reason is not None:
         return Rehearsal(killed=supervisor.kill_reason)
     if said == _DONE:
@@ -61,12 +64,13 @@ def rehearse(work: Callable[[], object], limits: Limits) -> Rehearsal:
     )
 
 
-def _run_copy(work: Callable[[], object], writer: int) -> None:
+def _run_copy(work: Callable[[], object], writer: int, mark: str) -> None:
     """Never returns."""
     process = os.getpid()
     try:
         lead_group()
         die_with_parent()
+        mark_this_process(mark)
         null = os.open(os.devnull, os.O_RDWR)
         for number in range(3):
             os.dup2(null, number)

@@ -23,7 +23,9 @@ import psutil
 
 from exportdoctor.core.limits import BUILD, BUILD_SHARE, IDLE_BUILD, PATIENCE
 from exportdoctor.core.records.outcome import OutcomeStatus
+from exportdoctor.process.descendants import kill_marked, new_mark, with_mark
 from exportdoctor.process.group import die_with_parent, kill_group
+from exportdoctor.process.long_logs import cut_log
 
 TICK = 0.1
 """Seconds between two looks at a process."""
@@ -73,13 +75,16 @@ class Supervisor:
     """Watches one process that leads its own group. The owner must call `look` about every TICK seconds.
 
     A process beyond its limits gets SIGUSR1, on which an attempt writes its stack to its log, and at the next look
-    SIGKILL with all that it has started. `kill_reason` is set from then on.
+    SIGKILL with all that it has started. `kill_reason` is set from then on. `log` takes what it prints;
+    `has_cut_log` is whether that was too much to be kept.
     """
 
-    def __init__(self, pid: int, limits: Limits, *, baseline_mb: float = 0.0) -> None:
+    def __init__(self, pid: int, limits: Limits, *, baseline_mb: float = 0.0, log: str | Path | None = None) -> None:
         self.pid = pid
         self.limits = limits
         self.kill_reason: KillReason | None = None
+        self.has_cut_log = False
+        self._log = log
         self._baseline_mb = baseline_mb
         self._started = time.monotonic()
         self._next_look = self._next_family = 0.0
@@ -97,6 +102,7 @@ class Supervisor:
         if now < self._next_look:
             return
         self._next_look = now + TICK / 2
+        self.cut_log()
         if self.kill_reason is not None:
             self._kill()
             return
@@ -105,6 +111,10 @@ class Supervisor:
             self.kill_reason = reason
             with contextlib.suppress(OSError):
                 os.kill(self.pid, signal.SIGUSR1)
+
+    def cut_log(self) -> None:
+        """Keep what it has printed within bounds; to be called once more when it has ended."""
+        self.has_cut_log = cut_log(self._log) or self.has_cut_log
 
     def kill(self, reason: KillReason) -> None:
         """Kill the process at once, whatever its limits."""
@@ -164,9 +174,9 @@ class Supervisor:
 
 
 @contextlib.contextmanager
-def keep_within(pid: int, limits: Limits) -> Iterator[Supervisor]:
+def keep_within(pid: int, limits: Limits, *, log: Path | None = None) -> Iterator[Supervisor]:
     """Within it, a thread looks at the process, which leads its own group, and kills it at its limits."""
-    supervisor, ended = Supervisor(pid, limits, baseline_mb=resident_mb(pid)), threading.Event()
+    supervisor, ended = Supervisor(pid, limits, baseline_mb=resident_mb(pid), log=log), threading.Event()
 
     def look() -> None:
         while not ended.wait(TICK):
@@ -179,11 +189,12 @@ def keep_within(pid: int, limits: Limits) -> Iterator[Supervisor]:
     finally:
         ended.set()
         thread.join()
+        supervisor.cut_log()
 
 
-def supervise(process: subprocess.Popen[bytes], limits: Limits) -> KillReason | None:
+def supervise(process: subprocess.Popen[bytes], limits: Limits, *, log: str | None = None) -> KillReason | None:
     """Wait for the end of a process that leads its own group; why it was killed, None where it ended by itself."""
-    supervisor = Supervisor(process.pid, limits)
+    supervisor = Supervisor(process.pid, limits, log=log)
     try:
         while process.poll() is None:
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -192,6 +203,7 @@ def supervise(process: subprocess.Popen[bytes], limits: Limits) -> KillReason | 
     finally:
         kill_group(process.pid)
         process.wait()
+        supervisor.cut_log()
     return supervisor.kill_reason
 
 
@@ -205,19 +217,21 @@ def run_within(
 ) -> tuple[int, KillReason | None]:
     """Run a program in a folder, in one thread and with nothing to read; its exit status, and why it was killed.
 
-    Of what it prints, stderr goes to `errors`. `environment` is beside our own variables.
+    Of what it prints, stderr goes to the file `errors`, within bounds. `environment` is beside our own variables.
     """
+    mark = new_mark()
     process = subprocess.Popen(
         argv,
         cwd=folder,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=errors,
-        env={**os.environ, "OMP_NUM_THREADS": "1", **(environment or {})},
+        env=with_mark({**os.environ, "OMP_NUM_THREADS": "1", **(environment or {})}, mark),
         process_group=0,
         preexec_fn=die_with_parent,
     )
-    killed = supervise(process, limits)
+    killed = supervise(process, limits, log=errors.name)
+    kill_marked(mark)
     return process.returncode, killed
 
 

@@ -17,6 +17,7 @@ from exportdoctor.core.failure.kinds import FailureKind
 from exportdoctor.core.failure.messages import first_line, summary_line
 from exportdoctor.core.limits import SHORTEST_CANDIDATE
 from exportdoctor.core.protocol.repro import DraftRequest, ReproducedFailure, ScriptDraft
+from exportdoctor.process.supervise import Limits, build_limits
 from exportdoctor.reduce import Verdict
 from exportdoctor.reduce.source.passes.script_sizes import shorten_embeddings, shorten_lists
 from exportdoctor.report import wording
@@ -44,12 +45,14 @@ _WIDTH = 2  # more candidates beside each other cost memory, and a wrong bet cos
 
 @dataclass(frozen=True, kw_only=True)
 class ReproRequest:
-    """Which finding of which run. `made_by` is the command line for the script's header."""
+    """Which finding of which run. `made_by` is the command line for the script's header, `building` what building the
+    target may take; by default as in the run."""
 
     run: StoredRun
     finding: str
     budget: ReductionBudget = field(default_factory=ReductionBudget)
     made_by: str = ""
+    building: Limits | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +98,10 @@ def make_repro(request: ReproRequest, tell: Tell) -> ReproResult:
     output = _if_writable(run.path / "logs" / f"repro-{finding.id}.log")
     tell(wording.repro_reproducing(finding.id))
     # each of the two processes warms up on a core of its own
-    with CandidateRunner(log=output) as runner, DraftClient(command, log=output) as client:
+    with (
+        CandidateRunner(log=output) as runner,
+        DraftClient(command, log=output, building=request.building or _limits_of(run)) as client,
+    ):
         seen = client.reproduce()
         notes = list(changes_since(run, seen.environment))
         signature = identify_failure(seen, finding, notes)
@@ -134,6 +140,12 @@ def make_repro(request: ReproRequest, tell: Tell) -> ReproResult:
             others=() if reduction.interrupted else find_incidental_failures(judge, others, header, finding, run),
             notes=tuple(notes),
         )
+
+
+def _limits_of(run: StoredRun) -> Limits:
+    assert run.state.started is not None  # read_run refuses others
+    options = run.state.started.options
+    return build_limits(options.build_timeout, options.build_memory_mb)
 
 
 def _draft_request(run: StoredRun, finding: Finding) -> DraftRequest:

@@ -16,6 +16,7 @@ from exportdoctor.shims.record import (
     Shim,
     ShimTrouble,
     Soundness,
+    Unfit,
 )
 from exportdoctor.shims.registry import candidates, find, installed_versions, registry
 from exportdoctor.shims.torch_export import export_program
@@ -27,5 +28,5 @@ __all__ = [
     "registry", "find", "candidates", "FailureView", "seen_in_failure", "installed_versions",
     # applying some
     "ExportCall", "ExportOptions", "Inputs", "call_for_part", "apply_shims", "order_shims", "export_program",
-    "conflicts_with", "find_conflict", "NotApplicable", "ShimTrouble",
+    "conflicts_with", "find_conflict", "NotApplicable", "Unfit", "ShimTrouble",
 ]  # fmt: skip

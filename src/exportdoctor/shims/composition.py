@@ -53,7 +53,7 @@ def _enter_named(shim: Shim, call: ExportCall) -> Iterator[ExportCall]:
         context = shim.apply(call)
         changed = context.__enter__()
     except NotApplicable as reason:
-        raise NotApplicable(f"{shim.id}: {reason}") from None
+        raise type(reason)(f"{shim.id}: {reason}") from None
     except Exception as error:
         raise _trouble(shim, "could not be entered", error) from error
     if not isinstance(changed, ExportCall):

@@ -38,6 +38,10 @@ class NotApplicable(Exception):
     """The shim finds nothing to change in this call; the message names what it looked for."""
 
 
+class Unfit(NotApplicable):
+    """The installed versions lack what it changes, whatever the call is."""
+
+
 class ShimTrouble(ExportdoctorError):
     """A shim raises where it may not, or leaves something behind; the message names it."""
 

@@ -22,6 +22,7 @@ import psutil
 from exportdoctor.core.codec import decode, pretty
 from exportdoctor.core.errors import ExitCode, StoreError
 from exportdoctor.core.run.atlas import Sizes
+from exportdoctor.process.descendants import kill_below, kill_marked, new_mark, with_mark
 from exportdoctor.process.group import die_with_parent, kill_group, name_exit
 from exportdoctor.store.atomic_write import make_folder, replace_file
 from exportdoctor.store.digest import name_changes, sources_of
@@ -200,7 +201,7 @@ def _scan(words: tuple[str, ...], task: SweepTask, sizes: Sizes) -> RunAnswer:
     stop = Path(task.folder).parents[1] / f"{STOP}-{task.session}"
     if stop.exists():
         return RunAnswer(sizes=sizes, status=AnswerStatus.STOPPED, why="interrupted")
-    errors = Path(task.folder) / f"{sizes}.stderr"
+    errors, mark = Path(task.folder) / f"{sizes}.stderr", new_mark()
     argv = [sys.executable, "-P", _START_MODULE, "exportdoctor.__main__", "scan", *words, "--jobs", "1", "--quiet"]
     with open(errors, "wb") as file:
         process = subprocess.Popen(
@@ -210,12 +211,12 @@ def _scan(words: tuple[str, ...], task: SweepTask, sizes: Sizes) -> RunAnswer:
             stderr=file,
             process_group=0,
             preexec_fn=die_with_parent,
-            env=_environment(task),
+            env=with_mark(_environment(task), mark),
         )
     try:
         status, memory = _watch(process, task, stop)
     finally:
-        _kill_family(process)
+        _kill_family(process, mark)
     why = {
         AnswerStatus.TIMED_OUT: f"no end after {task.timeout:g} s",
         AnswerStatus.OUT_OF_MEMORY: f"it took {memory:.0f} MiB of {task.memory_mb:.0f}",
@@ -260,16 +261,13 @@ def _interrupt(process: subprocess.Popen[bytes]) -> None:
         process.wait(_PATIENCE)
 
 
-def _kill_family(process: subprocess.Popen[bytes]) -> None:
+def _kill_family(process: subprocess.Popen[bytes], mark: str) -> None:
     """Kill the scan and all that it has started, which leads groups of its own."""
-    family: list[psutil.Process] = []
-    with suppress(psutil.Error):
-        family = psutil.Process(process.pid).children(recursive=True)
+    if process.poll() is None:
+        kill_below(process.pid)
     kill_group(process.pid)
-    for child in family:
-        with suppress(psutil.Error):
-            child.kill()
     process.wait()
+    kill_marked(mark)
 
 
 def _memory_mb(pid: int) -> float:

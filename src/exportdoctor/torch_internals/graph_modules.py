@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 import traceback
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -81,6 +82,109 @@ SYMBOLIZER = Hook(
 )
 
 
+def walk_node_stacks() -> AbstractContextManager[None]:
+    """Within it, the stack of a node is read off Python's frames; outside of the outermost forward only the frames that
+    a tracer may keep. torch reads all of some 100 frames, for each node, and drops most.
+    """
+    if not NODE_STACKS.is_supported():
+        return nullcontext()
+    from torch.fx import proxy
+
+    kept: dict[Any, bool] = {}
+
+    def is_kept(code: Any) -> bool:
+        found = kept.get(code)
+        if found is None:
+            anchor = (code.co_filename, code.co_name) in proxy._STACK_TRACE_ANCHORS
+            found = kept[code] = anchor or code.co_filename.endswith("torch/__init__.py")
+        return found
+
+    class FrameStack:
+        """Stands for CapturedTraceback where a node is created."""
+
+        def __init__(self, frame: Any) -> None:
+            self._frame = frame
+
+        @staticmethod
+        def extract() -> FrameStack:
+            return FrameStack(sys._getframe(1))
+
+        def summary(self) -> traceback.StackSummary:
+            frames: list[Any] = []
+            frame = self._frame
+            while frame is not None:
+                frames.append(frame)
+                frame = frame.f_back
+            frames.reverse()
+            first = next((n for n, one in enumerate(frames) if one.f_code.co_name == "forward"), len(frames))
+            stack = traceback.StackSummary()
+            stack.extend(
+                traceback.FrameSummary(code.co_filename, one.f_lineno, code.co_name, lookup_line=False)
+                for n, one in enumerate(frames)
+                if n >= first or is_kept(one.f_code)
+                for code in (one.f_code,)
+            )
+            return stack
+
+    return patch_attribute(proxy, "CapturedTraceback", FrameStack)
+
+
+def _has_node_stacks() -> bool:
+    from torch.fx import proxy
+    from torch.utils import _traceback
+
+    names = proxy.TracerBase._filter_traceback_frames.__code__.co_varnames
+    anchors = hasattr(proxy, "_STACK_TRACE_ANCHORS")
+    same = getattr(proxy, "CapturedTraceback", None) is _traceback.CapturedTraceback
+    return same and "first_forward" in names and anchors
+
+
+NODE_STACKS = Hook(
+    id="node-stacks",
+    api="torch.fx.proxy.{CapturedTraceback, TracerBase._filter_traceback_frames, _STACK_TRACE_ANCHORS}",
+    used_for="exports of large models in less time",
+    lost="exports of large models take longer",
+    seen_on=("2.13.0",),
+    is_there=_has_node_stacks,
+)
+
+
+def leave_memory_formats_unasked() -> AbstractContextManager[None]:
+    """Within it, a node of fixed sizes does not note its memory format, which no export reads.
+
+    Where a size is a symbol, asking may add a guard, so there it is asked.
+    """
+    if not MEMORY_FORMATS.is_supported():
+        return nullcontext()
+    from torch.fx.experimental import proxy_tensor
+
+    extract: Any = vars(proxy_tensor)["_extract_tensor_metadata"]
+
+    def extract_without_format(result: Any, include_contiguity: bool = True) -> Any:
+        return extract(result, include_contiguity and result._has_symbolic_sizes_strides)
+
+    return patch_attribute(proxy_tensor, "_extract_tensor_metadata", extract_without_format)
+
+
+def _has_memory_formats() -> bool:
+    import torch
+    from torch.fx.experimental import proxy_tensor
+
+    extract: Any = vars(proxy_tensor).get("_extract_tensor_metadata")
+    names = getattr(getattr(extract, "__code__", None), "co_varnames", ())[:2]
+    return names == ("result", "include_contiguity") and hasattr(torch.Tensor, "_has_symbolic_sizes_strides")
+
+
+MEMORY_FORMATS = Hook(
+    id="memory-formats",
+    api="torch.fx.experimental.proxy_tensor._extract_tensor_metadata(result, include_contiguity)",
+    used_for="exports of large models in less time",
+    lost="exports of large models take longer",
+    seen_on=("2.13.0",),
+    is_there=_has_memory_formats,
+)
+
+
 def after_onnx_preparation(change: Callable[[Any], None]) -> AbstractContextManager[None]:
     """Within it, `change` is called with each program that torch's exporter for ONNX has decomposed, and may edit it.
 
@@ -117,4 +221,4 @@ ONNX_PREPARATION = Hook(
     imports_onnx=True,
 )
 
-HOOKS = (LAZY_GRAPHS, SYMBOLIZER, ONNX_PREPARATION)
+HOOKS = (LAZY_GRAPHS, SYMBOLIZER, NODE_STACKS, MEMORY_FORMATS, ONNX_PREPARATION)

@@ -20,6 +20,7 @@ import msgspec
 from exportdoctor.core.codec import decode
 from exportdoctor.core.errors import StoreError
 from exportdoctor.core.records.outcome import Outcome, OutcomeStatus
+from exportdoctor.process.descendants import adopt_orphans, kill_other_children, own_children
 from exportdoctor.process.group import die_with_parent, kill_group, lead_group, name_exit
 from exportdoctor.process.supervise import TICK, Limits, Supervisor, resident_mb
 from exportdoctor.worker.standard_streams import leave, send_output_to, write_stacks_to
@@ -59,6 +60,16 @@ class ChildEnd:
             peak_rss_mb=self.peak_mb,
             stages={"export": "fail"},
         )
+
+
+_forked: set[int] = set()
+_expected: set[int] = set()
+
+
+def expect_children() -> None:
+    """What this process has started until now may stay; what comes after it is what a child has left behind."""
+    _expected.clear()
+    _expected.update(own_children() - _forked)
 
 
 @dataclass
@@ -108,6 +119,8 @@ class Child:
         self.read()
         os.close(self.pipe)
         kill_group(self.pid)
+        _forked.discard(self.pid)
+        kill_other_children(_forked | _expected)
         seconds = round(time.perf_counter() - self.started, 4)
         code, peak_mb = os.waitstatus_to_exitcode(status), round(usage.ru_maxrss / 1024, 1)
         return ChildEnd(data=bytes(self.data), code=code, seconds=seconds, peak_mb=peak_mb)
@@ -119,9 +132,12 @@ def fork(work: Work, *, log: str | None = None, close: tuple[int, ...] = ()) -> 
     `close` are descriptors that the child must not hold.
     """
     reader, writer = os.pipe()
+    if not _forked:
+        expect_children()
     pid = os.fork()
     if pid == 0:
         _run_child(work, log=log, writer=writer, close=(reader, *close))
+    _forked.add(pid)
     os.close(writer)
     os.set_blocking(reader, False)
     lead_group(pid)  # the child does it too: either may be first
@@ -147,8 +163,11 @@ def _run_child(work: Work, *, log: str | None, writer: int, close: tuple[int, ..
 def _become_child(*, log: str | None, close: tuple[int, ...]) -> None:
     """The first steps of a fork: it finalises nothing, dies with its parent, and holds nothing of its parent's."""
     gc.freeze()  # what the parent built is the parent's to finalise; the pages stay shared, too
+    _forked.clear()
+    _expected.clear()
     lead_group()
     die_with_parent()
+    adopt_orphans()
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)

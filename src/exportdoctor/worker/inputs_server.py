@@ -5,23 +5,26 @@ from __future__ import annotations
 import os
 
 from exportdoctor.core.codec import decode
+from exportdoctor.core.protocol.export import ExportProgress
 from exportdoctor.core.protocol.inputs_request import InputsCode, InputsReply, InputsRequest
 from exportdoctor.core.protocol.reply import Refused
 from exportdoctor.report.wording import substitution
 from exportdoctor.targets import build, resolve
+from exportdoctor.targets.eager import blame_running_code
 from exportdoctor.worker.inputs_code import inputs_code
-from exportdoctor.worker.standard_streams import take_line_streams, write_line
+from exportdoctor.worker.standard_streams import leave, take_line_streams, write_line
 
 
 def answer(request: InputsRequest) -> InputsReply:
     """The code, or the refusal where the target does not build or has no such part."""
     try:
         plan = resolve(request.target)
-        built = build(plan)
-        part = built.part(request.part or plan.parts[0])
+        with blame_running_code(f"Building {plan.title} failed"):
+            built = build(plan)
+            part = built.part(request.part or plan.parts[0])
         notes = tuple(substitution(form.what, form.because) for form in built.substitutions)
         return InputsCode(code=inputs_code(part, target=request.target.ref), notes=notes)
-    except Exception as error:
+    except BaseException as error:  # also what would end the process
         return Refused.from_error(error)
 
 
@@ -29,7 +32,10 @@ def main() -> None:
     """Answer one request and end."""
     requests, replies = take_line_streams()
     with os.fdopen(requests, "rb") as lines:
-        write_line(replies, answer(decode(lines.readline(), InputsRequest)))
+        request: InputsRequest = decode(lines.readline(), InputsRequest)
+    write_line(replies, ExportProgress(what="building"))
+    write_line(replies, answer(request))
+    leave(0)  # threads and exit handlers of the target are not waited for
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import msgspec
 import torch
 
 from exportdoctor.core.errors import ExportdoctorError, TargetError
-from exportdoctor.core.exception_text import class_name, summary, text_of
+from exportdoctor.core.exception_text import cause_of, class_name, context_of, summary, text_of
 from exportdoctor.core.protocol.scan import SMALL_MODEL, Capture, Captured, Open, Opened, Prepare, Prepared
 from exportdoctor.core.records.target import TargetRef
 from exportdoctor.report.wording import capture as wording
@@ -173,12 +173,14 @@ _VALUE_ERRORS = frozenset(
 
 def _wants_values(error: BaseException) -> bool:
     """Whether an eager forward failed because its tensors are fake, not because it is broken."""
+    seen: set[int] = set()
     current: BaseException | None = error
-    while current is not None:
+    while current is not None and id(current) not in seen:
+        seen.add(id(current))
         text = text_of(current)
         if class_name(type(current)) in _VALUE_ERRORS or "FakeTensor" in text or "fake tensor" in text:
             return True
-        current = current.__cause__ or current.__context__
+        current = cause_of(current) or context_of(current)
     return False
 
 

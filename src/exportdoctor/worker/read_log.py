@@ -26,7 +26,7 @@ from exportdoctor.core.failure.frames import OUR_FOLDER, is_local_file, is_user_
 from exportdoctor.core.patch_attribute import patch_attributes
 from exportdoctor.worker.call_listener import CallListener
 
-_NOT_FILES = ("/proc/", "/sys/", "/dev/")
+_NOT_FILES = ("/proc/", "/sys/", "/dev/", "/memfd:")
 # what the shell counts, what the client sets, and our own
 _IGNORED_VARIABLES = frozenset({"_", "SHLVL", "PWD", "OLDPWD", "TRANSFORMERS_VERBOSITY", "TOKENIZERS_PARALLELISM"})
 _OWN_VARIABLES = "EXPORTDOCTOR_"

@@ -35,12 +35,13 @@ from exportdoctor.core.protocol.scan import (
 )
 from exportdoctor.core.records.outcome import Outcome
 from exportdoctor.core.records.probe import Probe
+from exportdoctor.process.descendants import adopt_orphans
 from exportdoctor.process.group import die_with_parent, kill_group, lead_group
 from exportdoctor.targets import Plan
 from exportdoctor.worker.attempt.export_attempt import attempt, attempt_fast
 from exportdoctor.worker.attempt.fast_export import has_no_side_effects
 from exportdoctor.worker.batched_attempts import BatchChild, start_batch
-from exportdoctor.worker.child import Child, ChildEnd, fork
+from exportdoctor.worker.child import Child, ChildEnd, expect_children, fork
 from exportdoctor.worker.open_target import OpenTarget
 from exportdoctor.worker.process_state import keep_process
 from exportdoctor.worker.read_log import LOG
@@ -174,6 +175,7 @@ class ScanServer:
         except BaseException as error:  # also a bug of ours: the engine waits for a reply
             reply = Refused.from_error(error)
         self._take_signals()
+        expect_children()
         self._reply(reply)
 
     def _passes_in_batch(self, probe: Probe) -> bool:
@@ -267,6 +269,7 @@ def serve_plan(plan: Plan, *, commands: int, replies: int, log: str | None) -> N
     try:
         lead_group()
         die_with_parent()
+        adopt_orphans()
         read_nothing()
         write_stacks_to(send_output_to(log))
         LOG.forget()

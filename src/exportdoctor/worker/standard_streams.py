@@ -11,6 +11,7 @@ import signal
 import sys
 
 from exportdoctor.core.codec import encode
+from exportdoctor.process.descendants import adopt_orphans
 from exportdoctor.process.group import die_with_parent
 
 leave = os._exit
@@ -22,6 +23,7 @@ def take_line_streams() -> tuple[int, int]:
     and whatever reads stdin finds it empty. Dies with the parent.
     """
     die_with_parent()
+    adopt_orphans()
     requests, replies = os.dup(0), os.dup(1)
     read_nothing()
     os.dup2(2, 1)

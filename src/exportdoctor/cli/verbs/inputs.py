@@ -9,12 +9,16 @@ import click
 from exportdoctor.cli.error_output import print_line
 from exportdoctor.cli.options import CONTEXT, IMAGE_SIZE, STATIC
 from exportdoctor.cli.python_option import PYTHON
+from exportdoctor.cli.scan_flags import scan_option
 from exportdoctor.cli.terminal import write_out
 from exportdoctor.cli.verbs.completion import complete_targets
-from exportdoctor.core.errors import ExitCode, WorkerLost
+from exportdoctor.core.errors import ExitCode
 from exportdoctor.core.protocol.inputs_request import InputsCode, InputsReply, InputsRequest
+from exportdoctor.core.protocol.reply import Refused
 from exportdoctor.core.records.target import BuildOptions, TargetRef
+from exportdoctor.export.listen_while_building import listen_while_building
 from exportdoctor.process.client import spawn
+from exportdoctor.process.supervise import Limits, build_limits
 
 
 @click.command(context_settings=CONTEXT)
@@ -22,25 +26,29 @@ from exportdoctor.process.client import spawn
 @click.option("--part", default="", metavar="P", help="The part. Default: the first one.")
 @IMAGE_SIZE
 @STATIC
+@scan_option("build_timeout")
+@scan_option("build_memory_mb")
 @PYTHON
-def inputs(target: str, part: str, **build: Any) -> int:
+def inputs(target: str, part: str, build_timeout: float | None, build_memory_mb: float | None, **build: Any) -> int:
     """Print the inputs that are made for a part of TARGET, as a Python file for `scan --inputs FILE.py:inputs`."""
     from exportdoctor.targets import resolve
 
     ref = TargetRef(ref=target, parts=(part,) if part else (), options=BuildOptions(**build))
     resolve(ref)  # what can be refused without torch is refused now
-    reply = _ask(InputsRequest(target=ref, part=part))
+    reply = _ask(InputsRequest(target=ref, part=part), build_limits(build_timeout, build_memory_mb))
     for note in reply.notes:
         print_line(note)
     write_out(reply.code)
     return ExitCode.EXPORTS
 
 
-def _ask(request: InputsRequest) -> InputsCode:
+def _ask(request: InputsRequest, limits: Limits) -> InputsCode:
     with spawn("worker.inputs_server", log=None) as client:
         client.send(request)
-        for reply in client.listen(InputsReply):
-            if isinstance(reply, InputsCode):
-                return reply
-            raise reply.to_error()
-    raise WorkerLost("The process that makes the inputs has ended", hint="EXPORTDOCTOR_DEBUG=1 shows what it printed")
+        for reply in listen_while_building(client, InputsReply, limits):
+            match reply:
+                case InputsCode():
+                    return reply
+                case Refused():
+                    raise reply.to_error()
+    raise AssertionError("it raises where there is no answer")

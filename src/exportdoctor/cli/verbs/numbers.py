@@ -13,14 +13,17 @@ from exportdoctor.cli.interruption import Interruption
 from exportdoctor.cli.options import CONTEXT, DEVICE, DTYPE, IMAGE_SIZE, INPUTS, QUIET, STATIC, absolute_inputs
 from exportdoctor.cli.packages import require_packages
 from exportdoctor.cli.python_option import PYTHON
+from exportdoctor.cli.scan_flags import scan_option
 from exportdoctor.cli.terminal import style_of, write_out
 from exportdoctor.cli.verbs.completion import complete_targets
-from exportdoctor.core.errors import ExitCode, UsageError, WorkerLost
+from exportdoctor.core.errors import ExitCode, UsageError
 from exportdoctor.core.protocol.export import ExportProgress
 from exportdoctor.core.protocol.numbers_ladder import LadderReply, LadderRequest, LadderResult
 from exportdoctor.core.protocol.reply import Refused
 from exportdoctor.core.records.target import BuildOptions, TargetRef
+from exportdoctor.export.listen_while_building import listen_while_building
 from exportdoctor.process.client import spawn
+from exportdoctor.process.supervise import Limits, build_limits
 from exportdoctor.report.ladder_tables import LADDER_FORMS, render_ladder
 
 if TYPE_CHECKING:
@@ -56,6 +59,8 @@ WEIGHTS_OF_VALUES = click.option(
 @STATIC
 @DTYPE
 @DEVICE
+@scan_option("build_timeout")
+@scan_option("build_memory_mb")
 @PYTHON
 @QUIET
 def numbers(
@@ -66,6 +71,8 @@ def numbers(
     seconds: float,
     form: str,
     inputs: str,
+    build_timeout: float | None,
+    build_memory_mb: float | None,
     quiet: bool,
     **build: Any,
 ) -> int:
@@ -88,7 +95,10 @@ def numbers(
         seconds=seconds,
     )
     with Interruption():
-        result: LadderResult = ask_worker("worker.numbers.numbers_server", request, LadderReply, quiet=quiet)
+        limits = build_limits(build_timeout, build_memory_mb)
+        result: LadderResult = ask_worker(
+            "worker.numbers.numbers_server", request, LadderReply, quiet=quiet, limits=limits
+        )
     write_out(render_ladder(result, form, style_of(sys.stdout)))
     return ExitCode.EXPORTS if result.verdict in ("agrees", "agrees_but_ties") else ExitCode.FINDINGS
 
@@ -128,11 +138,14 @@ def check_file(against: str | None) -> Path | None:
     return file
 
 
-def ask_worker(server: str, request: Any, replies: Any, *, quiet: bool) -> Any:
-    """The result of one request to a process of its own, whose progress is printed. Raises what it refuses with."""
+def ask_worker(server: str, request: Any, replies: Any, *, quiet: bool, limits: Limits | None = None) -> Any:
+    """The result of one request to a process of its own, whose progress is printed. Raises what it refuses with.
+
+    While it builds the target and runs it in eager, its first two steps, it is kept within `limits`, if there are any.
+    """
     with spawn(server, log=None) as client:
         client.send(request)
-        for reply in client.listen(replies):
+        for reply in listen_while_building(client, replies, limits, steps=2):
             match reply:
                 case ExportProgress(what=what):
                     if not quiet:
@@ -141,4 +154,4 @@ def ask_worker(server: str, request: Any, replies: Any, *, quiet: bool) -> Any:
                     raise reply.to_error()
                 case _:
                     return reply
-    raise WorkerLost("The process that compares has ended", hint="EXPORTDOCTOR_DEBUG=1 shows what it printed")
+    raise AssertionError("it raises where there is no answer")

@@ -14,6 +14,7 @@ import click
 from exportdoctor.cli.error_output import print_line
 from exportdoctor.cli.options import CONTEXT, QUIET
 from exportdoctor.cli.python_option import PYTHON, follow_run
+from exportdoctor.cli.scan_flags import scan_option
 from exportdoctor.cli.terminal import write_out
 from exportdoctor.cli.verbs.completion import complete_runs
 from exportdoctor.core.errors import ExitCode, StoreError
@@ -44,6 +45,8 @@ _SECONDS, _AT_MOST = 33.0, 180.0
               help="Time limit for reducing. Default: 33, longer on a busy machine; none with --probes.")  # fmt: skip
 @click.option("--probes", type=click.IntRange(min=1), default=None, metavar="N",
               help="Number of candidates to try, instead of a time limit.")  # fmt: skip
+@scan_option("build_timeout")
+@scan_option("build_memory_mb")
 @PYTHON
 @QUIET
 @click.pass_context
@@ -54,6 +57,8 @@ def repro(
     bundle: Path | None,
     seconds: float | None,
     probes: int | None,
+    build_timeout: float | None,
+    build_memory_mb: float | None,
     quiet: bool,
 ) -> int:
     """Make a minimal script that reproduces FINDING (such as F1) of RUN. Default: the newest run.
@@ -62,6 +67,7 @@ def repro(
     """
     if len(names) > 2:
         raise click.UsageError("Give a FINDING, or a RUN and a FINDING", ctx=context)
+    from exportdoctor.process.supervise import build_limits
     from exportdoctor.repro.bundle import write_bundle
     from exportdoctor.repro.pipeline import ReproRequest, make_repro
     from exportdoctor.repro.save import other_name, save_repro
@@ -77,7 +83,14 @@ def repro(
             print(f"{time.monotonic() - begun:6.0f}s  {text}", file=sys.stderr, flush=True)
 
     made_by = f"exportdoctor repro {run.run} {names[-1]}"
-    made = make_repro(ReproRequest(run=run, finding=names[-1], budget=_budget(seconds, probes), made_by=made_by), show)
+    request = ReproRequest(
+        run=run,
+        finding=names[-1],
+        budget=_budget(seconds, probes),
+        made_by=made_by,
+        building=build_limits(build_timeout, build_memory_mb) if build_timeout or build_memory_mb else None,
+    )
+    made = make_repro(request, show)
     made = replace(made, text=with_seen_versions(made.text))
     try:
         kept = save_repro(made, run.path)

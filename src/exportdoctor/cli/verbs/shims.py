@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -59,13 +59,13 @@ def shims() -> None:
 @JSON
 def list_shims(provider: str | None, fitting: bool, files: tuple[str, ...], as_json: bool) -> int:
     """List all shims: provider, soundness, and whether they fit the installed versions."""
-    versions = installed_versions()
-    found = [shim for shim in registry(files) if provider in (None, shim.provider)]
-    found = [shim for shim in found if not fitting or shim.fits(versions) is None]
+    listed = [shim for shim in registry(files) if provider in (None, shim.provider)]
+    reasons = _misfits(listed)
+    found = [shim for shim in listed if not (fitting and shim.id in reasons)]
     if as_json:
-        write_out(pretty([_record(shim, versions) for shim in found]).decode())
+        write_out(pretty([_record(shim, reasons) for shim in found]).decode())
     else:
-        write_out(_table(found, versions))
+        write_out(_table(found, reasons))
     return ExitCode.EXPORTS
 
 
@@ -76,11 +76,12 @@ def list_shims(provider: str | None, fitting: bool, files: tuple[str, ...], as_j
 @JSON
 def show_shim(name: str, files: tuple[str, ...], as_json: bool) -> int:
     """Describe a shim, with the diff of what it replaces."""
-    shim, versions = find(name, files=files), installed_versions()
+    shim = find(name, files=files)
+    reasons = _misfits([shim])
     if as_json:
-        write_out(pretty({**_record(shim, versions), "diff": shim.diff()}).decode())
+        write_out(pretty({**_record(shim, reasons), "diff": shim.diff()}).decode())
     else:
-        write_out(_sheet(shim, versions))
+        write_out(_sheet(shim, reasons))
     return ExitCode.EXPORTS
 
 
@@ -154,8 +155,20 @@ def _result(tried: Any) -> str:
     return canvas.text()
 
 
-def _record(shim: Shim, versions: Mapping[str, str]) -> dict[str, Any]:
-    reason = shim.fits(versions)
+def _misfits(shims: Sequence[Shim]) -> dict[str, str]:
+    """Why some cannot be used on the installed versions, by id. Those of other libraries must be entered to know."""
+    from exportdoctor.engine.shim_entries import find_unfit_shims
+
+    versions = installed_versions()
+    reasons = {shim.id: reason for shim in shims if (reason := shim.fits(versions)) is not None}
+    if any(shim.provider not in ("own", "user") for shim in shims if shim.id not in reasons):
+        unfit = find_unfit_shims()
+        reasons |= {shim.id: unfit[shim.id] for shim in shims if shim.id in unfit and shim.id not in reasons}
+    return reasons
+
+
+def _record(shim: Shim, reasons: Mapping[str, str]) -> dict[str, Any]:
+    reason = reasons.get(shim.id)
     return {
         "id": shim.id,
         "title": shim.title,
@@ -172,11 +185,11 @@ def _record(shim: Shim, versions: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-def _table(found: list[Shim], versions: Mapping[str, str]) -> str:
+def _table(found: list[Shim], reasons: Mapping[str, str]) -> str:
     """A block for each provider."""
     canvas = Canvas(table_style(sys.stdout))
     for provider, group in groupby(found, key=lambda shim: shim.provider):
-        rows = [_cells(shim, versions) for shim in group]
+        rows = [_cells(shim, reasons.get(shim.id)) for shim in group]
         canvas.blank()
         canvas.paragraph(f"{provider} · {wording.count(len(rows), 'shim')}", colour="title")
         canvas.table(rows, indent=2)
@@ -185,16 +198,15 @@ def _table(found: list[Shim], versions: Mapping[str, str]) -> str:
     return canvas.text()
 
 
-def _cells(shim: Shim, versions: Mapping[str, str]) -> tuple[Span, ...]:
-    reason = shim.fits(versions)
+def _cells(shim: Shim, reason: str | None) -> tuple[Span, ...]:
     last = Span(shim.title) if reason is None else Span(f"does not fit: {reason}", "dim")
     colour = _COLOURS.get(shim.soundness, "red")
     return Span(shim.id, "bold" if reason is None else "dim"), Span(shim.soundness, colour), last
 
 
-def _sheet(shim: Shim, versions: Mapping[str, str]) -> str:
+def _sheet(shim: Shim, reasons: Mapping[str, str]) -> str:
     canvas = Canvas(style_of(sys.stdout))
-    reason = shim.fits(versions)
+    reason = reasons.get(shim.id)
     canvas.paragraph(shim.id, colour="title")
     canvas.paragraph(f"{shim.title}.")
     canvas.blank()

@@ -1,9 +1,10 @@
-"""What `exportdoctor inputs` asks of its worker process, and the reply."""
+"""What `exportdoctor inputs` asks of its worker process, and the replies: that it builds, then the code."""
 
 from __future__ import annotations
 
 import msgspec
 
+from exportdoctor.core.protocol.export import ExportProgress
 from exportdoctor.core.protocol.reply import Refused, Reply
 from exportdoctor.core.records.target import TargetRef
 
@@ -22,4 +23,4 @@ class InputsCode(Reply, frozen=True, kw_only=True, tag="inputs"):
     notes: tuple[str, ...] = ()
 
 
-InputsReply = InputsCode | Refused
+InputsReply = ExportProgress | InputsCode | Refused

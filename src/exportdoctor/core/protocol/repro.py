@@ -1,7 +1,8 @@
 """The protocols of `exportdoctor repro` and its two workers: one JSON object a line.
 
 The candidate server answers each Candidate with an Outcome. The draft server answers a DraftRequest with
-ReproducedFailure or Refused; then each further line that it is sent with a ScriptDraft, at last with NoMoreDrafts.
+ReproducedFailure or Refused, after some BuildSteps; then each further line that it is sent with a ScriptDraft, at last
+with NoMoreDrafts. Every reply waits for such a line.
 """
 
 from __future__ import annotations
@@ -46,6 +47,12 @@ class DraftRequest(msgspec.Struct, frozen=True, kw_only=True):
     shim_files: tuple[str, ...] = ()
 
 
+class BuildStep(Reply, frozen=True, kw_only=True, tag="build_step"):
+    """The target is built or captured now, or (`is_over`) an attempt runs, which has limits of its own."""
+
+    is_over: bool
+
+
 class ReproducedFailure(Reply, frozen=True, kw_only=True, tag="reproduced"):
     """The failure, as a fresh attempt showed it."""
 
@@ -80,4 +87,4 @@ class NoMoreDrafts(Reply, frozen=True, kw_only=True, tag="no_more"):
     notes: tuple[str, ...] = ()
 
 
-DraftReply = ReproducedFailure | ScriptDraft | NoMoreDrafts | Refused
+DraftReply = BuildStep | ReproducedFailure | ScriptDraft | NoMoreDrafts | Refused

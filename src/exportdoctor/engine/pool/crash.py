@@ -29,7 +29,8 @@ def _read_end(log: str, start: int) -> str:
     """The text from byte `start` on, at most the last _READ bytes of it."""
     try:
         with open(log, "rb") as file:
-            file.seek(max(start, os.fstat(file.fileno()).st_size - _READ))
+            size = os.fstat(file.fileno()).st_size
+            file.seek(max(start if start <= size else 0, size - _READ))  # it is shorter where it was cut
             return file.read(_READ).decode(errors="replace")
     except OSError:
         return ""

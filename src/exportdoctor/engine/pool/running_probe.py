@@ -50,10 +50,10 @@ class RunningProbe:
         """A worker has it now; what another worker's attempt showed is void."""
         self.started, self.supervisor = time.monotonic(), None
 
-    def on_started(self, pid: int, *, worker: int) -> None:
-        """It runs now, in process `pid`, a child of `worker` or that worker itself."""
+    def on_started(self, pid: int, *, worker: int, log: str | None) -> None:
+        """It runs now, in process `pid`, a child of `worker` or that worker itself, and prints to `log`."""
         self.started = time.monotonic()
-        self.supervisor = Supervisor(pid, self._limits(), baseline_mb=resident_mb(worker))
+        self.supervisor = Supervisor(pid, self._limits(), baseline_mb=resident_mb(worker), log=log)
 
     def adopt(self, probe: Probe) -> None:
         """Count from now on as `probe`, the same question with the limits that are known by now."""

@@ -26,7 +26,8 @@ class WorkerClient:
     """A worker process and the attempts that it has in hand, by probe id.
 
     `opened`: it has the target. `ready`: it has had all commands that the first one had, and may attempt.
-    `imported`: torch is there. `supervisor` watches it while the target's code runs in it: while it does a command.
+    `imported`: torch is there. `has_cut_log`: it printed too much to be kept.
+    `supervisor` watches it while the target's code runs in it: while it does a command.
     """
 
     client: LineClient
@@ -35,6 +36,7 @@ class WorkerClient:
     ready: bool = False
     imported: bool = False
     supervisor: Supervisor | None = None
+    has_cut_log: bool = False
     _replies: queue.SimpleQueue[ScanReply | None] = field(default_factory=queue.SimpleQueue)
 
     def ask(self, command: Command, *, log: Path | None, limits: Limits) -> ScanReply:
@@ -48,13 +50,16 @@ class WorkerClient:
             while True:
                 if self.imported and supervisor is None:
                     pid = self.client.pid
-                    supervisor = self.supervisor = Supervisor(pid, limits, baseline_mb=resident_mb(pid))
+                    supervisor = self.supervisor = Supervisor(pid, limits, baseline_mb=resident_mb(pid), log=log)
                 reply = self._replies.get()
                 if not isinstance(reply, Ready):
                     break
                 self.imported = True
         finally:
             self.supervisor = None
+            if supervisor is not None:
+                supervisor.cut_log()
+                self.has_cut_log |= supervisor.has_cut_log
         if reply is None:
             self.opened = self.ready = False
             self._replies.put(None)  # for whoever asks it again

@@ -36,6 +36,7 @@ class Pool:
 
     Attempts measured `by_cpu_time` may take longer on a busy machine: the limit is on their processor time.
     `building` is what a worker may take while it builds or captures.
+    `has_cut_log`: something printed too much to be kept.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class Pool:
         self.isolation = opening.isolation
         self.started: queue.SimpleQueue[tuple[Probe, int]] = queue.SimpleQueue()
         self.captures: dict[str, Capture] = {}
+        self.has_cut_log = False
         self._workers: list[WorkerClient] = []
         self._waiting: deque[RunningProbe] = deque()
         self._lock = threading.RLock()
@@ -142,7 +144,10 @@ class Pool:
                 raise WorkerLost(f"A new worker could not open the model again: {reply.message}")
 
     def _ask(self, worker: WorkerClient, command: Command) -> ScanReply:
-        return worker.ask(command, log=self.log, limits=self.building)
+        try:
+            return worker.ask(command, log=self.log, limits=self.building)
+        finally:
+            self.has_cut_log |= worker.has_cut_log
 
     # --- early attempts
 
@@ -254,13 +259,16 @@ class Pool:
             running = worker.running.get(probe)
             if running is None:
                 return
-            running.on_started(pid, worker=worker.client.pid)
+            running.on_started(pid, worker=worker.client.pid, log=self._log_of(running.probe))
             if not running.early:
                 self.started.put((running.probe, pid))
 
     def _on_finished(self, worker: WorkerClient, outcome: Outcome, *, spoiled: bool) -> None:
         with self._lock:
             running = worker.running.pop(outcome.probe, None)
+            if running is not None and running.supervisor is not None:
+                running.supervisor.cut_log()
+                self.has_cut_log |= running.supervisor.has_cut_log
             if spoiled:
                 self._retire(worker)
             if running is not None and _was_killed_from_outside(running, outcome):
@@ -296,14 +304,18 @@ class Pool:
         return True
 
     def _crash_outcome(self, running: RunningProbe, end: str) -> Outcome:
-        logs, probe = self.opening.logs, running.probe
+        probe = running.probe
         return Outcome(
             probe=probe.id,
             status=OutcomeStatus.CRASHED,
             signal=end,
             seconds=time.monotonic() - running.started,
-            log=os.path.join(logs, f"{probe.id}.log") if logs else None,
+            log=self._log_of(probe),
         )
+
+    def _log_of(self, probe: Probe) -> str | None:
+        logs = self.opening.logs
+        return os.path.join(logs, f"{probe.id}.log") if logs else None
 
     def _retire(self, worker: WorkerClient) -> None:
         """Let a spoiled worker end; call with the lock held."""

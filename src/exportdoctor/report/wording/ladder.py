@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from exportdoctor.core.exception_text import summary
 from exportdoctor.core.protocol.numbers_ladder import LadderCause, LadderResult, LadderStage, LadderValue
 from exportdoctor.report.wording.formatting import count
 
@@ -65,6 +66,14 @@ def unseen_error(cause: LadderCause) -> str:
 def walk_ended(why: str) -> str:
     """Why values after some point were not compared."""
     return f"Values were compared one by one up to here only: {why}"
+
+
+def otherwise_decomposed(error: Exception) -> str:
+    """Why the decomposed program is not the one that the file was made of."""
+    return (
+        f"torch.onnx cannot translate the program ({summary(error)}), so it was decomposed by torch.export alone, and "
+        "its values may have other names than the file's"
+    )
 
 
 def matched_by_numbers(pairs: int) -> str:

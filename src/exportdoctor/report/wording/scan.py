@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from exportdoctor.core.failure.messages import first_line
+from exportdoctor.core.limits import LOG_MB
 from exportdoctor.core.protocol.scan import SMALL_MODEL
 from exportdoctor.core.records.outcome import Outcome
 from exportdoctor.core.records.probe import Probe
@@ -155,6 +156,11 @@ def unrecorded_note(reasons: tuple[str, ...]) -> str | None:
     if not reasons:
         return None
     return f"Not kept for later scans, because the target uses what cannot be compared: {'; '.join(reasons)}"
+
+
+def long_log_note() -> str:
+    """One line on why a log is not all that was printed."""
+    return f"The target prints more than {LOG_MB:.0f} MiB; of its log the beginning and the end are kept"
 
 
 def cost(report: Report) -> str:

@@ -19,7 +19,7 @@ from exportdoctor.core.failure.frames import is_defined_in_torch
 from exportdoctor.core.patch_attribute import patch_attributes
 from exportdoctor.shims.export_call import ExportCall
 from exportdoctor.shims.installed_sources import folder_of
-from exportdoctor.shims.record import Enter, NotApplicable
+from exportdoctor.shims.record import Enter, NotApplicable, Unfit
 from exportdoctor.shims.rewriting import rebind_globals
 from exportdoctor.torch_internals.pytree_registry import temporary_registrations
 
@@ -31,7 +31,7 @@ def _bare_packages() -> Iterator[None]:
     """The packages on the way to a file, without their code, unless they are loaded already."""
     folder = folder_of("onnx_diagnostic")
     if folder is None:
-        raise NotApplicable("onnx-diagnostic is not installed")
+        raise Unfit("onnx-diagnostic is not installed")
     made = []
     for name in (ROOT, f"{ROOT}.patches"):
         if name not in sys.modules:
@@ -47,12 +47,12 @@ def _bare_packages() -> Iterator[None]:
 
 
 def load(module: str) -> ModuleType:
-    """A file of patches by its module's name. Raises NotApplicable with the reason where it can't be loaded."""
+    """A file of patches by its module's name. Raises Unfit with the reason where it can't be loaded."""
     with _bare_packages():
         try:
             return importlib.import_module(module)
         except Exception as error:
-            raise NotApplicable(f"its file can't be loaded: {type(error).__name__}: {error}") from error
+            raise Unfit(f"its file can't be loaded: {type(error).__name__}: {error}") from error
 
 
 def patch_by_class(module: str, name: str) -> Enter:
@@ -64,7 +64,7 @@ def patch_by_class(module: str, name: str) -> Enter:
         owner, methods = patch._PATCHED_CLASS_, [method for method in patch._PATCHES_ if method]
         for method in methods:
             if not hasattr(owner, method):
-                raise NotApplicable(f"{owner.__name__} has no {method} in this transformers")
+                raise Unfit(f"{owner.__name__} has no {method} in this transformers")
         with patch_attributes((owner, method, inspect.getattr_static(patch, method)) for method in methods):
             yield call
 
@@ -86,19 +86,19 @@ def patch_by_function(module: str, name: str, targets: tuple[str, ...]) -> Enter
 def _load_patch(module: str, name: str) -> Any:
     patch = getattr(load(module), name, None)
     if patch is None:
-        raise NotApplicable("its file leaves it out for this transformers")
+        raise Unfit("its file leaves it out for this transformers")
     return patch
 
 
 def _find_holder(target: str) -> tuple[Any, str]:
-    """The holder of the attribute at a dotted path, and its name. Raises NotApplicable if there is none."""
+    """The holder of the attribute at a dotted path, and its name. Raises Unfit if there is none."""
     holder_path, _, name = target.rpartition(".")
     try:
         holder = _resolve(holder_path)
     except (ImportError, AttributeError) as error:
-        raise NotApplicable(f"there is no {target}: {error}") from error
+        raise Unfit(f"there is no {target}: {error}") from error
     if not hasattr(holder, name):
-        raise NotApplicable(f"there is no {target}")
+        raise Unfit(f"there is no {target}")
     return holder, name
 
 

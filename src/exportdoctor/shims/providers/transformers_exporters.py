@@ -17,7 +17,7 @@ from exportdoctor.core.patch_attribute import patch_attribute
 from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.export_call import ExportCall, Named
 from exportdoctor.shims.installed_sources import as_target, folder_of, tree_of_file
-from exportdoctor.shims.record import NotApplicable, Replacement, Shim, Soundness
+from exportdoctor.shims.record import NotApplicable, Replacement, Shim, Soundness, Unfit
 from exportdoctor.torch_internals.graph_modules import after_onnx_preparation
 from exportdoctor.torch_internals.pytree_registry import temporary_registrations
 
@@ -184,18 +184,26 @@ def _cures_of_inputs(entry: TransformersEntry) -> tuple[Cure, ...]:
 def _patch(entry: TransformersEntry) -> Any:
     @contextmanager
     def enter(call: ExportCall) -> Iterator[ExportCall]:
-        factory = getattr(importlib.import_module(entry.module), entry.function)
+        factory = _function(entry)
         path, _, attribute = entry.path.rpartition(".")
         holder = _object_at(path)
         if holder is None or not hasattr(holder, attribute):
-            raise NotApplicable(f"there is no {entry.path}")
+            raise Unfit(f"there is no {entry.path}")
         original = getattr(holder, attribute)
+        made = _with_signature(factory(original), original)
         if _is_module_class(holder) and not any(isinstance(module, holder) for module in call.module.modules()):
             raise NotApplicable(f"no submodule is a {holder.__name__}")
-        with patch_attribute(holder, attribute, _with_signature(factory(original), original)):
+        with patch_attribute(holder, attribute, made):
             yield call
 
     return enter
+
+
+def _function(entry: TransformersEntry) -> Any:
+    try:
+        return getattr(importlib.import_module(entry.module), entry.function)
+    except (ImportError, AttributeError) as error:
+        raise Unfit(f"there is no {entry.module}.{entry.function}: {error}") from error
 
 
 def _object_at(path: str) -> Any:
@@ -232,10 +240,9 @@ def _preparer(entry: TransformersEntry) -> Any:
 
     @contextmanager
     def enter(call: ExportCall) -> Iterator[ExportCall]:
-        named = call.named
+        named, prepare = call.named, _function(entry)
         if any(named.get(marker) is None for marker in markers):
             raise NotApplicable(f"the module is not called with {' and '.join(markers)}")
-        prepare = getattr(importlib.import_module(entry.module), entry.function)
 
         def compute(named: Named) -> dict[str, Any]:
             inputs = dict(named)
@@ -252,7 +259,7 @@ def _graph_fix(entry: TransformersEntry) -> Any:
 
     @contextmanager
     def enter(call: ExportCall) -> Iterator[ExportCall]:
-        fix = getattr(importlib.import_module(entry.module), entry.function)
+        fix = _function(entry)
 
         def fix_program(program: Any) -> None:
             if entry.registry == "register_fx_program_fix":

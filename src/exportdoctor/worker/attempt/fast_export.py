@@ -18,7 +18,12 @@ from exportdoctor.core.failure.frames import is_defined_in_torch
 from exportdoctor.core.records.outcome import Outcome, OutcomeStatus
 from exportdoctor.core.records.probe import Probe
 from exportdoctor.torch_internals.fake_tensors import fake_tensor_class, skip_cache_entries
-from exportdoctor.torch_internals.graph_modules import compile_graphs_once, keep_source_lines_unread
+from exportdoctor.torch_internals.graph_modules import (
+    compile_graphs_once,
+    keep_source_lines_unread,
+    leave_memory_formats_unasked,
+    walk_node_stacks,
+)
 from exportdoctor.torch_internals.shape_env import has_unbacked_size
 from exportdoctor.torch_internals.tracer_frames import FORWARD_RUNS_IN
 from exportdoctor.torch_internals.tracing_modes import has_global_hooks
@@ -44,7 +49,12 @@ class FastExport:
     @contextmanager
     def while_tracing(self) -> Iterator[None]:
         """The shortcuts that work in any mode."""
-        with skip_cache_entries(self._has_unbacked_size), keep_source_lines_unread():
+        with (
+            skip_cache_entries(self._has_unbacked_size),
+            keep_source_lines_unread(),
+            walk_node_stacks(),
+            leave_memory_formats_unasked(),
+        ):
             yield
 
     def may_differ(self, outcome: Outcome) -> bool:

@@ -49,8 +49,9 @@ class CopyBudget:
 
 def _is_plain(tensor: torch.Tensor) -> bool:
     """Whether a tensor is no more than a view of a storage."""
-    strided = tensor.layout == torch.strided and tensor.device.type != "meta" and not tensor.is_quantized
-    return type(tensor) in (torch.Tensor, torch.nn.Parameter) and strided and not (tensor.is_conj() or tensor.is_neg())
+    strided = tensor.layout == torch.strided and tensor.device.type != "meta"
+    special = tensor.is_quantized or tensor.is_nested or tensor.is_conj() or tensor.is_neg()
+    return type(tensor) in (torch.Tensor, torch.nn.Parameter) and strided and not special
 
 
 def _copy_view(tensor: torch.Tensor, memo: dict[Any, Any]) -> torch.Tensor:
@@ -84,8 +85,8 @@ def _view(
 
 
 def _clone(tensor: torch.Tensor) -> torch.Tensor:
-    """A clone with the same strides, of a tensor that is more than a view of memory."""
-    return tensor.detach().clone(memory_format=torch.preserve_format)
+    """A clone with the same strides, if it has any, of a tensor that is more than a view of memory."""
+    return tensor.detach().clone()
 
 
 def _with_grad_of(copied: torch.Tensor, original: torch.Tensor) -> torch.Tensor:
@@ -110,7 +111,10 @@ def _copy(value: Any, memo: dict[Any, Any], budget: CopyBudget) -> Any:
 
 def _copy_new(value: Any, memo: dict[Any, Any], budget: CopyBudget) -> Any:
     if isinstance(value, torch.Tensor):
-        return budget.keep(value, memo)
+        try:
+            return budget.keep(value, memo)
+        except RuntimeError:  # as for objects: a mode of torch that the target left on may refuse every copy
+            return value
     if type(value) in (list, set, frozenset):
         return type(value)(_copy(item, memo, budget) for item in value)
     if isinstance(value, tuple):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dis
 import os
+from collections import Counter
 from types import TracebackType
 
 from exportdoctor.core.failure.frames import OUR_FOLDER, is_entrance, is_our_file
@@ -25,6 +26,10 @@ def own_fault(error: BaseException) -> str:
     """
     *_, root = cause_chain(error)
     links = list(tracebacks(root))
+    if isinstance(root, RecursionError):  # who came last is chance: it is the fault of whoever calls itself
+        codes = Counter(link.tb_frame.f_code for link in links).most_common(1)
+        if not codes or not is_our_file(codes[0][0].co_filename):
+            return ""
     place = next((n for n, link in reversed(list(enumerate(links))) if _is_of_someone(link)), None)
     if place is None or not is_our_file(links[place].tb_frame.f_code.co_filename):
         return ""

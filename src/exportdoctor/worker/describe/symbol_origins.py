@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import FrameType
 
+from exportdoctor.core.exception_text import cause_of, context_of
 from exportdoctor.core.failure.frames import OUR_FOLDER, is_user_file
 from exportdoctor.core.records.outcome import Frame, SymbolOrigin
 from exportdoctor.torch_internals.dynamo_frames import current_stack
@@ -45,11 +46,11 @@ def undecided_symbols(chain: tuple[BaseException, ...]) -> tuple[str, ...]:
 
 def _contexts(error: BaseException) -> Iterator[BaseException]:
     seen: set[int] = set()
-    current = error.__context__
+    current = context_of(error)
     while current is not None and id(current) not in seen:
         seen.add(id(current))
         yield current
-        current = current.__cause__ or current.__context__
+        current = cause_of(current) or context_of(current)
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 
 from exportdoctor.core.codec import decode
@@ -26,6 +27,7 @@ from exportdoctor.core.protocol.numbers_ladder import (
     LadderVerdict,
 )
 from exportdoctor.core.protocol.reply import Refused
+from exportdoctor.report.wording import ladder as wording
 from exportdoctor.shims import NotApplicable, ShimTrouble, apply_shims, call_for_part, export_program, find, order_shims
 from exportdoctor.targets import build, resolve
 from exportdoctor.targets.eager import blame_running_code
@@ -49,9 +51,10 @@ class _Ladder:
     stages: list[LadderStage] = field(default_factory=list)
     last: Rung | None = None
 
-    def add(self, rung: Rung) -> None:
+    def add(self, rung: Rung, note: str = "") -> None:
         """Compare a stage with the one before."""
-        self.stages.append(self.comparer.stage(self.last, rung))
+        stage = self.comparer.stage(self.last, rung)
+        self.stages.append(msgspec.structs.replace(stage, notes=(note, *stage.notes)) if note else stage)
         self.last = rung
 
     def fail(self, name: str, failure: StageFailure) -> None:
@@ -176,7 +179,8 @@ def _add_file(ladder: _Ladder, path: Path, program: Any, folder: Path) -> None:
         return
     named = True
     if program is not None:
-        ladder.add(program_rung("decomposed", _as_translated(program)))
+        decomposed, note = _as_translated(program)
+        ladder.add(program_rung("decomposed", decomposed), note)
         named = has_names_of(path, ladder.last)
         if not named and has_scopes(path):  # it is compared with eager, by the names of submodules
             ladder.last, named = None, True
@@ -190,12 +194,12 @@ def _add_file(ladder: _Ladder, path: Path, program: Any, folder: Path) -> None:
     _add_files(ladder, steps, ladder.comparer.part.prefix)
 
 
-def _as_translated(program: Any) -> Any:
-    """The program as torch.onnx decomposes it, whose names are those of its files; else as torch does."""
+def _as_translated(program: Any) -> tuple[Any, str]:
+    """The program as torch.onnx decomposes it, whose names are those of its files; else as torch does, and why."""
     try:
-        return translate(copy.copy(program), optimise=False).made.exported_program
-    except Exception:
-        return program.run_decompositions()
+        return translate(copy.copy(program), optimise=False).made.exported_program, ""
+    except Exception as error:
+        return program.run_decompositions(), wording.otherwise_decomposed(error)
 
 
 def _verdict(stages: list[LadderStage]) -> LadderVerdict:

@@ -16,7 +16,7 @@ from exportdoctor.core.codec import decode
 from exportdoctor.core.errors import ExportdoctorError
 from exportdoctor.core.failure.signature import signature_of
 from exportdoctor.core.protocol.reply import Refused
-from exportdoctor.core.protocol.repro import DraftReply, DraftRequest, NoMoreDrafts, ReproducedFailure
+from exportdoctor.core.protocol.repro import BuildStep, DraftReply, DraftRequest, NoMoreDrafts, ReproducedFailure
 from exportdoctor.core.protocol.scan import Capture, Open
 from exportdoctor.core.records.outcome import Outcome
 from exportdoctor.core.records.probe import Probe
@@ -37,10 +37,18 @@ def _reproduce_and_draft(command: DraftRequest) -> Iterator[DraftReply]:
     """The reproduced failure, then drafts of a script, each written when it is asked for."""
     target, probe = OpenTarget(), command.probe
     target.open(Open(target=command.target, isolation="fork", shim_files=command.shim_files))
-    found = _by_short_cut(target, command) or _by_capture(target, probe)
-    if isinstance(found, Refused):
-        yield found
-        return
+    alone = _capture_alone(target, command)
+    yield BuildStep(is_over=True)
+    found = _by_short_cut(alone, command) if alone is not None else None
+    if found is None:
+        yield BuildStep(is_over=False)
+        target.capture(Capture(part=probe.part, exporter=probe.exporter))
+        yield BuildStep(is_over=True)
+        whole = _by_capture(target.parts[probe.part], probe)
+        if isinstance(whole, Refused):
+            yield whole
+            return
+        found = whole
     part, outcome, record, times = found
     yield ReproducedFailure(outcome=outcome, exporter=probe.exporter, environment=environment.versions())
     notes: list[str] = []
@@ -54,27 +62,27 @@ _Reproduction = tuple[PartCapture, Outcome, Record, int]
 """The part, how the attempt ended, what ran in it, and how many attempts that took."""
 
 
-def _by_short_cut(target: OpenTarget, command: DraftRequest) -> _Reproduction | None:
-    """By a capture of the one call that it is about; None where that does not show the very same failure."""
+def _capture_alone(target: OpenTarget, command: DraftRequest) -> PartCapture | None:
+    """The part with the one call that it is about; None where that cannot be had alone."""
     probe = command.probe
     if not command.signature or not can_be_captured_alone(probe) or target.built is None:
         return None
     try:
-        part = one_call(target.built.part(probe.part), probe.fqn)
+        return one_call(target.built.part(probe.part), probe.fqn)
     except Exception:  # the whole capture reports it properly
         traceback.print_exc()
         return None
-    if part is None:
-        return None
-    outcome, record = run_watched(part, probe, exporting=True)
+
+
+def _by_short_cut(part: PartCapture, command: DraftRequest) -> _Reproduction | None:
+    """By the one call that it is about; None where that does not show the very same failure."""
+    outcome, record = run_watched(part, command.probe, exporting=True)
     signature = signature_of(outcome)
     return (part, outcome, record, 1) if signature is not None and signature.key == command.signature else None
 
 
-def _by_capture(target: OpenTarget, probe: Probe) -> _Reproduction | Refused:
-    """By a capture of the whole part, and a second attempt where the first passes. Raises TargetError."""
-    target.capture(Capture(part=probe.part, exporter=probe.exporter))
-    part = target.parts[probe.part]
+def _by_capture(part: PartCapture, probe: Probe) -> _Reproduction | Refused:
+    """By the whole part, and a second attempt where the first passes."""
     if probe.fqn not in part.distinct or probe.call >= len(part.distinct[probe.fqn]):
         return Refused(message=f"{probe.fqn or 'the root'} is no longer called", fault="usage", hint="Scan again")
     for times in range(1, _TIMES + 1):

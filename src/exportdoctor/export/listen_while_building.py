@@ -1,0 +1,42 @@
+"""The replies of a process that builds the target, runs it and goes on: kept within limits as long as it builds."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+from exportdoctor.core.errors import TargetError, WorkerLost
+from exportdoctor.core.protocol.export import ExportProgress
+from exportdoctor.process.client import LineClient
+from exportdoctor.process.group import name_exit
+from exportdoctor.process.supervise import Limits, keep_within
+from exportdoctor.report.wording import build_ended, build_killed, export_ended
+
+
+def listen_while_building(client: LineClient, kind: Any, limits: Limits | None, *, steps: int = 1) -> Iterator[Any]:
+    """Replies of `kind` until it ends, which they should not: the caller leaves at its answer.
+
+    The limits, if any, hold until it has told of more than so many `steps`. Raises TargetError where the target's code
+    ends the process or exceeds them, WorkerLost where it ends before its first step.
+    """
+    told = 0
+    with ExitStack() as building:
+        supervisor = building.enter_context(keep_within(client.pid, limits)) if limits is not None else None
+        for reply in client.listen(kind):
+            if isinstance(reply, ExportProgress):
+                told += 1
+                if told > steps:
+                    building.close()
+            yield reply
+        end = name_exit(client.wait())
+    hint = "" if os.environ.get("EXPORTDOCTOR_DEBUG") else "EXPORTDOCTOR_DEBUG=1 shows what it printed"
+    if supervisor is not None and (reason := supervisor.kill_reason):
+        message = build_killed(
+            "", reason.signal, seconds=reason.seconds, memory_mb=reason.memory_mb, limit_mb=reason.limit_mb
+        )
+        raise TargetError(message, hint=hint)
+    if told:
+        raise TargetError(export_ended(end) if told > steps else build_ended("", end), hint=hint)
+    raise WorkerLost(export_ended(end), hint=hint)
