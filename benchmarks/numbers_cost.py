@@ -37,8 +37,8 @@ class Layer(nn.Module):
         self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        query, key, value = self.qkv(self.norm(x)).chunk(3, -1)
-        x = x + self.out(nn.functional.scaled_dot_product_attention(query, key, value))
+        query, key, value = (one.unsqueeze(1) for one in self.qkv(self.norm(x)).chunk(3, -1))
+        x = x + self.out(nn.functional.scaled_dot_product_attention(query, key, value).squeeze(1))
         return x + self.down(nn.functional.gelu(self.up(self.other(x))))
 
 

@@ -1,11 +1,10 @@
 """How many findings on models that no test lists get a short script of their own, and how soon.
 
-    python benchmarks/repro_rates.py SEED [--models 6] [--no-modules] [--runs FOLDER] [--only NAME ...] [--show]
+    python benchmarks/repro_rates.py [--runs FOLDER] [--only NAME ...] [--show]
 
-Draws model types of transformers with a seed until `--models` of them have findings, each with a small configuration,
-scans these and the modules of failing_modules.py, and makes the repro of each finding by the command line, with its
-defaults. With `--runs` scans are kept there and not made again. A script is good if it is verified, imports torch
-alone, has at most 25 lines of code and took at most 120 seconds of the processor.
+Scans the modules of failing_modules.py, and makes the repro of each finding by the command line, with its defaults
+(unseen.py does so for models). With `--runs` scans are kept there and not made again. A script is good if it is
+verified, imports torch alone, has at most 25 lines of code and took at most 120 seconds of the processor.
 """
 
 from __future__ import annotations
@@ -13,9 +12,7 @@ from __future__ import annotations
 import argparse
 import ast
 import contextlib
-import json
 import os
-import random
 import subprocess
 import sys
 import tempfile
@@ -29,13 +26,10 @@ from failing_modules import TARGETS
 from exportdoctor.core.errors import ExportdoctorError
 from exportdoctor.repro.script import code_lines
 from exportdoctor.store.runs import read_run
-from exportdoctor.targets.small_model import shrink_config
 
 MODULES = Path(__file__).with_name("failing_modules.py")
 LINES, SECONDS = 25, 120.0
 _PATIENCE = 180.0  # seconds for a scan
-FINDINGS = 3
-"""At most so many of one model, because they tend to be alike."""
 
 
 @dataclass(frozen=True)
@@ -65,22 +59,6 @@ class Row:
             f"{mark} {self.name:28.28} {self.finding:3} {self.kind:24.24} {self.lines:>4} {verified} "
             f"{self.cpu:6.1f} {self.wall:6.1f}  {what[:160]}"
         )
-
-
-def draw_models(seed: int) -> Iterator[tuple[str, dict[str, object]]]:
-    """Model types in an order that the seed gives, each with a small configuration."""
-    from transformers import CONFIG_MAPPING
-
-    types = sorted(CONFIG_MAPPING.keys())
-    random.Random(seed).shuffle(types)
-    for model_type in types:
-        try:
-            config = shrink_config(CONFIG_MAPPING[model_type]().to_dict())
-            json.dumps(config)
-        except Exception as error:
-            print(f"     {model_type}: {type(error).__name__} for its default configuration", file=sys.stderr)
-            continue
-        yield model_type, config
 
 
 def scan(target: str, out: Path, *options: str) -> list[str]:
@@ -129,20 +107,9 @@ def _imports(source: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name.partition(".")[0] for name in names))
 
 
-def runs(given: argparse.Namespace, folder: Path) -> Iterator[tuple[str, Path, list[str]]]:
+def runs(folder: Path) -> Iterator[tuple[str, Path, list[str]]]:
     """The name, the folder and the findings of each run that has some."""
-    found = 0
-    for name, config in draw_models(given.seed) if given.models else ():
-        if found == given.models:
-            break
-        target = folder / "targets" / name
-        target.mkdir(parents=True, exist_ok=True)
-        (target / "config.json").write_text(json.dumps(config))
-        findings = scan(str(target), folder / "runs" / name, "--no-cure", "--weights", "random")
-        if findings:
-            found += 1
-            yield name, folder / "runs" / name, findings[:FINDINGS]
-    for name, options in ({} if given.no_modules else TARGETS).items():
+    for name, options in TARGETS.items():
         findings = scan(f"{MODULES}:{name}", folder / "runs" / name, *options)
         if not findings:
             print(f"     {name} has no finding", file=sys.stderr)
@@ -152,9 +119,6 @@ def runs(given: argparse.Namespace, folder: Path) -> Iterator[tuple[str, Path, l
 def main() -> None:
     """Print the table; rows appear as they are made."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("seed", type=int)
-    parser.add_argument("--models", type=int, default=6)
-    parser.add_argument("--no-modules", action="store_true")
     parser.add_argument("--runs", type=Path, help="keep the scans and the scripts here")
     parser.add_argument("--only", nargs="*", help="these names, or names with their findings (Name-F1), only")
     parser.add_argument("--show", action="store_true", help="print each script too")
@@ -166,7 +130,7 @@ def main() -> None:
         scripts = folder / "scripts"
         scripts.mkdir(parents=True, exist_ok=True)
         print(f"     {'name':28} {'':3} {'kind':24} lines ver.  cpu   wall  imports, or why there is none", flush=True)
-        for name, run, findings in runs(given, folder):
+        for name, run, findings in runs(folder):
             for finding in findings:
                 if given.only and not {name, f"{name}-{finding}"} & set(given.only):
                     continue

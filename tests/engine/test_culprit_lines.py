@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 import culprit_constructs
+import culprit_idioms
 from culprit_constructs import CONSTRUCTS, Construct, ReturnsBox, ReturnsBoxInTuple
+from culprit_idioms import IDIOMS
 from exportdoctor.core.failure.finding import Finding
 from scanning import scan_file
 
@@ -16,10 +18,10 @@ pytestmark = pytest.mark.slow
 FILE = Path(culprit_constructs.__file__)
 
 
-def marked_line(mark: str, construct: type[Construct]) -> int:
+def marked_line(mark: str, construct: type[Construct], *, file: Path = FILE) -> int:
     """The number of the line with this mark."""
     wanted = f"<- {mark}: {construct.__name__}"
-    return next(number for number, text in enumerate(FILE.read_text().splitlines(), 1) if text.endswith(wanted))
+    return next(number for number, text in enumerate(file.read_text().splitlines(), 1) if text.endswith(wanted))
 
 
 def finding_of(construct: type[Construct], folder: Path, *, exporter: str = "export") -> Finding:
@@ -48,4 +50,22 @@ def test_the_line_of_a_failure_is_the_line_that_fails(construct: type[Construct]
     frame = finding.guard or finding.value_origin
     told = (finding.file, finding.line) if frame is None else (frame.file, frame.line)
     assert told == (str(FILE), marked_line("here", construct))
+    assert construct.KIND in ("", finding.kind)
+
+
+@pytest.fixture(scope="module")
+def idioms() -> dict[str, Finding]:
+    """The findings of one scan of all, by submodule."""
+    return {finding.module: finding for finding in scan_file(Path(culprit_idioms.__file__)).findings}
+
+
+@pytest.mark.parametrize("construct", IDIOMS, ids=lambda construct: construct.__name__)
+def test_the_line_is_right_also_where_a_submodule_is_one_of_many(
+    construct: type[Construct], idioms: dict[str, Finding]
+) -> None:
+    finding = next(found for name, found in idioms.items() if name.startswith(f"each.{construct.__name__}"))
+    frame = finding.guard or finding.value_origin
+    told = (finding.file, finding.line) if frame is None else (frame.file, frame.line)
+    file = Path(culprit_idioms.__file__)
+    assert told == (str(file), marked_line("here", construct, file=file))
     assert construct.KIND in ("", finding.kind)

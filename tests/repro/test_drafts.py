@@ -163,6 +163,20 @@ def test_a_failure_behind_another_one_gets_a_script_without_the_first_cause(
     assert judge(found) is Verdict.YES
 
 
+@pytest.mark.parametrize("output", ["return Out(x=y)", "found = Out(y)\n        return found"])
+def test_an_output_of_a_class_of_its_own_does_not_hide_what_fails_when_the_forward_is_over(
+    output: str, runner: CandidateRunner
+) -> None:
+    call = CALL.replace("strict", "dynamic_shapes=({0: torch.export.Dim.DYNAMIC},), strict")
+    judge = judge_of(runner, TWO.format("y = x + torch.ones(3)", "return y", call))
+    source = TWO.format("y = x + torch.ones(3)", output, call)
+    source = source.replace("class M", "class Out:\n    def __init__(self, x):\n        self.x = x\nclass M")
+    assert judge(source) is Verdict.UNKNOWN
+    found = without_other_causes(judge, source)
+    assert found is not None
+    assert judge(found) is Verdict.YES
+
+
 @pytest.mark.night
 def test_a_script_that_never_fails_as_wanted_has_no_version_without_other_causes(runner: CandidateRunner) -> None:
     judge = judge_of(runner, TWO.format("pass", SECOND, CALL))

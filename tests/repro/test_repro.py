@@ -28,6 +28,7 @@ from exportdoctor.core.records.outcome import ExceptionFact, Failure, Frame, Out
 from exportdoctor.core.run.events import RunFinished
 from exportdoctor.reduce import Verdict
 from exportdoctor.reduce.source.passes.backward_slice import slice_backward
+from exportdoctor.reduce.source.passes.parameters import drop_unread_parameters
 from exportdoctor.reduce.source.passes.script_sizes import offer_eager_sizes
 from exportdoctor.repro.bundle import difference, fold_stack
 from exportdoctor.repro.candidates.budget import BudgetClock, ReductionBudget
@@ -142,6 +143,54 @@ def test_slicing_keeps_what_the_failing_line_depends_on_and_nothing_else() -> No
     for gone in ("unrelated", "noise", "unused", "math", "scale", "return k", "y ="):
         assert gone not in cut
     ast.parse(cut)
+
+
+TOWER = """\
+import torch
+
+class Attention(torch.nn.Module):
+    def forward(self, hidden, lengths, scale=1):
+        sizes = [n for n in lengths.tolist()]
+
+class Block(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = torch.nn.LayerNorm(4)
+        self.attention = Attention()
+
+    def forward(self, hidden, lengths):
+        hidden = hidden + self.attention(self.norm(hidden), lengths=lengths, scale=2)
+        return hidden
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = torch.nn.ModuleList([Block()])
+
+    def forward(self, hidden, lengths):
+        hidden = hidden * 2
+        for block in self.blocks:
+            hidden = block(hidden, lengths)
+        return hidden
+torch.export.export(Model(), (torch.ones(3, 4), torch.ones(2)), dynamic_shapes=({0: 3}, None))
+"""
+
+
+def test_what_only_other_results_of_a_failing_call_need_goes_at_once() -> None:
+    """The arguments that no function on the stack reads, and what computes them."""
+    calls = {
+        "sizes =": "",
+        "attention(": "self.attention(self.norm(hidden), lengths=lengths, scale=2)",
+        "block(": "block(hidden, lengths)",
+    }
+    cut = TOWER
+    for _ in range(2):
+        lines = {cut[: cut.index(start)].count("\n") + 1: text for start, text in calls.items()}
+        cut = drop_unread_parameters(slice_backward(cut, set(lines), lines))
+    for gone in ("hidden", "norm", "scale", "torch.ones(3, 4)"):
+        assert gone not in cut
+    for left in ("ModuleList([Block()])", "self.attention(lengths=lengths)", "block(lengths)", "(torch.ones(2),)"):
+        assert left in cut
 
 
 def test_a_source_without_a_failing_line_keeps_its_statements() -> None:

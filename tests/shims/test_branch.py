@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.export import Dim
 
 from exportdoctor.shims import ExportCall, NotApplicable, apply_shims, export_program, find
+from exportdoctor.shims.rules.arm_choice import ArmChoices
 
 
 class Early(nn.Module):
@@ -212,6 +213,33 @@ def test_an_arm_that_refuses_the_values_of_the_other_is_computed_only_when_it_is
     program = exported.module()
     for values in (row for row in VALUES if row.shape[0] > 1):
         torch.testing.assert_close(program(values), call.module(values))
+
+
+@pytest.mark.parametrize("make", [LookingUp, Finding, Dividing, Undefined])
+def test_where_torch_does_not_take_such_an_arm_the_shim_does_not_apply(
+    make: Callable[[], nn.Module], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both arms would raise for values that eager takes, or give what it does not."""
+
+    def refuse(*args: object) -> None:
+        raise RuntimeError("not supported")
+
+    monkeypatch.setattr(torch, "cond", refuse)
+    with pytest.raises(NotApplicable, match=r"may refuse values.*RuntimeError"):  # noqa: SIM117
+        with apply_shims([find("branch-as-where")], call_of(make)) as given:
+            export_program(given)
+
+
+def test_a_branch_that_no_eager_run_reached_is_not_merged_where_an_arm_may_refuse_values() -> None:
+    choices = ArmChoices()
+
+    class Unseen(nn.Module):
+        def forward(self, x: Tensor, places: Tensor) -> Tensor:
+            return choices.choose("unseen", places.max() < 3, lambda: x[places], lambda: x[:2])  # type: ignore[no-any-return]
+
+    with pytest.raises(NotApplicable, match="no eager run"):
+        torch.export.export(Unseen(), (torch.randn(3, 4), torch.tensor([2, 0])))
+    assert choices.refused
 
 
 @pytest.mark.parametrize("make", [Early, Several, Named, Calling])

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from hypothesis import given, settings
@@ -62,11 +63,86 @@ class Wrapped(nn.Module):
         return self.inner["a"](patches=pixels, shape=half * torch.tensor([1, 2, 2]))
 
 
+class TowerWithTable(Tower):
+    """What is computed from its buffer follows from whole numbers too; a constructor makes what no function does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.frequencies = nn.Buffer(torch.arange(2).float())
+
+    def angles(self, shape: Tensor) -> Tensor:
+        return order_of(shape).float()[:, None] * self.frequencies * torch.Tensor(numpy.ones(2))
+
+    def forward(self, patches: Tensor, shape: Tensor) -> Tensor:
+        return super().forward(patches, shape) + self.angles(shape)
+
+
+class Hiding(nn.Module):
+    """No module lists the tower."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.towers = (TowerWithTable(),)
+
+    def forward(self, patches: Tensor, shape: Tensor) -> Tensor:
+        return self.towers[0](patches, shape)  # type: ignore[no-any-return]
+
+
+def make_local() -> nn.Module:
+    """A class that no name leads to, held by another one."""
+
+    class Local(Tower):
+        def order(self, shape: Tensor) -> Tensor:
+            return order_of(shape)
+
+        def forward(self, patches: Tensor, shape: Tensor) -> Tensor:
+            return self.proj(patches)[self.order(shape)]  # type: ignore[no-any-return]
+
+    module = Hiding()
+    module.towers = (Local(),)  # type: ignore[assignment]
+    return module
+
+
 class Twice(nn.Module):
     """One function, called for two inputs."""
 
     def forward(self, patches: Tensor, one: Tensor, other: Tensor) -> Tensor:
         return patches[order_of(one)] + patches[order_of(other)]
+
+
+class Padded(nn.Module):
+    """The number is read where it is needed, beside what depends on floating numbers."""
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+        y = x * 2
+        longest = int(lengths.max())
+        assert isinstance(longest, int)
+        mask = torch.arange(longest) < lengths[:, None]
+        return y.mean() * mask.sum(1) if lengths.numel() > int("1") else y
+
+
+class Reshaped(nn.Module):
+    def forward(self, patches: Tensor, shape: Tensor) -> Tensor:
+        height, width = int(shape[0, 1].float().ceil()), int(shape[0, 2])
+        return patches.reshape(height, width, -1).mean(0).sum(0)
+
+
+class Split(nn.Module):
+    """As many images as in the example."""
+
+    def forward(self, patches: Tensor, shape: Tensor) -> Tensor:
+        parts = torch.split(patches, [int(count) for count in shape[:, 1] * shape[:, 2]])
+        return torch.stack([part.mean(0) for part in parts])
+
+
+def lengths(*rows: tuple[int, ...]) -> list[tuple[Tensor, Tensor]]:
+    torch.manual_seed(0)
+    return [(torch.randn(5, 4), torch.tensor(row)) for row in rows]
+
+
+def pair_of_images(*rows: tuple[int, int, int, int]) -> list[tuple[Tensor, Tensor]]:
+    torch.manual_seed(0)
+    return [(torch.randn(a * b + c * d, 4), torch.tensor([[1, a, b], [1, c, d]])) for a, b, c, d in rows]
 
 
 def grids_of(*rows: tuple[int, int]) -> list[tuple[Tensor, Tensor]]:
@@ -103,6 +179,11 @@ def call_of(module: nn.Module, inputs: list[Any], shapes: Any) -> ExportCall:
         (Wrapped, halves((4, 4), (4, 6), (6, 2)), (_FREE, None), "hoist:order_of"),
         (Twice, pairs((4, 6), (4, 4), (6, 2)), (_FREE, None, None), "hoist"),
         (Sized, several(2, 3, 5), (None, _FREE), "hoist"),
+        (Hiding, grids((4, 4), (4, 6), (6, 2)), (_FREE, None), "hoist"),
+        (make_local, grids((4, 4), (4, 6), (6, 2)), (_FREE, None), "hoist"),
+        (Padded, lengths((3, 5), (2, 7), (9, 9)), (None, None), "hoist-numbers"),
+        (Reshaped, grids((4, 4), (4, 6), (6, 2)), (_FREE, None), "hoist-numbers"),
+        (Split, pair_of_images((2, 3, 4, 2), (3, 3, 2, 2), (5, 1, 2, 6)), (_FREE, None), "hoist-numbers"),
     ],
 )
 def test_the_program_takes_what_is_hoisted_and_answers_as_eager(
@@ -131,6 +212,33 @@ def test_it_does_what_the_named_shims_do() -> None:
         for args, kwargs in case.others:
             given_args, given = changed.convert((args, kwargs))
             torch.testing.assert_close(program(*given_args, **given), call.module(*args, **kwargs))
+
+
+class Mixed(nn.Module):
+    """The first read decides by floating numbers, so nothing behind it follows from whole ones alone."""
+
+    def forward(self, x: Tensor, count: Tensor) -> Tensor:
+        if x.sum() > 1e9:
+            count = count + 1
+        return x[: int(count.max())]
+
+
+class Looping(nn.Module):
+    """How often it loops is fixed by the trace."""
+
+    def forward(self, x: Tensor, count: Tensor) -> Tensor:
+        for _ in range(int(count.max())):
+            x = x * 2
+        return x
+
+
+@pytest.mark.parametrize("make", [Mixed, Looping])
+def test_a_number_that_is_no_size_is_not_passed_in_as_one(make: Callable[[], nn.Module]) -> None:
+    inputs = [(torch.randn(9, 4), torch.tensor([count])) for count in (2, 3, 5)]
+    call = call_of(make(), inputs, (None, None))
+    with pytest.raises(Exception, match=r"no number is read|ata-dependent|Constraints violated|specialized"):  # noqa: SIM117
+        with apply_shims([find("hoist-numbers")], call) as changed:
+            export_program(changed)
 
 
 def by_values(x: Tensor, grid: Tensor) -> Tensor:
@@ -196,18 +304,25 @@ def test_a_truth_value_is_asserted_by_the_program() -> None:
         program(*args, **kwargs)
 
 
-@pytest.mark.parametrize(("make", "inputs"), [(Tower, grids((4, 4), (4, 6), (6, 2))), (Sized, several(2, 3, 5))])
+@pytest.mark.parametrize(
+    ("make", "inputs", "shim"),
+    [
+        (Tower, grids((4, 4), (4, 6), (6, 2)), "hoist"),
+        (Sized, several(2, 3, 5), "hoist"),
+        (Reshaped, grids((4, 4), (4, 6), (6, 2)), "hoist-numbers"),
+    ],
+)
 def test_the_conversion_function_stands_in_the_file_of_the_shims(
-    make: Callable[[], nn.Module], inputs: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make: Callable[[], nn.Module], inputs: list[Any], shim: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It sees one set of inputs, and makes of them what the program takes."""
-    text = shims_module([find("hoist")], ModuleHeader(title="model", part="default", made_by="a test", versions={}))
+    text = shims_module([find(shim)], ModuleHeader(title="model", part="default", made_by="a test", versions={}))
     (tmp_path / "shims_for_model.py").write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "shims_for_model", raising=False)
     cure: Any = importlib.import_module("shims_for_model")
-    monkeypatch.delitem(sys.modules, "shims_for_model")
     module = make().eval()
-    shapes = (_FREE, None) if make is Tower else (None, _FREE)
+    shapes = (None, _FREE) if make is Sized else (_FREE, None)
     more: list[Any] = [(row, {}) for row in inputs[1:-1]]
     program = cure.export(module, inputs[0], dynamic_shapes=shapes, more_inputs=more).module()
     for row in inputs:

@@ -44,6 +44,24 @@ class Linear(Picky):
         return self.layer(features)
 
 
+class Pyramid(Picky):
+    """A tensor in place of the list would be taken for its rows, and its batch would be fixed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(5, 4)
+
+    def forward(self, features: list[torch.Tensor]) -> torch.Tensor:
+        """Args: features (`torch.FloatTensor` of shape `(batch_size, sequence_length, 5)`): ..."""
+        return self.layer(torch.cat([feature * 2 for feature in features]))
+
+
+def test_a_list_of_tensors_is_given_where_forward_asks_for_one() -> None:
+    part = default_part(context(Pyramid()))
+    assert isinstance(part.kwargs["features"], list)
+    torch.export.export(part.module, (), part.kwargs, dynamic_shapes=part.dynamic_shapes)
+
+
 @settings(max_examples=30, deadline=None)
 @given(rank=st.integers(2, 4), width=st.integers(3, 600))
 def test_rank_and_width_are_found_from_the_messages(rank: int, width: int) -> None:

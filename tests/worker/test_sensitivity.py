@@ -60,7 +60,7 @@ def measure(path: Path, **how: Any) -> SensitivityResult:
     return find_sensitivity(SensitivityRequest(file=str(path), **{"to": "int8", **how}), lambda _: None)
 
 
-def lower_alone(path: Path, cost: LayerCost, folder: Path) -> tuple[float, float]:
+def lower_alone(path: Path, cost: LayerCost, folder: Path) -> tuple[float, float | None]:
     """The outputs' error, and qdq_loss_debug's of the layer's own output, of a file with this layer alone lowered."""
     import onnx
     import onnxruntime as ort
@@ -97,15 +97,18 @@ def lower_alone(path: Path, cost: LayerCost, folder: Path) -> tuple[float, float
             for feed in sets[1::3]
             for one, other in zip(*(each.run(None, feed) for each in found), strict=True)
         )
-        shown = []
         for one, output in ((plain, "a.onnx"), (lowered, "b.onnx")):
             qdq_loss_debug.modify_model_output_intermediate_tensors(str(one), str(folder / output))
-            shown.append(qdq_loss_debug.collect_activations(str(folder / output), Reader(sets[1::3])))
-        pairs = qdq_loss_debug.create_activation_matching(shown[1], shown[0])
-        errors = qdq_loss_debug.compute_activation_error(pairs)
-    wanted = next(node.output[0] for node in model.graph.node if node.name == cost.nodes[0])
-    decibel = float(errors[wanted]["xmodel_err"]) if wanted in errors else float("nan")
-    return error, 10 ** (-decibel / 20)
+        wanted = next(node.output[0] for node in model.graph.node if node.name == cost.nodes[0])
+        least = float("inf")
+        for feed in sets[1::3]:
+            shown = [
+                qdq_loss_debug.collect_activations(str(folder / name), Reader([feed])) for name in ("b.onnx", "a.onnx")
+            ]
+            errors = qdq_loss_debug.compute_activation_error(qdq_loss_debug.create_activation_matching(*shown))
+            if wanted in errors:
+                least = min(least, float(errors[wanted]["xmodel_err"]))
+    return error, 10 ** (-least / 20) if least < float("inf") else None
 
 
 @pytest.mark.slow
@@ -140,10 +143,9 @@ def test_the_first_ten_are_those_of_lowering_each_layer_by_itself(model: str, tm
     assert {one.name for one in result.layers[:10]} == set(by_hand[:10])
     for one in result.layers:
         assert one.alone == pytest.approx(alone[one.name][0], rel=0.25), one.name
-        local = alone[one.name][1]
-        assert local != local or one.local == pytest.approx(local, rel=0.5), (
-            one.name
-        )  # theirs: the mean of sets; nan: not matched
+        local = alone[one.name][1]  # None where qdq_loss_debug does not match it
+        assert local is None or one.local == pytest.approx(local, rel=0.2), one.name
+    assert any(local is not None for _, local in alone.values())
 
 
 @pytest.mark.night

@@ -66,6 +66,12 @@ class ExportCall:
         """The arguments by parameter name, a bundle of `**kwargs` spelled out."""
         return named_inputs(inspect.signature(self.module.forward), (self.args, self.kwargs))
 
+    def export(self) -> Any:
+        """The `ExportedProgram` of this call. Raises what torch raises."""
+        from exportdoctor.shims.torch_export import export_program
+
+        return export_program(self)
+
     def with_options(self, **changes: Any) -> ExportCall:
         """The call with these options changed."""
         return replace(self, options=replace(self.options, **changes))
@@ -123,17 +129,22 @@ def _without_dropped(before: Named, after: dict[str, Any]) -> dict[str, Any]:
 
 
 def _shapes(call: ExportCall, kwargs: dict[str, Any], more: tuple[Inputs, ...]) -> dict[str, Any] | None:
+    """Those of the inputs that the call has, and dimensions of new inputs whose sizes differ between the input sets."""
+    from torch.export import Dim
+
     known = shapes_by_name(call)
-    if known is None:
-        return None
-    return {
-        name: known.get(name) if name in call.named else _dynamic_dims(value, [other.get(name) for _, other in more])
+    made = {
+        name: _dynamic_dims(value, [other.get(name) for _, other in more])
         for name, value in kwargs.items()
+        if name not in call.named
     }
+    if known is None and not any(Dim.DYNAMIC in (dims or {}).values() for dims in made.values()):
+        return None
+    return {name: made[name] if name in made else (known or {}).get(name) for name in kwargs}
 
 
 def _dynamic_dims(value: Any, others: list[Any]) -> Any:
-    """Dimensions whose sizes differ between the input sets stay dynamic, and a size of one is fixed.
+    """Dimensions whose sizes differ between the input sets stay dynamic, and a size of zero or one is fixed.
 
     torch decides about the others, since two images can have as many windows by chance; `torch.export.AdditionalInputs`
     would fix those."""
@@ -144,7 +155,11 @@ def _dynamic_dims(value: Any, others: list[Any]) -> Any:
         return None
     sizes = zip(value.shape, *(other.shape for other in others if other is not None), strict=True)
     found = {place: set(several) for place, several in enumerate(sizes)}
-    return {place: Dim.DYNAMIC if len(several) > 1 else Dim.AUTO for place, several in found.items() if several != {1}}
+    return {
+        place: Dim.DYNAMIC if len(several) > 1 else Dim.AUTO
+        for place, several in found.items()
+        if several not in ({0}, {1})
+    }
 
 
 def _bundles(module: nn.Module, kwargs: Mapping[str, Any]) -> bool:

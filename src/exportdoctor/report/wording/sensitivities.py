@@ -124,3 +124,11 @@ def layer_text(result: SensitivityResult, one: LayerCost) -> str:
     """A layer in a picture."""
     kept = ", kept in high precision" if one.name in result.kept else ""
     return f"{one.name}: outputs {error_text(one.alone)}, its own {error_text(one.local)}{kept}"
+
+
+def unnamed_nodes(number: int) -> str:
+    """That names in the lists are not those of the file."""
+    return (
+        f"{count(number, 'node')} of the file have no name: the lists call them by operator and place, as MatMul_12; "
+        "name them so before a quantiser takes the list"
+    )

@@ -6,6 +6,7 @@ A failure that was seen behind another one, under a shim, has no script as long 
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from exportdoctor.core.failure.identity import name_free_signature
@@ -16,6 +17,7 @@ from exportdoctor.reduce.source.tree import Edit, replace_node, substitute
 from exportdoctor.repro.candidates.candidate_judge import CandidateJudge, judge_outcome
 
 _CAUSES = 6
+_REFUSED_OUTPUT = re.compile(r"Found <class '__main__\.(\w+)'> in output")
 _VALUES = ("1", "2", "0", "[1, 1]", "torch.ones(2, 2)")
 
 
@@ -52,13 +54,42 @@ def _is_further(seen: Outcome, before: Outcome, exporter: str) -> bool:
 
 
 def _without_cause(source: str, outcome: Outcome) -> Iterator[str]:
-    """`source` with the failing statement's test decided, the statement removed, or its expression a value."""
+    """`source` with the failing statement's test decided, the statement removed, or its expression a value.
+
+    Where pytree refuses the class of an output, a tuple takes its place.
+    """
+    yield from _with_plain_outputs(source, outcome)
     line, expression = _place(outcome)
     tree = ast.parse(source)
     statements = [node for node in ast.walk(tree) if isinstance(node, ast.stmt) and line in _lines_of_head(node)]
     if statements:
         for edit in _edits(statements[-1], expression):
             yield ast.unparse(ast.fix_missing_locations(substitute(tree, edit)))
+
+
+def _with_plain_outputs(source: str, outcome: Outcome) -> Iterator[str]:
+    """`source` with tuples in place of a refused output's class: where it is returned, then everywhere."""
+    facts = outcome.failure.exceptions if outcome.failure is not None else ()
+    names = dict.fromkeys(match[1] for fact in facts if (match := _REFUSED_OUTPUT.search(fact.message)))
+    for name in names:
+        for whole in (ast.Return, ast.Module):
+            tree = ast.parse(source)
+            for node in [node for node in ast.walk(tree) if isinstance(node, whole)]:
+                _Tuples(name).visit(node)
+            yield ast.unparse(ast.fix_missing_locations(tree))
+
+
+class _Tuples(ast.NodeTransformer):
+    """Calls of a class become tuples of their arguments."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        self.generic_visit(node)
+        if not (isinstance(node.func, ast.Name) and node.func.id == self.name):
+            return node
+        return ast.Tuple([*node.args, *(keyword.value for keyword in node.keywords)], ast.Load())
 
 
 def _lines_of_head(statement: ast.stmt) -> range:

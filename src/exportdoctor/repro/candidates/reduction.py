@@ -28,6 +28,7 @@ from exportdoctor.reduce import (
 )
 from exportdoctor.reduce.source.passes.backward_slice import slice_backward
 from exportdoctor.reduce.source.passes.inline_modules import inline_modules
+from exportdoctor.reduce.source.passes.parameters import drop_unread_parameters
 from exportdoctor.reduce.source.passes.replace_with_ones import replace_with_ones
 from exportdoctor.reduce.source.passes.script_sizes import offer_eager_sizes, shrink_sizes
 from exportdoctor.reduce.source.passes.tidy import drop_idle_statements, name_inputs, rename_exported_class
@@ -44,6 +45,7 @@ _PAUSE = 2.0  # seconds between two lines of progress
 _TRIES = 90
 _TRIES_AT_LEAST = 15
 _CONFIRMATIONS = 2
+_ONES = 0.25  # of the budget, for tensors of ones in place of what is computed
 _POLISHING = 0.35  # of the budget, so that it is not all spent before sizes that run in eager are looked for
 
 
@@ -86,9 +88,9 @@ class Reducer:
         """The smallest version of `source` that is still the same bug."""
         try:
             source = slice_by_stack(self.judge, source, self.tell)
-            answer = drive(
-                replace_with_ones(source), self.judge, start=source, limits=SearchLimits(size=source_size)
-            ).answer
+            limits = SearchLimits[str](size=source_size, should_stop=lambda: self.clock.is_over(_ONES))
+            found = drive(replace_with_ones(source), self.judge, start=source, limits=limits)
+            answer = found.answer or found.smallest
             if answer and answer != source:
                 source = slice_by_stack(self.judge, answer, self.tell)
         except KeyboardInterrupt:
@@ -192,12 +194,18 @@ def _all_passes(source: str) -> Search[str, str]:
 
 
 def slice_by_stack(judge: CandidateJudge, source: str, tell: Tell) -> str:
-    """`source` cut by data flow to what the lines of its failing stack need, as often as that helps."""
+    """`source` cut by data flow to what the lines of its failing stack need, as often as that helps.
+
+    First with the calls on the stack alone, and without what no function reads then.
+    """
     while True:
         failure = judge.runner.run(source).failure
-        lines = {frame.line for frame in failure.frames if frame.file == CANDIDATE_FILE} if failure else set()
-        cut = slice_backward(source, lines)
-        if len(cut) >= len(source) or judge(cut) is not Verdict.YES:
+        frames = [frame for frame in failure.frames if frame.file == CANDIDATE_FILE] if failure else []
+        lines = {frame.line for frame in frames}
+        calls = {frame.line or 0: frame.expression for frame in frames[:-1] if frame.expression}
+        cuts = drop_unread_parameters(slice_backward(source, lines, calls)), slice_backward(source, lines)
+        cut = next((cut for cut in cuts if len(cut) < len(source) and judge(cut) is Verdict.YES), None)
+        if cut is None:
             return source
         tell(wording.repro_sliced(code_lines(cut)))
         source = cut

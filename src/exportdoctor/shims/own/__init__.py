@@ -18,13 +18,14 @@ from exportdoctor.shims.own import (
     sdpa_without_size_check,
     vision_geometry,
 )
-from exportdoctor.shims.rules import branch, hoist
+from exportdoctor.shims.rules import branch, hoist, hoisted_reads
 
 OWN = (
     vision_geometry.SHIM,
     grid_methods.SHIM,
     position_ids.SHIM,
     hoist.SHIM,
+    hoisted_reads.SHIM,
     block_diagonal_attention.SHIM,
     masks_by_broadcast.SHIM,
     sdpa_without_size_check.SHIM,

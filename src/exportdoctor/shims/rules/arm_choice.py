@@ -1,16 +1,18 @@
 """What code with merged branches calls: an arm by its condition, both arms and `torch.where`, or `torch.cond`.
 
 `torch.where` computes both arms, `torch.cond` only the one that is taken. The latter is used where an arm may refuse
-values for which it is not taken: that is observed in eager runs, in which both arms of every branch are computed.
+values for which it is not taken: that is observed in eager runs, in which both arms of every branch are computed. Where
+torch does not take such arms, the shim does not apply, and `refused` says so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from exportdoctor.shims.record import NotApplicable
 from exportdoctor.torch_internals.shape_env import has_unbacked_size, same_sizes
 from exportdoctor.torch_internals.trees import tree_flatten, tree_unflatten
 
@@ -53,6 +55,7 @@ class ArmChoices:
 
     observing: bool = False
     branches: dict[str, _Branch] = field(default_factory=dict)
+    refused: list[str] = field(default_factory=list)
 
     @property
     def names(self) -> dict[str, Any]:
@@ -77,17 +80,40 @@ class ArmChoices:
         if not _is_open(condition):
             return then(*before) if condition else other(*before)
         chosen, known = _as_truth(condition), self.branches.get(branch)
-        if known is not None and known.layout is not None and (known.refuses or _is_traced_by_dynamo()):
-            try:
-                return _by_cond(chosen, then, other, before, known.layout)
-            except Exception:  # of what cond does not take, both can be computed at least
-                pass
+        if known is not None and (known.refuses or (known.layout is not None and _is_traced_by_dynamo())):
+            return self._by_cond(branch, chosen, then, other, before, known.layout)
+        watch = _watch()
         try:
-            with _watch():
+            with watch:
                 results = then(*before), other(*before)
+            if watch.refuses:
+                raise self._refuse(branch, "no eager run came there")
             return _merge(chosen, *results)
         except Unmergeable:
             return then(*before) if condition else other(*before)  # fails where it did
+
+    def _by_cond(self, branch: str, chosen: Any, then: Any, other: Any, before: tuple[Any, ...], layout: Any) -> Any:
+        """The results by `torch.cond`, whose arms return tensors alone, of equal strides, that no input shares.
+
+        Raises NotApplicable, and notes it in `refused`, where torch does not take the arms.
+        """
+        import torch
+
+        def tensors(arm: Any) -> tuple[Any, ...]:
+            return tuple(leaf.clone(memory_format=torch.contiguous_format) for leaf in tree_flatten(arm(*before))[0])
+
+        why = "their results are not laid out in one way"
+        if layout is not None:
+            try:
+                found = torch.cond(chosen, lambda: tensors(then), lambda: tensors(other), ())
+                return tree_unflatten(found, layout)
+            except Exception as error:
+                why = f"torch.cond does not take them: {type(error).__name__}"
+        raise self._refuse(branch, why)
+
+    def _refuse(self, branch: str, why: str) -> NotApplicable:
+        self.refused.append(f"an arm of {branch} may refuse values for which it is not taken, and {why}")
+        return NotApplicable(self.refused[-1])
 
     def _observe(self, branch: str, condition: Any, then: Any, other: Any, before: tuple[Any, ...]) -> Any:
         known, results = self.branches.setdefault(branch, _Branch()), []
@@ -100,8 +126,7 @@ class ArmChoices:
                 results.append(_NOTHING)
                 known.refuses |= not isinstance(error, Unmergeable)
             known.refuses |= watch.refuses
-        layouts = [_layout_of(value) for value in results if value is not _NOTHING]
-        known.layout = layouts[0] if layouts and all(layout == layouts[0] for layout in layouts) else None
+        known.layout = _common_layout([value for value in results if value is not _NOTHING])
         try:
             holds = bool(condition)
         except Exception:  # without values both arms are seen nevertheless
@@ -118,14 +143,10 @@ def _is_traced_by_dynamo() -> bool:
     return torch.compiler.is_dynamo_compiling()
 
 
-def _by_cond(chosen: Any, then: Any, other: Any, before: tuple[Any, ...], layout: Any) -> Any:
-    """The results by `torch.cond`, whose arms return tensors alone, of equal strides, that no input shares."""
-    import torch
-
-    def tensors(arm: Any) -> tuple[Any, ...]:
-        return tuple(leaf.clone(memory_format=torch.contiguous_format) for leaf in tree_flatten(arm(*before))[0])
-
-    return tree_unflatten(torch.cond(chosen, lambda: tensors(then), lambda: tensors(other), ()), layout)
+def _common_layout(results: Sequence[Any]) -> Any:
+    """That of tensors alone, the same for all results; else None."""
+    layouts = [_layout_of(value) for value in results]
+    return layouts[0] if layouts and all(layout == layouts[0] for layout in layouts) else None
 
 
 def _layout_of(value: Any) -> Any:

@@ -284,7 +284,11 @@ def _enter(call: ExportCall) -> Iterator[ExportCall]:
     with swap_code(changes, choices.names):
         with choices.observe():
             run_known(call)
-        yield call
+        try:
+            yield call
+        finally:
+            if choices.refused:  # forward may have caught it
+                raise NotApplicable(choices.refused[0])
 
 
 SHIM = Shim(
@@ -296,8 +300,8 @@ SHIM = Shim(
         "An `if` on the value of a tensor, such as a clamp of values that overflow or an early return, is "
         "rewritten in the function's syntax tree: both arms are computed, and the program chooses between "
         "their results. Where an arm may refuse the values for which it is not taken (it looks up places, divides "
-        "whole numbers, raises, or gives NaN), torch.cond computes one arm only, if it takes them. Arms must only "
-        "compute: assignments to local names, no writes, no raise."
+        "whole numbers, raises, or gives NaN), torch.cond computes one arm only; the shim does not apply where torch "
+        "does not take them. Arms must only compute: assignments to local names, no writes, no raise."
     ),
     precondition="arms that torch.where chooses between can be computed whatever the condition is",
     cures=(Cure(kinds=("data_dependent_value", "data_dependent_guard")),),

@@ -1,15 +1,16 @@
 """Which calls in a forward compute something from whole numbers, buffers and the configuration alone.
 
 The forward runs in eager under a mode that follows values: a tensor is *clean* if all tensors that it was computed
-from are. Whole-number inputs and buffers are clean; floating inputs and parameters are not, nor is what nobody saw
-being made. A read of an unclean value by Python makes all that follows unclean.
+from are. Whole-number inputs and buffers are clean; floating inputs and parameters are not. What no function of torch
+made, such as `torch.Tensor(array)`, is clean if no operator made it of what is not. A read of an unclean value by
+Python makes all that follows unclean.
 """
 
 from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,6 +18,7 @@ from typing import Any
 from exportdoctor.core.failure.frames import is_user_file
 from exportdoctor.shims.export_call import Inputs
 from exportdoctor.targets.eager import restore_afterwards, storage_id
+from exportdoctor.torch_internals.tracing_modes import dispatch_mode_class
 from exportdoctor.torch_internals.trees import tree_leaves
 
 _READS = frozenset({"__bool__", "item", "__int__", "__float__", "__index__", "equal", "allclose", "tolist", "numpy"})
@@ -54,21 +56,50 @@ class CallRecord:
 
 @dataclass(kw_only=True)
 class CleanValues:
-    """The storages of clean tensors with the time they were first seen. They are kept alive, so that none is reused."""
+    """The storages of clean tensors with the time they were first seen, and those of what operators made of others.
+
+    They are kept alive, so that none is reused.
+    """
 
     seen: dict[int, tuple[Any, int]] = field(default_factory=dict)
+    unclean: dict[int, Any] = field(default_factory=dict)
     reads: int = 0
     clock: int = 0
     written: list[int] = field(default_factory=list)
+    modules: dict[int, Any] = field(default_factory=dict)
 
     def mark(self, tensor: Any) -> None:
         """From here on it is clean."""
         self.clock += 1
         self.seen.setdefault(storage_id(tensor), (tensor, self.clock))
 
+    def mark_inputs(self, inputs: Any) -> None:
+        """Those of whole numbers are clean, others are not."""
+        import torch
+
+        for leaf in tree_leaves(inputs):
+            if isinstance(leaf, torch.Tensor):
+                if _is_whole(leaf):
+                    self.mark(leaf)
+                else:
+                    self.unclean[storage_id(leaf)] = leaf
+
+    def mark_state(self, part: Any) -> None:
+        """A module's buffers and tensors are clean, also those of one that no other module lists."""
+        import torch
+
+        if isinstance(part, torch.nn.Module) and id(part) not in self.modules:
+            self.modules[id(part)] = part
+            for leaf in (*part._buffers.values(), *vars(part).values()):
+                if isinstance(leaf, torch.Tensor):
+                    self.mark(leaf)
+
     def is_clean(self, tensor: Any) -> bool:
         """Whether its values follow from whole numbers, buffers and constants."""
-        return storage_id(tensor) in self.seen
+        import torch
+
+        key = storage_id(tensor)
+        return key in self.seen or not (key in self.unclean or isinstance(tensor, torch.nn.Parameter))
 
     def note(self, func: Any, args: Any, kwargs: Any, made: Any) -> bool:
         """What an operator did: its result is clean if its tensors are; a write makes its target as unclean as they.
@@ -88,15 +119,55 @@ class CleanValues:
             self.written.append(self.seen[key][1] if key in self.seen else 0)
             if not clean:
                 self.seen.pop(key, None)
+                self.unclean[key] = tensors[0]
         if (clean or name in _VALUE_FREE) and not self.reads and not any(word in name for word in _RANDOM):
             for leaf in tree_leaves(made):
                 if isinstance(leaf, torch.Tensor):
                     self.mark(leaf)
         return name in _SIZES or (name == "__getitem__" and any(one.dtype == torch.bool for one in tensors[1:]))
 
+    def note_operator(self, name: str, given: Any, made: Any) -> None:
+        """What an operator makes of an unclean tensor or by chance, and what it then writes into, is unclean."""
+        import torch
+
+        tensors = [leaf for leaf in tree_leaves(given) if isinstance(leaf, torch.Tensor)]
+        if any(word in name for word in _RANDOM) or not all(map(self.is_clean, tensors)):
+            written = tensors[:1] if _writes(name.partition(".")[0]) else []
+            for leaf in (*tree_leaves(made), *written):
+                if isinstance(leaf, torch.Tensor):
+                    self.unclean[storage_id(leaf)] = leaf
+
 
 def _writes(name: str) -> bool:
     return name == "__setitem__" or (name.endswith("_") and not name.endswith("__")) or name.startswith("__i")
+
+
+@contextmanager
+def follow_values(module: Any, seen: Callable[[], None] = lambda: None) -> Iterator[CleanValues]:
+    """Within it values are followed through what the module computes, which is restored afterwards; `seen` is called
+    for each operator whose result only a run knows."""
+    import torch
+    from torch.overrides import TorchFunctionMode
+
+    values = CleanValues()
+    for part in module.modules():
+        values.mark_state(part)
+
+    class Following(TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            made = func(*args, **(kwargs or {}))
+            if values.note(func, args, kwargs or {}, made):
+                seen()
+            return made
+
+    class Operators(dispatch_mode_class()):  # type: ignore[misc]
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            made = func(*args, **(kwargs or {}))
+            values.note_operator(func.__name__, (args, kwargs or {}), made)
+            return made
+
+    with torch.no_grad(), restore_afterwards(module), Operators(), Following():
+        yield values
 
 
 def record_calls(module: Any, inputs: Inputs) -> tuple[list[CallRecord], Inputs]:
@@ -104,37 +175,30 @@ def record_calls(module: Any, inputs: Inputs) -> tuple[list[CallRecord], Inputs]
 
     Raises what the module raises.
     """
-    import torch
-    from torch.overrides import TorchFunctionMode
-
-    values = CleanValues()
     calls: list[CallRecord] = []
     running: list[CallRecord] = []
     args, kwargs = copy.deepcopy(inputs)
-    constants = [value for part in module.modules() for value in (*part._buffers.values(), *vars(part).values())]
-    for leaf in (*tree_leaves((args, kwargs)), *constants):
-        if isinstance(leaf, torch.Tensor) and (any(leaf is one for one in constants) or _is_whole(leaf)):
-            values.mark(leaf)
 
-    class Following(TorchFunctionMode):
-        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            made = func(*args, **(kwargs or {}))
-            if values.note(func, args, kwargs or {}, made) and running:
-                running[-1].asks = True
-            return made
+    def note_value() -> None:
+        if running:
+            running[-1].asks = True
 
     def note_event(frame: Any, event: str, value: Any) -> None:
         if event == "call" and is_user_file(frame.f_code.co_filename):
             parent = running[-1].place if running else -1
             given, start = dict(frame.f_locals), (len(values.written), values.clock)
+            for one in given.values():
+                values.mark_state(one)
             record = CallRecord(frame=frame, arguments=given, parent=parent, place=len(calls), start=start)
             calls.append(record)
             running.append(record)
         elif event == "return" and running and running[-1].frame is frame:
             _end(running.pop(), value, values)
 
-    with torch.no_grad(), restore_afterwards(module), _profile(note_event), Following():
-        module(*args, **kwargs)
+    with follow_values(module, note_value) as values:
+        values.mark_inputs((args, kwargs))
+        with _profile(note_event):
+            module(*args, **kwargs)
     return calls, (args, kwargs)
 
 

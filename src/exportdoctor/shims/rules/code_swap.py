@@ -15,12 +15,14 @@ from exportdoctor.core.patch_attribute import patch_item
 
 
 def function_of(frame: Any, classes: Iterable[type[Any]]) -> FunctionType | None:
-    """The function that a frame runs: a method of one of `classes`, or what its qualified name says, inside decorators.
+    """The function that a frame runs: a method of one of `classes` or of the class of its first argument, or what its
+    qualified name says, inside decorators.
 
     `None` for one that is made anew at each call, and for a lambda.
     """
     code = frame.f_code
-    for owner in classes:
+    first = frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
+    for owner in (*classes, *type(first).__mro__):
         if code.co_name in vars(owner) and (
             found := inside_decorators(vars(owner)[code.co_name], lambda one: one is code)
         ):

@@ -5,6 +5,8 @@ Each proposal of inputs is run in eager once, and an axis is dynamic only where 
 
 from __future__ import annotations
 
+import inspect
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from exportdoctor.targets.parts.model_context import ModelContext
     from exportdoctor.targets.sizes.dynamic_shapes import Axes
 
+_LIST = re.compile(r"(?:typing\.)?(?:list|tuple|List|Tuple|Sequence)\[(?:torch\.)?\w*Tensor\b")
 _ONE = replace(FIRST, batch=1)
 """For models that refuse a batch, such as classifiers without a padding token."""
 
@@ -60,7 +63,8 @@ def default_part(subject: ModelContext) -> BuiltPart:
 
 def _part(subject: ModelContext, proposal: InputProposal, sizes: ExampleSizes, inputs: dict[str, Any]) -> BuiltPart:
     axes, other = _second_size(subject, proposal, sizes)
-    return assemble("default", subject, inputs=inputs, other_inputs=other, axes=axes)
+    listed = {name: [layout] if isinstance(inputs[name], list) else layout for name, layout in axes.items()}
+    return assemble("default", subject, inputs=inputs, other_inputs=other, axes=listed)
 
 
 def _proposals(subject: ModelContext) -> Iterator[tuple[InputProposal, ExampleSizes]]:
@@ -102,9 +106,16 @@ def _spec_of(subject: ModelContext, name: str, layout: Layout) -> TensorSpec | N
 
 def _run(subject: ModelContext, proposal: InputProposal, sizes: ExampleSizes) -> dict[str, Any]:
     """The inputs at these sizes, after eager has taken them. Raises what eager raises."""
-    inputs = proposal.inputs(subject, within_limits(sizes, subject))
+    made = proposal.inputs(subject, within_limits(sizes, subject))
+    inputs = {name: [value] if _takes_list(subject, name) else value for name, value in made.items()}
     run_once(subject.model, ((), inputs))
     return inputs
+
+
+def _takes_list(subject: ModelContext, name: str) -> bool:
+    """Whether forward's annotation asks for a list of tensors: a tensor there would be taken for one of its rows."""
+    parameter = inspect.signature(subject.model.forward).parameters.get(name)
+    return parameter is not None and _LIST.match(str(parameter.annotation)) is not None
 
 
 def _second_size(subject: ModelContext, proposal: InputProposal, first: ExampleSizes) -> tuple[Axes, dict[str, Any]]:

@@ -6,6 +6,7 @@ which are found on the same traceback.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from types import TracebackType
 
@@ -27,6 +28,8 @@ from exportdoctor.worker.describe.python_frames import (
 
 Names = Mapping[int, str]
 _LONGEST_MESSAGE = 1_000_000
+_NAMED_CALL = re.compile(r'The following call raised this error:\n  File "([^"\n]+)", line (\d+), in (\S+)')
+"""In the message of a data-dependent failure (torch 2.8 to 2.13)."""
 
 
 def describe_failure(error: BaseException, *, stage: Stage, names: Names) -> Failure:
@@ -75,7 +78,7 @@ def _stack(chain: tuple[BaseException, ...], names: Names) -> Iterator[Frame]:
     causes = [error for error in chain if not is_raised_by_user(error)] or list(chain[-1:])
     stacks = [tuple(_frames(links, names)) for error, links in _spliced_tracebacks(chain) if error in causes]
     best = max(stacks, key=lambda stack: (sum(frame.user for frame in stack), len(stack)), default=())
-    best = _with_recorded(best, chain)
+    best = _with_named_call(_with_recorded(best, chain), chain)
     module: str | None = None
     for frame in best:
         # a helper function runs on behalf of the submodule that called it
@@ -112,6 +115,20 @@ def _with_recorded(stack: tuple[Frame, ...], chain: tuple[BaseException, ...]) -
         fresh = tuple(frame for frame in recorded if (frame.file, frame.line) not in known)
         if any(frame.user for frame in fresh):
             return (*stack, *fresh) if known else recorded
+    return stack
+
+
+def _with_named_call(stack: tuple[Frame, ...], chain: tuple[BaseException, ...]) -> tuple[Frame, ...]:
+    """A traceback that user code took from an exception ends at its `raise`; torch's message names the line."""
+    for error in chain:
+        named = _NAMED_CALL.search(text_of(error, _LONGEST_MESSAGE)) if is_raised_by_user(error) else None
+        if named is not None:
+            file, line, function = named[1], int(named[2]), named[3]
+            known = any((frame.file, frame.line) == (file, line) for frame in stack)
+            source, user = source_line(file, line), is_user_file(file)
+            return (
+                stack if known else (*stack, Frame(file=file, line=line, function=function, source=source, user=user))
+            )
     return stack
 
 

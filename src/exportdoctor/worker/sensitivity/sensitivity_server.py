@@ -195,9 +195,14 @@ def _sets_of_part(part: BuiltPart, calibration: str) -> list[Any]:
 
 
 def _of_file(request: SensitivityRequest, folder: Path) -> _Subject:
+    import onnx
+
     path = Path(request.file)
     given = unnamed_sets(path, request.calibration, _SETS)
     notes = () if request.calibration else (wording.MADE_SETS,)
+    graph = onnx.load(str(path), load_external_data=False).graph
+    if unnamed := sum(not node.name for node in graph.node):
+        notes = (*notes, wording.unnamed_nodes(unnamed))
     return _Subject(path=path, feeds=given, title=path.name, notes=notes)
 
 

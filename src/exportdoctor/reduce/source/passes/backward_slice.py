@@ -6,25 +6,60 @@ The analysis is rough: whether the cut script still fails is for the verdict to 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
+from types import MappingProxyType
 
 from exportdoctor.reduce.source.names import is_self
 
+EMPTY: Mapping[int, str] = MappingProxyType({})
 
-def slice_backward(source: str, lines: AbstractSet[int]) -> str:
+
+def slice_backward(source: str, lines: AbstractSet[int], calls: Mapping[int, str] = EMPTY) -> str:
     """`source` with, in each function on the failing stack, only the failing statement and what it depends on.
 
     `lines` are those of the stack's frames in this very source; functions and classes that nothing names any more are
-    dropped.
+    dropped. A statement on a line of `calls` becomes the call of that text in it, which leads to the failure.
     """
     tree = ast.parse(source)
     if lines:
+        _CallsAlone(calls).visit(tree)
         for node in ast.walk(tree):
             if isinstance(node, ast.FunctionDef) and _holds(node.body, lines):
                 node.body = _keep_needed(node.body, lines, set())
                 _drop_unread_parameters(node, tree)
     return ast.unparse(ast.fix_missing_locations(_without_unused(tree)))
+
+
+class _CallsAlone(ast.NodeTransformer):
+    """Nothing runs behind the call, so that what is made of its result can go."""
+
+    def __init__(self, calls: Mapping[int, str]) -> None:
+        self.calls = {line: _normal_text(text) for line, text in calls.items()}
+
+    def generic_visit(self, node: ast.AST) -> ast.AST:
+        text = self.calls.get(getattr(node, "lineno", 0))
+        if text is not None and isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign | ast.Return):
+            found = next((one for one in _outside_scopes(node) if ast.unparse(one) == text), None)
+            if isinstance(found, ast.Call):
+                return ast.copy_location(ast.Expr(found), node)
+        return super().generic_visit(node)
+
+
+def _normal_text(expression: str) -> str:
+    """The text as the syntax tree is printed; unchanged where it is none."""
+    try:
+        return ast.unparse(ast.parse(expression, mode="eval"))
+    except SyntaxError:
+        return expression
+
+
+def _outside_scopes(node: ast.AST) -> Iterator[ast.AST]:
+    """The nodes inside that see the names of the function, outermost first."""
+    for child in ast.iter_child_nodes(node):
+        if not isinstance(child, ast.Lambda | ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp):
+            yield child
+            yield from _outside_scopes(child)
 
 
 def _drop_unread_parameters(function: ast.FunctionDef, tree: ast.Module) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from exportdoctor.reduce.source.callees import Callee, called_name, callees, mentions, parameters
 from exportdoctor.reduce.source.sweep import one_sweep
-from exportdoctor.reduce.source.tree import Edit, remove_nodes
+from exportdoctor.reduce.source.tree import Edit, remove_nodes, substitute
 
 
 @one_sweep
@@ -22,6 +22,25 @@ def drop_parameters(tree: ast.Module) -> Iterator[Edit]:
     for callee in callees(tree):
         for place in reversed(range(callee.bound, len(parameters(callee.function)))):
             yield _without_parameter(callee, place, calls)
+
+
+def drop_unread_parameters(source: str) -> str:
+    """`source` without all parameters that no function reads, and what is given for them: one candidate."""
+    while True:
+        tree = ast.parse(source)
+        calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+        edit = next((_without_parameter(callee, place, calls) for callee, place in _unread(tree)), None)
+        if edit is None:
+            return source
+        source = ast.unparse(ast.fix_missing_locations(substitute(tree, edit)))
+
+
+def _unread(tree: ast.Module) -> Iterator[tuple[Callee, int]]:
+    for callee in callees(tree):
+        read = {node.id for part in callee.function.body for node in ast.walk(part) if isinstance(node, ast.Name)}
+        for place, parameter in reversed(list(enumerate(parameters(callee.function)))):
+            if place >= callee.bound and parameter.arg not in read:
+                yield callee, place
 
 
 @one_sweep
@@ -52,7 +71,8 @@ def _without_parameter(callee: Callee, place: int, calls: list[ast.Call]) -> Edi
         if called_name(call) in callee.names:
             edit |= _call_without(call.args, call.keywords, position, dropped.arg)
         elif any(mentions(argument, callee.instances) for argument in call.args):
-            edit |= _handed_without(call, position, dropped.arg)
+            handed = [value for value in _values(call) if not mentions(value, callee.instances)]
+            edit |= _handed_without(handed, position, dropped.arg)
     return edit
 
 
@@ -64,10 +84,14 @@ def _call_without(args: list[ast.expr], keywords: list[ast.keyword], position: i
     return remove_nodes(*found)
 
 
-def _handed_without(call: ast.Call, position: int, name: str) -> Edit:
+def _values(call: ast.Call) -> list[ast.expr]:
+    return [*call.args, *(keyword.value for keyword in call.keywords)]
+
+
+def _handed_without(handed: list[ast.expr], position: int, name: str) -> Edit:
     """Without the parameter's place in each tuple or list that a call hands on, and its name in each dict."""
     edit: dict[ast.AST, tuple[ast.AST, ...]] = {}
-    for value in (*call.args, *(keyword.value for keyword in call.keywords)):
+    for value in handed:
         match value:
             case ast.Tuple(elts=parts) | ast.List(elts=parts):
                 edit |= _call_without(parts, [], position, name)

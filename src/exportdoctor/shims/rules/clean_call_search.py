@@ -1,0 +1,155 @@
+"""Which calls are hoisted: the outermost ones around the code that reads values whose results are clean."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from types import FunctionType
+from typing import Any
+
+from exportdoctor.shims.export_call import ExportCall, Inputs, named_inputs
+from exportdoctor.shims.record import NotApplicable
+from exportdoctor.shims.rules.clean_calls import CallRecord, record_calls
+from exportdoctor.shims.rules.code_swap import function_of
+from exportdoctor.shims.rules.hoisted_results import HoistedCall, describe_results, flatten, is_number_list
+
+_PLAIN = int | float | bool | str | None
+_NUMBERS_OR_NONE = (int, float, bool, type(None))
+
+
+def find_hoisted_calls(call: ExportCall, name: str) -> tuple[HoistedCall, ...]:
+    """The clean calls around the calls of the function of that qualified name.
+
+    Without a name: around all code that reads values, those whose arguments are known, if there are such. Raises
+    NotApplicable where there is none.
+    """
+    inputs = [(call.args, call.kwargs), *call.more_inputs]
+    runs = [record_calls(call.module, one) for one in inputs]
+    chosen = [_choose(records, given, name, call) for records, given in runs]
+    if not chosen[0]:
+        what = f"no call around {name}" if name else "no call that reads values"
+        raise NotApplicable(f"{what} computes only from whole numbers and the configuration")
+    keys = [[(function, number) for function, number, _ in one] for one in chosen]
+    if any(other != keys[0] for other in keys):
+        raise NotApplicable("the calls come in another order for other inputs")
+    found = []
+    for place, (function, number, _) in enumerate(chosen[0]):
+        found.append(_describe(function, number, [one[place][2] for one in chosen], [given for _, given in runs], call))
+    return tuple(found)
+
+
+def _choose(
+    records: Sequence[CallRecord], given: Inputs, name: str, call: ExportCall
+) -> list[tuple[FunctionType, int, CallRecord]]:
+    """For each call that is looked for, the outermost one around it that can be hoisted; known arguments come first."""
+    classes = _classes(call)
+    known: dict[int, tuple[FunctionType, CallRecord]] = {}
+    found: dict[int, tuple[FunctionType, CallRecord]] = {}
+    for record in records:
+        if record.frame.f_code.co_qualname != name if name else not record.asks:
+            continue
+        around = [one for one in _calls_around(records, record) if one.parent != -1 and one.clean and _has_value(one)]
+        functions = [(function, one) for one in around if (function := function_of(one.frame, classes)) is not None]
+        direct = [pair for pair in functions if _sources(pair[1], given, call) is not None]
+        known.update({pair[1].place: pair for pair in direct[-1:]})
+        found.update({pair[1].place: pair for pair in (direct or functions)[-1:]})
+    found = found if name else known or found
+    return _number_calls(records, found)
+
+
+def _number_calls(
+    records: Sequence[CallRecord], found: Mapping[int, tuple[FunctionType, CallRecord]]
+) -> list[tuple[FunctionType, int, CallRecord]]:
+    """Those that are in no other, in order, each with its number among the calls of its function outside of others."""
+    outer = {place for place, (_, one) in found.items() if not _is_inside(records, one, found.keys() - {place})}
+    functions = {found[place][1].frame.f_code: found[place][0] for place in outer}
+    numbers: dict[FunctionType, Iterator[int]] = {}
+    result = []
+    for record in records:
+        function = functions.get(record.frame.f_code)
+        if function is not None and not _is_inside(records, record, outer - {record.place}):
+            number = next(numbers.setdefault(function, itertools.count()))
+            if record.place in outer:
+                result.append((function, number, record))
+    return result
+
+
+def _classes(call: ExportCall) -> list[type[Any]]:
+    return list(dict.fromkeys(kind for module in call.module.modules() for kind in type(module).__mro__))
+
+
+def _calls_around(records: Sequence[CallRecord], record: CallRecord) -> Iterator[CallRecord]:
+    """The call and those around it, outwards."""
+    while True:
+        yield record
+        if record.parent == -1:
+            return
+        record = records[record.parent]
+
+
+def _is_inside(records: Sequence[CallRecord], record: CallRecord, places: Any) -> bool:
+    return any(one.place in places for one in _calls_around(records, record))
+
+
+def _has_value(record: CallRecord) -> bool:
+    """Whether its result has tensors or numbers, and nothing but them and plain values."""
+    import torch
+
+    leaves, _ = flatten(record.result)
+    known = all(
+        isinstance(leaf, torch.Tensor) or type(leaf) in _NUMBERS_OR_NONE or is_number_list(leaf) for leaf in leaves
+    )
+    return known and any(isinstance(leaf, torch.Tensor) or is_number_list(leaf) or type(leaf) is int for leaf in leaves)
+
+
+def _describe(
+    function: FunctionType, number: int, records: Sequence[CallRecord], given: Sequence[Inputs], call: ExportCall
+) -> HoistedCall:
+    common = describe_results(function.__qualname__, number, [record.result for record in records])
+    sources = [_sources(record, one, call) for record, one in zip(records, given, strict=True)]
+    same = all(source is not None and _alike(source, sources[0]) for source in sources)
+    return HoistedCall(**vars(common), function=function, arguments=sources[0] if same else None)
+
+
+def _sources(record: CallRecord, given: Inputs, call: ExportCall) -> dict[str, Any] | None:
+    """Where each argument comes from; `None` where one is neither an input, nor a module, nor a plain value."""
+    import torch
+
+    named = named_inputs(inspect.signature(call.module.forward), given)
+    found: dict[str, Any] = {}
+    for name, value in record.arguments.items():
+        source = next((key for key, one in named.items() if one is value and isinstance(one, torch.Tensor)), None)
+        if source is not None:
+            found[name] = source
+        elif isinstance(value, torch.nn.Module | _PLAIN) or _is_setting(value):
+            found[name] = (value,)
+        else:
+            return None
+    return found
+
+
+def _is_setting(value: Any) -> bool:
+    """A value that says how to compute, and holds no tensor."""
+    import torch
+
+    return (
+        isinstance(value, torch.dtype | torch.device | type)
+        or (isinstance(value, tuple | dict) and not value)
+        or type(value).__name__.endswith("Config")
+    )
+
+
+def _alike(one: Mapping[str, Any], other: Any) -> bool:
+    return other is not None and one.keys() == other.keys() and all(_equal(one[key], other[key]) for key in one)
+
+
+def _equal(one: Any, other: Any) -> bool:
+    if isinstance(one, tuple) and isinstance(other, tuple):
+        left, right = one[0], other[0]
+        return left is right or (type(left) is type(right) and _is_comparable(left) and bool(left == right))
+    return isinstance(one, str) and isinstance(other, str) and one == other
+
+
+def _is_comparable(value: Any) -> bool:
+    return isinstance(value, _PLAIN) or _is_setting(value)

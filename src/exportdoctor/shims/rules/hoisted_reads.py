@@ -1,0 +1,222 @@
+"""A whole number that Python reads from a tensor that follows from whole numbers alone becomes the size of an input.
+
+Sizes can be compared, computed with and used as shapes while a program is traced, and keep their meaning for other
+inputs. Reads are told apart by their place in the code and their number there. What they give for other inputs is
+found by running the untouched module up to the last of them.
+"""
+
+from __future__ import annotations
+
+import builtins
+import copy
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+from exportdoctor.core.failure.frames import is_user_file
+from exportdoctor.core.patch_attribute import patch_item
+from exportdoctor.shims.cure_pattern import Cure
+from exportdoctor.shims.export_call import ExportCall, Inputs, Named
+from exportdoctor.shims.record import NotApplicable, Replacement, Shim
+from exportdoctor.shims.rules.clean_calls import follow_values
+from exportdoctor.shims.rules.hoisted_results import HoistedResult, describe_results
+from exportdoctor.shims.rules.more_inputs import Recorded, is_made_here, taking_more
+from exportdoctor.targets.eager import restore_afterwards
+
+_READS = frozenset({"item", "tolist", "__int__"})
+_MOST = 16
+"""Numbers of one read; more of them are data and no sizes."""
+
+
+@dataclass(frozen=True)
+class _Read:
+    """One read in a forward: where it is made, the how manieth there, and what it gave; `clean` if that follows from
+    whole numbers alone."""
+
+    name: str
+    file: str
+    line: int
+    number: int
+    namespace: dict[str, Any] = field(compare=False)
+    result: Any = field(default=None, compare=False)
+    clean: bool = field(default=False, compare=False)
+
+
+def _watch_reads(answer: Callable[[_Read, Callable[[], Any]], Any]) -> Any:
+    """Within it `answer` gives the result of each read that the user's code makes."""
+    from torch.overrides import TorchFunctionMode
+
+    counts: Counter[tuple[str, str, int]] = Counter()
+
+    class Reading(TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            name, frame = getattr(func, "__name__", ""), sys._getframe(1)
+            whole = name == "item" and frame.f_code is _Whole.__new__.__code__
+            if whole and frame.f_back is not None:
+                name, frame = "__int__", frame.f_back
+            if name not in _READS or not is_user_file(frame.f_code.co_filename):
+                return func(*args, **(kwargs or {}))
+            place = name, frame.f_code.co_filename, frame.f_lineno
+            read = _Read(*place, counts[place], frame.f_globals)
+            counts[place] += 1
+
+            def compute() -> Any:
+                made = func(*args, **(kwargs or {}))
+                return _as_whole(made) if whole else made
+
+            return answer(read, compute)
+
+    return Reading()
+
+
+def _record_reads(call: ExportCall, inputs: Inputs) -> list[_Read]:
+    reads: list[_Read] = []
+    args, kwargs = copy.deepcopy(inputs)
+    with follow_values(call.module) as values:
+        values.mark_inputs((args, kwargs))
+
+        def note(read: _Read, compute: Callable[[], Any]) -> Any:
+            result = compute()
+            reads.append(replace(read, result=_as_tuples(result), clean=not values.reads))
+            return result
+
+        with _watch_reads(note):
+            call.module(*args, **kwargs)
+    return reads
+
+
+def find_hoisted_reads(call: ExportCall) -> dict[_Read, HoistedResult]:
+    """The reads of a forward that are hoisted, each with what it becomes: one set of inputs alone shows the same.
+
+    Raises NotApplicable if there is none, or one that gives another structure for other inputs.
+    """
+    runs = [_record_reads(call, one) for one in ((call.args, call.kwargs), *call.more_inputs)]
+    if any(other != runs[0] for other in runs):
+        raise NotApplicable("values are read at other places for other inputs")
+    found = {}
+    for number, several in enumerate(zip(*runs, strict=True)):
+        if all(one.clean for one in several):
+            result = describe_results(several[0].name.strip("_"), number, [one.result for one in several])
+            if len(result.leaves) <= _MOST and set(result.leaves) == {"size"}:
+                found[several[0]] = result
+    if not found:
+        raise NotApplicable("no number is read that follows from whole numbers and the configuration alone")
+    return found
+
+
+def _as_tuples(value: Any) -> Any:
+    """Nested lists as tuples, whose lengths are part of the structure."""
+    return tuple(map(_as_tuples, value)) if isinstance(value, list) else value
+
+
+def _as_lists(value: Any) -> Any:
+    return list(map(_as_lists, value)) if isinstance(value, tuple) else value
+
+
+def _compute_inputs(module: Any, reads: Mapping[_Read, HoistedResult], named: Named) -> dict[str, Any]:
+    """What the reads give for these inputs of the untouched module, by the names of the program's inputs."""
+    import torch
+
+    found: dict[str, Any] = {}
+    left = set(reads)
+
+    def note(read: _Read, compute: Callable[[], Any]) -> Any:
+        result = compute()
+        if read in left:
+            found.update(reads[read].as_inputs(_as_tuples(result)))
+            left.remove(read)
+        if not left:
+            raise Recorded
+        return result
+
+    own = {name: value for name, value in named.items() if not is_made_here(name)}
+    with torch.no_grad(), restore_afterwards(module), suppress(Recorded), _watch_reads(note), _whole_numbers(reads):
+        module(**copy.deepcopy(own))
+    if left:
+        raise ValueError("fewer values are read than at the export")
+    return found
+
+
+class _WholeType(type):
+    def __instancecheck__(cls, value: Any) -> bool:
+        import torch
+
+        return isinstance(value, builtins.int | torch.SymInt)
+
+
+class _Whole(int, metaclass=_WholeType):
+    """`int` in the modules that read numbers: of a tensor it gives what `item` gives, which need not be an `int`."""
+
+    def __new__(cls, value: Any = 0, *rest: Any) -> Any:
+        import torch
+
+        return _as_whole(value.item() if isinstance(value, torch.Tensor) else value, *rest)
+
+
+def _as_whole(value: Any, *rest: Any) -> Any:
+    import torch
+
+    return value if isinstance(value, torch.SymInt) else builtins.int(value, *rest)
+
+
+@contextmanager
+def _whole_numbers(reads: Iterable[_Read]) -> Iterator[None]:
+    """Within it `int(tensor)` may give a symbolic size in the modules that call it."""
+    namespaces = {id(read.namespace): read.namespace for read in reads if read.name == "__int__"}
+    with ExitStack() as stack:
+        for namespace in namespaces.values():
+            if "int" not in namespace:
+                stack.enter_context(patch_item(namespace, "int", _Whole))
+        yield
+
+
+@contextmanager
+def _enter(call: ExportCall) -> Iterator[ExportCall]:
+    reads = find_hoisted_reads(call)
+
+    @contextmanager
+    def take(made: Named) -> Iterator[None]:
+        def answer(read: _Read, compute: Callable[[], Any]) -> Any:
+            return _as_lists(reads[read].as_result(made)) if read in reads else compute()
+
+        with _watch_reads(answer):
+            yield
+
+    changed = call.with_inputs(partial(_compute_inputs, call.module, reads))
+    with _whole_numbers(reads), taking_more(changed, tuple(reads.values()), take) as taking:
+        yield taking
+
+
+SHIM = Shim(
+    id="hoist-numbers",
+    title="Reads numbers that follow from whole numbers alone outside the model and passes them in as sizes",
+    soundness="signature",
+    enter=_enter,
+    does=(
+        "Numbers that Python reads by item(), tolist() or int(), and that follow from whole-number inputs "
+        "and the configuration alone, are read before the export. Each becomes the size of an input without elements, "
+        "so that shapes and comparisons that depend on it stay symbolic."
+    ),
+    cures=(
+        Cure(
+            kinds=("data_dependent_value", "data_dependent_guard", "dynamic_dim_specialised", "unsupported_python"),
+            where=r"\bint\(|\.item\(|\.tolist\(",
+        ),
+    ),
+    needs={"torch": ">=2.8"},
+    link="https://docs.pytorch.org/docs/stable/export.html#data-and-shape-dependent-control-flow",
+    retire="torch.export traces numbers that are read from inputs",
+    rank=22,
+    conflicts=("strict",),
+    replaces=(
+        Replacement(
+            target="the inputs of the program",
+            before="model(hidden_states, lengths)\n",
+            after="model(hidden_states, lengths, int__0_0=torch.empty(int(lengths.max()) + 2, 0))\n",
+        ),
+    ),
+)  # fmt: skip
