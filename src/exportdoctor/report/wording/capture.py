@@ -61,8 +61,7 @@ def inputs_left_out(names: tuple[str, ...], because: str) -> str:
 
 def other_opset(asked: int, found: int, why: str) -> str:
     """That a file has another opset than was asked for."""
-    reason = f": {why}" if why else ", which is all that torch.onnx says"
-    return f"the file has opset {found}: torch.onnx could not convert it to {asked}{reason}"
+    return f"the file has opset {found}: neither torch.onnx nor onnx could convert it to {asked}: {why}"
 
 
 def lacking_kernels(operators: Sequence[str]) -> str:

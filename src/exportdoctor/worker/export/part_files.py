@@ -37,11 +37,11 @@ from exportdoctor.worker.translate.onnx_bisect import find_smallest_submodule
 from exportdoctor.worker.translate.onnx_first_difference import first_difference
 from exportdoctor.worker.translate.onnx_program import (
     check_model,
+    convert_opset,
     flat_inputs,
     name_values,
     save_model,
     translate,
-    why_other_opset,
 )
 from exportdoctor.worker.translate.onnx_session import OnnxSession
 from exportdoctor.worker.translate.onnx_split import split_and_merge
@@ -222,7 +222,11 @@ def _as_onnx(job: PartJob, made: PartExport, call: ExportCall, program: Any) -> 
         made.opset = int(translated.made.model.opset_imports.get("", 0))
         made.files.append(save_model(translated.made, path, external_data=request.external_data))
         if request.opset and made.opset != request.opset:
-            made.notes.append(wording.other_opset(request.opset, made.opset, why_other_opset(path, request.opset)))
+            made.files[-1], why = convert_opset(path, request.opset, made.files[-1])
+            if why:
+                made.notes.append(wording.other_opset(request.opset, made.opset, why))
+            else:
+                made.opset = request.opset
         at = "check"
         check_model(path)
         at = "load"

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, TensorArgument
 
@@ -21,6 +22,7 @@ from exportdoctor.core.failure.messages import first_line
 from exportdoctor.core.protocol.export import ExportedFile, ValueInfo
 from exportdoctor.torch_internals.pytree_registry import inputs_in_traced_order
 from exportdoctor.torch_internals.trees import leaves_with_paths, path_text, tree_leaves, tree_unflatten
+from exportdoctor.worker.translate.onnx_session import OnnxSession
 
 _CHECKS = ("_assert_", "sym_constrain_range", "_check")
 _ABOUT_DTYPES = "_assert_tensor_metadata"
@@ -165,16 +167,21 @@ def _input(value: Any) -> ValueInfo:
     return ValueInfo(name=value.name, dtype=value.dtype.name.lower() if value.dtype else "", shape=shape)
 
 
-def why_other_opset(path: Path, opset: int) -> str:
-    """Why a file has not the opset that was asked for, in the words of onnx's version converter."""
+def convert_opset(path: Path, opset: int, one: ExportedFile) -> tuple[ExportedFile, str]:
+    """The file with this opset, by onnx's own converter and as ONNX Runtime loads it; or as it was, and why."""
     import onnx
     from onnx import version_converter
 
+    if one.data:
+        return one, "its weights stand in a file of their own"
     try:
-        version_converter.convert_version(onnx.load(str(path)), opset)
+        made = version_converter.convert_version(onnx.load(str(path)), opset)
+        onnx.checker.check_model(made)
+        OnnxSession(made.SerializeToString())
     except Exception as error:
-        return first_line(error, 200)
-    return ""
+        return one, first_line(error, 200)
+    onnx.save(made, str(path))
+    return msgspec.structs.replace(one, bytes=path.stat().st_size, nodes=len(made.graph.node)), ""
 
 
 def check_model(path: Path) -> None:
