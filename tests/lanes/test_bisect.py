@@ -100,6 +100,7 @@ def test_where_no_function_of_the_package_is_on_the_stack_what_the_message_names
         (lane.folder / "site-packages" / "oddity" / "things.py").write_text(
             THING.format(size=size, registered=registered)
         )
+        (lane.folder / "site-packages" / "oddity" / "dummies.py").write_text("class Thing: ...\n")
         lanes.append(lane)
     passing, failing, alike = lanes
     message = "Unsupported input type <class 'oddity.things.Thing'>"

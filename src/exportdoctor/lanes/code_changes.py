@@ -25,7 +25,7 @@ _MOST_NAMES = 4
 
 
 class _Definition(NamedTuple):
-    """The one file of a package that defines a name at its top, what else mentions it there, and the definition."""
+    """The file of a package that defines a name at its top, what else mentions it there, and the definition."""
 
     file: str
     mentions: list[str]
@@ -44,7 +44,8 @@ def code_changes(
     if any(change.diff or change.note for change in found):
         return found
     named = list(dict.fromkeys((*_named_in(failure.message, name), *_imported_in(script, name))))
-    return (*found, *(change for one in named[:_MOST_NAMES] for change in _of_name(name, one, failing, passing)))
+    changes = (change for one in named[:_MOST_NAMES] for change in _of_name(one, failing, passing))
+    return (*found, *{(one.file, one.function): one for one in changes}.values())
 
 
 def _of_stack(name: str, places: Sequence[StackLine], failing: Lane, passing: Lane) -> tuple[CodeChange, ...]:
@@ -65,21 +66,22 @@ def import_name(package: str) -> str:
 
 
 def _named_in(text: str, package: str) -> Iterator[str]:
-    """The last part of each dotted name of the package."""
-    return (match[1] for match in re.finditer(rf"\b{re.escape(package)}(?:\.\w+)*\.([A-Za-z_]\w*)", text))
+    """The dotted names of the package."""
+    yield from re.findall(rf"\b{re.escape(package)}(?:\.[A-Za-z_]\w*)+", text)
 
 
 def _imported_in(script: str, package: str) -> Iterator[str]:
     with suppress(SyntaxError, ValueError):
         for node in ast.walk(ast.parse(script)):
             if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == package:
-                yield from (alias.name for alias in node.names)
+                yield from (f"{node.module}.{alias.name}" for alias in node.names)
     yield from _named_in(script, package)
 
 
-def _of_name(package: str, name: str, failing: Lane, passing: Lane) -> Iterator[CodeChange]:
+def _of_name(dotted: str, failing: Lane, passing: Lane) -> Iterator[CodeChange]:
     """The statements beside its definition that mention a class or function, and the definition, where they differ."""
-    before, after = (_definition(lane, package, name) for lane in (failing, passing))
+    name = dotted.rpartition(".")[2]
+    before, after = (_definition(lane, dotted) for lane in (failing, passing))
     if before is not None and after is not None:
         mentions = _diff(before.file, f"what mentions {name}", before.mentions, after.mentions, failing, passing)
         code = _diff(before.file, name, before.code, after.code, failing, passing)
@@ -89,17 +91,26 @@ def _of_name(package: str, name: str, failing: Lane, passing: Lane) -> Iterator[
         yield CodeChange(file=known.file, function=name, note=f"{lane.spec.title} defines none", on_stack=False)
 
 
-def _definition(lane: Lane, package: str, name: str) -> _Definition | None:
+def _definition(lane: Lane, dotted: str) -> _Definition | None:
+    """That of the module that is named; else the longest, since others are placeholders for what cannot be imported."""
+    package, *_, name = dotted.split(".")
     top = _package_place(lane, package)
     if top is None:
         return None
     start = re.compile(rf"^(?:async def|def|class) {re.escape(name)}\b".encode(), re.M)
     every = sorted(top.rglob("*.py")) if top.is_dir() else [top]
-    files = [file for file in every if start.search(file.read_bytes())]
-    if len(files) != 1:
-        return None
-    text = files[0].read_text(encoding="utf-8", errors="replace")
-    found = _Definition(str(files[0].relative_to(top.parent)), [], [])
+    named = dotted.rpartition(".")[0].replace(".", "/") + ".py"
+    found = [
+        _read_definition(file, str(file.relative_to(top.parent)), name)
+        for file in every
+        if start.search(file.read_bytes())
+    ]
+    return max(found, key=lambda one: (one.file == named, len(one.code)), default=None)
+
+
+def _read_definition(path: Path, file: str, name: str) -> _Definition:
+    text = path.read_text(encoding="utf-8", errors="replace")
+    found = _Definition(file, [], [])
     with suppress(SyntaxError, ValueError):
         for node in ast.parse(text).body:
             lines = text.splitlines()[_first_line(node) - 1 : node.end_lineno]

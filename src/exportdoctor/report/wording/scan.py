@@ -187,7 +187,9 @@ def cost(report: Report) -> str:
 
 
 def cut_off_note(report: Report) -> str:
-    """How to continue a run that was cut off; empty for a complete one."""
+    """How to continue a run that was cut off, or why it ended; empty for a complete one."""
+    if report.error:
+        return f"This run ended with an error: {report.error}"
     return "" if report.complete else f"This run was cut off. Continue with: {resume_command(report.run)}"
 
 
