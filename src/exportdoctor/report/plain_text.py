@@ -133,7 +133,14 @@ def render_end(report: Report, style: Style) -> str:
     commands = wording.next_commands(report)
     if commands:
         canvas.paragraph("Next", colour="title")
-        canvas.table([(Span(wording.plain(command)), Span(what, "dim")) for command, what in commands], indent=2)
+        rows = [(wording.plain(command), what) for command, what in commands]
+        longest = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        if sum(longest) + 4 <= style.width:
+            canvas.table([(Span(command), Span(what, "dim")) for command, what in rows], indent=2)
+        else:
+            for command, what in rows:
+                canvas.code(command, indent=2, colour="")
+                canvas.paragraph(what, indent=6, colour="dim")
     return "\n" + canvas.text() if commands else ""
 
 
