@@ -38,6 +38,7 @@ docs: $(STAMP)
 	$(BIN)/python tools/write_shims.py > docs/shims.md.new && mv docs/shims.md.new docs/shims.md
 	$(BIN)/python tools/write_failures.py
 	PYTHONPATH=src:tests/support $(BIN)/python tools/write_scenarios.py
+	PYTHONPATH=src $(BIN)/python tools/write_notebook.py
 	PYTHONPATH=src:tui:tests/support $(BIN)/python tools/draw_tui.py
 
 bench: $(STAMP)

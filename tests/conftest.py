@@ -21,6 +21,7 @@ def _no_terminal_size(monkeypatch: pytest.MonkeyPatch) -> None:
     """pytest-xdist gives its workers COLUMNS, which a report would obey."""
     monkeypatch.delenv("COLUMNS", raising=False)
     monkeypatch.delenv("LINES", raising=False)
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
 
 
 def pytest_collection_finish() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 import time
 import warnings
 from collections.abc import Mapping, Sequence
@@ -22,6 +21,8 @@ from exportdoctor.engine.scan import ScanRequest
 from exportdoctor.engine.scan import scan as scan_events
 from exportdoctor.engine.shim_files import check_shim_files
 from exportdoctor.process.launcher import Fork
+from exportdoctor.report.live.progress import Progress
+from exportdoctor.scan_report import ScanReport, progress_here, refuse_unforkable
 from exportdoctor.store.places import new_run_id, runs_root
 from exportdoctor.store.run_folder import RunFolder
 from exportdoctor.store.runs import register
@@ -55,7 +56,8 @@ def scan(
     build_timeout: float | None = None,
     build_memory_mb: float | None = None,
     jobs: int = 2,
-) -> Report:
+    progress: bool | None = None,
+) -> ScanReport:
     """Try `torch.export` on `module` and, where it fails, on its submodules; returns the report.
 
     `args`, `kwargs` and `dynamic_shapes` are those of `torch.export.export`. `more_inputs` are `(args, kwargs)` at
@@ -71,6 +73,11 @@ def scan(
     - `timeout`: seconds for one attempt; `memory_mb`: MiB for one attempt on top of what this process holds
     - `build_timeout`, `build_memory_mb`: the same for capturing the forward
     - `jobs`: attempts at a time
+    - `progress`: show how far it is; by default in notebooks and where stderr is a terminal
+
+    The report shows itself in a notebook; `print(report)` is the whole text, and `report.html()` one page to send.
+    `report.findings[0].explain()` says why it fails and tries rewrites of the line,
+    `report.parts[0].prescription.apply()` holds the shims around an export of your own.
 
     Attempts are made in forks of this process, so neither the module nor torch's state is touched here. Raises
     UsageError where that cannot be, and TargetError where the eager forward fails.
@@ -97,7 +104,10 @@ def scan(
         allow=("unsound",) if allow_unsound else (),
     )
     check_shim_files(options.shim_files)
-    return scan_plan(plan, options, out=out)
+    folder = Path(out) if out else runs_root() / new_run_id(plan.ref)
+    with progress_here(shown=progress) as display:
+        report = scan_plan(plan, options, out=folder, progress=display)
+    return ScanReport.of(report, plan, options, folder)
 
 
 def scan_plan(
@@ -106,12 +116,14 @@ def scan_plan(
     *,
     out: str | Path | None = None,
     identity: Mapping[str, object] | None = None,
+    progress: Progress | None = None,
 ) -> Report:
     """Scan a module that is in memory. With `use_cache`, `identity` is all that its answers depend on beside itself."""
-    _refuse_unforkable()
+    refuse_unforkable()
     target = TargetRef(ref=plan.ref, options=BuildOptions())
-    run = new_run_id(plan.ref)
-    with RunFolder.create(Path(out) if out else runs_root() / run) as folder:
+    place = Path(out) if out else runs_root() / new_run_id(plan.ref)
+    run = place.name if place.absolute().parent == runs_root() else new_run_id(plan.ref)
+    with RunFolder.create(place) as folder:
         register(run, folder.path)
         started = RunStarted(
             at=time.time(), run=run, target=target, options=options, version=version("exportdoctor"), title=plan.title
@@ -122,18 +134,10 @@ def scan_plan(
         with contextlib.closing(scan_events(request, Fork(plan))) as events:
             for event in folder.record_all(events):
                 state.apply(event)
+                if progress is not None:
+                    progress.show(event, state)
         report = state.report()
         folder.record_report(report)
     if folder.trouble is not None:
         warnings.warn(f"The run could not be kept: {folder.trouble.line()}", stacklevel=3)
     return report
-
-
-def _refuse_unforkable() -> None:
-    """A CUDA context does not survive a fork."""
-    torch: Any = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_initialized():
-        raise UsageError(
-            "This process has initialized CUDA and cannot be forked",
-            hint="Write a factory that builds the module, and run: exportdoctor scan FILE.py:FACTORY --device cuda",
-        )

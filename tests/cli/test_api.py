@@ -5,8 +5,10 @@ from __future__ import annotations
 import inspect
 import json
 import os
+import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 from torch import Tensor, nn
@@ -14,6 +16,10 @@ from torch.export import Dim
 
 import exportdoctor
 from exportdoctor.core.errors import TargetError, UsageError
+from exportdoctor.core.run.report import PartRecord, Report, TargetRecord
+from exportdoctor.core.scan_options import ScanOptions
+from exportdoctor.report.live.progress import LineProgress, Progress
+from exportdoctor.scan_report import ScanReport, progress_here
 
 
 class Tower(nn.Module):
@@ -57,6 +63,42 @@ def test_a_module_in_memory_is_cured_too(tmp_path: Path) -> None:
     assert part.verdict == "cured"
     assert part.prescription is not None
     assert part.prescription.soundness == "specialised"
+    with part.prescription.apply() as call:
+        program = call.export()
+        args, kwargs = call.convert(((torch.randn(6, 4), torch.tensor([3])), {}))
+    assert program.module()(*args, **kwargs).shape == (3, 4)
+    assert "Summary: 1 finding" in repr(report)
+    assert repr(report.findings[0]).startswith("F1  Tower.forward")
+    assert "exportdoctor export" not in str(report)
+    assert report.html().startswith("<!doctype html>")
+    assert "<table>" in report._repr_html_()
+    explained = report.findings[0].explain(rewrites=False)
+    assert "#### Why: " in explained._repr_markdown_()
+    lost = msgspec.structs.replace(part.prescription)
+    with pytest.raises(UsageError, match="no longer knows the module"), lost.apply():
+        pass
+
+
+def test_names_are_text_in_a_notebook_too() -> None:
+    name = "<img src=x onerror=alert(1)>"
+    part = PartRecord(name=name, verdict="fails", exporter="export", seconds=1, title=name)
+    report = Report(target=TargetRecord(ref=name, in_memory=True), parts=(part,), notes=(name,), run="r")
+    shown = ScanReport.of(report, None, ScanOptions(), Path("absent"))  # type: ignore[arg-type]
+    assert "<img" not in shown._repr_html_()
+    assert "<img" not in shown.html()
+    assert name in shown.text(width=200)
+
+
+def test_progress_is_for_people(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    with progress_here(shown=None) as display:
+        assert type(display) is Progress
+    with progress_here(shown=True) as display:
+        assert isinstance(display, LineProgress)
+    monkeypatch.setitem(sys.modules, "ipykernel", sys)
+    with progress_here(shown=None) as display:
+        assert isinstance(display, LineProgress)
+    with progress_here(shown=False) as display:
+        assert type(display) is Progress
 
 
 def test_completion_offers_what_there_is() -> None:

@@ -16,9 +16,7 @@ import pytest
 
 from exportdoctor.cli.error_output import print_error
 from exportdoctor.cli.interruption import Interruption
-from exportdoctor.cli.live_display import LiveDisplay
 from exportdoctor.cli.main import run
-from exportdoctor.cli.progress import LineProgress
 from exportdoctor.cli.verbs import VERBS
 from exportdoctor.cli.verbs.tui import find_interface
 from exportdoctor.core.codec import decode
@@ -29,6 +27,8 @@ from exportdoctor.core.run.report import Report
 from exportdoctor.core.run.run_state import RunState, fold
 from exportdoctor.core.scan_options import ScanOptions
 from exportdoctor.report import FORMS
+from exportdoctor.report.live.live_display import LiveDisplay
+from exportdoctor.report.live.progress import LineProgress
 from exportdoctor.store.digest import request_digest
 from exportdoctor.store.places import runs_root
 from exportdoctor.store.run_cache import RunCache
@@ -179,7 +179,9 @@ def test_the_version_names_the_packages_that_decide(capsys: pytest.CaptureFixtur
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["scna"], "scna"),
+        (["scna"], "Did you mean 'scan'"),
+        (["report", "--format", "htm"], "Did you mean 'html'?"),
+        (["shims", "shwo", "x"], "Did you mean 'show'? See: exportdoctor shims --help"),
         (["scan"], "TARGET is missing"),
         (["scan", "Qwen2.5-VL-3B", "--bogus"], "--bogus"),
         (["scan", "Qwen2.5-VL-3B", "--exporter", "magic"], "export-strict"),
@@ -232,6 +234,7 @@ def test_a_scan_tells_its_result_on_stdout_and_all_else_on_stderr(
     shown = capsys.readouterr()
     assert "✗ model.visual" in shown.out
     assert "Nothing has changed since" in shown.out
+    assert shown.out.rstrip().rpartition("\n\n")[2].startswith("Next\n  exportdoctor explain F1 ")
     assert "F1  get_vision_window_index" in shown.err
     assert "saved in" in shown.err
     newest = list_runs()[0]
@@ -345,6 +348,40 @@ def test_runs_are_listed_as_lines_and_as_json(capsys: pytest.CaptureFixture[str]
     assert {entry["run"] for entry in json.loads(capsys.readouterr().out)} == {QWEN, "20231115-000000-tiny-bb"}
 
 
+def test_a_run_that_was_refused_is_not_the_newest_and_invites_nobody_to_resume_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    stored(tuple(qwen_scan()))
+    refused = "20991231-000000-qwen-zz"
+    began = [event for event in qwen_scan() if isinstance(event, ev.RunStarted | ev.TargetOpened | ev.PartCaptured)]
+    error = "No part calls a submodule 'pol'. Did you mean 'pool'?"
+    stored((*began, ev.RunFinished(at=1, exit_code=2, seconds=1, complete=False, error=error)), refused)
+    assert run(["report"]) == ExitCode.EXPORTS
+    assert "Summary: 2 findings" in capsys.readouterr().out
+    assert run(["report", refused]) == ExitCode.EXPORTS
+    shown = capsys.readouterr().out
+    assert "This run ended with an error: No part calls" in shown
+    assert "--resume" not in shown
+    assert "not tried: (root)" in shown
+
+
+def test_runs_are_deleted_by_name_and_only_among_the_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = stored(tuple(qwen_scan()))
+    with RunFolder.create(tmp_path / "mine") as mine:
+        for event in qwen_scan():
+            mine.append(event)
+    assert run(["runs", "--delete", "nothing"]) == ExitCode.USAGE
+    assert run(["runs", "--delete", QWEN, "--delete", "nothing"]) == ExitCode.USAGE
+    assert run(["runs", "--delete", str(mine.path)]) == ExitCode.USAGE
+    assert "yours to delete" in capsys.readouterr().err
+    assert path.is_dir()
+    assert mine.path.is_dir()
+    assert run(["runs", "--delete", QWEN[:20]]) == ExitCode.EXPORTS
+    assert not path.exists()
+    assert run(["runs"]) == ExitCode.EXPORTS
+    assert "There are no runs yet" in capsys.readouterr().out
+
+
 def test_a_reader_who_has_seen_enough_is_no_error() -> None:
     stored(tuple(qwen_scan()))
     process = subprocess.Popen(
@@ -389,6 +426,23 @@ def test_presets_and_runs_are_completed() -> None:
     assert "file," in child(**asked, COMP_WORDS="exportdoctor scan my_mod", COMP_CWORD="2").stdout
     assert QWEN in child(**asked, COMP_WORDS="exportdoctor report 2023", COMP_CWORD="2").stdout
     assert "scan" in child(**asked, COMP_WORDS="exportdoctor sc", COMP_CWORD="1").stdout
+
+
+@pytest.mark.slow
+def test_parts_submodules_findings_and_shims_are_completed() -> None:
+    stored(tuple(qwen_scan()))
+
+    def offered(line: str) -> list[str]:
+        words = {"COMP_WORDS": f"exportdoctor {line}", "COMP_CWORD": str(len(line.split()) + line.endswith(" "))}
+        shown = child(_EXPORTDOCTOR_COMPLETE="bash_complete", **words).stdout
+        return [row.partition(",")[2] for row in shown.splitlines()]
+
+    assert offered("scan Qwen2.5-VL-3B --part v") == ["vision", "video"]
+    assert offered("scan Qwen2.5-VL-3B --module model.visual.m")[0] == "model.visual.merger"
+    assert offered("repro F") == ["F1", "F2"]
+    assert offered(f"repro {QWEN} ") == ["F1", "F2"]
+    assert offered("export x --to pt2 --shims check-as-assertion+bl")[0].startswith("check-as-assertion+block-")
+    assert offered("shims show check-as-a") == ["check-as-assertion"]
 
 
 def test_a_missing_interface_is_told_with_the_command_that_installs_it() -> None:

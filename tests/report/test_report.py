@@ -18,6 +18,7 @@ from exportdoctor.core.failure.explanations import next_step, summary
 from exportdoctor.core.failure.finding import ExceptionRecord, Finding, TriedRewrite
 from exportdoctor.core.failure.kinds import KINDS, FailureKind
 from exportdoctor.core.records.outcome import Ground
+from exportdoctor.core.records.target import BuildOptions
 from exportdoctor.core.run import events as ev
 from exportdoctor.core.run.report import ModuleRecord, PartRecord, Prescription, Report, TargetRecord
 from exportdoctor.core.run.run_state import fold
@@ -466,6 +467,35 @@ def test_the_command_that_exports_names_what_was_found_with_another_exporter(
     found = Prescription(shims=shims, soundness="exact")
     part = PartRecord(name="text", verdict="cured", exporter=exporter, seconds=1, prescription=found)
     assert said in wording.export_command(part, Report(run="r", target=TargetRecord(ref="x"), parts=(part,)))
+
+
+def test_the_end_counts_a_failure_of_several_parts_once_and_names_the_next_commands() -> None:
+    report = cured()
+    twin = msgspec.structs.replace(report.findings[0], id="F3", part="text")
+    target = msgspec.structs.replace(report.target, weights="random", options=("--weights", "random", "--static"))
+    report = msgspec.structs.replace(report, findings=(*report.findings, twin), target=target)
+    assert wording.different_findings(report) == "3 findings, 2 different"
+    assert [line.partition("; ")[2] for line in wording.summary_lines(report)] == ["also F3 (text)", ""]
+    commands = [command for command, _ in wording.next_commands(report)]
+    assert commands == [
+        "exportdoctor explain F1",
+        "exportdoctor repro F1",
+        "exportdoctor export Qwen2.5-VL-3B --part full --weights random --static --to pt2 -o full.pt2",
+    ]
+
+
+def test_no_command_is_shown_for_a_run_that_cannot_be_made_again() -> None:
+    here = msgspec.structs.replace(cured().target, in_memory=True)
+    report = msgspec.structs.replace(cured(), target=here)
+    assert not wording.next_commands(report)
+    assert "exportdoctor export" not in render(report, "text")
+    assert not wording.next_commands(cut_off())
+
+
+def test_options_are_named_as_the_command_line_takes_them() -> None:
+    options = BuildOptions(dtype="float16", image_size=(56, 84), inputs="/a b.py:f", static=True)
+    assert options.flags == ("--dtype", "float16", "--image-size", "56x84", "--inputs", "/a b.py:f", "--static")
+    assert BuildOptions().flags == ()
 
 
 def test_rewrites_that_end_alike_are_told_once() -> None:

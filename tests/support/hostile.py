@@ -222,7 +222,7 @@ def _code_cases() -> Iterator[Hostile]:
 VERBS: Mapping[str, tuple[str, ...]] = {
     "inputs": ("inputs", "target.py:build"),
     "numbers": ("numbers", "target.py:build", "--draw", "0", "-q"),
-    "export": ("export", "target.py:build", "--to", "pt2", "-q"),
+    "export": ("export", "target.py:build", "--to", "pt2", "--shims", "none", "-q"),
 }
 
 

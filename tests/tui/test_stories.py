@@ -31,7 +31,7 @@ from exportdoctor_tui.state.selection import Selection
 from exportdoctor_tui.widgets.bars import TabBar
 from exportdoctor_tui.widgets.finding_pane import FindingPane
 from exportdoctor_tui.widgets.module_tree import ModuleTree
-from exportdoctor_tui.widgets.texts import wrap_hanging
+from exportdoctor_tui.widgets.texts import TextPage, wrap_hanging
 from tui_recorded import HERE, app_on, interrupted, recorded, run_screen, runs_of, settled, shows, text_of, view_of
 
 if TYPE_CHECKING:
@@ -522,6 +522,24 @@ async def test_a_filter_that_nothing_matches_says_so() -> None:
         await press(pilot, "slash", *"zzz")
         await settled(pilot)
         await shows(pilot, "No submodule matches 'zzz'", "esc clears the filter")
+
+
+@pytest.mark.slow
+async def test_a_page_is_searched_where_it_has_the_focus() -> None:
+    """Story: a script or a log of many lines; find the word in it."""
+    app = app_on(QWEN)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await settled(pilot)
+        await press(pilot, "n", "6", "enter", "slash", *"export.e")
+        page = app.screen.query_one(TextPage)
+        in_sight = [page.render_line(row).text for row in range(page.size.height)]
+        assert any("torch.export.export(" in text for text in in_sight)
+        await shows(pilot, "rotary_pos_emb")  # the tree is not filtered
+        await press(pilot, *"zzz", "enter")
+        assert any("is not on this page" in note.message for note in app._notifications)
+        await press(pilot, "escape")
+        assert page.has_focus
+        assert not app.screen.query_one("#filter").display
 
 
 @pytest.mark.slow

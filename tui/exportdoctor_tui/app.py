@@ -93,10 +93,10 @@ class DoctorApp(App[int]):
         else:
             self.switch_screen(RunListScreen(root=self.root))
 
-    def start_job(self, title: str, argv: Argv, *, shows: bool = False) -> bool:
+    def start_job(self, title: str, argv: Argv, *, shows: bool = False, done: str = "") -> bool:
         """Start a process; False where one is running or it cannot be started, which the user is notified of.
 
-        `shows`: its output is its result.
+        `shows`: its output is its result; `done`: what there is once it has ended well.
         """
         if self.job is not None and self.job.state == "running":
             self.notify("Another command is running; press x to stop it", severity="warning", markup=False)
@@ -105,7 +105,7 @@ class DoctorApp(App[int]):
             self.job.forget()
         width = max(40, min(_PAGE, self.size.width * 95 // 100) - _PAGE_FRAME)
         try:
-            self.job = BackgroundJob(title, argv, begun=self.clock(), shows=shows, width=width)
+            self.job = BackgroundJob(title, argv, begun=self.clock(), shows=shows, done=done, width=width)
         except OSError as error:
             self.notify(f"Cannot start it: {error}", severity="error", markup=False)
             return False
@@ -159,6 +159,9 @@ class DoctorApp(App[int]):
         """Every key's action, every command that can be started, and every finding, by name."""
         for table in getattr(screen, "HELP_TABLES", ()):
             for key in TABLES[table]:
+                idle = self.job is None or self.job.state != "running"
+                if (key.action == "cancel" and idle) or key.action == "back":
+                    continue
                 if "palette" not in key.action and table in ("Runs", "Run", "Everywhere"):
                     yield SystemCommand(key.what, f"key {key.shown}", partial(self._act, screen, key.action))
         if isinstance(screen, RunScreen):

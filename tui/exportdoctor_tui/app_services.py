@@ -28,7 +28,7 @@ class AppServices(Protocol):
     def show_runs(self) -> None:
         """Go back to the list of runs."""
 
-    def start_job(self, title: str, argv: Argv, *, shows: bool = False) -> bool:
+    def start_job(self, title: str, argv: Argv, *, shows: bool = False, done: str = "") -> bool:
         """Start a process; False where one is running or it cannot be started, which the user is notified of."""
 
 

@@ -42,7 +42,7 @@ RUN = (
     Key("n", "failure(1)", "Next failure, in any part", "Next", "n"),
     Key("N,p", "failure(-1)", "Previous failure", "", "N"),
     Key("f", "findings", "List of findings", "Findings", "f"),
-    Key("slash", "filter", "Filter by name, class, verdict or finding", "Filter", "/"),
+    Key("slash", "filter", "Filter by name, class, verdict or finding; in a page: search it", "Filter", "/"),
     Key("left_square_bracket", "part(-1)", "Previous part", "", "["),
     Key("right_square_bracket", "part(1)", "Next part", "", "]"),
     Key("tab", "app.focus_next", "Go to the other pane", "", "tab"),

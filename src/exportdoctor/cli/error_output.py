@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import sys
 import tempfile
 import time
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import click
 
-from exportdoctor.core.errors import ExitCode, ExportdoctorError, TargetError
+from exportdoctor.core.errors import ExitCode, ExportdoctorError, TargetError, did_you_mean
 
 _STACK_LINES = 12
 _LONGEST_LINE = 1000
@@ -78,7 +79,22 @@ def _click_line(error: click.ClickException) -> str:
     """A usage error in one line, with the command that shows the help."""
     message = " ".join(error.format_message().split()).removesuffix(".")
     context = getattr(error, "ctx", None)
-    return f"{message}. See: {context.command_path if context else 'exportdoctor'} --help"
+    if isinstance(error, click.BadParameter | click.exceptions.NoSuchCommand):
+        message += f". {_near(message, context)}".rstrip(". ")
+    end = "" if message.endswith("?") else "."
+    return f"{message}{end} See: {context.command_path if context else 'exportdoctor'} --help"
+
+
+def _near(message: str, context: click.Context | None) -> str:
+    """The choices or verbs that come near what was typed, where click does not name them itself."""
+    typed = re.search(r"'([^']*)' is not one of (.+)$|No such command '([^']*)'$", message)
+    if typed is None:
+        return ""
+    group = context.command if context is not None else None
+    known = re.findall(r"'([^']*)'", typed[2] or "")
+    if isinstance(group, click.Group) and context is not None and not known:
+        known = group.list_commands(context)
+    return did_you_mean(typed[1] or typed[3], known)
 
 
 def _print_internal_error(error: BaseException) -> int:

@@ -13,12 +13,13 @@ from typing import TextIO
 from exportdoctor.cli.baseline_check import BaselineCheck
 from exportdoctor.cli.error_output import print_error, print_line
 from exportdoctor.cli.interruption import Interruption
-from exportdoctor.cli.progress import LineProgress, Progress
 from exportdoctor.cli.terminal import style_of, write_out
-from exportdoctor.core.errors import ExitCode, ExportdoctorError
+from exportdoctor.core.errors import ExitCode, ExportdoctorError, UsageError
 from exportdoctor.core.run import events as ev
 from exportdoctor.core.run.run_state import RunState
 from exportdoctor.report import render, wording
+from exportdoctor.report.live.progress import LineProgress, Progress
+from exportdoctor.report.plain_text import render_end
 from exportdoctor.store.run_folder import RunFolder
 
 
@@ -43,7 +44,7 @@ def follow(
             folder.record(end)
             state.apply(end)
         folder.record_report(state.report())
-        if state.parts or stop is None:
+        if stop is None or (state.parts and not isinstance(stop, UsageError)):
             print_result(state, None if folder.trouble else folder.path, output=output)
     code = _report_stop(stop, state) if stop else state.finished.exit_code if state.finished else ExitCode.INTERNAL
     if folder.trouble is not None:
@@ -73,7 +74,7 @@ def _progress_for(stream: TextIO, *, quiet: bool) -> Progress:
     if quiet:
         return Progress()
     if stream.isatty() and os.environ.get("TERM") != "dumb":
-        from exportdoctor.cli.live_display import LiveDisplay
+        from exportdoctor.report.live.live_display import LiveDisplay
 
         return LiveDisplay(stream)
     return LineProgress(stream)
@@ -82,7 +83,8 @@ def _progress_for(stream: TextIO, *, quiet: bool) -> Progress:
 def print_result(state: RunState, path: Path | None, *, output: OutputOptions) -> None:
     """The report on stdout; on stderr the run's folder, if it was saved."""
     report = state.report()
-    write_out(render(report, output.form, style_of(sys.stdout)))
+    style = style_of(sys.stdout)
+    write_out(render(report, output.form, style) + (render_end(report, style) if output.form == "text" else ""))
     if output.form == "github" and (summary := os.environ.get("GITHUB_STEP_SUMMARY")):
         with open(summary, "a", encoding="utf-8") as file:
             file.write(render(report, "md"))
@@ -94,6 +96,9 @@ def _report_stop(stop: BaseException, state: RunState) -> int:
     """Print what stopped the run; returns its exit code."""
     if not isinstance(stop, KeyboardInterrupt):
         return print_error(stop)
+    if state.parts and sys.stdout.isatty():  # the report above ends with that command
+        print_line("interrupted")
+        return ExitCode.INTERRUPTED
     run = state.started.run if state.started else ""
     print_line(f"interrupted. Continue with: {wording.resume_command(run)}")
     return ExitCode.INTERRUPTED

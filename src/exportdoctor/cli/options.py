@@ -7,6 +7,8 @@ from typing import Any
 
 import click
 
+from exportdoctor.cli.complete_words import complete_parts
+
 CONTEXT: dict[str, Any] = {"help_option_names": ["-h", "--help"]}
 
 
@@ -55,7 +57,14 @@ WEIGHTS = click.option(
     metavar="fake|random|PATH",
     help="fake (shapes only), random, or a folder with safetensors files.",
 )
-PARTS = click.option("--part", "parts", multiple=True, metavar="P", help="Only this part. Can be repeated.")
+PARTS = click.option(
+    "--part",
+    "parts",
+    multiple=True,
+    metavar="P",
+    shell_complete=complete_parts,
+    help="Only this part. Can be repeated.",
+)
 IMAGE_SIZE = click.option(
     "--image-size", type=ImageSizeType(), metavar="HxW", help="Size of the example image, in pixels."
 )

@@ -7,7 +7,10 @@ from typing import Any, TypeVar
 
 import click
 
+from exportdoctor.cli.complete_words import complete_modules
 from exportdoctor.core.scan_options import DEFAULTS, OPTIONS
+
+_COMPLETED = {"modules": complete_modules}
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -26,6 +29,8 @@ def scan_option(name: str) -> Callable[[F], F]:
         given["type"] = click.IntRange(min=1) if isinstance(default, int) else click.FloatRange(min=0, min_open=True)
     if spec.choices:
         given["type"] = click.Choice(spec.choices)
+    if name in _COMPLETED:
+        given["shell_complete"] = _COMPLETED[name]
     return click.option(spec.flag, name, **given)
 
 

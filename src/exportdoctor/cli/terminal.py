@@ -25,7 +25,8 @@ def style_of(stream: TextIO) -> Style:
     )
     return Style(
         width=max(40, columns),
-        colour=(terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"),
+        colour=not os.environ.get("NO_COLOR")
+        and (bool(os.environ.get("FORCE_COLOR")) or (terminal and os.environ.get("TERM") != "dumb")),
         ascii=not _can_show(stream, _SYMBOLS),
     )
 

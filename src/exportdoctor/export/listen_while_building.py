@@ -15,11 +15,14 @@ from exportdoctor.process.supervise import Limits, keep_within
 from exportdoctor.report.wording import build_ended, build_killed, export_ended
 
 
-def listen_while_building(client: LineClient, kind: Any, limits: Limits | None, *, steps: int = 1) -> Iterator[Any]:
+def listen_while_building(
+    client: LineClient, kind: Any, limits: Limits | None, *, steps: int = 1, part: str = ""
+) -> Iterator[Any]:
     """Replies of `kind` until it ends, which they should not: the caller leaves at its answer.
 
-    The limits, if any, hold until it has told of more than so many `steps`. Raises TargetError where the target's code
-    ends the process or exceeds them, WorkerLost where it ends before its first step.
+    The limits, if any, hold until it has told of more than so many `steps`; in the second it runs `part` in eager.
+    Raises TargetError where the target's code ends the process or exceeds them, WorkerLost where it ends before its
+    first step.
     """
     told = 0
     with ExitStack() as building:
@@ -31,12 +34,13 @@ def listen_while_building(client: LineClient, kind: Any, limits: Limits | None, 
                     building.close()
             yield reply
         end = name_exit(client.wait())
+    where = part if told > 1 else ""
     hint = "" if os.environ.get("EXPORTDOCTOR_DEBUG") else "EXPORTDOCTOR_DEBUG=1 shows what it printed"
     if supervisor is not None and (reason := supervisor.kill_reason):
         message = build_killed(
-            "", reason.signal, seconds=reason.seconds, memory_mb=reason.memory_mb, limit_mb=reason.limit_mb
+            where, reason.signal, seconds=reason.seconds, memory_mb=reason.memory_mb, limit_mb=reason.limit_mb
         )
         raise TargetError(message, hint=hint)
     if told:
-        raise TargetError(export_ended(end) if told > steps else build_ended("", end), hint=hint)
+        raise TargetError(export_ended(end) if told > steps else build_ended(where, end), hint=hint)
     raise WorkerLost(export_ended(end), hint=hint)

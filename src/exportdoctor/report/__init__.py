@@ -1,4 +1,4 @@
-"""Renders a Report as text, Markdown, JSON, HTML, JUnit, SARIF or annotations of GitHub.
+"""Renders a Report as text, Markdown, JSON (all of it, or in brief), HTML, JUnit, SARIF or annotations of GitHub.
 
 The sentences are in `wording`, the folding of the module tree in `folded_tree`.
 """
@@ -20,6 +20,7 @@ FORMS = {
     "md": "markdown",
     "html": "page.html_page",
     "json": "json_file",
+    "brief": "brief",
     "junit": "junit",
     "sarif": "sarif",
     "github": "github_annotations",

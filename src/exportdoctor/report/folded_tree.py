@@ -71,7 +71,7 @@ def silent(part: PartRecord, status: ModuleStatus) -> tuple[str, ...]:
     found: list[str] = []
     containers = _containers(part.modules)
     for module in part.modules:
-        inside = found and module.fqn.startswith(f"{found[-1]}.")
+        inside = found and (not found[-1] or module.fqn.startswith(f"{found[-1]}."))
         if module.status == status and module.fqn not in containers and not inside:
             found.append(module.fqn)
     return tuple(found)

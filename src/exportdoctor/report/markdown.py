@@ -52,7 +52,8 @@ def _tree(part: PartRecord) -> str:
     for status in ("not_called", "not_asked"):
         if names := silent(part, status):
             lines.append(
-                f"- {wording.SYMBOLS[status]} {wording.STATUS_WORDS[status]}: {code_span(label(names, most=6))}"
+                f"- {wording.SYMBOLS[status]} {wording.STATUS_WORDS[status]}: "
+                f"{code_span(label(map(wording.module_name, names), most=6))}"
             )
     return "\n".join(lines)
 

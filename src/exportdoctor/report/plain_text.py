@@ -61,7 +61,8 @@ def _tree(part: PartRecord, canvas: Canvas) -> None:
         canvas.columns(own, widths=(first, *widths[1:]), indent=2 + 2 * depth, hang=4)
     for status in ("not_called", "not_asked"):
         if names := silent(part, status):
-            text = f"{_symbol(status, canvas.style)} {wording.STATUS_WORDS[status]}: {label(names, most=6)}"
+            shown = label(map(wording.module_name, names), most=6)
+            text = f"{_symbol(status, canvas.style)} {wording.STATUS_WORDS[status]}: {shown}"
             canvas.paragraph(wording.plain(text), indent=2, hang=4, colour="dim")
 
 
@@ -105,9 +106,52 @@ def _end(report: Report, canvas: Canvas) -> None:
     canvas.blank()
     for note in report.notes:
         canvas.paragraph(wording.plain(note), hang=2)
+    _summary(report, canvas)
     canvas.paragraph(wording.cost(report), hang=2, colour="dim")
     if text := wording.cut_off_note(report):
         canvas.paragraph(text, hang=2, colour="yellow")
+
+
+def _summary(report: Report, canvas: Canvas) -> None:
+    """What stays on the screen when the rest has scrolled away: a verdict for each part, a line for each failure."""
+    if not report.findings:
+        return
+    canvas.blank()
+    canvas.paragraph(f"Summary: {wording.different_findings(report)}", colour="title")
+    for part in report.parts:
+        name, _, *rest = _part_cells(report, part, canvas.style)
+        said = ", ".join(cell.text for cell in rest if cell.text)
+        canvas.paragraph(f"{name.text}  {said}", indent=2, hang=4, colour=rest[0].colour)
+    for line in wording.summary_lines(report):
+        canvas.paragraph(wording.plain(line), indent=2, hang=4)
+    canvas.blank()
+
+
+def render_end(report: Report, style: Style) -> str:
+    """What follows a scan's report: the commands that come next; empty where there are none."""
+    canvas = Canvas(style)
+    commands = wording.next_commands(report)
+    if commands:
+        canvas.paragraph("Next", colour="title")
+        rows = [(wording.plain(command), what) for command, what in commands]
+        longest = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        if sum(longest) + 4 <= style.width:
+            canvas.table([(Span(command), Span(what, "dim")) for command, what in rows], indent=2)
+        else:
+            for command, what in rows:
+                canvas.code(command, indent=2, colour="")
+                canvas.paragraph(what, indent=6, colour="dim")
+    return "\n" + canvas.text() if commands else ""
+
+
+def render_summary(report: Report, style: Style) -> str:
+    """Verdicts and failures alone, for those who have read the rest elsewhere, and the commands that come next."""
+    canvas = Canvas(style)
+    if report.findings:
+        _summary(report, canvas)
+    else:
+        _part_lines(report, canvas)
+    return canvas.text() + render_end(report, style)
 
 
 def _symbol(status: str, style: Style) -> str:

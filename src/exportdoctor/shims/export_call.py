@@ -66,6 +66,12 @@ class ExportCall:
         """The arguments by parameter name, a bundle of `**kwargs` spelled out."""
         return named_inputs(inspect.signature(self.module.forward), (self.args, self.kwargs))
 
+    def export(self) -> Any:
+        """The `ExportedProgram` of this call. Raises what torch raises."""
+        from exportdoctor.shims.torch_export import export_program
+
+        return export_program(self)
+
     def with_options(self, **changes: Any) -> ExportCall:
         """The call with these options changed."""
         return replace(self, options=replace(self.options, **changes))

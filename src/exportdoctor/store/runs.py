@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
-from exportdoctor.core.errors import ExportdoctorError, StoreError, UsageError
+from exportdoctor.core.errors import ExitCode, ExportdoctorError, StoreError, UsageError
 from exportdoctor.core.run import events as ev
 from exportdoctor.core.run.run_state import RunState, fold
 from exportdoctor.store import journal
@@ -62,7 +64,7 @@ def run_ids(root: Path | None = None) -> tuple[str, ...]:
 
 
 def find_run(which: str | None = None, root: Path | None = None) -> Path:
-    """The folder of the run that `which` names: a path, an id, the start of one; None is the newest.
+    """The folder of the run that `which` names: a path, an id, the start of one; None: the newest not refused.
 
     Raises UsageError where there is none, or more than one.
     """
@@ -72,7 +74,7 @@ def find_run(which: str | None = None, root: Path | None = None) -> Path:
     if which is None:
         if not runs:
             raise UsageError("there is no run yet", hint="Start one with: exportdoctor scan Qwen2.5-VL-3B")
-        return runs[0][1]
+        return next((path for _, path in runs if not _was_refused(path)), runs[0][1])
     matches = _match(which, runs)
     if not matches:
         raise UsageError(f"no run matches {which!r}", hint="See: exportdoctor runs")
@@ -88,6 +90,20 @@ def read_run(path: Path) -> StoredRun:
     if not events or not isinstance(events[0], ev.RunStarted):
         raise StoreError(f"the run in {path} was cut off before its first event", hint="Scan again")
     return StoredRun(run=events[0].run, path=path, events=events, running=is_held(path))
+
+
+def delete_run(which: str, root: Path | None = None) -> Path:
+    """Delete the run that `which` names, with its logs and scripts; returns where it was.
+
+    Raises UsageError for one that is being written, or that lies in a folder of the user's own.
+    """
+    path, root = find_run(which, root), root or runs_root()
+    if path.is_symlink() or path.absolute().parent != root:
+        raise UsageError(f"{path} was named with --out and is yours to delete", hint=f"rm -r {shlex.quote(str(path))}")
+    if is_held(path):
+        raise UsageError(f"{path.name} is being written", hint="Stop its scan first")
+    shutil.rmtree(path)
+    return path
 
 
 def register(run: str, path: Path, root: Path | None = None) -> None:
@@ -121,6 +137,15 @@ def _folders(root: Path) -> Iterator[tuple[str, Path]]:
             continue
         if (path / journal.NAME).is_file():
             yield entry.stem if elsewhere else entry.name, path
+
+
+def _was_refused(path: Path) -> bool:
+    """Whether the run ended because its request did not fit the target: it has nothing to show."""
+    try:
+        last = _last_end(journal.read_events(path / journal.NAME, only=("run_started", "run_resumed", "run_finished")))
+    except ExportdoctorError:
+        return False
+    return last is not None and last.exit_code == ExitCode.USAGE
 
 
 def _match(which: str, runs: list[tuple[str, Path]]) -> list[tuple[str, Path]]:

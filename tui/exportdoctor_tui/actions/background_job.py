@@ -26,11 +26,15 @@ _LINE = 2_000
 class BackgroundJob:
     """One process, which prints `width` columns. Exit codes 0 (no finding) and 1 (findings) are results.
 
-    `begun`: seconds since the epoch; `shows`: its output is its result. Raises OSError where it cannot be started.
+    `begun`: seconds since the epoch; `shows`: its output is its result; `done`: what there is once it has ended well.
+    Raises OSError where it cannot be started.
     """
 
-    def __init__(self, title: str, argv: Argv, *, begun: float, shows: bool = False, width: int = 80) -> None:
+    def __init__(
+        self, title: str, argv: Argv, *, begun: float, shows: bool = False, done: str = "", width: int = 80
+    ) -> None:
         self.title = title
+        self.done = done
         self.begun = begun
         self.shows = shows
         handle, name = tempfile.mkstemp(prefix="exportdoctor-", suffix=".log")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 from msgspec.structs import replace
 
+from exportdoctor.core.errors import ExitCode
 from exportdoctor.core.records.target import BuildOptions
 from exportdoctor.core.scan_options import ScanOptions, option_words
 from exportdoctor.store.places import new_run_id, runs_root, slug
@@ -20,6 +21,7 @@ from exportdoctor.store.places import new_run_id, runs_root, slug
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from exportdoctor.core.failure.finding import Finding
     from exportdoctor_tui.state.run_view import RunView
     from exportdoctor_tui.state.selection import Selection
 
@@ -34,6 +36,7 @@ class CommandLine:
     """A process to start once what it `needs` is picked: some shims, one, another run, or nothing.
 
     `opens`: the folder of the run that it creates, None = it adds to this one. `shows`: its output is its result.
+    `done`: what there is once it has ended well.
     """
 
     title: str
@@ -41,6 +44,7 @@ class CommandLine:
     opens: Path | None = None
     shows: bool = False
     needs: Literal["", "shims", "shim", "run"] = ""
+    done: str = ""
 
     def argv_with(self, picked: tuple[str, ...]) -> Argv:
         """The arguments with what was picked filled in."""
@@ -49,7 +53,8 @@ class CommandLine:
 
 def available_commands(view: RunView, selection: Selection | None) -> tuple[CommandLine, ...]:
     """What can be started now, in the order of the menu."""
-    groups = (_resume, _repro, _shims, _export, _rescan, _compare, _page)
+    run_again = () if view.target.in_memory else (_resume, _repro, _shims, _export, _rescan)
+    groups = (*run_again, _compare, _page)  # no process of its own could build a module that was in memory
     python = _python(view)
     return tuple(
         dataclass_replace(command, argv=(*command.argv, *python)) if _runs_torch(command) else command
@@ -74,7 +79,8 @@ def _runs_torch(command: CommandLine) -> bool:
 
 
 def _resume(view: RunView, _selection: Selection | None) -> Iterator[CommandLine]:
-    if view.status == "cut off" and view.started is not None:
+    refused = view.finished is not None and view.finished.exit_code in (ExitCode.USAGE, ExitCode.TARGET)
+    if view.status == "cut off" and view.started is not None and not refused:
         yield CommandLine(title=f"Resume {view.run}", argv=(*EXPORTDOCTOR, "scan", "--resume", view.path, "--quiet"))
 
 
@@ -84,11 +90,22 @@ def _repro(view: RunView, selection: Selection | None) -> Iterator[CommandLine]:
         return
     run, repro = Path(view.path), (*EXPORTDOCTOR, "repro", view.path, finding.id)
     again = "Make and verify the repro of" if finding.repro is None else "Verify and continue reducing the repro of"
-    yield CommandLine(title=f"{again} {finding.id}", argv=(*repro, "-o", str(run / "repros" / f"{finding.id}.py")))
+    yield CommandLine(
+        title=f"{again} {finding.id}",
+        argv=(*repro, "-o", str(run / "repros" / f"{finding.id}.py")),
+        done="6 shows it, y copies it",
+    )
+    bundle = bundle_folder(view, finding)
     yield CommandLine(
         title=f"Write {finding.id} as an issue: script, text, log",
-        argv=(*repro, "--bundle", str(run / "bundles" / finding.id)),
+        argv=(*repro, "--bundle", str(bundle)),
+        done=f"y copies its folder: {bundle}",
     )
+
+
+def bundle_folder(view: RunView, finding: Finding) -> Path:
+    """Where a finding is written as an issue."""
+    return Path(view.path) / "bundles" / finding.id
 
 
 def _shims(view: RunView, selection: Selection | None) -> Iterator[CommandLine]:
@@ -148,6 +165,7 @@ def _rescan(view: RunView, selection: Selection | None) -> Iterator[CommandLine]
     for name, words in chosen:
         yield CommandLine(
             title=f"Rescan {name}, as a new run",
+            done="this run",
             argv=(*EXPORTDOCTOR, "scan", started.target.ref, *words, *options),
             opens=out,
         )
@@ -170,6 +188,13 @@ def _page(view: RunView, _selection: Selection | None) -> Iterator[CommandLine]:
         yield CommandLine(
             title=f"Write this run as a page to send: ./{out}",
             argv=(*EXPORTDOCTOR, "report", view.path, "--format", "html", "-o", out),
+            done=str(Path(out).absolute()),
+        )
+        text = f"{slug(view.target.ref)}.md"
+        yield CommandLine(
+            title=f"Write this run as Markdown: ./{text}",
+            argv=(*EXPORTDOCTOR, "report", view.path, "--format", "md", "-o", text),
+            done=str(Path(text).absolute()),
         )
 
 

@@ -140,4 +140,4 @@ def export_command(selection: Selection) -> str:
     """The command that applies the prescription; empty where there is none."""
     part = selection.part.record
     cured = part.prescription is not None and part.verdict == "cured"
-    return wording.export_command(part, _report(selection)) if cured else ""
+    return wording.export_command(part, _report(selection)) if cured and not selection.view.target.in_memory else ""

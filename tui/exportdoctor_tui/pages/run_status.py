@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
 from textual.content import Content
 
+from exportdoctor.core.errors import ExitCode
 from exportdoctor.core.run.report import Report
 from exportdoctor.report import wording
 from exportdoctor_tui.sanitize import fit, line
@@ -24,6 +27,7 @@ _JOB_COLOURS = {
     "failed": "$text-error",
     "cancelled": "$text-warning",
 }
+_CLOCK = re.compile(r"^\d+(?:\.\d+)? ?s\s+")  # the job's own, beside ours
 _NAMED = 2  # parts that are named; the tabs show the rest
 
 
@@ -42,9 +46,11 @@ def _status(view: RunView, now: float) -> Iterator[Content]:
     if view.status == "running":
         yield from _progress(view, now)
     elif view.status == "finished":
-        cost = wording.cost(Report(target=view.target, stats=view.stats))
-        found = wording.finding_count(len(view.findings))
+        cost = wording.cost(Report(target=view.target, stats=replace(view.stats, peak_rss_mb=0)))
+        found = wording.different_findings(_report(view))
         yield Content.assemble(("finished  ", "bold $text-success"), f"{found} · {cost}")
+    elif view.finished is not None and view.finished.exit_code in (ExitCode.USAGE, ExitCode.TARGET):
+        yield Content.styled("ended with an error", "bold $text-error")
     else:
         text = "This run was interrupted; its findings so far are shown. To continue: a, then Resume"
         yield Content.assemble(("cut off  ", "bold $text-warning"), text)
@@ -57,21 +63,25 @@ def _status(view: RunView, now: float) -> Iterator[Content]:
 def _progress(view: RunView, now: float) -> Iterator[Content]:
     began = view.started.at if view.started else now
     elapsed = max(0.0, now - began)
-    rate = view.stats.probes / elapsed if elapsed else 0.0
-    pieces = [wording.duration(elapsed), wording.count(view.stats.probes, "attempt"), f"{rate:.1f}/s"]
+    pieces = [wording.duration(elapsed)]
+    searches = view.started is None or view.started.options.cure
+    steps = 3 if searches else 2
     if not view.parts:
-        yield Content.assemble(("running  ", "bold $text-primary"), line(view.step or "starting"), f" · {pieces[0]}")
+        first = f"1/{steps} build: {line(view.step or 'starting')} · {pieces[0]}"
+        yield Content.assemble(("running  ", "bold $text-primary"), first)
         return
     judged, called = (sum(numbers) for numbers in zip(*((part.judged, part.record.called) for part in view.parts)))
     share = judged / max(1, called)
+    searching = searches and share >= 1
     left = wording.time_left_of_share(share, elapsed)
     if left:
-        pieces.insert(1, left)
+        pieces.append(f"{left} in this step" if searches else left)
     full = round(share * _BAR)
     yield Content.assemble(
         ("running  ", "bold $text-primary"),
-        ("━" * full, "$text-success"), ("━" * (_BAR - full), "$foreground 25%"),
-        f"  {_activity(view, share)} {judged}/{called} · " + " · ".join(pieces),
+        f"{steps}/{steps} cure: " if searching else f"2/{steps} diagnose ",
+        *(() if searching else (("━" * full, "$text-success"), ("━" * (_BAR - full), "$foreground 25%"), "  ")),
+        f"{_activity(view, share)} {judged}/{called} · " + " · ".join(pieces),
     )  # fmt: skip
     yield from (_attempt(attempt, now) for attempt in view.attempts[:4])
 
@@ -113,24 +123,30 @@ def first_step(view: RunView) -> str:
     )
 
 
+def _report(view: RunView) -> Report:
+    parts = tuple(part.record for part in view.parts)
+    return Report(target=view.target, parts=parts, findings=tuple(view.findings.values()))
+
+
 def finding_title(finding: Finding, view: RunView) -> str:
     """A finding in the list of findings: where it is, or which one it is the same as."""
-    report = Report(
-        target=view.target, parts=tuple(part.record for part in view.parts), findings=tuple(view.findings.values())
-    )
+    report = _report(view)
     same = wording.same_as_earlier(finding, report)
     return f"{finding.id}  {same}" if same else wording.title(finding, report)
 
 
 def job_line(job: BackgroundJob, now: float) -> Content:
-    """The state of a job, and the last line that it printed."""
-    state = job.state
+    """The state of a job; while it runs its last line, once it has ended what there is, or why it failed."""
+    state, code = job.state, job.code
     since = f" · {wording.duration(max(0.0, now - job.begun))}" if state == "running" else ""
-    code = f" · exit code {job.code}" if state == "failed" else ""
+    ended = f" · exit code {code}" if state == "failed" else ""
+    if state == "running" or (state == "failed" and not job.shows) or (state == "done" and code and not job.shows):
+        said = _CLOCK.sub("", job.last_line()).removeprefix("exportdoctor: ")
+    else:  # the output of a job that shows it is on the screen; its last line alone says nothing
+        said = job.done if state == "done" else ""
     return Content.assemble(
         (f"{state}  ", f"bold {_JOB_COLOURS[state]}"),
-        line(job.title) + since + code,
-        # the output of a job that shows it is on the screen; its last line alone says nothing
-        ("" if job.shows and state == "done" else f"  {line(job.last_line())}", "$foreground 60%"),
+        line(job.title) + since + ended,
+        (f"  {line(said)}" if said else "", "$foreground 60%"),
         ("  x cancels · o output" if state == "running" else "  o output", "$foreground 60%"),
     )

@@ -17,6 +17,14 @@ if TYPE_CHECKING:
     from textual.app import ComposeResult
     from textual.binding import BindingType
 
+_WORDS = (
+    ("fails itself", "its own code cannot be exported"),
+    ("attn fails", "its own code can; its child attn cannot"),
+    ("as 0.norm1", "identical to 0.norm1, and exported once"),
+    ("5 modules", "this one and what is below it, all alike"),
+    ("exp", "exported; with --to onnx or ort there are more columns"),
+    ("cured", "fails as it is, exports with shims"),
+)
 _DIFF = {"+": "$text-success", "-": "$text-error", "@": "$text-accent"}
 
 
@@ -72,9 +80,15 @@ def help_text(tables: tuple[str, ...]) -> Content:
             ("○ never called  · not tried", "$foreground 60%"),
         )
     ]  # fmt: skip
+    if "Tree of submodules" in tables:
+        lines += [Content(""), Content.styled("Words", "bold $text-accent"), *map(_word_line, _WORDS)]
     for table in tables:
         lines += [Content(""), Content.styled(table, "bold $text-accent"), *map(_key_line, TABLES[table])]
     return Content("\n").join(lines)
+
+
+def _word_line(word: tuple[str, str]) -> Content:
+    return Content.assemble((f"  {word[0]:<14}", "bold"), word[1])
 
 
 def _key_line(key: Key) -> Content:

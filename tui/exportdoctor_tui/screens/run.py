@@ -31,7 +31,7 @@ from exportdoctor_tui.state.selection import TITLES, Selection
 from exportdoctor_tui.widgets.bars import KeyBar, Tab, TabBar
 from exportdoctor_tui.widgets.finding_pane import FindingPane
 from exportdoctor_tui.widgets.module_tree import ModuleTree
-from exportdoctor_tui.widgets.texts import TextBlock
+from exportdoctor_tui.widgets.texts import TextBlock, TextPage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from exportdoctor_tui.state.outline import Line
 
 
+_FILTER = "name, class, verdict or finding"
 _REST = 0.04  # seconds without a key before the pane follows the cursor
 
 
@@ -76,6 +77,7 @@ class RunScreen(Screen[None]):
         self._lines_key: tuple[object, ...] = ()
         self._lines: tuple[Line, ...] = ()
         self._later: Timer | None = None
+        self._searched: TextPage | None = None
 
     def compose(self) -> ComposeResult:
         yield TextBlock(id="head")
@@ -84,7 +86,7 @@ class RunScreen(Screen[None]):
         with Container(id="body"):
             yield ModuleTree(id="tree")
             yield FindingPane(id="finding")
-        yield Input(placeholder="name, class, verdict or finding", id="filter")
+        yield Input(placeholder=_FILTER, id="filter")
         yield TextBlock(id="job")
         yield Static(TOO_SMALL, id="small", markup=False)
         yield KeyBar(("Tree of submodules", "Run", "Everywhere"))
@@ -263,8 +265,12 @@ class RunScreen(Screen[None]):
         self.set_class(not self.has_class("zoomed"), "zoomed")
 
     def action_filter(self) -> None:
-        self.query_one("#filter").display = True
-        self.query_one("#filter").focus()
+        """Filter the tree, or search the page that has the focus."""
+        entry = self.query_one("#filter", Input)
+        self._searched = self.focused if isinstance(self.focused, TextPage) else None
+        entry.placeholder = _FILTER if self._searched is None else "words on this page; enter: next"
+        entry.display = True
+        entry.focus()
 
     def action_back(self) -> None:
         """Drop the filter, or unzoom, or go back to the tree."""
@@ -282,10 +288,14 @@ class RunScreen(Screen[None]):
 
     def _drop_filter(self, *, focus: bool = True) -> None:
         entry = self.query_one("#filter", Input)
-        entry.value = ""
+        page, self._searched = self._searched, None
+        if page is not None:
+            page.find("")
+        with entry.prevent(*((Input.Changed,) if page is not None else ())):
+            entry.value = ""
         entry.display = False
         if focus:
-            self.query_one(ModuleTree).focus()
+            (page or self.query_one(ModuleTree)).focus()
 
     @on(ModuleTree.CursorMoved)
     def _move_cursor(self, message: ModuleTree.CursorMoved) -> None:
@@ -317,10 +327,17 @@ class RunScreen(Screen[None]):
 
     @on(Input.Changed, "#filter")
     def _filter(self, message: Input.Changed) -> None:
+        if self._searched is not None:
+            self._searched.find(message.value)
+            return
         self.move_to(replace(self.position, words=tuple(message.value.lower().split())))
 
     @on(Input.Submitted, "#filter")
-    def _keep_filter(self) -> None:
+    def _keep_filter(self, message: Input.Submitted) -> None:
+        if self._searched is not None:
+            if not self._searched.find(message.value, further=True):
+                self.notify(f"{line(message.value)!r} is not on this page", markup=False)
+            return
         self.query_one(ModuleTree).focus()
 
     # What the user does

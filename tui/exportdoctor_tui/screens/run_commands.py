@@ -24,12 +24,16 @@ if TYPE_CHECKING:
     from exportdoctor_tui.state.selection import Selection
 
 
+_KEPT = 60.0  # seconds that the line of a job stays after its end
+
+
 class RunCommands:
     """Belongs to `screen`, which has a TextBlock `#job` for the state of the job."""
 
     def __init__(self, screen: Screen[None]) -> None:
         self._screen = screen
         self._shown: BackgroundJob | None = None
+        self._ended: tuple[BackgroundJob, float] | None = None
 
     def choose(self, commands: tuple[CommandLine, ...], view: RunView, selection: Selection | None) -> None:
         """Let the user choose one of `commands`, and start it."""
@@ -64,7 +68,7 @@ class RunCommands:
         """Start the process; the run that it creates is opened at once."""
         doctor = services_of(self._screen)
         title = command.title.replace(" …", f": {' + '.join(map(line, picked))}")
-        if not doctor.start_job(title, command.argv_with(picked), shows=command.shows):
+        if not doctor.start_job(title, command.argv_with(picked), shows=command.shows, done=command.done):
             return
         if command.opens is not None:
             doctor.open_run(command.opens)
@@ -116,8 +120,12 @@ class RunCommands:
         block.display = job is not None
         if job is None:
             return
-        block.show(job_line(job, doctor.clock()))
-        state = job.state
+        now, state = doctor.clock(), job.state
+        block.show(job_line(job, now))
+        if state != "running":
+            if self._ended is None or self._ended[0] is not job:
+                self._ended = (job, now)
+            block.display = now - self._ended[1] < _KEPT
         if state != "running" and job.shows and job is not self._shown:
             self._shown = job
             if state != "cancelled" and self._screen.app.screen is self._screen:

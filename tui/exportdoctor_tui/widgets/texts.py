@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from rich.style import Style
 from textual.content import Content
 from textual.geometry import Size
 from textual.scroll_view import ScrollView
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from textual import events
 
 
+_FOUND = Style(reverse=True)
 _HANG = re.compile(r"\s*(?:(?:▶ +)?\d+ [┃│] *|\d+\. |[✓✗·→○●▶] |# )?")
 
 
@@ -65,18 +67,33 @@ class TextPage(ScrollView, can_focus=True):
         super().__init__(id=id)
         self.content = Content("")
         self._wrapped: list[Strip] | None = None
+        self._found: int | None = None
         self._blank = Strip([])
 
     def show(self, content: Content) -> None:
         """Draw `content`, if it differs from what is drawn."""
         if not content.is_same(self.content):
             self.content = content
+            self._found = None
             self._fit()
+
+    def find(self, words: str, *, further: bool = False) -> bool:
+        """Scroll to the next line with these words, from the first one in sight, or with `further` behind the last one
+        that was found; after the end from the top. False where there is none; no words take the mark away."""
+        lines = [strip.text.casefold() for strip in self._strips()]
+        start = self._found + 1 if further and self._found is not None else self.scroll_offset.y
+        order = (*range(start, len(lines)), *range(min(start, len(lines))))
+        self._found = next((number for number in order if words and words.casefold() in lines[number]), None)
+        if self._found is not None:
+            self.scroll_to(y=max(0, self._found - self.size.height // 3), animate=False)
+        self.refresh()
+        return self._found is not None
 
     def render_line(self, y: int) -> Strip:
         strips = self._strips()
         number = y + self.scroll_offset.y
-        return strips[number] if number < len(strips) else self._blank
+        strip = strips[number] if number < len(strips) else self._blank
+        return strip.apply_style(_FOUND) if number == self._found else strip
 
     def on_resize(self, _event: events.Resize) -> None:
         self._fit()

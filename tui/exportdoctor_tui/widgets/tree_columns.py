@@ -25,6 +25,7 @@ _SHORT = {"export": "exp", "decompose": "dec", "translate": "onnx", "load": "loa
 _MARKS = {"pass": ("✓", "pass"), "fail": ("✗", "fail")}
 _GAP = 2
 _NAME = 34  # cells of a name that other columns must leave, if there are names as long
+_WHOLE_NAME = 56  # cells of a name that the column of classes must leave
 _CLASS = 14  # a narrower column of classes is of no use
 _REMARK = 22  # a remark is cut there
 
@@ -56,7 +57,7 @@ def columns_for(width: int, part: PartView, lines: tuple[Line, ...]) -> Columns:
         if size and room >= size + _GAP:
             taken[name] = size
             room -= size + _GAP
-    spare = room + least - min(wanted, _NAME + 4)
+    spare = room + least - min(wanted, _WHOLE_NAME)
     class_name = min(longest, spare - _GAP) if spare >= _CLASS + _GAP else 0
     used = sum(size + _GAP for size in taken.values()) + (class_name + _GAP if class_name else 0)
     return Columns(

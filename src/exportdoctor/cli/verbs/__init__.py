@@ -35,6 +35,8 @@ VERBS = (
     Verb("retest", "Ask the findings of a run again on the newest releases."),
     Verb("parts", "List the parts of a model."),
     Verb("inputs", "Print the inputs that are made for a part, as code."),
+    Verb("schema", "Print the JSON schema of report.json, or of another answer."),
+    Verb("mcp", "Serve scan, explain, repro and export as tools to an agent."),
     Verb("tui", "Browse a run in the terminal."),
     Verb("version", "Show versions, and the private torch APIs in use."),
     Verb("completion", "Print the completion script for a shell."),

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import click
 
+from exportdoctor.cli.complete_words import complete_runs
 from exportdoctor.cli.error_output import print_line
 from exportdoctor.cli.options import CONTEXT, QUIET
 from exportdoctor.cli.python_option import PYTHON
 from exportdoctor.cli.scan_flags import scan_option
 from exportdoctor.cli.terminal import write_out
-from exportdoctor.cli.verbs.completion import complete_runs
 from exportdoctor.cli.verbs.matrix import check_target, find_stored, note_scripts, target_words
 from exportdoctor.core.errors import ExitCode, UsageError
 from exportdoctor.lanes.bisect_versions import Tell, VersionRange

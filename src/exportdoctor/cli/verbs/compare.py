@@ -6,9 +6,9 @@ import sys
 
 import click
 
+from exportdoctor.cli.complete_words import complete_runs
 from exportdoctor.cli.options import CONTEXT, JSON
 from exportdoctor.cli.terminal import style_of, write_out
-from exportdoctor.cli.verbs.completion import complete_runs
 from exportdoctor.core.codec import pretty
 from exportdoctor.core.errors import ExitCode
 from exportdoctor.report.comparison import compare_reports, render_comparison

@@ -1,15 +1,11 @@
-"""`exportdoctor completion`: the completion script for a shell; and what the other verbs complete: targets and runs."""
+"""`exportdoctor completion`: the completion script for a shell."""
 
 from __future__ import annotations
 
-import contextlib
-from typing import Any
-
 import click
-from click.shell_completion import CompletionItem
 
 from exportdoctor.cli.options import CONTEXT
-from exportdoctor.core.errors import ExitCode, ExportdoctorError, UsageError
+from exportdoctor.core.errors import ExitCode, UsageError
 
 
 @click.command(context_settings=CONTEXT)
@@ -25,30 +21,3 @@ def completion(shell: str) -> int:
         raise UsageError(f"no completion for {shell}", hint="Shells: bash, zsh, fish")
     click.echo(script(exportdoctor, {}, "exportdoctor", COMPLETION_VARIABLE).source())
     return ExitCode.EXPORTS
-
-
-def complete_targets(_context: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Presets that start with `incomplete`; else files and folders, for which bash's script drops all others."""
-    from exportdoctor.targets import preset_names
-
-    names = [name for name in preset_names() if name.lower().startswith(incomplete.lower())]
-    return [*map(CompletionItem, names)] or [CompletionItem(incomplete, type="file")]
-
-
-def complete_findings(_context: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """The newest run's findings and the kinds of failure, then runs."""
-    from exportdoctor.core.failure.kinds import KINDS
-    from exportdoctor.store.runs import find_run, read_run, run_ids
-
-    findings: list[str] = []
-    with contextlib.suppress(ExportdoctorError):
-        findings = list(read_run(find_run()).state.findings)
-    names = [*findings, *KINDS, *run_ids()]
-    return [CompletionItem(name) for name in names if name.lower().startswith(incomplete.lower())]
-
-
-def complete_runs(_context: click.Context, _param: click.Parameter, incomplete: str) -> list[Any]:
-    """Run ids that start with `incomplete`, newest first."""
-    from exportdoctor.store.runs import run_ids
-
-    return [CompletionItem(run) for run in run_ids() if run.startswith(incomplete)]

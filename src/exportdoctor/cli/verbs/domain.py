@@ -8,11 +8,11 @@ from typing import Any
 
 import click
 
+from exportdoctor.cli.complete_words import complete_targets
 from exportdoctor.cli.interruption import Interruption
 from exportdoctor.cli.options import CONTEXT, DEVICE, DTYPE, IMAGE_SIZE, INPUTS, QUIET, absolute_inputs
 from exportdoctor.cli.python_option import PYTHON
 from exportdoctor.cli.terminal import style_of, write_out
-from exportdoctor.cli.verbs.completion import complete_targets
 from exportdoctor.cli.verbs.numbers import (
     FORM,
     SHIMS,

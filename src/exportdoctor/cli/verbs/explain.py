@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 import time
@@ -11,11 +10,12 @@ from pathlib import Path
 import click
 import msgspec
 
+from exportdoctor.cli.answers import ExplainedFinding
+from exportdoctor.cli.complete_words import complete_explained
 from exportdoctor.cli.error_output import print_line
 from exportdoctor.cli.options import CONTEXT, QUIET
 from exportdoctor.cli.python_option import PYTHON, follow_run
 from exportdoctor.cli.terminal import style_of, write_out
-from exportdoctor.cli.verbs.completion import complete_findings
 from exportdoctor.core.codec import pretty
 from exportdoctor.core.errors import ExitCode, StoreError, UsageError, did_you_mean
 from exportdoctor.core.failure.explanations import explain as explain_kind
@@ -33,7 +33,7 @@ _FINDING = re.compile(r"[fF]\d+")
 
 
 @click.command("explain", context_settings=CONTEXT)
-@click.argument("names", nargs=-1, required=True, metavar="[RUN] FINDING|KIND", shell_complete=complete_findings)
+@click.argument("names", nargs=-1, required=True, metavar="[RUN] FINDING|KIND", shell_complete=complete_explained)
 @click.option(
     "--format",
     "form",
@@ -71,7 +71,7 @@ def explain_failure(
     else:
         run = read_run(find_run(runs[0] if runs else None))
         finding, note = _try_finding(context, run, name, untried=untried, quiet=quiet)
-        record = {"finding": finding, "explanation": explain_kind(finding.kind)}
+        record = ExplainedFinding(finding=finding, explanation=explain_kind(finding.kind))
         blocks = list(finding_blocks(finding, run.state.report(), note=note))
     text = pretty(record).decode() if form == "json" else _text(blocks, form)
     if output is not None:
@@ -103,10 +103,10 @@ def _try_finding(
     from exportdoctor.repro.find_probe import finding_of
 
     finding = finding_of(run, name)
-    if not _is_unchanged(finding):
-        return msgspec.structs.replace(finding, rewrites=()), source_edited()
-    from exportdoctor.engine.cure.try_rewrites import proposals, try_rewrites
+    from exportdoctor.engine.cure.try_rewrites import is_unchanged, proposals, try_rewrites
 
+    if not is_unchanged(finding):
+        return msgspec.structs.replace(finding, rewrites=()), source_edited()
     proposed = proposals(finding)
     known = {one.diff for one in finding.rewrites if one.result != "not_tried"}
     if {one.diff for one in proposed} <= known:
@@ -121,15 +121,6 @@ def _try_finding(
     finding = msgspec.structs.replace(finding, rewrites=tried)
     _record(run.path, finding)
     return finding, ""
-
-
-def _is_unchanged(finding: Finding) -> bool:
-    """Whether the finding's line is still what it was when it failed."""
-    if not finding.file or not finding.line or not finding.source or not os.path.isfile(finding.file):
-        return True
-    with open(finding.file, encoding="utf-8", errors="replace") as file:
-        lines = file.read().splitlines()[finding.line - 1 :]
-    return bool(lines) and finding.source.strip().splitlines()[0].strip() in lines[0]
 
 
 def _record(run: Path, finding: Finding) -> None:

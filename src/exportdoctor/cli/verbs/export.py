@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 import msgspec
 
+from exportdoctor.cli.complete_words import complete_parts, complete_shims, complete_targets
 from exportdoctor.cli.error_output import print_line
 from exportdoctor.cli.interruption import Interruption
 from exportdoctor.cli.options import CONTEXT, DEVICE, DTYPE, IMAGE_SIZE, INPUTS, QUIET, STATIC, absolute_inputs
@@ -19,7 +20,6 @@ from exportdoctor.cli.packages import require_packages
 from exportdoctor.cli.python_option import PYTHON
 from exportdoctor.cli.scan_flags import scan_option
 from exportdoctor.cli.terminal import style_of, write_out
-from exportdoctor.cli.verbs.completion import complete_targets
 from exportdoctor.core.errors import ExitCode, UsageError
 from exportdoctor.core.records.target import BuildOptions, Device, DType, TargetRef
 from exportdoctor.core.versions import installed_version
@@ -90,12 +90,13 @@ class ExportArguments:
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="File to write. Default: PART.SUFFIX."
 )
-@click.option("--part", metavar="P", help="Part to export. Default: the first one.")
+@click.option("--part", metavar="P", shell_complete=complete_parts, help="Part to export. Default: the first one.")
 @click.option(
     "--shims",
     "shims",
     metavar="A+B|FILE",
     multiple=True,
+    shell_complete=complete_shims,
     help="Shims to apply, or `none`; a Python file adds your own. Default: the prescription of the newest scan.",
 )
 @click.option("--opset", type=click.IntRange(min=7, max=30), metavar="N", help="ONNX opset. Default: torch's choice.")

@@ -6,12 +6,12 @@ from typing import Any
 
 import click
 
+from exportdoctor.cli.complete_words import complete_parts, complete_targets
 from exportdoctor.cli.error_output import print_line
 from exportdoctor.cli.options import CONTEXT, IMAGE_SIZE, STATIC
 from exportdoctor.cli.python_option import PYTHON
 from exportdoctor.cli.scan_flags import scan_option
 from exportdoctor.cli.terminal import write_out
-from exportdoctor.cli.verbs.completion import complete_targets
 from exportdoctor.core.errors import ExitCode
 from exportdoctor.core.protocol.inputs_request import InputsCode, InputsReply, InputsRequest
 from exportdoctor.core.protocol.reply import Refused
@@ -23,7 +23,9 @@ from exportdoctor.process.supervise import Limits, build_limits
 
 @click.command(context_settings=CONTEXT)
 @click.argument("target", shell_complete=complete_targets)
-@click.option("--part", default="", metavar="P", help="The part. Default: the first one.")
+@click.option(
+    "--part", default="", metavar="P", shell_complete=complete_parts, help="The part. Default: the first one."
+)
 @IMAGE_SIZE
 @STATIC
 @scan_option("build_timeout")

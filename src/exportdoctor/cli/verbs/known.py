@@ -5,8 +5,9 @@ from __future__ import annotations
 import sys
 
 import click
-from msgspec import to_builtins
+from msgspec.structs import asdict
 
+from exportdoctor.cli.answers import KnownRow
 from exportdoctor.cli.options import CONTEXT, JSON
 from exportdoctor.cli.terminal import style_of, write_out
 from exportdoctor.core.codec import pretty
@@ -27,7 +28,7 @@ def search_issues(words: tuple[str, ...], as_json: bool) -> int:
     found = search(" ".join(words))
     if as_json:
         kept = list_measurements()
-        rows = [{**to_builtins(one), "measured": [m for m in kept if one.id in m.issues]} for one in found]
+        rows = [KnownRow(**asdict(one) | {"measured": tuple(m for m in kept if one.id in m.issues)}) for one in found]
         write_out(pretty(rows).decode())
     elif not found:
         raise UsageError(f"no known issue contains {' '.join(words)!r}", hint="To list all: exportdoctor known")

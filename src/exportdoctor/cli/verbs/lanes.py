@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from exportdoctor.cli.answers import LaneRow
 from exportdoctor.cli.error_output import print_line
 from exportdoctor.cli.lane_options import add_lane_options, lane_specs
 from exportdoctor.cli.options import CONTEXT, JSON
@@ -67,7 +68,7 @@ def prune(everything: bool, as_json: bool) -> int:
 
 def _print(found: list[Lane], as_json: bool) -> None:
     if as_json:
-        write_out(pretty([{"state": lane.state, "lane": lane} for lane in found]).decode())
+        write_out(pretty([LaneRow(state=lane.state, lane=lane) for lane in found]).decode())
     elif found:
         canvas = Canvas(table_style(sys.stdout))
         canvas.table([_cells(lane) for lane in found])

@@ -8,13 +8,13 @@ from typing import Any
 
 import click
 
+from exportdoctor.cli.complete_words import complete_runs
 from exportdoctor.cli.error_output import print_line
 from exportdoctor.cli.lane_options import add_lane_options, lane_specs
 from exportdoctor.cli.options import CONTEXT, QUIET
 from exportdoctor.cli.python_option import PYTHON
 from exportdoctor.cli.scan_flags import scan_option
 from exportdoctor.cli.terminal import style_of, write_out
-from exportdoctor.cli.verbs.completion import complete_runs
 from exportdoctor.core.errors import ExitCode, ExportdoctorError, UsageError
 from exportdoctor.report.matrix_tables import MATRIX_FORMS, render_matrix
 from exportdoctor.store.runs import StoredRun, find_run, read_run

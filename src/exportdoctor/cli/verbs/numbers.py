@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from exportdoctor.cli.complete_words import complete_parts, complete_targets
 from exportdoctor.cli.error_output import print_line
 from exportdoctor.cli.interruption import Interruption
 from exportdoctor.cli.options import CONTEXT, DEVICE, DTYPE, IMAGE_SIZE, INPUTS, QUIET, STATIC, absolute_inputs
@@ -15,7 +16,6 @@ from exportdoctor.cli.packages import require_packages
 from exportdoctor.cli.python_option import PYTHON
 from exportdoctor.cli.scan_flags import scan_option
 from exportdoctor.cli.terminal import style_of, write_out
-from exportdoctor.cli.verbs.completion import complete_targets
 from exportdoctor.core.errors import ExitCode, UsageError
 from exportdoctor.core.protocol.export import ExportProgress
 from exportdoctor.core.protocol.numbers_ladder import LadderReply, LadderRequest, LadderResult
@@ -46,7 +46,9 @@ WEIGHTS_OF_VALUES = click.option(
 @click.command(context_settings=CONTEXT)
 @click.argument("target", shell_complete=complete_targets)
 @click.option("--against", metavar="FILE", help="An .onnx or .pt2 file to compare with, whoever made it.")
-@click.option("--part", default="", metavar="P", help="The part. Default: the first one.")
+@click.option(
+    "--part", default="", metavar="P", shell_complete=complete_parts, help="The part. Default: the first one."
+)
 @SHIMS
 @click.option(
     "--draw", "seconds", type=click.FloatRange(min=0), default=20.0, show_default=True, metavar="SECONDS",
@@ -97,7 +99,12 @@ def numbers(
     with Interruption():
         limits = build_limits(build_timeout, build_memory_mb)
         result: LadderResult = ask_worker(
-            "worker.numbers.numbers_server", request, LadderReply, quiet=quiet, limits=limits
+            "worker.numbers.numbers_server",
+            request,
+            LadderReply,
+            quiet=quiet,
+            limits=limits,
+            part=part or plan.parts[0],
         )
     write_out(render_ladder(result, form, style_of(sys.stdout)))
     return ExitCode.EXPORTS if result.verdict in ("agrees", "agrees_but_ties") else ExitCode.FINDINGS
@@ -138,14 +145,16 @@ def check_file(against: str | None) -> Path | None:
     return file
 
 
-def ask_worker(server: str, request: Any, replies: Any, *, quiet: bool, limits: Limits | None = None) -> Any:
+def ask_worker(
+    server: str, request: Any, replies: Any, *, quiet: bool, limits: Limits | None = None, part: str = ""
+) -> Any:
     """The result of one request to a process of its own, whose progress is printed. Raises what it refuses with.
 
-    While it builds the target and runs it in eager, its first two steps, it is kept within `limits`, if there are any.
+    While it builds the target and runs `part` in eager, its first two steps, it is kept within `limits`, if any.
     """
     with spawn(server, log=None) as client:
         client.send(request)
-        for reply in listen_while_building(client, replies, limits, steps=2):
+        for reply in listen_while_building(client, replies, limits, steps=2, part=part):
             match reply:
                 case ExportProgress(what=what):
                     if not quiet:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import click
 
+from exportdoctor.cli.answers import PartRow
+from exportdoctor.cli.complete_words import complete_targets
 from exportdoctor.cli.options import CONTEXT, JSON
 from exportdoctor.cli.terminal import write_out
-from exportdoctor.cli.verbs.completion import complete_targets
 from exportdoctor.core.codec import pretty
 from exportdoctor.core.errors import ExitCode
 from exportdoctor.core.records.target import TargetRef
@@ -22,7 +23,7 @@ def parts(target: str, as_json: bool) -> int:
 
     plan = resolve(TargetRef(ref=target))
     if as_json:
-        rows = [{"part": name, "scanned": name in plan.parts} for name in plan.available_parts]
+        rows = [PartRow(part=name, scanned=name in plan.parts) for name in plan.available_parts]
         write_out(pretty(rows).decode())
     else:
         write_out("".join(f"{part_line(name, scanned=name in plan.parts)}\n" for name in plan.available_parts))

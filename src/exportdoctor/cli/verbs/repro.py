@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 import click
 
+from exportdoctor.cli.complete_words import complete_findings
 from exportdoctor.cli.error_output import print_line
 from exportdoctor.cli.options import CONTEXT, QUIET
 from exportdoctor.cli.python_option import PYTHON, follow_run
 from exportdoctor.cli.scan_flags import scan_option
 from exportdoctor.cli.terminal import write_out
-from exportdoctor.cli.verbs.completion import complete_runs
 from exportdoctor.core.errors import ExitCode, StoreError
 from exportdoctor.report import wording
 from exportdoctor.store.atomic_write import replace_file
@@ -30,7 +30,7 @@ _SECONDS, _AT_MOST = 33.0, 180.0
 
 
 @click.command(context_settings=CONTEXT)
-@click.argument("names", nargs=-1, required=True, metavar="[RUN] FINDING", shell_complete=complete_runs)
+@click.argument("names", nargs=-1, required=True, metavar="[RUN] FINDING", shell_complete=complete_findings)
 @click.option(
     "-o",
     "--output",

@@ -6,21 +6,35 @@ import sys
 
 import click
 
+from exportdoctor.cli.complete_words import complete_runs
+from exportdoctor.cli.error_output import print_line
 from exportdoctor.cli.options import CONTEXT, JSON
 from exportdoctor.cli.terminal import table_style, write_out
 from exportdoctor.core.codec import pretty
 from exportdoctor.core.errors import ExitCode
 from exportdoctor.report import wording
 from exportdoctor.report.canvas import Canvas, Span
-from exportdoctor.store.runs import RunSummary, list_runs
+from exportdoctor.store.runs import RunSummary, delete_run, find_run, list_runs
 
 _COLOURS = {"finished": "green", "running": "cyan", "cut off": "yellow", "unreadable": "red"}
 
 
 @click.command(context_settings=CONTEXT)
+@click.option(
+    "--delete",
+    "deleted",
+    multiple=True,
+    metavar="RUN",
+    shell_complete=complete_runs,
+    help="Delete this run, with its logs and scripts. Can be repeated.",
+)
 @JSON
-def runs(as_json: bool) -> int:
+def runs(deleted: tuple[str, ...], as_json: bool) -> int:
     """List the runs, newest first."""
+    for path in [find_run(which) for which in deleted]:
+        print_line(f"deleted {delete_run(str(path))}")
+    if deleted and not as_json:
+        return ExitCode.EXPORTS
     found = list_runs()
     if as_json:
         write_out(pretty(found).decode())

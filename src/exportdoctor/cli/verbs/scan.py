@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from exportdoctor.cli.complete_words import complete_runs, complete_targets
 from exportdoctor.cli.options import (
     CONTEXT,
     DEVICE,
@@ -26,8 +28,8 @@ from exportdoctor.cli.options import (
 from exportdoctor.cli.packages import require_packages
 from exportdoctor.cli.python_option import PYTHON
 from exportdoctor.cli.scan_flags import add_scan_options, pop_scan_options
-from exportdoctor.cli.verbs.completion import complete_runs, complete_targets
-from exportdoctor.core.errors import UsageError
+from exportdoctor.cli.terminal import style_of, write_out
+from exportdoctor.core.errors import StoreError, UsageError
 from exportdoctor.core.records.target import BuildOptions, Device, DType, TargetRef
 from exportdoctor.core.scan_options import OPTIONS, ScanOptions
 from exportdoctor.report import FORMS
@@ -192,8 +194,9 @@ def scan(context: click.Context, /, **given: Any) -> int:
 def _open_tui(context: click.Context, arguments: ScanArguments) -> int:
     """Let the terminal interface start this scan; wrong requests are refused here."""
     from exportdoctor.cli.verbs.tui import find_interface
+    from exportdoctor.report.plain_text import render_summary
     from exportdoctor.store.places import new_run_id, runs_root
-    from exportdoctor.store.runs import find_run
+    from exportdoctor.store.runs import find_run, read_run
     from exportdoctor.targets import resolve
 
     interface = find_interface()
@@ -205,7 +208,11 @@ def _open_tui(context: click.Context, arguments: ScanArguments) -> int:
         resolve(target)
         folder = arguments.out or runs_root() / new_run_id(target.ref)
         words += ["--out", str(folder)]
-    return interface(folder, scan=(sys.executable, "-m", "exportdoctor", *words, "--quiet"))
+    code = interface(folder, scan=(sys.executable, "-m", "exportdoctor", *words, "--quiet"))
+    with suppress(StoreError):  # quit before the scan began
+        report = read_run(folder).state.report()
+        write_out(render_summary(report, style_of(sys.stdout)))
+    return code
 
 
 def _refuse_other_options(context: click.Context) -> None:

@@ -9,12 +9,12 @@ from typing import Any, get_args
 import click
 import msgspec
 
+from exportdoctor.cli.complete_words import complete_targets
 from exportdoctor.cli.interruption import Interruption
 from exportdoctor.cli.options import CONTEXT, DEVICE, IMAGE_SIZE, INPUTS, QUIET, absolute_inputs
 from exportdoctor.cli.packages import require_packages
 from exportdoctor.cli.python_option import PYTHON
 from exportdoctor.cli.terminal import style_of, write_out
-from exportdoctor.cli.verbs.completion import complete_targets
 from exportdoctor.cli.verbs.numbers import FORM, SHIMS, WEIGHTS_OF_VALUES, ask_worker, known_shims, resolve_with_values
 from exportdoctor.core.errors import ExitCode, UsageError
 from exportdoctor.core.protocol.sensitivity import Lowering, SensitivityReply, SensitivityRequest, SensitivityResult

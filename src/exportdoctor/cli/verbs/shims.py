@@ -9,13 +9,15 @@ from itertools import groupby
 from typing import Any
 
 import click
+from msgspec.structs import asdict
 
+from exportdoctor.cli.answers import ShimRow, ShimSheet
+from exportdoctor.cli.complete_words import complete_runs, complete_shims, complete_targets
 from exportdoctor.cli.options import CONTEXT, IMAGE_SIZE, INPUTS, JSON, PARTS, STATIC, WEIGHTS, absolute_inputs
 from exportdoctor.cli.python_option import PYTHON
 from exportdoctor.cli.record_shim_try import record_tries
 from exportdoctor.cli.scan_flags import scan_option
 from exportdoctor.cli.terminal import style_of, table_style, write_out
-from exportdoctor.cli.verbs.completion import complete_runs, complete_targets
 from exportdoctor.core.codec import pretty
 from exportdoctor.core.errors import ExitCode
 from exportdoctor.core.limits import UNMEASURED_ATTEMPT
@@ -63,14 +65,14 @@ def list_shims(provider: str | None, fitting: bool, files: tuple[str, ...], as_j
     reasons = _misfits(listed)
     found = [shim for shim in listed if not (fitting and shim.id in reasons)]
     if as_json:
-        write_out(pretty([_record(shim, reasons) for shim in found]).decode())
+        write_out(pretty([_row(shim, reasons) for shim in found]).decode())
     else:
         write_out(_table(found, reasons))
     return ExitCode.EXPORTS
 
 
 @shims.command("show")
-@click.argument("name", metavar="ID")
+@click.argument("name", metavar="ID", shell_complete=complete_shims)
 @_FILES
 @PYTHON
 @JSON
@@ -79,14 +81,14 @@ def show_shim(name: str, files: tuple[str, ...], as_json: bool) -> int:
     shim = find(name, files=files)
     reasons = _misfits([shim])
     if as_json:
-        write_out(pretty({**_record(shim, reasons), "diff": shim.diff()}).decode())
+        write_out(pretty(ShimSheet(**asdict(_row(shim, reasons)), diff=shim.diff())).decode())
     else:
         write_out(_sheet(shim, reasons))
     return ExitCode.EXPORTS
 
 
 @shims.command("try", short_help="Export a model without and with shims.")
-@click.argument("name", metavar="ID[+ID...]")
+@click.argument("name", metavar="ID[+ID...]", shell_complete=complete_shims)
 @click.argument("target", shell_complete=complete_targets)
 @PARTS
 @scan_option("exporter")
@@ -167,22 +169,22 @@ def _misfits(shims: Sequence[Shim]) -> dict[str, str]:
     return reasons
 
 
-def _record(shim: Shim, reasons: Mapping[str, str]) -> dict[str, Any]:
+def _row(shim: Shim, reasons: Mapping[str, str]) -> ShimRow:
     reason = reasons.get(shim.id)
-    return {
-        "id": shim.id,
-        "title": shim.title,
-        "provider": shim.provider,
-        "soundness": shim.soundness,
-        "fits": reason is None,
-        "reason": reason,
-        "does": shim.does,
-        "precondition": shim.precondition,
-        "needs": dict(shim.needs),
-        "link": shim.link,
-        "retire": shim.retire,
-        "conflicts": list(shim.conflicts),
-    }
+    return ShimRow(
+        id=shim.id,
+        title=shim.title,
+        provider=shim.provider,
+        soundness=shim.soundness,
+        fits=reason is None,
+        reason=reason,
+        does=shim.does,
+        precondition=shim.precondition,
+        needs=dict(shim.needs),
+        link=shim.link,
+        retire=shim.retire,
+        conflicts=shim.conflicts,
+    )
 
 
 def _table(found: list[Shim], reasons: Mapping[str, str]) -> str:

@@ -8,8 +8,8 @@ from typing import Protocol
 
 import click
 
+from exportdoctor.cli.complete_words import complete_runs
 from exportdoctor.cli.options import CONTEXT
-from exportdoctor.cli.verbs.completion import complete_runs
 from exportdoctor.core.errors import UsageError
 from exportdoctor.store.runs import find_run, run_ids
 

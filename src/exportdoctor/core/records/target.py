@@ -23,6 +23,20 @@ class BuildOptions(msgspec.Struct, frozen=True, kw_only=True):
     static: bool = False
     inputs: str = ""
 
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """The options of the command line that give these values; none for a default."""
+        size = f"{self.image_size[0]}x{self.image_size[1]}" if self.image_size else ""
+        given = {
+            "--device": self.device.replace("auto", ""),
+            "--dtype": self.dtype.replace("auto", ""),
+            "--weights": "" if self.weights == "fake" else self.weights,
+            "--image-size": size,
+            "--inputs": self.inputs,
+        }
+        words = [word for name, value in given.items() if value for word in (name, value)]
+        return (*words, *(("--static",) if self.static else ()))
+
 
 class TargetRef(msgspec.Struct, frozen=True, kw_only=True):
     """A target as typed, with the parts asked for (none = the target's default parts) and its build options."""

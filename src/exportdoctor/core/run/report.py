@@ -22,9 +22,12 @@ FAILING: frozenset[str] = frozenset({"fails_own", "fails_child", "crashed", "tim
 
 
 class TargetRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What was scanned."""
+    """What was scanned; `options` are those of the command line that build it so. `in_memory`: a module of a Python
+    session, which no command line can build."""
 
     ref: str
+    options: tuple[str, ...] = ()
+    in_memory: bool = False
     weights: str = ""
     device: str = ""
     dtype: str = ""
@@ -166,7 +169,7 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything a run found. `complete` is false where it was interrupted."""
+    """Everything a run found. `complete` is false where it was cut off; `error` is why, if it would end so again."""
 
     schema: str = SCHEMA
     target: TargetRecord
@@ -176,6 +179,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     stats: Stats = Stats()
     run: str = ""
     complete: bool = True
+    error: str = ""
     notes: tuple[str, ...] = ()
 
     @property

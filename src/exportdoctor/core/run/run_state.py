@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from exportdoctor.core.errors import ExitCode
 from exportdoctor.core.failure.finding import Finding
 from exportdoctor.core.protocol.scan import Captured, ModuleFact, Opened
 from exportdoctor.core.records.outcome import Outcome
@@ -135,6 +136,8 @@ class RunState:
             run=started.run if started else "",
             target=TargetRecord(
                 ref=started.target.ref if started else "",
+                options=started.target.options.flags if started else (),
+                in_memory=started is not None and not started.command,
                 weights=opened.weights if opened else "",
                 device=opened.device if opened else "",
                 dtype=opened.dtype if opened else "",
@@ -154,6 +157,7 @@ class RunState:
                 in_flight=len(self.asked_twice & self.in_flight),
             ),
             complete=bool(done and done.complete),
+            error=(done.error or "") if done and done.exit_code in (ExitCode.USAGE, ExitCode.TARGET) else "",
             notes=tuple(self.notes),
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,6 +30,15 @@ SHIMS = tuple(
 """
 
 
+def is_unchanged(finding: Finding) -> bool:
+    """Whether the finding's line is still what it was when it failed; also true where its file is out of reach."""
+    if not finding.file or not finding.line or not finding.source or not os.path.isfile(finding.file):
+        return True
+    with open(finding.file, encoding="utf-8", errors="replace") as file:
+        lines = file.read().splitlines()[finding.line - 1 :]
+    return bool(lines) and finding.source.strip().splitlines()[0].strip() in lines[0]
+
+
 def edits_of(finding: Finding) -> tuple[LineEdit, ...]:
     """The rewrites that fit the finding's line, or a line on which its failure depends in the same file."""
     if finding.file is None or finding.line is None or finding.stage != "export":
@@ -36,6 +46,8 @@ def edits_of(finding: Finding) -> tuple[LineEdit, ...]:
     try:
         text = Path(finding.file).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
+        return ()
+    if not is_unchanged(finding):
         return ()
     frames = [finding.guard, finding.value_origin, *(origin.frame for origin in finding.origins)]
     lines = [finding.line, *(frame.line for frame in frames if frame is not None and frame.file == finding.file)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 from exportdoctor.core.exporters import EXPORTERS
 from exportdoctor.core.run.report import Alternative, PartRecord, Prescription, Proof, Report
 from exportdoctor.core.scan_options import DEFAULTS
@@ -91,6 +93,8 @@ def prescription(part: PartRecord, report: Report) -> tuple[str, ...]:
             sentences.append(f"{refused_sets(found.proof.refused)}.")
         sentences += _ground_sentences(found.proof)
     sentences += map(_alternative, found.alternatives)
+    if report.target.in_memory:
+        return tuple(sentences)
     if part.verdict == "cured" and EXPORTERS.get(part.exporter, EXPORTERS["export"]).makes_program:
         sentences.append(f"{EXPORT_LABEL}{export_command(part, report)}")
     return tuple(sentences)
@@ -104,10 +108,7 @@ def prescription_code(part: PartRecord) -> str:
     model = f"model.{root}" if root else "model"
     exporter = EXPORTERS.get(part.exporter, EXPORTERS["export"])
     places = {step.shim: step.places for step in part.prescription.steps if step.places}
-    chosen = part.prescription.shims
-    if part.registered and _REGISTERS not in chosen:
-        chosen = (*chosen, _REGISTERS)
-    names = "".join(f"    {_find_call(shim, places.get(shim, ()))},\n" for shim in chosen)
+    names = "".join(f"    {_find_call(shim, places.get(shim, ()))},\n" for shim in shims_to_apply(part))
     shims = f"shims = [\n{names}]\nwith apply_shims(shims, call) as given:\n"
     if not exporter.makes_program:
         call = exporter.script.format(
@@ -130,6 +131,12 @@ def prescription_code(part: PartRecord) -> str:
         "    program = export_program(given)\n"
         "    outputs = program.module()(**given.convert(((), other_inputs))[1])"
     )
+
+
+def shims_to_apply(part: PartRecord) -> tuple[str, ...]:
+    """The shims of a part's prescription, and the one that registers what exportdoctor registers by itself."""
+    chosen = part.prescription.shims if part.prescription is not None else ()
+    return (*chosen, _REGISTERS) if part.registered and _REGISTERS not in chosen else chosen
 
 
 def _find_call(shim: str, places: tuple[str, ...]) -> str:
@@ -188,9 +195,35 @@ def export_command(part: PartRecord, report: Report) -> str:
 
     Files are written by the default exporter, so what was found with another is named, without its change of mode.
     """
-    weights = " --weights FOLDER" if report.target.weights == "fake" else ""
-    chosen = f" --part {part.name}" if len(report.parts) > 1 or part.name != "default" else ""
-    name = "model" if part.name == "default" else part.name
+    target = report.target
+    options = [shlex.join(target.options)] if target.options else []
+    if target.weights == "fake":
+        options.append("--weights FOLDER")
+    if len(report.parts) > 1 or part.name != "default":
+        options.insert(0, f"--part {part.name}")
     if part.exporter != DEFAULTS["exporter"] and part.prescription is not None:
-        chosen += f" --shims {'+'.join(one for one in part.prescription.shims if one != _TO_DEFAULT) or 'none'}"
-    return f"exportdoctor export {report.target.ref}{chosen}{weights} --to pt2 -o {name}.pt2"
+        options.append(f"--shims {'+'.join(one for one in part.prescription.shims if one != _TO_DEFAULT) or 'none'}")
+    name = "model" if part.name == "default" else part.name
+    return " ".join(("exportdoctor export", shlex.quote(target.ref), *options, f"--to pt2 -o {name}.pt2"))
+
+
+def next_commands(report: Report) -> tuple[tuple[str, str], ...]:
+    """The commands that come next, each with what it does; none for a run that was cut off, or of a Python session."""
+    if not report.complete or report.target.in_memory:
+        return ()
+    commands = []
+    if report.findings:
+        first = report.findings[0].id
+        commands.append((f"exportdoctor explain {first}", "why it fails, and how to rewrite the line"))
+        commands.append((f"exportdoctor repro {first}", "a minimal script that fails in the same way"))
+    ready = (part for part in report.parts if part.verdict == "cured" or _passes_by_default(part))
+    part = next((part for part in ready if EXPORTERS.get(part.exporter, EXPORTERS["export"]).makes_program), None)
+    if part is not None and not part.only:
+        commands.append((export_command(part, report), "write the program, and compare it with eager"))
+    else:
+        commands.append(("exportdoctor tui", "browse the run"))
+    return tuple(commands)
+
+
+def _passes_by_default(part: PartRecord) -> bool:
+    return part.verdict == "passes" and part.exporter == DEFAULTS["exporter"]

@@ -7,7 +7,7 @@ from exportdoctor.core.failure.finding import Finding, KnownIssueRecord, ShimTry
 from exportdoctor.core.failure.identity import across_parts
 from exportdoctor.core.failure.messages import first_line, without_hints
 from exportdoctor.core.run.report import Report
-from exportdoctor.report.wording.formatting import count, issue_name, module_name, short_path
+from exportdoctor.report.wording.formatting import count, finding_count, issue_name, module_name, short_path
 
 _SIGNALS = {
     "SIGSEGV": "Segmentation fault: native code touched memory that is not its own",
@@ -35,6 +35,22 @@ def kill_message(reason: str, *, seconds: float, memory_mb: float, limit_mb: flo
             return f"Killed at {memory_mb:,.0f} MiB: more than the {limit_mb:,.0f} MiB that one attempt may take"
         case signal:
             return crash_message(signal)
+
+
+def slow_export(seconds: float, limit: float) -> str:
+    """What stands for an exception's message where an export passed and took too long."""
+    return f"It exports, but takes {seconds:.1f} s of processor time: more than {limit:g} s"
+
+
+def heavy_export(memory_mb: float, limit_mb: float) -> str:
+    """What stands for an exception's message where an export passed and took too much memory."""
+    return f"It exports, but takes {memory_mb:,.0f} MiB of memory: more than {limit_mb:,.0f} MiB"
+
+
+def cost_share(work: str, share: float, expression: str) -> str:
+    """On what most of the cost went; empty where that is not known."""
+    about = f", at last on {expression}" if expression else ""
+    return f". {share:.0%} of it went to {work}{about}" if work else ""
 
 
 def build_killed(part: str, reason: str, *, seconds: float, memory_mb: float, limit_mb: float) -> str:
@@ -83,6 +99,25 @@ def same_as_earlier(finding: Finding, report: Report) -> str:
         if across_parts(earlier) == across_parts(finding):
             return f"Same failure as {earlier.id}, in part {finding.part}."
     return ""
+
+
+def different_findings(report: Report) -> str:
+    """How many findings there are, and how many of them differ: a failure of several parts is one."""
+    different = sum(not same_as_earlier(finding, report) for finding in report.findings)
+    found = finding_count(len(report.findings))
+    return f"{found}, {different} different" if different < len(report.findings) else found
+
+
+def summary_lines(report: Report) -> list[str]:
+    """A line for each failure: where and of which kind it is, and the findings of other parts that are the same."""
+    lines = []
+    for finding in report.findings:
+        if same_as_earlier(finding, report):
+            continue
+        same = [one for one in report.findings if one is not finding and across_parts(one) == across_parts(finding)]
+        also = f"; also {', '.join(f'{one.id} ({one.part})' for one in same)}" if same else ""
+        lines.append(f"{title(finding, report)}: {finding.kind.replace('_', ' ')}{also}")
+    return lines
 
 
 def culprit_line(finding: Finding) -> str:

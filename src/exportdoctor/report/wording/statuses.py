@@ -68,7 +68,7 @@ def evidence(record: ModuleRecord | None, status: str) -> str:
     if status == "not_called":
         return "forward does not call it with these inputs."
     if record is None or status == "not_asked":
-        return "not tried yet."
+        return "there is no verdict."
     if status == "unknown":
         return "see the note."
     if record.evidence == "equal" and record.same_as is not None:

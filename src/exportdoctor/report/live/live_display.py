@@ -11,10 +11,10 @@ from rich.live import Live
 from rich.spinner import Spinner
 from rich.text import Text
 
-from exportdoctor.cli.progress import Progress, SeenFindings
 from exportdoctor.core.protocol.scan import SMALL_MODEL
 from exportdoctor.core.run import events as ev
 from exportdoctor.core.run.run_state import RunState
+from exportdoctor.report.live.progress import Progress, SeenFindings
 from exportdoctor.report.wording import (
     duration,
     event_line,
