@@ -248,7 +248,7 @@ def test_a_text_generator_decodes(tmp_path: Path, name: str) -> None:
         ("clip", "text", "text_model"),
         ("t5", "encoder", "encoder"),
         ("t5", "decoder", "decoder"),
-        ("detr", "backbone", "model.backbone"),
+        ("detr", "backbone", "model.backbone.model"),
         ("detr", "heads", ""),
         ("gpt2", "prefill", ""),
     ],
