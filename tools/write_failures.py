@@ -31,7 +31,7 @@ PAGES = ROOT / "docs" / "failures"
 FIXTURES = ROOT / "fixtures"
 LATER = FIXTURES / "later"
 """One script for each kind of the stages after the export, where a fixture for a scan would say no more."""
-SCAN = {"timeout": ("--timeout", "8"), "out_of_memory": ("--memory", "1500")}
+SCAN = {"timeout": ("--timeout", "8"), "out_of_memory": ("--memory", "1500"), "costly": ("--slow", "0.4")}
 LIMITS = {"timeout": 3.0}
 _MOST = 1500
 _CODE = 60
@@ -79,9 +79,11 @@ def page(kind: str, bench: CandidateRunner, *, said: str) -> str:
         "<!-- fmt: off -->",
         f"# {told.title}",
         f"`{kind}`: {told.summary}",
-        "## What torch says",
-        fence(script, "python"),
-        fence(output_of(bench.run(script)), "text"),
+        *(
+            ["## What torch says", fence(script, "python"), fence(output_of(bench.run(script)), "text")]
+            if script
+            else []
+        ),
         "## Why",
         wrapped(told.paragraph),
     ]

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from exportdoctor.core.failure.classify import fits, kind_of
 from exportdoctor.core.failure.evidence import evidence_of
 from exportdoctor.core.failure.kinds import (
+    KIND_OF_OUR_EXCEPTION,
     KIND_OF_STATUS,
     KINDS,
     LYING_KERNEL,
@@ -110,6 +111,13 @@ def test_a_process_that_died_has_a_kind_with_and_without_an_exception(status: Ou
     told = [ExceptionFact(type="SIGSEGV", message="Segmentation fault")]
     assert classify(told, status=status) is KIND_OF_STATUS[status]
     assert kind_of(Outcome(probe="p", status=status, signal="SIGSEGV"), exporter="export") is KIND_OF_STATUS[status]
+
+
+@pytest.mark.parametrize("exception", KIND_OF_OUR_EXCEPTION)
+@pytest.mark.parametrize("stage", ["export", "translate"])
+def test_what_we_raise_ourselves_has_its_kind_at_any_stage(exception: str, stage: str) -> None:
+    told = [ExceptionFact(type=exception, message="Could not guard on data-dependent expression u0 > 1")]
+    assert classify(told, stage=stage) is KIND_OF_OUR_EXCEPTION[exception]
 
 
 @pytest.mark.parametrize("stage", ["translate", "load", "run", "numbers"])

@@ -22,7 +22,11 @@ QUICK = {"if_tensor", "segfault"}
 """A failure and a crash that `make quick` looks at, too: the way from a worker's attempt to a finding."""
 SCANS = [pytest.param(path, marks=() if path.stem in QUICK else pytest.mark.slow) for path in FIXTURES]
 # How a fixture is scanned where the defaults would wait for a minute or fill the machine
-LIMITS: dict[str, dict[str, Any]] = {"hang": {"timeout": 8.0}, "memory_eater": {"memory_mb": 1500.0}}
+LIMITS: dict[str, dict[str, Any]] = {
+    "hang": {"timeout": 8.0},
+    "memory_eater": {"memory_mb": 1500.0},
+    "long_loop": {"slow": 0.4},
+}
 
 
 def expected_of(path: Path) -> dict[str, Any]:

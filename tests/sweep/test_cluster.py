@@ -82,9 +82,7 @@ def test_a_killed_node_loses_nothing_and_doubles_nothing(tmp_path: Path, monkeyp
     try:
         _until(lambda: _asked(out) == 1)
         scan = _scan_of(process.pid)
-        node = scan.parent()
-        assert node is not None
-        node.kill()
+        scan.parents()[1].kill()  # its parent is the node's warm process
         psutil.wait_procs([scan], timeout=10)
         assert not scan.is_running()
         gate.touch()
@@ -94,6 +92,31 @@ def test_a_killed_node_loses_nothing_and_doubles_nothing(tmp_path: Path, monkeyp
     rows = {row.name.rpartition("-")[2]: [cell.verdict for cell in row.cells] for row in _atlas(out).rows}
     assert rows == {"waits": ["passes"]}
     assert _asked(out) == 2  # once more for the node that was lost
+
+
+@pytest.mark.night
+def test_one_of_three_nodes_killed_in_the_middle_loses_nothing_and_doubles_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, gate = tmp_path / "sweep", tmp_path / "gate"
+    monkeypatch.setenv("SWEEP_GATE", str(gate))
+    copies = [tmp_path / f"copy{number}.py" for number in range(8)]
+    for copy in copies:
+        copy.write_text(HERE.read_text())
+    others = [f"{copy}:{name}" for copy, name in zip(copies, ["passes", "fails"] * 4, strict=True)]
+    process = _start([*_words(out, "waits"), *others, "--jobs", "3"])
+    try:
+        _until(lambda: len(list(out.glob("runs/*/answer.json"))) > 2, 240)
+        _scan_of(process.pid).parents()[1].kill()  # the target that waits was the first to begin
+        gate.touch()
+        assert process.wait(240) == ExitCode.FINDINGS
+    finally:
+        process.kill()
+    atlas = _atlas(out)
+    assert len({row.name for row in atlas.rows}) == len(atlas.rows) == 9
+    assert {cell.verdict for row in atlas.rows for cell in row.cells} == {"passes", "fails"}
+    asked = {log.parent.name: len(log.read_text().splitlines()) for log in out.glob("runs/*/asked.log")}
+    assert sorted(asked.values()) == [1] * 8 + [2]
 
 
 def test_ctrl_c_keeps_what_is_known_and_ends_all_processes(tmp_path: Path) -> None:
@@ -184,18 +207,22 @@ def _start(words: list[str]) -> subprocess.Popen[bytes]:
     )
 
 
+def _is_warm(process: psutil.Process) -> bool:
+    return "exportdoctor.sweep.warm_process" in process.cmdline()
+
+
 def _scan_of(pid: int) -> psutil.Process:
-    """The scan that a node of the sweep in process `pid` runs now."""
+    """The scan that a node of the sweep in process `pid` runs now; of several the oldest."""
     found: list[psutil.Process] = []
 
     def look() -> bool:
         for child in psutil.Process(pid).children(recursive=True):
             try:
-                if "exportdoctor.__main__" in child.cmdline():
+                if [_is_warm(one) for one in (child, *child.parents()[:2])] == [True, True, False]:
                     found.append(child)
             except psutil.Error:
                 continue
         return bool(found)
 
     _until(look)
-    return found[0]
+    return min(found, key=psutil.Process.create_time)

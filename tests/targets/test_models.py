@@ -14,7 +14,7 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils import _pytree as pytree
 from transformers.cache_utils import DynamicCache
 
-from exportdoctor.core.errors import TargetError, UsageError
+from exportdoctor.core.errors import NoPartError, TargetError, UsageError
 from exportdoctor.core.records.target import BuildOptions, TargetRef
 from exportdoctor.targets import BuiltPart, BuiltTarget, build, resolve
 from exportdoctor.targets.eager import run_once
@@ -219,8 +219,9 @@ def test_what_another_library_registered_for_the_cache_is_put_back() -> None:
 @pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow) for name in FAMILIES])
 def test_every_family_gets_inputs_that_eager_accepts(tmp_path: Path, name: str) -> None:
     model = built(write_config(tmp_path / name, FAMILIES[name]))
-    part = model.part("default")
+    part = model.part("full" if name == "llava" else "default")
     check_part(part)
+    assert part.left_out == ()
     assert part.axes
     main = model.model.main_input_name
     assert main in part.kwargs
@@ -237,8 +238,35 @@ def test_a_text_generator_decodes(tmp_path: Path, name: str) -> None:
     export(part)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "part", "prefix"),
+    [
+        ("llava", "vision", "model.vision_tower"),
+        ("llava", "projector", "model.multi_modal_projector"),
+        ("llava", "decode", ""),
+        ("clip", "text", "text_model"),
+        ("t5", "encoder", "encoder"),
+        ("t5", "decoder", "decoder"),
+        ("detr", "backbone", "model.backbone.model"),
+        ("detr", "heads", ""),
+        ("gpt2", "prefill", ""),
+    ],
+)
+def test_a_part_is_the_submodule_with_the_inputs_of_the_whole(
+    tmp_path: Path, name: str, part: str, prefix: str
+) -> None:
+    content = FAMILIES[name] | ({"is_encoder_decoder": True} if name == "t5" else {})
+    made = built(write_config(tmp_path / name, content), part).part(part)
+    assert made.prefix == prefix
+    assert made.axes
+    for inputs in ((made.args, made.kwargs), *made.more_inputs):
+        run(made, inputs)
+    export(made)
+
+
 def test_a_model_without_a_key_value_cache_says_that_it_has_no_decode(tmp_path: Path) -> None:
-    with pytest.raises(TargetError, match="no part decode"):
+    with pytest.raises(NoPartError, match="no part decode"):
         built(write_config(tmp_path / "mamba", FAMILIES["mamba"]), "decode").part("decode")
 
 

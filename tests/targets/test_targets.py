@@ -109,8 +109,25 @@ def test_a_vision_language_configuration_in_a_folder_has_the_same_parts(tmp_path
 
 def test_a_text_generator_offers_decode_and_scans_default(tmp_path: Path) -> None:
     found = plan(write_config(tmp_path / "t", FAMILIES["gpt2"]))
-    assert (found.parts, found.available_parts) == (("default",), ("default", "decode"))
+    assert (found.parts, found.available_parts) == (("default",), ("default", "decode", "prefill"))
     assert plan(write_config(tmp_path / "b", FAMILIES["bert"])).available_parts == ("default",)
+
+
+@pytest.mark.parametrize(
+    ("name", "scanned", "more"),
+    [
+        ("llava", ("vision", "text", "decode", "full"), {"projector", "prefill"}),
+        ("clip", ("default",), {"vision", "text"}),
+        ("bart", ("default",), {"encoder", "decoder"}),
+        ("detr", ("default",), {"backbone", "encoder", "decoder", "heads"}),
+    ],
+)
+def test_parts_follow_from_the_configuration(
+    tmp_path: Path, name: str, scanned: tuple[str, ...], more: set[str]
+) -> None:
+    content = FAMILIES[name] | ({"is_encoder_decoder": True} if name in ("bart", "detr") else {})
+    found = plan(write_config(tmp_path / name, content))
+    assert (found.parts, set(found.available_parts)) == (scanned, {*scanned, *more})
 
 
 @pytest.mark.parametrize(

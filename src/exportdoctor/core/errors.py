@@ -52,6 +52,10 @@ class TargetError(ExportdoctorError):
         self.stack = stack
 
 
+class NoPartError(TargetError):
+    """The model has no such part: it takes other inputs, or has no such submodule."""
+
+
 class MissingPackageError(TargetError):
     """The target needs a package that is not installed."""
 

@@ -19,6 +19,8 @@ from exportdoctor.core.limits import BUILD, BUILD_SHARE, FIRST_ATTEMPTS_PER_ATTE
 class ScanOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The options of a scan. `timeout` in seconds, None = found from the first attempt; `jobs` attempts at a time.
 
+    `slow` (seconds) and `heavy` (MiB): an attempt that takes more is a finding, though it passes.
+
     `isolation`: attempts are forks of a warm worker, or made by workers that are replaced after any failure; by default
     forks, unless a CUDA context exists or the platform has none. `modules`: these submodules are asked in place of each
     part's root.
@@ -31,6 +33,8 @@ class ScanOptions(msgspec.Struct, frozen=True, kw_only=True):
     cure: bool = True
     timeout: float | None = None
     memory_mb: float | None = None
+    slow: float | None = None
+    heavy: float | None = None
     build_timeout: float | None = None
     build_memory_mb: float | None = None
     jobs: int = 2
@@ -91,6 +95,16 @@ OPTIONS: Mapping[str, OptionSpec] = {
         metavar="MiB",
         help="Memory limit for one export. Default: a share of the free memory.",
         changes_result=False,
+    ),
+    "slow": OptionSpec(
+        flag="--slow",
+        metavar="S",
+        help="An export that takes more than S seconds of processor time is a finding: where does the time go?",
+    ),
+    "heavy": OptionSpec(
+        flag="--heavy",
+        metavar="MiB",
+        help="An export that takes more than MiB of memory is a finding: where is it taken?",
     ),
     "build_timeout": OptionSpec(
         flag="--build-timeout",

@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 import psutil
 
-from exportdoctor.core.errors import ExitCode, UsageError, did_you_mean
+from exportdoctor.core.errors import ExitCode, NoPartError, UsageError, did_you_mean
 from exportdoctor.core.protocol.scan import Capture, Captured, Open, Opened
 from exportdoctor.core.records.outcome import Outcome
 from exportdoctor.core.records.target import TargetRef
@@ -25,6 +25,7 @@ from exportdoctor.engine.pool.worker_pool import Pool
 from exportdoctor.engine.scheduler import ProbeScheduler
 from exportdoctor.process.launcher import Launcher, Spawn
 from exportdoctor.process.supervise import build_limits
+from exportdoctor.report.wording import part_left_out
 from exportdoctor.targets import resolve
 
 _SHARE_OF_MEMORY = 0.8
@@ -63,7 +64,7 @@ def _events(request: ScanRequest, launcher: Launcher) -> Iterator[ev.AnyEvent]:
         yield ev.TargetOpened(opened=opened)
         yield from (ev.NoteAdded(text=text) for text in opened.notes)
         scheduler = stack.enter_context(closing(_scheduler(pool, request, opened)))
-        yield from _capture_parts(scheduler, request.options, opened)
+        yield from _capture_parts(scheduler, request, opened)
         _refuse_unknown(request.options.modules, scheduler)
         yield from scheduler.run_until_idle()
     parts = list(scheduler.parts.values())
@@ -105,15 +106,27 @@ def _scheduler(pool: Pool, request: ScanRequest, opened: Opened) -> ProbeSchedul
     return ProbeScheduler(pool, opened, options, limits=limits, resumed=request.answers, target=target)
 
 
-def _capture_parts(scheduler: ProbeScheduler, options: ScanOptions, opened: Opened) -> Iterator[ev.AnyEvent]:
-    """Capture each part; with forks, its attempts run while the next part is captured, else after the last."""
+def _capture_parts(scheduler: ProbeScheduler, request: ScanRequest, opened: Opened) -> Iterator[ev.AnyEvent]:
+    """Capture each part; with forks, its attempts run while the next part is captured, else after the last.
+
+    A part that nobody asked for by name and that the model turns out not to have is left out, and said so.
+    """
+    options, missing = request.options, list[NoPartError]()
     forking = opened.isolation == "fork"
     root_first = forking and not options.exhaustive and not options.modules
     waiting: list[Captured] = []
     for name in opened.parts:
         yield ev.StepStarted(text=f"capturing {name}")
         scheduler.attempt_root_early(name)
-        found = scheduler.pool.capture_part(Capture(part=name, exporter=options.exporter, at_one_size=root_first))
+        capture = Capture(part=name, exporter=options.exporter, at_one_size=root_first)
+        try:
+            found = scheduler.pool.capture_part(capture)
+        except NoPartError as error:
+            missing.append(error)
+            if request.target.parts or len(missing) == len(opened.parts):
+                raise missing[0] from error
+            yield ev.NoteAdded(text=part_left_out(name, error.message))
+            continue
         yield ev.PartCaptured(captured=found)
         yield from (ev.NoteAdded(text=text) for text in found.notes)
         if forking:

@@ -21,18 +21,29 @@ class Launcher(Protocol):
         """A new worker that waits for commands; what it prints goes to `log`."""
 
 
+_FORKS: list[bool] = []
+
+
+def fork_workers() -> None:
+    """From now on workers are forks of this process, which has imported what they need and nothing of a target."""
+    _FORKS.append(True)
+
+
 @dataclass(frozen=True)
 class Spawn:
-    """Workers in fresh interpreters, which build the target themselves."""
+    """Workers in fresh interpreters, or forks of one that is as good as fresh; they build the target themselves."""
 
     def start(self, *, log: Path | None) -> LineClient:
         """A fresh process."""
-        return spawn("worker", log=log)
+        return Fork(None).start(log=log) if _FORKS else spawn("worker", log=log)
 
 
 @dataclass(frozen=True)
 class Fork:
-    """Workers forked from this process, for a target that only it has in memory: `plan` builds to that very module."""
+    """Workers forked from this process, for a target that only it has in memory: `plan` builds to that very module.
+
+    Without a plan they build the target that they are asked for.
+    """
 
     plan: Any
 

@@ -10,7 +10,7 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
+import threading
 import time
 from contextlib import suppress
 from enum import StrEnum
@@ -22,12 +22,13 @@ import psutil
 from exportdoctor.core.codec import decode, pretty
 from exportdoctor.core.errors import ExitCode, StoreError
 from exportdoctor.core.run.atlas import Sizes
-from exportdoctor.process.descendants import kill_below, kill_marked, new_mark, with_mark
-from exportdoctor.process.group import die_with_parent, kill_group, name_exit
+from exportdoctor.process.descendants import kill_below, kill_marked, new_mark
+from exportdoctor.process.group import kill_group, name_exit
 from exportdoctor.store.atomic_write import make_folder, replace_file
 from exportdoctor.store.digest import name_changes, sources_of
 from exportdoctor.store.journal import NAME as JOURNAL
 from exportdoctor.store.runs import read_run
+from exportdoctor.sweep.warm_process import WarmProcess, WarmScan
 
 ANSWER = "answer.json"
 STOP = ".stop"
@@ -37,7 +38,8 @@ _TICK = 0.2
 _MEMORY_EVERY = 1.0
 _PATIENCE = 10.0
 """Seconds that an interrupted scan has to save what it knows."""
-_START_MODULE = str(Path(__file__).parents[1] / "process" / "start_module.py")
+_NODE = threading.local()
+"""Holds the warm process of each thread of a Dask worker: it runs one scan at a time."""
 
 
 class AnswerStatus(StrEnum):
@@ -202,17 +204,8 @@ def _scan(words: tuple[str, ...], task: SweepTask, sizes: Sizes) -> RunAnswer:
     if stop.exists():
         return RunAnswer(sizes=sizes, status=AnswerStatus.STOPPED, why="interrupted")
     errors, mark = Path(task.folder) / f"{sizes}.stderr", new_mark()
-    argv = [sys.executable, "-P", _START_MODULE, "exportdoctor.__main__", "scan", *words, "--jobs", "1", "--quiet"]
-    with open(errors, "wb") as file:
-        process = subprocess.Popen(
-            argv,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=file,
-            process_group=0,
-            preexec_fn=die_with_parent,
-            env=with_mark(_environment(task), mark),
-        )
+    _NODE.warm = getattr(_NODE, "warm", None) or WarmProcess()
+    process = _NODE.warm.start(("scan", *words, "--jobs", "1", "--quiet"), errors, _environment(task), mark=mark)
     try:
         status, memory = _watch(process, task, stop)
     finally:
@@ -233,7 +226,7 @@ def _environment(task: SweepTask) -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name != HASH_SEED} | given
 
 
-def _watch(process: subprocess.Popen[bytes], task: SweepTask, stop: Path) -> tuple[AnswerStatus, float]:
+def _watch(process: WarmScan, task: SweepTask, stop: Path) -> tuple[AnswerStatus, float]:
     """Wait for the end; how it came, and the most memory seen, in MiB."""
     begun, looked, memory = time.monotonic(), 0.0, 0.0
     while process.poll() is None:
@@ -250,18 +243,19 @@ def _watch(process: subprocess.Popen[bytes], task: SweepTask, stop: Path) -> tup
             memory = max(memory, taken)
             if taken > task.memory_mb:
                 return AnswerStatus.OUT_OF_MEMORY, taken
-    if process.returncode in (ExitCode.EXPORTS, ExitCode.FINDINGS):
+    code = process.wait()
+    if code in (ExitCode.EXPORTS, ExitCode.FINDINGS):
         return AnswerStatus.ANSWERED, memory
-    return (AnswerStatus.CRASHED if process.returncode < 0 else AnswerStatus.NO_VERDICT), memory
+    return (AnswerStatus.CRASHED if code < 0 else AnswerStatus.NO_VERDICT), memory
 
 
-def _interrupt(process: subprocess.Popen[bytes]) -> None:
+def _interrupt(process: WarmScan) -> None:
     process.send_signal(signal.SIGINT)
     with suppress(subprocess.TimeoutExpired):
         process.wait(_PATIENCE)
 
 
-def _kill_family(process: subprocess.Popen[bytes], mark: str) -> None:
+def _kill_family(process: WarmScan, mark: str) -> None:
     """Kill the scan and all that it has started, which leads groups of its own."""
     if process.poll() is None:
         kill_below(process.pid)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import partial
+from contextlib import nullcontext, suppress
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, assert_never
 
 import msgspec
 import psutil
 
-from exportdoctor.core.errors import MissingPackageError, TargetError
+from exportdoctor.core.errors import MissingPackageError, NoPartError, TargetError
 from exportdoctor.targets.built import BuiltTarget, Substitution
 from exportdoctor.targets.configuration import ConfigurationPlan
-from exportdoctor.targets.eager import blame_target
+from exportdoctor.targets.eager import blame_target, run_once
 from exportdoctor.targets.factory.factory_plan import FactoryPlan, build_factory
 from exportdoctor.targets.model.checkpoint import find_checkpoint, load_checkpoint
 from exportdoctor.targets.model.device import choose_device, choose_dtype, count_parameters, dtype_name
@@ -23,11 +24,19 @@ from exportdoctor.targets.model.experts import (
 )
 from exportdoctor.targets.model.model_class import dtype_argument, find_model_classes, load_config
 from exportdoctor.targets.model.weights import build_without_weights, fake_parameters, random_parameters
-from exportdoctor.targets.parts.decode import decode_part
+from exportdoctor.targets.parts.decode import decode_part, prefill_part
 from exportdoctor.targets.parts.default_part import default_part
+from exportdoctor.targets.parts.dummy_inputs import MEDIA
 from exportdoctor.targets.parts.given_inputs import given_part
-from exportdoctor.targets.parts.model_context import ModelContext, forward_names
+from exportdoctor.targets.parts.model_context import (
+    PLACEHOLDER_TOKENS,
+    ModelContext,
+    forward_names,
+    nested_configurations,
+)
+from exportdoctor.targets.parts.submodule_part import submodule_part
 from exportdoctor.targets.parts.vision_language import full_part, text_part, video_part, vision_part
+from exportdoctor.targets.recipes import COMPOSITE, VISION_LANGUAGE
 from exportdoctor.targets.small_model import plan_small_model
 
 if TYPE_CHECKING:
@@ -40,19 +49,30 @@ Plan = ConfigurationPlan | FactoryPlan
 """A target that was found and checked, not yet built. Plans are torch-free and cheap."""
 
 
-def _whole_part(subject: ModelContext) -> BuiltPart:
+def _whole_part(plan: ConfigurationPlan, subject: ModelContext) -> BuiltPart:
     """The whole model in one forward: on the inputs that were given, else on those that are made."""
-    return given_part(subject) if subject.options.inputs else default_part(subject)
+    if subject.options.inputs:
+        return given_part(subject)
+    if plan.recipe.name == VISION_LANGUAGE:
+        with suppress(Exception) if plan.folder is not None else nullcontext():
+            part = full_part(subject)
+            if plan.folder is not None:  # what is no preset may want other inputs
+                run_once(part.module, (part.args, part.kwargs))
+            return part
+    return default_part(subject, name=plan.recipe.whole)
 
 
 _MAKERS: dict[str, Callable[[ModelContext], BuiltPart]] = {
     "vision": vision_part,
     "text": text_part,
     "decode": decode_part,
+    "prefill": prefill_part,
     "full": full_part,
     "video": video_part,
-    "default": _whole_part,
 }
+"""The parts that are made of the whole model, or of an encoder of patches with a grid; any other is a submodule."""
+_TOWERS = ("vision", "video", "text")
+"""Those that are submodules in most models: where no grid of patches goes in."""
 
 _MOST_PARAMETERS_FILLED = 300_000_000
 """Up to so many parameters, random weights replace fake ones where the model does not run without values."""
@@ -72,12 +92,11 @@ def build(plan: Plan) -> BuiltTarget:
 def _build_configuration(plan: ConfigurationPlan) -> BuiltTarget:
     """The model at its real size, in eval mode on its device, and how to make each of its parts."""
     subject, substitutions = _subject(plan, plan.options)
-    makers: dict[str, Callable[[], BuiltPart]] = {}
-    if subject.is_fake and "default" in plan.available_parts:
-        subject, part, more = _runnable_form(plan, subject)
+    given: BuiltPart | None = None
+    if subject.is_fake and _may_not_run(plan, subject):
+        subject, given, more = _runnable_form(plan, subject)
         substitutions = (*substitutions, *more)
-        if part is not None:
-            makers["default"] = lambda: part
+    whole = cache(lambda: given or _whole_part(plan, subject))
     weights = subject.options.weights
     return BuiltTarget(
         model=subject.model,
@@ -85,9 +104,31 @@ def _build_configuration(plan: ConfigurationPlan) -> BuiltTarget:
         device=subject.device.type,
         dtype=dtype_name(subject.model),
         weights=weights if find_checkpoint(weights) is None else "checkpoint",
-        makers={name: makers.get(name, partial(_MAKERS[name], subject)) for name in plan.available_parts},
+        makers={name: partial(_make_part, name, plan, subject, whole) for name in plan.available_parts},
         substitutions=substitutions,
     )
+
+
+def _may_not_run(plan: ConfigurationPlan, subject: ModelContext) -> bool:
+    """Whether the whole is to be run before anything is asked: always, but for models of which presets are made."""
+    return plan.recipe.name != VISION_LANGUAGE or experts_implementation(subject.model) is not None
+
+
+def _make_part(name: str, plan: ConfigurationPlan, subject: ModelContext, whole: Callable[[], BuiltPart]) -> BuiltPart:
+    """The part: the whole, one made of the whole model, or a submodule as the whole calls it."""
+    if name == plan.recipe.whole:
+        return whole()
+    maker = _MAKERS.get(name)
+    if maker is not None and name not in _TOWERS:
+        return maker(subject)
+    has_grids = plan.recipe.name == VISION_LANGUAGE
+    if maker is not None and (has_grids or plan.recipe.name == COMPOSITE):
+        with suppress(NoPartError if has_grids else Exception):
+            part = maker(subject)
+            if not has_grids:  # the whole may take no text alone
+                run_once(part.module, (part.args, part.kwargs))
+            return part
+    return submodule_part(subject, name, whole())
 
 
 def _runnable_form(
@@ -96,17 +137,31 @@ def _runnable_form(
     """The model in a form whose default part runs in eager, that part, and what the form is.
 
     A fake kernel can be stricter than the real one, and some code needs values. In this order: the model itself,
-    another implementation of its experts, another dtype, random values, random values on a small model. The model
-    itself, and no part, if none runs.
+    another implementation of its experts, another dtype, random values, random values on a small model. The first form
+    that takes more than text if the model does, else the first that takes something. The model itself, and no part,
+    if none runs.
     """
     first: TargetError | None = None
+    incomplete: tuple[ModelContext, BuiltPart, tuple[Substitution, ...]] | None = None
+    make_again: Callable[[], object] = object
     for make, what in _forms(plan, subject):
         try:
             form = make()
-            return form, _whole_part(form), (Substitution(what, str(first)),) if first else ()
+            part = _whole_part(plan, form)
         except TargetError as error:
             first = first or error
-    return subject, None, ()
+            continue
+        because = str(first) if first else incomplete[1].because if incomplete else ""
+        found = form, part, (Substitution(what, because),) if what else ()
+        if not part.left_out or MEDIA & part.kwargs.keys():
+            return found
+        if incomplete is None:
+            incomplete, make_again = found, make
+    if incomplete is None:
+        return subject, None, ()
+    if incomplete[0] is subject:
+        make_again()  # its experts have been switched since
+    return incomplete
 
 
 def _forms(plan: ConfigurationPlan, subject: ModelContext) -> Iterator[tuple[Callable[[], ModelContext], str]]:
@@ -156,10 +211,19 @@ def _context(model_class: Any, config: Any, options: BuildOptions) -> ModelConte
     device = choose_device(options)
     model, fake = _with_weights(model_class, config, options)
     model.eval()
+    _choose_placeholders(model.config)
     subject = ModelContext(model=model, options=options, device=device, fake=fake)
     if "use_cache" not in forward_names(model):
         subject.text_config.use_cache = False
     return subject
+
+
+def _choose_placeholders(config: Any) -> None:
+    """Where a configuration leaves open which token stands for a picture or a sound, the last of the vocabulary."""
+    sizes = [size for one in nested_configurations(config) if (size := getattr(one, "vocab_size", None))]
+    for name in PLACEHOLDER_TOKENS:
+        if sizes and getattr(config, name, 0) is None:
+            setattr(config, name, int(sizes[0]) - 1)
 
 
 def _check_memory(model: nn.Module) -> None:

@@ -23,7 +23,8 @@ class BuiltPart:
     `args`, `kwargs` and `dynamic_shapes` are exactly what `torch.export.export` takes; `dynamic_shapes` is
     `None` when every size is fixed. `more_inputs` are other sizes, of the same structure and under the same
     dynamic shapes. `prepare` surrounds an attempt, and any run of what it exported. `axes` names each dynamic
-    axis in the user's words and lists the inputs that have it, as `input_ids[1]`.
+    axis in the user's words and lists the inputs that have it, as `input_ids[1]`. `left_out` are inputs of the
+    model that eager did not take as they were made (`because`), so that the part goes without them.
     """
 
     name: str
@@ -36,6 +37,8 @@ class BuiltPart:
     more_inputs: tuple[Inputs, ...] = ()
     prepare: Callable[[], AbstractContextManager[Any]] = nullcontext
     axes: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    left_out: tuple[str, ...] = ()
+    because: str = ""
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from exportdoctor.core.failure.messages import first_line
 from exportdoctor.core.read_file import read_file
 from exportdoctor.targets.inputs_file import check_inputs_file, inputs_identity
 from exportdoctor.targets.model.checkpoint import checkpoint_identity, find_checkpoint
-from exportdoctor.targets.recipes import Recipe, check_depth, choose_parts, choose_recipe
+from exportdoctor.targets.recipes import Recipe, check_size, choose_parts, choose_recipe
 from exportdoctor.targets.sizes.image_sizes import ImageSize, check_image_size, image_unit
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def _plan(
     folder: Path | None = None,
 ) -> ConfigurationPlan:
     find_checkpoint(options.weights)
-    check_depth(config)
+    check_size(config)
     if options.inputs:
         check_inputs_file(options.inputs)
     size = _image_size(options.image_size, config=config, recipe=recipe, default=image_size)

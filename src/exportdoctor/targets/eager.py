@@ -195,6 +195,8 @@ def _install_command(error: ImportError) -> str:
     command = re.search(r"pip install (?:-U |--upgrade )?[\w.\[\],=-]+", " ".join(text_of(error).split()))
     if command:
         return command[0].rstrip(".")
+    if required := re.search(r"requires the ([\w.-]+) library", text_of(error)):
+        return f"pip install {required[1]}"
     return (
         f"pip install {error.name.partition('.')[0]}" if isinstance(error, ModuleNotFoundError) and error.name else ""
     )

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from exportdoctor.targets.build import Plan
 
 _INDICES = re.compile(r"ind(?:ex(?:es)?|ices)$|_layers$")
+_LAYER_NUMBER = re.compile(r"\d+$")
+_STAGE = re.compile(r"stage(\d+)$")
+_FEATURE_LAYERS = re.compile(r"feature_layers?$|select_layer$")
 _PERIOD = re.compile(r"_(?:interval|pattern|freq|step|every_n_layers)$")
 _HEADS = re.compile(r"(?:^|_)(?:num|n)_(?:attention_)?heads?$|^(?:en|de)coder_attention_heads$")
 _KEY_VALUE_HEADS = re.compile(r"num_key_value_heads$|^n_head_kv$")
@@ -60,7 +63,28 @@ def shrink_config(config: Mapping[str, Any]) -> dict[str, Any]:
     """The configuration with fewer layers, heads, widths and tokens; one layer of each kind stays."""
     widths = {width: _narrow(nested, width) for nested in _nested_settings(config) for width in _widths(nested)}
     tokens = _tokens(config)
-    return _shrink(config, widths, tokens)
+    return _with_layers_named(_shrink(config, widths, tokens))
+
+
+def _with_layers_named(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The configuration with the layers of an encoder whose output is used, which have become fewer."""
+    depths = [
+        nested[key] for nested in _nested_settings(vision_settings(config)) for key in nested if LAYERS.search(key)
+    ]
+    deepest = max((depth for depth in depths if _is_count(depth)), default=None)
+
+    def clamp(value: Any) -> Any:
+        if isinstance(value, list):
+            return list(dict.fromkeys(map(clamp, value)))
+        return max(-deepest, min(value, deepest - 1)) if type(value) is int and deepest else value
+
+    def walk(value: Any, key: str = "") -> Any:
+        if isinstance(value, Mapping):
+            return {name: walk(one, str(name)) for name, one in value.items()}
+        return clamp(value) if _FEATURE_LAYERS.search(key) else value
+
+    found: dict[str, Any] = walk(config)
+    return found
 
 
 def _shrink(config: Mapping[str, Any], widths: Mapping[int, int], tokens: Mapping[int, int]) -> dict[str, Any]:
@@ -69,8 +93,13 @@ def _shrink(config: Mapping[str, Any], widths: Mapping[int, int], tokens: Mappin
     result: dict[str, Any] = {}
     for key, value in config.items():
         match value:
+            case Mapping() if depths and value and all(_LAYER_NUMBER.match(str(name)) for name in value):
+                result[key] = {name: one for name, one in value.items() if int(name) < kept}
             case Mapping() if _is_settings(value):
                 result[key] = _shrink(value, widths, tokens)
+            case list() if depths and any(_is_stage_beyond(name, kept, depths) for name in value):
+                names = [f"stage{kept}" if _is_stage_beyond(name, kept, depths) else name for name in value]
+                result[key] = list(dict.fromkeys(names))
             case list() if depths and len(value) in depths.values():
                 result[key] = value[:kept]
             case list() if depths and value and _INDICES.search(key) and _are_layers(value, depths):
@@ -118,6 +147,12 @@ def _layers_kept(config: Mapping[str, Any], depth: int) -> int:
         elif _PERIOD.search(key) and _is_count(value):
             needed = max(needed, value)
     return min(needed, depth, _MOST_LAYERS)
+
+
+def _is_stage_beyond(name: Any, kept: int, depths: Mapping[str, int]) -> bool:
+    """Whether it names a layer as `stage12`, one that is not kept."""
+    found = _STAGE.match(name) if isinstance(name, str) else None
+    return found is not None and kept < int(found[1]) <= max(depths.values())
 
 
 def _are_layers(values: list[Any], depths: Mapping[str, int]) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from types import FrameType
 from typing import Any
 
 from exportdoctor.core.patch_attribute import patch_attribute
@@ -48,6 +49,33 @@ NEW_SYMBOLS = Hook(
     lost="findings do not say where their symbols were created, and cures are sought less precisely",
     seen_on=("2.13.0",),
     is_there=_has_makers,
+)
+
+
+_EXPRESSION = "orig_expr"
+
+
+def expression_in(frame: FrameType) -> Any:
+    """The symbolic expression that torch evaluates in this frame; None in any other frame."""
+    code = frame.f_code
+    if _EXPRESSION not in code.co_varnames or not code.co_filename.endswith("symbolic_shapes.py"):
+        return None
+    return frame.f_locals.get(_EXPRESSION)
+
+
+def _has_evaluation() -> bool:
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    return _EXPRESSION in ShapeEnv._evaluate_expr.__code__.co_varnames
+
+
+EVALUATION = Hook(
+    id="symbolic-evaluation",
+    api=f"the variable {_EXPRESSION} of ShapeEnv._evaluate_expr",
+    used_for="the symbolic expression on which a slow export spends its time",
+    lost="findings about slow exports do not quote the expression",
+    seen_on=("2.13.0",),
+    is_there=_has_evaluation,
 )
 
 
@@ -185,4 +213,4 @@ SOURCES = Hook(
     is_there=_has_sources,
 )
 
-HOOKS = (NEW_SYMBOLS, EXPRESSIONS, CONDITION, GUARDS, SOURCES)
+HOOKS = (NEW_SYMBOLS, EVALUATION, EXPRESSIONS, CONDITION, GUARDS, SOURCES)

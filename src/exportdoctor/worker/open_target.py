@@ -67,7 +67,7 @@ class OpenTarget:
         assert self.plan is not None
         if isinstance(self.plan, FactoryPlan):
             LOG.note_working_folder()
-        _warm_up()  # before the target's code, which may replace parts of torch
+        warm_up()  # before the target's code, which may replace parts of torch
         with blame_running_code(f"Building {self.plan.title} failed"):
             built = self.built = build(self.plan)
             self._sources = sources = environment.sources(built.model)
@@ -213,7 +213,7 @@ class _Idle(torch.nn.Module):
         return x + 1
 
 
-def _warm_up() -> None:
+def warm_up() -> None:
     """A throwaway export: torch imports its tracer on first use, which would cost each child half a second.
 
     A target's hooks on all modules are not called, since they may keep what they see.

@@ -7,10 +7,10 @@ import re
 from exportdoctor.core.exporters import EXPORTERS
 from exportdoctor.core.failure.evidence import Evidence, evidence_of
 from exportdoctor.core.failure.kinds import (
+    KIND_OF_OUR_EXCEPTION,
     KIND_OF_STAGE,
     KIND_OF_STATUS,
     LYING_KERNEL,
-    NUMBERS_DIFFER,
     RULES,
     TRANSLATION,
     FailureKind,
@@ -31,8 +31,9 @@ def kind_of(outcome: Outcome, *, exporter: str) -> FailureKind:
     if outcome.status in KIND_OF_STATUS:
         return KIND_OF_STATUS[outcome.status]
     failure = outcome.failure or Failure(stage="export", exceptions=())
-    if any(fact.type == NUMBERS_DIFFER for fact in failure.exceptions):
-        return FailureKind.NUMBERS
+    ours = next((fact.type for fact in failure.exceptions if fact.type in KIND_OF_OUR_EXCEPTION), None)
+    if ours is not None:
+        return KIND_OF_OUR_EXCEPTION[ours]
     if failure.stage in KIND_OF_STAGE and not any(fact.name in _WRAPPERS for fact in failure.exceptions):
         return KIND_OF_STAGE[failure.stage]
     legacy = exporter in EXPORTERS and not EXPORTERS[exporter].makes_program

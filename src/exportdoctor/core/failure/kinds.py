@@ -33,6 +33,7 @@ class FailureKind(StrEnum):
     CRASH = "crash"
     TIMEOUT = "timeout"
     OUT_OF_MEMORY = "out_of_memory"
+    COSTLY = "costly"
     TRANSLATE = "translate"
     LOAD = "load"
     RUN = "run"
@@ -60,7 +61,7 @@ class FailureKind(StrEnum):
     @property
     def depends_on_load(self) -> bool:
         """Whether a busy machine alone can cause it."""
-        return self in {FailureKind.TIMEOUT, FailureKind.OUT_OF_MEMORY}
+        return self in {FailureKind.TIMEOUT, FailureKind.OUT_OF_MEMORY, FailureKind.COSTLY}
 
     @property
     def is_found_after_tracing(self) -> bool:
@@ -82,6 +83,14 @@ KIND_OF_STAGE = {
 }
 # The "exception" of an exported program whose numbers are not eager's: nothing was raised
 NUMBERS_DIFFER = "exportdoctor.NumbersDiffer"
+# Those of an attempt that passes, and takes more than the user allows with --slow or --heavy
+SLOW_EXPORT = "exportdoctor.SlowExport"
+HEAVY_EXPORT = "exportdoctor.HeavyExport"
+KIND_OF_OUR_EXCEPTION = {
+    NUMBERS_DIFFER: FailureKind.NUMBERS,
+    SLOW_EXPORT: FailureKind.COSTLY,
+    HEAVY_EXPORT: FailureKind.COSTLY,
+}
 
 
 class Rule(NamedTuple):

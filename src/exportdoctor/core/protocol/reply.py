@@ -7,10 +7,10 @@ from typing import Literal
 
 import msgspec
 
-from exportdoctor.core.errors import ExitCode, ExportdoctorError, TargetError, UsageError
+from exportdoctor.core.errors import ExitCode, ExportdoctorError, NoPartError, TargetError, UsageError
 from exportdoctor.core.exception_text import summary
 
-Fault = Literal["usage", "target", "internal"]
+Fault = Literal["usage", "target", "part", "internal"]
 """What must change: the request, the target's own code, or exportdoctor."""
 
 
@@ -30,9 +30,10 @@ class Refused(Reply, frozen=True, kw_only=True, tag="refused"):
     def from_error(cls, error: BaseException) -> Refused:
         """The refusal that a worker sends in place of `error`."""
         if isinstance(error, TargetError):
-            return cls(message=error.message, hint=error.hint, fault="target", stack=error.stack)
+            fault: Fault = "part" if isinstance(error, NoPartError) else "target"
+            return cls(message=error.message, hint=error.hint, fault=fault, stack=error.stack)
         if isinstance(error, ExportdoctorError):
-            fault: Fault = "usage" if error.exit_code == ExitCode.USAGE else "internal"
+            fault = "usage" if error.exit_code == ExitCode.USAGE else "internal"
             return cls(message=error.message, hint=error.hint, fault=fault)
         stack = tuple("".join(traceback.format_exception(error)).splitlines())
         return cls(message=summary(error), fault="internal", stack=stack)
@@ -44,6 +45,8 @@ class Refused(Reply, frozen=True, kw_only=True, tag="refused"):
                 return UsageError(self.message, hint=self.hint)
             case "target":
                 return TargetError(self.message, hint=self.hint, stack=self.stack)
+            case "part":
+                return NoPartError(self.message, hint=self.hint, stack=self.stack)
             case "internal":
                 hint = self.hint or "\n".join(self.stack)[-2000:]
                 return ExportdoctorError(f"The worker failed: {self.message}", hint=hint)

@@ -19,6 +19,7 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True):
     gives its captured outputs without running. With `to` = run the program is compared with eager on known and drawn
     input sets, with `to` = compare on the known ones. With `to` = ground nothing is exported: could a proof on this
     call see a fault? `fresh` asks for an attempt, whatever is known of equal questions.
+    Without shims, an attempt that takes more than `slow` seconds of processor time or `heavy` MiB fails for that.
     """
 
     part: str
@@ -33,6 +34,8 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True):
     dynamic: tuple[str, ...] | None = None
     opaque: bool = False
     fresh: bool = False
+    slow: float | None = None
+    heavy: float | None = None
 
     @property
     def variant(self) -> str:

@@ -54,6 +54,11 @@ def registered_classes(classes: Sequence[str]) -> str:
     )
 
 
+def inputs_left_out(names: tuple[str, ...], because: str) -> str:
+    """The note on a part that was captured without some of the model's inputs."""
+    return f"captured without {', '.join(names)}, because eager refused what was made: {because}"
+
+
 def other_opset(asked: int, found: int, why: str) -> str:
     """That a file has another opset than was asked for."""
     return f"the file has opset {found}: neither torch.onnx nor onnx could convert it to {asked}: {why}"

@@ -37,6 +37,22 @@ def kill_message(reason: str, *, seconds: float, memory_mb: float, limit_mb: flo
             return crash_message(signal)
 
 
+def slow_export(seconds: float, limit: float) -> str:
+    """What stands for an exception's message where an export passed and took too long."""
+    return f"It exports, but takes {seconds:.1f} s of processor time: more than {limit:g} s"
+
+
+def heavy_export(memory_mb: float, limit_mb: float) -> str:
+    """What stands for an exception's message where an export passed and took too much memory."""
+    return f"It exports, but takes {memory_mb:,.0f} MiB of memory: more than {limit_mb:,.0f} MiB"
+
+
+def cost_share(work: str, share: float, expression: str) -> str:
+    """On what most of the cost went; empty where that is not known."""
+    about = f", at last on {expression}" if expression else ""
+    return f". {share:.0%} of it went to {work}{about}" if work else ""
+
+
 def build_killed(part: str, reason: str, *, seconds: float, memory_mb: float, limit_mb: float) -> str:
     """Why importing and building the target was stopped, or capturing `part`."""
     match reason:

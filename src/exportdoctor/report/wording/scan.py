@@ -34,15 +34,26 @@ _PARTS = {
     "vision": "the image encoder: patches and their grid",
     "text": "the whole model on text alone",
     "decode": "one new token, with a filled cache",
-    "full": "the whole model on text with an image",
+    "prefill": "the whole model on text, with the cache that it fills",
+    "full": "the whole model on all that it takes",
     "video": "the whole model on text with a video",
     "default": "the whole model in one forward",
+    "projector": "what leads from the encoder's features to the text model",
+    "encoder": "the encoder, as the whole model calls it",
+    "decoder": "the decoder, as the whole model calls it",
+    "heads": "what stands behind the base model, on its output",
 }
+_SUBMODULE = "the submodule of its configuration, as the whole model calls it"
 
 
 def part_line(name: str, *, scanned: bool) -> str:
     """A line of `exportdoctor parts`: its name, what it is, whether a scan takes it by default."""
-    return f"{name:<10}{_PARTS.get(name, '')}{'' if scanned else ' (only with --part)'}"
+    return f"{name:<10}{_PARTS.get(name, _SUBMODULE)}{'' if scanned else ' (only with --part)'}"
+
+
+def part_left_out(name: str, why: str) -> str:
+    """The note on a part that nobody asked for, and that the model does not have."""
+    return f"The part {name} was left out: {why.rstrip('.')}."
 
 
 def substitution(what: str, because: str) -> str:

@@ -12,7 +12,8 @@ from exportdoctor.core.errors import TargetError
 from exportdoctor.targets.eager import blame_target
 
 _SAYS_DTYPE = (4, 56)
-_FIRST_AUTO_CLASSES = ("AutoModelForCausalLM", "AutoModelForSeq2SeqLM", "AutoModelForImageTextToText", "AutoModel")
+_SEQ2SEQ = ("AutoModelForSeq2SeqLM", "AutoModelForSpeechSeq2Seq", "AutoModelForTextToSpectrogram")
+_FIRST_AUTO_CLASSES = ("AutoModelForCausalLM", *_SEQ2SEQ, "AutoModelForImageTextToText", "AutoModel")
 
 
 def import_transformers() -> ModuleType:
@@ -57,7 +58,7 @@ def find_model_classes(config: Any) -> Iterator[Any]:
     Those named in `architectures`, the auto classes that know it, and the model classes of its package.
     """
     transformers = import_transformers()
-    found = list(dict.fromkeys(_candidates(transformers, config)))
+    found = [kind for kind in dict.fromkeys(_candidates(transformers, config)) if _has_forward(kind)]
     if not found:
         raise TargetError(
             f"transformers {transformers.__version__} has no model class for {type(config).__name__}",
@@ -66,12 +67,20 @@ def find_model_classes(config: Any) -> Iterator[Any]:
     yield from found
 
 
+def _has_forward(model_class: Any) -> bool:
+    """Whether a class computes something by itself: some only hold models that `generate` calls one after the other."""
+    from torch import nn
+
+    return getattr(model_class, "forward", None) is not nn.Module.forward
+
+
 def _candidates(transformers: ModuleType, config: Any) -> Iterator[Any]:
     for name in getattr(config, "architectures", None) or ():
         if model_class := getattr(transformers, name, None):
             yield model_class
     others = sorted(name for name in dir(transformers) if name.startswith("AutoModelFor"))
-    for auto in (*_FIRST_AUTO_CLASSES, *others, "AutoBackbone"):
+    first = _SEQ2SEQ if getattr(config, "is_encoder_decoder", False) else ()  # its decoder alone is less
+    for auto in (*first, *_FIRST_AUTO_CLASSES, *others, "AutoBackbone"):
         mapping = getattr(getattr(transformers, auto, None), "_model_mapping", {})
         if type(config) in mapping:
             model_class = mapping[type(config)]

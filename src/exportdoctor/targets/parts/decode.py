@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from exportdoctor.core.errors import TargetError
+from exportdoctor.core.errors import NoPartError
 from exportdoctor.targets.eager import blame_target, run_once, runs_in_eager
 from exportdoctor.targets.parts.dynamic_cache import cache_from, registered_cache, tensors_of
-from exportdoctor.targets.parts.model_context import ModelContext, assemble, forward_names
+from exportdoctor.targets.parts.model_context import ModelContext, assemble, forward_names, takes_input
 
 if TYPE_CHECKING:
     import torch
@@ -22,11 +22,8 @@ _AXES = {"input_ids": {0: "batch"}, "attention_mask": {0: "batch", 1: "cache len
 
 def decode_part(subject: ModelContext) -> BuiltPart:
     """`input_ids` (batch, 1), `attention_mask` (batch, length + 1), and the cache of `length` positions."""
-    names = forward_names(subject.model)
-    if "past_key_values" not in names or "use_cache" not in names:
-        what = type(subject.model).__name__
-        raise TargetError(f"{what} takes no past_key_values, so it has no part decode", hint="Scan another part")
-    cached = _fill(subject)
+    _refuse_without_cache(subject, "decode")
+    cached = _fill(subject, "decode")
     inputs = _inputs(subject, cached, batch=_BATCH[0], length=_LENGTH[0])
     positions = _positions_needed(subject, inputs)
     other = _inputs(subject, cached, batch=_BATCH[1], length=_LENGTH[1])
@@ -45,7 +42,25 @@ def decode_part(subject: ModelContext) -> BuiltPart:
     )
 
 
-def _fill(subject: ModelContext) -> list[torch.Tensor]:
+def prefill_part(subject: ModelContext) -> BuiltPart:
+    """`input_ids` and `attention_mask` (batch, sequence) to logits and the cache that decoding goes on with."""
+    _refuse_without_cache(subject, "prefill")
+    _fill(subject, "prefill")
+    first, second = (
+        {"input_ids": ids, "attention_mask": ids.new_ones(ids.shape), "use_cache": True}
+        for ids in (subject.token_ids(batch, length) for batch, length in zip(_BATCH, _LENGTH, strict=True))
+    )
+    axes = {name: {0: "batch", 1: "sequence"} for name in ("input_ids", "attention_mask")}
+    return assemble("prefill", subject, inputs=first, other_inputs=second, axes=axes, prepare=registered_cache)
+
+
+def _refuse_without_cache(subject: ModelContext, part: str) -> None:
+    if not all(takes_input(subject.model, name) for name in ("past_key_values", "use_cache")):
+        what = type(subject.model).__name__
+        raise NoPartError(f"{what} takes no past_key_values, so it has no part {part}", hint="Scan another part")
+
+
+def _fill(subject: ModelContext, part: str) -> list[torch.Tensor]:
     """Runs a prompt through the model and returns each layer's key and value, to get their true shapes."""
     ids = subject.token_ids(_BATCH[0], _LENGTH[0])
     cache = cache_from(())
@@ -55,8 +70,8 @@ def _fill(subject: ModelContext) -> list[torch.Tensor]:
         filled = getattr(run_once(subject.model, ((), kwargs)), "past_key_values", None)
     if type(filled) is not type(cache):
         found = type(filled).__name__
-        raise TargetError(
-            f"The model uses a {found} instead of a DynamicCache, so it has no part decode", hint="Scan another part"
+        raise NoPartError(
+            f"The model uses a {found} instead of a DynamicCache, so it has no part {part}", hint="Scan another part"
         )
     return tensors_of(filled)
 

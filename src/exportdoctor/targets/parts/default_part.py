@@ -21,6 +21,7 @@ from exportdoctor.targets.parts.dummy_inputs import (
     constants_for,
     propose_inputs,
     required_inputs,
+    with_placeholders_counted,
     within_limits,
 )
 from exportdoctor.targets.parts.input_layouts import FIRST, SECOND, ExampleSizes, Layout
@@ -38,33 +39,38 @@ _ONE = replace(FIRST, batch=1)
 """For models that refuse a batch, such as classifiers without a padding token."""
 
 
-def default_part(subject: ModelContext) -> BuiltPart:
+def default_part(subject: ModelContext, *, name: str = "default") -> BuiltPart:
     """The model with the first proposal of inputs that eager accepts, repaired by search where it refuses all.
 
     Raises `TargetError` if none is found.
     """
     if "grid_thw" in forward_names(subject.model):
         with suppress(Exception):
-            part = vision_part(subject, name="default")
+            part = vision_part(subject, name=name)
             run_once(part.module, (part.args, part.kwargs))
             return part
     failures: list[Exception] = []
     for proposal, sizes in _proposals(subject):
         try:
-            return _part(subject, proposal, sizes, _run(subject, proposal, sizes))
+            part = _part(subject, name, proposal, sizes, _run(subject, proposal, sizes))
         except Exception as error:
             failures.append(error)
+            continue
+        because = f"{type(failures[0]).__name__}: {first_line(failures[0])}" if failures else ""
+        return replace(part, left_out=proposal.left_out, because=because)
     repaired = repair_inputs(subject, _starts(subject), lambda specs: _run(subject, _proposal(subject, specs), FIRST))
     if repaired is None:
         raise _no_inputs(subject, failures)
     proposal = _proposal(subject, repaired)
-    return _part(subject, proposal, FIRST, _run(subject, proposal, FIRST))
+    return _part(subject, name, proposal, FIRST, _run(subject, proposal, FIRST))
 
 
-def _part(subject: ModelContext, proposal: InputProposal, sizes: ExampleSizes, inputs: dict[str, Any]) -> BuiltPart:
+def _part(
+    subject: ModelContext, name: str, proposal: InputProposal, sizes: ExampleSizes, inputs: dict[str, Any]
+) -> BuiltPart:
     axes, other = _second_size(subject, proposal, sizes)
-    listed = {name: [layout] if isinstance(inputs[name], list) else layout for name, layout in axes.items()}
-    return assemble("default", subject, inputs=inputs, other_inputs=other, axes=listed)
+    listed = {key: [layout] if isinstance(inputs[key], list) else layout for key, layout in axes.items()}
+    return assemble(name, subject, inputs=inputs, other_inputs=other, axes=listed)
 
 
 def _proposals(subject: ModelContext) -> Iterator[tuple[InputProposal, ExampleSizes]]:
@@ -107,6 +113,18 @@ def _spec_of(subject: ModelContext, name: str, layout: Layout) -> TensorSpec | N
 def _run(subject: ModelContext, proposal: InputProposal, sizes: ExampleSizes) -> dict[str, Any]:
     """The inputs at these sizes, after eager has taken them. Raises what eager raises."""
     made = proposal.inputs(subject, within_limits(sizes, subject))
+    try:
+        return _take(subject, made)
+    except Exception as error:
+        try:
+            counted = with_placeholders_counted(subject, made, str(error))
+        except LookupError:
+            raise error from None
+        return _take(subject, counted)
+
+
+def _take(subject: ModelContext, made: dict[str, Any]) -> dict[str, Any]:
+    """The inputs, in lists where forward asks for lists, after eager has taken them."""
     inputs = {name: [value] if _takes_list(subject, name) else value for name, value in made.items()}
     run_once(subject.model, ((), inputs))
     return inputs

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from exportdoctor.targets.parts.input_layouts import ExampleSizes, Layout
+from exportdoctor.targets.parts.model_context import nested_configurations
 
 if TYPE_CHECKING:
     import torch
@@ -110,18 +111,8 @@ def _size(subject: ModelContext, symbol: str) -> int | str:
     if symbol in _SIDES:
         return subject.image_size[symbol.endswith("width")]
     for name in (symbol.removeprefix("config."), *_OTHER_NAMES.get(symbol, ())):
-        for config in _configurations(subject.config):
+        for config in nested_configurations(subject.config):
             value = getattr(config, name, None)
             if isinstance(value, int) and not isinstance(value, bool) and value > 0:
                 return value
     return 3 if symbol == "num_channels" else _SMALL
-
-
-def _configurations(config: Any) -> Iterator[Any]:
-    """The configuration and those nested in it, outermost first."""
-    from transformers import PretrainedConfig
-
-    yield config
-    for value in vars(config).values():
-        if isinstance(value, PretrainedConfig):
-            yield from _configurations(value)

@@ -6,6 +6,7 @@ A model that merges images into its text gets as many placeholder tokens as it m
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from exportdoctor.targets.eager import run_method_once
 from exportdoctor.targets.parts.input_layouts import LAYOUTS, SECOND, ExampleSizes, Layout
 from exportdoctor.targets.parts.model_context import ModelContext, forward_names
+from exportdoctor.targets.parts.processed_inputs import processed_layouts
 from exportdoctor.torch_internals.trees import tree_leaves
 
 if TYPE_CHECKING:
@@ -27,14 +29,18 @@ BY_MODALITY: Mapping[str, tuple[str, ...]] = {
     "time": ("past_values",),
 }
 """The inputs of each modality, as transformers 5 names them in `input_modalities`."""
+_BESIDE = ("image_sizes", "feature_attention_mask", "input_features_mask")
+"""What some models need beside these, and others take for a sign of something else."""
+MEDIA = frozenset(name for modality, names in BY_MODALITY.items() if modality != "text" for name in names)
 
 
 @dataclass(frozen=True, kw_only=True)
 class InputProposal:
-    """Inputs to try: a layout for each name, and constants."""
+    """Inputs to try: a layout for each name, and constants. `left_out` are inputs of the model's modalities."""
 
     layouts: dict[str, Layout]
     constants: dict[str, Any]
+    left_out: tuple[str, ...] = ()
 
     def inputs(self, subject: ModelContext, sizes: ExampleSizes) -> dict[str, Any]:
         """The keyword arguments at these sizes."""
@@ -48,19 +54,36 @@ class InputProposal:
 
 
 def propose_inputs(subject: ModelContext) -> Iterator[InputProposal]:
-    """What to try, most complete first: every modality, then the main input alone, then text alone."""
-    names = forward_names(subject.model)
-    constants = constants_for(subject)
-    seen: list[tuple[str, ...]] = []
-    for wanted in (_every_modality(subject), _main_input(subject), ("input_ids", "attention_mask")):
-        chosen = tuple(name for name in names if name in wanted and name in LAYOUTS)
-        if "input_ids" not in chosen:
+    """What to try, most complete first: every modality, with what processors make too, then less."""
+    names, constants, complete = forward_names(subject.model), constants_for(subject), _every_modality(subject)
+    seen: list[tuple[Layout, ...]] = []
+    for wanted, layouts in _attempts(subject, complete):
+        chosen = tuple(name for name in names if name in wanted and name in layouts)
+        if "input_ids" not in chosen and layouts.get("attention_mask") is LAYOUTS["attention_mask"]:
             chosen = tuple(name for name in chosen if name != "attention_mask")
-        if not chosen or chosen in seen:
-            continue
-        seen.append(chosen)
-        for layouts in product(*(LAYOUTS[name] for name in chosen)):
-            yield InputProposal(layouts=dict(zip(chosen, layouts, strict=True)), constants=constants)
+        made_of_all = [name for name in names if name in complete and name in LAYOUTS and name != "attention_mask"]
+        left_out = tuple(name for name in made_of_all if name not in chosen)
+        for found in product(*(layouts[name] for name in chosen)):
+            if chosen and found not in seen:
+                seen.append(found)
+                made = dict(zip(chosen, found, strict=True))
+                yield InputProposal(layouts=made, constants=constants, left_out=left_out)
+
+
+def _attempts(
+    subject: ModelContext, complete: tuple[str, ...]
+) -> Iterator[tuple[tuple[str, ...], Mapping[str, tuple[Layout, ...]]]]:
+    """Which inputs to try, and the layouts of each; the processors run only where the first two attempts fail."""
+    yield complete, LAYOUTS
+    yield (*complete, *_BESIDE), LAYOUTS
+    processed = {name: (layout,) for name, layout in processed_layouts(subject).items()}
+    yield (*complete, *processed), {**LAYOUTS, **processed}
+    text = BY_MODALITY["text"]
+    media = [BY_MODALITY[one] for one in ("image", "audio", "video") if set(BY_MODALITY[one]) & set(complete)]
+    for names in media if len(media) > 1 else ():
+        yield (*text, *required_inputs(subject.model), *names), {**LAYOUTS, **processed}
+    yield _main_input(subject), LAYOUTS
+    yield text, LAYOUTS
 
 
 def constants_for(subject: ModelContext) -> dict[str, Any]:
@@ -84,6 +107,8 @@ def _every_modality(subject: ModelContext) -> tuple[str, ...]:
     modalities = (modalities,) if isinstance(modalities, str) else tuple(modalities)
     if hasattr(subject.config, "vision_config") and hasattr(subject.config, "text_config"):
         modalities = (*modalities, "image", "text")
+    if hasattr(subject.config, "audio_config"):
+        modalities = (*modalities, "audio")
     by_modality = [name for modality in modalities for name in BY_MODALITY.get(modality, ())]
     return (*main, *by_modality)
 
@@ -103,34 +128,81 @@ def required_inputs(model: Any) -> tuple[str, ...]:
     return tuple(p.name for p in parameters if p.kind in positional and p.default is p.empty)
 
 
-def _with_placeholders(subject: ModelContext, inputs: dict[str, Any]) -> dict[str, Any]:
-    """The inputs with as many placeholders behind each text as the model makes features of its image.
+_MISMATCH = re.compile(
+    r"(?P<kind>\w+) features and .*tokens do not match\D*?tokens: (?P<tokens>\d+)\D+(?P<features>\d+)"
+)
+_PLACEHOLDERS = (
+    ("image", ("pixel_values",), 1),
+    ("video", ("pixel_values_videos",), 2),
+    ("audio", ("input_features", "input_values", "audio_values", "audio_features"), 3),
+)
+"""What is merged into a text, the inputs that hold it, and the type of its tokens."""
 
-    Unchanged where there is no image, no text or no placeholder token.
+
+def _with_placeholders(subject: ModelContext, inputs: dict[str, Any]) -> dict[str, Any]:
+    """The inputs with as many placeholders behind each text as the model makes features of what is merged into it.
+
+    Unchanged where there is nothing to merge, no text or no placeholder token.
     """
-    config = subject.config
-    token = getattr(config, "image_token_id", None) or getattr(config, "image_token_index", None)
-    if token is None or not {"input_ids", "pixel_values"} <= inputs.keys():
-        return inputs
-    ids = inputs["input_ids"]
-    count = _features(subject, inputs["pixel_values"]) // ids.shape[0]
-    made = {**inputs, "input_ids": _append(ids, count, token)}
-    if "attention_mask" in inputs:
-        made["attention_mask"] = _append(inputs["attention_mask"], count, 1)
+    config, made = subject.config, dict(inputs)
+    if "input_ids" not in made:
+        return made
+    types = made["input_ids"] * 0
+    for kind, names, number in _PLACEHOLDERS:
+        token = _placeholder(config, kind)
+        name = next((name for name in names if name in inputs), None)
+        if token is None or name is None:
+            continue
+        count = _features(subject, kind, name, inputs) // made["input_ids"].shape[0]
+        made["input_ids"] = _append(made["input_ids"], count, token)
+        types = _append(types, count, number)
+        if "attention_mask" in inputs:
+            made["attention_mask"] = _append(made["attention_mask"], count, 1)
+    if "mm_token_type_ids" in forward_names(subject.model) and bool(types.any()):
+        made["mm_token_type_ids"] = types
     return made
 
 
-def _features(subject: ModelContext, pixels: torch.Tensor) -> int:
-    """How many rows of features the model itself makes of these images."""
+def _placeholder(config: Any, kind: str) -> int | None:
+    """The token that stands for an image, a video or a sound; it may be 0."""
+    found = (getattr(config, f"{kind}_token_{end}", None) for end in ("id", "index"))
+    return next((token for token in found if token is not None), None)
+
+
+def with_placeholders_counted(subject: ModelContext, inputs: Mapping[str, Any], complaint: str) -> dict[str, Any]:
+    """The inputs with as many placeholders as the message of a refused forward says that there are features.
+
+    Raises LookupError where the message does not.
+    """
+    said = _MISMATCH.search(complaint)
+    if said is None or "input_ids" not in inputs:
+        raise LookupError
+    kind = next((kind for kind, _, _ in _PLACEHOLDERS if kind in said["kind"].lower()), "image")
+    token = _placeholder(subject.config, kind)
+    ids = inputs["input_ids"]
+    more = (int(said["features"]) - int(said["tokens"])) // ids.shape[0]
+    if token is None or more <= 0:
+        raise LookupError
+    made = {**inputs, "input_ids": _append(ids, more, token)}
+    if "attention_mask" in made:
+        made["attention_mask"] = _append(made["attention_mask"], more, 1)
+    if "mm_token_type_ids" in made:
+        made["mm_token_type_ids"] = _append(made["mm_token_type_ids"], more, 1)
+    return made
+
+
+def _features(subject: ModelContext, kind: str, name: str, inputs: Mapping[str, Any]) -> int:
+    """How many rows of features the model itself makes of these images, clips or sounds."""
     import torch
 
-    method = getattr(subject.model, "get_image_features", None)
+    method = getattr(subject.model, f"get_{kind}_features", None)
     if method is None:
-        per_image = getattr(subject.config, "image_seq_length", None) or 1
-        return int(per_image) * pixels.shape[0]
+        per_item = getattr(subject.config, f"{kind}_seq_length", None) or 1
+        return int(per_item) * int(inputs[name].shape[0])
     config = subject.config
-    settings = {name: getattr(config, name) for name in _required_parameters(method) if hasattr(config, name)}
-    features = run_method_once(subject.model, method, pixel_values=pixels, **settings)
+    taken = {key: inputs[key] for key in inspect.signature(method).parameters if key in inputs}
+    settings = {key: getattr(config, key) for key in _required_parameters(method) if hasattr(config, key)}
+    features = run_method_once(subject.model, method, **{**settings, **taken})
     features = getattr(features, "pooler_output", features)
     rows = [leaf for leaf in tree_leaves(features) if isinstance(leaf, torch.Tensor)]
     return sum(leaf.numel() // leaf.shape[-1] for leaf in rows)

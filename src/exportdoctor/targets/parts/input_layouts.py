@@ -64,6 +64,10 @@ def _image(subject: ModelContext, sizes: ExampleSizes) -> torch.Tensor:
     return subject.floats(sizes.batch, _channels(subject), *subject.image_size)
 
 
+def _image_sizes(subject: ModelContext, sizes: ExampleSizes) -> torch.Tensor:
+    return subject.integers([list(subject.image_size)] * sizes.batch)
+
+
 def _video(subject: ModelContext, sizes: ExampleSizes) -> torch.Tensor:
     config = subject.vision_config
     frames = getattr(config, "num_frames", None) or getattr(config, "frames_per_clip", None) or 4
@@ -93,6 +97,14 @@ def _spectrogram(subject: ModelContext, sizes: ExampleSizes) -> torch.Tensor:
     return subject.floats(sizes.batch, sizes.frames, _audio_features(subject))
 
 
+def _mask_of_fixed_length(subject: ModelContext, sizes: ExampleSizes) -> torch.Tensor:
+    return subject.integers([[1] * (2 * subject.audio_config.max_source_positions)] * sizes.batch)
+
+
+def _mask_of_frames(subject: ModelContext, sizes: ExampleSizes) -> torch.Tensor:
+    return subject.integers([[1] * sizes.frames] * sizes.batch)
+
+
 def _spectrogram_as_image(subject: ModelContext, sizes: ExampleSizes) -> torch.Tensor:
     config = subject.audio_config
     return subject.floats(sizes.batch, config.max_length, config.num_mel_bins)
@@ -117,6 +129,11 @@ def _audio_features(subject: ModelContext) -> int:
 _BATCH_SEQUENCE = {0: "batch", 1: "sequence"}
 _BATCH = {0: "batch"}
 
+_FRAME_MASKS = (
+    Layout(make=_mask_of_fixed_length, axes=_BATCH),
+    Layout(make=_mask_of_frames, axes={0: "batch", 1: "frames"}),
+)
+
 LAYOUTS: Mapping[str, tuple[Layout, ...]] = {
     "input_ids": (Layout(make=_ids, axes=_BATCH_SEQUENCE),),
     "attention_mask": (Layout(make=_mask, axes=_BATCH_SEQUENCE),),
@@ -125,12 +142,15 @@ LAYOUTS: Mapping[str, tuple[Layout, ...]] = {
     "inputs_embeds": (Layout(make=_hidden_states, axes=_BATCH_SEQUENCE),),
     "hidden_states": (Layout(make=_hidden_states, axes=_BATCH_SEQUENCE),),
     "pixel_values": (Layout(make=_image, axes=_BATCH), Layout(make=_video, axes=_BATCH)),
+    "image_sizes": (Layout(make=_image_sizes, axes=_BATCH),),
     "pixel_values_videos": (Layout(make=_video, axes=_BATCH),),
     "flattened_patches": (Layout(make=_flattened_patches, axes=_BATCH_SEQUENCE),),
     "input_features": (
         Layout(make=_spectrogram_of_fixed_length, axes=_BATCH),
         Layout(make=_spectrogram, axes={0: "batch", 1: "frames"}),
     ),
+    "feature_attention_mask": _FRAME_MASKS,
+    "input_features_mask": _FRAME_MASKS,
     "input_values": (
         Layout(make=_samples, axes={0: "batch", 1: "samples"}),
         Layout(make=_spectrogram_as_image, axes=_BATCH),

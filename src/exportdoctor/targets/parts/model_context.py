@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from exportdoctor.core.patch_attribute import patch_attribute
 from exportdoctor.targets.built import BuiltPart
 from exportdoctor.targets.model.device import move
 from exportdoctor.targets.sizes.dynamic_shapes import Axes, axes_by_name, dynamic_shapes, dynamic_title
@@ -22,6 +25,8 @@ if TYPE_CHECKING:
 
 SEED = 7
 _SMALLEST_VOCABULARY = 32
+PLACEHOLDER_TOKENS = tuple(f"{kind}_token_{end}" for kind in ("image", "video", "audio") for end in ("id", "index"))
+"""The settings that name the tokens for which a model puts in features of what is no text."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +52,10 @@ class ModelContext:
     def text_config(self) -> Any:
         """The configuration of the text model: nested, or the whole."""
         getter = getattr(self.config, "get_text_config", None)
-        return getter() if getter else getattr(self.config, "text_config", self.config)
+        with suppress(ValueError):  # an encoder and a decoder of text, each with its own: transformers names neither
+            return getter() if getter else getattr(self.config, "text_config", self.config)
+        nested = (one for one in nested_configurations(self.config) if getattr(one, "vocab_size", None))
+        return next(nested, self.config)
 
     @property
     def vision_config(self) -> Any:
@@ -62,8 +70,8 @@ class ModelContext:
     @property
     def image_size(self) -> ImageSize:
         """Height and width in pixels: from the options, else from the configuration, else 224."""
-        stated = getattr(self.vision_config, "image_size", None)
-        return self.options.image_size or pair(stated or 224)
+        stated = (getattr(one, "image_size", None) for one in nested_configurations(self.vision_config))
+        return self.options.image_size or pair(next((size for size in stated if size), 224))
 
     @property
     def dtype(self) -> torch.dtype:
@@ -146,23 +154,64 @@ def assemble(
     """The part with these axes dynamic, or with one input set of fixed sizes where the options are static."""
     axes = {} if subject.options.static else {key: axes[key] for key in axes if key in inputs}
     names = axes_by_name(axes)
+    module = subject.model if module is None else module
+    bundled = tuple(key for key in inputs if key not in forward_names(module)) if axes else ()
     return BuiltPart(
         name=name,
         title=dynamic_title(names),
-        module=subject.model if module is None else module,
+        module=module,
         prefix=prefix,
         args=(),
         kwargs=dict(inputs),
         dynamic_shapes=dynamic_shapes(axes, inputs=inputs) if axes else None,
         more_inputs=(((), dict(other_inputs)),) if axes else (),
-        prepare=prepare,
+        prepare=partial(_spelled_out, module, bundled, prepare) if bundled else prepare,
         axes=names,
     )
+
+
+@contextmanager
+def _spelled_out(
+    module: nn.Module, names: tuple[str, ...], prepare: Callable[[], AbstractContextManager[Any]]
+) -> Iterator[None]:
+    """Within it, inputs that go into `**kwargs` are parameters of forward: torch 2.13 matches no dynamic shapes with a
+    bundle (`torch.export._trace._get_range_constraints`)."""
+    forward = module.forward
+    signature = inspect.signature(forward)
+    own = [one for one in signature.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
+    more = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in names]
+
+    @functools.wraps(forward)
+    def spelled_out(*given: Any, **named: Any) -> Any:
+        return forward(*given, **named)
+
+    spelled_out.__signature__ = signature.replace(parameters=[*own, *more])  # type: ignore[attr-defined]
+    with prepare(), patch_attribute(module, "forward", spelled_out):
+        yield
+
+
+def takes_input(model: nn.Module, name: str) -> bool:
+    """Whether the model takes an input: by name, or for a submodule to which it passes its keywords on."""
+    parameters = inspect.signature(model.forward).parameters
+    if name in parameters:
+        return True
+    passes_on = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values())
+    return passes_on and any(takes_input(child, name) for child in model.children())
 
 
 def forward_names(module: nn.Module) -> tuple[str, ...]:
     """The names of the parameters of the module's forward, in order."""
     return tuple(inspect.signature(module.forward).parameters)
+
+
+def nested_configurations(config: Any) -> Iterator[Any]:
+    """The configuration and those nested in it, outermost first."""
+    from transformers import PretrainedConfig
+
+    yield config
+    for value in vars(config).values():
+        if isinstance(value, PretrainedConfig):
+            yield from nested_configurations(value)
 
 
 def _flat(value: Any) -> list[Any]:

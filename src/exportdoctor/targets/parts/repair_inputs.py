@@ -15,19 +15,18 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from exportdoctor.targets.parts.documented_inputs import TensorSpec, documented_inputs, guessed_input
+from exportdoctor.targets.parts.input_layouts import FIRST
 from exportdoctor.targets.parts.model_context import ModelContext, forward_names
-
-if TYPE_CHECKING:
-    pass
 
 Specs = Mapping[str, TensorSpec]
 
 _MOST_RUNS, _MOST_SECONDS = 60, 40.0
 _LARGEST_SIDE = 2048
 _NUMBER = re.compile(r"\d+")
+_MULTIPLE = re.compile(r"is invalid for input of size|divisible by|multiple of")
 _EXPECTED_DIMS = re.compile(
     r"expected (?P<to>\d)[, )].*got \d|unpack \(expected (?P<unpack>\d)|expected (?P<dim>\d)D|(?P<or>\d)-?D tensor"
 )
@@ -83,6 +82,7 @@ def _changes(subject: ModelContext, specs: Specs, error: Exception, documented: 
         yield from _larger_images(specs)
     yield from _ranks(specs, text)
     yield from _sizes(specs, text)
+    yield from _axes(specs, text)
     yield from _kinds(specs, text)
     if isinstance(error, IndexError) or "out of range" in text or "out of bounds" in text:
         yield from _smaller_integers(specs)
@@ -142,6 +142,21 @@ def _sizes(specs: Specs, text: str) -> Iterator[Specs]:
         for place in (len(spec.dims) - 1, 1):
             if 0 < place < len(spec.dims) and spec.dims[place] not in numbers:
                 yield from ({**specs, name: _with(spec, place, other)} for other in numbers if other > 1)
+
+
+def _axes(specs: Specs, text: str) -> Iterator[Specs]:
+    """All inputs with a named axis at a size that the message asks for: the other of two sizes, or a multiple."""
+    numbers = [int(number) for number in dict.fromkeys(_NUMBER.findall(text)) if len(number) < 7]
+    axes = dict.fromkeys(dim for spec in specs.values() for dim in spec.dims if isinstance(dim, str) and dim != "batch")
+    for axis in axes:
+        size = getattr(FIRST, axis.replace(" ", "_"))
+        wanted = [number for number in numbers if number > 1] if size in numbers or _MULTIPLE.search(text) else []
+        for number in dict.fromkeys((*wanted, *(2 * number for number in wanted))):
+            if number != size:
+                yield {
+                    name: replace(spec, dims=tuple(number if dim == axis else dim for dim in spec.dims))
+                    for name, spec in specs.items()
+                }
 
 
 def _with(spec: TensorSpec, place: int, size: int) -> TensorSpec:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from exportdoctor.core.errors import TargetError
+from exportdoctor.core.errors import NoPartError
 from exportdoctor.targets.parts.model_context import ModelContext, assemble, forward_names
 
 if TYPE_CHECKING:
@@ -24,6 +24,8 @@ _AROUND = ((5, 11), (7, 4))
 """Text tokens before and after the image, for each of the two input sets."""
 
 _SECONDS_PER_GRID = 1.0
+_MERGES = ("merge_sizes", "image_merge_sizes")
+"""How many patches of each side are merged, one number an image."""
 _TOKEN_TYPE = {"image": 1, "video": 2}
 
 
@@ -60,7 +62,7 @@ def vision_part(subject: ModelContext, *, name: str = "vision") -> BuiltPart:
 def text_part(subject: ModelContext) -> BuiltPart:
     """The whole model without an image: `input_ids` and `attention_mask` (batch, sequence) to logits."""
     first, second = (
-        _text_inputs(subject.token_ids(batch, length)) for batch, length in zip(_BATCH, _LENGTH, strict=True)
+        _text_inputs(subject, subject.token_ids(batch, length)) for batch, length in zip(_BATCH, _LENGTH, strict=True)
     )
     axes = {name: {0: "batch", 1: "sequence"} for name in ("input_ids", "attention_mask")}
     return assemble("text", subject, inputs=first, other_inputs=second, axes=axes)
@@ -79,7 +81,7 @@ def video_part(subject: ModelContext) -> BuiltPart:
 def _whole(subject: ModelContext, medium: VisionInput, *, name: str) -> BuiltPart:
     if medium.grid not in forward_names(subject.model):
         what = type(subject.model).__name__
-        raise TargetError(f"{what} takes no {medium.grid}, so it has no part {name}", hint="Scan another part")
+        raise NoPartError(f"{what} takes no {medium.grid}, so it has no part {name}", hint="Scan another part")
     grids = _grids(subject, medium)
     first, second = (
         _whole_inputs(subject, medium, grid=grid, around=around) for grid, around in zip(grids, _AROUND, strict=True)
@@ -100,16 +102,18 @@ def _encoder(model: nn.Module) -> tuple[str, nn.Module]:
         if "grid_thw" in forward_names(module):
             return name, module
     what = type(model).__name__
-    raise TargetError(f"{what} has no submodule that takes grid_thw", hint="Scan another part")
+    raise NoPartError(f"{what} has no submodule that takes grid_thw", hint="Scan another part")
 
 
 def _vision_inputs(subject: ModelContext, encoder: nn.Module, grid: Grid) -> dict[str, Any]:
-    patches = forward_names(encoder)[0]
-    return {patches: _patches(subject, grid), "grid_thw": subject.integers([grid])}
+    names = forward_names(encoder)
+    merge = {name: subject.integers([subject.vision_config.spatial_merge_size]) for name in names if name in _MERGES}
+    return {names[0]: _patches(subject, grid), "grid_thw": subject.integers([grid]), **merge}
 
 
-def _text_inputs(ids: Any) -> dict[str, Any]:
-    return {"input_ids": ids, "attention_mask": ids.new_ones(ids.shape), "use_cache": False}
+def _text_inputs(subject: ModelContext, ids: Any) -> dict[str, Any]:
+    settings = {"use_cache": False} if "use_cache" in forward_names(subject.model) else {}
+    return {"input_ids": ids, "attention_mask": ids.new_ones(ids.shape), **settings}
 
 
 def _whole_inputs(subject: ModelContext, medium: VisionInput, *, grid: Grid, around: tuple[int, int]) -> dict[str, Any]:
@@ -124,7 +128,7 @@ def _whole_inputs(subject: ModelContext, medium: VisionInput, *, grid: Grid, aro
     before, after = (subject.token_ids(1, length) for length in around)
     ids = torch.cat([before, subject.integers([picture]), after], dim=1)
     inputs = {
-        **_text_inputs(ids),
+        **_text_inputs(subject, ids),
         medium.pixels: _patches(subject, grid),
         medium.grid: subject.integers([grid]),
     }

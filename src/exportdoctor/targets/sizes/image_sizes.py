@@ -16,9 +16,14 @@ _USUAL_SIDE = 224
 def image_unit(config: Mapping[str, Any]) -> int:
     """What height and width must be multiples of, in pixels; 1 if the configuration does not limit them."""
     vision = vision_settings(config)
-    patch = vision.get("patch_size") or vision.get("spatial_patch_size") or 1
-    patch = max(patch) if isinstance(patch, list | tuple) else patch
-    return int(patch) * int(vision.get("spatial_merge_size") or 1)
+    patch = vision.get("patch_size") or vision.get("spatial_patch_size")
+    return _side(patch) * _side(vision.get("spatial_merge_size"))
+
+
+def _side(value: Any) -> int:
+    """The largest of one or several sides; 1 for what is no side, which transformers may refuse."""
+    sides = value if isinstance(value, list | tuple) else (value,)
+    return max((side for side in sides if isinstance(side, int) and side > 0), default=1)
 
 
 def vision_settings(config: Mapping[str, Any]) -> Mapping[str, Any]:

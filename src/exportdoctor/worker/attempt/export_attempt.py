@@ -18,11 +18,12 @@ import torch
 
 from exportdoctor.core.exporters import EXPORTERS
 from exportdoctor.core.failure.messages import first_line
-from exportdoctor.core.records.outcome import Agreement, Failure, Frame, Ground, Outcome, OutcomeStatus
+from exportdoctor.core.records.outcome import Agreement, Failure, Frame, Ground, Outcome, OutcomeStatus, Stage
 from exportdoctor.core.records.probe import Probe
 from exportdoctor.shims import ExportCall, NotApplicable, ShimTrouble
 from exportdoctor.torch_internals.dynamo_frames import keep_interpreter_frames
 from exportdoctor.torch_internals.graph_modules import finish_graphs
+from exportdoctor.worker.attempt.cost import CostSamples, watch_cost
 from exportdoctor.worker.attempt.fast_export import ExportContext, FastExport
 from exportdoctor.worker.attempt.opaque_children import blames_opaque_op, replace_children
 from exportdoctor.worker.attempt.shimmed_export import shimmed_export
@@ -141,11 +142,21 @@ class _Attempt:
             if probe.shims or probe.to == "run":
                 given, axes = self._export_call(shapes), part.built.axes
                 return {}, shimmed_export(given, probe, files=self.shim_files, axes=axes, saving=self.around_export)
-            with self.around_export():
-                program = EXPORTER_CALLS[probe.exporter](module, call.args, call.kwargs, shapes)
-            if probe.to in _LATER and EXPORTERS[probe.exporter].makes_program:
-                return run_later_stages(program, module, call, probe), ()
-            return {}, ()
+            with watch_cost(probe, sys._getframe()) as cost:
+                with self.around_export():
+                    program = EXPORTER_CALLS[probe.exporter](module, call.args, call.kwargs, shapes)
+                self._refuse_cost(cost, "export", ())
+                if probe.to not in _LATER or not EXPORTERS[probe.exporter].makes_program:
+                    return {}, ()
+                later = run_later_stages(program, module, call, probe)
+                self._refuse_cost(cost, "translate", ("export",))
+                return later, ()
+
+    def _refuse_cost(self, cost: CostSamples | None, stage: Stage, passed: tuple[Stage, ...]) -> None:
+        """Raise StageFailed where the attempt has taken more than the user allows."""
+        failure = cost.excess(self.part.names, stage) if cost is not None else None
+        if failure is not None:
+            raise StageFailed(stage, failure, passed)
 
     def _opaque_children(self) -> AbstractContextManager[tuple[str, ...]]:
         if not self.probe.opaque:

@@ -75,7 +75,7 @@ def close_call(taken: OpenCall, args: tuple[Any, ...], kwargs: dict[str, Any], o
 def sizes_of(leaf: Any) -> Sizes:
     """The sizes of an input leaf that an output size may follow from."""
     if isinstance(leaf, torch.Tensor):
-        return tuple(leaf.shape)
+        return () if leaf.is_nested else tuple(leaf.shape)
     return leaf if isinstance(leaf, (int, torch.SymInt)) and not isinstance(leaf, bool) else None  # type: ignore[return-value]
 
 
@@ -83,7 +83,7 @@ def _output_leaf(leaf: Any, inputs: list[Any]) -> OutputLeaf:
     if not isinstance(leaf, torch.Tensor):
         return OutputLeaf(sizes_of(leaf), value=leaf)
     same = next((index for index, given in enumerate(inputs) if given is leaf), None)
-    return OutputLeaf(tuple(leaf.shape), leaf.dtype, leaf.device, same=same)
+    return OutputLeaf(sizes_of(leaf), leaf.dtype, leaf.device, same=same)
 
 
 def _version(leaf: Any) -> int | None:

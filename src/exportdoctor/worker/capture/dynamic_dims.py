@@ -144,6 +144,8 @@ def _fact(index: int, path: str, leaf: Any, axes: Mapping[InputDim, str]) -> Inp
     if isinstance(leaf, torch.Tensor):
         dtype = str(leaf.dtype).removeprefix("torch.")
         dynamic = tuple(dimension for dimension in mine if dimension is not None)
-        return InputFact(path=path, kind=dtype, shape=tuple(leaf.shape), dynamic=dynamic, axes=names)
+        return InputFact(
+            path=path, kind=dtype, shape=() if leaf.is_nested else tuple(leaf.shape), dynamic=dynamic, axes=names
+        )
     plain = leaf is None or isinstance(leaf, (bool, int, float, str))
     return InputFact(path=path, kind=type(leaf).__name__, value=repr(leaf)[:60] if plain else None, axes=names)

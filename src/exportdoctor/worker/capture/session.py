@@ -97,6 +97,8 @@ def _new_capture(built: BuiltPart) -> PartCapture:
     part = PartCapture(built, fqns, names, registered=registered)
     if registered:
         part.note(wording.registered_classes(registered))
+    if built.left_out:
+        part.note(wording.inputs_left_out(built.left_out, built.because))
     return part
 
 

@@ -70,6 +70,9 @@ class StructuralHash:
 
     def write_tensor(self, tensor: torch.Tensor, *, exact: bool) -> None:
         """Class, shape, layout, dtype, device, flags, attributes; with `exact` the values where it has any."""
+        if tensor.is_nested:  # it has neither sizes nor strides
+            self.write_identity(tensor)
+            return
         layout: object = tensor.stride() if tensor.layout == torch.strided else tensor.layout
         if tensor.layout == torch.strided:
             self.write(tensor.storage_offset(), tensor._is_view())

@@ -66,7 +66,8 @@ def export_target(request: ExportRequest, doing: Progress) -> ExportResult:
         providers(built.device)
     part = _part(request, plan, built)
     pieces = _pieces(request, built, part)
-    sets = [input_sets(piece.part, plan) for piece in pieces]
+    with blame_running_code(f"The eager forward of part {part.name} fails"):
+        sets = [input_sets(piece.part, plan) for piece in pieces]
     found = [_export_piece(request, built, piece, some, doing) for piece, some in zip(pieces, sets, strict=True)]
     if request.cache and all(made.trouble is None for made in found):
         doing(f"generating {request.tokens} tokens")

@@ -1,0 +1,102 @@
+"""Inputs that the model's own processors make, with their defaults from the installed transformers.
+
+A feature extractor, an image or a video processor gets random sounds, pictures or clips; what it returns under names
+that the forward takes are inputs, and the dimensions in which two batches differ are their axes. A processor whose
+packages are missing makes none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from functools import lru_cache, partial
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from exportdoctor.targets.parts.input_layouts import FIRST, SECOND, ExampleSizes, Layout
+from exportdoctor.targets.parts.model_context import SEED, ModelContext, forward_names, nested_configurations
+from exportdoctor.targets.sizes.image_sizes import pair
+
+if TYPE_CHECKING:
+    import torch
+
+_TABLES = (
+    ("feature_extraction_auto", "FEATURE_EXTRACTOR_MAPPING"),
+    ("image_processing_auto", "IMAGE_PROCESSOR_MAPPING"),
+    ("video_processing_auto", "VIDEO_PROCESSOR_MAPPING"),
+)
+_SECONDS = 1.0
+_RATE = 16_000
+_FRAMES = 4
+
+Processor = Callable[[ModelContext, ExampleSizes], Mapping[str, Any]]
+
+
+@lru_cache(maxsize=1)
+def processed_layouts(subject: ModelContext) -> dict[str, Layout]:
+    """The inputs that processors make for this model, by name; none where no processor can be made."""
+    names = forward_names(subject.model)
+    found: dict[str, Layout] = {}
+    for processor in _processors(subject):
+        with suppress(Exception):
+            first, second = processor(subject, FIRST), processor(subject, SECOND)
+            for name, one in first.items():
+                of_text = name == "attention_mask" and "input_ids" in names
+                if name in names and name not in found and not of_text:
+                    axes = _axes(one.shape, second[name].shape)
+                    found[name] = Layout(make=partial(_make_input, processor, name), axes=axes)
+    return found
+
+
+def _make_input(processor: Processor, name: str, subject: ModelContext, sizes: ExampleSizes) -> torch.Tensor:
+    made: torch.Tensor = subject.place(processor(subject, sizes)[name])
+    return made
+
+
+def _axes(first: tuple[int, ...], second: tuple[int, ...]) -> dict[int, str]:
+    """The dimensions that differ between two batches; what grows and is no batch counts frames."""
+    pairs = enumerate(zip(first, second, strict=True))
+    return {
+        place: "batch" if (one, other) == (FIRST.batch, SECOND.batch) else "frames"
+        for place, (one, other) in pairs
+        if one != other
+    }
+
+
+def _processors(subject: ModelContext) -> Iterator[Processor]:
+    """A call for each processor that transformers lists for the model's configurations, and that can be made."""
+    for config in nested_configurations(subject.config):
+        for module, table in _TABLES:
+            for kind in _classes(module, table, type(config)):
+                with suppress(Exception):  # its packages are missing, or it has settings without defaults
+                    yield partial(_process, kind())
+                    break
+
+
+def _classes(module: str, table: str, config: type) -> list[Any]:
+    with suppress(Exception):
+        listed = getattr(import_module(f"transformers.models.auto.{module}"), table).get(config, None)
+        values = listed.values() if isinstance(listed, Mapping) else listed
+        return [kind for kind in (values if isinstance(listed, Mapping | tuple | list) else [values]) if kind]
+    return []
+
+
+def _process(processor: Any, subject: ModelContext, sizes: ExampleSizes) -> Mapping[str, Any]:
+    """What the processor makes of a batch, tensors alone."""
+    import numpy as np
+    import torch
+
+    draw = np.random.default_rng(SEED)
+    kind = type(processor).__name__
+    if "FeatureExtractor" in kind:
+        rate = int(getattr(processor, "sampling_rate", None) or _RATE)
+        seconds = _SECONDS * sizes.samples / FIRST.samples
+        sounds = [draw.standard_normal(int(rate * seconds)).astype(np.float32) for _ in range(sizes.batch)]
+        made = processor(sounds, sampling_rate=rate, return_tensors="pt")
+    else:
+        stated = getattr(processor, "size", None)
+        height, width = subject.options.image_size or pair(dict(stated) if stated else subject.image_size)
+        shape = (_FRAMES, height, width, 3) if "Video" in kind else (height, width, 3)
+        pictures = [draw.integers(0, 256, shape, dtype=np.uint8) for _ in range(sizes.batch)]
+        made = processor(pictures, return_tensors="pt")
+    return {name: value for name, value in made.items() if isinstance(value, torch.Tensor)}
