@@ -453,7 +453,7 @@ def _config_cases() -> Iterator[Hostile]:
     yield Hostile(
         name="config: many random weights",
         arguments=(*scan, "--weights", "random"),
-        prepare=_writes({"model/config.json": _changed(vocab_size=10**11)}),
+        prepare=_writes({"model/config.json": _changed(vocab_size=9 * 10**8)}),
         word="memory",
         often=True,
     )

@@ -394,7 +394,7 @@ CASES: dict[str, Case] = {
     "precompute-grid-methods": case(EncoderOfMethods, grids((4, 4), (4, 6)), "data-dependent|Pending", (_FREE, None)),
     "precompute-position-ids": case(Reader, _WORDS, "data-dependent|Pending", {"input_ids": {1: Dim.DYNAMIC}}),
     "hoist": case(EncoderOfMethods, grids((4, 4), (4, 6)), "data-dependent|Pending", (_FREE, None)),
-    "hoist-numbers": case(Cropping, [(torch.randn(9), torch.tensor(n)) for n in (4, 7)], "ata-dependent"),
+    "hoist-numbers": case(Cropping, [(torch.randn(9), torch.tensor(n)) for n in (4, 7)], "ata-dependent", (None, None)),
     "block-diagonal-attention": case(PackedAttention, rows((0, 3, 8, 10), (0, 1, 2, 12, 17)), "u0 > 1", (_FREE, _FREE)),
     "mask-without-vmap": case(
         lambda: Masked(None), [(torch.randn(2, 1, 5, 4), torch.ones(2, 5))], "map::at|vmap|batched", export=scripted

@@ -45,7 +45,7 @@ async def test_a_growing_file_is_followed_to_its_end(tmp_path: Path) -> None:
     app = app_on(run)
     async with app.run_test(size=(120, 40)) as pilot:
         await settled(pilot)
-        await shows(pilot, "running", "attempts", "/s")
+        await shows(pilot, "running", "2/3 diagnose", "842/2149")
         written = (run / NAME).stat().st_size
         for end in (int(len(data) * 0.8), int(len(data) * 0.95), len(data)):
             with open(run / NAME, "ab") as file:
