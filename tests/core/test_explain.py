@@ -61,7 +61,7 @@ def test_a_rewrite_cures_what_it_replaces(kind: str, rewrite: Rewrite) -> None:
         after.computes_the_same(before)
 
 
-@pytest.mark.slow
+@pytest.mark.night
 def test_the_pages_on_failures_are_as_they_are_generated() -> None:
     torch, pages = pytest.importorskip("torch"), _writer()
     if not torch.__version__.startswith(PAGES_OF):

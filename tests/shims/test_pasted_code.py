@@ -55,9 +55,12 @@ def test_the_code_for_a_frozen_axis_runs() -> None:
     assert torch.equal(scope["outputs"], scope["model"](**scope["inputs"]))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("exporter", "shim"), [("export", "check-as-assertion"), *((exporter, shim) for shim, exporter in EXPORTER.items())]
+    ("exporter", "shim"),
+    [
+        pytest.param("export", "check-as-assertion", marks=pytest.mark.slow),
+        *(pytest.param(exporter, shim, marks=pytest.mark.night) for shim, exporter in EXPORTER.items()),
+    ],
 )
 def test_the_code_for_each_exporter_runs_in_a_process_of_its_own(exporter: str, shim: str, tmp_path: Path) -> None:
     assert exporter in EXPORTERS

@@ -15,6 +15,7 @@ HERE = Path(__file__).parents[1] / "support" / "sweep_factories.py"
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.night
 def test_one_process_serves_many_scans_and_is_replaced_when_it_dies(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

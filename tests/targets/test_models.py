@@ -216,7 +216,13 @@ def test_what_another_library_registered_for_the_cache_is_put_back() -> None:
         pytree._deregister_pytree_node(DynamicCache)
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow) for name in FAMILIES])
+BY_NIGHT = {"mixtral", "resnet", "detr", "t5", "mamba", "siglip", "llava", "xlnet"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.night if name in BY_NIGHT else pytest.mark.slow) for name in FAMILIES],
+)
 def test_every_family_gets_inputs_that_eager_accepts(tmp_path: Path, name: str) -> None:
     model = built(write_config(tmp_path / name, FAMILIES[name]))
     part = model.part("full" if name == "llava" else "default")
