@@ -318,7 +318,7 @@ def test_one_submodule_can_be_asked_alone(tmp_path: Path) -> None:
         scan_file(FIXTURES / "parent_own_code_and_child.py", modules=("encoder.gat",))
 
 
-@pytest.mark.slow
+@pytest.mark.night
 def test_shims_tried_on_their_own_are_noted_in_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EXPORTDOCTOR_HOME", str(tmp_path / "home"))
     target, run = f"{FIXTURES / 'unregistered_pytree_out.py'}:build", tmp_path / "run"

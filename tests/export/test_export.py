@@ -230,7 +230,7 @@ def test_the_file_can_be_imported_by_its_name() -> None:
         assert file_name(ref, "vision").removesuffix(".py").isidentifier()
 
 
-@pytest.mark.slow
+@pytest.mark.night
 def test_a_target_that_does_not_end_is_stopped_at_the_limit_that_was_given(tmp_path: Path) -> None:
     (tmp_path / "model.py").write_text("def build():\n    import time\n    time.sleep(1000)\n")
     target = f"{tmp_path / 'model.py'}:build"

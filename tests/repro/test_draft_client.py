@@ -78,6 +78,7 @@ def test_a_note_on_an_import_stays_as_long_as_the_import_does() -> None:
     assert needed_imports(draft, "import torch\n") == ("crop comes from torch",)
 
 
+@pytest.mark.night
 @pytest.mark.parametrize("function", ["slow", pytest.param("build", marks=pytest.mark.night)])
 def test_a_target_that_takes_too_long_is_ended(function: str, tmp_path: Path) -> None:
     file = tmp_path / "target.py"

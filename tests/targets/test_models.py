@@ -236,7 +236,7 @@ def test_every_family_gets_inputs_that_eager_accepts(tmp_path: Path, name: str) 
     assert forms == (["with the experts implementation 'batched_mm'"] if name == "mixtral" else [])
 
 
-@pytest.mark.slow
+@pytest.mark.night
 @pytest.mark.parametrize("name", ["llama", pytest.param("gemma3", marks=pytest.mark.night)])
 def test_a_text_generator_decodes(tmp_path: Path, name: str) -> None:
     part = built(write_config(tmp_path / name, FAMILIES[name]), "decode").part("decode")
@@ -244,19 +244,22 @@ def test_a_text_generator_decodes(tmp_path: Path, name: str) -> None:
     export(part)
 
 
-@pytest.mark.slow
+PARTS_BY_DAY = [("llava", "vision", "model.vision_tower"), ("t5", "encoder", "encoder"), ("gpt2", "prefill", "")]
+PARTS_BY_NIGHT = [
+    ("llava", "projector", "model.multi_modal_projector"),
+    ("llava", "decode", ""),
+    ("clip", "text", "text_model"),
+    ("t5", "decoder", "decoder"),
+    ("detr", "backbone", "model.backbone.model"),
+    ("detr", "heads", ""),
+]
+
+
 @pytest.mark.parametrize(
     ("name", "part", "prefix"),
     [
-        ("llava", "vision", "model.vision_tower"),
-        ("llava", "projector", "model.multi_modal_projector"),
-        ("llava", "decode", ""),
-        ("clip", "text", "text_model"),
-        ("t5", "encoder", "encoder"),
-        ("t5", "decoder", "decoder"),
-        ("detr", "backbone", "model.backbone.model"),
-        ("detr", "heads", ""),
-        ("gpt2", "prefill", ""),
+        *(pytest.param(*one, marks=pytest.mark.slow) for one in PARTS_BY_DAY),
+        *(pytest.param(*one, marks=pytest.mark.night) for one in PARTS_BY_NIGHT),
     ],
 )
 def test_a_part_is_the_submodule_with_the_inputs_of_the_whole(

@@ -271,7 +271,7 @@ async def test_a_cut_off_run_offers_to_be_resumed(tmp_path: Path) -> None:
         assert offered[0].argv[-4:] == ("scan", "--resume", str(tmp_path / "qwen"), "--quiet")
 
 
-@pytest.mark.slow
+@pytest.mark.night
 async def test_long_work_shows_itself_and_can_be_cancelled(tmp_path: Path) -> None:
     app = app_on(QWEN)
     async with app.run_test(size=(120, 40)) as pilot:

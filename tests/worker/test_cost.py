@@ -53,7 +53,7 @@ MEMORY = """
 def test_time_that_guards_take_is_told_with_their_line(tmp_path: Path) -> None:
     file = tmp_path / "sizes.py"
     file.write_text(f"{HEAD}{SIZES}{TAIL}")
-    report = scan_file(file, slow=0.2)
+    report = scan_file(file, slow=0.7)
     (finding,) = report.findings
     assert (finding.module, finding.kind, finding.own_code) == ("own", "costly", True)
     assert (finding.source or "").startswith("if (rows * step")

@@ -11,7 +11,6 @@ import shutil
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
@@ -176,10 +175,15 @@ def _run(command: list[str], path: str) -> str:
         )
     except OSError as error:
         raise UsageError(f"{path} cannot be run: {error.strerror}") from error
-    limit = threading.Timer(_SECONDS, kill_group, (process.pid,))
+    late = threading.Event()
+
+    def end() -> None:
+        late.set()
+        kill_group(process.pid)
+
+    limit = threading.Timer(_SECONDS, end)
     limit.start()
     assert process.stdout is not None
-    started = time.monotonic()
     try:
         said = process.stdout.read(_MOST_OUTPUT).decode(errors="replace")
     finally:
@@ -187,6 +191,6 @@ def _run(command: list[str], path: str) -> str:
         kill_group(process.pid)
         process.stdout.close()
         process.wait()
-    if time.monotonic() - started >= _SECONDS:
+    if late.is_set():
         raise UsageError(f"{path} does not answer within {_SECONDS:.0f} s")
     return said
