@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import copy
-import os
 import tempfile
-import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -14,25 +12,19 @@ from typing import Any
 
 import torch
 
-from exportdoctor.core.codec import decode
-from exportdoctor.core.errors import ExportdoctorError, UsageError
+from exportdoctor.core.errors import UsageError
 from exportdoctor.core.failure.messages import first_line
-from exportdoctor.core.protocol.domain import DomainReply, DomainRequest, DomainResult
-from exportdoctor.core.protocol.export import ExportProgress, StageFailure
-from exportdoctor.core.protocol.reply import Refused
+from exportdoctor.core.protocol.domain import DomainRequest, DomainResult
+from exportdoctor.core.protocol.export import StageFailure
 from exportdoctor.core.records.size_domain import SizeDomain
 from exportdoctor.shims import (
     ExportCall,
-    NotApplicable,
     Shim,
-    ShimTrouble,
     apply_shims,
     call_for_part,
     export_program,
-    find,
-    order_shims,
 )
-from exportdoctor.targets import BuiltPart, build, resolve
+from exportdoctor.targets import BuiltPart
 from exportdoctor.targets.built import Inputs
 from exportdoctor.targets.eager import blame_running_code
 from exportdoctor.targets.sizes.dynamic_shapes import is_dynamic
@@ -43,14 +35,13 @@ from exportdoctor.worker.describe.describe_failure import state_id
 from exportdoctor.worker.describe.guard_origin import record_guards
 from exportdoctor.worker.domain.size_trials import SAVED, TriedStage, make_search
 from exportdoctor.worker.numbers.comparer import file_rung, program_rung
+from exportdoctor.worker.one_request import Progress, open_part, serve_one_request
 from exportdoctor.worker.prove.input_set import InputSet
 from exportdoctor.worker.prove.proof_inputs import input_sets
-from exportdoctor.worker.standard_streams import take_line_streams, write_line
 from exportdoctor.worker.translate.failed_node import describe_export_failure, describe_stage_failure
 from exportdoctor.worker.translate.onnx_program import flat_inputs, needs_external_data, translate
 from exportdoctor.worker.translate.onnx_session import OnnxSession
 
-Progress = Callable[[str], None]
 RUNTIME = "ONNX Runtime"
 
 
@@ -59,15 +50,13 @@ def find_domain(request: DomainRequest, doing: Progress) -> DomainResult:
     with torch.no_grad(), tempfile.TemporaryDirectory() as folder:
         if request.target is None:
             return _of_file(Path(request.file), Path(folder), doing)
-        plan = resolve(request.target)
-        doing(f"building {plan.title}")
-        with blame_running_code(f"Building {plan.title} failed"):
-            built = build(plan)
-        part = built.part(request.part or plan.parts[0])
-        shims = order_shims([find(name, files=request.shim_files, axes=part.axes) for name in request.shims])
+        opened = open_part(
+            request.target, request.part, shims=request.shims, shim_files=request.shim_files, doing=doing
+        )
+        part, shims = opened.part, opened.shims
         doing("running eager")
         with blame_running_code(f"The eager forward of part {part.name} fails"):
-            sets = input_sets(part, plan, seconds=request.seconds)
+            sets = input_sets(part, opened.plan, seconds=request.seconds)
         with part.prepare():
             domain, failure = _of_part(part, shims, sets, Path(folder), request.against, doing)
     return DomainResult(
@@ -219,26 +208,5 @@ def _make_inputs(program: Any) -> Inputs:
     return made_inputs
 
 
-def _answer(request: DomainRequest, tell: Callable[[DomainReply], None]) -> DomainReply:
-    try:
-        return find_domain(request, lambda what: tell(ExportProgress(what=what)))
-    except (ShimTrouble, NotApplicable) as error:
-        return Refused(message=f"A shim does not apply: {error}", fault="usage", hint="Choose others with --shims")
-    except ExportdoctorError as error:
-        return Refused.from_error(error)
-    except BaseException as error:  # also what would end the process
-        traceback.print_exc()
-        return Refused.from_error(error)
-
-
-def main() -> None:
-    """Serve one request."""
-    requests, replies = take_line_streams()
-    with os.fdopen(requests, "rb") as lines:
-        request: DomainRequest = decode(lines.readline(), DomainRequest)
-    write_line(replies, _answer(request, lambda reply: write_line(replies, reply)))
-    os._exit(0)  # sessions of ONNX Runtime need not be destroyed one by one
-
-
 if __name__ == "__main__":
-    main()
+    serve_one_request(DomainRequest, find_domain)

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import errno
-import os
-import traceback
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 import torch
 
-from exportdoctor.core.codec import decode
-from exportdoctor.core.errors import ExportdoctorError, UsageError
+from exportdoctor.core.errors import UsageError
 from exportdoctor.core.failure.messages import first_line
 from exportdoctor.core.protocol.export import (
-    ExportProgress,
     ExportReply,
     ExportRequest,
     ExportResult,
@@ -35,13 +30,11 @@ from exportdoctor.worker import environment
 from exportdoctor.worker.export.image_input import with_image_input
 from exportdoctor.worker.export.part_files import PartExport, PartJob, export_part_files
 from exportdoctor.worker.export.prefill_decode import Step, compare_generation, prefill_decode_pair
+from exportdoctor.worker.one_request import Progress, serve_one_request
 from exportdoctor.worker.prove.input_set import InputSet
 from exportdoctor.worker.prove.proof_inputs import input_sets
-from exportdoctor.worker.standard_streams import take_line_streams, write_line
 from exportdoctor.worker.translate.onnx_session import can_run_on, providers
 from exportdoctor.worker.translate.precision import LOW, Float32Model, cost_of_dtype, reference_for
-
-Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,21 +183,15 @@ def _takes_or_gives_caches(part: BuiltPart) -> bool:
     return part.prepare is not nullcontext
 
 
-def _answer(request: ExportRequest, tell: Callable[[ExportReply], None]) -> ExportReply:
-    """The last reply, whatever goes wrong."""
+def _answer(request: ExportRequest, doing: Progress) -> ExportReply:
     try:
-        return export_target(request, lambda what: tell(ExportProgress(what=what)))
+        return export_target(request, doing)
     except ShimTrouble as error:
         return Refused(message=error.message, fault="usage", hint=error.hint)  # another choice of shims may do
-    except ExportdoctorError as error:
-        return Refused.from_error(error)
     except OSError as error:
         return _disk(error)
     except torch.cuda.OutOfMemoryError as error:
         return Refused(message=f"GPU out of memory: {first_line(error)}", fault="usage", hint="Use --device cpu")
-    except BaseException as error:  # also what would end the process
-        traceback.print_exc()
-        return Refused.from_error(error)
 
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
@@ -218,14 +205,5 @@ def _disk(error: OSError) -> Refused:
     return Refused(message=f"The file cannot be written: {error}", fault="usage", hint="Choose another folder")
 
 
-def main() -> None:
-    """Serve one request."""
-    requests, replies = take_line_streams()
-    with os.fdopen(requests, "rb") as lines:
-        request: ExportRequest = decode(lines.readline(), ExportRequest)
-    write_line(replies, _answer(request, lambda reply: write_line(replies, reply)))
-    os._exit(0)  # see part_files: a writer that could not finish its file must not be destroyed
-
-
 if __name__ == "__main__":
-    main()
+    serve_one_request(ExportRequest, _answer)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import copy
-import os
 import tempfile
-import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,32 +13,26 @@ from typing import Any
 import msgspec
 import torch
 
-from exportdoctor.core.codec import decode
-from exportdoctor.core.errors import ExportdoctorError, UsageError
+from exportdoctor.core.errors import UsageError
 from exportdoctor.core.failure.messages import first_line
-from exportdoctor.core.protocol.export import ExportProgress, StageFailure
+from exportdoctor.core.protocol.export import StageFailure
 from exportdoctor.core.protocol.numbers_ladder import (
-    LadderReply,
     LadderRequest,
     LadderResult,
     LadderStage,
     LadderVerdict,
 )
-from exportdoctor.core.protocol.reply import Refused
 from exportdoctor.report.wording import ladder as wording
-from exportdoctor.shims import NotApplicable, ShimTrouble, apply_shims, call_for_part, export_program, find, order_shims
-from exportdoctor.targets import build, resolve
+from exportdoctor.shims import apply_shims, call_for_part, export_program
 from exportdoctor.targets.eager import blame_running_code
 from exportdoctor.worker import environment
 from exportdoctor.worker.describe.describe_failure import state_id
 from exportdoctor.worker.numbers.comparer import Comparer, Rung, file_rung, has_names_of, has_scopes, program_rung
+from exportdoctor.worker.one_request import Progress, open_part, serve_one_request
 from exportdoctor.worker.prove.input_set import InputSet
 from exportdoctor.worker.prove.proof_inputs import input_sets
-from exportdoctor.worker.standard_streams import take_line_streams, write_line
 from exportdoctor.worker.translate.failed_node import describe_export_failure, describe_stage_failure
 from exportdoctor.worker.translate.onnx_program import needs_external_data, translate
-
-Progress = Callable[[str], None]
 
 
 @dataclass(kw_only=True)
@@ -65,15 +57,11 @@ class _Ladder:
 
 def climb(request: LadderRequest, doing: Progress) -> LadderResult:
     """The ladder of a request. Raises UsageError, TargetError, ShimTrouble."""
-    plan = resolve(request.target)
-    doing(f"building {plan.title}")
-    with blame_running_code(f"Building {plan.title} failed"):
-        built = build(plan)
-    part = built.part(request.part or plan.parts[0])
-    shims = order_shims([find(name, files=request.shim_files, axes=part.axes) for name in request.shims])
+    opened = open_part(request.target, request.part, shims=request.shims, shim_files=request.shim_files, doing=doing)
+    part, shims = opened.part, opened.shims
     doing("running eager")
     with blame_running_code(f"The eager forward of part {part.name} fails"):
-        sets = _with_own_titles(input_sets(part, plan, seconds=request.seconds))
+        sets = _with_own_titles(input_sets(part, opened.plan, seconds=request.seconds))
     with (
         torch.no_grad(),
         part.prepare(),
@@ -91,8 +79,8 @@ def climb(request: LadderRequest, doing: Progress) -> LadderResult:
         stages=tuple(ladder.stages),
         target=request.target.ref,
         part=part.name,
-        weights=built.weights,
-        dtype=built.dtype,
+        weights=opened.built.weights,
+        dtype=opened.built.dtype,
         environment=environment.versions(),
     )
 
@@ -210,26 +198,5 @@ def _verdict(stages: list[LadderStage]) -> LadderVerdict:
     return "agrees_but_ties" if any(value.excuse == "tie" for one in stages for value in one.values) else "agrees"
 
 
-def _answer(request: LadderRequest, tell: Callable[[LadderReply], None]) -> LadderReply:
-    try:
-        return climb(request, lambda what: tell(ExportProgress(what=what)))
-    except (ShimTrouble, NotApplicable) as error:
-        return Refused(message=f"A shim does not apply: {error}", fault="usage", hint="Choose others with --shims")
-    except ExportdoctorError as error:
-        return Refused.from_error(error)
-    except BaseException as error:  # also what would end the process
-        traceback.print_exc()
-        return Refused.from_error(error)
-
-
-def main() -> None:
-    """Serve one request."""
-    requests, replies = take_line_streams()
-    with os.fdopen(requests, "rb") as lines:
-        request: LadderRequest = decode(lines.readline(), LadderRequest)
-    write_line(replies, _answer(request, lambda reply: write_line(replies, reply)))
-    os._exit(0)  # sessions of ONNX Runtime need not be destroyed one by one
-
-
 if __name__ == "__main__":
-    main()
+    serve_one_request(LadderRequest, climb)

@@ -3,42 +3,35 @@
 from __future__ import annotations
 
 import copy
-import os
 import tempfile
-import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from exportdoctor.core.codec import decode
-from exportdoctor.core.errors import ExportdoctorError, TargetError, UsageError
+from exportdoctor.core.errors import TargetError, UsageError
 from exportdoctor.core.failure.messages import first_line
-from exportdoctor.core.protocol.export import ExportProgress
-from exportdoctor.core.protocol.reply import Refused
 from exportdoctor.core.protocol.sensitivity import (
     Lowering,
-    SensitivityReply,
     SensitivityRequest,
     SensitivityResult,
 )
 from exportdoctor.report.wording import sensitivities as wording
-from exportdoctor.shims import NotApplicable, ShimTrouble, apply_shims, call_for_part, export_program, find, order_shims
-from exportdoctor.targets import BuiltPart, build, resolve
+from exportdoctor.shims import apply_shims, call_for_part, export_program
+from exportdoctor.targets import BuiltPart
 from exportdoctor.targets.eager import blame_running_code
 from exportdoctor.worker import environment
+from exportdoctor.worker.one_request import Progress, open_part, serve_one_request
 from exportdoctor.worker.prove.cure_inputs import drawer_for, redraw_values
 from exportdoctor.worker.prove.input_set import InputSet, run_in_eager, sizes_of
 from exportdoctor.worker.sensitivity.calibration import read_sets, unnamed_sets
 from exportdoctor.worker.sensitivity.measure import LARGEST, Sensitivity, relative_error
 from exportdoctor.worker.sensitivity.quantisers import Feed, read_lowered, write_lowered
 from exportdoctor.worker.sensitivity.switched_model import load_graph, switch_layers
-from exportdoctor.worker.standard_streams import take_line_streams, write_line
 from exportdoctor.worker.translate.onnx_program import flat_inputs, name_values, needs_external_data, translate
 
-Progress = Callable[[str], None]
 _SETS = 12
 """Input sets that are made: a third each for calibration, search and proof."""
 
@@ -144,12 +137,8 @@ def _run_made(
 def _of_target(request: SensitivityRequest, folder: Path, doing: Progress) -> _Subject:
     """The part's file as torch.onnx translates it, and sets that eager takes."""
     assert request.target is not None
-    plan = resolve(request.target)
-    doing(f"building {plan.title}")
-    with blame_running_code(f"Building {plan.title} failed"):
-        built = build(plan)
-    part = built.part(request.part or plan.parts[0])
-    shims = order_shims([find(name, files=request.shim_files, axes=part.axes) for name in request.shims])
+    opened = open_part(request.target, request.part, shims=request.shims, shim_files=request.shim_files, doing=doing)
+    part, shims = opened.part, opened.shims
     with part.prepare():
         doing("running eager")
         with blame_running_code(f"The eager forward of part {part.name} fails"):
@@ -206,26 +195,5 @@ def _of_file(request: SensitivityRequest, folder: Path) -> _Subject:
     return _Subject(path=path, feeds=given, title=path.name, notes=notes)
 
 
-def _answer(request: SensitivityRequest, tell: Callable[[SensitivityReply], None]) -> SensitivityReply:
-    try:
-        return find_sensitivity(request, lambda what: tell(ExportProgress(what=what)))
-    except (ShimTrouble, NotApplicable) as error:
-        return Refused(message=f"A shim does not apply: {error}", fault="usage", hint="Choose others with --shims")
-    except ExportdoctorError as error:
-        return Refused.from_error(error)
-    except BaseException as error:  # also what would end the process
-        traceback.print_exc()
-        return Refused.from_error(error)
-
-
-def main() -> None:
-    """Serve one request."""
-    requests, replies = take_line_streams()
-    with os.fdopen(requests, "rb") as lines:
-        request: SensitivityRequest = decode(lines.readline(), SensitivityRequest)
-    write_line(replies, _answer(request, lambda reply: write_line(replies, reply)))
-    os._exit(0)  # sessions of ONNX Runtime need not be destroyed one by one
-
-
 if __name__ == "__main__":
-    main()
+    serve_one_request(SensitivityRequest, find_sensitivity)
