@@ -81,10 +81,10 @@ def test_a_digest_of_code_does_not_count_the_head_but_all_else() -> None:
 
 
 INTERRUPTED = """
-import subprocess, sys
+import os, subprocess
 from exportdoctor.lanes.ask_lanes import map_side_by_side
 def ask(seconds):
-    print("asked", flush=True)
+    os.write(1, b"asked\\n")  # one write: two threads that print share their line ends
     return subprocess.run(["sleep", seconds], process_group=0).returncode
 map_side_by_side(ask, ["50.25"] * 4, 2)
 """
