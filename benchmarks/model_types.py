@@ -24,7 +24,7 @@ from typing import Any
 
 import psutil
 
-from exportdoctor.core.errors import ExportdoctorError, NoPartError
+from exportdoctor.core.errors import ExportdoctorError, TargetError
 from exportdoctor.core.exception_text import summary
 from exportdoctor.core.protocol.model_types import ModelTypes, ModelTypesRequest
 from exportdoctor.core.records.target import TargetRef
@@ -121,10 +121,10 @@ def _look(folder: Path, small: bool) -> dict[str, Any]:
         for name in plan.parts:
             try:
                 part = built.part(name)
-            except NoPartError as error:
-                parts[name] = {"without": error.line()}
+            except TargetError as error:
                 if name == plan.recipe.whole:
                     raise
+                parts[name] = {"without": error.line()}
                 continue
             shapes = {key: getattr(value, "shape", None) for key, value in part.kwargs.items()}
             parts[name] = {"title": part.title, "inputs": {key: str(shape) for key, shape in shapes.items()}}

@@ -25,13 +25,15 @@ _INDICES = re.compile(r"ind(?:ex(?:es)?|ices)$|_layers$")
 _LAYER_NUMBER = re.compile(r"\d+$")
 _STAGE = re.compile(r"stage(\d+)$")
 _FEATURE_LAYERS = re.compile(r"feature_layers?$|select_layer$")
+_STAGES = ("out_indices", "out_features")
+"""Settings that count the stem of an encoder as stage 0 and its layers from 1."""
 _PERIOD = re.compile(r"_(?:interval|pattern|freq|step|every_n_layers)$")
 _HEADS = re.compile(r"(?:^|_)(?:num|n)_(?:attention_)?heads?$|^(?:en|de)coder_attention_heads$")
 _KEY_VALUE_HEADS = re.compile(r"num_key_value_heads$|^n_head_kv$")
 _WIDTH = re.compile(r"^(?:hidden_size|d_model|n_embd|embed_dim|dim)$")
 _INNER = re.compile(r"(?:^|_)(?:intermediate_size|ffn_dim|d_ff|n_inner|mlp_dim)$")
-_OTHER_WIDTH = re.compile(r"(?:hidden|embed|proj|dim|out)\w*$|_size$")
-_NO_WIDTH = re.compile(r"image|patch|window|vocab|kernel|position|head_dim|merge|group")
+_OTHER_WIDTH = re.compile(r"(?:hidden|embed|proj|dim|out)\w*$|_size$|_groups$")
+_NO_WIDTH = re.compile(r"image|patch|window|vocab|kernel|position|head_dim|merge|group_")
 _TOKEN = re.compile(r"token_(?:id|index)s?$|token_ids$")
 _FEW, _HEADS_KEPT, _VOCABULARY = 2, 2, 512
 _MOST_LAYERS = 8
@@ -97,9 +99,8 @@ def _shrink(config: Mapping[str, Any], widths: Mapping[int, int], tokens: Mappin
                 result[key] = {name: one for name, one in value.items() if int(name) < kept}
             case Mapping() if _is_settings(value):
                 result[key] = _shrink(value, widths, tokens)
-            case list() if depths and any(_is_stage_beyond(name, kept, depths) for name in value):
-                names = [f"stage{kept}" if _is_stage_beyond(name, kept, depths) else name for name in value]
-                result[key] = list(dict.fromkeys(names))
+            case list() if depths and key in _STAGES and any(_is_stage_beyond(one, kept, depths) for one in value):
+                result[key] = _last_stages(value, kept)
             case list() if depths and len(value) in depths.values():
                 result[key] = value[:kept]
             case list() if depths and value and _INDICES.search(key) and _are_layers(value, depths):
@@ -123,7 +124,7 @@ def _scalar(
     if not _is_count(value):
         return value
     if LAYERS.search(key):
-        return kept
+        return 0 if "shared" in key else kept  # what is shared needs a layer of its kind before it
     if _HEADS.search(key):
         return min(value, _HEADS_KEPT)
     if _KEY_VALUE_HEADS.search(key):
@@ -141,7 +142,9 @@ def _layers_kept(config: Mapping[str, Any], depth: int) -> int:
     """The fewest layers from the first on that are of every kind there is, at least two."""
     needed = min(_FEW, depth)
     for key, value in config.items():
-        if isinstance(value, list) and len(value) == depth:
+        if isinstance(value, list) and key in _STAGES:
+            needed = max(needed, len(value))
+        elif isinstance(value, list) and len(value) == depth:
             firsts = [place for place, kind in enumerate(value) if kind not in value[:place]]
             needed = max(needed, firsts[-1] + 1)
         elif _PERIOD.search(key) and _is_count(value):
@@ -149,10 +152,17 @@ def _layers_kept(config: Mapping[str, Any], depth: int) -> int:
     return min(needed, depth, _MOST_LAYERS)
 
 
-def _is_stage_beyond(name: Any, kept: int, depths: Mapping[str, int]) -> bool:
-    """Whether it names a layer as `stage12`, one that is not kept."""
-    found = _STAGE.match(name) if isinstance(name, str) else None
-    return found is not None and kept < int(found[1]) <= max(depths.values())
+def _is_stage_beyond(stage: Any, kept: int, depths: Mapping[str, int]) -> bool:
+    """Whether it is a layer that is not kept, by its number from 1 or as `stage12`."""
+    found = _STAGE.match(stage) if isinstance(stage, str) else None
+    number = int(found[1]) if found else stage
+    return _is_count(number) and kept < number <= max(depths.values())
+
+
+def _last_stages(value: list[Any], kept: int) -> list[Any]:
+    """As many of the last stages, named as before."""
+    first = max(0, kept + 1 - len(value))
+    return [f"stage{place}" if isinstance(value[0], str) else place for place in range(first, kept + 1)]
 
 
 def _are_layers(values: list[Any], depths: Mapping[str, int]) -> bool:
