@@ -9,7 +9,8 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from concurrent.futures import CancelledError
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import psutil
@@ -120,15 +121,19 @@ def ask_all(client: Any, tasks: Sequence[SweepTask], tell: Callable[[SweepAnswer
     waiting, again = list(reversed(tasks)), set[str]()
     running: dict[Any, SweepTask] = {}
     last_node = time.monotonic()
+    nodes, needs_memory = set[str](), False
     while waiting or running:
-        slots = sum(client.nthreads().values()) if client.status == "running" else 0
+        threads = client.nthreads() if client.status == "running" else {}
+        if threads and nodes != threads.keys():
+            nodes, needs_memory = set(threads), bool(_declared_memory(client))
+        slots = sum(threads.values())
         if slots:
             last_node = time.monotonic()
         elif client.status in ("closed", "closing") or time.monotonic() - last_node > _NO_NODE:
             raise _cluster_gone("the cluster has no node left")
         while waiting and len(running) < slots:
             task = waiting.pop()
-            running[_submit(client, task)] = task
+            running[_submit(client, task, needs_memory=needs_memory)] = task
         for future in _wait(list(running)):
             task = running.pop(future)
             answer = _result(future)
@@ -139,8 +144,8 @@ def ask_all(client: Any, tasks: Sequence[SweepTask], tell: Callable[[SweepAnswer
                 tell(answer or answer_without_run(task, AnswerStatus.LOST, "the node that asked was lost twice"))
 
 
-def _submit(client: Any, task: SweepTask) -> Any:
-    needs = {"resources": {MEMORY: task.memory_mb}} if _declared_memory(client) else {}
+def _submit(client: Any, task: SweepTask, *, needs_memory: bool) -> Any:
+    needs = {"resources": {MEMORY: task.memory_mb}} if needs_memory else {}
     return client.submit(ask_target, task, key=f"{task.name}-{os.urandom(4).hex()}", pure=False, retries=0, **needs)
 
 
@@ -161,10 +166,14 @@ def _refuse_too_little_memory(client: Any, memory_mb: float) -> None:
 
 
 def _wait(futures: list[Any]) -> list[Any]:
-    """Those that have ended, after a moment at most."""
-    end = time.monotonic() + _LOOK
-    while time.monotonic() < end and not any(future.done() for future in futures):
-        time.sleep(_LOOK / 20)
+    """Those that have ended, as soon as one has, or after a moment."""
+    from distributed import wait
+
+    if futures:
+        with suppress(TimeoutError, CancelledError):  # a future that is cancelled has ended, too
+            wait(futures, timeout=_LOOK, return_when="FIRST_COMPLETED")
+    else:
+        time.sleep(_LOOK)
     return [future for future in futures if future.done() or future.cancelled()]
 
 

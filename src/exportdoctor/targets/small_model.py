@@ -9,10 +9,12 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from exportdoctor.core.errors import TargetError
 from exportdoctor.targets.configuration import ConfigurationPlan
 from exportdoctor.targets.model.model_class import load_config
 from exportdoctor.targets.recipes import LAYERS
@@ -49,7 +51,7 @@ def has_small_model(plan: Plan) -> bool:
 def plan_small_model(plan: Plan) -> ConfigurationPlan:
     """The plan of the small model, with random weights in float32 on the CPU. Imports transformers."""
     assert isinstance(plan, ConfigurationPlan), "has_small_model(plan) is False"
-    config = shrink_config({**load_config(plan.config).to_dict(), **_architectures(plan.config)})
+    config = _smallest_accepted({**load_config(plan.config).to_dict(), **_architectures(plan.config)})
     size = _image_size(config) if plan.recipe.chooses_image_size else plan.options.image_size
     options = msgspec.structs.replace(
         plan.options, weights="random", dtype="float32", device="cpu", image_size=size or plan.options.image_size
@@ -57,15 +59,29 @@ def plan_small_model(plan: Plan) -> ConfigurationPlan:
     return dataclasses.replace(plan, config=config, title=f"{plan.title}, small model", options=options)
 
 
+def _smallest_accepted(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The configuration made small; with its own widths where transformers refuses narrow ones, which may belong
+    together."""
+    small = shrink_config(config)
+    for found in (small, shrink_config(config, narrow=False)):
+        with suppress(TargetError):
+            load_config(found)
+            return found
+    return small
+
+
 def _architectures(config: Mapping[str, Any]) -> dict[str, Any]:
     return {key: config[key] for key in ("architectures",) if key in config}
 
 
-def shrink_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The configuration with fewer layers, heads, widths and tokens; one layer of each kind stays."""
+def shrink_config(config: Mapping[str, Any], *, narrow: bool = True) -> dict[str, Any]:
+    """The configuration with fewer layers, heads and tokens and smaller widths; one layer of each kind stays.
+
+    Unless `narrow`, the heads and widths stay.
+    """
     widths = {width: _narrow(nested, width) for nested in _nested_settings(config) for width in _widths(nested)}
     tokens = _tokens(config)
-    return _with_layers_named(_shrink(config, widths, tokens))
+    return _with_layers_named(_shrink(config, widths if narrow else None, tokens))
 
 
 def _with_layers_named(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -89,7 +105,7 @@ def _with_layers_named(config: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _shrink(config: Mapping[str, Any], widths: Mapping[int, int], tokens: Mapping[int, int]) -> dict[str, Any]:
+def _shrink(config: Mapping[str, Any], widths: Mapping[int, int] | None, tokens: Mapping[int, int]) -> dict[str, Any]:
     depths = {key: value for key, value in config.items() if LAYERS.search(key) and _is_count(value)}
     kept = max((_layers_kept(config, depth) for depth in depths.values()), default=_FEW)
     result: dict[str, Any] = {}
@@ -114,7 +130,7 @@ def _scalar(
     config: Mapping[str, Any],
     key: str,
     value: Any,
-    widths: Mapping[int, int],
+    widths: Mapping[int, int] | None,
     tokens: Mapping[int, int],
     *,
     kept: int,
@@ -125,12 +141,14 @@ def _scalar(
         return value
     if LAYERS.search(key):
         return 0 if "shared" in key else kept  # what is shared needs a layer of its kind before it
+    if key == "vocab_size":
+        return min(value, _VOCABULARY)
+    if widths is None:
+        return value
     if _HEADS.search(key):
         return min(value, _HEADS_KEPT)
     if _KEY_VALUE_HEADS.search(key):
         return _key_value_heads(config, value)
-    if key == "vocab_size":
-        return min(value, _VOCABULARY)
     if _INNER.search(key):
         return min(value, 2 * max([width for old, width in widths.items() if old in config.values()] or [value]))
     if _OTHER_WIDTH.search(key) and not _NO_WIDTH.search(key):
@@ -160,9 +178,10 @@ def _is_stage_beyond(stage: Any, kept: int, depths: Mapping[str, int]) -> bool:
 
 
 def _last_stages(value: list[Any], kept: int) -> list[Any]:
-    """As many of the last stages, named as before."""
-    first = max(0, kept + 1 - len(value))
-    return [f"stage{place}" if isinstance(value[0], str) else place for place in range(first, kept + 1)]
+    """As many of the last stages, named as before; the stem stays."""
+    stem = value[:1] if value[0] in ("stem", 0) else []
+    stages = range(max(1, kept + 1 - (len(value) - len(stem))), kept + 1)
+    return [*stem, *(f"stage{place}" if isinstance(value[-1], str) else place for place in stages)]
 
 
 def _are_layers(values: list[Any], depths: Mapping[str, int]) -> bool:
