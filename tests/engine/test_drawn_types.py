@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 from pathlib import Path
 
@@ -22,17 +23,16 @@ SEED, MODELS = int(os.environ.get("EXPORTDOCTOR_SEED", "0")), 40
 @pytest.mark.parametrize("place", range(MODELS))
 def test_a_scan_agrees_with_plain_exports(place: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(BENCHMARKS)
-    from drawn_models import ask_fork, drawn_types, plain_verdicts, write_config
-
+    drawn = importlib.import_module("drawn_models")
     left_out = []
-    for name in drawn_types(SEED)[place::MODELS]:
+    for name in drawn.drawn_types(SEED)[place::MODELS]:
         ref = str(tmp_path / name)
         try:
-            write_config(name, tmp_path / name)
+            drawn.write_config(name, tmp_path / name)
             plan = resolve(TargetRef(ref=ref))
             assert isinstance(plan, ConfigurationPlan)
             part = plan.recipe.whole
-            plain = ask_fork(plain_verdicts, ref, part)
+            plain = drawn.ask_fork(drawn.plain_verdicts, ref, part)
         except Exception as error:  # LeftOut, or no default configuration
             left_out.append(f"{name}: {error}")
             continue

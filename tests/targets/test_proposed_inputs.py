@@ -158,7 +158,8 @@ class Merger(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.config = PretrainedConfig(vocab_size=50, image_size=8)
+        settings: dict[str, Any] = {"vocab_size": 50, "image_size": 8}
+        self.config = PretrainedConfig(**settings)
         self.embed, self.vision = nn.Embedding(50, 4), nn.Linear(12, 4)
 
     def forward(self, input_ids: torch.Tensor, pixel_values: torch.Tensor | None = None) -> torch.Tensor:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import CancelledError
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 
 import psutil
@@ -122,6 +122,7 @@ def ask_all(client: Any, tasks: Sequence[SweepTask], tell: Callable[[SweepAnswer
     running: dict[Any, SweepTask] = {}
     last_node = time.monotonic()
     nodes, needs_memory = set[str](), False
+    ended = threading.Event()
     while waiting or running:
         threads = client.nthreads() if client.status == "running" else {}
         if threads and nodes != threads.keys():
@@ -133,8 +134,12 @@ def ask_all(client: Any, tasks: Sequence[SweepTask], tell: Callable[[SweepAnswer
             raise _cluster_gone("the cluster has no node left")
         while waiting and len(running) < slots:
             task = waiting.pop()
-            running[_submit(client, task, needs_memory=needs_memory)] = task
-        for future in _wait(list(running)):
+            future = _submit(client, task, needs_memory=needs_memory)
+            running[future] = task
+            future.add_done_callback(lambda _: ended.set())
+        ended.wait(_LOOK)
+        ended.clear()
+        for future in [future for future in running if future.done() or future.cancelled()]:
             task = running.pop(future)
             answer = _result(future)
             if answer is None and task.name not in again:
@@ -163,18 +168,6 @@ def _refuse_too_little_memory(client: Any, memory_mb: float) -> None:
             f"a target may take {memory_mb:.0f} MiB, and no worker declares more than {max(declared):.0f}",
             hint=f"Give --target-memory {max(declared):.0f}",
         )
-
-
-def _wait(futures: list[Any]) -> list[Any]:
-    """Those that have ended, as soon as one has, or after a moment."""
-    from distributed import wait
-
-    if futures:
-        with suppress(TimeoutError, CancelledError):  # a future that is cancelled has ended, too
-            wait(futures, timeout=_LOOK, return_when="FIRST_COMPLETED")
-    else:
-        time.sleep(_LOOK)
-    return [future for future in futures if future.done() or future.cancelled()]
 
 
 def _result(future: Any) -> SweepAnswer | None:
