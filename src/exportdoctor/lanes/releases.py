@@ -7,12 +7,14 @@ import re
 import shutil
 import subprocess
 import sys
+from bisect import bisect_left
+from collections.abc import Sequence
+from contextlib import suppress
 
 from packaging.version import InvalidVersion, Version
 
 from exportdoctor.core.errors import UsageError
 from exportdoctor.core.versions import SUPPORTED_VERSIONS, installed_version, is_in_range
-from exportdoctor.lanes.installer import near_versions
 from exportdoctor.lanes.lane import list_lanes
 from exportdoctor.process.group import die_with_parent
 
@@ -48,6 +50,21 @@ def releases_between(package: str, releases: tuple[str, ...], first: str, last: 
             f"there are no two releases of {package} from {first or 'the oldest'} to {last or 'the newest'}"
         )
     return found
+
+
+def near_versions(wanted: str, there: Sequence[str]) -> str:
+    """A sentence with the versions before and after the one that is wanted; the newest where that is no version."""
+    known: list[Version] = []
+    for one in there:
+        with suppress(InvalidVersion):
+            known.append(Version(one))
+    known.sort()
+    try:
+        place = bisect_left(known, Version(wanted))
+    except InvalidVersion:
+        place = len(known)
+    near = known[max(place - 1, 0) : place + 1]
+    return f"The nearest {'is' if len(near) == 1 else 'are'} {' and '.join(map(str, near))}"
 
 
 def newest_release(package: str) -> str:

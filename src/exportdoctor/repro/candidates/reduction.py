@@ -196,15 +196,21 @@ def _all_passes(source: str) -> Search[str, str]:
 def slice_by_stack(judge: CandidateJudge, source: str, tell: Tell) -> str:
     """`source` cut by data flow to what the lines of its failing stack need, as often as that helps.
 
-    First with the calls on the stack alone, and without what no function reads then.
+    First with the calls on the stack alone, each naming the function that ran next, and without what no function reads
+    then.
     """
     while True:
         failure = judge.runner.run(source).failure
         frames = [frame for frame in failure.frames if frame.file == CANDIDATE_FILE] if failure else []
         lines = {frame.line for frame in frames}
         calls = {frame.line or 0: frame.expression for frame in frames[:-1] if frame.expression}
-        cuts = drop_unread_parameters(slice_backward(source, lines, calls)), slice_backward(source, lines)
-        cut = next((cut for cut in cuts if len(cut) < len(source) and judge(cut) is Verdict.YES), None)
+        called = {frame.line: after.function for frame, after in itertools.pairwise(frames) if frame.line in calls}
+        cuts = (
+            drop_unread_parameters(slice_backward(source, lines, calls, called)),
+            drop_unread_parameters(slice_backward(source, lines, calls)),
+            slice_backward(source, lines),
+        )
+        cut = next((cut for cut in dict.fromkeys(cuts) if len(cut) < len(source) and judge(cut) is Verdict.YES), None)
         if cut is None:
             return source
         tell(wording.repro_sliced(code_lines(cut)))
