@@ -33,10 +33,17 @@ def list_releases(package: str) -> tuple[tuple[str, ...], bool]:
     return tuple(sorted(filter(_is_release, found), key=Version)), bool(said)
 
 
-def releases_between(package: str, releases: tuple[str, ...], first: str, last: str) -> tuple[str, ...]:
-    """Those from `first` to `last`; empty = the oldest that exportdoctor takes, and the newest. Raises UsageError."""
+def releases_between(
+    package: str, releases: tuple[str, ...], first: str, last: str, *, online: bool = True
+) -> tuple[str, ...]:
+    """Those from `first` to `last`; empty = the oldest that exportdoctor takes, and the newest. Raises UsageError.
+
+    `online`: an index was reached, so that there are no others.
+    """
     for wanted in filter(None, (first, last)):
         if not any(_is_same(wanted, one) for one in releases):
+            if not online:
+                raise UsageError(f"no index can be reached, and no lane has {package} {wanted}")
             raise UsageError(f"there is no {package} {wanted} for this Python", hint=near_versions(wanted, releases))
     bounds = (Version(first) if first else None, Version(last) if last else None)
     found = tuple(

@@ -6,6 +6,7 @@ The analysis is rough: whether the cut script still fails is for the verdict to 
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from types import MappingProxyType
@@ -28,6 +29,8 @@ def slice_backward(
     if lines:
         _CallsAlone(calls).visit(tree)
         _NamedCalls(tree, calls, called).visit(tree)
+        if calls:
+            _drop_idle_branches(tree, lines)
         for node in ast.walk(tree):
             own = _own_lines(node, lines) if isinstance(node, ast.FunctionDef) else set()
             if isinstance(node, ast.FunctionDef) and own:
@@ -80,6 +83,26 @@ class _NamedCalls(ast.NodeTransformer):
         if known is None or not all(isinstance(name, str) for name in names):
             return [keyword]
         return [ast.keyword(name, value) for name, value in zip(names, known.values, strict=True)]
+
+
+def _drop_idle_branches(tree: ast.Module, lines: AbstractSet[int]) -> None:
+    """Drop each `if` that leads nowhere, away from the stack: what its test reads may be needed for nothing else."""
+    for function in [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]:
+        names = Counter(node.id for node in ast.walk(function) if isinstance(node, ast.Name))
+        for node in ast.walk(function):
+            body = getattr(node, "body", None)
+            if isinstance(node, ast.stmt) and isinstance(body, list):
+                kept = [one for one in body if not _leads_nowhere(one, names) or _holds([one], lines)]
+                node.body = kept or [ast.Pass()]  # type: ignore[attr-defined]
+
+
+def _leads_nowhere(statement: ast.stmt, names: Counter[str]) -> bool:
+    """An `if` without a statement that does something, and without a name that it sets for another."""
+    match statement:
+        case ast.If(test=test, body=body, orelse=orelse) if all(isinstance(one, ast.Pass) for one in body + orelse):
+            named = [one.target.id for one in ast.walk(test) if isinstance(one, ast.NamedExpr)]
+            return all(names[name] == 1 for name in named)
+    return False
 
 
 def _normal_text(expression: str) -> str:
