@@ -87,7 +87,7 @@ def _of_part(
                 log.made.clear()
                 try:
                     program = export_program(replace(call, dynamic_shapes=_relax(call.dynamic_shapes)))
-                except Exception:
+                except Exception:  # nothing exports, not even with sizes left to torch: the first failure is told
                     return SizeDomain(), failure
         search = make_search(part, call, program, log)
         search.plan()

@@ -210,7 +210,7 @@ class DomainSearch:
 
             try:
                 run_calls(module, [inputs], how=run)
-            except Exception:
+            except Exception:  # eager refuses it or lacks memory: how it grows is unknown, so nothing larger is tried
                 return float("inf"), 1.0
             found.append(elements.found)
         return found[1], max(1.0, math.log2(max(found[1], 1) / max(found[0], 1)))
