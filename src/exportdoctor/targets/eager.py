@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
     from exportdoctor.targets.built import Inputs
 
+_INSTALL = re.compile(r"pip install (?:-U |--upgrade )?([\w.\[\],=-]+)")
+_REQUIRES = re.compile(r"requires the ([\w.-]+) library")
+_BUILT_FOR_TORCH = frozenset({"torchvision", "torchaudio", "torchcodec"})
 _LONGEST_LINE, _LINES = 300, 8
 """Characters of a line of a stack, and lines of the exception at its end."""
 
@@ -160,7 +163,7 @@ def blame_target(what: str, *, hint: str = "") -> Iterator[None]:
     except BaseException as error:  # also what ends a process: KeyboardInterrupt, SystemExit, GeneratorExit
         message = f"{what}: {summary(error)}"
         if isinstance(error, ImportError):
-            raise MissingPackageError(message, hint=_install_command(error) or hint, stack=own_stack(error)) from error
+            raise MissingPackageError(message, hint=install_command(error) or hint, stack=own_stack(error)) from error
         raise TargetError(message, hint=hint, stack=own_stack(error)) from error
 
 
@@ -190,16 +193,25 @@ def _is_exhausted(error: BaseException) -> bool:
     return has_no_descriptors or isinstance(error, MemoryError | RecursionError)
 
 
-def _install_command(error: ImportError) -> str:
-    """The pip command that the message gives, or that the name of the missing module suggests."""
-    command = re.search(r"pip install (?:-U |--upgrade )?[\w.\[\],=-]+", " ".join(text_of(error).split()))
-    if command:
-        return command[0].rstrip(".")
-    if required := re.search(r"requires the ([\w.-]+) library", text_of(error)):
-        return f"pip install {required[1]}"
-    return (
-        f"pip install {error.name.partition('.')[0]}" if isinstance(error, ModuleNotFoundError) and error.name else ""
-    )
+def install_command(error: ImportError) -> str:
+    """The pip command for all packages that the message names, or that the name of the missing module suggests.
+
+    Packages that are built for one torch are asked for with the installed one, which stays.
+    """
+    text = " ".join(text_of(error).split())
+    said = [_INSTALL.search(one) or _REQUIRES.match(one) for one in re.split(f"(?={_REQUIRES.pattern})", text)]
+    names = [one[1].rstrip(".") for one in said if one]
+    if not names and isinstance(error, ModuleNotFoundError) and error.name:
+        names = [error.name.partition(".")[0]]
+    names = list(dict.fromkeys(name.lower() if name.lower() in _BUILT_FOR_TORCH else name for name in names))
+    if not _BUILT_FOR_TORCH & set(names):
+        return f"pip install {' '.join(names)}" if names else ""
+    from importlib.metadata import version
+
+    torch = version("torch")
+    plain, _, build = torch.partition("+")
+    where = f" (from the index of torch {torch})" if build else ""
+    return f"pip install {' '.join(names)} torch=={plain}{where}"
 
 
 def own_stack(error: BaseException) -> tuple[str, ...]:
