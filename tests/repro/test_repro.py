@@ -373,6 +373,13 @@ def reducer_of(bench: CandidateRunner, source: str, *, questions: int) -> Reduce
     return Reducer(judge, clock, lambda text: None)
 
 
+@pytest.mark.slow
+def test_a_long_script_gets_more_time_than_a_short_one(bench: CandidateRunner) -> None:
+    clock = BudgetClock(ReductionBudget(seconds=-1.0, at_most=math.inf, for_long=math.inf), bench)
+    assert clock.is_over(source="print()\n" * 25)
+    assert not clock.is_over(source="print()\n" * 26)
+
+
 def minimum_of(path: Path) -> str:
     assigned = [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.Assign)]
     found = next(node.value for node in assigned if ast.unparse(node.targets[0]) == "MINIMUM")

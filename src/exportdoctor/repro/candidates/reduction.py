@@ -163,34 +163,36 @@ class Reducer:
         width = self.judge.runner.width
         with ThreadPoolExecutor(width) as threads:
             oracle: ParallelOracle[str] = ParallelOracle(lambda one: threads.submit(self.judge, one), width=width)
+            smallest = [source]
             limits = SearchLimits[str](
                 questions=questions,
-                should_stop=lambda: self.clock.is_over(share),
+                should_stop=lambda: self.clock.is_over(share, source=smallest[-1]),
                 size=source_size,
                 distance=source_distance,
             )
             try:
-                found = self._follow(steps(search(source), oracle, start=source, limits=limits), source)
+                found = self._follow(steps(search(source), oracle, start=source, limits=limits), smallest)
                 return replace(found, eager=self.judge.eager)
             finally:
                 oracle.close()
 
     def _follow(
-        self, course: Generator[JudgedCandidate[str], None, SearchResult[str, str]], source: str
+        self, course: Generator[JudgedCandidate[str], None, SearchResult[str, str]], smallest: list[str]
     ) -> ReductionResult:
-        best, closest, asked = source, None, 0
+        """The course's end. What was accepted is added to `smallest`, in which the script itself is."""
+        closest, asked = None, 0
         shown = time.monotonic()
         try:
             while True:
                 step = next(course)
                 asked = step.asked
                 if step.accepted:
-                    best = step.candidate
+                    smallest.append(step.candidate)
                 elif step.verdict is Verdict.NO:
                     closest = step.candidate
                 if time.monotonic() - shown >= _PAUSE:
                     shown = time.monotonic()
-                    self.tell(wording.repro_progress(code_lines(best), asked))
+                    self.tell(wording.repro_progress(code_lines(smallest[-1]), asked))
         except StopIteration as end:
             result: SearchResult[str, str] = end.value
             return ReductionResult(
@@ -198,7 +200,7 @@ class Reducer:
                 ended=result.ended.value,
             )  # fmt: skip
         except KeyboardInterrupt:
-            return ReductionResult(best, closest, asked, _INTERRUPTED)
+            return ReductionResult(smallest[-1], closest, asked, _INTERRUPTED)
 
 
 def _all_passes(source: str) -> Search[str, str]:
