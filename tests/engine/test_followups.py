@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from exportdoctor.core.failure.finding import Finding
-from exportdoctor.core.run.events import ProbeFinished
+from exportdoctor.core.run.events import ModuleJudged, ProbeFinished
 from exportdoctor.core.run.report import Report
+from exportdoctor.core.run.run_state import fold
 from exportdoctor.report import render
 from exportdoctor.report.wording.findings import dimensions
 from scanning import events_of, scan_file
@@ -124,11 +125,11 @@ def test_where_there_is_no_slice_it_is_said(fixture: str, culprit: str) -> None:
     assert finding.slice_note
 
 
-def test_a_healthy_model_is_asked_nothing_more() -> None:
+def test_a_healthy_model_is_only_compared_with_eager() -> None:
     events = events_of(f"{FIXTURES / 'passing.py'}:build")
     probes = [event.probe for event in events if isinstance(event, ProbeFinished)]
-    assert len(probes) == 1
-    assert not probes[0].variant
+    assert [probe.to for probe in probes] == ["export", "compare"]
+    assert not any(probe.variant for probe in probes)
 
 
 def test_what_passes_at_fixed_sizes_only_says_so_and_why(tmp_path: Path) -> None:
@@ -160,3 +161,11 @@ def build():
     assert (kid.status, kid.at_fixed_sizes) == ("pass", "there are no inputs of other sizes")
     assert only(report).only_inside is None
     assert "at fixed sizes" in render(report, "text")
+
+
+def test_a_run_that_is_cut_off_once_the_root_has_failed_tells_the_line() -> None:
+    events = events_of(f"{FIXTURES}/specialised_dynamic_dim.py:build")
+    child = next(place for place, one in enumerate(events) if isinstance(one, ModuleJudged) and one.fqns != ("",))
+    cut, whole = only(fold(events[:child]).report()), only(fold(events).report())
+    assert cut.guard == whole.guard
+    assert (cut.id, cut.module, whole.module) == (whole.id, "", "encoder.recurrence")
