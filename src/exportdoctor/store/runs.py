@@ -188,14 +188,14 @@ def _summary(run: str, path: Path) -> RunSummary:
         at=started.at,
         seconds=last.seconds if last else max(0.0, _age(path) - started.at),
         parts=parts,
-        begun=_begun(path, parts) if status != "finished" else (),
+        begun=_unfinished_parts(path, parts) if status != "finished" else (),
         findings=len({event.finding.id for event in events if isinstance(event, ev.FindingMade)}),
         exit_code=last.exit_code if last else None,
         problem=(last.error or "") if last else "",
     )
 
 
-def _begun(path: Path, finished: Collection[str]) -> tuple[str, ...]:
+def _unfinished_parts(path: Path, finished: Collection[str]) -> tuple[str, ...]:
     """The parts that were captured and have no verdict, as far as that can be read."""
     try:
         events = journal.read_events(path / journal.NAME, only=("part_captured",))

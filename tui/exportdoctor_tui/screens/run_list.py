@@ -215,12 +215,12 @@ def _cells(run: RunSummary) -> tuple[Content, ...]:
         Content.styled(run.status, _COLOURS[run.status]),
         Content(str(run.findings) if run.findings else ""),
         Content.styled(wording.duration(run.seconds) if run.seconds else "", "$foreground 75%"),
-        problem or Content("  ").join((*starmap(_verdict, run.parts.items()), *map(_begun, run.begun))),
+        problem or Content("  ").join((*starmap(_verdict, run.parts.items()), *map(_quiet_part, run.begun))),
         Content.styled(run.run, "$foreground 75%"),
     )
 
 
-def _begun(part: str) -> Content:
+def _quiet_part(part: str) -> Content:
     return Content.styled(f"{wording.SYMBOLS['not_asked']} {line(part)}", "$foreground 75%")
 
 

@@ -107,8 +107,8 @@ class Reducer:
                 source = slice_by_stack(self.judge, answer, self.tell)
         except KeyboardInterrupt:
             return ReductionResult(source, ended=_INTERRUPTED, eager=self.judge.eager)
-        found = self._drive(_all_passes, source, share=1 - _POLISHING, questions=self.clock.budget.questions)
-        return replace(found, trail=(draft, *found.trail))
+        result = self._drive(_all_passes, source, share=1 - _POLISHING, questions=self.clock.budget.questions)
+        return replace(result, trail=(draft, *result.trail))
 
     def polish(self, found: ReductionResult) -> ReductionResult:
         """The same, as small as can be, with sizes and results that run in eager mode too; else what last ran in it.
