@@ -72,7 +72,7 @@ class _NamedCalls(ast.NodeTransformer):
     def visit_Call(self, node: ast.Call) -> ast.AST:
         self.generic_visit(node)
         text, name = self.called.get(node.lineno, ("", ""))
-        if ast.unparse(node) != text:
+        if not text or ast.unparse(node) != text:
             return node
         keywords = [one for keyword in node.keywords for one in self._spread(keyword)]
         return ast.copy_location(ast.Call(ast.Name(name, ast.Load()), node.args, keywords), node)
