@@ -24,11 +24,13 @@ from typing import Any
 
 import psutil
 
-from exportdoctor.core.errors import ExportdoctorError, NoPartError
+from exportdoctor.core.errors import ExportdoctorError, TargetError
 from exportdoctor.core.exception_text import summary
 from exportdoctor.core.protocol.model_types import ModelTypes, ModelTypesRequest
 from exportdoctor.core.records.target import TargetRef
-from exportdoctor.targets import build, plan_small_model, resolve
+from exportdoctor.targets import build, resolve
+from exportdoctor.targets.model.model_class import load_config
+from exportdoctor.targets.small_model import shrink_config
 from exportdoctor.worker.model_types import answer as write_types
 
 _TICK = 0.2
@@ -41,7 +43,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=3600, help="stop after so long")
     parser.add_argument("--limit", type=float, default=60, help="seconds for one type")
     parser.add_argument("--memory", type=float, default=6000, help="MiB for one type")
-    parser.add_argument("--small", action="store_true", help="the types' small models: a tenth of the time")
+    parser.add_argument("--small", action="store_true", help="a few layers of the same widths: a fifth of the time")
     parser.add_argument("--seed", type=int, default=0, help="of the order in which they are asked")
     parser.add_argument("--again", default=None, help="ask those again whose answer matches this expression")
     given = parser.parse_args()
@@ -114,17 +116,18 @@ def _look(folder: Path, small: bool) -> dict[str, Any]:
     try:
         plan: Any = resolve(TargetRef(ref=str(folder)))
         if small:
-            plan = dataclasses.replace(plan, config=plan_small_model(plan).config)
+            config = {**load_config(plan.config).to_dict(), "architectures": plan.config.get("architectures")}
+            plan = dataclasses.replace(plan, config=shrink_config(config, narrow=False))
         built = build(plan)
         told = [f"{form.what}: {form.because}"[:400] for form in built.substitutions]
         parts: dict[str, Any] = {}
         for name in plan.parts:
             try:
                 part = built.part(name)
-            except NoPartError as error:
-                parts[name] = {"without": error.line()}
+            except TargetError as error:
                 if name == plan.recipe.whole:
                     raise
+                parts[name] = {"without": error.line()}
                 continue
             shapes = {key: getattr(value, "shape", None) for key, value in part.kwargs.items()}
             parts[name] = {"title": part.title, "inputs": {key: str(shape) for key, shape in shapes.items()}}

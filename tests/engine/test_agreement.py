@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 MODELS = Path(tiny_models.__file__)
 
 
-BY_NIGHT = {"bert", "mixtral", "whisper", "t5", "clip", "wav2vec2", "qwen2_5_vl", "mamba"}
+BY_NIGHT = {"llama", "bert", "mixtral", "whisper", "t5", "clip", "wav2vec2", "qwen2_5_vl", "mamba"}
 SCANS = [pytest.param(name, marks=[pytest.mark.night] if name in BY_NIGHT else []) for name in tiny_models.FAMILIES]
 
 

@@ -69,3 +69,17 @@ def test_the_line_is_right_also_where_a_submodule_is_one_of_many(
     file = Path(culprit_idioms.__file__)
     assert told == (str(file), marked_line("here", construct, file=file))
     assert construct.KIND in ("", finding.kind)
+
+
+def test_a_failure_is_told_once_of_the_module_in_which_it_lies() -> None:
+    report = scan_file(Path(culprit_idioms.__file__), factory="build_blamed", exhaustive=True)
+    told = {finding.module: (finding.modules, finding.kind) for finding in report.findings}
+    assert told == {
+        "by_tensor": (("by_tensor",), "data_dependent_value"),  # and not the list, which no one calls
+        "by_hook.proj": (("by_hook.proj",), "data_dependent_guard"),  # whose hook is a method of its parent
+        "script.scale.0": (("script.scale.0",), "python_error"),
+        "mapped": (("mapped",), "python_error"),  # and not its child, which gets one row at a time
+    }
+    statuses = {module.fqn: module.status for module in report.parts[0].modules}
+    assert statuses["mapped.proj"] == "pass"
+    assert statuses["script"] == statuses["script.scale"] == statuses["by_hook"] == "fails_child"

@@ -24,7 +24,7 @@ QUICK = {"if_tensor", "segfault"}
 SCANS = [pytest.param(path, marks=() if path.stem in QUICK else pytest.mark.slow) for path in FIXTURES]
 # How a fixture is scanned where the defaults would wait for a minute, fill the machine or not see it
 LIMITS: dict[str, dict[str, Any]] = {
-    "hang": {"timeout": 8.0},
+    "hang": {"timeout": 4.0},
     "memory_eater": {"memory_mb": 1500.0},
     "long_loop": {"slow": 0.4},
     "device_mismatch": {"build": BuildOptions(device="cuda")},

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from exportdoctor.core.failure.finding import Finding
-from exportdoctor.core.run.events import ProbeFinished
+from exportdoctor.core.run.events import ModuleJudged, ProbeFinished
 from exportdoctor.core.run.report import Report
+from exportdoctor.core.run.run_state import fold
 from exportdoctor.report import render
 from exportdoctor.report.wording.findings import dimensions
 from scanning import events_of, scan_file
@@ -160,3 +161,11 @@ def build():
     assert (kid.status, kid.at_fixed_sizes) == ("pass", "there are no inputs of other sizes")
     assert only(report).only_inside is None
     assert "at fixed sizes" in render(report, "text")
+
+
+def test_a_run_that_is_cut_off_once_the_root_has_failed_tells_the_line() -> None:
+    events = events_of(f"{FIXTURES}/specialised_dynamic_dim.py:build")
+    child = next(place for place, one in enumerate(events) if isinstance(one, ModuleJudged) and one.fqns != ("",))
+    cut, whole = only(fold(events[:child]).report()), only(fold(events).report())
+    assert cut.guard == whole.guard
+    assert (cut.id, cut.module, whole.module) == (whole.id, "", "encoder.recurrence")

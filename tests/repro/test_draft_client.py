@@ -91,6 +91,6 @@ def test_a_target_that_takes_too_long_is_ended(function: str, tmp_path: Path) ->
     request = DraftRequest(
         target=TargetRef(ref=f"{file}:{function}"), probe=Probe(part="default", fqn="", call=1, timeout=60)
     )
-    with DraftClient(request, building=build_limits(6)) as client, pytest.raises(TargetError) as caught:
+    with DraftClient(request, building=build_limits(3)) as client, pytest.raises(TargetError) as caught:
         client.reproduce()
     assert "--build-timeout" in caught.value.message

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import numpy
 import torch
 from torch import Tensor, nn
+from torch.ao.nn import quantized
 from torch.nn.utils import parametrize
 
 from culprit_constructs import Construct
@@ -208,6 +209,40 @@ class IteratorInOutput(Construct):
         return {"half": half, "rows": iter([half])}  # <- here: IteratorInOutput
 
 
+class ModuleByTensor(Construct):
+    KIND = "data_dependent_value"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.experts = nn.ModuleList(nn.Linear(4, 4) for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        chosen = x.argmax() % 2
+        return self.experts[chosen](x)  # type: ignore[call-overload, no-any-return]  # <- here: ModuleByTensor
+
+
+class ScriptObject(nn.Module):
+    """Holds an object of C++ that export refuses before it runs any forward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Sequential(quantized.dynamic.Linear(4, 4))  # type: ignore[no-untyped-call]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.scale(x)  # type: ignore[no-any-return]
+
+
+class CalledForEach(nn.Module):
+    """Its child has inputs of its own only inside a transform."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.proj = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.func.vmap(torch.func.jacrev(self.proj))(x)  # type: ignore[no-any-return]
+
+
 IDIOMS = [
     kind for kind in list(globals().values())
     if isinstance(kind, type) and issubclass(kind, Construct) and not kind.__name__.startswith("_")
@@ -226,6 +261,26 @@ class Together(nn.Module):
         for construct in self.each.values():
             construct(x)
         return x
+
+
+class Blamed(nn.Module):
+    """Some whose failure lies in one of several modules."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.by_tensor, self.by_hook = ModuleByTensor(), ForwardHook()
+        self.script, self.mapped = ScriptObject(), CalledForEach()
+
+    def forward(self, x: Tensor) -> Tensor:
+        for child in self.children():
+            child(x)
+        return x
+
+
+def build_blamed() -> tuple[Any, ...]:
+    """A factory of `Blamed`."""
+    torch.manual_seed(0)
+    return Blamed().eval(), (torch.rand(3, 4) + 0.5,)
 
 
 def build() -> tuple[Any, ...]:

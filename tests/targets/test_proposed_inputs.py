@@ -12,6 +12,7 @@ from transformers import PretrainedConfig, WhisperConfig
 
 from exportdoctor.core.errors import TargetError
 from exportdoctor.core.records.target import BuildOptions
+from exportdoctor.targets.eager import install_command
 from exportdoctor.targets.parts.default_part import default_part
 from exportdoctor.targets.parts.dummy_inputs import with_placeholders_counted
 from exportdoctor.targets.parts.model_context import ModelContext
@@ -116,3 +117,61 @@ def test_layers_that_are_named_are_among_those_that_are_kept() -> None:
     assert small["vision_config"]["out_features"] == ["stem", "stage2"]
     assert list(small["text_config"]["per_layer_config"]) == ["0"]
     assert small["vision_feature_layer"] == [-2, 1]
+
+
+def test_a_head_that_takes_several_stages_gets_as_many_of_few_layers() -> None:
+    taken = {"out_features": ["stage6", "stage12", "stage18", "stage24"], "out_indices": [6, 12, 18, 24]}
+    small = shrink_config({"backbone_config": {"num_hidden_layers": 24, **taken}})["backbone_config"]
+    assert small == {
+        "num_hidden_layers": 4,
+        "out_features": ["stage1", "stage2", "stage3", "stage4"],
+        "out_indices": [1, 2, 3, 4],
+    }
+
+
+def test_widths_and_heads_stay_where_they_may_belong_together() -> None:
+    config = {"num_hidden_layers": 9, "num_attention_heads": 8, "hidden_size": 64, "num_kv_shared_layers": 4}
+    assert shrink_config(config) | {"hidden_size": 64} == {
+        "num_hidden_layers": 2, "num_attention_heads": 2, "hidden_size": 64, "num_kv_shared_layers": 0
+    }  # fmt: skip
+    assert shrink_config(config, narrow=False) == config | {"num_hidden_layers": 2, "num_kv_shared_layers": 0}
+
+
+@pytest.mark.parametrize(
+    ("message", "command"),
+    [
+        ("X requires the PIL library but it was not found. You can install it with pip: `pip install pillow`. "
+         "X requires the Torchvision library but it was not found. X requires the timm library: pip install timm.",
+         f"pip install pillow torchvision timm torch=={torch.__version__.partition('+')[0]}"),
+        ("X requires the einops library but it was not found", "pip install einops"),
+        ("cannot import name 'x'", ""),
+    ],
+)  # fmt: skip
+def test_every_missing_package_is_in_the_command(message: str, command: str) -> None:
+    assert install_command(ImportError(message)).partition(" (from")[0] == command
+
+
+class Merger(nn.Module):
+    """It takes text alone, and pictures of one width only, which no setting says."""
+
+    input_modalities = ("image", "text")
+
+    def __init__(self) -> None:
+        super().__init__()
+        settings: dict[str, Any] = {"vocab_size": 50, "image_size": 8}
+        self.config = PretrainedConfig(**settings)
+        self.embed, self.vision = nn.Embedding(50, 4), nn.Linear(12, 4)
+
+    def forward(self, input_ids: torch.Tensor, pixel_values: torch.Tensor | None = None) -> torch.Tensor:
+        """
+        Args:
+            pixel_values (`torch.FloatTensor` of shape `(batch_size, num_channels, height, width)`): pictures
+        """
+        text = self.embed(input_ids)
+        return text if pixel_values is None else text + self.vision(pixel_values).mean((1, 2))[:, None]
+
+
+def test_a_model_that_takes_text_alone_gets_its_picture_by_repair() -> None:
+    part = default_part(context(Merger()))
+    assert part.kwargs["pixel_values"].shape[-1] == 12
+    assert not part.left_out

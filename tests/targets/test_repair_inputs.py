@@ -72,7 +72,7 @@ def test_rank_and_width_are_found_from_the_messages(rank: int, width: int) -> No
         made = {name: torch.zeros([3 if isinstance(d, str) else d for d in spec.dims]) for name, spec in specs.items()}
         return model(**made)
 
-    found = repair_inputs(context(model), [start], run)
+    found = repair_inputs(context(model), [start], run, seconds=40)
     assert found is not None
     run(found)
 

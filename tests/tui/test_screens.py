@@ -52,14 +52,13 @@ def pictured(
         if over is not None:
             await pilot.app.push_screen(over)
             over.query_one(Input).cursor_blink = False
-            await pilot.pause(0.2)
+            await pilot.pause()
         for key in keys:
             await pilot.press(key)
-            await pilot.pause(0.05)
         for run in pilot.app.screen_stack:
             while isinstance(run, RunScreen) and not run.is_settled:
                 await pilot.pause(0.05)
-        await pilot.pause(0.2)
+        await pilot.pause()
 
     app.theme = theme
     return bool(snap_compare(app, terminal_size=size, run_before=before))

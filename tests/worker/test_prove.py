@@ -150,6 +150,29 @@ def test_masked_positions_of_a_cache_with_heads_are_not_compared() -> None:
     assert not compare_calls(one, [CallResult(output=[found], after=inputs, buffers={})], tensors=True).holds
 
 
+def test_masked_positions_are_not_compared_either_where_the_program_leaves_an_output_out() -> None:
+    mask, length = torch.tensor([[0, 1, 1]]), torch.tensor([[2]])
+    wanted = torch.randn(1, 3, 5)
+    inputs: Inputs = ((mask,), {})
+    result = CallResult(output=(wanted, length), after=inputs, buffers={})
+    one = InputSet(
+        title="",
+        kind="padding",
+        calls=(inputs,),
+        results=(result,),
+        mask=mask,
+        disturbed=((wanted, length), (-wanted, length)),
+    )
+    found = wanted.clone()
+    found[0, 0] += 1
+    row = compare_calls(one, [CallResult(output=[found], after=inputs, buffers={})], tensors=True)
+    assert row.holds
+    assert "leaves out" in row.note
+    assert "1 masked positions" in row.note
+    found[0, 1] += 1
+    assert not compare_calls(one, [CallResult(output=[found], after=inputs, buffers={})], tensors=True).holds
+
+
 def test_noise_of_rounding_moves_what_is_computed_by_little_and_leaves_what_is_passed_on() -> None:
     values = torch.rand(100) + 1
     with RoundingNoise(16, seed=0):

@@ -70,7 +70,7 @@ def _read_report(folder: Path) -> Report | None:
 
 def _cells(name: str, run: RunAnswer, report: Report, to: str, where: dict[str, Any]) -> Iterable[AtlasCell]:
     for part in report.parts:
-        if not part.complete:
+        if not part.complete and not any(f.part == part.name for f in report.findings):
             continue
         stages = next((module.stages for module in part.modules if module.fqn == ""), {})
         for stage in STAGES[to]:

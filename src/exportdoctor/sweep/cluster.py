@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -120,16 +121,25 @@ def ask_all(client: Any, tasks: Sequence[SweepTask], tell: Callable[[SweepAnswer
     waiting, again = list(reversed(tasks)), set[str]()
     running: dict[Any, SweepTask] = {}
     last_node = time.monotonic()
+    nodes, needs_memory = set[str](), False
+    ended = threading.Event()
     while waiting or running:
-        slots = sum(client.nthreads().values()) if client.status == "running" else 0
+        threads = client.nthreads() if client.status == "running" else {}
+        if threads and nodes != threads.keys():
+            nodes, needs_memory = set(threads), bool(_declared_memory(client))
+        slots = sum(threads.values())
         if slots:
             last_node = time.monotonic()
         elif client.status in ("closed", "closing") or time.monotonic() - last_node > _NO_NODE:
             raise _cluster_gone("the cluster has no node left")
         while waiting and len(running) < slots:
             task = waiting.pop()
-            running[_submit(client, task)] = task
-        for future in _wait(list(running)):
+            future = _submit(client, task, needs_memory=needs_memory)
+            running[future] = task
+            future.add_done_callback(lambda _: ended.set())
+        ended.wait(_LOOK)
+        ended.clear()
+        for future in [future for future in running if future.done() or future.cancelled()]:
             task = running.pop(future)
             answer = _result(future)
             if answer is None and task.name not in again:
@@ -139,8 +149,8 @@ def ask_all(client: Any, tasks: Sequence[SweepTask], tell: Callable[[SweepAnswer
                 tell(answer or answer_without_run(task, AnswerStatus.LOST, "the node that asked was lost twice"))
 
 
-def _submit(client: Any, task: SweepTask) -> Any:
-    needs = {"resources": {MEMORY: task.memory_mb}} if _declared_memory(client) else {}
+def _submit(client: Any, task: SweepTask, *, needs_memory: bool) -> Any:
+    needs = {"resources": {MEMORY: task.memory_mb}} if needs_memory else {}
     return client.submit(ask_target, task, key=f"{task.name}-{os.urandom(4).hex()}", pure=False, retries=0, **needs)
 
 
@@ -158,14 +168,6 @@ def _refuse_too_little_memory(client: Any, memory_mb: float) -> None:
             f"a target may take {memory_mb:.0f} MiB, and no worker declares more than {max(declared):.0f}",
             hint=f"Give --target-memory {max(declared):.0f}",
         )
-
-
-def _wait(futures: list[Any]) -> list[Any]:
-    """Those that have ended, after a moment at most."""
-    end = time.monotonic() + _LOOK
-    while time.monotonic() < end and not any(future.done() for future in futures):
-        time.sleep(_LOOK / 20)
-    return [future for future in futures if future.done() or future.cancelled()]
 
 
 def _result(future: Any) -> SweepAnswer | None:

@@ -115,9 +115,23 @@ def _may_not_run(plan: ConfigurationPlan, subject: ModelContext) -> bool:
 
 
 def _make_part(name: str, plan: ConfigurationPlan, subject: ModelContext, whole: Callable[[], BuiltPart]) -> BuiltPart:
-    """The part: the whole, one made of the whole model, or a submodule as the whole calls it."""
+    """The part: the whole, one made of the whole model, or a submodule as the whole calls it.
+
+    Raises NoPartError where one does not run that is not the whole, nor one of a preset's: the others stand without it.
+    """
     if name == plan.recipe.whole:
         return whole()
+    try:
+        return _part_of_whole(name, plan, subject, whole)
+    except TargetError as error:
+        if plan.folder is None or isinstance(error, NoPartError):
+            raise
+        raise NoPartError(error.message, hint=error.hint, stack=error.stack) from error
+
+
+def _part_of_whole(
+    name: str, plan: ConfigurationPlan, subject: ModelContext, whole: Callable[[], BuiltPart]
+) -> BuiltPart:
     maker = _MAKERS.get(name)
     if maker is not None and name not in _TOWERS:
         return maker(subject)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import copy
 import errno
 import logging
+import operator
 import re
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from exportdoctor.core.errors import ExportdoctorError, MissingPackageError, TargetError
@@ -24,6 +26,9 @@ if TYPE_CHECKING:
 
     from exportdoctor.targets.built import Inputs
 
+_INSTALL = re.compile(r"pip install (?:-U |--upgrade )?([\w.\[\],=-]+)")
+_REQUIRES = re.compile(r"requires the ([\w.-]+) library")
+_BUILT_FOR_TORCH = frozenset({"torchvision", "torchaudio", "torchcodec"})
 _LONGEST_LINE, _LINES = 300, 8
 """Characters of a line of a stack, and lines of the exception at its end."""
 
@@ -146,25 +151,40 @@ def restore_afterwards(module: nn.Module) -> Iterator[None]:
             for child, attributes, contents in children:
                 child.__dict__.clear()
                 child.__dict__.update(attributes)
-                _restore(child, contents)
+                for container, content in contents:
+                    _restore(container, content)
             with torch.no_grad():
                 for buffer, value in values:
                     buffer.copy_(value)
 
 
-def _containers(module: nn.Module) -> dict[str, Any]:
-    """A snapshot of the module's own dicts, lists and sets, its hooks and buffers among them."""
-    return {name: copy.copy(value) for name, value in module.__dict__.items() if isinstance(value, dict | list | set)}
+def _containers(module: nn.Module) -> list[tuple[Any, tuple[Any, ...]]]:
+    """The module's own dicts, lists and sets with what they hold, its hooks and buffers among them."""
+    held = [value for value in module.__dict__.values() if isinstance(value, dict | list | set)]
+    return [(value, _contents(value)) for value in held]
 
 
-def _restore(module: nn.Module, contents: dict[str, Any]) -> None:
-    for name, content in contents.items():
-        container = module.__dict__[name]
-        container.clear()
-        if isinstance(container, list):
-            container.extend(content)
-        else:
-            container.update(content)
+def _contents(container: Any) -> tuple[Any, ...]:
+    """What it holds; of a dict each key and its value in turn."""
+    kind = _builtin_class(container)
+    return tuple(chain.from_iterable(kind.items(container)) if issubclass(kind, dict) else kind.__iter__(container))
+
+
+def _builtin_class(container: Any) -> Any:
+    """The class whose methods read and write what is held: a subclass of a model's may forbid that, or note it."""
+    return next(one for one in type(container).__mro__ if one.__module__ in ("builtins", "collections"))
+
+
+def _restore(container: Any, contents: tuple[Any, ...]) -> None:
+    kind, now = _builtin_class(container), _contents(container)
+    if len(now) == len(contents) and all(map(operator.is_, now, contents)):
+        return
+    kind.clear(container)
+    if issubclass(kind, dict):
+        for key, value in zip(contents[::2], contents[1::2]):
+            kind.__setitem__(container, key, value)
+    else:
+        (kind.extend if issubclass(kind, list) else kind.update)(container, contents)
 
 
 @contextmanager
@@ -177,7 +197,7 @@ def blame_target(what: str, *, hint: str = "") -> Iterator[None]:
     except BaseException as error:  # also what ends a process: KeyboardInterrupt, SystemExit, GeneratorExit
         message = f"{what}: {summary(error)}"
         if isinstance(error, ImportError):
-            raise MissingPackageError(message, hint=_install_command(error) or hint, stack=own_stack(error)) from error
+            raise MissingPackageError(message, hint=install_command(error) or hint, stack=own_stack(error)) from error
         raise TargetError(message, hint=hint, stack=own_stack(error)) from error
 
 
@@ -207,16 +227,25 @@ def _is_exhausted(error: BaseException) -> bool:
     return has_no_descriptors or isinstance(error, MemoryError | RecursionError)
 
 
-def _install_command(error: ImportError) -> str:
-    """The pip command that the message gives, or that the name of the missing module suggests."""
-    command = re.search(r"pip install (?:-U |--upgrade )?[\w.\[\],=-]+", " ".join(text_of(error).split()))
-    if command:
-        return command[0].rstrip(".")
-    if required := re.search(r"requires the ([\w.-]+) library", text_of(error)):
-        return f"pip install {required[1]}"
-    return (
-        f"pip install {error.name.partition('.')[0]}" if isinstance(error, ModuleNotFoundError) and error.name else ""
-    )
+def install_command(error: ImportError) -> str:
+    """The pip command for all packages that the message names, or that the name of the missing module suggests.
+
+    Packages that are built for one torch are asked for with the installed one, which stays.
+    """
+    text = " ".join(text_of(error).split())
+    said = [_INSTALL.search(one) or _REQUIRES.match(one) for one in re.split(f"(?={_REQUIRES.pattern})", text)]
+    names = [one[1].rstrip(".") for one in said if one]
+    if not names and isinstance(error, ModuleNotFoundError) and error.name:
+        names = [error.name.partition(".")[0]]
+    names = list(dict.fromkeys(name.lower() if name.lower() in _BUILT_FOR_TORCH else name for name in names))
+    if not _BUILT_FOR_TORCH & set(names):
+        return f"pip install {' '.join(names)}" if names else ""
+    from importlib.metadata import version
+
+    torch = version("torch")
+    plain, _, build = torch.partition("+")
+    where = f" (from the index of torch {torch})" if build else ""
+    return f"pip install {' '.join(names)} torch=={plain}{where}"
 
 
 def own_stack(error: BaseException) -> tuple[str, ...]:

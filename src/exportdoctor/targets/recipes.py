@@ -17,7 +17,7 @@ VISION_LANGUAGE = "vision-language"
 COMPOSITE = "composite"
 ONE_FORWARD = "one-forward"
 
-LAYERS = re.compile(r"(?:^|_)(?:n|num)_(?:\w+_)?layers?$|^(?:en|de)coder_layers$|^depth$|^n_layer$|^num_layers$")
+LAYERS = re.compile(r"(?:^|_)(?:n|num)_(?:\w+_)?layers?$|^num_blocks$|^(?:en|de)coder_layers$|^depth$|^n_layer$")
 """The keys of a configuration that say how many layers there are."""
 MOST_LAYERS = 10_000
 _EXPERTS = re.compile(r"(?:^|_)(?:n|num)_(?:\w+_)?experts$")

@@ -9,10 +9,12 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from exportdoctor.core.errors import TargetError
 from exportdoctor.targets.configuration import ConfigurationPlan
 from exportdoctor.targets.model.model_class import load_config
 from exportdoctor.targets.recipes import LAYERS
@@ -25,13 +27,15 @@ _INDICES = re.compile(r"ind(?:ex(?:es)?|ices)$|_layers$")
 _LAYER_NUMBER = re.compile(r"\d+$")
 _STAGE = re.compile(r"stage(\d+)$")
 _FEATURE_LAYERS = re.compile(r"feature_layers?$|select_layer$")
+_STAGES = ("out_indices", "out_features")
+"""Settings that count the stem of an encoder as stage 0 and its layers from 1."""
 _PERIOD = re.compile(r"_(?:interval|pattern|freq|step|every_n_layers)$")
 _HEADS = re.compile(r"(?:^|_)(?:num|n)_(?:attention_)?heads?$|^(?:en|de)coder_attention_heads$")
 _KEY_VALUE_HEADS = re.compile(r"num_key_value_heads$|^n_head_kv$")
 _WIDTH = re.compile(r"^(?:hidden_size|d_model|n_embd|embed_dim|dim)$")
 _INNER = re.compile(r"(?:^|_)(?:intermediate_size|ffn_dim|d_ff|n_inner|mlp_dim)$")
-_OTHER_WIDTH = re.compile(r"(?:hidden|embed|proj|dim|out)\w*$|_size$")
-_NO_WIDTH = re.compile(r"image|patch|window|vocab|kernel|position|head_dim|merge|group")
+_OTHER_WIDTH = re.compile(r"(?:hidden|embed|proj|dim|out)\w*$|_size$|_groups$")
+_NO_WIDTH = re.compile(r"image|patch|window|vocab|kernel|position|head_dim|merge|group_")
 _TOKEN = re.compile(r"token_(?:id|index)s?$|token_ids$")
 _FEW, _HEADS_KEPT, _VOCABULARY = 2, 2, 512
 _MOST_LAYERS = 8
@@ -47,7 +51,7 @@ def has_small_model(plan: Plan) -> bool:
 def plan_small_model(plan: Plan) -> ConfigurationPlan:
     """The plan of the small model, with random weights in float32 on the CPU. Imports transformers."""
     assert isinstance(plan, ConfigurationPlan), "has_small_model(plan) is False"
-    config = shrink_config({**load_config(plan.config).to_dict(), **_architectures(plan.config)})
+    config = _smallest_accepted({**load_config(plan.config).to_dict(), **_architectures(plan.config)})
     size = _image_size(config) if plan.recipe.chooses_image_size else plan.options.image_size
     options = msgspec.structs.replace(
         plan.options, weights="random", dtype="float32", device="cpu", image_size=size or plan.options.image_size
@@ -55,15 +59,29 @@ def plan_small_model(plan: Plan) -> ConfigurationPlan:
     return dataclasses.replace(plan, config=config, title=f"{plan.title}, small model", options=options)
 
 
+def _smallest_accepted(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The configuration made small; with its own widths where transformers refuses narrow ones, which may belong
+    together."""
+    small = shrink_config(config)
+    for found in (small, shrink_config(config, narrow=False)):
+        with suppress(TargetError):
+            load_config(found)
+            return found
+    return small
+
+
 def _architectures(config: Mapping[str, Any]) -> dict[str, Any]:
     return {key: config[key] for key in ("architectures",) if key in config}
 
 
-def shrink_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The configuration with fewer layers, heads, widths and tokens; one layer of each kind stays."""
+def shrink_config(config: Mapping[str, Any], *, narrow: bool = True) -> dict[str, Any]:
+    """The configuration with fewer layers, heads and tokens and smaller widths; one layer of each kind stays.
+
+    Unless `narrow`, the heads and widths stay.
+    """
     widths = {width: _narrow(nested, width) for nested in _nested_settings(config) for width in _widths(nested)}
     tokens = _tokens(config)
-    return _with_layers_named(_shrink(config, widths, tokens))
+    return _with_layers_named(_shrink(config, widths if narrow else None, tokens))
 
 
 def _with_layers_named(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -87,7 +105,7 @@ def _with_layers_named(config: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _shrink(config: Mapping[str, Any], widths: Mapping[int, int], tokens: Mapping[int, int]) -> dict[str, Any]:
+def _shrink(config: Mapping[str, Any], widths: Mapping[int, int] | None, tokens: Mapping[int, int]) -> dict[str, Any]:
     depths = {key: value for key, value in config.items() if LAYERS.search(key) and _is_count(value)}
     kept = max((_layers_kept(config, depth) for depth in depths.values()), default=_FEW)
     result: dict[str, Any] = {}
@@ -97,9 +115,8 @@ def _shrink(config: Mapping[str, Any], widths: Mapping[int, int], tokens: Mappin
                 result[key] = {name: one for name, one in value.items() if int(name) < kept}
             case Mapping() if _is_settings(value):
                 result[key] = _shrink(value, widths, tokens)
-            case list() if depths and any(_is_stage_beyond(name, kept, depths) for name in value):
-                names = [f"stage{kept}" if _is_stage_beyond(name, kept, depths) else name for name in value]
-                result[key] = list(dict.fromkeys(names))
+            case list() if depths and key in _STAGES and any(_is_stage_beyond(one, kept, depths) for one in value):
+                result[key] = _last_stages(value, kept)
             case list() if depths and len(value) in depths.values():
                 result[key] = value[:kept]
             case list() if depths and value and _INDICES.search(key) and _are_layers(value, depths):
@@ -113,7 +130,7 @@ def _scalar(
     config: Mapping[str, Any],
     key: str,
     value: Any,
-    widths: Mapping[int, int],
+    widths: Mapping[int, int] | None,
     tokens: Mapping[int, int],
     *,
     kept: int,
@@ -123,13 +140,15 @@ def _scalar(
     if not _is_count(value):
         return value
     if LAYERS.search(key):
-        return kept
+        return 0 if "shared" in key else kept  # what is shared needs a layer of its kind before it
+    if key == "vocab_size":
+        return min(value, _VOCABULARY)
+    if widths is None:
+        return value
     if _HEADS.search(key):
         return min(value, _HEADS_KEPT)
     if _KEY_VALUE_HEADS.search(key):
         return _key_value_heads(config, value)
-    if key == "vocab_size":
-        return min(value, _VOCABULARY)
     if _INNER.search(key):
         return min(value, 2 * max([width for old, width in widths.items() if old in config.values()] or [value]))
     if _OTHER_WIDTH.search(key) and not _NO_WIDTH.search(key):
@@ -141,7 +160,9 @@ def _layers_kept(config: Mapping[str, Any], depth: int) -> int:
     """The fewest layers from the first on that are of every kind there is, at least two."""
     needed = min(_FEW, depth)
     for key, value in config.items():
-        if isinstance(value, list) and len(value) == depth:
+        if isinstance(value, list) and key in _STAGES:
+            needed = max(needed, len(value))
+        elif isinstance(value, list) and len(value) == depth:
             firsts = [place for place, kind in enumerate(value) if kind not in value[:place]]
             needed = max(needed, firsts[-1] + 1)
         elif _PERIOD.search(key) and _is_count(value):
@@ -149,10 +170,18 @@ def _layers_kept(config: Mapping[str, Any], depth: int) -> int:
     return min(needed, depth, _MOST_LAYERS)
 
 
-def _is_stage_beyond(name: Any, kept: int, depths: Mapping[str, int]) -> bool:
-    """Whether it names a layer as `stage12`, one that is not kept."""
-    found = _STAGE.match(name) if isinstance(name, str) else None
-    return found is not None and kept < int(found[1]) <= max(depths.values())
+def _is_stage_beyond(stage: Any, kept: int, depths: Mapping[str, int]) -> bool:
+    """Whether it is a layer that is not kept, by its number from 1 or as `stage12`."""
+    found = _STAGE.match(stage) if isinstance(stage, str) else None
+    number = int(found[1]) if found else stage
+    return _is_count(number) and kept < number <= max(depths.values())
+
+
+def _last_stages(value: list[Any], kept: int) -> list[Any]:
+    """As many of the last stages, named as before; the stem stays."""
+    stem = value[:1] if value[0] in ("stem", 0) else []
+    stages = range(max(1, kept + 1 - (len(value) - len(stem))), kept + 1)
+    return [*stem, *(f"stage{place}" if isinstance(value[-1], str) else place for place in stages)]
 
 
 def _are_layers(values: list[Any], depths: Mapping[str, int]) -> bool:

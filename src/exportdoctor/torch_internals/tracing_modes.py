@@ -1,4 +1,4 @@
-"""Modes of torch that are left for a moment, settings of symbolic shapes that a shim changes, hooks on all modules."""
+"""Modes and transforms of torch that are left for a moment, settings that a shim changes, hooks on all modules."""
 
 from __future__ import annotations
 
@@ -122,4 +122,46 @@ GLOBAL_HOOKS = Hook(
     is_there=_has_hook_tables,
 )
 
-HOOKS = (MODES, FUNCTION_MODES, SETTINGS, GLOBAL_HOOKS)
+
+@contextmanager
+def without_transforms(tensor: Any) -> Iterator[Any]:
+    """Gives what code sees of the tensor, as one that outlives the transforms: of a batch the first example.
+
+    Within it no transform is active. A tensor that is not wrapped is given back as it is.
+    """
+    if not TRANSFORMS.is_supported():
+        yield tensor
+        return
+    from torch import _C
+    from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
+
+    functorch: Any = _C._functorch
+    if not functorch.is_functorch_wrapped_tensor(tensor):
+        yield tensor
+        return
+    with temporarily_clear_interpreter_stack():
+        while functorch.is_functorch_wrapped_tensor(tensor):
+            dim = functorch.maybe_get_bdim(tensor)
+            tensor = functorch.get_unwrapped(tensor)
+            tensor = tensor.select(dim, 0) if dim >= 0 and tensor.shape[dim] else tensor
+        yield tensor
+
+
+def _has_transforms() -> bool:
+    from torch._C import _functorch
+    from torch._functorch import pyfunctorch
+
+    names = ("is_functorch_wrapped_tensor", "get_unwrapped", "maybe_get_bdim")
+    return hasattr(pyfunctorch, "temporarily_clear_interpreter_stack") and all(hasattr(_functorch, n) for n in names)
+
+
+TRANSFORMS = Hook(
+    id="transforms",
+    api="torch._C._functorch, torch._functorch.pyfunctorch.temporarily_clear_interpreter_stack",
+    used_for="the inputs of submodules that are called inside torch.vmap and the like",
+    lost="such submodules are told as failing, because their inputs are of no use outside",
+    seen_on=("2.13.0",),
+    is_there=_has_transforms,
+)
+
+HOOKS = (MODES, FUNCTION_MODES, SETTINGS, GLOBAL_HOOKS, TRANSFORMS)

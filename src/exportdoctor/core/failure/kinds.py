@@ -20,6 +20,7 @@ class FailureKind(StrEnum):
     DATA_DEPENDENT_GUARD = "data_dependent_guard"
     DYNAMIC_DIM_SPECIALISED = "dynamic_dim_specialised"
     DIMS_RELATED = "dims_related"
+    INVALID_DYNAMIC_SHAPES = "invalid_dynamic_shapes"
     UNREGISTERED_PYTREE = "unregistered_pytree"
     MISSING_FAKE_KERNEL = "missing_fake_kernel"
     WRONG_FAKE_KERNEL = "wrong_fake_kernel"
@@ -203,6 +204,18 @@ RULES = (
     Rule(FailureKind.DATA_DEPENDENT_VALUE, "Python wants a plain number where the tracer has a symbol", "2.6-2.13",
          r"unhashable type: non-nested Sym|string passed to Sym(?:Int|Float)|"
          r"'Sym(?:Int|Float)' object cannot be interpreted"),
+    # dynamic_shapes that do not describe the inputs
+    Rule(FailureKind.INVALID_DYNAMIC_SHAPES, "torch compares the structures before it traces", "2.5-2.13",
+         r"mismatch between the structure of `\w+` and `dynamic_shapes`|"
+         r"`dynamic_shapes` is specified as a dict, its top-level keys|Shapes assigned to input do not match",
+         types=("UserError", "ValueError", "AssertionError")),
+    Rule(FailureKind.INVALID_DYNAMIC_SHAPES, "an entry is none that torch takes", "2.5-2.13",
+         r"Unexpected dimension (?:mapped to index|#)\s?\d+ in input tensor shape|"
+         r"Unexpected input tensor shape .* specified at|Expected dynamic shape spec .* to have the same length|"
+         r"Found different definitions .* for the same symbolic|"
+         r"expected dynamic_shapes? to be|Unable to specify input integers as dynamic"),
+    Rule(FailureKind.INVALID_DYNAMIC_SHAPES, "the example's own size lies outside of the declared range", "2.1-2.13",
+         r"^\s*\d+ not in range \[", types=("ConstraintViolationError",)),
     # constraints between dimensions
     Rule(FailureKind.DYNAMIC_DIM_SPECIALISED, "a declared dimension became one number", "2.1-2.13",
          r"specialized it to be a constant|was inferred to be a constant|0/1 specialized"),

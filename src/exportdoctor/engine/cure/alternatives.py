@@ -7,7 +7,7 @@ proved.
 
 from __future__ import annotations
 
-import itertools
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Protocol
@@ -19,7 +19,8 @@ from exportdoctor.engine.probe_driver import ProbeSteps
 from exportdoctor.shims import Shim
 
 MOST_TRIES = 2
-"""Sets tried beyond the cure, each an export. One that does not apply costs next to nothing and does not count."""
+"""Sets tried beyond the cure, each an export; the shims of the cure take turns. One that does not apply costs next to
+nothing: it neither counts nor takes the turn."""
 
 
 class TryShims(Protocol):
@@ -33,19 +34,24 @@ def find_alternatives(
 ) -> ProbeSteps[tuple[CuringSet, ...]]:
     """`best` and what was found beside it, the soundest first, then the smallest, then the first that was found."""
     found, left = [best], MOST_TRIES
-    for name, shim in _exchanges(best, catalogue):
-        if not left:
+    turns = deque(_exchanges(best, catalogue))
+    while turns and left:
+        name, others = turns.popleft()
+        for shim in others:
+            shims = catalogue.put_in_order((*_without(best.shims, name), shim.id))
+            if not _is_worth_trying(shims, name, shim.id, best, tried) or _contains_one(shims, found):
+                continue
+            proved = _would_lead(shims, found, catalogue)
+            trial = yield from try_set(shims, best.failure_of(name), proved=proved)
+            if trial.result == "not_applicable":
+                continue
+            if trial.result == "cured":
+                chain = tuple((shim.id if one == name else one, failure) for one, failure in best.chain)
+                other = CuringSet(shims=shims, outcome=trial.outcome, chain=chain, proved=proved)
+                found.append((yield from _drop_unneeded(other, shim, found, catalogue, try_set)))
+            left -= 1
+            turns.append((name, others))
             break
-        shims = catalogue.put_in_order((*_without(best.shims, name), shim.id))
-        if not _is_worth_trying(shims, name, shim.id, best, tried) or _contains_one(shims, found):
-            continue
-        proved = _would_lead(shims, found, catalogue)
-        trial = yield from try_set(shims, best.failure_of(name), proved=proved)
-        left -= trial.result != "not_applicable"
-        if trial.result == "cured":
-            chain = tuple((shim.id if one == name else one, failure) for one, failure in best.chain)
-            other = CuringSet(shims=shims, outcome=trial.outcome, chain=chain, proved=proved)
-            found.append((yield from _drop_unneeded(other, shim, found, catalogue, try_set)))
     return tuple(sorted(found, key=lambda cured: _shown_place(cured, catalogue)))
 
 
@@ -59,15 +65,12 @@ def _would_lead(shims: Ids, found: list[CuringSet], catalogue: ShimCatalogue) ->
     return (catalogue.rank(shims), len(shims)) < first
 
 
-def _exchanges(best: CuringSet, catalogue: ShimCatalogue) -> Iterator[tuple[str, Shim]]:
-    """A shim of the best set and what may stand in its place: for each the soundest other, then the next soundest."""
-    rows = []
+def _exchanges(best: CuringSet, catalogue: ShimCatalogue) -> Iterator[tuple[str, Iterator[Shim]]]:
+    """Each shim of the best set, and what may stand in its place, the soundest first."""
     for name, failure in best.chain:
-        others = _without(best.shims, name)
+        rest = _without(best.shims, name)
         fits = (shim for shim in catalogue.find_fitting(failure) if shim.id not in best.shims)
-        rows.append([(name, shim) for shim in fits if not catalogue.clashes(shim, others)])
-    for row in itertools.zip_longest(*rows):
-        yield from (pair for pair in row if pair is not None)
+        yield name, iter([shim for shim in fits if not catalogue.clashes(shim, rest)])
 
 
 def _is_worth_trying(shims: Ids, name: str, new: str, best: CuringSet, tried: list[ShimTrial]) -> bool:

@@ -19,8 +19,8 @@ from exportdoctor.engine.part.dimensions import smallest_dimensions
 from exportdoctor.engine.part.part_diagnosis import PartDiagnosis
 from exportdoctor.engine.probe_driver import ProbeSteps
 from exportdoctor.engine.verdicts.failure_groups import FailureGroup
-from exportdoctor.engine.verdicts.judge import ModuleVerdict, SiteOutcome, judge
-from exportdoctor.report.wording.shim_tries import NO_OPAQUE_OPERATOR, kept_children_note, no_opaque_note
+from exportdoctor.engine.verdicts.judge import ModuleVerdict, SiteOutcome, judge, shows_same_failure
+from exportdoctor.report.wording.shim_tries import NEVER_RAN, NO_OPAQUE_OPERATOR, kept_children_note, no_opaque_note
 
 
 class FollowUps:
@@ -60,6 +60,9 @@ class FollowUps:
             notes[verdict.fqn] = no_opaque_note(outcome)
             return
         found = judge(verdict.fqn, ((site, SiteOutcome(site, outcome)),))
+        if _ends_before_forward(found) and shows_same_failure(verdict, found):
+            notes[verdict.fqn] = NEVER_RAN
+            return
         if outcome.kept_children:
             notes[verdict.fqn] = kept_children_note(outcome)
         if found.failing and found.blamed_module == verdict.fqn:
@@ -75,3 +78,9 @@ class FollowUps:
         # an opaque operator can be exported and not translated
         to = "export" if opaque else self.template.to
         return msgspec.structs.replace(self.template, fqn=site.fqn, call=site.call, opaque=opaque, to=to)
+
+
+def _ends_before_forward(verdict: ModuleVerdict) -> bool:
+    """Whether nothing had been traced: what is refused then may belong to a child that was replaced."""
+    failure = verdict.outcome.failure
+    return failure is not None and not failure.traced and not verdict.located

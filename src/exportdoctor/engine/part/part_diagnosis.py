@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from exportdoctor.core.failure.identity import same_failure
+from exportdoctor.core.failure.identity import line_identity, same_failure
 from exportdoctor.core.protocol.scan import Captured
 from exportdoctor.core.records.outcome import Outcome
 from exportdoctor.core.scan_options import ScanOptions
@@ -150,13 +150,14 @@ class PartDiagnosis:
         """A failing module's verdict with its place; None while a child may still turn out to be the cause.
 
         Where no frame says whose code failed, a child that alone fails in the same way is to blame, and so on down.
+        What has a line to blame is told before that is known: it stays the same failure wherever it is placed.
         """
         verdict = self.verdicts[fqn]
         children = list(self.tree.successors(fqn))
         if verdict.located or not children:
             return verdict
         if not all(child in self.verdicts for child in children):
-            return None
+            return verdict if line_identity(verdict.outcome) and not verdict.outcome.status.ended_the_process else None
         guilty = next((child for child in children if shows_same_failure(verdict, self.verdicts[child])), None)
         if guilty is None:
             return verdict

@@ -76,7 +76,10 @@ def export_lines(request: ExportRequest, result: ExportResult, shims: Sequence[S
     width = max((len(row.inputs) for row in rows), default=0)
     lines += [_row(row, width) for row in rows]
     refused = [row.inputs for row in result.numbers if row.made_up and row.refused]
-    lines += [_fact_line("note", note) for note in dict.fromkeys(row.note for row in rows if row.note)]
+    lines += [
+        _fact_line("note", note)
+        for note in dict.fromkeys(note for row in rows for note in row.note.split("; ") if note)
+    ]
     lines += [_fact_line("note", refused_sets(refused))] if refused else []
     if result.precision is not None:
         lines += [f"  {line}" for line in _precision(result.precision)]

@@ -69,6 +69,8 @@ def _weights(kind: str) -> str:
 def verdict(part: PartRecord, findings: int) -> str:
     """A part's verdict in a few words."""
     if not part.complete:
+        if not findings and any(module.status in FAILING for module in part.modules):
+            return "fails; cut off before it was known which submodule is to blame"
         return f"cut off, {finding_count(findings)} so far"
     if part.only:
         scanned = part.only[0] if len(part.only) == 1 else count(len(part.only), "submodule")

@@ -28,6 +28,7 @@ NO_PROGRAM = (
 )
 
 NO_OPAQUE_OPERATOR = "own code not tested: the legacy exporter does not support opaque operators"
+NEVER_RAN = "own code not tested: the export ends in the same way before any of it runs"
 
 
 def try_note(outcome: Outcome) -> str:

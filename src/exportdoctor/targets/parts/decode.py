@@ -64,10 +64,17 @@ def _fill(subject: ModelContext, part: str) -> list[torch.Tensor]:
     """Runs a prompt through the model and returns each layer's key and value, to get their true shapes."""
     ids = subject.token_ids(_BATCH[0], _LENGTH[0])
     cache = cache_from(())
-    mask = ids.new_ones(ids.shape)
-    kwargs = {"input_ids": ids, "attention_mask": mask, "past_key_values": cache, "use_cache": True}
-    with blame_target("The forward that fills the cache failed"):
-        filled = getattr(run_once(subject.model, ((), kwargs)), "past_key_values", None)
+    kwargs = {"input_ids": ids, "attention_mask": ids.new_ones(ids.shape), "use_cache": True}
+    try:
+        output = run_once(subject.model, ((), {**kwargs, "past_key_values": cache}))
+    except Exception:  # it may need a cache that knows its configuration
+        with blame_target("The forward that fills the cache failed"):
+            run_once(subject.model, ((), kwargs))
+        raise NoPartError(
+            f"The model fills a cache of its own and no plain DynamicCache, so it has no part {part}",
+            hint="Scan another part",
+        ) from None
+    filled = getattr(output, "past_key_values", None)
     if type(filled) is not type(cache):
         found = type(filled).__name__
         raise NoPartError(

@@ -17,7 +17,9 @@ from exportdoctor.core.failure.messages import first_line
 from exportdoctor.targets.eager import own_stack, run_once
 from exportdoctor.targets.parts.documented_inputs import TensorSpec, documented_inputs, guessed_input
 from exportdoctor.targets.parts.dummy_inputs import (
+    MEDIA,
     InputProposal,
+    UnknownSizeError,
     constants_for,
     propose_inputs,
     required_inputs,
@@ -26,6 +28,7 @@ from exportdoctor.targets.parts.dummy_inputs import (
 )
 from exportdoctor.targets.parts.input_layouts import FIRST, SECOND, ExampleSizes, Layout
 from exportdoctor.targets.parts.model_context import assemble, forward_names
+from exportdoctor.targets.parts.processed_inputs import packages_for_processors
 from exportdoctor.targets.parts.repair_inputs import repair_inputs
 from exportdoctor.targets.parts.vision_language import vision_part
 
@@ -35,6 +38,7 @@ if TYPE_CHECKING:
     from exportdoctor.targets.sizes.dynamic_shapes import Axes
 
 _LIST = re.compile(r"(?:typing\.)?(?:list|tuple|List|Tuple|Sequence)\[(?:torch\.)?\w*Tensor\b")
+_SECONDS_TO_REPAIR, _SECONDS_FOR_MEDIA = 40.0, 12.0
 _ONE = replace(FIRST, batch=1)
 """For models that refuse a batch, such as classifiers without a padding token."""
 
@@ -53,16 +57,51 @@ def default_part(subject: ModelContext, *, name: str = "default") -> BuiltPart:
     for proposal, sizes in _proposals(subject):
         try:
             part = _part(subject, name, proposal, sizes, _run(subject, proposal, sizes))
+        except UnknownSizeError:
+            continue
         except Exception as error:
             failures.append(error)
             continue
+        left_out = frozenset(proposal.left_out)
+        if left_out & MEDIA and not part.kwargs.keys() & MEDIA:
+            more = _repaired_part(subject, name, failures, needed=left_out, seconds=_SECONDS_FOR_MEDIA)
+            if more is not None:
+                return more
         because = f"{type(failures[0]).__name__}: {first_line(failures[0])}" if failures else ""
-        return replace(part, left_out=proposal.left_out, because=because)
-    repaired = repair_inputs(subject, _starts(subject), lambda specs: _run(subject, _proposal(subject, specs), FIRST))
+        return replace(part, left_out=proposal.left_out, because=because + _without_processors(subject, "; "))
+    repaired = _repaired_part(subject, name, failures)
     if repaired is None:
         raise _no_inputs(subject, failures)
+    return repaired
+
+
+def _repaired_part(
+    subject: ModelContext,
+    name: str,
+    failures: list[Exception],
+    *,
+    needed: frozenset[str] = frozenset(),
+    seconds: float = _SECONDS_TO_REPAIR,
+) -> BuiltPart | None:
+    """The model on repaired inputs, some of the `needed` ones among them; None where none is found.
+
+    What eager refuses is added to `failures`.
+    """
+
+    def run(specs: Mapping[str, TensorSpec]) -> dict[str, Any]:
+        if needed and not needed & specs.keys():
+            raise UnknownSizeError
+        try:
+            return _run(subject, _proposal(subject, specs), FIRST)
+        except Exception as error:
+            failures.append(error)
+            raise
+
+    repaired = repair_inputs(subject, _starts(subject), run, seconds=seconds)
+    if repaired is None:
+        return None
     proposal = _proposal(subject, repaired)
-    return _part(subject, name, proposal, FIRST, _run(subject, proposal, FIRST))
+    return _part(subject, name, proposal, FIRST, run(repaired))
 
 
 def _part(
@@ -167,9 +206,17 @@ def _no_inputs(subject: ModelContext, failures: list[Exception]) -> TargetError:
         return TargetError(f"No inputs are known for {what}", hint="Write a factory: file.py:factory")
     first = failures[0]
     random = "Try --weights random (not every operator takes fake weights). " if subject.is_fake else ""
-    hint = f"{random}Write a factory with its inputs: file.py:factory"
+    hint = f"{random}{_without_processors(subject)}Write a factory with its inputs: file.py:factory"
     return TargetError(
         f"The eager forward of {what} fails on the inputs made for it: {type(first).__name__}: {first_line(first)}",
         hint=hint,
         stack=own_stack(first),
     )
+
+
+def _without_processors(subject: ModelContext, before: str = "") -> str:
+    """That the model's own processors made no inputs for want of packages; empty where none are missing."""
+    command = packages_for_processors(subject)
+    if not command:
+        return ""
+    return f"{before}Its processors, which make its inputs as they should be, need: {command}{'' if before else '. '}"

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
+from exportdoctor.core.failure.messages import first_line
 from exportdoctor.targets.eager import run_method_once
-from exportdoctor.targets.parts.input_layouts import LAYOUTS, SECOND, ExampleSizes, Layout
+from exportdoctor.targets.parts.input_layouts import GRID_LAYOUTS, LAYOUTS, SECOND, ExampleSizes, Layout
 from exportdoctor.targets.parts.model_context import ModelContext, forward_names
 from exportdoctor.targets.parts.processed_inputs import processed_layouts
 from exportdoctor.torch_internals.trees import tree_leaves
@@ -34,6 +35,10 @@ _BESIDE = ("image_sizes", "feature_attention_mask", "input_features_mask")
 MEDIA = frozenset(name for modality, names in BY_MODALITY.items() if modality != "text" for name in names)
 
 
+class UnknownSizeError(LookupError):
+    """An input cannot be made as proposed: the model was not asked, so that this says nothing about it."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class InputProposal:
     """Inputs to try: a layout for each name, and constants. `left_out` are inputs of the model's modalities."""
@@ -43,8 +48,11 @@ class InputProposal:
     left_out: tuple[str, ...] = ()
 
     def inputs(self, subject: ModelContext, sizes: ExampleSizes) -> dict[str, Any]:
-        """The keyword arguments at these sizes."""
-        made = {name: layout.make(subject, sizes) for name, layout in self.layouts.items()}
+        """The keyword arguments at these sizes. Raises UnknownSizeError where the configuration lacks a size."""
+        try:
+            made = {name: layout.make(subject, sizes) for name, layout in self.layouts.items()}
+        except (AttributeError, TypeError) as error:
+            raise UnknownSizeError(first_line(error)) from error
         return {**_with_placeholders(subject, made), **self.constants}
 
     @property
@@ -74,6 +82,10 @@ def _attempts(
     subject: ModelContext, complete: tuple[str, ...]
 ) -> Iterator[tuple[tuple[str, ...], Mapping[str, tuple[Layout, ...]]]]:
     """Which inputs to try, and the layouts of each; the processors run only where the first two attempts fail."""
+    if any(name.endswith("grid_thw") for name in forward_names(subject.model)):
+        images = [name for name in complete if name != "pixel_values_videos"]
+        grids = [name for name in GRID_LAYOUTS if "video" not in name and not name.startswith("pixel")]
+        yield (*images, *grids), {**LAYOUTS, **GRID_LAYOUTS}
     yield complete, LAYOUTS
     yield (*complete, *_BESIDE), LAYOUTS
     processed = {name: (layout,) for name, layout in processed_layouts(subject).items()}
@@ -199,19 +211,25 @@ def _features(subject: ModelContext, kind: str, name: str, inputs: Mapping[str, 
     if method is None:
         per_item = getattr(subject.config, f"{kind}_seq_length", None) or 1
         return int(per_item) * int(inputs[name].shape[0])
-    config = subject.config
-    taken = {key: inputs[key] for key in inspect.signature(method).parameters if key in inputs}
-    settings = {key: getattr(config, key) for key in _required_parameters(method) if hasattr(config, key)}
+    config, parameters = subject.config, _named_parameters(subject.model, f"get_{kind}_features")
+    taken = {one.name: inputs[one.name] for one in parameters if one.name in inputs}
+    # transformers 4.53 takes settings of the configuration there
+    required = [one.name for one in parameters if one.default is one.empty]
+    settings = {key: getattr(config, key) for key in required if hasattr(config, key)}
     features = run_method_once(subject.model, method, **{**settings, **taken})
     features = getattr(features, "pooler_output", features)
     rows = [leaf for leaf in tree_leaves(features) if isinstance(leaf, torch.Tensor)]
     return sum(leaf.numel() // leaf.shape[-1] for leaf in rows)
 
 
-def _required_parameters(method: Callable[..., Any]) -> list[str]:
-    """Parameters without a default: transformers 4.53 takes settings of the configuration there."""
-    parameters = inspect.signature(method).parameters.values()
-    return [parameter.name for parameter in parameters if parameter.default is parameter.empty]
+def _named_parameters(model: Any, method: str) -> list[inspect.Parameter]:
+    """The parameters of a method; of that of a model below, where it only passes on what it gets."""
+    bundles = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    methods = (getattr(module, method) for module in model.modules() if hasattr(module, method))
+    named = (
+        [one for one in inspect.signature(found).parameters.values() if one.kind not in bundles] for found in methods
+    )
+    return next(filter(None, named), [])
 
 
 def _append(tensor: torch.Tensor, count: int, value: int) -> torch.Tensor:

@@ -74,6 +74,21 @@ def _video(subject: ModelContext, sizes: ExampleSizes) -> torch.Tensor:
     return subject.floats(sizes.batch, frames, _channels(subject), *subject.image_size)
 
 
+def _patches_of_grid(subject: ModelContext, sizes: ExampleSizes) -> torch.Tensor:
+    config = subject.vision_config
+    height, width = pair(config.patch_size)
+    features = _channels(subject) * (getattr(config, "temporal_patch_size", None) or 1) * height * width
+    return subject.floats(_GRID[0] * _GRID[1] * _GRID[2], features)
+
+
+def _grid(subject: ModelContext, sizes: ExampleSizes) -> torch.Tensor:
+    return subject.integers([_GRID])
+
+
+def _merge_size(subject: ModelContext, sizes: ExampleSizes) -> torch.Tensor:
+    return subject.integers([getattr(subject.vision_config, "spatial_merge_size", None) or 1])
+
+
 def _flattened_patches(subject: ModelContext, sizes: ExampleSizes) -> torch.Tensor:
     height, width = pair(subject.vision_config.patch_size)
     features = height * width * _channels(subject)
@@ -126,6 +141,8 @@ def _audio_features(subject: ModelContext) -> int:
     return next((int(value) for value in found if value), 80)
 
 
+_GRID = (1, 4, 4)
+"""Patches along time, height and width of one picture; any merge of two by two fits."""
 _BATCH_SEQUENCE = {0: "batch", 1: "sequence"}
 _BATCH = {0: "batch"}
 
@@ -158,3 +175,10 @@ LAYOUTS: Mapping[str, tuple[Layout, ...]] = {
     ),
     "past_values": (Layout(make=_series, axes=_BATCH),),
 }
+
+GRID_LAYOUTS: Mapping[str, tuple[Layout, ...]] = {
+    **dict.fromkeys(("pixel_values", "pixel_values_videos"), (Layout(make=_patches_of_grid, axes={}),)),
+    **dict.fromkeys(("grid_thw", "image_grid_thw", "video_grid_thw"), (Layout(make=_grid, axes={}),)),
+    **dict.fromkeys(("merge_sizes", "image_merge_sizes", "video_merge_sizes"), (Layout(make=_merge_size, axes={}),)),
+}
+"""Where a picture comes as patches with a grid."""

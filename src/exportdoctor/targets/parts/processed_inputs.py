@@ -7,12 +7,13 @@ packages are missing makes none.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import lru_cache, partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from exportdoctor.targets.eager import install_command
 from exportdoctor.targets.parts.input_layouts import FIRST, SECOND, ExampleSizes, Layout
 from exportdoctor.targets.parts.model_context import SEED, ModelContext, forward_names, nested_configurations
 from exportdoctor.targets.sizes.image_sizes import pair
@@ -28,6 +29,7 @@ _TABLES = (
 _SECONDS = 1.0
 _RATE = 16_000
 _FRAMES = 4
+_LARGEST_SIDE = 1024
 
 Processor = Callable[[ModelContext, ExampleSizes], Mapping[str, Any]]
 
@@ -37,7 +39,7 @@ def processed_layouts(subject: ModelContext) -> dict[str, Layout]:
     """The inputs that processors make for this model, by name; none where no processor can be made."""
     names = forward_names(subject.model)
     found: dict[str, Layout] = {}
-    for processor in _processors(subject):
+    for processor in _find_processors(subject)[0]:
         with suppress(Exception):
             first, second = processor(subject, FIRST), processor(subject, SECOND)
             for name, one in first.items():
@@ -63,14 +65,30 @@ def _axes(first: tuple[int, ...], second: tuple[int, ...]) -> dict[int, str]:
     }
 
 
-def _processors(subject: ModelContext) -> Iterator[Processor]:
-    """A call for each processor that transformers lists for the model's configurations, and that can be made."""
+def packages_for_processors(subject: ModelContext) -> str:
+    """The pip command for what is missing to make the model's processors; empty where nothing is."""
+    return _find_processors(subject)[1]
+
+
+@lru_cache(maxsize=1)
+def _find_processors(subject: ModelContext) -> tuple[tuple[Processor, ...], str]:
+    """A call for each processor that transformers lists for the model's configurations, and that can be made.
+
+    And the pip command for those whose packages are missing.
+    """
+    found: list[Processor] = []
+    missing = ""
     for config in nested_configurations(subject.config):
         for module, table in _TABLES:
             for kind in _classes(module, table, type(config)):
-                with suppress(Exception):  # its packages are missing, or it has settings without defaults
-                    yield partial(_process, kind())
+                try:
+                    found.append(partial(_process, kind()))
                     break
+                except ImportError as error:
+                    missing = missing or install_command(error)
+                except Exception:
+                    continue  # it has settings without defaults
+    return tuple(found), missing
 
 
 def _classes(module: str, table: str, config: type) -> list[Any]:
@@ -95,7 +113,9 @@ def _process(processor: Any, subject: ModelContext, sizes: ExampleSizes) -> Mapp
         made = processor(sounds, sampling_rate=rate, return_tensors="pt")
     else:
         stated = getattr(processor, "size", None)
-        height, width = subject.options.image_size or pair(dict(stated) if stated else subject.image_size)
+        asked = pair(dict(stated) if stated else subject.image_size)  # some state a number of pixels
+        usual = asked if max(asked) <= _LARGEST_SIDE else subject.image_size
+        height, width = subject.options.image_size or usual
         shape = (_FRAMES, height, width, 3) if "Video" in kind else (height, width, 3)
         pictures = [draw.integers(0, 256, shape, dtype=np.uint8) for _ in range(sizes.batch)]
         made = processor(pictures, return_tensors="pt")

@@ -23,7 +23,7 @@ from exportdoctor.targets.parts.model_context import ModelContext, forward_names
 
 Specs = Mapping[str, TensorSpec]
 
-_MOST_RUNS, _MOST_SECONDS = 60, 40.0
+_MOST_RUNS = 60
 _LARGEST_SIDE = 2048
 _NUMBER = re.compile(r"\d+")
 _MULTIPLE = re.compile(r"is invalid for input of size|divisible by|multiple of")
@@ -32,13 +32,15 @@ _EXPECTED_DIMS = re.compile(
 )
 
 
-def repair_inputs(subject: ModelContext, starts: Iterable[Specs], run: Callable[[Specs], Any]) -> Specs | None:
+def repair_inputs(
+    subject: ModelContext, starts: Iterable[Specs], run: Callable[[Specs], Any], *, seconds: float
+) -> Specs | None:
     """Inputs that `run` accepts, found from `starts` by changing what its exceptions complain of; None if none were."""
     order = itertools.count()
     waiting: list[tuple[int, int, Specs, Exception]] = []
     seen: set[tuple[Any, ...]] = set()
     documented = documented_inputs(subject)
-    runs, end = 0, time.monotonic() + _MOST_SECONDS
+    runs, end = 0, time.monotonic() + seconds
     fresh: Iterator[Specs] = iter(starts)
     while True:
         for specs in fresh:

@@ -1,7 +1,8 @@
 """Copies of captured inputs, made before the call, which may change them.
 
 Tensors keep shape, strides, storage offset, dtype, device, flags and shared memory. That one is a view is not kept:
-`.data` of a view that is an input fails with an error about strides, which hides the failure that the model has.
+`.data` of a view that is an input fails with an error about strides, which hides the failure that the model has. Of a
+tensor inside torch.vmap the first example is kept, which is what the module sees of it.
 Real values are kept up to a budget; larger floating-point tensors are kept as fake ones, because an export needs
 their shapes alone.
 """
@@ -16,6 +17,7 @@ from typing import Any
 import torch
 
 from exportdoctor.torch_internals.fake_tensors import is_fake, new_fake_mode
+from exportdoctor.torch_internals.tracing_modes import without_transforms
 
 # Shared, never copied: copying them would be wrong (modules, code) or pointless (immutable)
 _BY_REFERENCE = (
@@ -120,7 +122,8 @@ def _copy(value: Any, memo: dict[Any, Any], budget: CopyBudget) -> Any:
 def _copy_new(value: Any, memo: dict[Any, Any], budget: CopyBudget) -> Any:
     if isinstance(value, torch.Tensor):
         try:
-            return budget.keep(value, memo)
+            with without_transforms(value) as tensor:
+                return budget.keep(tensor, memo)
         except RuntimeError:  # as for objects: a mode of torch that the target left on may refuse every copy
             return value
     if type(value) in (list, set, frozenset):

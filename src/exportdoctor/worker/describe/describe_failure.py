@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from types import TracebackType
+from types import FrameType, TracebackType
 
 import msgspec
 import torch
@@ -20,6 +20,7 @@ from exportdoctor.torch_internals.dynamo_frames import interpreted_frame, is_int
 from exportdoctor.worker.describe.partial_graph import custom_ops, last_op
 from exportdoctor.worker.describe.python_frames import (
     is_raised_by_user,
+    is_user_frame,
     python_frame,
     segment,
     source_line,
@@ -28,6 +29,7 @@ from exportdoctor.worker.describe.python_frames import (
 
 Names = Mapping[int, str]
 _LONGEST_MESSAGE = 1_000_000
+_CALLS = ("_wrapped_call_impl", "_call_impl", "forward")
 _NAMED_CALL = re.compile(r'The following call raised this error:\n  File "([^"\n]+)", line (\d+), in (\S+)')
 """In the message of a data-dependent failure (torch 2.8 to 2.13)."""
 
@@ -81,10 +83,15 @@ def _stack(chain: tuple[BaseException, ...], names: Names) -> Iterator[Frame]:
     best = _with_named_call(_with_recorded(best, chain), chain)
     module: str | None = None
     for frame in best:
-        # a helper function runs on behalf of the submodule that called it
-        module = frame.module if frame.module is not None else module
+        # a helper function runs on behalf of the submodule that called it, also a method of a module around it (a hook)
+        if frame.module is not None and not _lies_in(module, frame.module):
+            module = frame.module
         if not is_our_file(frame.file):
             yield msgspec.structs.replace(frame, module=module)
+
+
+def _lies_in(module: str | None, other: str) -> bool:
+    return module is not None and (not other or module.startswith(f"{other}."))
 
 
 def _spliced_tracebacks(
@@ -140,10 +147,15 @@ def _frames(links: tuple[TracebackType, ...], names: Names) -> Iterator[Frame]:
         owner = frame.f_locals.get("self")
         if not is_interpreter(owner):
             module = names.get(state_id(owner)) if isinstance(owner, torch.nn.Module) else None
-            yield python_frame(frame, link, module)
+            yield python_frame(frame, link, module if _runs_module(frame) else None)
         elif id(owner) not in seen:
             seen.add(id(owner))
             yield _dynamo_frame(owner, names)
+
+
+def _runs_module(frame: FrameType) -> bool:
+    """Whether a module's frame is its own code or a call of it: how torch's containers find an item is neither."""
+    return is_user_frame(frame) or frame.f_code.co_name in _CALLS
 
 
 def _dynamo_frame(interpreter: object, names: Names) -> Frame:

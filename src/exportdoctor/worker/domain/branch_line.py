@@ -46,7 +46,7 @@ def _lines_of(module: torch.nn.Module, inputs: Inputs) -> list[_Step]:
     try:
         sys.settrace(trace)
         run_once(module, inputs)
-    except Exception:
+    except Exception:  # eager may refuse these sizes: the lines up to there are what is asked for
         pass
     finally:
         sys.settrace(before)

@@ -199,7 +199,7 @@ class SizeChecks:
         if re.match(r"(?:Eq|Ne|Mod)\(", text):
             try:
                 text = condition_text(sympy.sympify(text, locals=_FUNCTIONS))
-            except Exception:
+            except Exception:  # sympy evaluates it as Python, which may raise anything: it stays as torch wrote it
                 pass
         names = {str(symbol): self._name(self.inputs.place_name(place)) for symbol, place in self._symbols.items()}
         text = _with_names(text, names)

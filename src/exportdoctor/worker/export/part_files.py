@@ -111,7 +111,7 @@ def export_part_files(job: PartJob) -> PartExport:
         if search is not None and made.trouble is None:
             job.doing("trying sizes")
             with _no_harm(made):
-                search.ask_eager()
+                search.ask_eager(job.sets[0])
                 with apply_shims(job.shims, call_for_part(job.part)):
                     made.domain = search.finish()
     return made
