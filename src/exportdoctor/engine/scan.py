@@ -122,7 +122,8 @@ def _scheduler(pool: Pool, request: ScanRequest, opened: Opened) -> ProbeSchedul
     target: Mapping[str, object] = request.identity or {}
     if options.use_cache and request.identity is None:
         target = resolve(request.target).identity() | {"ref": request.target.ref}
-    return ProbeScheduler(pool, opened, options, limits=limits, resumed=request.answers, target=target)
+    ref = request.target if request.identity is None else None
+    return ProbeScheduler(pool, opened, options, limits=limits, resumed=request.answers, target=target, ref=ref)
 
 
 def _capture_parts(scheduler: ProbeScheduler, request: ScanRequest, opened: Opened) -> Iterator[ev.AnyEvent]:

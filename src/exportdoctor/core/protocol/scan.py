@@ -149,7 +149,7 @@ class Captured(Reply, frozen=True, kw_only=True, tag="captured"):
     """A part's modules in the order of the tree. `at_one_size`: what is dynamic in submodules is not known yet.
 
     `sources` is what was read beyond Opened.sources. `registered` are the classes that exportdoctor makes pytree nodes
-    while it exports the part.
+    while it exports the part. `has_values`: its weights and inputs are no fake ones.
     """
 
     part: str
@@ -163,6 +163,7 @@ class Captured(Reply, frozen=True, kw_only=True, tag="captured"):
     sources: dict[str, str] = msgspec.field(default_factory=dict)
     at_one_size: bool = False
     registered: tuple[str, ...] = ()
+    has_values: bool = True
 
 
 class Started(Reply, frozen=True, kw_only=True, tag="started"):

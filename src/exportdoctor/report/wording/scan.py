@@ -13,6 +13,7 @@ from exportdoctor.core.records.probe import Probe
 from exportdoctor.core.run import events as ev
 from exportdoctor.core.run.report import FAILING, FalseEquality, PartRecord, Report
 from exportdoctor.core.run.run_state import RunState
+from exportdoctor.report.wording.cures import numbers_of_pass
 from exportdoctor.report.wording.findings import culprit_line
 from exportdoctor.report.wording.formatting import count, duration, finding_count, module_name, parameters
 
@@ -77,7 +78,7 @@ def verdict(part: PartRecord, findings: int) -> str:
         return f"only {scanned}: {finding_count(findings) if findings else 'exports as is'}"
     match part.verdict:
         case "passes":
-            return f"exports as is{with_registered(part)}"
+            return f"exports as is{with_registered(part)}{numbers_of_pass(part)}"
         case "cured":
             return finding_count(findings)
         case "unknown":
@@ -209,6 +210,8 @@ def probe_note(probe: Probe) -> str:
         how.append(f"with {' + '.join(probe.shims)}")
     if probe.part.endswith(SMALL_MODEL):
         how.append("on a small model")
+    if probe.to == "compare" and not probe.shims:
+        how.append("and compared with eager")
     if probe.to == "ground":
         how.append("with each submodule disturbed")
     if probe.fresh:

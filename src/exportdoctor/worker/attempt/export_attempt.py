@@ -141,7 +141,7 @@ class _Attempt:
                 self.ground = disturb_each(module, (call.args, call.kwargs), part.names)
                 return {}, ()
             shapes = shapes_for(part, probe, module)
-            if probe.shims or probe.to == "run":
+            if probe.shims or probe.to in ("run", "compare"):
                 given, axes = self._export_call(shapes), part.built.axes
                 return {}, shimmed_export(given, probe, files=self.shim_files, axes=axes, saving=self.around_export)
             with watch_cost(probe, sys._getframe()) as cost:

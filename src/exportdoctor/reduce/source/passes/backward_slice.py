@@ -34,7 +34,7 @@ def slice_backward(
         for node in ast.walk(tree):
             own = _own_lines(node, lines) if isinstance(node, ast.FunctionDef) else set()
             if isinstance(node, ast.FunctionDef) and own:
-                node.body = _keep_needed(node.body, own, set())
+                node.body = _keep_needed(node.body, own, set(), taken=bool(calls))
                 _drop_unread_parameters(node, tree)
     return ast.unparse(ast.fix_missing_locations(_without_unused(tree)))
 
@@ -164,11 +164,13 @@ def _holds(body: Iterable[ast.stmt], lines: AbstractSet[int]) -> bool:
     return any(one.lineno <= line <= (one.end_lineno or one.lineno) for one in body for line in lines)
 
 
-def _keep_needed(body: list[ast.stmt], lines: AbstractSet[int], wanted: set[str]) -> list[ast.stmt]:
-    """The statements up to the failing one that it or a kept one needs; `wanted` grows by the names they read."""
+def _keep_needed(body: list[ast.stmt], lines: AbstractSet[int], wanted: set[str], *, taken: bool) -> list[ast.stmt]:
+    """The statements up to the failing one that it or a kept one needs; `wanted` grows by the names they read.
+
+    With `taken` a branch that was taken stands in place of its `if`.
+    """
     place = next((i for i, one in enumerate(body) if _holds([one], lines)), len(body) - 1)
-    failing = body[place]
-    kept = [_narrow(failing, lines, wanted)]
+    kept = _narrow(body[place], lines, wanted, taken=taken)
     for statement in reversed(body[:place]):
         if _writes(statement) & wanted:
             wanted |= _reads(statement)
@@ -176,14 +178,21 @@ def _keep_needed(body: list[ast.stmt], lines: AbstractSet[int], wanted: set[str]
     return kept
 
 
-def _narrow(statement: ast.stmt, lines: AbstractSet[int], wanted: set[str]) -> ast.stmt:
+def _narrow(statement: ast.stmt, lines: AbstractSet[int], wanted: set[str], *, taken: bool) -> list[ast.stmt]:
     """A block that holds the failing statement, cut inside; its head keeps what it reads."""
     for name in ("body", "orelse", "finalbody"):
         inner = getattr(statement, name, None)
         if isinstance(inner, list) and inner and isinstance(inner[0], ast.stmt) and _holds(inner, lines):
-            setattr(statement, name, _keep_needed(inner, lines, wanted))
+            cut = _keep_needed(inner, lines, wanted, taken=taken)
+            if taken and isinstance(statement, ast.If) and not _names_values(statement.test):
+                return cut
+            setattr(statement, name, cut)
     wanted |= _reads(statement)
-    return statement
+    return [statement]
+
+
+def _names_values(test: ast.expr) -> bool:
+    return any(isinstance(one, ast.NamedExpr) for one in ast.walk(test))
 
 
 def _reads(statement: ast.AST) -> set[str]:
