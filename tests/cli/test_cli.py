@@ -601,3 +601,13 @@ def test_a_target_that_raises_is_told_with_its_own_stack(tmp_path: Path) -> None
 def test_numbers_refuses_a_file_that_it_cannot_compare_with(file: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["numbers", "Qwen2.5-VL-3B-tiny", "--against", file]) == ExitCode.USAGE
     assert file in capsys.readouterr().err
+
+
+@pytest.mark.night
+@pytest.mark.parametrize("verb", ["inputs", "numbers", "domain", "sensitivity --to fp16"])
+def test_a_target_that_does_not_end_is_stopped_at_the_limit_that_was_given(
+    verb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "model.py").write_text("def build():\n    import time\n    time.sleep(1000)\n")
+    assert run([*verb.split(), f"{tmp_path / 'model.py'}:build", "--build-timeout", "8"]) == ExitCode.TARGET
+    assert "--build-timeout allows more" in capsys.readouterr().err

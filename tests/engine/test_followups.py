@@ -125,11 +125,11 @@ def test_where_there_is_no_slice_it_is_said(fixture: str, culprit: str) -> None:
     assert finding.slice_note
 
 
-def test_a_healthy_model_is_asked_nothing_more() -> None:
+def test_a_healthy_model_is_only_compared_with_eager() -> None:
     events = events_of(f"{FIXTURES / 'passing.py'}:build")
     probes = [event.probe for event in events if isinstance(event, ProbeFinished)]
-    assert len(probes) == 1
-    assert not probes[0].variant
+    assert [probe.to for probe in probes] == ["export", "compare"]
+    assert not any(probe.variant for probe in probes)
 
 
 def test_what_passes_at_fixed_sizes_only_says_so_and_why(tmp_path: Path) -> None:

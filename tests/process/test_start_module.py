@@ -55,3 +55,19 @@ def test_no_folder_comes_before_those_that_python_itself_would_search(tmp_path: 
     environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{tmp_path / 'second'}"}
     wanted = json.loads(subprocess.run(plain, env=environment, check=True, capture_output=True).stdout)
     assert path[: len(wanted)] == wanted
+
+
+def test_what_an_interpreter_prints_at_its_start_is_no_output_and_leaves_the_stream_usable(tmp_path: Path) -> None:
+    """Until it runs us its stdout is our stderr, here a file; the real one is a pipe, which cannot seek."""
+    (tmp_path / "sitecustomize.py").write_text("print('welcome')")
+    (tmp_path / "tell.py").write_text("import sys\nsys.stdout.reconfigure(errors='replace')\nprint('answer')")
+    reader, writer = os.pipe()
+    with os.fdopen(reader) as real, (tmp_path / "errors").open("w") as errors:
+        environment = {**os.environ, "PYTHONPATH": str(tmp_path), "EXPORTDOCTOR_STDOUT": str(writer)}
+        subprocess.run(
+            [sys.executable, "-P", client.START_MODULE, "tell"],
+            env=environment, check=True, stdout=errors, stderr=errors, pass_fds=(writer,),
+        )  # fmt: skip
+        os.close(writer)
+        assert real.read() == "answer\n"
+    assert (tmp_path / "errors").read_text() == "welcome\n"

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import torch
 
 from exportdoctor.core.failure.identity import name_free_signature
 from exportdoctor.core.failure.kinds import FailureKind
@@ -18,6 +19,7 @@ from exportdoctor.repro.candidates.other_causes import without_other_causes
 from exportdoctor.repro.candidates.verdict_log import VerdictLog
 from exportdoctor.repro.script import code_lines
 from exportdoctor.repro.verify import verify
+from exportdoctor.worker.repro.script.literals import torch_module_code
 
 pytestmark = pytest.mark.slow
 
@@ -197,3 +199,16 @@ def test_a_failed_translation_is_known_by_its_cause_in_a_candidate_and_in_a_fres
     assert judge.wanted.exceptions[0].endswith("DispatchError")
     assert verify(UNTRANSLATED, judge.wanted).verified
     assert judge(UNTRANSLATED.replace("eigvals(y).real", "matrix_exp(y)")) is not Verdict.YES
+
+
+@pytest.mark.parametrize(
+    ("module", "code"),
+    [
+        (torch.nn.LSTM(3, 4, 2, batch_first=True), "torch.nn.LSTM(3, 4, num_layers=2, batch_first=True)"),
+        (torch.nn.GRU(3, 4, bias=False), "torch.nn.GRU(3, 4, bias=False)"),
+        (torch.nn.Linear(2, 3, bias=False), "torch.nn.Linear(2, 3, bias=False)"),
+        (torch.nn.Tanh(), "torch.nn.Tanh()"),
+    ],
+)
+def test_a_module_of_torch_is_made_again_with_its_arguments(module: torch.nn.Module, code: str) -> None:
+    assert torch_module_code(module) == code

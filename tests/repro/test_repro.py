@@ -29,7 +29,7 @@ from exportdoctor.core.run.events import RunFinished
 from exportdoctor.reduce import Verdict
 from exportdoctor.reduce.source.passes.backward_slice import slice_backward
 from exportdoctor.reduce.source.passes.parameters import drop_unread_parameters
-from exportdoctor.reduce.source.passes.script_sizes import offer_eager_sizes
+from exportdoctor.reduce.source.passes.script_sizes import offer_eager_sizes, return_last_values, widen_dynamic_sizes
 from exportdoctor.repro.bundle import difference, fold_stack
 from exportdoctor.repro.candidates.budget import BudgetClock, ReductionBudget
 from exportdoctor.repro.candidates.candidate_judge import CandidateJudge, judge_outcome
@@ -193,8 +193,109 @@ def test_what_only_other_results_of_a_failing_call_need_goes_at_once() -> None:
         assert left in cut
 
 
+CLOSURES = """\
+import torch
+
+def everywhere(row, column):
+    return column <= 3
+
+def where(mask):
+    label = str(mask)
+    def inner(row, column):
+        found = mask[column]
+        return found
+    return inner
+
+def both(*masks):
+    def inner(row, column):
+        for mask in masks:
+            result = mask(row, column)
+        return result
+    return inner
+
+class Model(torch.nn.Module):
+    def forward(self, mask):
+        made = torch.vmap(both(everywhere, where(mask)))(mask, mask)
+        return made + 1
+torch.export.export(Model(), (torch.ones(3),))
+"""
+
+
+def test_a_function_that_made_the_failing_one_still_returns_it_and_one_that_is_handed_on_keeps_its_parameters() -> None:
+    calls = {
+        "found =": "",
+        "result =": "mask(row, column)",
+        "made =": "torch.vmap(both(everywhere, where(mask)))(mask, mask)",
+    }
+    lines = {CLOSURES[: CLOSURES.index(start)].count("\n") + 1: text for start, text in calls.items()}
+    cut = drop_unread_parameters(slice_backward(CLOSURES, set(lines), lines))
+    assert cut.count("return inner") == 2
+    assert "def everywhere(row, column)" in cut
+    for gone in ("return found", "return result", "made ="):
+        assert gone not in cut
+
+
+TABLE = """\
+import functools
+import torch
+
+def chosen(size, scale=1, **rest):
+    return size.tolist()
+
+def other(size, **rest):
+    pass
+
+@functools.lru_cache
+def cached():
+    return 1
+
+class Table(dict):
+    pass
+TABLE: Table = Table(chosen=chosen, other=other)
+
+class Model(torch.nn.Module):
+    def forward(self, x):
+        noise = torch.rand(3)
+        if self.training and noise not in TABLE:
+            pass
+        given = {"size": x, "scale": 2, "noise": noise}
+        if self.training or noise is None:
+            return other(noise)
+        else:
+            return TABLE["chosen"](**given)
+torch.export.export(Model(), (torch.ones(3),))
+"""
+
+
+def test_a_call_through_a_table_names_the_function_that_ran_and_gives_it_what_it_reads() -> None:
+    calls = {"size.tolist": "", "TABLE[": "TABLE['chosen'](**given)"}
+    cut, called = TABLE, "chosen"
+    for _ in range(2):
+        lines = {cut[: cut.index(start)].count("\n") + 1: text for start, text in calls.items()}
+        names = {line: called for line in lines if called and line != min(lines)}
+        cut = drop_unread_parameters(slice_backward(cut, set(lines), lines, names))
+        calls, called = {"size.tolist": "", "chosen(size=": "chosen(size=x)"}, ""
+    assert "def chosen(size):" in cut
+    assert "self, x):\n        chosen(size=x)" in cut
+    for gone in ("TABLE", "other", "given", "noise", "cached", "functools"):
+        assert gone not in cut
+
+
 def test_a_source_without_a_failing_line_keeps_its_statements() -> None:
     assert "helper(m)" in slice_backward(SCRIPT, set())
+
+
+def test_what_a_cut_function_computes_last_is_its_result_again() -> None:
+    cut = "def f(x):\n    with m:\n        if x:\n            g(x)\n\ndef h(x):\n    y = x\nf(1)"
+    assert return_last_values(cut) == cut.replace("g(x)", "return g(x)")
+
+
+def test_a_loop_gives_what_it_computed_last_and_a_dynamic_size_is_two_or_more() -> None:
+    assert return_last_values("def f(x):\n    for y in x:\n        y(1)") == (
+        "def f(x):\n    for y in x:\n        result = y(1)\n    return result"
+    )
+    call = "torch.export.export(M(), (torch.ones(1, 1), torch.ones(1)), dynamic_shapes={'x': {1: n}, 'y': None})"
+    assert widen_dynamic_sizes(call) == call.replace("1, 1", "1, 2")
 
 
 def test_other_sizes_are_put_into_the_last_statement_alone_and_it_is_offered_unchanged_first() -> None:
@@ -278,6 +379,13 @@ def reducer_of(bench: CandidateRunner, source: str, *, questions: int) -> Reduce
     judge = CandidateJudge(runner=bench, wanted=signature, exporter="export", log=VerdictLog(None))
     clock = BudgetClock(ReductionBudget(seconds=math.inf, questions=questions), bench)
     return Reducer(judge, clock, lambda text: None)
+
+
+@pytest.mark.slow
+def test_a_long_script_gets_more_time_than_a_short_one(bench: CandidateRunner) -> None:
+    clock = BudgetClock(ReductionBudget(seconds=-1.0, at_most=math.inf, for_long=math.inf), bench)
+    assert clock.is_over(source="print()\n" * 25)
+    assert not clock.is_over(source="print()\n" * 26)
 
 
 def minimum_of(path: Path) -> str:

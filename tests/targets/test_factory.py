@@ -217,6 +217,33 @@ def test_dtype_moves_the_module_and_its_floating_inputs_only(tmp_path: Path) -> 
     assert part.args[0].dtype == part.more_inputs[0][0][0].dtype == torch.bfloat16
 
 
+class Frozen(OrderedDict[str, int]):
+    """A configuration that its users cannot change."""
+
+    frozen = False
+
+    def __setitem__(self, key: str, value: int) -> None:
+        if self.frozen:
+            raise TypeError("frozen")
+        super().__setitem__(key, value)
+
+    def clear(self) -> None:
+        raise TypeError("frozen")
+
+    update = pop = clear  # type: ignore[assignment]
+
+
+def test_a_container_that_refuses_changes_is_left_alone_or_restored_without_its_own_methods() -> None:
+    module, config = nn.Linear(2, 2), Frozen(b=1, a=2)
+    config.frozen = True
+    module.config = config  # type: ignore[assignment]
+    with restore_afterwards(module):
+        module(torch.ones(1, 2))
+    with restore_afterwards(module):
+        OrderedDict.__setitem__(config, "c", 3)
+    assert list(config.items()) == [("b", 1), ("a", 2)]
+
+
 def test_a_run_leaves_attributes_hooks_buffers_and_the_random_state_as_they_were() -> None:
     class Messy(nn.BatchNorm1d):
         notes: list[str]

@@ -22,6 +22,7 @@ from exportdoctor.targets import BuiltPart
 from exportdoctor.worker.domain.domain_server import find_domain
 from exportdoctor.worker.domain.size_checks import condition_text
 from exportdoctor.worker.domain.size_trials import describe_sizes, make_search
+from exportdoctor.worker.prove.input_set import InputSet
 
 FILE = Path(__file__).parents[2] / "fixtures" / "domain" / "sizes.py"
 
@@ -91,7 +92,7 @@ def test_a_size_at_which_a_guard_itself_fails_is_refused() -> None:
     call = call_for_part(part)
     search = make_search(part, call, export_program(call), None)
     search.plan()
-    search.ask_eager()
+    search.ask_eager(InputSet(title="", kind="example", calls=(), results=()))
     axis = next(one for one in search.finish().axes if one.name == "length")
     assert sizes_in_words(axis) == "multiples of 2 from 4"
 

@@ -19,6 +19,7 @@ from exportdoctor.core.file_hash import unrecorded_reasons
 from exportdoctor.core.protocol.scan import SMALL_MODEL, Capture, Captured, Opened, Prepare
 from exportdoctor.core.records.outcome import Outcome
 from exportdoctor.core.records.probe import Probe, probe_template
+from exportdoctor.core.records.target import TargetRef
 from exportdoctor.core.run import events as ev
 from exportdoctor.core.scan_options import ScanOptions
 from exportdoctor.engine.known_answers import KnownAnswers
@@ -34,7 +35,8 @@ _POLL = 0.1
 class ProbeScheduler:
     """All parts of one scan share it, so that two parts' attempts run side by side.
 
-    `resumed` are the outcomes of the same run before it was cut off, by the probe's id.
+    `resumed` are the outcomes of the same run before it was cut off, by the probe's id. `ref` is the target as a
+    command line names it, None for a module in memory.
     """
 
     def __init__(
@@ -46,6 +48,7 @@ class ProbeScheduler:
         limits: AttemptLimits,
         resumed: Mapping[str, Outcome],
         target: Mapping[str, object],
+        ref: TargetRef | None = None,
     ) -> None:
         self.pool = pool
         self.opened = opened
@@ -63,6 +66,7 @@ class ProbeScheduler:
         self._noted: set[str] = set()
         self._audits = False
         self._follows_up = False
+        self._ref = ref
         self._seed = random.randrange(2**32)
 
     def close(self) -> None:
@@ -92,7 +96,7 @@ class ProbeScheduler:
     def schedule_part(self, captured: Captured) -> Iterator[ev.AnyEvent]:
         """Begin with a part that was captured, and pass on what has finished meanwhile."""
         self._known.note_sources(captured, self.opened)
-        part = PartScan(captured, options=self._options, versions=self.opened.environment)
+        part = PartScan(captured, options=self._options, versions=self.opened.environment, target=self._ref)
         self.parts[captured.part] = part
         self.limits.forward_seconds = max(self.limits.forward_seconds, captured.seconds)
         yield from self._take(part.begin())
@@ -190,7 +194,7 @@ class ProbeScheduler:
             if probe.id not in self._resumed:
                 yield ev.ProbeFinished(probe=probe, outcome=outcome, cached=cached)
             part = self._part_of(probe)
-            if part.diagnosis.captured.at_one_size and not outcome.passed:
+            if part.diagnosis.captured.at_one_size and not outcome.passed and not part.asked_further(outcome):
                 part = yield from self._capture_at_other_sizes(part)
             yield from self._take(part.take(outcome))
             yield from part.new_findings(self._finding_numbers)

@@ -12,20 +12,21 @@ import shutil
 import signal
 import subprocess
 import sys
-from bisect import bisect_left
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
 import msgspec
-from packaging.version import InvalidVersion, Version
 
-from exportdoctor.core.errors import ExportdoctorError
+from exportdoctor.core.errors import ExportdoctorError, UsageError
 from exportdoctor.core.failure.messages import TRACEBACK
+from exportdoctor.lanes.releases import list_releases, near_versions
 from exportdoctor.process.group import die_with_parent, kill_group
 
 _FULL = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT))
 _WHEELS = "--only-binary=:all:"
+_UNKNOWN = re.compile(r"there is no version of ([\w.-]+)==(\S+)")
+"""uv's words, which name no other version."""
 
 
 class InstallError(ExportdoctorError):
@@ -112,26 +113,16 @@ def _reason(errors: str, code: int) -> str:
         if not there:
             return f"no index that can be reached has a wheel of {known[1]} for this Python"
         return f"there is no wheel of {known[1]} {known[2]} for this Python. {near_versions(known[2], there)}"
+    if known := _UNKNOWN.search(errors):
+        with suppress(UsageError):
+            return f"there is no wheel of {known[1]} {known[2]} for this Python. " + near_versions(
+                known[2], list_releases(known[1])[0]
+            )
     if full := next((said for said in _FULL if said in errors), ""):
         return f"the disk is full: {full}"
     lines = [line.strip() for line in errors.splitlines() if line.strip()]
-    said = [line for line in lines if re.match(r"(ERROR|error|×|╰)", line, re.I) and TRACEBACK not in errors]
+    said = [line for line in lines if re.match(r"(ERROR|error|cause|×|╰)", line, re.I) and TRACEBACK not in errors]
     said = said or lines[-1:]
     if code == -signal.SIGKILL:
         return "the installer was killed"
     return " ".join(" ".join(said)[:600].split()) or f"the installer ended with exit code {code}"
-
-
-def near_versions(wanted: str, there: Sequence[str]) -> str:
-    """A sentence with the versions before and after the one that is wanted; the newest where that is no version."""
-    known: list[Version] = []
-    for one in there:
-        with suppress(InvalidVersion):
-            known.append(Version(one))
-    known.sort()
-    try:
-        place = bisect_left(known, Version(wanted))
-    except InvalidVersion:
-        place = len(known)
-    near = known[max(place - 1, 0) : place + 1]
-    return f"The nearest {'is' if len(near) == 1 else 'are'} {' and '.join(map(str, near))}"

@@ -7,12 +7,14 @@ import re
 import shutil
 import subprocess
 import sys
+from bisect import bisect_left
+from collections.abc import Sequence
+from contextlib import suppress
 
 from packaging.version import InvalidVersion, Version
 
 from exportdoctor.core.errors import UsageError
 from exportdoctor.core.versions import SUPPORTED_VERSIONS, installed_version, is_in_range
-from exportdoctor.lanes.installer import near_versions
 from exportdoctor.lanes.lane import list_lanes
 from exportdoctor.process.group import die_with_parent
 
@@ -31,10 +33,17 @@ def list_releases(package: str) -> tuple[tuple[str, ...], bool]:
     return tuple(sorted(filter(_is_release, found), key=Version)), bool(said)
 
 
-def releases_between(package: str, releases: tuple[str, ...], first: str, last: str) -> tuple[str, ...]:
-    """Those from `first` to `last`; empty = the oldest that exportdoctor takes, and the newest. Raises UsageError."""
+def releases_between(
+    package: str, releases: tuple[str, ...], first: str, last: str, *, online: bool = True
+) -> tuple[str, ...]:
+    """Those from `first` to `last`; empty = the oldest that exportdoctor takes, and the newest. Raises UsageError.
+
+    `online`: an index was reached, so that there are no others.
+    """
     for wanted in filter(None, (first, last)):
         if not any(_is_same(wanted, one) for one in releases):
+            if not online:
+                raise UsageError(f"no index can be reached, and no lane has {package} {wanted}")
             raise UsageError(f"there is no {package} {wanted} for this Python", hint=near_versions(wanted, releases))
     bounds = (Version(first) if first else None, Version(last) if last else None)
     found = tuple(
@@ -48,6 +57,21 @@ def releases_between(package: str, releases: tuple[str, ...], first: str, last: 
             f"there are no two releases of {package} from {first or 'the oldest'} to {last or 'the newest'}"
         )
     return found
+
+
+def near_versions(wanted: str, there: Sequence[str]) -> str:
+    """A sentence with the versions before and after the one that is wanted; the newest where that is no version."""
+    known: list[Version] = []
+    for one in there:
+        with suppress(InvalidVersion):
+            known.append(Version(one))
+    known.sort()
+    try:
+        place = bisect_left(known, Version(wanted))
+    except InvalidVersion:
+        place = len(known)
+    near = known[max(place - 1, 0) : place + 1]
+    return f"The nearest {'is' if len(near) == 1 else 'are'} {' and '.join(map(str, near))}"
 
 
 def newest_release(package: str) -> str:

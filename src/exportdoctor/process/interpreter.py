@@ -174,7 +174,8 @@ def _run(command: list[str], path: str) -> str:
             process_group=0,
         )
     except OSError as error:
-        raise UsageError(f"{path} cannot be run: {error.strerror}") from error
+        why = "what its first line names is not there" if isinstance(error, FileNotFoundError) else error.strerror
+        raise UsageError(f"{path} cannot be run: {why}") from error
     late = threading.Event()
 
     def end() -> None:

@@ -47,6 +47,9 @@ def main() -> None:
         sys.stdout.flush()
         os.dup2(int(kept), 1)
         os.close(int(kept))
+        # the old stream believes that it can seek where stderr could
+        old = sys.stdout
+        sys.stdout = open(1, "w", encoding=old.encoding, errors=old.errors, closefd=False)  # noqa: SIM115
     package = Path(__file__).resolve().parents[1]
     spec = spec_from_file_location(package.name, package / "__init__.py", submodule_search_locations=[str(package)])
     assert spec is not None

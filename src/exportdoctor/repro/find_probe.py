@@ -33,6 +33,9 @@ def finding_of(run: StoredRun, name: str) -> Finding:
 
 def probe_of(events: tuple[ev.AnyEvent, ...], finding: Finding) -> Probe:
     """The probe that showed the finding, preferably one without shims and a plain one, with limits of its own."""
+    if finding.locate:
+        hint = f"Run {finding.locate}"
+        raise UsageError(f"{finding.id} exports, so that no script fails in the same way", hint=hint)
     found = [
         event for event in events
         if isinstance(event, ev.ProbeFinished)

@@ -51,6 +51,8 @@ def recipient_of(finding: Finding) -> Recipient:
     page = "" if of_torch else DOCUMENTED.get(finding.kind, "")
     if finding.kind in (FailureKind.LOAD, FailureKind.RUN):
         package = "onnxruntime"
+    elif finding.kind is FailureKind.INVALID_DYNAMIC_SHAPES:
+        package = ""
     elif page or finding.kind is FailureKind.PYTHON_ERROR:
         package = package_of(finding)
     else:

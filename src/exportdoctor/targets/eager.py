@@ -5,12 +5,14 @@ from __future__ import annotations
 import copy
 import errno
 import logging
+import operator
 import re
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from exportdoctor.core.errors import ExportdoctorError, MissingPackageError, TargetError
@@ -57,7 +59,7 @@ def run_calls(
     import torch
 
     results = []
-    with torch.no_grad(), _quiet(), restore_afterwards(module):
+    with torch.no_grad(), _quiet(), _deterministic_on_gpu(), restore_afterwards(module):
         first = {name: buffer.detach().clone() for name, buffer in module.named_buffers()}
         for call in calls:
             given = copy.deepcopy(call)
@@ -105,6 +107,22 @@ def _quiet() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def _deterministic_on_gpu() -> Iterator[None]:
+    """With torch's deterministic algorithms where a CUDA context is open; an operator that has none warns."""
+    import torch
+
+    if not torch.cuda.is_initialized():
+        yield
+        return
+    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+
+
 def runs_in_eager(module: nn.Module, inputs: Inputs) -> bool:
     """Whether the module accepts the inputs."""
     try:
@@ -125,32 +143,48 @@ def restore_afterwards(module: nn.Module) -> Iterator[None]:
 
     children = [(child, dict(child.__dict__), _containers(child)) for child in module.modules()]
     values = [(buffer, buffer.detach().clone()) for buffer in module.buffers()]
-    with torch.random.fork_rng(devices=[]):
+    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
+    with torch.random.fork_rng(devices=devices):
         try:
             yield
         finally:
             for child, attributes, contents in children:
                 child.__dict__.clear()
                 child.__dict__.update(attributes)
-                _restore(child, contents)
+                for container, content in contents:
+                    _restore(container, content)
             with torch.no_grad():
                 for buffer, value in values:
                     buffer.copy_(value)
 
 
-def _containers(module: nn.Module) -> dict[str, Any]:
-    """A snapshot of the module's own dicts, lists and sets, its hooks and buffers among them."""
-    return {name: copy.copy(value) for name, value in module.__dict__.items() if isinstance(value, dict | list | set)}
+def _containers(module: nn.Module) -> list[tuple[Any, tuple[Any, ...]]]:
+    """The module's own dicts, lists and sets with what they hold, its hooks and buffers among them."""
+    held = [value for value in module.__dict__.values() if isinstance(value, dict | list | set)]
+    return [(value, _contents(value)) for value in held]
 
 
-def _restore(module: nn.Module, contents: dict[str, Any]) -> None:
-    for name, content in contents.items():
-        container = module.__dict__[name]
-        container.clear()
-        if isinstance(container, list):
-            container.extend(content)
-        else:
-            container.update(content)
+def _contents(container: Any) -> tuple[Any, ...]:
+    """What it holds; of a dict each key and its value in turn."""
+    kind = _builtin_class(container)
+    return tuple(chain.from_iterable(kind.items(container)) if issubclass(kind, dict) else kind.__iter__(container))
+
+
+def _builtin_class(container: Any) -> Any:
+    """The class whose methods read and write what is held: a subclass of a model's may forbid that, or note it."""
+    return next(one for one in type(container).__mro__ if one.__module__ in ("builtins", "collections"))
+
+
+def _restore(container: Any, contents: tuple[Any, ...]) -> None:
+    kind, now = _builtin_class(container), _contents(container)
+    if len(now) == len(contents) and all(map(operator.is_, now, contents)):
+        return
+    kind.clear(container)
+    if issubclass(kind, dict):
+        for key, value in zip(contents[::2], contents[1::2]):
+            kind.__setitem__(container, key, value)
+    else:
+        (kind.extend if issubclass(kind, list) else kind.update)(container, contents)
 
 
 @contextmanager

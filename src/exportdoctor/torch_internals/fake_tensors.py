@@ -8,6 +8,7 @@ from typing import Any
 
 from exportdoctor.core.patch_attribute import patch_attribute
 from exportdoctor.torch_internals.hook import Hook
+from exportdoctor.torch_internals.trees import tree_leaves
 
 
 def is_fake(value: object) -> bool:
@@ -15,6 +16,12 @@ def is_fake(value: object) -> bool:
     from torch._subclasses.fake_tensor import FakeTensor
 
     return isinstance(value, FakeTensor)
+
+
+def has_fakes(module: Any, inputs: Any) -> bool:
+    """Whether a parameter, a buffer or an input has no values: it is fake, or on the meta device."""
+    values = (*module.parameters(), *module.buffers(), *tree_leaves(inputs))
+    return any(is_fake(value) or getattr(value, "is_meta", False) for value in values)
 
 
 def fake_tensor_class() -> Any:

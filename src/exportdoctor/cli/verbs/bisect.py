@@ -89,7 +89,7 @@ def _by_version(
     spec_of({given.package: "1"})
     _question(asked, parts, exporter, (), None)  # what cannot be asked is refused before anything is installed
     listed, online = list_releases(given.package)
-    releases = releases_between(given.package, listed, given.first, given.last)
+    releases = releases_between(given.package, listed, given.first, given.last, online=online)
     notes = [] if online else ["no package index was reached: only releases that are there were asked"]
 
     def ends() -> Iterator[Lane]:

@@ -12,6 +12,7 @@ from exportdoctor.cli.complete_words import complete_targets
 from exportdoctor.cli.interruption import Interruption
 from exportdoctor.cli.options import CONTEXT, DEVICE, DTYPE, IMAGE_SIZE, INPUTS, QUIET, absolute_inputs
 from exportdoctor.cli.python_option import PYTHON
+from exportdoctor.cli.scan_flags import scan_option
 from exportdoctor.cli.terminal import style_of, write_out
 from exportdoctor.cli.verbs.numbers import (
     FORM,
@@ -25,6 +26,7 @@ from exportdoctor.cli.verbs.numbers import (
 from exportdoctor.core.errors import ExitCode, UsageError
 from exportdoctor.core.protocol.domain import DomainReply, DomainRequest, DomainResult
 from exportdoctor.core.records.target import BuildOptions
+from exportdoctor.process.supervise import build_limits
 from exportdoctor.report.domain_tables import render_domain
 
 
@@ -43,6 +45,8 @@ from exportdoctor.report.domain_tables import render_domain
 @INPUTS
 @DTYPE
 @DEVICE
+@scan_option("build_timeout")
+@scan_option("build_memory_mb")
 @PYTHON
 @QUIET
 def domain(
@@ -53,6 +57,8 @@ def domain(
     seconds: float,
     form: str,
     inputs: str,
+    build_timeout: float | None,
+    build_memory_mb: float | None,
     quiet: bool,
     **build: Any,
 ) -> int:
@@ -74,11 +80,19 @@ def domain(
     else:
         options = BuildOptions(inputs=absolute_inputs(inputs), **build)
         ref, plan = resolve_with_values(target, part, options)
-        names = known_shims(target, part or plan.parts[0], shims)
+        part = part or plan.parts[0]
+        names = known_shims(target, part, shims)
         path = str(given.resolve()) if given is not None else ""
         request = DomainRequest(target=ref, part=part, against=path, shims=names, seconds=seconds)
     with Interruption():
-        result: DomainResult = ask_worker("worker.domain.domain_server", request, DomainReply, quiet=quiet)
+        result: DomainResult = ask_worker(
+            "worker.domain.domain_server",
+            request,
+            DomainReply,
+            quiet=quiet,
+            limits=build_limits(build_timeout, build_memory_mb) if request.target is not None else None,
+            part=part,
+        )
     write_out(render_domain(result, form, style_of(sys.stdout)))
     found = result.domain.holds and result.failure is None
     return ExitCode.EXPORTS if found else ExitCode.FINDINGS

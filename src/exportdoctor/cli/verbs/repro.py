@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from exportdoctor.repro.candidates.budget import ReductionBudget
     from exportdoctor.repro.pipeline import ReproResult
 
-_SECONDS, _AT_MOST = 33.0, 180.0
+_SECONDS, _AT_MOST, _FOR_LONG = 33.0, 180.0, 80.0
 
 
 @click.command(context_settings=CONTEXT)
@@ -42,7 +42,8 @@ _SECONDS, _AT_MOST = 33.0, 180.0
               help="Write a folder for an upstream issue: script, issue.md, log.")  # fmt: skip
 @click.option("--seconds", type=click.FloatRange(min=1), default=None,
               metavar="S",
-              help="Time limit for reducing. Default: 33, longer on a busy machine; none with --probes.")  # fmt: skip
+              help="Time limit for reducing. Default: 33, longer on a busy machine or for a long script; "
+                   "none with --probes.")  # fmt: skip
 @click.option("--probes", type=click.IntRange(min=1), default=None, metavar="N",
               help="Number of candidates to try, instead of a time limit.")  # fmt: skip
 @scan_option("build_timeout")
@@ -118,7 +119,8 @@ def _budget(seconds: float | None, probes: int | None) -> ReductionBudget:
     from exportdoctor.repro.candidates.budget import ReductionBudget
 
     if probes is None:
-        return ReductionBudget(seconds=seconds) if seconds else ReductionBudget(seconds=_SECONDS, at_most=_AT_MOST)
+        by_itself = ReductionBudget(seconds=_SECONDS, at_most=_AT_MOST, for_long=_FOR_LONG)
+        return ReductionBudget(seconds=seconds) if seconds else by_itself
     return ReductionBudget(seconds=seconds or math.inf, questions=probes)
 
 

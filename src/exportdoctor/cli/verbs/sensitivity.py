@@ -14,11 +14,13 @@ from exportdoctor.cli.interruption import Interruption
 from exportdoctor.cli.options import CONTEXT, DEVICE, IMAGE_SIZE, INPUTS, QUIET, absolute_inputs
 from exportdoctor.cli.packages import require_packages
 from exportdoctor.cli.python_option import PYTHON
+from exportdoctor.cli.scan_flags import scan_option
 from exportdoctor.cli.terminal import style_of, write_out
 from exportdoctor.cli.verbs.numbers import FORM, SHIMS, WEIGHTS_OF_VALUES, ask_worker, known_shims, resolve_with_values
 from exportdoctor.core.errors import ExitCode, UsageError
 from exportdoctor.core.protocol.sensitivity import Lowering, SensitivityReply, SensitivityRequest, SensitivityResult
 from exportdoctor.core.records.target import BuildOptions
+from exportdoctor.process.supervise import build_limits
 from exportdoctor.report.sensitivity_tables import render_sensitivity, sensitivity_files
 from exportdoctor.store.atomic_write import make_folder, replace_file
 
@@ -59,6 +61,8 @@ class BudgetType(click.ParamType[float]):
 @IMAGE_SIZE
 @INPUTS
 @DEVICE
+@scan_option("build_timeout")
+@scan_option("build_memory_mb")
 @PYTHON
 @QUIET
 def sensitivity(
@@ -71,6 +75,8 @@ def sensitivity(
     shims: str | None,
     form: str,
     inputs: str,
+    build_timeout: float | None,
+    build_memory_mb: float | None,
     quiet: bool,
     **build: Any,
 ) -> int:
@@ -93,11 +99,17 @@ def sensitivity(
         request = SensitivityRequest(to=to, file=path, calibration=data, budget=budget)
     else:
         ref, plan = resolve_with_values(target, part, BuildOptions(inputs=absolute_inputs(inputs), **build))
-        names = known_shims(target, part or plan.parts[0], shims)
+        part = part or plan.parts[0]
+        names = known_shims(target, part, shims)
         request = SensitivityRequest(to=to, target=ref, part=part, calibration=data, budget=budget, shims=names)
     with Interruption():
         result: SensitivityResult = ask_worker(
-            "worker.sensitivity.sensitivity_server", request, SensitivityReply, quiet=quiet
+            "worker.sensitivity.sensitivity_server",
+            request,
+            SensitivityReply,
+            quiet=quiet,
+            limits=build_limits(build_timeout, build_memory_mb) if request.target is not None else None,
+            part=part,
         )
     if output is not None:
         result = _write(result, output)

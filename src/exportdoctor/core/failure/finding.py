@@ -89,6 +89,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     which alone it fails too. `culprit` is the nature of what failed.
     `slice` is the part of the traced graph that leads to it, `slice_note` is why there is none. `behind` is the
     finding whose failure comes first and hides this one. `rewrites` are those of its line that `explain` has tried.
+    `locate` is the command that finds where numbers begin to differ, where the part exports and its numbers do.
     """
 
     id: str
@@ -126,3 +127,4 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     slice_note: str = ""
     behind: str | None = None
     rewrites: tuple[TriedRewrite, ...] = ()
+    locate: str = ""

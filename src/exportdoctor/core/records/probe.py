@@ -17,7 +17,8 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True):
     `watch` asks a second kind of question: which of these (submodule path, attribute) pairs does the export read?
     `dynamic` names the dimensions that stay dynamic, None for all that are; with `opaque` each child that is called
     gives its captured outputs without running. With `to` = run the program is compared with eager on known and drawn
-    input sets, with `to` = compare on the known ones. With `to` = ground nothing is exported: could a proof on this
+    input sets, with `to` = compare on the known ones; without shims it is the program of a part that passes. With
+    `to` = ground nothing is exported: could a proof on this
     call see a fault? `fresh` asks for an attempt, whatever is known of equal questions.
     Without shims, an attempt that takes more than `slow` seconds of processor time or `heavy` MiB fails for that.
     """

@@ -12,7 +12,7 @@ from exportdoctor.core.protocol.scan import Captured, Opened
 from exportdoctor.core.records.outcome import Outcome
 from exportdoctor.core.records.probe import Probe
 from exportdoctor.core.records.target import TargetRef
-from exportdoctor.core.run.report import AuditRecord, Evidence, ModuleStatus, PartVerdict, Prescription
+from exportdoctor.core.run.report import AuditRecord, Evidence, ModuleStatus, NumbersCheck, PartVerdict, Prescription
 from exportdoctor.core.scan_options import ScanOptions
 
 SCHEMA = "exportdoctor.events/1"
@@ -107,6 +107,7 @@ class PartFinished(Event, frozen=True, kw_only=True, tag="part_finished"):
     prescription: Prescription | None = None
     only: tuple[str, ...] = ()
     audit: AuditRecord | None = None
+    numbers: NumbersCheck | None = None
 
 
 class NoteAdded(Event, frozen=True, kw_only=True, tag="noted"):

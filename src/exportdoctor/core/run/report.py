@@ -114,6 +114,17 @@ class Prescription(msgspec.Struct, frozen=True, kw_only=True):
     alternatives: tuple[Alternative, ...] = ()
 
 
+class NumbersCheck(msgspec.Struct, frozen=True, kw_only=True):
+    """The program of a part that exports as it is, beside eager. `unknown`: `note` says why nothing was compared.
+
+    `proof` has the input sets that were compared; its `refused` are sets of other sizes at which the program raises.
+    """
+
+    verdict: Literal["agrees", "differs", "unknown"]
+    proof: Proof | None = None
+    note: str = ""
+
+
 class FalseEquality(msgspec.Struct, frozen=True, kw_only=True):
     """A fault of exportdoctor: `module` was told the answer of `told_as`, and answers otherwise when it is asked."""
 
@@ -135,7 +146,8 @@ class AuditRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 class PartRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One separately exported entry of the target. The verdict is of the submodules in `only`, where they alone were
-    asked. `registered` are classes that are pytree nodes only while exportdoctor exports the part."""
+    asked. `registered` are classes that are pytree nodes only while exportdoctor exports the part. `numbers` is there
+    where the part exports as it is."""
 
     name: str
     verdict: PartVerdict
@@ -150,6 +162,7 @@ class PartRecord(msgspec.Struct, frozen=True, kw_only=True):
     only: tuple[str, ...] = ()
     registered: tuple[str, ...] = ()
     audit: AuditRecord | None = None
+    numbers: NumbersCheck | None = None
 
 
 class Stats(msgspec.Struct, frozen=True, kw_only=True):

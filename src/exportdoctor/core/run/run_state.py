@@ -48,6 +48,7 @@ class PartState:
             only=done.only if done else (),
             registered=self.captured.registered,
             audit=done.audit if done else None,
+            numbers=done.numbers if done else None,
         )
 
     def _is_asked(self, fqn: str) -> bool:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
-from exportdoctor.core.records.outcome import Ground, Outcome
+from exportdoctor.core.records.outcome import Agreement, Ground, Outcome
 from exportdoctor.core.run.report import Alternative, Prescription, Proof
 from exportdoctor.engine.cure.catalogue import ShimCatalogue
 from exportdoctor.engine.cure.trial import CuringSet, SearchTarget
@@ -30,16 +30,21 @@ def prescription_of(
 
 def proof_of(outcome: Outcome, *, on: SearchTarget) -> Proof:
     """What the comparison with eager showed."""
-    rows = [row for row in outcome.numbers if not row.trouble]
+    found = proof_of_rows(outcome.numbers, refused=lambda row: row.refused)
+    return msgspec.structs.replace(found, on=on.name if found.inputs_tried else STRUCTURE_ALONE)
+
+
+def proof_of_rows(numbers: Sequence[Agreement], *, refused: Callable[[Agreement], bool]) -> Proof:
+    """The comparisons with eager in one record; `refused` says which sets the program may refuse."""
+    rows = [row for row in numbers if not row.trouble]
     return Proof(
         inputs_tried=len(rows),
         max_abs_diff=max((row.max_abs for row in rows), default=None),
         max_rel_diff=max((row.max_rel for row in rows), default=None),
         tolerance=min((row.tolerance for row in rows), default=None),
         stage="run" if rows else "export",
-        on=on.name if rows else STRUCTURE_ALONE,
         kinds=dict(Counter(row.kind for row in rows if row.kind)),
-        refused=tuple(row.inputs for row in outcome.numbers if row.refused),
+        refused=tuple(row.inputs for row in numbers if refused(row)),
         notes=tuple(dict.fromkeys(row.note for row in rows if row.note)),
     )
 

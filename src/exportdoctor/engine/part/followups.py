@@ -49,7 +49,10 @@ class FollowUps:
     def dimension_steps(self) -> Iterator[ProbeSteps[None]]:
         """For each failure that is new since the last call: which dimensions must be dynamic?"""
         for group in self.diagnosis.shown_failures() if self.diagnosis.dynamic else ():
-            if group.leading_verdict.outcome.status == OutcomeStatus.FAILED and group.key not in self._searched:
+            leading = group.leading_verdict
+            if leading.outcome.status != OutcomeStatus.FAILED or self.diagnosis.has_wrong_numbers(leading):
+                continue
+            if group.key not in self._searched:
                 self._searched.add(group.key)
                 yield self._dimensions(group)
 

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from exportdoctor.core.failure.identity import line_identity, same_failure
 from exportdoctor.core.protocol.scan import Captured
 from exportdoctor.core.records.outcome import Outcome
+from exportdoctor.core.records.target import TargetRef
+from exportdoctor.core.run.report import NumbersCheck
 from exportdoctor.core.scan_options import ScanOptions
 from exportdoctor.engine.call_tree import CallSite, below, call_tree, module_facts
 from exportdoctor.engine.cure.search import CureSearch
@@ -26,12 +28,14 @@ class PartDiagnosis:
     - `dimensions`: for a failure's key, the dynamic dimensions that it needs
     - `notes`: what a reader should know of a module, by FQN
     - `asked`: how many outcomes came in for modules as they are
+    - `numbers`: how the program of a part that passes compares with eager
     - `ids`: each failure's number in the report, by its key
     """
 
     captured: Captured
     options: ScanOptions
     versions: Mapping[str, str]
+    target: TargetRef | None = None
     cure: CureSearch | None = None
     open: dict[str, tuple[CallSite, ...]] = field(default_factory=dict)
     verdicts: dict[str, ModuleVerdict] = field(default_factory=dict)
@@ -40,6 +44,7 @@ class PartDiagnosis:
     notes: dict[str, str] = field(default_factory=dict)
     ids: dict[tuple[str, ...], str] = field(default_factory=dict)
     asked: int = 0
+    numbers: NumbersCheck | None = None
     started: float = field(default_factory=time.monotonic)
 
     def __post_init__(self) -> None:
@@ -126,6 +131,10 @@ class PartDiagnosis:
         """Whether the verdict was found with the module's children replaced."""
         return self.own_code.get(verdict.fqn) is verdict
 
+    def has_wrong_numbers(self, verdict: ModuleVerdict) -> bool:
+        """Whether the module exports, and its program was found to compute otherwise than eager."""
+        return verdict.fqn == self.captured.prefix and verdict.failing and self.numbers is not None
+
     def is_hidden(self, group: FailureGroup) -> bool:
         """Whether only the search for a cure met it, behind another failure."""
         met = self.cure.hidden_failures() if self.cure is not None else []
@@ -154,7 +163,7 @@ class PartDiagnosis:
         """
         verdict = self.verdicts[fqn]
         children = list(self.tree.successors(fqn))
-        if verdict.located or not children:
+        if verdict.located or not children or self.has_wrong_numbers(verdict):
             return verdict
         if not all(child in self.verdicts for child in children):
             return verdict if line_identity(verdict.outcome) and not verdict.outcome.status.ended_the_process else None

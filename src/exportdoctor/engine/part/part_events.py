@@ -15,6 +15,8 @@ from exportdoctor.engine.part.part_diagnosis import PartDiagnosis
 from exportdoctor.engine.verdicts.diagnose import make_finding
 from exportdoctor.engine.verdicts.failure_groups import FailureGroup
 from exportdoctor.engine.verdicts.judge import ModuleVerdict, verdict_of_part
+from exportdoctor.report.wording.cures import refused_by_pass
+from exportdoctor.report.wording.export import numbers_command
 from exportdoctor.report.wording.scan import own_fault_note
 
 Groups = list[FailureGroup]
@@ -54,6 +56,8 @@ def part_finished(part: PartDiagnosis, audit: AuditRecord | None) -> Iterator[ev
     """The part's verdict, and why a search for a cure found none."""
     for one in part.unknown:
         yield ev.NoteAdded(text=own_fault_note(part.name, one.fqn, one.outcome))
+    if part.numbers is not None and (refused := refused_by_pass(part.name, part.numbers)):
+        yield ev.NoteAdded(text=refused)
     cure = part.cure
     verdict = verdict_of_part(part.root)
     if part.options.modules:
@@ -71,6 +75,7 @@ def part_finished(part: PartDiagnosis, audit: AuditRecord | None) -> Iterator[ev
         prescription=cure.prescription if cure is not None else None,
         only=tuple(fqn for fqn in part.options.modules if fqn in part.facts),
         audit=audit,
+        numbers=part.numbers,
     )
 
 
@@ -92,6 +97,8 @@ def _make_finding(part: PartDiagnosis, group: FailureGroup, known: Groups) -> Fi
         finding = msgspec.structs.replace(
             finding, dimensions=found.failing, dimensions_passing=found.passing, dimensions_also=found.others
         )
+    if part.has_wrong_numbers(group.leading_verdict):
+        finding = msgspec.structs.replace(finding, locate=numbers_command(part.name, part.target), known_issues=())
     behind, tried = _behind(part, group, known), _shims_tried(part, group, known)
     return msgspec.structs.replace(finding, behind=behind, shims_tried=tried)
 

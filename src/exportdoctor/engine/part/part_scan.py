@@ -13,12 +13,14 @@ import msgspec
 from exportdoctor.core.protocol.scan import CallFact, Captured
 from exportdoctor.core.records.outcome import Outcome
 from exportdoctor.core.records.probe import Probe, probe_template
+from exportdoctor.core.records.target import TargetRef
 from exportdoctor.core.run import events as ev
 from exportdoctor.core.scan_options import ScanOptions
 from exportdoctor.engine.call_tree import CallSite, below
 from exportdoctor.engine.cure.search import CureSearch
 from exportdoctor.engine.part.audit import Audit
 from exportdoctor.engine.part.followups import FollowUps
+from exportdoctor.engine.part.numbers_check import numbers_steps
 from exportdoctor.engine.part.part_diagnosis import PartDiagnosis
 from exportdoctor.engine.part.part_events import findings_and_verdicts, module_judged, part_finished, passing_inside
 from exportdoctor.engine.part.questions import Questions
@@ -30,8 +32,15 @@ from exportdoctor.shims import installed_versions, registry
 class PartScan:
     """Given outcomes with `take`, it yields the probes that are needed next and the events of what became known."""
 
-    def __init__(self, captured: Captured, *, options: ScanOptions, versions: Mapping[str, str]) -> None:
-        self.diagnosis = PartDiagnosis(captured, options, versions)
+    def __init__(
+        self,
+        captured: Captured,
+        *,
+        options: ScanOptions,
+        versions: Mapping[str, str],
+        target: TargetRef | None = None,
+    ) -> None:
+        self.diagnosis = PartDiagnosis(captured, options, versions, target)
         self.questions = Questions(captured, probe_template(captured.part, options))
         self._driver = ProbeDriver()
         self._follow_ups: FollowUps | None = None
@@ -58,7 +67,8 @@ class PartScan:
 
     def at_other_sizes(self, captured: Captured) -> PartScan:
         """The same part, captured at other sizes too, where only its root was asked: that probe stands."""
-        found = PartScan(captured, options=self.diagnosis.options, versions=self.diagnosis.versions)
+        known = self.diagnosis
+        found = PartScan(captured, options=known.options, versions=known.versions, target=known.target)
         found.diagnosis.started = self.diagnosis.started
         for _ in found.begin():
             pass
@@ -66,14 +76,21 @@ class PartScan:
 
     def take(self, outcome: Outcome) -> Iterator[Probe | ev.AnyEvent]:
         """Take one outcome in."""
-        if self._driver.awaits(outcome):
+        if self.asked_further(outcome):
+            compared = self.diagnosis.numbers
             yield from self._driver.take(outcome)
+            if self.diagnosis.numbers is not compared and (root := self.diagnosis.root) is not None:
+                yield module_judged(self.diagnosis, root)
             yield from self._tell_audit()
             yield from self._search_dimensions()
             return
         self.diagnosis.asked += 1
         yield from self.questions.take(outcome)
         yield from self._judge(tuple(self.diagnosis.open))
+
+    def asked_further(self, outcome: Outcome) -> bool:
+        """Whether a search, a follow-up or the check of a passing part's numbers waits for it."""
+        return self._driver.awaits(outcome)
 
     def start_audit(self, seed: int) -> Iterator[Probe]:
         """Ask some modules themselves that were told the answer of an equal one, or with the option all."""
@@ -166,6 +183,8 @@ class PartScan:
     def _follow(self, verdict: ModuleVerdict) -> Iterator[Probe | ev.AnyEvent]:
         """Below a module that fails, ask its submodules; below one that passes, all pass within it."""
         tree = self.diagnosis.tree
+        if verdict.fqn == self.diagnosis.captured.prefix and verdict.outcome.passed:
+            yield from self._driver.start(numbers_steps(self.diagnosis, verdict, self.questions.template))
         if self.diagnosis.options.exhaustive:
             return
         if not verdict.outcome.passed:

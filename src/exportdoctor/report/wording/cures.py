@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 
 from exportdoctor.core.exporters import EXPORTERS
-from exportdoctor.core.run.report import Alternative, PartRecord, Prescription, Proof, Report
+from exportdoctor.core.run.report import Alternative, NumbersCheck, PartRecord, Prescription, Proof, Report
 from exportdoctor.core.scan_options import DEFAULTS
 from exportdoctor.report.wording.formatting import count
 from exportdoctor.report.wording.shim_tries import PART_ITSELF, refused_sets, set_kinds
@@ -43,7 +43,23 @@ def cure(part: PartRecord) -> str:
 
 def part_without_shims(part: PartRecord) -> str:
     """Said of a part that exports as it is."""
-    return f"{part.name} exports without shims"
+    return f"{part.name} exports without shims{numbers_of_pass(part)}"
+
+
+def numbers_of_pass(part: PartRecord) -> str:
+    """How the program of a part that passes compares with eager; empty for a run that did not ask."""
+    found = part.numbers
+    if found is None:
+        return ""
+    if found.proof is None:
+        return f"; numbers not compared: {found.note}"
+    return f"; eager's numbers ({proof_figures(found.proof)})"
+
+
+def refused_by_pass(part: str, found: NumbersCheck) -> str:
+    """The note on sizes that the program of a part that passes refuses, though eager takes them; empty for none."""
+    refused = found.proof.refused if found.proof is not None else ()
+    return f"{part}: the program refuses inputs that eager takes: {'; '.join(refused)}" if refused else ""
 
 
 def no_cure(part: PartRecord, *, searched: bool) -> str:
@@ -60,10 +76,10 @@ def cure_title(part: PartRecord) -> str:
 
 def proof(found: Prescription | None) -> str:
     """The differences to eager that were measured; empty where there are none."""
-    return _proof_figures(found.proof if found else None)
+    return proof_figures(found.proof if found else None)
 
 
-def _proof_figures(shown: Proof | None) -> str:
+def proof_figures(shown: Proof | None) -> str:
     """The largest difference to eager, and on how many input sets; empty where nothing was compared."""
     if shown is None:
         return ""
@@ -148,7 +164,7 @@ def _find_call(shim: str, places: tuple[str, ...]) -> str:
 
 def _alternative(other: Alternative) -> str:
     """Another set of shims that works, and why it was not chosen."""
-    figures, shown = _proof_figures(other.proof or other.compared), ""
+    figures, shown = proof_figures(other.proof or other.compared), ""
     if figures:
         proved = other.proof is not None and _verified_on(other.proof)
         shown = f" {proved or 'Compared, not proved'}: {figures}{'' if proved else ', none of them drawn'}."
@@ -215,7 +231,10 @@ def next_commands(report: Report) -> tuple[tuple[str, str], ...]:
     if report.findings:
         first = report.findings[0].id
         commands.append((f"exportdoctor explain {first}", "why it fails, and how to rewrite the line"))
-        commands.append((f"exportdoctor repro {first}", "a minimal script that fails in the same way"))
+        if locate := report.findings[0].locate:
+            commands.append((locate, "the node and the line where the numbers begin to differ"))
+        else:
+            commands.append((f"exportdoctor repro {first}", "a minimal script that fails in the same way"))
     ready = (part for part in report.parts if part.verdict == "cured" or _passes_by_default(part))
     part = next((part for part in ready if EXPORTERS.get(part.exporter, EXPORTERS["export"]).makes_program), None)
     if part is not None and not part.only:

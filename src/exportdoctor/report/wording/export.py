@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
+from exportdoctor.core.failure.messages import first_line
 from exportdoctor.core.protocol.export import (
     ExportedFile,
     ExportRequest,
@@ -14,8 +16,9 @@ from exportdoctor.core.protocol.export import (
     StageFailure,
     ValueInfo,
 )
-from exportdoctor.core.records.outcome import Agreement
+from exportdoctor.core.records.outcome import Agreement, Outcome
 from exportdoctor.core.records.size_domain import SizeDomain
+from exportdoctor.core.records.target import TargetRef
 from exportdoctor.report.wording.formatting import count, file_size
 from exportdoctor.report.wording.shim_tries import combined_rows, refused_sets
 from exportdoctor.report.wording.size_domains import axis_rows, boundary_lines
@@ -76,7 +79,10 @@ def export_lines(request: ExportRequest, result: ExportResult, shims: Sequence[S
     width = max((len(row.inputs) for row in rows), default=0)
     lines += [_row(row, width) for row in rows]
     refused = [row.inputs for row in result.numbers if row.made_up and row.refused]
-    lines += [_fact_line("note", note) for note in dict.fromkeys(row.note for row in rows if row.note)]
+    lines += [
+        _fact_line("note", note)
+        for note in dict.fromkeys(note for row in rows for note in row.note.split("; ") if note)
+    ]
     lines += [_fact_line("note", refused_sets(refused))] if refused else []
     if result.precision is not None:
         lines += [f"  {line}" for line in _precision(result.precision)]
@@ -148,6 +154,34 @@ def agreement_cell(row: Agreement) -> str:
 def numbers_differ(row: Agreement) -> str:
     """What stands for an exception's message where outputs differ from eager."""
     return row.trouble or f"an output differs from eager's by {row.max_abs:.1e}, {row.tolerance:.0e} is allowed"
+
+
+NO_PROGRAM = "this exporter makes no program that torch.export could run"
+NO_VALUES = "the weights or inputs are fake, so that there are no numbers"
+RANDOM_EAGER = "eager itself gives other numbers when it is called again"
+
+
+def numbers_of_pass_differ(row: Agreement) -> str:
+    """What stands for an exception's message where a part exports and its program is wrong."""
+    return f"It exports, and on {row.inputs or 'the example'}: {numbers_differ(row)}"
+
+
+def not_compared(outcome: Outcome) -> str:
+    """Why the program of a part that passes could not be compared with eager."""
+    if outcome.note:
+        return outcome.note
+    if outcome.status.ended_the_process:
+        return f"the process that ran it has ended ({outcome.signal or outcome.status})"
+    raised = outcome.failure.exceptions[0] if outcome.failure is not None and outcome.failure.exceptions else None
+    return f"{raised.name}: {first_line(raised.message, 200)}" if raised is not None else "nothing could be compared"
+
+
+def numbers_command(part: str, target: TargetRef | None) -> str:
+    """The command that finds where a part's numbers begin to differ; empty for a module of a Python session."""
+    if target is None:
+        return ""
+    named = () if part == "default" else ("--part", part)
+    return shlex.join(("exportdoctor", "numbers", target.ref, *named, *target.options.flags))
 
 
 def _precision(found: Precision) -> Iterator[str]:

@@ -274,7 +274,12 @@ def other_modules(finding: Finding) -> str:
 
 
 def next_step(finding: Finding) -> str:
-    """What to do: the workaround of the upstream issue about this code, else what helps with this kind of failure."""
+    """What to do: the workaround of the upstream issue about this code, else what helps with this kind of failure.
+
+    Where numbers differ, the command that finds out where.
+    """
+    if finding.locate:
+        return f"{finding.locate} names the node and the line where the numbers begin to differ."
     issues = (issue for issue in finding.known_issues if not issue.elsewhere)
     workaround = next((issue.workaround for issue in issues if issue.workaround), "")
     return workaround.strip() or explanations.next_step(finding.kind)

@@ -51,8 +51,3 @@ def no_rewrite_works(tried: Sequence[TriedRewrite]) -> str:
 def source_edited() -> str:
     """Said where the line is not the one that failed any more."""
     return "The file was edited since the scan: scan again to have the rewrites tried on it."
-
-
-def explain_hint(name: str) -> str:
-    """The command that explains a finding."""
-    return f"exportdoctor explain {name}"

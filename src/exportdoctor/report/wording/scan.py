@@ -8,11 +8,12 @@ from typing import Protocol
 from exportdoctor.core.failure.messages import first_line
 from exportdoctor.core.limits import LOG_MB
 from exportdoctor.core.protocol.scan import SMALL_MODEL
-from exportdoctor.core.records.outcome import Outcome
+from exportdoctor.core.records.outcome import Outcome, OutcomeStatus
 from exportdoctor.core.records.probe import Probe
 from exportdoctor.core.run import events as ev
 from exportdoctor.core.run.report import FAILING, FalseEquality, PartRecord, Report
 from exportdoctor.core.run.run_state import RunState
+from exportdoctor.report.wording.cures import numbers_of_pass
 from exportdoctor.report.wording.findings import culprit_line
 from exportdoctor.report.wording.formatting import count, duration, finding_count, module_name, parameters
 
@@ -77,7 +78,7 @@ def verdict(part: PartRecord, findings: int) -> str:
         return f"only {scanned}: {finding_count(findings) if findings else 'exports as is'}"
     match part.verdict:
         case "passes":
-            return f"exports as is{with_registered(part)}"
+            return f"exports as is{with_registered(part)}{numbers_of_pass(part)}"
         case "cured":
             return finding_count(findings)
         case "unknown":
@@ -159,7 +160,9 @@ def missing_internals(hooks: Sequence[HookFacts]) -> str:
 
 
 def own_fault_note(part: str, fqn: str, outcome: Outcome) -> str:
-    """That exportdoctor itself failed on a module, and where."""
+    """That exportdoctor itself failed on a module, and where; or that the GPU could not take it."""
+    if outcome.status == OutcomeStatus.NO_DEVICE:
+        return f"{part}: {module_name(fqn)} is unknown, because it could not be moved to the GPU ({outcome.note})"
     log = f"; stack in {outcome.log}" if outcome.log else ""
     return f"{part}: {module_name(fqn)} is unknown, because exportdoctor itself failed ({outcome.note}{log}). Report it"
 
@@ -207,6 +210,8 @@ def probe_note(probe: Probe) -> str:
         how.append(f"with {' + '.join(probe.shims)}")
     if probe.part.endswith(SMALL_MODEL):
         how.append("on a small model")
+    if probe.to == "compare" and not probe.shims:
+        how.append("and compared with eager")
     if probe.to == "ground":
         how.append("with each submodule disturbed")
     if probe.fresh:

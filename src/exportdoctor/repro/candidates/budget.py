@@ -6,7 +6,9 @@ import time
 from dataclasses import dataclass
 
 from exportdoctor.repro.candidates.candidate_runner import CandidateRunner
+from exportdoctor.repro.script import code_lines
 
+_LONG = 25
 _BUSY = 0.9  # seconds of the processor that candidates get in a second of a quiet machine, at least
 
 
@@ -15,12 +17,14 @@ class ReductionBudget:
     """Wall seconds, and candidates.
 
     On a machine that does other things too it may take up to `at_most` wall seconds, until the candidates have had as
-    much of the processor as `seconds` give them on a quiet one.
+    much of the processor as `seconds` give them on a quiet one; or `for_long` seconds of it, as long as the script has
+    more than 25 lines.
     """
 
     seconds: float = 60.0
     questions: int = 2000
     at_most: float = 0.0
+    for_long: float = 0.0
 
 
 class BudgetClock:
@@ -31,9 +35,12 @@ class BudgetClock:
         self._runner = runner
         self._begun, self._worked = time.monotonic(), runner.cpu_seconds
 
-    def is_over(self, share: float = 1.0) -> bool:
-        """Whether that share of the time is over."""
+    def is_over(self, share: float = 1.0, *, source: str = "") -> bool:
+        """Whether that share of the time is over, for a script as long as `source`."""
         seconds, taken = share * self.budget.seconds, time.monotonic() - self._begun
         if taken <= seconds:
             return False
-        return taken > share * self.budget.at_most or self._runner.cpu_seconds - self._worked > seconds * _BUSY
+        enough = seconds * _BUSY
+        if code_lines(source) > _LONG:
+            enough = max(enough, share * self.budget.for_long)
+        return taken > share * self.budget.at_most or self._runner.cpu_seconds - self._worked > enough

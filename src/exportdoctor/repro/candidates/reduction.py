@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
@@ -28,9 +28,15 @@ from exportdoctor.reduce import (
 )
 from exportdoctor.reduce.source.passes.backward_slice import slice_backward
 from exportdoctor.reduce.source.passes.inline_modules import inline_modules
+from exportdoctor.reduce.source.passes.inlining import inline_single_calls
 from exportdoctor.reduce.source.passes.parameters import drop_unread_parameters
 from exportdoctor.reduce.source.passes.replace_with_ones import replace_with_ones
-from exportdoctor.reduce.source.passes.script_sizes import offer_eager_sizes, shrink_sizes
+from exportdoctor.reduce.source.passes.script_sizes import (
+    offer_eager_sizes,
+    return_last_values,
+    shrink_sizes,
+    widen_dynamic_sizes,
+)
 from exportdoctor.reduce.source.passes.tidy import drop_idle_statements, name_inputs, rename_exported_class
 from exportdoctor.report import wording
 from exportdoctor.repro.candidates.budget import BudgetClock
@@ -88,6 +94,9 @@ class Reducer:
         """The smallest version of `source` that is still the same bug."""
         try:
             source = slice_by_stack(self.judge, source, self.tell)
+            inlined = inline_single_calls(source)
+            if inlined != source and self.judge(inlined) is Verdict.YES:
+                source = slice_by_stack(self.judge, inlined, self.tell)
             limits = SearchLimits[str](size=source_size, should_stop=lambda: self.clock.is_over(_ONES))
             found = drive(replace_with_ones(source), self.judge, start=source, limits=limits)
             answer = found.answer or found.smallest
@@ -98,7 +107,8 @@ class Reducer:
         return self._drive(_all_passes, source, share=1 - _POLISHING, questions=self.clock.budget.questions)
 
     def polish(self, found: ReductionResult) -> ReductionResult:
-        """The same, as small as can be, with sizes that run in eager mode too; unchanged where a few tries find none.
+        """The same, as small as can be, with sizes and results that run in eager mode too; unchanged where a few tries
+        find none.
 
         The closest variant that exports then runs in eager mode as well.
         """
@@ -119,7 +129,9 @@ class Reducer:
         )
 
     def _find_eager_sizes(self, source: str) -> str | None:
-        offered = itertools.chain((source,), itertools.islice(offer_eager_sizes(source), _TRIES))
+        starts = tuple(dict.fromkeys((source, return_last_values(source))))
+        sized: Iterator[str] = itertools.chain.from_iterable(zip(*map(offer_eager_sizes, starts), strict=True))
+        offered = itertools.chain(starts, itertools.islice(sized, _TRIES))
         for number, tried in enumerate(offered):
             if number > _TRIES_AT_LEAST and self.clock.is_over():
                 break
@@ -133,6 +145,12 @@ class Reducer:
         closest = tidy_script(judge, found.closest, like=Verdict.NO) if found.closest else None
         return replace(found, source=tidy_script(judge, found.source), closest=closest)
 
+    def widen(self, found: ReductionResult) -> ReductionResult:
+        """The same with sizes of which torch takes each as dynamic, if it fails so too."""
+        source = widen_dynamic_sizes(found.source)
+        same = source != found.source and self.judge.with_eager(found.eager)(source) is Verdict.YES
+        return replace(found, source=source) if same else found
+
     def confirm(self, found: ReductionResult) -> ReductionResult:
         """Run the result again, because a bug may come and go."""
         judge = self.judge.with_eager(found.eager)
@@ -145,34 +163,36 @@ class Reducer:
         width = self.judge.runner.width
         with ThreadPoolExecutor(width) as threads:
             oracle: ParallelOracle[str] = ParallelOracle(lambda one: threads.submit(self.judge, one), width=width)
+            smallest = [source]
             limits = SearchLimits[str](
                 questions=questions,
-                should_stop=lambda: self.clock.is_over(share),
+                should_stop=lambda: self.clock.is_over(share, source=smallest[-1]),
                 size=source_size,
                 distance=source_distance,
             )
             try:
-                found = self._follow(steps(search(source), oracle, start=source, limits=limits), source)
+                found = self._follow(steps(search(source), oracle, start=source, limits=limits), smallest)
                 return replace(found, eager=self.judge.eager)
             finally:
                 oracle.close()
 
     def _follow(
-        self, course: Generator[JudgedCandidate[str], None, SearchResult[str, str]], source: str
+        self, course: Generator[JudgedCandidate[str], None, SearchResult[str, str]], smallest: list[str]
     ) -> ReductionResult:
-        best, closest, asked = source, None, 0
+        """The course's end. What was accepted is added to `smallest`, in which the script itself is."""
+        closest, asked = None, 0
         shown = time.monotonic()
         try:
             while True:
                 step = next(course)
                 asked = step.asked
                 if step.accepted:
-                    best = step.candidate
+                    smallest.append(step.candidate)
                 elif step.verdict is Verdict.NO:
                     closest = step.candidate
                 if time.monotonic() - shown >= _PAUSE:
                     shown = time.monotonic()
-                    self.tell(wording.repro_progress(code_lines(best), asked))
+                    self.tell(wording.repro_progress(code_lines(smallest[-1]), asked))
         except StopIteration as end:
             result: SearchResult[str, str] = end.value
             return ReductionResult(
@@ -180,7 +200,7 @@ class Reducer:
                 ended=result.ended.value,
             )  # fmt: skip
         except KeyboardInterrupt:
-            return ReductionResult(best, closest, asked, _INTERRUPTED)
+            return ReductionResult(smallest[-1], closest, asked, _INTERRUPTED)
 
 
 def _all_passes(source: str) -> Search[str, str]:
@@ -196,15 +216,21 @@ def _all_passes(source: str) -> Search[str, str]:
 def slice_by_stack(judge: CandidateJudge, source: str, tell: Tell) -> str:
     """`source` cut by data flow to what the lines of its failing stack need, as often as that helps.
 
-    First with the calls on the stack alone, and without what no function reads then.
+    First with the calls on the stack alone, each naming the function that ran next, and without what no function reads
+    then.
     """
     while True:
         failure = judge.runner.run(source).failure
         frames = [frame for frame in failure.frames if frame.file == CANDIDATE_FILE] if failure else []
         lines = {frame.line for frame in frames}
         calls = {frame.line or 0: frame.expression for frame in frames[:-1] if frame.expression}
-        cuts = drop_unread_parameters(slice_backward(source, lines, calls)), slice_backward(source, lines)
-        cut = next((cut for cut in cuts if len(cut) < len(source) and judge(cut) is Verdict.YES), None)
+        called = {frame.line: after.function for frame, after in itertools.pairwise(frames) if frame.line in calls}
+        cuts = (
+            drop_unread_parameters(slice_backward(source, lines, calls, called)),
+            drop_unread_parameters(slice_backward(source, lines, calls)),
+            slice_backward(source, lines),
+        )
+        cut = next((cut for cut in dict.fromkeys(cuts) if len(cut) < len(source) and judge(cut) is Verdict.YES), None)
         if cut is None:
             return source
         tell(wording.repro_sliced(code_lines(cut)))

@@ -71,7 +71,17 @@ SHIM = Shim(
     enter=_all_static,
     does=("The program takes only inputs of the example's sizes. `static-dim:AXIS` fixes one named dimension."),
     precondition="all sizes equal the example's",
-    cures=(Cure(kinds=("data_dependent_guard", "dynamic_dim_specialised", "dims_related", "python_error")),),
+    cures=(
+        Cure(
+            kinds=(
+                "data_dependent_guard",
+                "dynamic_dim_specialised",
+                "dims_related",
+                "invalid_dynamic_shapes",
+                "python_error",
+            )
+        ),
+    ),
     needs={"torch": ">=2.8"},
     link="https://docs.pytorch.org/docs/stable/export.html#expressing-dynamism",
     retire="",

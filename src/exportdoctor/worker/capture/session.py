@@ -14,6 +14,7 @@ from exportdoctor.core.exporters import EXPORTERS
 from exportdoctor.core.protocol.scan import CallFact, Captured, EquivalenceGroup, ModuleFact
 from exportdoctor.report.wording import capture as wording
 from exportdoctor.targets.built import BuiltPart
+from exportdoctor.torch_internals.fake_tensors import has_fakes
 from exportdoctor.torch_internals.pytree_registry import registered_classes
 from exportdoctor.worker.capture.dim_names import name_axes
 from exportdoctor.worker.capture.dynamic_dims import input_facts, leaves_of
@@ -221,6 +222,7 @@ def captured_fact(part: PartCapture, *, seconds: float) -> Captured:
         notes=tuple(part.notes),
         at_one_size=part.at_one_size is not None,
         registered=part.registered,
+        has_values=not has_fakes(part.built.module, (part.built.args, part.built.kwargs)),
     )
 
 

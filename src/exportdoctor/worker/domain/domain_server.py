@@ -95,7 +95,7 @@ def _of_part(
         stages, trouble = _later_stages(program, call, folder, doing, part.prefix)
         search.stages = [*search.stages, *stages, *others]
     doing("trying sizes")
-    search.ask_eager()
+    search.ask_eager(sets[0])
     with apply_shims(shims, call_for_part(part)):
         return search.finish([one for one in sets[1:] if len(one.calls) == 1]), failure or trouble
 

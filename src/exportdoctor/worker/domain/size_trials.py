@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
@@ -85,13 +85,16 @@ class DomainSearch:
             size = axis.example + 1
             self._add(self._sizes({axis.name: size}), wording.at_size(axis.name, size))
 
-    def ask_eager(self) -> None:
-        """Run eager on what is planned, while no shim is applied. What it answers by NaN alone is left out."""
+    def ask_eager(self, first: InputSet) -> None:
+        """Run eager on what is planned, while no shim is applied. What it answers by NaN alone is left out.
+
+        `first` is the example's set, which knows the outputs that a program may leave out.
+        """
         end = time.monotonic() + self.seconds
         for title, one in list(self._planned.items()):
             if time.monotonic() > end:
                 self._leave_out(title)
-            elif self.eager is not None and not one.ask(self.eager):
+            elif self.eager is not None and not one.ask(self.eager, first):
                 del self._planned[title]
 
     def finish(self, others: Sequence[InputSet] = ()) -> SizeDomain:
@@ -287,14 +290,14 @@ class _Planned:
     known: InputSet | None = None
     said: str = ""
 
-    def ask(self, eager: torch.nn.Module) -> bool:
+    def ask(self, eager: torch.nn.Module, first: InputSet) -> bool:
         """Run eager; False where it gives nothing but NaN, to which nothing can be compared."""
         try:
             results = run_calls(eager, [self.inputs])
         except Exception as error:
             self.said = f"{type(error).__name__}: {first_line(error, 160)}"
             return True
-        self.known = InputSet(title=self.title, kind="sizes", calls=(self.inputs,), results=results)
+        self.known = replace(first, title=self.title, kind="sizes", calls=(self.inputs,), results=results, same=False)
         return not any(says_nothing(result.output) for result in results)
 
 

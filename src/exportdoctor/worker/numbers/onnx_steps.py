@@ -133,6 +133,7 @@ class _Sessions:
         self._opsets = {one.domain: one.version for one in model.opset_import}
         self._version = model.ir_version
         self._made: dict[bytes, OnnxSession] = {}
+        self._asked: dict[tuple[object, ...], OnnxSession] = {}
 
     def run(self, node: Any, inputs: Sequence[str], values: Mapping[str, Any]) -> list[torch.Tensor]:
         """The outputs, empty those without a name. Raises UnrunnableStep where the node cannot stand alone."""
@@ -148,6 +149,9 @@ class _Sessions:
         return [next(found) if name else torch.empty(0) for name in node.output]
 
     def _session(self, node: Any, names: Mapping[str, str], values: Mapping[str, Any]) -> OnnxSession:
+        asked = (id(node), *(value.dtype for value in values.values()))
+        if asked in self._asked:
+            return self._asked[asked]
         key = self.model_of(node, names, values).SerializeToString(deterministic=True)
         if key not in self._made:
             try:
@@ -156,6 +160,7 @@ class _Sessions:
                 few = {name: value for name, value in values.items() if value.numel() <= _SMALL}
                 fixed = self.model_of(node, names, values, fixed=few)
                 return OnnxSession(fixed.SerializeToString(), optimise=False)
+        self._asked[asked] = self._made[key]
         return self._made[key]
 
     def model_of(

@@ -5,18 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any
 
 import torch
 
 from exportdoctor.core.protocol.numbers_ladder import Side
 from exportdoctor.worker.numbers.step_graph import Float64Run
-from exportdoctor.worker.prove.allowed_error import SMALLEST_SCALE
+from exportdoctor.worker.prove.allowed_error import SMALLEST_SCALE, may_hold_fill_values, slice_scales
 from exportdoctor.worker.prove.compare_outputs import LARGEST, largest_difference
 
 _SHARES = {torch.float64: 1e-11, torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
 """What rounding may do to one operation, by dtype, as a share of the numbers around an element: tens of units in the
 last place, as a long sum in another order has them."""
+
+_MANY = 4096
+"""From so many elements on it is worth to look for the quick way."""
 
 _AS_FAR = 4
 """A side that is so many times farther from the float64 value than the other is the wrong one."""
@@ -56,8 +60,36 @@ def gap_between(found: Any, wanted: torch.Tensor) -> Gap:
     share = max(_SHARES.get(one.dtype, _SHARES[torch.float32]) for one in (found, wanted))
     if found.dtype == wanted.dtype and found.device == wanted.device and torch.equal(found, wanted):
         return Gap(allowed=share * SMALLEST_SCALE if wanted.is_floating_point() else 0.0)
+    quick = _quick_gap(found, wanted, share)
+    if quick is not None:
+        return quick
     absolute, _, allowed = largest_difference(found, wanted, share=share)
     return Gap(absolute=absolute, allowed=allowed)
+
+
+def _quick_gap(found: torch.Tensor, wanted: torch.Tensor, share: float) -> Gap | None:
+    """The same in float32, in a few passes, where all is finite, nothing is a fill value and nothing beyond its bound.
+
+    None elsewhere. `allowed_error` says what is allowed; here its slices are all counted in full.
+    """
+    if not found.dtype == wanted.dtype == torch.float32 or wanted.numel() < _MANY or found.device != wanted.device:
+        return None
+    found, wanted = found.detach(), wanted.detach()
+    apart, sizes = (found - wanted).abs(), wanted.abs()
+    largest = float(apart.max())
+    if not (isfinite(largest) and isfinite(whole := float(sizes.max()))) or may_hold_fill_values(sizes, whole):
+        return None
+    scales = slice_scales(sizes)
+    least = min(float(one.min()) for one in scales) if scales else whole
+    if largest > share * max(least, SMALLEST_SCALE):
+        scale = sizes.new_full((), whole)
+        for one in scales:
+            scale = torch.minimum(scale, one)
+        if bool((apart > share * torch.maximum(sizes, scale).clamp_min(SMALLEST_SCALE)).any()):
+            return None
+    place = torch.unravel_index(apart.argmax(), apart.shape)
+    around = min((float(one.expand(sizes.shape)[place]) for one in scales), default=whole)
+    return Gap(absolute=largest, allowed=share * max(float(sizes[place]), around, SMALLEST_SCALE))
 
 
 def _name(value: torch.Tensor) -> str:

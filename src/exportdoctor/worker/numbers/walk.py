@@ -7,6 +7,7 @@ kept only as long as a step needs them.
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,11 +29,14 @@ from exportdoctor.worker.numbers.value_gap import (
     is_written_twice,
     judge_by_float64,
 )
+from exportdoctor.worker.prove.compare_outputs import LARGEST
 from exportdoctor.worker.translate.failed_node import NodeFact, user_frame
 
 _NEARLY = 1e-4
 """Values that are so near, as a share of the largest, may change places because of what was inherited."""
 
+
+_BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 _STEPS = 10
 """The bound of an output, in bounds of one step."""
@@ -45,6 +49,11 @@ class _Values:
     known: dict[str, Any]
     uses: Counter[str]
     ran: set[int] = field(default_factory=set)
+
+    def copy(self, graph: StepGraph) -> _Values:
+        """Another run that has come as far as this one; values that share memory share it there too."""
+        known = copy.deepcopy(self.known) if graph.changes_values else dict(self.known)
+        return _Values(known=known, uses=Counter(self.uses), ran=set(self.ran))
 
 
 class StepRaised(Exception):
@@ -80,10 +89,8 @@ class Walk:
         uses.update(awaited)
         uses.update(self.graph.outputs)
         start = {**self.graph.constants, **self.inputs}
-        self._own, self._fed = (
-            _Values(known={name: _copy(value, self.graph) for name, value in start.items()}, uses=Counter(uses))
-            for _ in range(2)
-        )
+        self._fed = _Values(known={name: _copy(value, self.graph) for name, value in start.items()}, uses=uses)
+        self._own: _Values | None = None  # the same as `_fed` until a value differs
         self._in_order = self.graph.changes_values
         self._done: set[str] = set()
         self._kept: dict[str, tuple[str, list[Any]]] = {}
@@ -140,7 +147,7 @@ class Walk:
             before = len(self._fed.ran)
             fed = self._value(name, self._fed)
             steps = max(1, len(self._fed.ran) - before)
-            own = self._value(name, self._own)
+            own = fed if self._own is None else self._value(name, self._own)
         except UnrunnableStep as error:
             self.ended = str(error)
             return
@@ -148,7 +155,11 @@ class Walk:
             self.ended = str(error)
             self.blame("raises", str(error), _join_facts(error.step.fact(), other))
             return
-        local, inherited = gap_between(fed, wanted), gap_between(own, wanted)
+        local = gap_between(fed, wanted)
+        inherited = local if self._own is None else gap_between(own, wanted)
+        if self._own is None and not _is_identical(fed, wanted):
+            self._own = self._fed.copy(self.graph)
+            own = self._own.known[name]
         excuse: Excuse = "random" if step and step.effect == "random" else ""
         right: Side = "unknown"
         op, inputs = self._kept.pop(name, (fact.op, []))
@@ -166,7 +177,7 @@ class Walk:
             self.blame(
                 kind, value_differs(name, local.absolute, local.allowed, local.trouble), fact, right=right, steps=steps
             )
-        if self.cause is None and not excuse and _left_the_numbers(own, wanted):
+        if self.cause is None and not excuse and inherited.absolute >= LARGEST and _left_the_numbers(own, wanted):
             self.blame("value", not_finite(name), fact)
         nearly = not excuse and not inherited.holds and is_tie(op, own, wanted, inputs, slack=_NEARLY)
         self._replace(name, wanted, step, also_own=bool(excuse and excuse != "rounding") or nearly)
@@ -239,6 +250,9 @@ class Walk:
 
     def _replace(self, name: str, wanted: torch.Tensor, step: GraphStep | None, *, also_own: bool) -> None:
         """Put the reference's value in place of the candidate's."""
+        if self._own is None:  # it is what it would be replaced by
+            self._release(name, self._fed)
+            return
         for values in (self._fed, self._own) if also_own else (self._fed,):
             old = values.known.get(name)
             effect = step.effect if step else "new"
@@ -250,6 +264,18 @@ class Walk:
                 values.known[name] = wanted.to(dtype, copy=True)
         for values in (self._fed, self._own):
             self._release(name, values)
+
+
+def _is_identical(one: Any, other: torch.Tensor) -> bool:
+    """Whether the two are equal to the last bit, so that whatever is made of them is."""
+    if not isinstance(one, torch.Tensor) or one.dtype != other.dtype:
+        return False
+    if one.shape != other.shape or one.device != other.device:
+        return False
+    kind = _BITS.get(one.element_size())
+    if kind is None or one.is_conj() or one.is_neg() or other.is_conj() or other.is_neg():
+        return False
+    return torch.equal(one.view(kind), other.view(kind))
 
 
 def _left_the_numbers(own: Any, wanted: torch.Tensor) -> bool:

@@ -8,6 +8,9 @@ rest, so fill values (`finfo.min`, -1e9, -1e4) are left out of the estimate and 
 
 from __future__ import annotations
 
+from itertools import pairwise
+from math import prod
+
 import torch
 
 RELATIVE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
@@ -68,6 +71,53 @@ def is_fill_value(values: torch.Tensor) -> torch.Tensor:
         if above - below > _GAP and (computed >= _FEWEST or above - _LOWEST > _LARGE):
             return seen & (orders >= above - _LOWEST)
     return torch.zeros_like(seen)
+
+
+_SAMPLE = 1 << 13
+
+
+def may_hold_fill_values(sizes: torch.Tensor, largest: float) -> bool:
+    """Whether `is_fill_value` could find one among these finite float32 magnitudes; `largest` is the largest.
+
+    It cannot where a sample of them, the largest and the smallest leave no gap between binary orders: more of them
+    only make gaps smaller. Else they are counted.
+    """
+    flat = sizes.flatten()
+    smallest = torch.where(flat > 0, flat, largest).min()
+    ends = torch.stack((smallest, flat.new_tensor(largest)))
+    counts = _order_counts(torch.cat((flat[:: max(1, flat.numel() // _SAMPLE)], ends)))
+    if not _gaps(counts):
+        return False
+    counts = _order_counts(flat)
+    if int(counts[0]) != int((flat == 0).sum()):  # numbers below the normal ones have no order here
+        return True
+    return any(int(counts[: below + 1].sum()) >= _FEWEST or above - _BIAS > _LARGE for below, above in _gaps(counts))
+
+
+_BIAS = 126
+"""Of the exponents in float32, as `frexp` counts them."""
+
+
+def _order_counts(sizes: torch.Tensor) -> torch.Tensor:
+    """How many have each binary order; zeros come first."""
+    return torch.bincount(sizes.view(torch.int32) >> 23, minlength=1)
+
+
+def _gaps(counts: torch.Tensor) -> list[tuple[int, int]]:
+    """The orders below and above each gap."""
+    present = (counts[1:].nonzero().flatten() + 1).tolist()
+    return [(below, above) for below, above in pairwise(present) if above - below > _GAP]
+
+
+def slice_scales(sizes: torch.Tensor) -> list[torch.Tensor]:
+    """The largest magnitudes of the slices that give an element its scale, where every element is counted.
+
+    Slices of fewer than eight elements have the whole output's scale, and are left out.
+    """
+    every = tuple(range(sizes.dim()))
+    rests = [tuple(other for other in every if other != dim) for dim in every]
+    groups = [dims for dims in (*rests, every[-1:]) if sizes.dim() > 1]
+    return [sizes.amax(dims, keepdim=True) for dims in groups if prod(sizes.shape[dim] for dim in dims) >= _FEWEST]
 
 
 def _scale_of_slices(sizes: torch.Tensor, counted: torch.Tensor) -> torch.Tensor:

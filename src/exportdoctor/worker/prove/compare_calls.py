@@ -61,22 +61,22 @@ def _compare_answers(one: InputSet, answer: CallResult, wanted: CallResult, *, t
     everything = tree_leaves(wanted.output)
     known = [leaf for place, leaf in enumerate(everything) if place not in one.derived]
     kept = leaves(known)
+    notes = []
     if len(found) != len(expected) and len(found) == len(kept):
         names = {id(value.value): value.name for value in values_in(wanted.output)}
         missing = (
             names.get(id(everything[place]), f"output {place}").removeprefix(".") for place in sorted(one.derived)
         )
-        row = compare_outputs(one.title, found, kept)
-        note = f"the program leaves out {', '.join(missing)}, which follows from the whole-number inputs alone"
-        return msgspec.structs.replace(row, note=note)
+        notes = [f"the program leaves out {', '.join(missing)}, which follows from the whole-number inputs alone"]
+        expected = kept
     row = compare_outputs(one.title, found, expected)
-    if row.holds or row.refused or one.mask is None:
-        return row
-    seen = compare_outputs(one.title, [_hide(leaf, one.mask) for leaf in found], [_hide(x, one.mask) for x in expected])
-    if not seen.holds:
-        return row
-    count = int((one.mask == 0).sum())
-    return msgspec.structs.replace(seen, note=f"outputs at {count} masked positions differ and were not compared")
+    if not row.holds and not row.refused and one.mask is not None:
+        attended = ([_hide(leaf, one.mask) for leaf in given] for given in (found, expected))
+        seen = compare_outputs(one.title, *attended)
+        if seen.holds:
+            notes.append(f"outputs at {int((one.mask == 0).sum())} masked positions differ and were not compared")
+            row = seen
+    return msgspec.structs.replace(row, note="; ".join(notes))
 
 
 def _hide(leaf: Any, mask: torch.Tensor) -> Any:

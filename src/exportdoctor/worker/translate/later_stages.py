@@ -17,8 +17,7 @@ from exportdoctor.core.records.outcome import Agreement, ExceptionFact, Failure,
 from exportdoctor.core.records.probe import Probe
 from exportdoctor.report import wording
 from exportdoctor.targets.eager import run_once
-from exportdoctor.torch_internals.fake_tensors import is_fake
-from exportdoctor.torch_internals.trees import tree_leaves
+from exportdoctor.torch_internals.fake_tensors import has_fakes
 from exportdoctor.worker.capture.forward_hooks import Call
 from exportdoctor.worker.describe.describe_failure import cause_chain, qualified_name
 from exportdoctor.worker.describe.own_fault import own_fault
@@ -44,7 +43,7 @@ def run_later_stages(program: Any, module: torch.nn.Module, call: Call, probe: P
     Raises StageFailed. Without real values only the translation is tried: an ONNX file with fake weights cannot run.
     """
     prefix = probe.fqn
-    if probe.to != "ort" or _fake(module, call):
+    if probe.to != "ort" or has_fakes(module, (call.args, call.kwargs)):
         _stage("translate", lambda: translate(program, optimise=False), (), prefix)
         return {"translate": "pass"}
     passed: tuple[Stage, ...] = ()
@@ -69,11 +68,6 @@ def run_later_stages(program: Any, module: torch.nn.Module, call: Call, probe: P
         fact = ExceptionFact(type=NUMBERS_DIFFER, message=wording.numbers_differ(row))
         raise StageFailed("numbers", Failure(stage="numbers", exceptions=(fact,)), passed, (row,))
     return dict.fromkeys((*passed, "numbers"), "pass")
-
-
-def _fake(module: torch.nn.Module, call: Call) -> bool:
-    values = (*module.parameters(), *module.buffers(), *tree_leaves((call.args, call.kwargs)))
-    return any(is_fake(value) for value in values)
 
 
 def _stage(stage: Stage, work: Any, passed: tuple[Stage, ...], prefix: str, model: Path | None = None) -> Any:

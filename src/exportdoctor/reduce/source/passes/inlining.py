@@ -96,6 +96,31 @@ def inline_functions(tree: ast.Module) -> Iterator[Edit]:
                     yield {**edit, node: ()}
 
 
+def inline_single_calls(source: str) -> str:
+    """`source` with the body of each function that is mentioned once, in a call, in the place of that: one candidate.
+
+    What the caller and the function compute for each other can then go by data flow.
+    """
+    while True:
+        tree = ast.parse(source)
+        edit = next(filter(None, (_inlined_once(tree, node) for node in tree.body)), None)
+        if edit is None:
+            return source
+        source = ast.unparse(ast.fix_missing_locations(substitute(tree, edit)))
+
+
+def _inlined_once(tree: ast.Module, function: ast.stmt) -> Edit:
+    if not isinstance(function, ast.FunctionDef) or function.decorator_list:
+        return {}
+    own = set(ast.walk(function))
+    names = [node for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id == function.name]
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and called_name(node) == function.name]
+    if len(names) != 1 or len(calls) != 1 or calls[0] in own:
+        return {}
+    edit = _inlined_expression(function, calls) or _inlined_body(tree, function, calls)
+    return {**edit, function: ()} if edit else {}
+
+
 @one_sweep
 def inline_lambdas(tree: ast.Module) -> Iterator[Edit]:
     """Put a lambda where a function of one statement is named, if that is one place.
@@ -175,9 +200,15 @@ def _splice_body(function: ast.FunctionDef, call: ast.Call, statement: ast.AST) 
 
 
 def _arguments_of(function: Function, call: ast.Call) -> dict[str, ast.expr] | None:
-    """The argument of each parameter, as the call gives it; None where one is missing."""
+    """The argument of each parameter, as the call gives it or by default; None where one is missing, or all the rest
+    is read."""
     wanted = [parameter.arg for parameter in parameters(function)]
+    rest = {one.arg for one in (function.args.vararg, function.args.kwarg) if one is not None}
+    if any(isinstance(node, ast.Name) and node.id in rest for part in function.body for node in ast.walk(part)):
+        return None
     receiver = [call.func.value] if isinstance(call.func, ast.Attribute) and wanted[:1] == ["self"] else []
     given = dict(zip(wanted, [*receiver, *call.args], strict=False))
     given |= {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg in wanted}
+    optional = zip(reversed(function.args.args), reversed(function.args.defaults), strict=False)
+    given = {one.arg: value for one, value in optional if isinstance(value, ast.Constant | ast.Name)} | given
     return given if given.keys() == set(wanted) else None

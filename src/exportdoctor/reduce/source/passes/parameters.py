@@ -36,10 +36,17 @@ def drop_unread_parameters(source: str) -> str:
 
 
 def _unread(tree: ast.Module) -> Iterator[tuple[Callee, int]]:
+    """Without functions that are handed on as a value: what calls them gives each parameter by its place."""
+    called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    handed = {
+        node.attr if isinstance(node, ast.Attribute) else node.id
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load) and id(node) not in called
+    }
     for callee in callees(tree):
         read = {node.id for part in callee.function.body for node in ast.walk(part) if isinstance(node, ast.Name)}
         for place, parameter in reversed(list(enumerate(parameters(callee.function)))):
-            if place >= callee.bound and parameter.arg not in read:
+            if place >= callee.bound and parameter.arg not in read and callee.function.name not in handed:
                 yield callee, place
 
 

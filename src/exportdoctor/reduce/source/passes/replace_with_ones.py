@@ -13,6 +13,8 @@ from exportdoctor.reduce.search_protocol import Search
 
 _SHAPES = ("2, 2, 2", "2, 2", "2, 2, 2, 2")
 _SYMBOLS = frozenset({"tolist", "item", "nonzero", "split", "cond", "int", "bool", "float"})
+_MAKERS = frozenset({"torch.arange", "torch.zeros", "torch.ones", "torch.full", "torch.empty"})
+"""What is made of sizes alone can stay: an index of ones would be no index."""
 _SHORT = 25  # characters; what is shorter than a tensor of ones can stay
 _MOST = 8
 
@@ -47,6 +49,8 @@ def _can_be_replaced(node: ast.AST) -> bool:
     if not all(isinstance(one, ast.Name) for one in _targets(node)):
         return False
     words = {getattr(one, "attr", getattr(one, "id", "")) for one in ast.walk(node.value)}
+    if isinstance(node.value, ast.Call) and ast.unparse(node.value.func) in _MAKERS:
+        return False
     return any(isinstance(one, ast.Call) for one in ast.walk(node.value)) and not words & _SYMBOLS
 
 

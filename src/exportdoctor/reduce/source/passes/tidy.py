@@ -7,11 +7,11 @@ from typing import Any
 
 
 def drop_idle_statements(source: str) -> str:
-    """`source` without statements that do nothing, which a search that was cut off leaves in functions and classes."""
+    """`source` without statements that do nothing, which a search that was cut off leaves."""
     tree = ast.parse(source)
     for node in ast.walk(tree):
         body = getattr(node, "body", None)
-        if isinstance(body, list) and not isinstance(node, ast.Module):
+        if isinstance(body, list):
             node.body = [one for one in body if not _is_idle(one)] or [ast.Pass()]  # type: ignore[attr-defined]
     return ast.unparse(tree)
 

@@ -55,13 +55,11 @@ def torch_module_code(module: torch.nn.Module) -> str | None:
     kind = type(module)
     arguments: list[str] = []
     try:
-        parameters = list(inspect.signature(kind.__init__).parameters.values())[1:]
+        parameters = _parameters(kind)
     except (TypeError, ValueError):
         return None
     for parameter in parameters:
-        if parameter.name in ("device", "dtype") or parameter.kind in (
-            inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD,
-        ):  # fmt: skip
+        if parameter.name in ("device", "dtype"):
             continue
         value = _argument(module, parameter.name)
         code = plain_code(value) if not isinstance(value, tuple | list) else repr(tuple(value))
@@ -74,6 +72,22 @@ def torch_module_code(module: torch.nn.Module) -> str | None:
         positional = parameter.default is inspect.Parameter.empty and not any("=" in given for given in arguments)
         arguments.append(code if positional else f"{parameter.name}={code}")
     return f"{torch_name(kind)}({', '.join(arguments)})"
+
+
+def _parameters(kind: type) -> list[inspect.Parameter]:
+    """Of a constructor, without `self`; of one that hands on `*args, **kwargs`, those of the parent's.
+
+    Those of the parent's that it gives by itself, as a recurrent layer its mode, come first there.
+    """
+    named: tuple[inspect.Parameter, ...] = ()
+    by_itself = 0
+    for parent in kind.__mro__:
+        own = list(inspect.signature(parent.__init__).parameters.values())[1:]  # type: ignore[misc]
+        named = tuple(one for one in own if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD))
+        if len(named) == len(own):
+            return list(named[by_itself:])
+        by_itself = 1
+    return list(named)
 
 
 def _argument(module: torch.nn.Module, name: str) -> Any:

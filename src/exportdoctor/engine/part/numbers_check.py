@@ -1,0 +1,65 @@
+"""Whether the program of a part that exports as it is computes what eager does: one more probe, once its root passes.
+
+It is a probe of its own: what a program does when it runs is no answer to whether the part exports.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+import msgspec
+
+from exportdoctor.core.exporters import EXPORTERS
+from exportdoctor.core.failure.kinds import NUMBERS_DIFFER
+from exportdoctor.core.records.outcome import Agreement, ExceptionFact, Failure, Outcome, OutcomeStatus
+from exportdoctor.core.records.probe import Probe
+from exportdoctor.core.run.report import NumbersCheck
+from exportdoctor.engine.cure.prescription import proof_of_rows
+from exportdoctor.engine.part.part_diagnosis import PartDiagnosis
+from exportdoctor.engine.probe_driver import ProbeSteps
+from exportdoctor.engine.verdicts.judge import ModuleVerdict, SiteOutcome
+from exportdoctor.report.wording import export as wording
+
+_REFUSAL = re.compile(r"Guard failed|Expected input .* to be |Runtime assertion failed|[Ee]xpected .* but got")
+"""What a program raises before it computes: sizes that its guards, ranges and assertions do not admit."""
+
+
+def numbers_steps(part: PartDiagnosis, verdict: ModuleVerdict, template: Probe) -> ProbeSteps[None]:
+    """Run the root's program beside eager, and note what came of it; a wrong one makes the root fail."""
+    if not EXPORTERS[template.exporter].makes_program:
+        part.numbers = NumbersCheck(verdict="unknown", note=wording.NO_PROGRAM)
+        return
+    if not part.captured.has_values:
+        part.numbers = NumbersCheck(verdict="unknown", note=wording.NO_VALUES)
+        return
+    site = verdict.deciding.asked
+    probe = msgspec.structs.replace(template, fqn=site.fqn, call=site.call, to="compare", slow=None, heavy=None)
+    outcome = yield probe
+    part.numbers = _judge_numbers(outcome)
+    stages = {**verdict.outcome.stages, "numbers": {"agrees": "pass", "differs": "fail"}.get(part.numbers.verdict, "")}
+    seen = msgspec.structs.replace(verdict.outcome, stages={name: end for name, end in stages.items() if end})
+    if part.numbers.verdict == "differs":
+        raised = ExceptionFact(type=NUMBERS_DIFFER, message=part.numbers.note)
+        failure = Failure(stage="numbers", exceptions=(raised,))
+        seen = msgspec.structs.replace(seen, status=OutcomeStatus.FAILED, failure=failure)
+    part.verdicts[verdict.fqn] = dataclasses.replace(
+        verdict,
+        status="fails_own" if seen.failure is not None else verdict.status,
+        deciding=SiteOutcome(site, seen),
+    )
+
+
+def _judge_numbers(outcome: Outcome) -> NumbersCheck:
+    """What the rows say. A program may refuse other sizes than the example's; it may not compute them wrongly."""
+    wrong = next((row for row in outcome.numbers if not row.holds and not _is_refused(row)), None)
+    proof = proof_of_rows(outcome.numbers, refused=_is_refused) if outcome.numbers else None
+    if wrong is not None:
+        return NumbersCheck(verdict="differs", proof=proof, note=wording.numbers_of_pass_differ(wrong))
+    if proof is None or not proof.inputs_tried:
+        return NumbersCheck(verdict="unknown", note=wording.not_compared(outcome))
+    return NumbersCheck(verdict="agrees", proof=proof)
+
+
+def _is_refused(row: Agreement) -> bool:
+    return row.refused and row.kind == "sizes" and _REFUSAL.search(row.trouble) is not None

@@ -1,0 +1,136 @@
+"""A part that exports as it is has its program run beside eager: a wrong one is a finding that says where to look."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from exportdoctor.core.errors import UsageError
+from exportdoctor.core.run.events import AnyEvent
+from exportdoctor.core.run.report import Report
+from exportdoctor.core.run.run_state import fold
+from exportdoctor.report import FORMS, render, wording
+from exportdoctor.report.canvas import Style
+from exportdoctor.report.explanation_page import finding_blocks
+from exportdoctor.repro.find_probe import probe_of
+from scanning import events_of, scan_file
+
+MODELS = """\
+import random
+
+import torch
+from torch import nn
+
+
+class Counter(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.calls, self.layer = 0, nn.Linear(4, 4)
+
+    def forward(self, x):
+        self.calls += 1
+        return self.layer(x) * self.calls
+
+
+class Scaled(nn.Module):
+    def forward(self, x):
+        return x * (2 if torch.compiler.is_exporting() else 3)
+
+
+class Chance(nn.Module):
+    def forward(self, x):
+        return x * random.random()
+
+
+class Right(nn.Module):
+    def forward(self, x):
+        return x.softmax(-1)
+
+
+def counter():
+    return Counter(), (torch.randn(3, 4),)
+
+
+def scaled():
+    return Scaled(), (torch.randn(3, 4),)
+
+
+def chance():
+    return Chance(), (torch.randn(3, 4),)
+
+
+def right():
+    return Right(), (torch.randn(3, 4),), {}, ({0: torch.export.Dim("rows")},)
+
+
+def fake():
+    with torch.device("meta"):
+        return nn.Linear(4, 4), (torch.randn(3, 4),)
+"""
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("numbers") / "models.py"
+    path.write_text(MODELS)
+    return path
+
+
+@pytest.fixture(scope="module")
+def events(models: Path) -> list[AnyEvent]:
+    return events_of(f"{models}:counter", cure=True)
+
+
+@pytest.fixture(scope="module")
+def report(events: list[AnyEvent]) -> Report:
+    return fold(events).report()
+
+
+def test_a_wrong_program_is_a_finding_with_the_command_that_looks_further(report: Report, models: Path) -> None:
+    (part,), (finding,) = report.parts, report.findings
+    assert part.verdict == "fails"
+    assert part.numbers is not None
+    assert part.numbers.verdict == "differs"
+    assert (finding.kind, finding.stage) == ("numbers", "numbers")
+    assert finding.locate == f"exportdoctor numbers {models}:counter"
+    assert "eager keeps state" in finding.exception.message
+    assert [(one.status, one.stages) for one in part.modules] == [
+        ("fails_own", {"export": "pass", "numbers": "fail"}),
+        ("pass", {"export": "pass"}),
+    ]
+
+
+@pytest.mark.parametrize("form", sorted(FORMS))
+def test_every_form_names_that_command(form: str, report: Report) -> None:
+    assert "exportdoctor numbers " in render(report, form, Style(width=400))
+
+
+def test_what_comes_next_is_that_command_and_no_script(report: Report, events: list[AnyEvent]) -> None:
+    (finding,) = report.findings
+    stored = msgspec.structs.replace(report, target=msgspec.structs.replace(report.target, in_memory=False))
+    assert finding.locate in dict(wording.next_commands(stored))
+    with pytest.raises(UsageError, match="no script fails in the same way"):
+        probe_of(tuple(events), finding)
+    assert list(finding_blocks(finding, report))
+
+
+def test_numbers_are_those_of_the_program_and_not_of_its_trace(models: Path) -> None:
+    report = scan_file(models, factory="scaled")
+    assert "on 3 x 4: an output differs" in report.findings[0].exception.message
+
+
+def test_a_right_program_says_on_how_many_sets(models: Path) -> None:
+    (part,) = scan_file(models, factory="right").parts
+    assert part.verdict == "passes"
+    assert wording.verdict(part, 0) == "exports as is; eager's numbers (max |Δ| 0 on 5 input sets)"
+    assert part.modules[0].stages == {"export": "pass", "numbers": "pass"}
+
+
+@pytest.mark.parametrize(("factory", "reason"), [("chance", "other numbers when it is called again"), ("fake", "fake")])
+def test_where_there_are_no_numbers_it_says_why(models: Path, factory: str, reason: str) -> None:
+    report = scan_file(models, factory=factory)
+    (part,) = report.parts
+    assert (part.verdict, report.findings) == ("passes", ())
+    assert reason in wording.verdict(part, 0)

@@ -1,0 +1,54 @@
+"""The quick way to compare two values of a walk says the same as the thorough one, or leaves it to that."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from exportdoctor.worker.numbers.value_gap import gap_between
+from exportdoctor.worker.prove.allowed_error import is_fill_value, may_hold_fill_values
+from exportdoctor.worker.prove.compare_outputs import largest_difference
+
+SHARE = 1e-5
+
+
+def values(kind: str) -> torch.Tensor:
+    torch.manual_seed(3)
+    plain = torch.randn(4, 40, 64)
+    match kind:
+        case "filled":
+            return plain.masked_fill(plain > 1.5, torch.finfo(torch.float32).min)
+        case "a small cluster":
+            return torch.where(plain > 0, plain.abs() + 0.1, 1e-9)
+        case "one small row":
+            return plain * torch.tensor([1.0, 1e-4, 1e-4, 1e4]).view(4, 1, 1)
+        case "zeros":
+            return plain.relu()
+        case "infinite":
+            return plain.masked_fill(plain > 2, float("inf"))
+        case "narrow":
+            return plain.reshape(-1, 4)
+        case "flat":
+            return plain.flatten()
+    return plain
+
+
+KINDS = ("plain", "filled", "a small cluster", "one small row", "zeros", "infinite", "narrow", "flat")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("error", [1e-8, 1e-6, 3e-5, 1e-2])
+def test_both_ways_agree(kind: str, error: float) -> None:
+    wanted = values(kind)
+    found = wanted + error * torch.randn(wanted.shape)
+    absolute, _, allowed = largest_difference(found, wanted, share=SHARE)
+    gap = gap_between(found, wanted)
+    assert gap.holds == (absolute <= allowed)
+    assert (gap.absolute, gap.allowed) == pytest.approx((absolute, allowed), rel=1e-3)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_fill_value_is_missed(kind: str) -> None:
+    sizes = values(kind).abs()
+    if bool(sizes.isfinite().all()):
+        assert may_hold_fill_values(sizes, float(sizes.max())) or not bool(is_fill_value(values(kind)).any())
