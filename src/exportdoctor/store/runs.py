@@ -178,7 +178,7 @@ def _summary(run: str, path: Path) -> RunSummary:
     if not isinstance(started, ev.RunStarted):
         return RunSummary(run=run, path=str(path), status="unreadable", at=_age(path), problem="no events")
     last = _last_end(events)
-    parts = {event.part: event.verdict for event in events if isinstance(event, ev.PartFinished)}
+    parts: dict[str, str] = {event.part: event.verdict for event in events if isinstance(event, ev.PartFinished)}
     status = _status(path, last)
     return RunSummary(
         run=run,
