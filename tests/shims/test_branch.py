@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import runpy
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -52,6 +54,21 @@ class Named(nn.Module):
             more = x + 1
             y = more * 3
         return y
+
+
+class Telling(nn.Module):
+    """A branch that only tells, over several lines, and one that computes and tells."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        low = x.var()
+        if (low < 1e-9).any() or ~torch.isfinite(low).any():
+            warnings.warn("The variance is close to zero", stacklevel=2)
+        if x.max() > 3:
+            logging.getLogger(__name__).warning("large: %s", x.shape)
+            x = x.clamp(max=3)
+        elif x.max() < -3:
+            print("small")
+        return x / (low + 1)
 
 
 def _shift(x: Tensor) -> Tensor:
@@ -190,7 +207,7 @@ def call_of(make: Callable[[], nn.Module]) -> ExportCall:
     return ExportCall(module=make().eval(), args=(torch.randn(3, 4),), dynamic_shapes=({0: Dim.DYNAMIC},))
 
 
-@pytest.mark.parametrize("make", [Early, Several, Named, Calling])
+@pytest.mark.parametrize("make", [Early, Several, Named, Calling, Telling])
 def test_the_program_answers_as_eager_on_both_sides_of_each_branch(make: Callable[[], nn.Module]) -> None:
     call = call_of(make)
     with pytest.raises(Exception, match=r"data-dependent"):
@@ -242,7 +259,7 @@ def test_a_branch_that_no_eager_run_reached_is_not_merged_where_an_arm_may_refus
     assert choices.refused
 
 
-@pytest.mark.parametrize("make", [Early, Several, Named, Calling])
+@pytest.mark.parametrize("make", [Early, Several, Named, Calling, Telling])
 def test_arms_that_can_always_be_computed_need_no_cond(make: Callable[[], nn.Module]) -> None:
     call = call_of(make)
     with apply_shims([find("branch-as-where")], call) as given:

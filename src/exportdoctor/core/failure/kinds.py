@@ -29,6 +29,7 @@ class FailureKind(StrEnum):
     ATTRIBUTE_MUTATION = "attribute_mutation"
     INPUT_MUTATION = "input_mutation"
     AUTOGRAD_STATE = "autograd_state"
+    DEVICE_MISMATCH = "device_mismatch"
     TORCHSCRIPT_TRACE = "torchscript_trace"
     PYTHON_ERROR = "python_error"
     CRASH = "crash"
@@ -127,8 +128,16 @@ _INPUT_PAIR = r"generated guard [^\n]*?(L\['\w+'\]\S*?\.size\(\)\[\d+\])[^\n]*?(
 RULES = (
     # memory
     Rule(FailureKind.OUT_OF_MEMORY, "the allocator says so", "2.8-2.13",
-         r"not enough memory: you tried to allocate|CUDA out of memory|can't allocate memory"),
+         r"not enough memory: you tried to allocate|CUDA out of memory|can't allocate memory|CUDA error: out of memory|"
+         r"CUBLAS_STATUS_ALLOC_FAILED"),
     Rule(FailureKind.OUT_OF_MEMORY, "raised for memory alone", "any", "", types=("MemoryError", "OutOfMemoryError")),
+    # devices
+    Rule(FailureKind.CRASH, "the process's CUDA context is lost with it", "2.9-2.15",
+         r"CUDA error: (?:device-side assert triggered|an illegal memory access|misaligned address|"
+         r"an illegal instruction|unspecified launch failure|hardware stack error)"),
+    Rule(FailureKind.DEVICE_MISMATCH, "torch compares devices before each operation", "2.1-2.15",
+         r"found at least two devices|found two different devices|^\s*Tensor device mismatch|"
+         r"indices should be either on \S+ or on the same device"),
     # pytrees
     Rule(FailureKind.UNREGISTERED_PYTREE, "an input that pytree takes for a leaf", "2.5-2.13",
          r"Unsupported input type <class .*Export only supports pytree containers"),

@@ -91,6 +91,9 @@ class _Merging(ast.NodeTransformer):
     def _statement(self, node: ast.stmt) -> list[ast.stmt]:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             return [node]
+        if isinstance(node, ast.If) and self._is_open(node.test) and not self.purity.without_messages([node]):
+            self.count += 1
+            return [ast.copy_location(ast.Pass(), node)]
         merges = isinstance(node, ast.If) and self._is_open(node.test) and self._may_merge(node)
         self.inside += merges
         for name in ("body", "orelse", "finalbody"):
@@ -233,6 +236,9 @@ def rewrite_branches(
     node = definition_of(function)
     if node is None:
         return None
+    # where a condition begins below its `if`, Python names the line of the `if` as the one that asks
+    conditions = (one for one in ast.walk(node) if isinstance(one, ast.If | ast.IfExp) and one.lineno in lines)
+    lines |= {one.test.lineno for one in conditions}
     merging = _Merging(Purity(function=function, instances=instances), lines, node)
     changed = merging.visit(node)
     return changed if merging.count else None
@@ -301,7 +307,8 @@ SHIM = Shim(
         "rewritten in the function's syntax tree: both arms are computed, and the program chooses between "
         "their results. Where an arm may refuse the values for which it is not taken (it looks up places, divides "
         "whole numbers, raises, or gives NaN), torch.cond computes one arm only; the shim does not apply where torch "
-        "does not take them. Arms must only compute: assignments to local names, no writes, no raise."
+        "does not take them. Arms must only compute: assignments to local names, no writes, no raise. What an arm "
+        "prints, warns or logs is left out of the program, with the whole branch where it does nothing else."
     ),
     precondition="arms that torch.where chooses between can be computed whatever the condition is",
     cures=(Cure(kinds=("data_dependent_value", "data_dependent_guard")),),

@@ -9,7 +9,9 @@ from __future__ import annotations
 import ast
 import builtins
 import inspect
+import logging
 import math
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import BuiltinFunctionType, FunctionType, ModuleType
@@ -42,6 +44,30 @@ class Purity:
     def of_statements(self, statements: Sequence[ast.stmt]) -> bool:
         """Whether they only compute and bind local names, or return."""
         return all(self._is_pure_statement(statement) for statement in statements)
+
+    def without_messages(self, statements: Sequence[ast.stmt]) -> list[ast.stmt]:
+        """They, but for what only prints, warns or logs, also inside each `if`; one of which nothing is left goes."""
+        return [one for one in statements if not self._only_tells(one)]
+
+    def _only_tells(self, node: ast.stmt) -> bool:
+        if not isinstance(node, ast.If):
+            return self._is_message(node)
+        node.body = self.without_messages(node.body) or [ast.copy_location(ast.Pass(), node)]
+        node.orelse = self.without_messages(node.orelse)
+        left = [one for one in (*node.body, *node.orelse) if not isinstance(one, ast.Pass)]
+        return not left and self.of_expression(node.test)
+
+    def _is_message(self, node: ast.stmt) -> bool:
+        if not isinstance(node, ast.Expr) or not isinstance(node.value, ast.Call):
+            return False
+        call = node.value
+        parts = [*call.args, *(keyword.value for keyword in call.keywords)]
+        match call.func:
+            case ast.Attribute(value=ast.Call(func=made)) if self._resolve(made) is logging.getLogger:
+                tells = True
+            case _:
+                tells = _tells(self._resolve(call.func))
+        return tells and all(map(self.of_expression, parts))
 
     def of_expression(self, node: ast.expr) -> bool:
         """Whether evaluating it changes nothing."""
@@ -110,6 +136,12 @@ class Purity:
                 holder = self._resolve(base)
                 return _UNKNOWN if holder is _UNKNOWN or _is_value(holder) else getattr(holder, name, _UNKNOWN)
         return _UNKNOWN
+
+
+def _tells(callee: Any) -> bool:
+    """Whether it only gives its user a message. A logger's method may be a plain function that was set on its class."""
+    owner = getattr(callee, "__self__", None)
+    return callee is print or callee is warnings.warn or isinstance(owner, logging.Logger | logging.LoggerAdapter)
 
 
 def _binds_names_only(target: ast.expr) -> bool:

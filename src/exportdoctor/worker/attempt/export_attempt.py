@@ -45,6 +45,8 @@ from exportdoctor.worker.translate.later_stages import StageFailed, run_later_st
 _LATER = frozenset({"onnx", "ort"})
 """What a probe asks for beyond the export: the translation, or the file loaded, run and compared as well."""
 
+_NO_MEMORY = (MemoryError, torch.cuda.OutOfMemoryError)
+
 Shapes = dict[str, Any] | tuple[Any, ...] | list[Any] | None
 
 
@@ -185,7 +187,7 @@ class _Attempt:
             return self._outcome(OutcomeStatus.OWN_FAULT, note=fault, reads=None)
         failure = self._describe(error, chain)
         _log(error, partial_graph(chain))
-        status = OutcomeStatus.OUT_OF_MEMORY if isinstance(error, MemoryError) else OutcomeStatus.FAILED
+        status = OutcomeStatus.OUT_OF_MEMORY if isinstance(error, _NO_MEMORY) else OutcomeStatus.FAILED
         return self._outcome(status, failure=failure, stages={"export": "fail"})
 
     def _describe(self, error: BaseException, chain: tuple[BaseException, ...]) -> Failure:

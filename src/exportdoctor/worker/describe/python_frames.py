@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import dis
 import linecache
+import re
+import textwrap
 from collections.abc import Iterator
 from types import CodeType, FrameType, TracebackType
 from typing import Any
@@ -73,9 +76,21 @@ def segment(path: str, positions: Any) -> str | None:
     if not lines or not lines[0]:
         return None
     lines[-1] = lines[-1][:end_column]
-    lines[0] = lines[0][column:]
-    text = " ".join(line.decode(errors="replace").strip() for line in lines)
-    return text[:400] or None
+    lines[0] = b" " * column + lines[0][column:]
+    text = textwrap.dedent(b"".join(lines).decode(errors="replace"))
+    return " ".join(line.strip() for line in (_condition(text) or text).splitlines())[:400] or None
+
+
+def _condition(text: str) -> str | None:
+    """The condition of a whole `if` or `while`: to Python 3.11, one over several lines is asked by the statement."""
+    if not re.match(r"(?:if|elif|while)\b", text):
+        return None
+    text = text.removeprefix("el")
+    try:
+        (node,) = ast.parse(text).body
+    except (SyntaxError, ValueError):
+        return None
+    return ast.get_source_segment(text, node.test) if isinstance(node, ast.If | ast.While) else None
 
 
 def _expression(code: CodeType, last_instruction: int) -> str | None:

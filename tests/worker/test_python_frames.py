@@ -1,0 +1,45 @@
+"""The expression that a frame was evaluating, read from Python's positions."""
+
+from __future__ import annotations
+
+import linecache
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import pytest
+
+from exportdoctor.worker.describe.python_frames import python_frame
+
+HEAD = "class No:\n    def __bool__(self): raise ValueError('no')\n    def big(self): return self\n\ndef ask(x):\n"
+
+
+def asked(body: str, folder: Path) -> str | None:
+    """The expression of the innermost frame of `ask`."""
+    path = folder / "asking.py"
+    path.write_text(HEAD + "".join(f"    {line}\n" for line in body.splitlines()))
+    linecache.checkcache(str(path))
+    names: dict[str, Any] = {"__name__": "asking", "__file__": str(path)}
+    exec(compile(path.read_text(), str(path), "exec"), names)
+    with pytest.raises(ValueError, match="no") as caught:
+        names["ask"](names["No"]())
+    link: TracebackType | None = caught.tb
+    while link is not None and link.tb_frame.f_code.co_name != "ask":
+        link = link.tb_next
+    assert link is not None
+    return python_frame(link.tb_frame, link, None).expression
+
+
+@pytest.mark.parametrize(
+    ("body", "expression"),
+    [
+        ("if x.big():\n    pass", "x.big()"),
+        ("if (\n    x.big()\n    or x\n):\n    print(1)\nelse:\n    print(2)", "x.big() or x"),
+        ("if 1 > 2:\n    pass\nelif (\n    x.big()\n    and x\n):\n    print('a'\n        'b')", "x.big() and x"),
+        ("while (\n    x\n    and x.big()\n):\n    print(1)", "x and x.big()"),
+        ("y = [\n    1,\n    not x,\n]", "not x"),
+    ],
+)
+def test_of_a_branch_it_is_the_condition_also_over_several_lines(body: str, expression: str, tmp_path: Path) -> None:
+    assert asked(body, tmp_path) in ({expression} if sys.version_info < (3, 12) else {expression, "x", "x.big()"})
