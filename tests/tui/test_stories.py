@@ -33,8 +33,8 @@ from exportdoctor_tui.state.navigation import Position, next_failure
 from exportdoctor_tui.state.outline import failures
 from exportdoctor_tui.state.run_follower import RunFold
 from exportdoctor_tui.state.run_view import RunView, finding_for
-from exportdoctor_tui.state.selection import Selection
-from exportdoctor_tui.widgets.bars import TabBar
+from exportdoctor_tui.state.selection import TITLES, Selection
+from exportdoctor_tui.widgets.bars import Tab, TabBar
 from exportdoctor_tui.widgets.finding_pane import FindingPane
 from exportdoctor_tui.widgets.module_tree import ModuleTree
 from exportdoctor_tui.widgets.texts import TextPage, wrap_hanging
@@ -682,3 +682,18 @@ def test_what_is_wrapped_stays_in_its_block(text: str, lines: list[str]) -> None
     found = [each.plain for each in wrap_hanging(Content(text), 18).split("\n")]
     assert [each.rstrip() for each in found] == [each.rstrip() for each in lines]
     assert all(len(each.rstrip()) <= 18 for each in found)
+
+
+async def test_all_nine_tabs_are_in_sight_at_120_columns() -> None:
+    app = app_on(QWEN)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await settled(pilot)
+        bar = app.screen.query_one("#tabs", TabBar)
+        names = (*TITLES.values(),)
+        tabs = tuple(Tab(name, f"{number} {name}", short=f"{number} {name}") for number, name in enumerate(names, 1))
+        for active in names:
+            bar.show(tabs, active)
+            await pilot.pause(0.02)
+            strip = bar.render().plain
+            assert all(f"{number} {name[:3]}" in strip for number, name in enumerate(names, 1)), strip
+            assert len(strip.rstrip()) <= bar.content_size.width

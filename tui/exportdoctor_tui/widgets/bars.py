@@ -77,7 +77,7 @@ class TabBar(Widget):
             column += cell_len(text)
 
     def _pieces(self) -> list[tuple[Tab, str]]:
-        """Each tab with its text: the titles apart, close together, or short.
+        """Each tab with its text: the titles apart, close together, or short, then of the others the start alone.
 
         Where not even those fit, the first ones are left out as far as the active one needs it.
         """
@@ -86,6 +86,8 @@ class TabBar(Widget):
             pieces = [(tab, f"{before}{(short and tab.short) or tab.title}{after}") for tab in self._tabs]
             if sum(cell_len(text) for _, text in pieces) <= room + 1:
                 return pieces
+        starts = ((tab, (tab.short or tab.title) if tab.id == self._active else tab.short[:5]) for tab in self._tabs)
+        pieces = [(tab, f"{start or tab.title} ") for tab, start in starts]
         last = next((number for number, (tab, _) in enumerate(pieces) if tab.id == self._active), 0)
         first = 0
         while first < last and sum(cell_len(text) for _, text in pieces[first : last + 1]) > room:
