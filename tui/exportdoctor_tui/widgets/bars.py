@@ -90,7 +90,7 @@ class TabBar(Widget):
         pieces = [(tab, f"{start or tab.title} ") for tab, start in starts]
         last = next((number for number, (tab, _) in enumerate(pieces) if tab.id == self._active), 0)
         first = 0
-        while first < last and sum(cell_len(text) for _, text in pieces[first : last + 1]) > room:
+        while first < last and sum(cell_len(text) for _, text in pieces[first : last + 1]) > room + 1:
             first += 1
         return pieces[first:]
 
