@@ -1,79 +1,310 @@
-"""The CUDA path, end to end, with no package beyond what scanning needs: `make gpu-check`.
+"""What exportdoctor does on a GPU, in one table: `make gpu-check`, or `python benchmarks/gpu_check.py [STEP ...]`.
 
-Also meant for torch 2.11, transformers 5.17 and Python 3.12. Without a CUDA device it says so and ends with 0 for the
-CPU part: the same scans run with workers that attempt probes in their own process, as they must beside a CUDA context.
+Each step is a process of its own with a time-out, so that one that fails or hangs loses no other; all together end
+within six minutes. It needs torch, transformers and what a scan imports: networkx, msgspec, click, rich, filelock,
+platformdirs, psutil, pyyaml, jinja2, packaging. Where no registry can be reached, carry those on PYTHONPATH in a folder
+made with `pip install --target carried --only-binary=:all: --python-version 3.12 --no-deps networkx ...`: msgspec,
+psutil and pyyaml are compiled for one Python. Without a GPU the steps that need one say so, and the scans run on fake
+CUDA tensors.
 """
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(HERE / "src")]
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(HERE / "src"), os.environ.get("PYTHONPATH"))))
+os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
+IN_ALL = 345.0
+"""Seconds for all steps: under six minutes with what starting them takes."""
+
+Row = tuple[str, str, str]
+"""What was looked at, what it is, and `ok`, `FAIL` or `-` where nothing is asserted."""
 
 
-def check(name: str, found: object, wanted: object) -> bool:
-    """One line of the result."""
-    print(f"{'ok  ' if found == wanted else 'FAIL'} {name}: {found}", flush=True)
-    return found == wanted
+def row(what: str, found: object, good: bool | None = None) -> None:
+    """A line of a step's answer."""
+    print(json.dumps((what, str(found), "-" if good is None else "ok" if good else "FAIL")), flush=True)
 
 
-def main() -> int:
-    """Scan fixtures and the tiny twin on the device; on CUDA the full 3B with fake weights too."""
+def versions() -> None:
+    """What it was measured with."""
     import torch
     import transformers
 
+    from exportdoctor.process.graphics_cards import visible_cards
+
+    row("python, torch, transformers", f"{sys.version.split()[0]}, {torch.__version__}, {transformers.__version__}")
+    cards = visible_cards()
+    row("cards (NVML)", ", ".join(f"{one.name}, {one.free_mb:,.0f} of {one.total_mb:,.0f} MiB free" for one in cards))
+    row("CUDA is opened by looking", torch.cuda.is_initialized(), not torch.cuda.is_initialized())
+    row("processors", os.cpu_count())
+
+
+def parent() -> None:
+    """A worker with the model, its parts captured, has no context; its children open one."""
+    import torch
+
+    from exportdoctor.core.protocol.scan import Capture, Open
+    from exportdoctor.core.records.probe import Probe
+    from exportdoctor.core.records.target import BuildOptions, TargetRef
+    from exportdoctor.worker.child import fork
+    from exportdoctor.worker.open_target import OpenTarget
+    from exportdoctor.worker.placement import ChildPlacement
+
+    target = OpenTarget()
+    options = BuildOptions(device="cuda", weights="random")
+    opened = target.open(Open(target=TargetRef(ref="Qwen2.5-VL-3B-tiny", options=options)))
+    row("attempts are", opened.isolation, opened.isolation == "fork")
+    row("attempts at a time, by memory", opened.jobs_at_most)
+    for name in ("vision", "text"):
+        target.capture(Capture(part=name))
+    row("context of the parent after two captures", torch.cuda.is_initialized(), not torch.cuda.is_initialized())
+    placement = target.placement
+    if placement is None or not placement.cards:
+        row("children", "no GPU: not looked at")
+        return
+    part = target.parts["vision"]
+
+    def seconds(probe: Probe) -> float:
+        def work(_: int) -> bytes:
+            began = time.perf_counter()
+            ChildPlacement(placement).place(part, probe)
+            if probe.to != "export":
+                torch.cuda.synchronize()
+            return str(time.perf_counter() - began).encode()
+
+        began = time.perf_counter()
+        end = fork(work).wait()
+        row(f"  in the child alone ({probe.to})", f"{float(end.data):.2f} s")
+        return time.perf_counter() - began
+
+    for to in ("run", "run"):
+        taken = seconds(Probe(part="vision", fqn=part.prefix, to=to))
+        row("an attempt's overhead with values on the card: fork, context, moving, end", f"{taken:.2f} s", taken <= 0.5)
+    row("context of the parent after its children", torch.cuda.is_initialized(), not torch.cuda.is_initialized())
+
+
+def faults() -> None:
+    """Each fault costs its child; the next one computes."""
+    import torch
+
+    from exportdoctor.process.graphics_cards import visible_cards
+    from exportdoctor.worker.child import fork
+    from exportdoctor.worker.placement import ChildPlacement, Placement
+
+    cards = visible_cards() if torch.version.cuda else ()
+    if not cards:
+        row("faults of the device", "no GPU: not looked at")
+        return
+
+    def told(what: Callable[[], object], limit_mb: float | None = None) -> str:
+        def work(_: int) -> bytes:
+            try:
+                ChildPlacement(Placement(cards=cards, alone=len(cards) == 1, limit_mb=limit_mb))._open(with_values=True)
+                return str(what()).encode()
+            except Exception as error:
+                return f"{type(error).__name__}: {str(error).splitlines()[0]}".encode()
+
+        end = fork(work).wait()
+        return end.data.decode() or f"died with {end.code}"
+
+    def clean() -> object:
+        return torch.ones(3, device="cuda").sum().item()
+
+    def asserts() -> object:
+        return torch.zeros(3, device="cuda")[torch.tensor([7], device="cuda")].sum().item()
+
+    def reads_beyond() -> object:
+        nowhere = torch._C._construct_storage_from_data_pointer(1 << 40, torch.device("cuda:0"), 4)
+        return torch.empty(0, device="cuda").set_(nowhere, 0, (1,), (1,)).sum().item()
+
+    def takes_too_much() -> object:
+        return torch.empty(4 << 30, dtype=torch.uint8, device="cuda").numel()
+
+    for name, fault, limit, words in (
+        ("device-side assert", asserts, None, "device-side assert"),
+        ("--gpu-memory 2048, 4 GiB wanted", takes_too_much, 2048.0, "out of memory"),
+        ("illegal access", reads_beyond, None, ""),
+    ):
+        found = told(fault, limit)
+        row(name, found[:110], words in found and found != "3.0" if words else None)
+        after = told(clean)
+        row("  the next child", after, after == "3.0")
+
+    held, free_mb = os.pipe(), cards[0].free_mb
+
+    def hold(_: int) -> bytes:
+        ChildPlacement(Placement(cards=cards))._open(with_values=True)
+        kept = torch.empty(int((free_mb - 3072) * 2**20), dtype=torch.uint8, device="cuda")
+        os.write(held[1], b"x")
+        time.sleep(20)
+        return str(kept.numel()).encode()
+
+    holder = fork(hold)
+    os.close(held[1])
+    os.read(held[0], 1)
+    found = told(takes_too_much)
+    row("another process holds the card", found[:110], "out of memory" in found)
+    os.kill(holder.pid, 9)
+    holder.wait()
+    after = told(clean)
+    row("  the next child", after, after == "3.0")
+
+
+def scan_of(ref: str, device: str, **how: Any) -> tuple[Any, float]:
+    """The report of a scan with cures, and its seconds."""
     from exportdoctor.core.records.target import BuildOptions, TargetRef
     from exportdoctor.core.run.events import RunStarted
-    from exportdoctor.core.run.report import Report
     from exportdoctor.core.run.run_state import fold
     from exportdoctor.core.scan_options import ScanOptions
     from exportdoctor.engine.scan import ScanRequest, scan
 
-    cuda = torch.cuda.is_available()
-    device = "cuda" if cuda else "cpu"
-    versions = f"torch {torch.__version__}, transformers {transformers.__version__}"
-    print(f"python {sys.version.split()[0]}, {versions}, {device}")
+    parts = how.pop("parts", ())
+    target = TargetRef(ref=ref, parts=parts, options=BuildOptions(device=device, **how))
+    options = ScanOptions(use_cache=False, jobs=min(16, os.cpu_count() or 2))
+    began = time.perf_counter()
+    with tempfile.TemporaryDirectory() as logs:
+        request = ScanRequest(target=target, options=options, logs=Path(logs))
+        started = RunStarted(run="gpu", target=target, options=options, version="0")
+        report = fold([started, *scan(request)]).report()
+    return report, time.perf_counter() - began
 
-    def report_of(
-        ref: str, *, parts: tuple[str, ...] = (), weights: str = "fake", static: bool = True, cure: bool = False
-    ) -> Report:
-        began = time.perf_counter()
-        target = TargetRef(ref=ref, parts=parts, options=BuildOptions(device=device, weights=weights, static=static))
-        options = ScanOptions(use_cache=False, isolation="process", cure=cure)
-        with tempfile.TemporaryDirectory() as logs:
-            request = ScanRequest(target=target, options=options, logs=Path(logs))
-            started = RunStarted(run="gpu", target=target, options=options, version="0")
-            report = fold([started, *scan(request)]).report()
-        print(f"     {ref}: {report.stats.probes} attempts, {time.perf_counter() - began:.0f} s", flush=True)
-        return report
 
-    good = True
-    for fixture, kind in (("data_dependent_int", "data_dependent_value"), ("segfault", "crash")):
-        found = report_of(f"{HERE / 'fixtures' / fixture}.py:build")
-        good &= check(fixture, [finding.kind for finding in found.findings], [kind])
-    good &= check("passing", report_of(f"{HERE / 'fixtures' / 'passing.py'}:build").parts[0].verdict, "passes")
-    twin = report_of("Qwen2.5-VL-3B-tiny", parts=("vision",), weights="random")
-    good &= check("tiny twin, vision", twin.parts[0].verdict, "fails")
-    good &= check("device", twin.target.device.partition(":")[0], device)
-    cured = report_of("Qwen2.5-VL-3B-tiny", parts=("vision",), weights="random", static=False, cure=True).parts[0]
-    good &= check("tiny twin, vision, with cures", cured.verdict, "cured")
-    if cured.prescription is not None and cured.prescription.proof is not None:
-        print(f"     {' + '.join(cured.prescription.shims)}: {cured.prescription.proof}")
-    if cuda:
-        full = report_of("Qwen2.5-VL-3B", parts=("full",))
-        lines = sorted({(f.function or "").rpartition(".")[2] for f in full.findings})
-        wanted = ["get_vision_window_index", "sdpa_attention_forward"]  # what else lies behind differs by version
-        good &= check("3B, full, fake weights", [line for line in lines if line in wanted], wanted)
-    else:
-        print("no CUDA device: the CUDA path itself was not run")
-    return 0 if good else 1
+def tell_scan(report: Any, seconds: float) -> None:
+    """The verdicts of a scan, its cures and their proofs."""
+    row("  seconds, attempts", f"{seconds:.0f} s, {report.stats.probes}")
+    row("  device", report.target.device)
+    for part in report.parts:
+        row(f"  {part.name}", f"{part.verdict}; unknown: {sum(one.status == 'unknown' for one in part.modules)}")
+        cure = part.prescription
+        if cure is not None and cure.proof is not None:
+            proof = cure.proof
+            compared = f"max difference {proof.max_abs_diff}, tolerance {proof.tolerance}, on {proof.on or 'itself'}"
+            row("    cure", f"{' + '.join(cure.shims)}: {proof.inputs_tried} input sets, {compared}")
+    for finding in report.findings:
+        row("  finding", f"{finding.kind} {finding.function} {finding.module}")
+    for note in report.notes:
+        row("  note", note[:160])
+
+
+def both() -> None:
+    """The 3B with fake weights and cures, on the CPU and on the card of the same machine."""
+    report, on_cpu = scan_of("Qwen2.5-VL-3B", "cpu")
+    row("scan Qwen2.5-VL-3B --device cpu", "")
+    tell_scan(report, on_cpu)
+    again, on_card = scan_of("Qwen2.5-VL-3B", "cuda")
+    row("scan Qwen2.5-VL-3B --device cuda", "")
+    tell_scan(again, on_card)
+    row("seconds, cuda beside cpu", f"{on_card / on_cpu:.2f} times", on_card <= 1.3 * on_cpu and on_card <= 60)
+
+    def lines(one: Any) -> list[tuple[str, str]]:
+        return sorted((finding.kind, finding.module) for finding in one.findings)
+
+    row("the same findings", lines(report) == lines(again), lines(report) == lines(again))
+    verdicts = [[part.verdict for part in one.parts] for one in (report, again)]
+    row("verdicts", verdicts, verdicts[0] == verdicts[1])
+
+
+def tiny() -> None:
+    """Proof on the card: the tiny twin's vision tower with random weights, in float32 and bfloat16."""
+    for dtype in ("float32", "bfloat16"):
+        report, seconds = scan_of("Qwen2.5-VL-3B-tiny", "cuda", weights="random", dtype=dtype, parts=("vision",))
+        verdict = report.parts[0].verdict
+        row(f"tiny, vision, random weights, {dtype}", verdict, verdict == "cured")
+        tell_scan(report, seconds)
+
+
+def fixtures() -> None:
+    """A crash, a failure, a mismatch of devices."""
+    for name, kind in (
+        ("data_dependent_int", "data_dependent_value"), ("segfault", "crash"), ("device_mismatch", "device_mismatch"),
+    ):  # fmt: skip
+        report, seconds = scan_of(f"{HERE / 'fixtures' / name}.py:build", "cuda")
+        found = [str(finding.kind) for finding in report.findings]
+        row(f"fixture {name}", f"{found}, {seconds:.0f} s", found == [kind])
+
+
+def real() -> None:
+    """The 3B with random weights in bfloat16, the vision tower: proof at full size on the card."""
+    report, seconds = scan_of("Qwen2.5-VL-3B", "cuda", weights="random", dtype="bfloat16", parts=("vision",))
+    row("scan Qwen2.5-VL-3B --part vision --weights random --dtype bfloat16", f"{seconds:.0f} s", seconds <= 90)
+    tell_scan(report, seconds)
+
+
+def onnx() -> None:
+    """Which ONNX Runtime is there, and what it really loads."""
+    try:
+        import onnxruntime
+
+        from exportdoctor.worker.translate.onnx_session import runtime_package
+
+        row("ONNX Runtime", f"{runtime_package()}: {', '.join(onnxruntime.get_available_providers())}")
+    except ImportError as error:
+        row("ONNX Runtime", f"not installed: {error}")
+
+
+STEPS: dict[str, tuple[Callable[[], None], float]] = {
+    "versions": (versions, 40),
+    "parent": (parent, 60),
+    "faults": (faults, 60),
+    "both": (both, 170),
+    "tiny": (tiny, 120),
+    "fixtures": (fixtures, 90),
+    "onnx": (onnx, 20),
+    "real": (real, 120),
+}
+"""Each with its most seconds, in the order in which they are left out when time runs out: the last first."""
+
+
+def run_step(name: str, limit: float) -> list[Row]:
+    """Its rows; one more where it failed or was stopped, with the end of what it printed."""
+    command = [sys.executable, __file__, "--step", name]
+    began = time.monotonic()
+    with tempfile.TemporaryFile("w+") as errors:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True)
+        try:
+            output, _ = process.communicate(timeout=limit)
+            ended = f"ended with {process.returncode}" if process.returncode else ""
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, 9)
+            output, _ = process.communicate()
+            ended = f"stopped after {limit:.0f} s"
+        errors.seek(0)
+        last = " | ".join(errors.read().strip().splitlines()[-4:])[-400:]
+    rows: list[Row] = [tuple(json.loads(line)) for line in output.splitlines() if line.startswith("[")]
+    if ended:
+        rows.append((f"step {name}", f"{ended}: {last}", "FAIL"))
+    return [*rows, (f"step {name}", f"{time.monotonic() - began:.0f} s", "-")]
+
+
+def main(chosen: list[str]) -> int:
+    """Run the steps, and print their rows as they come and as one table."""
+    began, rows = time.monotonic(), list[Row]()
+    for name, (_, limit) in STEPS.items():
+        left = IN_ALL - (time.monotonic() - began)
+        if chosen and name not in chosen:
+            continue
+        made = run_step(name, min(limit, left)) if left > 10 else [(f"step {name}", "left out: no time", "-")]
+        for what, found, good in made:
+            print(f"{good:5}{what}: {found}", flush=True)
+        rows += made
+    print(f"\n| what | found | holds |\n|---|---|---|\n{chr(10).join(f'| {a} | {b} | {c} |' for a, b, c in rows)}")
+    print(f"\n{time.strftime('%Y-%m-%d')}, {time.monotonic() - began:.0f} s in all")
+    return int(any(good == "FAIL" for _, _, good in rows))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    if sys.argv[1:2] == ["--step"]:
+        STEPS[sys.argv[2]][0]()
+    else:
+        sys.exit(main(sys.argv[1:]))

@@ -31,7 +31,8 @@ PAGES = ROOT / "docs" / "failures"
 FIXTURES = ROOT / "fixtures"
 LATER = FIXTURES / "later"
 """One script for each kind of the stages after the export, where a fixture for a scan would say no more."""
-SCAN = {"timeout": ("--timeout", "8"), "out_of_memory": ("--memory", "1500"), "costly": ("--slow", "0.4")}
+SCAN = {"timeout": ("--timeout", "8"), "out_of_memory": ("--memory", "1500"), "costly": ("--slow", "0.4"),
+        "device_mismatch": ("--device", "cuda")}  # fmt: skip
 LIMITS = {"timeout": 3.0}
 _MOST = 1500
 _CODE = 60

@@ -11,6 +11,7 @@ import pytest
 
 from exportdoctor.core.failure.identity import name_free_signature
 from exportdoctor.core.records.outcome import Outcome
+from exportdoctor.core.records.target import BuildOptions
 from exportdoctor.core.run.events import AnyEvent, ProbeFinished
 from exportdoctor.core.run.report import Report
 from exportdoctor.core.run.run_state import fold
@@ -21,11 +22,12 @@ FIXTURES = sorted(p for p in (Path(__file__).parents[2] / "fixtures").glob("*.py
 QUICK = {"if_tensor", "segfault"}
 """A failure and a crash that `make quick` looks at, too: the way from a worker's attempt to a finding."""
 SCANS = [pytest.param(path, marks=() if path.stem in QUICK else pytest.mark.slow) for path in FIXTURES]
-# How a fixture is scanned where the defaults would wait for a minute or fill the machine
+# How a fixture is scanned where the defaults would wait for a minute, fill the machine or not see it
 LIMITS: dict[str, dict[str, Any]] = {
     "hang": {"timeout": 4.0},
     "memory_eater": {"memory_mb": 1500.0},
     "long_loop": {"slow": 0.4},
+    "device_mismatch": {"build": BuildOptions(device="cuda")},
 }
 
 

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from exportdoctor.core.errors import UsageError
+from exportdoctor.worker.translate.onnx_session import refuse_other_provider
 from scanning import scan_file
 
 pytestmark = pytest.mark.slow
@@ -100,3 +102,12 @@ def build():
     report = scan_file(path, to="ort")
     assert report.findings == ()
     assert report.parts[0].modules[0].stages["numbers"] == "pass"
+
+
+def test_a_provider_that_did_not_load_is_no_proof_on_its_device() -> None:
+    refuse_other_provider("cpu", ("CPUExecutionProvider",))
+    refuse_other_provider("cuda", ("CUDAExecutionProvider", "CPUExecutionProvider"))
+    with pytest.raises(
+        UsageError, match=r"CUDAExecutionProvider of onnxruntime\S* .*did not load; CPUExecutionProvider did"
+    ):
+        refuse_other_provider("cuda", ("CPUExecutionProvider",))

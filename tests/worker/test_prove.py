@@ -14,6 +14,7 @@ from torch import nn
 from exportdoctor.shims import ExportCall
 from exportdoctor.targets.built import Inputs
 from exportdoctor.targets.eager import CallResult
+from exportdoctor.targets.sizes.other_sizes import following_sizes, resize_inputs
 from exportdoctor.worker.prove.compare_calls import compare_calls
 from exportdoctor.worker.prove.compare_outputs import compare_outputs
 from exportdoctor.worker.prove.cure_inputs import cure_inputs, drawer_for
@@ -130,6 +131,25 @@ def test_drawn_inputs_repeat_and_share_storage_where_the_example_does() -> None:
         assert right.stride(0) == 0
         assert left.untyped_storage().data_ptr() == right.untyped_storage().data_ptr()
         assert torch.equal(left[2:], right[0, :2])
+
+
+class Step(nn.Module):
+    def forward(self, mask: Any, cache: Any) -> Any:
+        return mask[:, : cache.shape[1]] + cache
+
+
+def test_a_mask_of_a_caches_length_and_one_stays_that_in_other_sizes() -> None:
+    free = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
+    known: list[Inputs] = [((torch.ones(n, size + 1), torch.ones(n, size)), {}) for n, size in ((2, 19), (3, 27))]
+    following = following_sizes(known, Step(), (free, free))
+    assert following == {20}
+    made = resize_inputs(Step(), known[0], (free, free), (lambda size: 2 * size,), following=following)
+    assert made is not None
+    assert [tuple(one.shape) for one in made[0]] == [(4, 39), (4, 38)]
+    shorter = resize_inputs(Step(), known[0], (free, free), (lambda size: 0,), least=0, only=1, following=following)
+    assert shorter is not None
+    assert [tuple(one.shape) for one in shorter[0]] == [(2, 1), (2, 0)]
+    assert not following_sizes(known[:1], Step(), (free, free))
 
 
 class Views(nn.Module):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import Any
 
 import click
@@ -31,6 +32,18 @@ class ImageSizeType(click.ParamType[tuple[int, int]]):
         return size
 
 
+class DeviceType(click.ParamType[str]):
+    """`auto`, `cpu`, `cuda`, or one GPU by its number."""
+
+    name = "auto|cpu|cuda|cuda:N"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The same, checked."""
+        if not re.fullmatch(r"auto|cpu|cuda(:\d{1,3})?", str(value)):
+            self.fail(f"{value!r} is none of auto, cpu, cuda, cuda:0, cuda:1, ...", param, ctx)
+        return str(value)
+
+
 def absolute_inputs(given: str) -> str:
     """What `--inputs` says, with the file's whole path: a run may be continued from another folder."""
     return os.path.abspath(os.path.expanduser(given)) if given else ""
@@ -42,6 +55,13 @@ DEVICE = click.option(
     default="auto",
     show_default=True,
     help="Device of the model.",
+)
+SCAN_DEVICE = click.option(
+    "--device",
+    type=DeviceType(),
+    default="auto",
+    show_default=True,
+    help="Device of the model; cuda uses every GPU. Without one, cuda finds tensors on different devices.",
 )
 DTYPE = click.option(
     "--dtype",

@@ -33,6 +33,7 @@ class ScanOptions(msgspec.Struct, frozen=True, kw_only=True):
     cure: bool = True
     timeout: float | None = None
     memory_mb: float | None = None
+    gpu_memory_mb: float | None = None
     slow: float | None = None
     heavy: float | None = None
     build_timeout: float | None = None
@@ -94,6 +95,12 @@ OPTIONS: Mapping[str, OptionSpec] = {
         flag="--memory",
         metavar="MiB",
         help="Memory limit for one export. Default: a share of the free memory.",
+        changes_result=False,
+    ),
+    "gpu_memory_mb": OptionSpec(
+        flag="--gpu-memory",
+        metavar="MiB",
+        help="Memory of a GPU that one export may take. As many run on it side by side as fit into what is free.",
         changes_result=False,
     ),
     "slow": OptionSpec(

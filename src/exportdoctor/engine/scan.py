@@ -8,13 +8,14 @@ from __future__ import annotations
 import time
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
 import psutil
 
 from exportdoctor.core.errors import ExitCode, NoPartError, UsageError, did_you_mean
+from exportdoctor.core.exporters import EXPORTERS
 from exportdoctor.core.protocol.scan import Capture, Captured, Open, Opened
 from exportdoctor.core.records.outcome import Outcome
 from exportdoctor.core.records.target import TargetRef
@@ -61,6 +62,7 @@ def _events(request: ScanRequest, launcher: Launcher) -> Iterator[ev.AnyEvent]:
         pool = stack.enter_context(closing(_open_pool(request, launcher)))
         yield ev.StepStarted(text=f"importing torch and building {request.target.ref}")
         opened = pool.open()
+        request = answerable(request, opened)
         yield ev.TargetOpened(opened=opened)
         yield from (ev.NoteAdded(text=text) for text in opened.notes)
         scheduler = stack.enter_context(closing(_scheduler(pool, request, opened)))
@@ -77,6 +79,22 @@ def _events(request: ScanRequest, launcher: Launcher) -> Iterator[ev.AnyEvent]:
     yield ev.RunFinished(exit_code=int(code), seconds=seconds, peak_rss_mb=scheduler.peak_rss_mb)
 
 
+def answerable(request: ScanRequest, opened: Opened) -> ScanRequest:
+    """The scan without the search for cures where no kernel can run: a cure is proved by one.
+
+    Raises UsageError where more than an export is asked.
+    """
+    options = request.options
+    if opened.runs_kernels:
+        return request
+    if options.to != "export" or EXPORTERS[options.exporter].bakes_values:
+        raise UsageError(
+            "There is no GPU here, and more than torch.export is asked: that computes with values",
+            hint="Use --device cpu, or leave out --to and --exporter",
+        )
+    return replace(request, options=msgspec.structs.replace(options, cure=False))
+
+
 def _open_pool(request: ScanRequest, launcher: Launcher) -> Pool:
     options = request.options
     opening = Open(
@@ -84,6 +102,7 @@ def _open_pool(request: ScanRequest, launcher: Launcher) -> Pool:
         isolation=options.isolation,
         logs=str(request.logs) if request.logs else None,
         shim_files=options.shim_files,
+        gpu_memory_mb=options.gpu_memory_mb,
     )
     log = request.logs / "worker.log" if request.logs else None
     return Pool(

@@ -196,6 +196,8 @@ def run_module(module: str) -> subprocess.CompletedProcess[bytes]:
 def _environment(defaults: Mapping[str, str]) -> dict[str, str]:
     # transformers' advice and progress bars are no part of a diagnosis
     quiet = {"TRANSFORMERS_VERBOSITY": "error", "TOKENIZERS_PARALLELISM": "false"}
+    # torch counts GPUs without a CUDA context, which would survive no fork
+    quiet |= {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
     return {**quiet, **defaults, **os.environ}
 
 

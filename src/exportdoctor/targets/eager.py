@@ -59,7 +59,7 @@ def run_calls(
     import torch
 
     results = []
-    with torch.no_grad(), _quiet(), restore_afterwards(module):
+    with torch.no_grad(), _quiet(), _deterministic_on_gpu(), restore_afterwards(module):
         first = {name: buffer.detach().clone() for name, buffer in module.named_buffers()}
         for call in calls:
             given = copy.deepcopy(call)
@@ -107,6 +107,22 @@ def _quiet() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def _deterministic_on_gpu() -> Iterator[None]:
+    """With torch's deterministic algorithms where a CUDA context is open; an operator that has none warns."""
+    import torch
+
+    if not torch.cuda.is_initialized():
+        yield
+        return
+    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+
+
 def runs_in_eager(module: nn.Module, inputs: Inputs) -> bool:
     """Whether the module accepts the inputs."""
     try:
@@ -127,7 +143,8 @@ def restore_afterwards(module: nn.Module) -> Iterator[None]:
 
     children = [(child, dict(child.__dict__), _containers(child)) for child in module.modules()]
     values = [(buffer, buffer.detach().clone()) for buffer in module.buffers()]
-    with torch.random.fork_rng(devices=[]):
+    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
+    with torch.random.fork_rng(devices=devices):
         try:
             yield
         finally:

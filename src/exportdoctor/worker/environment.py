@@ -13,6 +13,7 @@ import torch
 from exportdoctor.core.failure.frames import is_local_file
 from exportdoctor.core.file_hash import file_sha256
 from exportdoctor.core.versions import installed_versions
+from exportdoctor.process.graphics_cards import visible_cards
 from exportdoctor.worker.read_log import LOG
 
 _first_digest = cache(file_sha256)  # of what was loaded: a later edit changes no outcome of this process
@@ -30,9 +31,9 @@ def versions() -> dict[str, str]:
     for name in _REPORTED:
         version = getattr(sys.modules.get(name), "__version__", None)
         found |= {name: str(version)} if version else {}
-    if torch.version.cuda and torch.cuda.is_available():
+    if torch.version.cuda and (cards := visible_cards()):  # torch would open a context to ask for the name
         found["cuda"] = torch.version.cuda
-        found["gpu"] = torch.cuda.get_device_name(0)
+        found["gpu"] = cards[0].name
     return found
 
 

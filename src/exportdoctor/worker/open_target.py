@@ -4,25 +4,31 @@ from __future__ import annotations
 
 import os
 import time
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 
 import msgspec
 import torch
 
-from exportdoctor.core.errors import ExportdoctorError, TargetError
+from exportdoctor.core.codec import decode, encode
+from exportdoctor.core.errors import ExportdoctorError, StoreError, TargetError
 from exportdoctor.core.exception_text import cause_of, class_name, context_of, summary, text_of
+from exportdoctor.core.failure.messages import first_line
+from exportdoctor.core.protocol.reply import Refused
 from exportdoctor.core.protocol.scan import SMALL_MODEL, Capture, Captured, Open, Opened, Prepare, Prepared
 from exportdoctor.core.records.target import TargetRef
+from exportdoctor.process.group import name_exit
 from exportdoctor.report.wording import capture as wording
 from exportdoctor.report.wording import missing_internals, substitution, unrecorded_note
 from exportdoctor.targets import Plan, build, has_small_model, plan_small_model, resolve
 from exportdoctor.targets.built import BuiltPart, BuiltTarget
 from exportdoctor.targets.eager import blame_running_code, own_stack, run_once
 from exportdoctor.targets.factory.factory_plan import FactoryPlan
+from exportdoctor.torch_internals.fake_cuda import without_context
 from exportdoctor.torch_internals.hook_table import missing_hooks
 from exportdoctor.torch_internals.tracing_modes import has_global_hooks
 from exportdoctor.worker import environment
+from exportdoctor.worker.capture.carried_capture import pack_capture, unpack_capture
 from exportdoctor.worker.capture.session import (
     PartCapture,
     capture_part,
@@ -30,8 +36,10 @@ from exportdoctor.worker.capture.session import (
     captured_fact,
     complete_capture,
 )
+from exportdoctor.worker.child import fork
 from exportdoctor.worker.describe.describe_failure import describe_failure, state_id
 from exportdoctor.worker.describe.own_fault import own_fault
+from exportdoctor.worker.placement import ChildPlacement, Placement, plan_placement, replace_device
 from exportdoctor.worker.read_log import LOG
 
 
@@ -39,7 +47,8 @@ from exportdoctor.worker.read_log import LOG
 class OpenTarget:
     """The target of this worker and its parts. `given` is a plan whose module is in memory already.
 
-    `small_model` has the same architecture; it is built when one of its parts is first captured.
+    `small_model` has the same architecture; it is built when one of its parts is first captured. With a `placement` the
+    model is held on the CPU, and each attempt moves its own question to the GPU.
     """
 
     given: Plan | None = None
@@ -48,6 +57,7 @@ class OpenTarget:
     parts: dict[str, PartCapture] = field(default_factory=dict)
     shim_files: tuple[str, ...] = ()
     small_model: BuiltTarget | None = None
+    placement: Placement | None = None
     _prepared: dict[str, BuiltPart] = field(default_factory=dict)
     _sources: dict[str, str] = field(default_factory=dict)
 
@@ -67,15 +77,22 @@ class OpenTarget:
         assert self.plan is not None
         if isinstance(self.plan, FactoryPlan):
             LOG.note_working_folder()
-        warm_up()  # before the target's code, which may replace parts of torch
+        asked = self.plan.options.device
+        if command.isolation != "process":
+            self.plan, self.placement = plan_placement(self.plan, limit_mb=command.gpu_memory_mb)
+        with without_context():
+            warm_up()  # before the target's code, which may replace parts of torch
         with blame_running_code(f"Building {self.plan.title} failed"):
             built = self.built = build(self.plan)
+            if self.placement is not None and torch.cuda.is_initialized():
+                self.placement = None  # by the target itself: its forks could not use the GPU
+                built = self.built = build(replace_device(self.plan, asked))
             self._sources = sources = environment.sources(built.model)
             return Opened(
                 environment=environment.versions(),
                 parameters=built.parameters,
                 weights=built.weights,
-                device=built.device,
+                device=built.device if self.placement is None else "cuda" if asked == "auto" else asked,
                 dtype=built.dtype,
                 isolation=_isolation(command.isolation),
                 seconds=round(time.perf_counter() - started, 3),
@@ -83,15 +100,23 @@ class OpenTarget:
                 sources=sources,
                 notes=(
                     *(substitution(form.what, form.because) for form in built.substitutions),
+                    *((wording.NO_KERNEL_RUNS,) if self.runs_no_kernel else ()),
                     *filter(None, [missing_internals(missing_hooks()), unrecorded_note(LOG.reasons())]),
                 ),
                 has_small_model=built.weights == "fake" and has_small_model(self.plan),
+                jobs_at_most=self.placement.attempts_at_a_time(built.model) if self.placement is not None else 0,
+                runs_kernels=not self.runs_no_kernel,
             )
+
+    @property
+    def runs_no_kernel(self) -> bool:
+        """Whether a GPU was asked for and there is none: attempts see fake CUDA tensors alone."""
+        return self.placement is not None and not self.placement.cards
 
     def prepare(self, command: Prepare) -> Prepared:
         """Make a part's inputs; nothing of the part runs. Raises whatever making them raises."""
         assert self.built is not None
-        with LOG.watch(), blame_running_code(f"Making the inputs of part {command.part} failed"):
+        with LOG.watch(), self._on_cpu(), blame_running_code(f"Making the inputs of part {command.part} failed"):
             entry = self._prepared[command.part] = self.built.part(command.part)
             self.parts[command.part] = root = capture_root_only(entry)
         return Prepared(part=command.part, prefix=entry.prefix, question=root.questions[entry.prefix][0].full)
@@ -101,16 +126,14 @@ class OpenTarget:
         with LOG.watch(), blame_running_code(f"Capturing part {command.part} failed"):
             return self._capture_with_sources(command)
 
+    def _on_cpu(self) -> AbstractContextManager[None]:
+        return without_context() if self.placement is not None else nullcontext()
+
     def _capture_with_sources(self, command: Capture) -> Captured:
         assert self.built is not None
         started = time.perf_counter()
         before = self.parts.get(command.part)
-        if command.part.endswith(SMALL_MODEL):
-            part = self._capture_small_model(command.part.removesuffix(SMALL_MODEL))
-        elif before is not None and before.at_one_size is not None and not command.at_one_size:
-            part = complete_capture(before, exporter=command.exporter)
-        else:
-            part = self._capture(self.built, command)
+        part = self._capture_anywhere(self.built, command, before)
         self.parts[command.part] = part
         fact = captured_fact(part, seconds=time.perf_counter() - started)
         told = LOG.reasons()
@@ -119,6 +142,27 @@ class OpenTarget:
         note = unrecorded_note(tuple(reason for reason in LOG.reasons() if reason not in told))
         notes = (*fact.notes, note) if note else fact.notes
         return msgspec.structs.replace(fact, part=command.part, sources=sources, notes=notes)
+
+    def _capture_anywhere(self, built: BuiltTarget, command: Capture, before: PartCapture | None) -> PartCapture:
+        """On the CPU; where the forward fails there and a GPU was asked for, in a child on the GPU."""
+        try:
+            with self._on_cpu():
+                return self._capture_here(built, command, before)
+        except TargetError as error:
+            if self.placement is None or not self.placement.cards or command.part.endswith(SMALL_MODEL):
+                raise
+            with self._on_cpu():
+                entry = built.part(command.part)
+            part = capture_in_child(entry, self.placement, exporter=command.exporter)
+            part.note(wording.captured_on_gpu(first_line(error)))
+            return part
+
+    def _capture_here(self, built: BuiltTarget, command: Capture, before: PartCapture | None) -> PartCapture:
+        if command.part.endswith(SMALL_MODEL):
+            return self._capture_small_model(command.part.removesuffix(SMALL_MODEL))
+        if before is not None and before.at_one_size is not None and not command.at_one_size:
+            return complete_capture(before, exporter=command.exporter)
+        return self._capture(built, command)
 
     def _capture(self, built: BuiltTarget, command: Capture) -> PartCapture:
         entry: BuiltPart | None = None
@@ -163,6 +207,33 @@ class OpenTarget:
         self.built = build(self.plan)
         return self.built
 
+
+def capture_in_child(built: BuiltPart, placement: Placement, *, exporter: str) -> PartCapture:
+    """The part, captured on the GPU in a child, which alone opens it. Raises TargetError, as a capture here does."""
+
+    def work(_: int) -> bytes:
+        try:
+            here = ChildPlacement(placement).place_part(built)
+            return _CAPTURED + pack_capture(capture_part(here, exporter=exporter))
+        except BaseException as error:  # also what would end the process
+            told = _eager_failure(error, built.name, built)
+            return encode(Refused.from_error(told))
+
+    child = fork(work)
+    os.set_blocking(child.pipe, True)
+    child.read()
+    end = child.wait()
+    if end.data.startswith(_CAPTURED):
+        part = capture_root_only(built)
+        unpack_capture(end.data.removeprefix(_CAPTURED), part)
+        return part
+    try:
+        raise decode(end.data, Refused).to_error()
+    except StoreError:
+        raise TargetError(f"The eager forward of part {built.name} ends its process: {name_exit(end.code)}") from None
+
+
+_CAPTURED = b"captured "
 
 # torch._subclasses.fake_tensor raises these where a fake tensor's value or a value-dependent size is asked for
 _VALUE_ERRORS = frozenset(

@@ -12,6 +12,7 @@ import os
 import selectors
 import signal
 import traceback
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import assert_never
@@ -20,6 +21,7 @@ import msgspec
 
 from exportdoctor.core.codec import decode, encode
 from exportdoctor.core.exporters import EXPORTERS
+from exportdoctor.core.failure.messages import first_line
 from exportdoctor.core.protocol.reply import Refused
 from exportdoctor.core.protocol.scan import (
     AttemptProbe,
@@ -33,7 +35,7 @@ from exportdoctor.core.protocol.scan import (
     ScanReply,
     Started,
 )
-from exportdoctor.core.records.outcome import Outcome
+from exportdoctor.core.records.outcome import Outcome, OutcomeStatus
 from exportdoctor.core.records.probe import Probe
 from exportdoctor.process.descendants import adopt_orphans
 from exportdoctor.process.group import die_with_parent, kill_group, lead_group
@@ -41,8 +43,10 @@ from exportdoctor.targets import Plan
 from exportdoctor.worker.attempt.export_attempt import attempt, attempt_fast
 from exportdoctor.worker.attempt.fast_export import has_no_side_effects
 from exportdoctor.worker.batched_attempts import BatchChild, start_batch
+from exportdoctor.worker.capture.session import PartCapture
 from exportdoctor.worker.child import Child, ChildEnd, expect_children, fork
 from exportdoctor.worker.open_target import OpenTarget
+from exportdoctor.worker.placement import ChildPlacement, PlacementError
 from exportdoctor.worker.process_state import keep_process
 from exportdoctor.worker.read_log import LOG
 from exportdoctor.worker.standard_streams import (
@@ -57,12 +61,16 @@ from exportdoctor.worker.standard_streams import (
 
 @dataclass
 class AttemptChild:
-    """An attempt in a child of its own. A `full` one takes no short cuts, so its outcome is not in doubt."""
+    """An attempt in a child of its own. A `full` one takes no short cuts, so its outcome is not in doubt.
+
+    `card` is the one of the placement's that it may use.
+    """
 
     child: Child
     probe: Probe
     log: str | None
     full: bool
+    card: int = 0
 
     def outcome(self, end: ChildEnd) -> Outcome:
         """Its outcome, with the log that it left; one that passes leaves none."""
@@ -184,7 +192,14 @@ class ScanServer:
         if not has_no_side_effects(parts[probe.part], probe):
             return False
         if self.batch is None:
-            self.batch = start_batch(lambda one: attempt_fast(parts[one.part], one), close=self._descriptors())
+            placed = self._child_placement(0)
+
+            def attempt_plain(one: Probe) -> Outcome | None:
+                if _place(placed, parts[one.part], one) is not None:
+                    return None
+                return attempt_fast(parts[one.part], one)
+
+            self.batch = start_batch(attempt_plain, close=self._descriptors())
         self._reply(Started(probe=probe.id, pid=self.batch.pid))
         outcome = self.batch.attempt(probe)
         if outcome is None:
@@ -207,16 +222,32 @@ class ScanServer:
     def _attempt_in_child(self, probe: Probe, *, full: bool = False) -> None:
         """Attempt it in the fast way first; where that leaves the outcome in doubt, in full, which is final."""
         part, files, log = self.target.parts[probe.part], self.target.shim_files, self._log(probe)
+        card = self._freest_card()
+        placed = self._child_placement(card)
 
         def work(pipe: int) -> bytes | None:
             before = LOG.start_attempt()
+            if (refused := _place(placed, part, probe)) is not None:
+                return encode(refused)
             with _watch_reads(probe):
                 outcome = (attempt if full else attempt_fast)(part, probe, shim_files=files)
-            return encode(_with_sources(outcome, before)) if outcome is not None else None
+            if outcome is None:
+                return None
+            return encode(_with_sources(placed.judge(outcome) if placed is not None else outcome, before))
 
         child = fork(work, log=log, close=self._descriptors())
-        self.attempts[child.pid] = AttemptChild(child, probe, log, full)
+        self.attempts[child.pid] = AttemptChild(child, probe, log, full, card)
         self._reply(Started(probe=probe.id, pid=child.pid))
+
+    def _freest_card(self) -> int:
+        """The card with the fewest attempts."""
+        placement = self.target.placement
+        cards = range(len(placement.cards)) if placement is not None else ()
+        busy = Counter(running.card for running in self.attempts.values())
+        return min(cards, key=lambda card: busy[card], default=0)
+
+    def _child_placement(self, card: int) -> ChildPlacement | None:
+        return ChildPlacement(self.target.placement, card) if self.target.placement is not None else None
 
     def _attempt_here(self, probe: Probe) -> None:
         """Attempt it in this process, which is then replaced unless the attempt passes without shims."""
@@ -245,6 +276,17 @@ class ScanServer:
 
     def _reply(self, reply: ScanReply) -> None:
         write_line(self.replies, reply)
+
+
+def _place(placed: ChildPlacement | None, part: PartCapture, probe: Probe) -> Outcome | None:
+    """Move the question to the GPU, if there is a placement; the outcome where that fails."""
+    if placed is None:
+        return None
+    try:
+        placed.place(part, probe)
+    except PlacementError as error:
+        return Outcome(probe=probe.id, status=OutcomeStatus.NO_DEVICE, note=first_line(error, 300))
+    return None
 
 
 def _watch_reads(probe: Probe) -> contextlib.AbstractContextManager[None]:

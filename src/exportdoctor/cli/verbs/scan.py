@@ -14,13 +14,13 @@ import click
 from exportdoctor.cli.complete_words import complete_runs, complete_targets
 from exportdoctor.cli.options import (
     CONTEXT,
-    DEVICE,
     DTYPE,
     IMAGE_SIZE,
     INPUTS,
     JSON,
     PARTS,
     QUIET,
+    SCAN_DEVICE,
     STATIC,
     WEIGHTS,
     absolute_inputs,
@@ -120,7 +120,7 @@ class ScanCommand(click.Command):
 @click.command(cls=ScanCommand, context_settings=CONTEXT)
 @click.argument("target", required=False, shell_complete=complete_targets)
 @PARTS
-@DEVICE
+@SCAN_DEVICE
 @DTYPE
 @WEIGHTS
 @IMAGE_SIZE

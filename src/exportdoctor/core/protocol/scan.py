@@ -18,11 +18,15 @@ class Command(msgspec.Struct, frozen=True, kw_only=True, tag_field="say"):
 
 
 class Open(Command, frozen=True, kw_only=True, tag="open"):
-    """Import, build the target and warm up. `target` is None where the module is already in the worker's memory."""
+    """Import, build the target and warm up. `target` is None where the module is already in the worker's memory.
+
+    `gpu_memory_mb`: what one attempt may take of a GPU, in MiB.
+    """
 
     target: TargetRef | None
     isolation: str = "auto"
     logs: str | None = None
+    gpu_memory_mb: float | None = None
     shim_files: tuple[str, ...] = ()
 
 
@@ -114,6 +118,8 @@ class Opened(Reply, frozen=True, kw_only=True, tag="opened"):
     """The target stands. `sources` maps what the answers depend on (files, variables) to what it was when it was read.
 
     `has_small_model`: each part can also be captured of a small model of the same kind, with real values.
+    `jobs_at_most`: how many attempts fit on the GPUs side by side, 0 if they use none. `runs_kernels` is False where a
+    GPU was asked for and there is none: fake CUDA tensors stand in for it.
     """
 
     environment: dict[str, str]
@@ -127,6 +133,8 @@ class Opened(Reply, frozen=True, kw_only=True, tag="opened"):
     notes: tuple[str, ...] = ()
     sources: dict[str, str] = msgspec.field(default_factory=dict)
     has_small_model: bool = msgspec.field(default=False, name="twins")
+    jobs_at_most: int = 0
+    runs_kernels: bool = True
 
 
 class Prepared(Reply, frozen=True, kw_only=True, tag="prepared"):

@@ -17,7 +17,8 @@ Stage = Literal["build", "capture", "export", "decompose", "translate", "check",
 class OutcomeStatus(StrEnum):
     """How an attempt ended. What kind of failure it shows is `FailureKind` in core/failure/kinds.py.
 
-    With OWN_FAULT code of exportdoctor failed beside the target's, so the attempt says nothing about it.
+    With OWN_FAULT code of exportdoctor failed beside the target's, so the attempt says nothing about it; with NO_DEVICE
+    the GPU could not take the module, so nothing was attempted.
     """
 
     PASSED = "passed"
@@ -28,6 +29,7 @@ class OutcomeStatus(StrEnum):
     NOT_APPLICABLE = "not_applicable"
     SHIM_TROUBLE = "shim_trouble"
     OWN_FAULT = "own_fault"
+    NO_DEVICE = "no_device"
 
     @property
     def is_conclusive(self) -> bool:
@@ -38,6 +40,11 @@ class OutcomeStatus(StrEnum):
     def is_repeatable(self) -> bool:
         """Whether it may be told again: another attempt would end in the same way, or as little could be attempted."""
         return self.is_conclusive or self is OutcomeStatus.NOT_APPLICABLE
+
+    @property
+    def says_nothing(self) -> bool:
+        """Whether nothing follows about the module."""
+        return self in {OutcomeStatus.OWN_FAULT, OutcomeStatus.NO_DEVICE}
 
     @property
     def ended_the_process(self) -> bool:
@@ -124,9 +131,9 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     """Everything seen of one failing attempt. `custom_ops` are the operators from outside torch
     that were traced before it, None where no graph was found. `guard` is the line that made the guard which a
     declared dimension violates, `value_origin` the one that made the value which torch refused when the forward was
-    over. `slice` is what leads to the failure in the traced graph, `slice_note` why there is
-    none. `traced` is how many nodes had been traced, and `entered` of how many submodules, None where no graph was
-    found."""
+    over. `unbacked` is how many unbacked symbols had been created, None where that was not counted. `slice` is what
+    leads to the failure in the traced graph, `slice_note` why there is none. `traced` is how many nodes had been
+    traced, and `entered` of how many submodules, None where no graph was found."""
 
     stage: Stage
     exceptions: tuple[ExceptionFact, ...]
@@ -136,6 +143,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     custom_ops: tuple[str, ...] | None = None
     guard: Frame | None = None
     value_origin: Frame | None = None
+    unbacked: int | None = None
     slice: GraphSlice | None = None
     slice_note: str = ""
     traced: int | None = None

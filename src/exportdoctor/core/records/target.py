@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
-Device = Literal["auto", "cpu", "cuda"]
+Device = Annotated[str, msgspec.Meta(pattern=r"^(auto|cpu|cuda(:\d{1,3})?)$")]
+"""`cuda:1` is the second GPU, as nvidia-smi numbers those that CUDA_VISIBLE_DEVICES shows; `cuda` is any of them."""
 DType = Literal["auto", "float32", "float16", "bfloat16"]
 
 

@@ -81,7 +81,7 @@ def judge(fqn: str, answers: tuple[tuple[CallSite, SiteOutcome], ...]) -> Module
 
 def _weight(outcome: Outcome) -> int:
     """The lowest decides: one call that fails is enough, and one of which nothing is known rules out a pass."""
-    return 2 if outcome.passed else 1 if outcome.status == OutcomeStatus.OWN_FAULT else 0
+    return 2 if outcome.passed else 1 if outcome.status.says_nothing else 0
 
 
 def _status(fqn: str, answer: SiteOutcome) -> ModuleStatus:
@@ -92,7 +92,7 @@ def _status(fqn: str, answer: SiteOutcome) -> ModuleStatus:
             return "crashed"
         case OutcomeStatus.TIMED_OUT:
             return "timed_out"
-        case OutcomeStatus.OWN_FAULT:
+        case OutcomeStatus.OWN_FAULT | OutcomeStatus.NO_DEVICE:
             return "unknown"
         case OutcomeStatus.FAILED | OutcomeStatus.NOT_APPLICABLE | OutcomeStatus.SHIM_TROUBLE:
             failure = answer.outcome.failure

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from exportdoctor.report.wording.formatting import count
+
 _MOST_NAMED = 3
 
+NO_KERNEL_RUNS = (
+    "There is no GPU here: the forward ran on the CPU, exports on fake CUDA tensors, and no kernel. Tensors on "
+    "different devices are found; what needs values on a GPU is not: its kernels, its numbers, cures"
+)
 NO_OTHER_SIZES = "there are no inputs of other sizes"
 NOT_COMPARABLE = "its calls at other sizes cannot be compared"
 FAILS_AT_OTHER_SIZES = "the forward fails at other sizes"
@@ -64,6 +70,11 @@ def other_opset(asked: int, found: int, why: str) -> str:
     return f"the file has opset {found}: neither torch.onnx nor onnx could convert it to {asked}: {why}"
 
 
+def loaded_providers(package: str, loaded: Sequence[str]) -> str:
+    """What the file ran on."""
+    return f"ran in {package} with {', '.join(loaded)}"
+
+
 def lacking_kernels(operators: Sequence[str]) -> str:
     """That a file was verified in another form, because this processor cannot run it."""
     return (
@@ -75,3 +86,16 @@ def lacking_kernels(operators: Sequence[str]) -> str:
 def sizes_not_tried(error: str) -> str:
     """That nothing is known of the sizes beyond those that were compared."""
     return f"the sizes at which the file is right were not derived: {error}"
+
+
+def fixed_images(shape: tuple[int, ...]) -> str:
+    """That a program with a plain image takes one number of images of one size; `shape` is (N, channels, H, W)."""
+    images, _, height, width = shape
+    return (
+        f"It takes {count(images, 'image')} of {height} x {width} pixels alone: --static fixes the number and the size"
+    )
+
+
+def captured_on_gpu(error: str) -> str:
+    """That the forward ran on the GPU, because it fails on the CPU."""
+    return f"its forward ran on the GPU, because on the CPU it fails ({error})"

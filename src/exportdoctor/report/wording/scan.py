@@ -8,7 +8,7 @@ from typing import Protocol
 from exportdoctor.core.failure.messages import first_line
 from exportdoctor.core.limits import LOG_MB
 from exportdoctor.core.protocol.scan import SMALL_MODEL
-from exportdoctor.core.records.outcome import Outcome
+from exportdoctor.core.records.outcome import Outcome, OutcomeStatus
 from exportdoctor.core.records.probe import Probe
 from exportdoctor.core.run import events as ev
 from exportdoctor.core.run.report import FAILING, FalseEquality, PartRecord, Report
@@ -160,7 +160,9 @@ def missing_internals(hooks: Sequence[HookFacts]) -> str:
 
 
 def own_fault_note(part: str, fqn: str, outcome: Outcome) -> str:
-    """That exportdoctor itself failed on a module, and where."""
+    """That exportdoctor itself failed on a module, and where; or that the GPU could not take it."""
+    if outcome.status == OutcomeStatus.NO_DEVICE:
+        return f"{part}: {module_name(fqn)} is unknown, because it could not be moved to the GPU ({outcome.note})"
     log = f"; stack in {outcome.log}" if outcome.log else ""
     return f"{part}: {module_name(fqn)} is unknown, because exportdoctor itself failed ({outcome.note}{log}). Report it"
 

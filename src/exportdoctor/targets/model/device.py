@@ -14,19 +14,26 @@ if TYPE_CHECKING:
 
 
 def choose_device(options: BuildOptions) -> torch.device:
-    """The device of the options. `auto` is the GPU where there is one, but the CPU for fake weights: they hold no
-    values, and a process without a CUDA context can fork. Raises `UsageError` for a GPU that is not there."""
+    """The device of the options. `auto` is the GPU where there is one, but the CPU for fake weights, which hold no
+    values. Raises `UsageError` for a GPU that is not there."""
     import torch
 
-    if options.device == "cuda" and not torch.cuda.is_available():
+    if options.device == "auto":
+        return torch.device("cuda" if options.weights != "fake" and torch.cuda.is_available() else "cpu")
+    device = torch.device(options.device)
+    if device.type == "cuda" and not torch.cuda.is_available():
         raise UsageError(
-            "Device cuda is not available to torch",
-            hint="Use --device cpu. What only a GPU shows (a tensor made on another device, its own kernels) needs a "
-            "GPU, also with fake weights: fake CUDA tensors ask the driver",
+            f"Device {device} is not available to torch",
+            hint="Use --device cpu; a scan without --to takes --device cuda without a GPU, and runs no kernel there",
         )
-    if options.device != "auto":
-        return torch.device(options.device)
-    return torch.device("cuda" if options.weights != "fake" and torch.cuda.is_available() else "cpu")
+    if (device.index or 0) >= 1 and device.index >= torch.cuda.device_count():
+        raise no_such_card(device, torch.cuda.device_count())
+    return device
+
+
+def no_such_card(device: torch.device, count: int) -> UsageError:
+    """The error for a number that no GPU has."""
+    return UsageError(f"There is no {device}: this machine shows {count} GPU(s)", hint="Give a lower number")
 
 
 def choose_dtype(options: BuildOptions) -> torch.dtype | None:

@@ -43,7 +43,7 @@ def fake_parameters(model: nn.Module, *, device: torch.device) -> Callable[[Any]
         return made
 
     replace_parameters(model, lambda _, parameter: fake(parameter))
-    _move_buffers(model, device)
+    move_buffers(model, device)
     return fake
 
 
@@ -158,7 +158,8 @@ def _fill_forgotten_tensors(model: nn.Module) -> None:
                     holder[name] = torch.zeros(value.shape, dtype=value.dtype)
 
 
-def _move_buffers(model: nn.Module, device: torch.device) -> None:
+def move_buffers(model: nn.Module, device: torch.device) -> None:
+    """Every buffer on the device; parameters stay."""
     for module in model.modules():
         for name, buffer in module._buffers.items():
             if buffer is not None:

@@ -7,7 +7,8 @@ Values are repeated, so an index stays a legal index. Inputs that eager does not
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Any
 
 from exportdoctor.targets.eager import runs_in_eager
@@ -43,23 +44,50 @@ def resize_inputs(
     *,
     least: int = 2,
     only: int | None = None,
+    following: AbstractSet[int] = frozenset(),
 ) -> Inputs | None:
     """The inputs with their dynamic dimensions changed, or None if none can be.
 
     `least` is the smallest size; with `only`, one group of dimensions that belong together is changed, by its number.
+    Sizes in `following` stay one above those that they follow (`following_sizes`).
     """
     groups: dict[Any, None] = {}
     if only is not None:
         map_inputs(
-            lambda _, leaf, spec: groups.update(dict.fromkeys(_groups(leaf, spec))) or leaf, module, inputs, shapes
+            lambda _, leaf, spec: groups.update(dict.fromkeys(_groups(leaf, spec, following))) or leaf,
+            module,
+            inputs,
+            shapes,
         )
     chosen = list(groups)[only % len(groups)] if only is not None and groups else None
-    return _grow(module, inputs, shapes, growths, least=least, chosen=chosen)
+    return _grow(module, inputs, shapes, growths, least=least, chosen=chosen, following=following)
 
 
-def _groups(leaf: Any, spec: Any) -> list[Any]:
+def following_sizes(known: Sequence[Inputs], module: nn.Module, shapes: Any) -> frozenset[int]:
+    """The sizes of the first set's unnamed dynamic dimensions that are one more than others, in each set.
+
+    A mask of a cache's length and one: a set with another mask is none that the caller would give.
+    """
+    sizes: dict[tuple[str, int | None], list[int]] = {}
+
+    def visit(path: str, leaf: Any, spec: Any) -> Any:
+        for at, dim in dynamic_dims(leaf, spec).items():
+            if _group(0, dim) == 0:
+                sizes.setdefault((path, at), []).append(leaf if at is None else leaf.shape[at])
+        return leaf
+
+    for inputs in known:
+        map_inputs(visit, module, inputs, shapes)
+    rows = {tuple(found) for found in sizes.values() if len(found) == len(known)}
+    changed = {row for row in rows if len(set(row)) > 1}
+    found = {row[0] for row in changed if tuple(size - 1 for size in row) in changed}
+    return frozenset(size for size in found if sum(row[0] in (size, size - 1) for row in rows) == 2)
+
+
+def _groups(leaf: Any, spec: Any, following: AbstractSet[int]) -> list[Any]:
     """What the dynamic dimensions of a leaf belong to: a `Dim` by name, else all that have one size."""
-    return [_group(leaf if at is None else leaf.shape[at], dim) for at, dim in dynamic_dims(leaf, spec).items()]
+    sizes = ((leaf if at is None else leaf.shape[at], dim) for at, dim in dynamic_dims(leaf, spec).items())
+    return [_group(size - (size in following), dim) for size, dim in sizes]
 
 
 def _group(size: int, dim: Any) -> Any:
@@ -84,7 +112,14 @@ def _shape(leaf: Any) -> Any:
 
 
 def _grow(
-    module: nn.Module, inputs: Inputs, shapes: Any, growths: tuple[Growth, ...], *, least: int = 2, chosen: Any = None
+    module: nn.Module,
+    inputs: Inputs,
+    shapes: Any,
+    growths: tuple[Growth, ...],
+    *,
+    least: int = 2,
+    chosen: Any = None,
+    following: AbstractSet[int] = frozenset(),
 ) -> Inputs | None:
     """The inputs after growth of all groups, or of the chosen one; `None` if nothing could grow."""
     changed = False
@@ -93,9 +128,10 @@ def _grow(
         nonlocal changed
         for dimension, dim in dynamic_dims(leaf, spec).items():
             size = leaf if dimension is None else leaf.shape[dimension]
-            if chosen is not None and _group(size, dim) != chosen:
+            above = int(size in following and _group(0, dim) == 0)
+            if chosen is not None and _group(size - above, dim) != chosen:
                 continue
-            new = grown_size(size, dim, growths, least=least)
+            new = grown_size(size - above, dim, growths, least=least) + above
             changed = changed or new != size
             leaf = new if dimension is None else repeat_to(leaf, dimension, new)
         return leaf

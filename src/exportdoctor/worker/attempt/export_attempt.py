@@ -23,6 +23,7 @@ from exportdoctor.core.records.probe import Probe
 from exportdoctor.shims import ExportCall, NotApplicable, ShimTrouble
 from exportdoctor.torch_internals.dynamo_frames import keep_interpreter_frames
 from exportdoctor.torch_internals.graph_modules import finish_graphs
+from exportdoctor.torch_internals.shape_env import NEW_SYMBOLS
 from exportdoctor.worker.attempt.cost import CostSamples, watch_cost
 from exportdoctor.worker.attempt.fast_export import ExportContext, FastExport
 from exportdoctor.worker.attempt.opaque_children import blames_opaque_op, replace_children
@@ -44,6 +45,8 @@ from exportdoctor.worker.translate.later_stages import StageFailed, run_later_st
 
 _LATER = frozenset({"onnx", "ort"})
 """What a probe asks for beyond the export: the translation, or the file loaded, run and compared as well."""
+
+_NO_MEMORY = (MemoryError, torch.cuda.OutOfMemoryError)
 
 Shapes = dict[str, Any] | tuple[Any, ...] | list[Any] | None
 
@@ -185,7 +188,7 @@ class _Attempt:
             return self._outcome(OutcomeStatus.OWN_FAULT, note=fault, reads=None)
         failure = self._describe(error, chain)
         _log(error, partial_graph(chain))
-        status = OutcomeStatus.OUT_OF_MEMORY if isinstance(error, MemoryError) else OutcomeStatus.FAILED
+        status = OutcomeStatus.OUT_OF_MEMORY if isinstance(error, _NO_MEMORY) else OutcomeStatus.FAILED
         return self._outcome(status, failure=failure, stages={"export": "fail"})
 
     def _describe(self, error: BaseException, chain: tuple[BaseException, ...]) -> Failure:
@@ -198,6 +201,7 @@ class _Attempt:
             origins=origins,
             guard=self.guards.frame_of_violated(chain),
             value_origin=self._find_value_origin(chain),
+            unbacked=len(self.origins.by_symbol) if NEW_SYMBOLS.is_supported() else None,
             slice=leads,
             slice_note=note,
             traced=traced,

@@ -22,7 +22,7 @@ from exportdoctor.torch_internals.tracing_modes import without_transforms
 # Shared, never copied: copying them would be wrong (modules, code) or pointless (immutable)
 _BY_REFERENCE = (
     torch.nn.Module, type, ModuleType, FunctionType, BuiltinFunctionType, MethodType,
-    str, bytes, int, float, complex, bool, type(None), torch.dtype, torch.device, torch.Size,
+    str, bytes, int, float, complex, bool, type(None), torch.dtype, torch.Size,
     torch.Generator, torch.SymInt,
 )  # fmt: skip
 
@@ -35,35 +35,40 @@ class CopyBudget:
     mode: Any = field(default_factory=new_fake_mode)
     faked: int = 0
 
+    def device(self, device: torch.device) -> torch.device:
+        """What stands in a copy for a device that an input names."""
+        return device
+
     def keep(self, tensor: torch.Tensor, memo: dict[Any, Any]) -> torch.Tensor:
         """A copy of `tensor` that shares memory only with the copies of `memo` whose originals shared it."""
         if is_fake(tensor):
             # another tensor object over the same storage, which holds no values that a call could change
-            return _with_grad_of(tensor.detach(), tensor)
+            return with_grad_of(tensor.detach(), tensor)
         size = tensor.numel() * tensor.element_size()
         exact = not tensor.is_floating_point() or size <= 4096
         if tensor.layout != torch.strided or exact or size <= self.left:
             self.left -= 0 if exact else size
-            return _copy_view(tensor, memo) if _is_plain(tensor) else _with_grad_of(_clone(tensor), tensor)
+            return copy_view(tensor, memo) if is_plain(tensor) else with_grad_of(_clone(tensor), tensor)
         self.faked += 1
-        return _with_grad_of(self.mode.from_tensor(tensor.detach()), tensor)
+        return with_grad_of(self.mode.from_tensor(tensor.detach()), tensor)
 
 
-def _is_plain(tensor: torch.Tensor) -> bool:
+def is_plain(tensor: torch.Tensor) -> bool:
     """Whether a tensor is no more than a view of a storage."""
     strided = tensor.layout == torch.strided and tensor.device.type != "meta"
     special = tensor.is_quantized or tensor.is_nested or tensor.is_conj() or tensor.is_neg()
     return type(tensor) in (torch.Tensor, torch.nn.Parameter) and strided and not special
 
 
-def _copy_view(tensor: torch.Tensor, memo: dict[Any, Any]) -> torch.Tensor:
-    """The same view of a copy of the storage. Of that copy only what a view shows is ever written, so needs memory."""
+def copy_view(tensor: torch.Tensor, memo: dict[Any, Any], device: torch.device | None = None) -> torch.Tensor:
+    """The same view of a copy of the storage, on the device. Of that copy only what a view shows is ever written, so
+    needs memory."""
     storage = tensor.untyped_storage()
     key = "storage", storage._cdata
     with torch.no_grad(), torch.inference_mode(tensor.is_inference()):
         if key not in memo:
             memo[key] = (
-                torch.empty(storage.nbytes(), dtype=torch.uint8, device=tensor.device).untyped_storage(),
+                torch.empty(storage.nbytes(), dtype=torch.uint8, device=device or tensor.device).untyped_storage(),
                 storage,
             )
         copied = memo[key][0]
@@ -77,7 +82,7 @@ def _copy_view(tensor: torch.Tensor, memo: dict[Any, Any]) -> torch.Tensor:
         view = _view(copied, tensor.dtype, tensor.storage_offset(), tensor.shape, tensor.stride())
         if isinstance(tensor, torch.nn.Parameter):
             return torch.nn.Parameter(view, requires_grad=tensor.requires_grad)
-    return _with_grad_of(view, tensor)
+    return with_grad_of(view, tensor)
 
 
 def _view(
@@ -91,7 +96,8 @@ def _clone(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().clone()
 
 
-def _with_grad_of(copied: torch.Tensor, original: torch.Tensor) -> torch.Tensor:
+def with_grad_of(copied: torch.Tensor, original: torch.Tensor) -> torch.Tensor:
+    """The copy, a leaf that records gradients if the original is one."""
     return copied.requires_grad_(True) if original.requires_grad and original.is_leaf else copied
 
 
@@ -101,6 +107,8 @@ def snapshot(value: Any, *, budget: CopyBudget) -> Any:
 
 
 def _copy(value: Any, memo: dict[Any, Any], budget: CopyBudget) -> Any:
+    if isinstance(value, torch.device):
+        return budget.device(value)
     if isinstance(value, _BY_REFERENCE):
         return value
     if id(value) in memo:

@@ -43,7 +43,7 @@ from exportdoctor.worker.translate.onnx_program import (
     save_model,
     translate,
 )
-from exportdoctor.worker.translate.onnx_session import OnnxSession
+from exportdoctor.worker.translate.onnx_session import OnnxSession, runtime_package
 from exportdoctor.worker.translate.onnx_split import split_and_merge
 from exportdoctor.worker.translate.precision import losses_of
 from exportdoctor.worker.translate.widened_file import widen_file
@@ -250,7 +250,10 @@ def _as_onnx(job: PartJob, made: PartExport, call: ExportCall, program: Any) -> 
 def _load(job: PartJob, made: PartExport, path: Path) -> OnnxSession:
     """The file's session; where this processor lacks operators in 16 bits, that of a form without them."""
     try:
-        return OnnxSession(path, device=job.device)
+        session = OnnxSession(path, device=job.device)
+        if job.device != "cpu":
+            made.notes.append(wording.loaded_providers(runtime_package(), session.providers))
+        return session
     except Exception as error:
         if job.device != "cpu" or job.request.split > 1 or "NOT_IMPLEMENTED" not in str(error):
             raise

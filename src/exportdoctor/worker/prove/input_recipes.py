@@ -14,7 +14,7 @@ import torch
 
 from exportdoctor.core.records.outcome import SetKind
 from exportdoctor.targets.built import Inputs
-from exportdoctor.targets.sizes.other_sizes import resize_inputs
+from exportdoctor.targets.sizes.other_sizes import following_sizes, resize_inputs
 from exportdoctor.worker.prove.drawn_values import EXTREMES, FloatDraw, draw_like, write
 from exportdoctor.worker.prove.input_meaning import WholeNumbers, redraw_numbers
 from exportdoctor.worker.prove.object_walk import is_whole, map_tensors, tensors_by_path
@@ -42,6 +42,8 @@ class InputRecipes:
 
     def __post_init__(self) -> None:
         self._styles = itertools.count()
+        known = self.known if self.shapes is not None else ()
+        self._following = following_sizes(known, self.module, self.shapes)
 
     def every(self) -> list[Recipe]:
         """Each kind of set that can be made of these inputs, with what makes one."""
@@ -145,7 +147,11 @@ class InputRecipes:
         growths = (lambda size: size + add, lambda size: 2 * size, lambda size: 3 * size, lambda size: size - 1)
         start = self.chance.randrange(len(growths))
         made = resize_inputs(
-            self.module, copy.deepcopy(self.known[0]), self.shapes, (*growths[start:], *growths[:start])
+            self.module,
+            copy.deepcopy(self.known[0]),
+            self.shapes,
+            (*growths[start:], *growths[:start]),
+            following=self._following,
         )
         return None if made is None else self._fit_numbers(self._change_floats(made, draw_like))
 
@@ -154,7 +160,13 @@ class InputRecipes:
         size = int(self.chance.random() < 0.6)
         place = self.chance.randrange(4)
         made = resize_inputs(
-            self.module, copy.deepcopy(self.known[0]), self.shapes, (lambda old: size,), least=0, only=place
+            self.module,
+            copy.deepcopy(self.known[0]),
+            self.shapes,
+            (lambda old: size,),
+            least=0,
+            only=place,
+            following=self._following,
         )
         return None if made is None else self._fit_numbers(made)
 

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from exportdoctor.core.errors import UsageError
+from exportdoctor.core.versions import installed_versions
 
 _ELEMENTS: dict[torch.dtype, str] = {
     torch.float32: "FLOAT", torch.float16: "FLOAT16", torch.bfloat16: "BFLOAT16", torch.float64: "DOUBLE",
@@ -43,6 +44,8 @@ class OnnxSession:
         source = str(model) if isinstance(model, Path) else model
         self.device = device
         self._session = ort.InferenceSession(source, options, providers=providers(device))
+        self.providers = tuple(self._session.get_providers())
+        refuse_other_provider(device, self.providers)
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -104,6 +107,23 @@ def providers(device: str) -> list[str]:
             hint='Install its GPU build: pip uninstall onnxruntime; pip install "exportdoctor[gpu]"',
         )
     return [wanted] if device == "cpu" else [wanted, _PROVIDERS["cpu"]]
+
+
+def refuse_other_provider(device: str, loaded: Sequence[str]) -> None:
+    """Raise UsageError where the provider of the device did not load: ONNX Runtime then runs on the CPU, silently."""
+    wanted = _PROVIDERS.get(device, _PROVIDERS["cpu"])
+    if wanted not in loaded:
+        raise UsageError(
+            f"{wanted} of {runtime_package()} did not load; {', '.join(loaded)} did",
+            hint="Install the CUDA and cuDNN that it was built for, or use --device cpu",
+        )
+
+
+def runtime_package() -> str:
+    """The package that onnxruntime is of, with its version: two have the same module."""
+    names = ("onnxruntime-gpu", "onnxruntime")
+    found = installed_versions(names)
+    return next((f"{name} {found[name]}" for name in names if name in found), "onnxruntime")
 
 
 def can_run_on(device: str) -> bool:

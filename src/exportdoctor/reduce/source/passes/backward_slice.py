@@ -34,7 +34,7 @@ def slice_backward(
         for node in ast.walk(tree):
             own = _own_lines(node, lines) if isinstance(node, ast.FunctionDef) else set()
             if isinstance(node, ast.FunctionDef) and own:
-                node.body = _keep_needed(node.body, own, set())
+                node.body = _keep_needed(node.body, own, set(), taken=bool(calls))
                 _drop_unread_parameters(node, tree)
     return ast.unparse(ast.fix_missing_locations(_without_unused(tree)))
 
@@ -72,7 +72,7 @@ class _NamedCalls(ast.NodeTransformer):
     def visit_Call(self, node: ast.Call) -> ast.AST:
         self.generic_visit(node)
         text, name = self.called.get(node.lineno, ("", ""))
-        if ast.unparse(node) != text:
+        if not text or ast.unparse(node) != text:
             return node
         keywords = [one for keyword in node.keywords for one in self._spread(keyword)]
         return ast.copy_location(ast.Call(ast.Name(name, ast.Load()), node.args, keywords), node)
@@ -164,11 +164,13 @@ def _holds(body: Iterable[ast.stmt], lines: AbstractSet[int]) -> bool:
     return any(one.lineno <= line <= (one.end_lineno or one.lineno) for one in body for line in lines)
 
 
-def _keep_needed(body: list[ast.stmt], lines: AbstractSet[int], wanted: set[str]) -> list[ast.stmt]:
-    """The statements up to the failing one that it or a kept one needs; `wanted` grows by the names they read."""
+def _keep_needed(body: list[ast.stmt], lines: AbstractSet[int], wanted: set[str], *, taken: bool) -> list[ast.stmt]:
+    """The statements up to the failing one that it or a kept one needs; `wanted` grows by the names they read.
+
+    With `taken` a branch that was taken stands in place of its `if`.
+    """
     place = next((i for i, one in enumerate(body) if _holds([one], lines)), len(body) - 1)
-    failing = body[place]
-    kept = [_narrow(failing, lines, wanted)]
+    kept = _narrow(body[place], lines, wanted, taken=taken)
     for statement in reversed(body[:place]):
         if _writes(statement) & wanted:
             wanted |= _reads(statement)
@@ -176,14 +178,21 @@ def _keep_needed(body: list[ast.stmt], lines: AbstractSet[int], wanted: set[str]
     return kept
 
 
-def _narrow(statement: ast.stmt, lines: AbstractSet[int], wanted: set[str]) -> ast.stmt:
+def _narrow(statement: ast.stmt, lines: AbstractSet[int], wanted: set[str], *, taken: bool) -> list[ast.stmt]:
     """A block that holds the failing statement, cut inside; its head keeps what it reads."""
     for name in ("body", "orelse", "finalbody"):
         inner = getattr(statement, name, None)
         if isinstance(inner, list) and inner and isinstance(inner[0], ast.stmt) and _holds(inner, lines):
-            setattr(statement, name, _keep_needed(inner, lines, wanted))
+            cut = _keep_needed(inner, lines, wanted, taken=taken)
+            if taken and isinstance(statement, ast.If) and not _names_values(statement.test):
+                return cut
+            setattr(statement, name, cut)
     wanted |= _reads(statement)
-    return statement
+    return [statement]
+
+
+def _names_values(test: ast.expr) -> bool:
+    return any(isinstance(one, ast.NamedExpr) for one in ast.walk(test))
 
 
 def _reads(statement: ast.AST) -> set[str]:
@@ -214,7 +223,7 @@ def _writes(statement: ast.AST) -> set[str]:
 
 
 def _without_unused(tree: ast.Module) -> ast.Module:
-    """Without undecorated top-level definitions, assignments and attributes that nothing names."""
+    """Without top-level definitions that no decorator registers, assignments and attributes that nothing names."""
     while True:
         before = ast.unparse(tree)
         attributes = {
@@ -259,9 +268,14 @@ def _set_attribute(statement: ast.stmt) -> str | None:
     return None
 
 
+def _registers(decorator: ast.expr) -> bool:
+    """Whether a decorator may make its function known elsewhere; a cache of functools does not."""
+    return not ast.unparse(decorator).startswith("functools.")
+
+
 def _is_used(statement: ast.stmt, tree: ast.Module) -> bool:
     match statement:
-        case ast.FunctionDef(name=name, decorator_list=[]) | ast.ClassDef(name=name, decorator_list=[]):
+        case ast.FunctionDef(name=name) | ast.ClassDef(name=name) if not any(map(_registers, statement.decorator_list)):
             names = {name}
         case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)):
             names = {name}

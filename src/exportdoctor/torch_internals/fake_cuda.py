@@ -1,0 +1,120 @@
+"""Fake CUDA tensors in a process that has no CUDA context and wants none, with or without a GPU.
+
+What asks the driver for fake tensors, too: making one opens a context, `torch.tensor(..., device="cuda")` makes a real
+one first, code in C++ sets the current device around operations (without a GPU, indexing raises and autograd aborts),
+and the tracer computes with constants of one element.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+from exportdoctor.core.patch_attribute import patch_attribute
+from exportdoctor.torch_internals.hook import Hook
+
+_CUDA, _META = 1, 14
+"""Their numbers in c10::DeviceType."""
+_REGISTRY = "_ZN3c104impl26device_guard_impl_registryE"
+_KEPT: list[Any] = []
+"""The kernels below, which hold as long as this does."""
+
+
+def stand_in_for_cuda() -> None:
+    """From now on fake CUDA tensors need no driver in this process. For a forked child alone: it ends with it.
+
+    CUDA's guard is that of meta tensors, which sets nothing; what would be allocated on a GPU lies on the CPU, which is
+    where the tracer then computes with constants.
+    """
+    import torch
+    from torch._subclasses import fake_tensor
+
+    patched: Any = fake_tensor
+    patched.init_gpu_context = lambda _: None
+    patched.FakeTensorMode.avoid_device_init = property(lambda _: True)
+    guards = _guards()
+    guards[_CUDA] = guards[_META]
+    library: Any = torch.library.Library
+    allocations = library("aten", "IMPL")
+    for name in ("empty_strided", "empty.memory_format"):
+        allocations.impl(name, _on_cpu(name), "CUDA")
+    _KEPT.append(allocations)
+
+
+def _on_cpu(name: str) -> Any:
+    import torch
+
+    operator, _, overload = name.partition(".")
+    allocate = getattr(getattr(torch.ops.aten, operator), overload or "default")
+    return lambda *args, **kwargs: allocate(*args, **{**kwargs, "device": "cpu", "pin_memory": False})
+
+
+def _guards() -> Any:
+    """`c10::impl::device_guard_impl_registry`: one pointer for each type of device."""
+    import torch
+
+    library = ctypes.CDLL(str(Path(torch.__file__).with_name("lib") / "libc10.so"))
+    return (ctypes.c_void_p * (_META + 1)).in_dll(library, _REGISTRY)
+
+
+def _can_stand_in() -> bool:
+    from torch._subclasses import fake_tensor
+
+    try:
+        has_guards = bool(_guards()[_META])
+    except OSError:  # no such library: another platform's
+        return False
+    return (
+        callable(fake_tensor.init_gpu_context)
+        and has_guards
+        and hasattr(fake_tensor.FakeTensorMode, "avoid_device_init")
+    )
+
+
+FAKE_CUDA = Hook(
+    id="fake-cuda",
+    api="torch._subclasses.fake_tensor.init_gpu_context, FakeTensorMode.avoid_device_init, "
+    "c10::impl::device_guard_impl_registry",
+    used_for="exports on fake CUDA tensors without a GPU, and on one without a CUDA context in every attempt",
+    lost="--device cuda needs a GPU, and each of its attempts opens a CUDA context",
+    seen_on=("2.9.1", "2.13.0", "2.15.0"),
+    is_there=_can_stand_in,
+)
+
+
+def without_context() -> AbstractContextManager[None]:
+    """Within it, RuntimeError where this process would open a CUDA context: its forks could not open one then."""
+    from torch import cuda
+
+    def refuse() -> None:
+        raise RuntimeError("CUDA is not opened in this process: its forks could not use it")
+
+    opened: Any = cuda.is_initialized
+    return nullcontext() if opened() else patch_attribute(cuda, "_lazy_init", refuse)
+
+
+def is_shut_by_fork() -> bool:
+    """Whether this process can open no context, because the one that it was forked from has asked CUDA."""
+    from torch import cuda
+
+    return bool(cuda._is_in_bad_fork())
+
+
+def _has_lazy_init() -> bool:
+    from torch import cuda
+
+    return callable(cuda._lazy_init) and callable(cuda._is_in_bad_fork)
+
+
+LAZY_INIT = Hook(
+    id="cuda-lazy-init",
+    api="torch.cuda._lazy_init, torch.cuda._is_in_bad_fork",
+    used_for="keeping a CUDA context out of the worker whose forks are the attempts",
+    lost="--device cuda: a forward that opens a CUDA context by itself makes attempts fail",
+    seen_on=("2.9.1", "2.13.0", "2.15.0"),
+    is_there=_has_lazy_init,
+)
+
+HOOKS = (FAKE_CUDA, LAZY_INIT)
