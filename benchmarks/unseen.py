@@ -34,7 +34,7 @@ from exportdoctor.core.run.report import FAILING, Report
 from exportdoctor.store.runs import read_run
 
 SOUND = ("exact", "signature", "precondition")
-SECONDS_FOR_A_SCAN = 200
+SECONDS_FOR_A_SCAN = 400
 
 
 class Measurement:

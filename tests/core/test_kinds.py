@@ -43,6 +43,7 @@ class Case(NamedTuple):
     torch: str = "2.13"
     custom_ops: tuple[str, ...] | None = None
     made_by: str = ""
+    unbacked: int | None = None
 
     def evidence(self) -> tuple[list[ExceptionFact], list[Frame]]:
         name, _, message = self.exception.partition(": ")
@@ -50,9 +51,8 @@ class Case(NamedTuple):
 
     def kind_found(self) -> FailureKind:
         exceptions, frames = self.evidence()
-        return classify(
-            exceptions, frames, exporter=self.exporter, op=self.op, custom_ops=self.custom_ops, made_by=self.made_by
-        )
+        facts = {"op": self.op, "custom_ops": self.custom_ops, "made_by": self.made_by, "unbacked": self.unbacked}
+        return classify(exceptions, frames, exporter=self.exporter, **facts)  # type: ignore[arg-type]
 
 
 def classify(
@@ -64,6 +64,7 @@ def classify(
     op: str | None = None,
     custom_ops: tuple[str, ...] | None = None,
     made_by: str = "",
+    unbacked: int | None = None,
     status: OutcomeStatus = OutcomeStatus.FAILED,
 ) -> FailureKind:
     failure = Failure(
@@ -72,6 +73,7 @@ def classify(
         frames=tuple(frames),
         op=OpFact(name=op) if op is not None else None,
         custom_ops=custom_ops,
+        unbacked=unbacked,
         value_origin=Frame(file="model.py", line=1, function="forward", source=made_by) if made_by else None,
     )
     return kind_of(Outcome(probe="p", status=status, failure=failure), exporter=exporter)
@@ -103,7 +105,8 @@ def deciding(case: Case) -> Rule | None:
     """The rule that gave the case its kind."""
     evidence = evidence_of(*case.evidence())
     last = TRANSLATION if case.exporter == "torchscript" else LYING_KERNEL
-    return next((rule for rule in (*RULES, last) if fits(rule, evidence, op=case.op, made_by=case.made_by)), None)
+    facts = {"op": case.op, "made_by": case.made_by, "unbacked": case.unbacked}
+    return next((rule for rule in (*RULES, last) if fits(rule, evidence, **facts)), None)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("status", KIND_OF_STATUS)

@@ -26,8 +26,9 @@ def marked_line(mark: str, construct: type[Construct], *, file: Path = FILE) -> 
 
 def finding_of(construct: type[Construct], folder: Path, *, exporter: str = "export") -> Finding:
     """The only finding of a scan of it."""
-    name = construct.__name__
-    factory = f"from culprit_constructs import {name}, example_of\n\n\ndef build():\n    return example_of({name})\n"
+    name, file = construct.__name__, construct.__module__
+    imports = f"from culprit_constructs import example_of\nfrom {file} import {name}\n\n\n"
+    factory = f"{imports}def build():\n    return example_of({name})\n"
     path = folder / f"{name}.py"
     path.write_text(factory)
     report = scan_file(path, exporter=exporter)
@@ -83,3 +84,7 @@ def test_a_failure_is_told_once_of_the_module_in_which_it_lies() -> None:
     statuses = {module.fqn: module.status for module in report.parts[0].modules}
     assert statuses["mapped.proj"] == "pass"
     assert statuses["script"] == statuses["script.scale"] == statuses["by_hook"] == "fails_child"
+
+
+def test_strict_mode_blames_no_list_of_modules_either(tmp_path: Path) -> None:
+    assert finding_of(culprit_idioms.ModuleByTensor, tmp_path, exporter="export-strict").module == ""

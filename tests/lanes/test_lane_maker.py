@@ -73,6 +73,18 @@ def test_a_version_that_does_not_exist_is_a_state_with_near_versions(offline: di
     assert len(run(offline, "prune")[1]) == 2
 
 
+@pytest.mark.slow
+def test_uvs_refusal_of_a_version_names_the_near_ones_too(offline: dict[str, str], tmp_path: Path) -> None:
+    """As uv 0.13.9 says it."""
+    uv = tmp_path / "uv"
+    said = "error: No solution found when resolving dependencies\n  cause: Because there is no version of oddity==1.0.3"
+    uv.write_text(f'#!/bin/sh\necho "{said} and you require oddity==1.0.3" >&2; exit 1\n')
+    uv.chmod(0o755)
+    code, [lane] = run({**offline, "PATH": f"{tmp_path}:{offline['PATH']}"}, "make", "--with", "oddity=1.0.3")
+    assert (code, lane["state"]) == (1, "failed")
+    assert lane["lane"]["reason"] == "there is no wheel of oddity 1.0.3 for this Python. The nearest is 1.0.2"
+
+
 def test_a_full_disk_is_told_and_tried_again(offline: dict[str, str], tmp_path: Path) -> None:
     uv = tmp_path / "uv"
     error = "OSError: [Errno 28] No space left on device: '/x'"

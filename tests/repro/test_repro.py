@@ -236,6 +236,7 @@ def test_a_function_that_made_the_failing_one_still_returns_it_and_one_that_is_h
 
 
 TABLE = """\
+import functools
 import torch
 
 def chosen(size, scale=1, **rest):
@@ -243,6 +244,10 @@ def chosen(size, scale=1, **rest):
 
 def other(size, **rest):
     pass
+
+@functools.lru_cache
+def cached():
+    return 1
 
 class Table(dict):
     pass
@@ -272,7 +277,7 @@ def test_a_call_through_a_table_names_the_function_that_ran_and_gives_it_what_it
         calls, called = {"size.tolist": "", "chosen(size=": "chosen(size=x)"}, ""
     assert "def chosen(size):" in cut
     assert "self, x):\n        chosen(size=x)" in cut
-    for gone in ("TABLE", "other", "given", "noise"):
+    for gone in ("TABLE", "other", "given", "noise", "cached", "functools"):
         assert gone not in cut
 
 

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
-from transformers import PretrainedConfig, WhisperConfig
+from transformers import AutoModelForCausalLM, GPT2Config, GPT2Model, PretrainedConfig, ViTConfig, WhisperConfig
 
 from exportdoctor.core.errors import TargetError
 from exportdoctor.core.records.target import BuildOptions
 from exportdoctor.targets.eager import install_command
+from exportdoctor.targets.model.experts import experts_implementation, set_experts_implementation
+from exportdoctor.targets.model.model_class import find_model_classes, load_config
 from exportdoctor.targets.parts.default_part import default_part
 from exportdoctor.targets.parts.dummy_inputs import with_placeholders_counted
 from exportdoctor.targets.parts.model_context import ModelContext
-from exportdoctor.targets.parts.processed_inputs import processed_layouts
+from exportdoctor.targets.parts.processed_inputs import packages_for_processors, processed_layouts
 from exportdoctor.targets.recipes import check_size
 from exportdoctor.targets.sizes.image_sizes import image_unit
 from exportdoctor.targets.small_model import shrink_config
@@ -43,6 +46,26 @@ def test_a_feature_extractor_makes_what_the_model_was_made_for() -> None:
     layouts = processed_layouts(subject)
     assert list(layouts) == ["input_features"]
     assert layouts["input_features"].axes == {0: "batch"}
+
+
+class Seer(nn.Module):
+    main_input_name = "pixel_values"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.config = ViTConfig(image_size=32)
+
+    def forward(self, pixel_values: torch.Tensor) -> torch.Tensor:
+        raise ValueError("this is no picture")
+
+
+def test_missing_packages_of_the_models_own_processors_are_told() -> None:
+    missing = "pip install pillow" if find_spec("PIL") is None else ""
+    assert packages_for_processors(context(Seer())) == missing
+    with pytest.raises(TargetError) as refused:
+        default_part(context(Seer()))
+    assert "this is no picture" in refused.value.message
+    assert (missing in refused.value.hint) if missing else ("processors" not in refused.value.hint)
 
 
 class Patches(nn.Module):
@@ -175,3 +198,44 @@ def test_a_model_that_takes_text_alone_gets_its_picture_by_repair() -> None:
     part = default_part(context(Merger()))
     assert part.kwargs["pixel_values"].shape[-1] == 12
     assert not part.left_out
+
+
+def test_numbers_that_json_does_not_know_are_read_as_transformers_writes_them() -> None:
+    written = {"model_type": "mamba2", "time_step_limit": [0.0, {"__float__": "Infinity"}]}
+    assert list(load_config(written).time_step_limit) == [0.0, float("inf")]
+
+
+class Switch(nn.Module):
+    """A model that has the switch of transformers, and its part that can be switched."""
+
+    def __init__(self, *parts: nn.Module) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList(parts)
+        self.config = SimpleNamespace(_experts_implementation="grouped_mm")
+
+    def _can_set_experts_implementation(self) -> bool:
+        return not self.parts
+
+    def set_experts_implementation(self, name: str) -> None:
+        if self.parts:
+            raise ValueError("Switch does not support setting experts implementation.")
+        self.config._experts_implementation = name
+
+
+def test_experts_of_a_part_are_switched_where_the_whole_cannot_be() -> None:
+    model = Switch(Switch())
+    set_experts_implementation(model, "eager")
+    assert experts_implementation(model) == "eager"
+
+
+def test_a_table_that_names_a_class_that_is_not_there_is_no_fault_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    table: Any = AutoModelForCausalLM._model_mapping
+    real = type(table).__getitem__
+
+    def get(self: Any, key: Any) -> Any:
+        if self is table:
+            raise ValueError("Could not find GPT3LMHeadModel")
+        return real(self, key)
+
+    monkeypatch.setattr(type(table), "__getitem__", get)
+    assert GPT2Model in find_model_classes(GPT2Config())

@@ -130,3 +130,29 @@ def test_shapes_are_read_from_the_documentation() -> None:
         "boxes": TensorSpec(dims=("batch", 5, 4), kind="float"),
         "mask": TensorSpec(dims=("batch", "sequence"), kind="mask"),
     }
+
+
+class Placer(Picky):
+    """Needs a mask that the forward hands on in a call of several lines, with places for sixteen values."""
+
+    main_input_name = "input_ids"
+
+    def forward(self, input_ids: torch.Tensor, position_mask: torch.Tensor | None = None) -> torch.Tensor:
+        """
+        Args:
+            position_mask (`torch.LongTensor` of shape `(batch_size, sequence_length)`): where values are put
+        """
+        return self.place(
+            input_ids,
+            where=position_mask,
+        )
+
+    def place(self, ids: torch.Tensor, where: Any) -> torch.Tensor:
+        spread = torch.zeros(*ids.shape, 3)
+        spread[where.nonzero(as_tuple=True)] = torch.ones(16, 3)
+        return spread
+
+
+def test_an_input_that_is_missing_is_found_in_a_statement_of_several_lines() -> None:
+    part = default_part(context(Placer(vocab_size=9)))
+    assert part.kwargs["position_mask"].shape == part.kwargs["input_ids"].shape == (2, 8)

@@ -140,13 +140,6 @@ def test_a_folder_without_a_usable_configuration_is_refused(tmp_path: Path, text
     assert said in refusal(tmp_path).message
 
 
-def test_numbers_that_json_does_not_know_are_read_as_transformers_writes_them(tmp_path: Path) -> None:
-    written = {"model_type": "mamba2", "time_step_limit": [0.0, {"__float__": "Infinity"}]}
-    found = plan(write_config(tmp_path / "m", written))
-    assert isinstance(found, ConfigurationPlan)
-    assert found.config["time_step_limit"] == [0.0, float("inf")]
-
-
 @pytest.mark.parametrize("ref", ["", "./nothing", "a/b/c", "nothing/"])
 def test_a_path_that_does_not_exist_is_refused(ref: str) -> None:
     assert isinstance(refusal(ref), UsageError)

@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from textual.widgets import Input
 
+from exportdoctor.core.codec import encode
+from exportdoctor.core.protocol.numbers_ladder import LadderCause, LadderResult, LadderStage, LadderValue
+from exportdoctor.core.records.outcome import Agreement
 from exportdoctor.store.lock import FolderLock
 from exportdoctor_tui.actions.choices import PickerItem
 from exportdoctor_tui.screens.picker import Picker
 from exportdoctor_tui.screens.run import RunScreen
 from exportdoctor_tui.themes import DARK, LIGHT
-from tui_recorded import HERE, NOW, REPOSITORY, app_on, recorded, runs_of, settled
+from tui_recorded import HERE, NOW, REPOSITORY, app_on, recorded, runs_of, settled, view_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -64,6 +67,57 @@ def pictured(
     return bool(snap_compare(app, terminal_size=size, run_before=before))
 
 
+def _values(scale: float) -> tuple[LadderValue, ...]:
+    """Thirty values, of which the eighteenth is wrong by itself and all later ones because of it."""
+    return tuple(
+        LadderValue(
+            name=f"linear_{place}",
+            op="aten.linear.default",
+            local=3e-2 if place == 17 else scale * (1 + place % 3),
+            inherited=3e-2 * (1 + place % 2) if place >= 17 else 2 * scale * (1 + place),
+            allowed=1e-5,
+        )
+        for place in range(30)
+    )
+
+
+LADDER = LadderResult(
+    verdict="differs",
+    target="model.py:build",
+    part="vision",
+    weights="random",
+    dtype="float32",
+    environment={"torch": "2.13.0"},
+    stages=(
+        LadderStage(
+            name="exported program",
+            before="eager",
+            rows=(Agreement(inputs="3 x 4", kind="example", tolerance=1e-4),),
+            values=_values(0.0)[:17],
+        ),
+        LadderStage(
+            name="ONNX",
+            before="exported program",
+            rows=(Agreement(inputs="3 x 4", kind="example", max_abs=6e-2, tolerance=1e-4),),
+            values=_values(2e-7),
+            cause=LadderCause(
+                kind="value",
+                inputs="3 x 4",
+                message="linear_17 differs by 0.03, where 1e-05 is allowed",
+                node="linear_17",
+                op="Gemm",
+                module="blocks.4.mlp",
+                module_class="MLP",
+                file="model.py",
+                line=41,
+                source="return self.down(x)",
+                right="reference",
+            ),
+        ),
+    ),
+)
+
+
 @pytest.mark.slow
 @every_look
 def test_the_story_of_the_first_finding(snap_compare: Any, size: tuple[int, int], theme: str) -> None:
@@ -98,6 +152,18 @@ def test_a_repro_script(snap_compare: Any, size: tuple[int, int], theme: str) ->
 def test_inputs_of_a_part_among_several(snap_compare: Any, size: tuple[int, int], theme: str) -> None:
     keys = ("right_square_bracket",) * 3
     assert pictured(snap_compare, app_on(HERE / "qwen"), size, theme, *keys, "n", "3")
+
+
+@pytest.mark.slow
+@every_look
+def test_the_ladder_of_a_part_and_its_plot(
+    snap_compare: Any, tmp_path: Path, size: tuple[int, int], theme: str
+) -> None:
+    run = recorded("qwen", tmp_path)
+    part = view_of("qwen").parts[0].record.name
+    (run / "numbers").mkdir()
+    (run / "numbers" / f"{part}.json").write_bytes(encode(LADDER))
+    assert pictured(snap_compare, app_on(run), size, theme, "9", "enter", "z")
 
 
 @every_look

@@ -139,6 +139,14 @@ def test_what_differs_between_two_captures_is_dynamic() -> None:
     }
 
 
+def test_the_shapes_of_a_named_tuple_are_written_though_its_constructor_wants_tensors() -> None:
+    packed = nn.utils.rnn.pack_sequence([torch.ones(3, 2), torch.ones(2, 2)])
+    shapes = dynamic_shapes_of(nn.LSTM(2, 2), (packed,), {}, {(0, 0): torch.export.Dim.DYNAMIC})
+    assert shapes is not None
+    assert type(shapes["input"]) is type(packed)
+    assert tuple(shapes["input"]) == ({0: torch.export.Dim.DYNAMIC}, None, None, None)
+
+
 def test_a_dynamic_size_of_one_is_taken_from_the_other_capture() -> None:
     module = Sized()
     first = record_calls(module, *_call(2), budget=CopyBudget())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import runpy
+import sys
 import xml.dom.minidom
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import numpy
 import pytest
 import torch
 
+from exportdoctor.cli.main import exportdoctor
 from exportdoctor.core.errors import UsageError
 from exportdoctor.core.protocol.sensitivity import LayerCost, SensitivityRequest, SensitivityResult
 from exportdoctor.core.records.target import TargetRef
@@ -180,3 +182,48 @@ def test_sets_are_read_from_each_kind_of_file(tmp_path: Path) -> None:
     (tmp_path / "no.pt").write_bytes(b"no tensors")
     with pytest.raises(UsageError, match=r"no\.pt cannot be read"):
         read_sets(str(tmp_path / "no.pt"))
+
+
+STACK = """
+import torch
+
+
+class Stack(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(64, 64) for _ in range(4))
+        with torch.no_grad():
+            self.layers[2].weight[5, 7] *= 400
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = torch.tanh(layer(x))
+        return {"logits": x}
+
+
+def build():
+    return Stack().eval(), (torch.randn(3, 64),)
+"""
+
+
+@pytest.mark.parametrize("to", ["int8", "w8a8", "w4a16"])
+def test_layers_that_torchao_lowers_are_ranked_and_its_program_is_run(tmp_path: Path, to: str) -> None:
+    pytest.importorskip("torchao", reason="pip install 'exportdoctor[torchao]'")
+    (tmp_path / "stack.py").write_text(STACK)
+    target = TargetRef(ref=f"{tmp_path / 'stack.py'}:build")
+    request = SensitivityRequest(to=to, target=target, engine="torchao", budget=0.05)  # type: ignore[arg-type]
+    found = find_sensitivity(request, lambda _: None)
+    assert sorted(one.name for one in found.layers) == [f"layers.{place}" for place in range(4)]
+    assert all(one.local > 0 and one.alone > 0 and one.kl >= 0 for one in found.layers)
+    assert found.proved <= found.budget
+    assert found.made == pytest.approx(found.proved, rel=0.05, abs=1e-6), found.notes
+    assert "as torchao makes them" in render_sensitivity(found, "text", Style(width=200))
+
+
+def test_without_torchao_one_line_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torchao", None)
+    command = ["sensitivity", "model.py:build", "--to", "int8", "--engine", "torchao"]
+    with pytest.raises(UsageError) as raised:
+        exportdoctor.main(command, standalone_mode=False)
+    assert raised.value.hint == "pip install 'exportdoctor[torchao]'"

@@ -55,6 +55,7 @@ RUN = (
     Key("6", "tab('repro')", "Repro script", "", "6"),
     Key("7", "tab('log')", "Log of the attempt", "", "7"),
     Key("8", "tab('explain')", "Why it fails, and rewrites that work", "", "8"),
+    Key("9", "tab('numbers')", "Numbers of the part, stage by stage", "", "9"),
     Key("t", "torch_frames", "Show or hide frames of torch", "", "t"),
     Key("e", "edit", "Open the source in $EDITOR at the line", "", "e"),
     Key("y", "copy", "Copy: Markdown, command, script, name", "Copy", "y"),

@@ -76,13 +76,14 @@ def render(report: Report) -> str:
 
 def _brief_part(part: PartRecord) -> BriefPart:
     found = part.prescription
+    proof = found.proof if found else part.numbers.proof if part.numbers else None
     return BriefPart(
         name=part.name,
         verdict=part.verdict,
         complete=part.complete,
         shims=found.shims if found else (),
         soundness=found.soundness if found else "",
-        max_abs_diff=found.proof.max_abs_diff if found and found.proof else None,
+        max_abs_diff=proof.max_abs_diff if proof else None,
     )
 
 

@@ -22,6 +22,7 @@ from exportdoctor.report.wording.sensitivities import (
 _WIDTH, _LEFT, _RIGHT, _TOP = 1100, 74, 30, 86
 _HEIGHT, _NAMED, _LONGEST = 330, 8, 110
 _FLOOR, _CEILING = 1e-9, 1e3
+_NAME, _LARGEST = 28, 1e300
 _BAR, _DOT, _MARKED = "#2563a8", "#d9822b", "#b3261e"
 
 
@@ -88,6 +89,37 @@ def draw_stage(stage: LadderStage) -> str:
             limit_text=ALLOWED if limit else "",
         )
     )  # fmt: skip
+
+
+def stage_in_text(stage: LadderStage, *, rows: int = 24, bar: int = 30) -> list[tuple[bool, str]]:
+    """A line for each value, or for as many neighbours as leave `rows` lines: the one that adds most, whether it is too
+    much, its error as a bar on a scale of powers of ten, with `│` at what is allowed and `●` at what it inherits."""
+    values = stage.values
+    size = max(1, math.ceil(len(values) / rows))
+    wrong, cause = set(stage.wrong), stage.cause.node if stage.cause is not None else ""
+    worst = [
+        max(values[start : start + size], key=lambda one: (one.name == cause, one in wrong, one.local, one.inherited))
+        for start in range(0, len(values), size)
+    ]
+    names = [_shorten(wording.plain(one.name), most=_NAME) for one in worst]
+    width = max(map(len, names), default=0)
+    found = []
+    for one, name in zip(worst, names, strict=True):
+        line = ["█" if place < _cells(one.local, bar) else " " for place in range(bar + 1)]
+        for value, sign in ((one.allowed, "│"), (one.inherited, "●")):
+            if value:
+                line[_cells(value, bar)] = sign
+        number = f"{one.local:.1e}" if one.local < _LARGEST else "not finite"
+        found.append(
+            (one.name == cause or one in wrong, f"{name:<{width}}  {''.join(line)}  {number if one.local else 0}")
+        )
+    return found
+
+
+def _cells(value: float, most: int) -> int:
+    """How far an error reaches on a scale of `most` cells; one cell for the smallest that is shown."""
+    low, high = math.log10(_FLOOR), math.log10(_CEILING)
+    return max(1, round((math.log10(_within(value)) - low) / (high - low) * most)) if value else 0
 
 
 def draw_errors(plot: ErrorPlot) -> str:

@@ -140,7 +140,7 @@ def _image_size(
 def read_config(path: Path) -> dict[str, Any]:
     """A configuration as JSON. Raises `UsageError` where there is none, `TargetError` where it is broken."""
     try:
-        config = json.loads(read_file(path).decode(), object_hook=_decode_float)
+        config = json.loads(read_file(path).decode())
     except FileNotFoundError:
         hint = "Give the folder that has the model's config.json"
         raise UsageError(f"There is no config.json in {str(path.parent)!r}", hint=hint) from None
@@ -161,12 +161,6 @@ def read_config(path: Path) -> dict[str, Any]:
     if not (names is None or (isinstance(names, list) and all(isinstance(name, str) for name in names))):
         raise TargetError(f"{str(path)!r}: `architectures` is no list of names", hint="Fix the file")
     return config
-
-
-def _decode_float(value: dict[str, Any]) -> Any:
-    """transformers writes numbers that JSON does not know as `{"__float__": "Infinity"}`."""
-    named = value.get("__float__") if len(value) == 1 else None
-    return float(named) if named in ("Infinity", "-Infinity", "NaN") else value
 
 
 def _hub_config(hub_id: str) -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Literal
 
 from exportdoctor.torch_internals.hook import Hook
@@ -148,11 +149,17 @@ def is_builtin_class(kind: Any) -> bool:
 
 
 def flatten_once(value: Any) -> tuple[list[Any], Callable[[list[Any]], Any]]:
-    """The children of a value that is no leaf, and what makes such a value of other children."""
+    """The children of a value that is no leaf, and what makes such a value of other children, whatever these are.
+
+    The constructor of a named tuple may refuse what are no tensors, as that of PackedSequence does.
+    """
     from torch.utils import _pytree as pytree
 
-    node = pytree.SUPPORTED_NODES[pytree._get_node_type(value)]
+    kind = pytree._get_node_type(value)
+    node = pytree.SUPPORTED_NODES[kind]
     children, context = node.flatten_fn(value)
+    if isinstance(value, tuple) and kind in pytree.BUILTIN_TYPES:
+        return list(children), partial(tuple.__new__, type(value))
     return list(children), lambda others: node.unflatten_fn(others, context)
 
 

@@ -17,6 +17,7 @@ from exportdoctor.core.errors import ExitCode
 from exportdoctor.core.records.target import BuildOptions
 from exportdoctor.core.scan_options import ScanOptions, option_words
 from exportdoctor.store.places import new_run_id, runs_root, slug
+from exportdoctor_tui.state.selection import ladder_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -53,7 +54,7 @@ class CommandLine:
 
 def available_commands(view: RunView, selection: Selection | None) -> tuple[CommandLine, ...]:
     """What can be started now, in the order of the menu."""
-    run_again = () if view.target.in_memory else (_resume, _repro, _shims, _export, _rescan)
+    run_again = () if view.target.in_memory else (_resume, _repro, _shims, _export, _numbers, _rescan)
     groups = (*run_again, _compare, _page)  # no process of its own could build a module that was in memory
     python = _python(view)
     return tuple(
@@ -143,6 +144,21 @@ def _export(view: RunView, selection: Selection | None) -> Iterator[CommandLine]
             argv=(*EXPORTDOCTOR, "export", started.target.ref, "--part", part.name, "--to", to, "-o", out,
                   *_build_options(started.target.options)),
             shows=True,
+        )  # fmt: skip
+
+
+def _numbers(view: RunView, selection: Selection | None) -> Iterator[CommandLine]:
+    """The numbers of a part, stage by stage, where its weights have values."""
+    started = view.started
+    if selection is None or started is None or view.target.weights == "fake":
+        return
+    part = selection.part.record
+    if part.complete and (part.verdict != "fails" or part.numbers is not None):
+        yield CommandLine(
+            title=f"Compare the numbers of {part.name}, stage by stage",
+            argv=(*EXPORTDOCTOR, "numbers", started.target.ref, "--part", part.name, "--format", "json",
+                  "-o", str(ladder_file(view, part.name)), *_build_options(started.target.options)),
+            done="9 shows them",
         )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from exportdoctor.report import wording
 from exportdoctor.report.explanation_page import explanation_of
 from exportdoctor_tui.pages.code import script
 from exportdoctor_tui.pages.cure_page import cure
+from exportdoctor_tui.pages.numbers_page import numbers
 from exportdoctor_tui.pages.story import story
 from exportdoctor_tui.sanitize import block, fit, line
 
@@ -175,5 +176,6 @@ PAGES: dict[str, Callable[[Selection], Content]] = {
     "repro": repro,
     "log": log,
     "explain": explain,
+    "numbers": numbers,
 }
 """The text of each tab but the stack, which has a widget of its own."""

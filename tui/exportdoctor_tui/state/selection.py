@@ -6,7 +6,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from exportdoctor.core.codec import decode
+from exportdoctor.core.errors import StoreError
+from exportdoctor.core.protocol.numbers_ladder import LadderResult
 from exportdoctor.report.source_lines import Sources
+from exportdoctor.store.places import slug
 
 if TYPE_CHECKING:
     from exportdoctor.core.failure.finding import Finding
@@ -16,8 +20,23 @@ if TYPE_CHECKING:
     from exportdoctor.report.folded_tree import Row
     from exportdoctor_tui.state.run_view import PartView, RunView
 
-TABS = ("story", "stack", "inputs", "graph", "cure", "repro", "log", "explain")
-TITLES = dict(zip(TABS, ("Story", "Stack", "Inputs", "Graph", "Cure", "Repro", "Log", "Explain"), strict=True))
+TABS = ("story", "stack", "inputs", "graph", "cure", "repro", "log", "explain", "numbers")
+TITLES = dict(
+    zip(TABS, ("Story", "Stack", "Inputs", "Graph", "Cure", "Repro", "Log", "Explain", "Numbers"), strict=True)
+)
+
+
+def ladder_file(view: RunView, part: str) -> Path:
+    """The file in the run's folder with the ladder of a part."""
+    return Path(view.path) / "numbers" / f"{slug(part)}.json"
+
+
+def _time_of(file: Path) -> int:
+    """When the file was written; 0 where there is none."""
+    try:
+        return file.stat().st_mtime_ns
+    except OSError:
+        return 0
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -58,7 +77,19 @@ class Selection:
         """All that a page depends on, cheap to compare: equal marks draw equal pages."""
         part = self.part.record
         return (self.row.fqns, self.finding, self.record, self.torch_frames, part.complete, part.prescription,
-                len(self.view.findings))  # fmt: skip
+                len(self.view.findings), _time_of(self.ladder_file))  # fmt: skip
+
+    @property
+    def ladder_file(self) -> Path:
+        """Where the numbers of this part are kept, once they were compared from here."""
+        return ladder_file(self.view, self.part.record.name)
+
+    def ladder(self) -> LadderResult | None:
+        """The part's numbers, stage by stage; None where the file holds none."""
+        try:
+            return decode(self.ladder_file.read_bytes(), LadderResult)
+        except (OSError, StoreError):
+            return None
 
     def file(self, name: str) -> Path:
         """A file that a finding names: its absolute path where it exists, else in the run's folder."""
@@ -81,5 +112,6 @@ class Selection:
             "repro": bool(finding and finding.id),
             "log": bool(finding and finding.log),
             "explain": bool(finding and finding.id),
+            "numbers": self.ladder_file.is_file(),
         }
         return tuple(tab for tab in TABS if has[tab])

@@ -24,7 +24,9 @@ from exportdoctor.core.records.target import BuildOptions, TargetRef
 from exportdoctor.export.listen_while_building import listen_while_building
 from exportdoctor.process.client import spawn
 from exportdoctor.process.supervise import Limits, build_limits
+from exportdoctor.report.canvas import Style
 from exportdoctor.report.ladder_tables import LADDER_FORMS, render_ladder
+from exportdoctor.store.atomic_write import make_folder, replace_file
 
 if TYPE_CHECKING:
     from exportdoctor.targets import Plan
@@ -55,6 +57,13 @@ WEIGHTS_OF_VALUES = click.option(
     help="How long input sets are drawn, besides the example, other sizes and other values.",
 )  # fmt: skip
 @FORM
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="File to write. Default: print it.",
+)
 @WEIGHTS_OF_VALUES
 @IMAGE_SIZE
 @INPUTS
@@ -72,6 +81,7 @@ def numbers(
     shims: str | None,
     seconds: float,
     form: str,
+    output: Path | None,
     inputs: str,
     build_timeout: float | None,
     build_memory_mb: float | None,
@@ -106,7 +116,11 @@ def numbers(
             limits=limits,
             part=part or plan.parts[0],
         )
-    write_out(render_ladder(result, form, style_of(sys.stdout)))
+    if output is not None:
+        make_folder(output.parent)
+        replace_file(output, render_ladder(result, form, Style()).encode())
+    else:
+        write_out(render_ladder(result, form, style_of(sys.stdout)))
     return ExitCode.EXPORTS if result.verdict in ("agrees", "agrees_but_ties") else ExitCode.FINDINGS
 
 

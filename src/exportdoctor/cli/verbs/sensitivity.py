@@ -18,7 +18,13 @@ from exportdoctor.cli.scan_flags import scan_option
 from exportdoctor.cli.terminal import style_of, write_out
 from exportdoctor.cli.verbs.numbers import FORM, SHIMS, WEIGHTS_OF_VALUES, ask_worker, known_shims, resolve_with_values
 from exportdoctor.core.errors import ExitCode, UsageError
-from exportdoctor.core.protocol.sensitivity import Lowering, SensitivityReply, SensitivityRequest, SensitivityResult
+from exportdoctor.core.protocol.sensitivity import (
+    Engine,
+    Lowering,
+    SensitivityReply,
+    SensitivityRequest,
+    SensitivityResult,
+)
 from exportdoctor.core.records.target import BuildOptions
 from exportdoctor.process.supervise import build_limits
 from exportdoctor.report.sensitivity_tables import render_sensitivity, sensitivity_files
@@ -45,6 +51,10 @@ class BudgetType(click.ParamType[float]):
 @click.command(context_settings=CONTEXT)
 @click.argument("target", metavar="TARGET|FILE.onnx", shell_complete=complete_targets)
 @click.option("--to", type=click.Choice(get_args(Lowering)), required=True, help="The precision.")
+@click.option(
+    "--engine", type=click.Choice(get_args(Engine)), default="onnxruntime", show_default=True,
+    help="What lowers: ONNX Runtime the nodes of a file, torchao the linear layers of the module.",
+)  # fmt: skip
 @click.option("--part", default="", metavar="P", help="The part. Default: the first one.")
 @click.option(
     "--calibration", default="", metavar="DATA",
@@ -68,6 +78,7 @@ class BudgetType(click.ParamType[float]):
 def sensitivity(
     target: str,
     to: Lowering,
+    engine: Engine,
     part: str,
     calibration: str,
     budget: float,
@@ -88,11 +99,16 @@ def sensitivity(
     Exit code: 0 with that set the outputs stay within the budget on inputs that were not used to find it, 1 they do
     not, 2 usage error, 3 the model cannot be built or run, 4 internal error.
     """
-    require_packages(("onnx", "onnxscript", "onnxruntime"), option="sensitivity", extra="onnx")
+    if engine == "torchao":
+        require_packages(("torchao",), option="--engine torchao", extra="torchao")
+    else:
+        require_packages(("onnx", "onnxscript", "onnxruntime"), option="sensitivity", extra="onnx")
     if calibration and not Path(calibration).expanduser().exists():
         raise UsageError(f"There is no file {calibration}")
     data = str(Path(calibration).expanduser().resolve()) if calibration else ""
     if target.endswith(".onnx"):
+        if engine == "torchao":
+            raise UsageError("torchao lowers modules, and no file", hint="Give the target that the file was made of")
         if not Path(target).expanduser().is_file():
             raise UsageError(f"There is no file {target}")
         path = str(Path(target).expanduser().resolve())
@@ -101,7 +117,9 @@ def sensitivity(
         ref, plan = resolve_with_values(target, part, BuildOptions(inputs=absolute_inputs(inputs), **build))
         part = part or plan.parts[0]
         names = known_shims(target, part, shims)
-        request = SensitivityRequest(to=to, target=ref, part=part, calibration=data, budget=budget, shims=names)
+        request = SensitivityRequest(
+            to=to, target=ref, part=part, calibration=data, budget=budget, shims=names, engine=engine
+        )
     with Interruption():
         result: SensitivityResult = ask_worker(
             "worker.sensitivity.sensitivity_server",

@@ -48,17 +48,22 @@ def _kind_of_export(failure: Failure, *, legacy: bool) -> FailureKind:
     elif failure.custom_ops:
         rules.append(LYING_KERNEL)
     made_by = failure.value_origin.source if failure.value_origin else ""
-    found = next((rule.kind for rule in rules if fits(rule, evidence, op=op, made_by=made_by)), None)
+    found = next(
+        (rule.kind for rule in rules if fits(rule, evidence, op=op, made_by=made_by, unbacked=failure.unbacked)), None
+    )
     return found or (FailureKind.TORCHSCRIPT_TRACE if legacy else FailureKind.PYTHON_ERROR)
 
 
-def fits(rule: Rule, evidence: Evidence, *, op: str | None = None, made_by: str = "") -> bool:
+def fits(
+    rule: Rule, evidence: Evidence, *, op: str | None = None, made_by: str = "", unbacked: int | None = None
+) -> bool:
     """Whether everything that `rule` asks for is there."""
     return (
         (not rule.frames or any(re.search(rule.frames, line) for line in evidence.inner or evidence.lines))
         and (not rule.around or any(re.search(rule.around, line) for line in evidence.lines))
         and (not rule.culprit or re.search(rule.culprit, evidence.culprit) is not None)
         and (not rule.op or (op is not None and re.search(rule.op, op) is not None))
+        and (not rule.only_sizes or unbacked == 0)
         and (not rule.made_by or re.search(rule.made_by, made_by) is not None)
         and evidence.has_exception(names=rule.types, pattern=rule.message)
     )

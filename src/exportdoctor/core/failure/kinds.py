@@ -100,7 +100,8 @@ class Rule(NamedTuple):
 
     `frames` is searched in every frame from the innermost user frame on, `around` in all frames, `culprit` in the
     innermost user frame alone, all written `file:function: source`; `op` in the name of the last operator, `made_by` in
-    the source of the line that made the value which torch refused. An empty pattern asks nothing.
+    the source of the line that made the value which torch refused. An empty pattern asks nothing. With `only_sizes` no
+    unbacked symbol may have been created: each symbol is the size of an input.
     """
 
     kind: FailureKind
@@ -113,6 +114,7 @@ class Rule(NamedTuple):
     culprit: str = ""
     op: str = ""
     made_by: str = ""
+    only_sizes: bool = False
 
 
 _DYNAMO = ("Unsupported", "TorchRuntimeError", "UncapturedHigherOrderOpError")
@@ -122,6 +124,9 @@ _SHAPES_DIFFER = (
     r"attempting to expand a dimension|expected (?:input|weight|m1 and m2|mat1 and mat2|size for)|"
     r"Expected size for|to have \d+ channels|broadcast shape|split_sizes to sum exactly|Dimension out of range|"
     r"index \d+ (?:is )?out of (?:range|bounds)|expected (?:scalar type|.{0,30} to have the same dtype)"
+)
+_PLAIN_NUMBER = (
+    r"unhashable type: non-nested Sym|string passed to Sym(?:Int|Float)|'Sym(?:Int|Float)' object cannot be interpreted"
 )
 _INPUT_PAIR = r"generated guard [^\n]*?(L\['\w+'\]\S*?\.size\(\)\[\d+\])[^\n]*?(?!\1)L\['\w+'\]\S*?\.size\("
 
@@ -201,9 +206,10 @@ RULES = (
          types=("DataDependentOutputException", "DynamicOutputShapeException", "PendingUnbackedSymbolNotFound")),
     Rule(FailureKind.DATA_DEPENDENT_VALUE, "numpy wants the values", "2.1-2.13",
          r"\.numpy\(\) is not supported for tensor subclasses"),
+    Rule(FailureKind.DYNAMIC_DIM_SPECIALISED, "Python wants a size as a plain number, as a key or in text", "2.6-2.13",
+         _PLAIN_NUMBER, only_sizes=True),
     Rule(FailureKind.DATA_DEPENDENT_VALUE, "Python wants a plain number where the tracer has a symbol", "2.6-2.13",
-         r"unhashable type: non-nested Sym|string passed to Sym(?:Int|Float)|"
-         r"'Sym(?:Int|Float)' object cannot be interpreted"),
+         _PLAIN_NUMBER),
     # dynamic_shapes that do not describe the inputs
     Rule(FailureKind.INVALID_DYNAMIC_SHAPES, "torch compares the structures before it traces", "2.5-2.13",
          r"mismatch between the structure of `\w+` and `dynamic_shapes`|"

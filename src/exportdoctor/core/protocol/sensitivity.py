@@ -15,6 +15,11 @@ Lowering = Literal["int8", "w8a8", "w4a16", "fp16", "bf16"]
 scale for each channel of weights. `w4a16`: weights in blocks of four bits. `fp16`, `bf16`: values of 16 bits."""
 
 
+Engine = Literal["onnxruntime", "torchao"]
+"""What lowers layers: ONNX Runtime's quantisers those of a file; torchao the linear layers of the module, of which a
+program is then exported. There `int8` is weights alone, and `w8a8` scales activations anew at each call."""
+
+
 class SensitivityRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What each layer of a target's part, or of an ONNX file, costs in `to`.
 
@@ -31,6 +36,7 @@ class SensitivityRequest(msgspec.Struct, frozen=True, kw_only=True):
     shims: tuple[str, ...] = ()
     shim_files: tuple[str, ...] = ()
     questions: int = 400
+    engine: Engine = "onnxruntime"
 
 
 class LayerCost(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,6 +97,7 @@ class SensitivityResult(Reply, frozen=True, kw_only=True, tag="sensitivity"):
     notes: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
     environment: dict[str, str] = msgspec.field(default_factory=dict)
+    engine: Engine = "onnxruntime"
 
     @property
     def holds(self) -> bool:

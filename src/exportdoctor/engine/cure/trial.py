@@ -71,9 +71,9 @@ def is_later_failure(before: Outcome, after: Outcome, *, exporter: str) -> bool:
     nodes traced, since a shim may also move work out of the graph. Without a graph, a line of a forward must have
     failed.
     """
-    if kind_of(after, exporter=exporter).is_found_after_tracing:
-        return True
     one, other = before.failure, after.failure
+    if kind_of(after, exporter=exporter).is_found_after_tracing and (other is None or other.culprit is None):
+        return True
     if one is None or other is None:
         return other is not None
     lines = _lines_apart(one, other)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from exportdoctor.report.wording.formatting import count
+
 _MOST_NAMED = 3
 
 NO_KERNEL_RUNS = (
@@ -84,6 +86,14 @@ def lacking_kernels(operators: Sequence[str]) -> str:
 def sizes_not_tried(error: str) -> str:
     """That nothing is known of the sizes beyond those that were compared."""
     return f"the sizes at which the file is right were not derived: {error}"
+
+
+def fixed_images(shape: tuple[int, ...]) -> str:
+    """That a program with a plain image takes one number of images of one size; `shape` is (N, channels, H, W)."""
+    images, _, height, width = shape
+    return (
+        f"It takes {count(images, 'image')} of {height} x {width} pixels alone: --static fixes the number and the size"
+    )
 
 
 def captured_on_gpu(error: str) -> str:

@@ -157,7 +157,7 @@ def numbers_differ(row: Agreement) -> str:
 
 
 NO_PROGRAM = "this exporter makes no program that torch.export could run"
-NO_VALUES = "the weights or inputs are fake, so that there are no numbers"
+NO_VALUES = "fake weights or inputs"
 RANDOM_EAGER = "eager itself gives other numbers when it is called again"
 
 

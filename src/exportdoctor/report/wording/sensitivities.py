@@ -13,6 +13,11 @@ MADE_SETS = "The input sets were made, not measured from use: give yours with --
 _FINITE = 1e300
 _MOST_TOLD = 10
 
+_OF_TORCHAO = {
+    "int8": "weights in int8, as torchao makes them",
+    "w8a8": "weights in int8 and activations scaled at each call, as torchao makes them",
+    "w4a16": "weights in four bits, in groups of 32, as torchao makes them",
+}
 _LOWERINGS = {
     "int8": "int8, as ONNX Runtime's static quantisation is by default",
     "w8a8": "int8 with a scale for each channel of weights, activations symmetric",
@@ -25,6 +30,16 @@ _LOWERINGS = {
 def not_made(why: str) -> str:
     """A file that the quantiser could not make, or that does not run."""
     return f"The file that the quantiser makes with this list was not run: {why}"
+
+
+def refused_layer(what: str) -> str:
+    """A layer that the engine leaves as it is."""
+    return f"Not lowered: {what}"
+
+
+def program_not_made(why: str) -> str:
+    """A module that torchao quantised with this list, and that could not be exported or run."""
+    return f"The program of what torchao makes with this list was not run: {why}"
 
 
 def error_text(value: float) -> str:
@@ -43,7 +58,8 @@ def sensitivity_headline(result: SensitivityResult, *, versions: bool = True) ->
     """Target, part, what it is lowered to, and versions."""
     names = [name for name in ("torch", "onnxruntime") if versions and name in result.environment]
     packages = [f"{name} {result.environment[name]}" for name in names]
-    return " · ".join(filter(None, (result.target, result.part, _LOWERINGS[result.to], *packages)))
+    lowered = (_OF_TORCHAO if result.engine == "torchao" else _LOWERINGS)[result.to]
+    return " · ".join(filter(None, (result.target, result.part, lowered, *packages)))
 
 
 def cost_header(result: SensitivityResult, *, brief: bool = False) -> tuple[str, ...]:

@@ -30,8 +30,9 @@ def other_experts_implementations(model: nn.Module) -> list[str]:
 
 
 def set_experts_implementation(model: Any, name: str) -> None:
-    """Use this implementation in the whole model."""
-    model.set_experts_implementation(name)
+    """Use this implementation in the whole model, which may have no such switch itself."""
+    for module in _with_switch(model):
+        module.set_experts_implementation(name)
 
 
 def _with_switch(model: nn.Module) -> list[Any]:

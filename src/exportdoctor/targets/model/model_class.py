@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from importlib import import_module
 from types import ModuleType
 from typing import Any
@@ -12,6 +13,7 @@ from exportdoctor.core.errors import TargetError
 from exportdoctor.targets.eager import blame_target
 
 _SAYS_DTYPE = (4, 56)
+_FLOATS = ("Infinity", "-Infinity", "NaN")
 _SEQ2SEQ = ("AutoModelForSeq2SeqLM", "AutoModelForSpeechSeq2Seq", "AutoModelForTextToSpectrogram")
 _FIRST_AUTO_CLASSES = ("AutoModelForCausalLM", *_SEQ2SEQ, "AutoModelForImageTextToText", "AutoModel")
 
@@ -49,7 +51,15 @@ def load_config(content: dict[str, Any]) -> Any:
             hint="Install a version that does, or give file.py:factory",
         )
     with blame_target("transformers rejects the configuration"):
-        return CONFIG_MAPPING[model_type].from_dict(dict(content))
+        return CONFIG_MAPPING[model_type].from_dict(_with_floats(content))
+
+
+def _with_floats(value: Any) -> Any:
+    """A copy with the numbers that JSON does not know, which transformers writes as `{"__float__": "Infinity"}`."""
+    if isinstance(value, dict):
+        named = value.get("__float__") if len(value) == 1 else None
+        return float(named) if named in _FLOATS else {key: _with_floats(one) for key, one in value.items()}
+    return [_with_floats(one) for one in value] if isinstance(value, list) else value
 
 
 def find_model_classes(config: Any) -> Iterator[Any]:
@@ -83,8 +93,10 @@ def _candidates(transformers: ModuleType, config: Any) -> Iterator[Any]:
     for auto in (*first, *_FIRST_AUTO_CLASSES, *others, "AutoBackbone"):
         mapping = getattr(getattr(transformers, auto, None), "_model_mapping", {})
         if type(config) in mapping:
-            model_class = mapping[type(config)]
-            yield from model_class if isinstance(model_class, tuple | list) else (model_class,)
+            listed: Any = ()
+            with suppress(ValueError):  # a table may name a class that is not there
+                listed = mapping[type(config)]
+            yield from listed if isinstance(listed, tuple | list) else (listed,)
     yield from _package_classes(transformers, type(config))
 
 

@@ -67,8 +67,10 @@ def default_part(subject: ModelContext, *, name: str = "default") -> BuiltPart:
             more = _repaired_part(subject, name, failures, needed=left_out, seconds=_SECONDS_FOR_MEDIA)
             if more is not None:
                 return more
-        because = f"{type(failures[0]).__name__}: {first_line(failures[0])}" if failures else ""
-        return replace(part, left_out=proposal.left_out, because=because + _without_processors(subject, "; "))
+        why = f"{type(failures[0]).__name__}: {first_line(failures[0])}" if failures else ""
+        how = _without_processors(subject)
+        because = f"{why} ({how})" if how else why
+        return replace(part, left_out=proposal.left_out, because=because)
     repaired = _repaired_part(subject, name, failures)
     if repaired is None:
         raise _no_inputs(subject, failures)
@@ -206,7 +208,8 @@ def _no_inputs(subject: ModelContext, failures: list[Exception]) -> TargetError:
         return TargetError(f"No inputs are known for {what}", hint="Write a factory: file.py:factory")
     first = failures[0]
     random = "Try --weights random (not every operator takes fake weights). " if subject.is_fake else ""
-    hint = f"{random}{_without_processors(subject)}Write a factory with its inputs: file.py:factory"
+    how = _without_processors(subject)
+    hint = f"{random}{f'The inputs were {how}. ' if how else ''}Write a factory with its inputs: file.py:factory"
     return TargetError(
         f"The eager forward of {what} fails on the inputs made for it: {type(first).__name__}: {first_line(first)}",
         hint=hint,
@@ -214,9 +217,7 @@ def _no_inputs(subject: ModelContext, failures: list[Exception]) -> TargetError:
     )
 
 
-def _without_processors(subject: ModelContext, before: str = "") -> str:
+def _without_processors(subject: ModelContext) -> str:
     """That the model's own processors made no inputs for want of packages; empty where none are missing."""
     command = packages_for_processors(subject)
-    if not command:
-        return ""
-    return f"{before}Its processors, which make its inputs as they should be, need: {command}{'' if before else '. '}"
+    return f"made without the model's own processors, which need: {command}" if command else ""

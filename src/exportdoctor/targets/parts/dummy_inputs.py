@@ -223,13 +223,15 @@ def _features(subject: ModelContext, kind: str, name: str, inputs: Mapping[str, 
 
 
 def _named_parameters(model: Any, method: str) -> list[inspect.Parameter]:
-    """The parameters of a method; of that of a model below, where it only passes on what it gets."""
-    bundles = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    methods = (getattr(module, method) for module in model.modules() if hasattr(module, method))
-    named = (
-        [one for one in inspect.signature(found).parameters.values() if one.kind not in bundles] for found in methods
-    )
-    return next(filter(None, named), [])
+    """The parameters of a method; with those of the same of a model below, where it passes on what it gets."""
+    found: dict[str, inspect.Parameter] = {}
+    for module in model.modules():
+        parameters = inspect.signature(getattr(module, method)).parameters.values() if hasattr(module, method) else ()
+        bundles = [one for one in parameters if one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD)]
+        found = {one.name: one for one in parameters if one not in bundles} | found
+        if parameters and not bundles:
+            break
+    return list(found.values())
 
 
 def _append(tensor: torch.Tensor, count: int, value: int) -> torch.Tensor:

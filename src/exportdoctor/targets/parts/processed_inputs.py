@@ -26,6 +26,8 @@ _TABLES = (
     ("image_processing_auto", "IMAGE_PROCESSOR_MAPPING"),
     ("video_processing_auto", "VIDEO_PROCESSOR_MAPPING"),
 )
+_SHARED = {"patch_size": "patch_size", "temporal_patch_size": "temporal_patch_size", "merge_size": "spatial_merge_size"}
+"""Settings of processors that a configuration has too, and their names there."""
 _SECONDS = 1.0
 _RATE = 16_000
 _FRAMES = 4
@@ -82,13 +84,23 @@ def _find_processors(subject: ModelContext) -> tuple[tuple[Processor, ...], str]
         for module, table in _TABLES:
             for kind in _classes(module, table, type(config)):
                 try:
-                    found.append(partial(_process, kind()))
+                    found.append(partial(_process, _fit(kind(), subject)))
                     break
                 except ImportError as error:
                     missing = missing or install_command(error)
                 except Exception:
                     continue  # it has settings without defaults
     return tuple(found), missing
+
+
+def _fit(processor: Any, subject: ModelContext) -> Any:
+    """The processor with the settings that the configuration shares with it: its defaults may be another model's."""
+    for config in nested_configurations(subject.vision_config):
+        for theirs, ours in _SHARED.items():
+            value = getattr(config, ours, None)
+            if isinstance(value, int) and isinstance(getattr(processor, theirs, None), int):
+                setattr(processor, theirs, value)
+    return processor
 
 
 def _classes(module: str, table: str, config: type) -> list[Any]:

@@ -103,10 +103,12 @@ def _arguments(subject: ModelContext, specs: Specs, error: Exception, documented
 
 
 def _names_of_none(error: Exception) -> list[str]:
-    """Local variables that are None and stand on the line where a frame failed, innermost frame first."""
+    """Local variables that are None and stand in the statement where a frame failed, innermost frame first."""
     found = []
-    for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
-        source = linecache.getline(frame.f_code.co_filename, line)
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    for frame, place in reversed(list(zip(frames, traceback.extract_tb(error.__traceback__), strict=True))):
+        lines = range(place.lineno or 0, (place.end_lineno or place.lineno or 0) + 1)
+        source = "".join(linecache.getline(place.filename, line) for line in lines)
         found += [
             name for name in re.findall(r"\w+", source) if name in frame.f_locals and frame.f_locals[name] is None
         ]
@@ -153,6 +155,8 @@ def _axes(specs: Specs, text: str) -> Iterator[Specs]:
     for axis in axes:
         size = getattr(FIRST, axis.replace(" ", "_"))
         wanted = [number for number in numbers if number > 1] if size in numbers or _MULTIPLE.search(text) else []
+        if size * FIRST.batch in numbers:  # counted over the rows of the batch
+            wanted += [number // FIRST.batch for number in numbers if number % FIRST.batch == 0]
         for number in dict.fromkeys((*wanted, *(2 * number for number in wanted))):
             if number != size:
                 yield {

@@ -23,6 +23,7 @@ from exportdoctor.core.records.probe import Probe
 from exportdoctor.shims import ExportCall, NotApplicable, ShimTrouble
 from exportdoctor.torch_internals.dynamo_frames import keep_interpreter_frames
 from exportdoctor.torch_internals.graph_modules import finish_graphs
+from exportdoctor.torch_internals.shape_env import NEW_SYMBOLS
 from exportdoctor.worker.attempt.cost import CostSamples, watch_cost
 from exportdoctor.worker.attempt.fast_export import ExportContext, FastExport
 from exportdoctor.worker.attempt.opaque_children import blames_opaque_op, replace_children
@@ -200,6 +201,7 @@ class _Attempt:
             origins=origins,
             guard=self.guards.frame_of_violated(chain),
             value_origin=self._find_value_origin(chain),
+            unbacked=len(self.origins.by_symbol) if NEW_SYMBOLS.is_supported() else None,
             slice=leads,
             slice_note=note,
             traced=traced,

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,20 +18,13 @@ from exportdoctor.core.patch_attribute import patch_attribute
 from exportdoctor.core.protocol.scan import InputFact
 from exportdoctor.shims.torch_export import bundled_keywords, spell_out
 from exportdoctor.torch_internals.pytree_registry import flatten_once, node_kind
-from exportdoctor.torch_internals.trees import leaves_with_paths, path_text, place_of, tree_map
+from exportdoctor.torch_internals.trees import leaves_with_paths, path_text, place_of
 
 Dims = Mapping[int, tuple[int, ...]]
 """Leaf index -> its dynamic dimensions; a dynamic Python int has the empty tuple."""
 
 InputDim = tuple[int, int | None]
 """Leaf index and dimension; the dimension of a Python int is None."""
-
-
-@dataclass(frozen=True)
-class _LeafIndex:
-    """Placeholder for the leaf of that index in nested containers."""
-
-    index: int
 
 
 def leaves_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[str, Any]]:
@@ -84,29 +77,21 @@ def dynamic_shapes_of(
     """
     if not dims:
         return None
-    counter = iter(range(1_000_000_000))
-    nest_args = tuple(_skeleton(value, counter) for value in args)
-    nest_kwargs = {name: _skeleton(value, counter) for name, value in kwargs.items()}
-    bound = inspect.signature(module.forward).bind(*nest_args, **nest_kwargs).arguments
-    return {name: _spec(value, dims) for name, value in bound.items()}
+    counter = itertools.count()
+    spec_args = tuple(_spec(value, counter, dims) for value in args)
+    spec_kwargs = {name: _spec(value, counter, dims) for name, value in kwargs.items()}
+    return dict(inspect.signature(module.forward).bind(*spec_args, **spec_kwargs).arguments)
 
 
-def _skeleton(value: Any, counter: Any) -> Any:
-    match node_kind(value):
-        case "builtin":
-            children, rebuild = flatten_once(value)
-            return rebuild([_skeleton(child, counter) for child in children])
-        case "registered":
-            return [_skeleton(child, counter) for child in flatten_once(value)[0]]
-    return _LeafIndex(next(counter))
-
-
-def _spec(value: Any, dims: Mapping[InputDim, Any]) -> Any:
-    def at_leaf(leaf: _LeafIndex) -> Any:
-        mine = {dimension: dim for (index, dimension), dim in dims.items() if index == leaf.index}
+def _spec(value: Any, counter: Iterator[int], dims: Mapping[InputDim, Any]) -> Any:
+    kind = node_kind(value)
+    if kind == "leaf":
+        leaf = next(counter)
+        mine = {dimension: dim for (index, dimension), dim in dims.items() if index == leaf}
         return mine.get(None, mine or None)
-
-    return tree_map(at_leaf, value, is_leaf=lambda item: isinstance(item, _LeafIndex))
+    children, rebuild = flatten_once(value)
+    specs = [_spec(child, counter, dims) for child in children]
+    return rebuild(specs) if kind == "builtin" else specs
 
 
 @contextmanager

@@ -162,12 +162,13 @@ def _dynamo_frame(interpreter: object, names: Names) -> Frame:
     found = interpreted_frame(interpreter)
     code, path = found.code, found.code.co_filename
     user = is_user_file(path)
+    runs = user or code.co_name in _CALLS
     return Frame(
         file=path,
         line=found.line,
         function=getattr(code, "co_qualname", code.co_name),
         source=source_line(path, found.line),
-        module=names.get(state_id(found.owner)) if isinstance(found.owner, torch.nn.Module) else None,
+        module=names.get(state_id(found.owner)) if isinstance(found.owner, torch.nn.Module) and runs else None,
         user=user,
         expression=segment(path, found.positions) if user and found.positions else None,
     )

@@ -141,6 +141,9 @@ def _result(
     domains = tuple(made.domain for made in found if made.domain is not None)
     if not any(row.kind in _OTHER_SIZES and not row.refused for row in numbers):
         notes.append(wording.ONE_SIZE)
+    part = pieces[0].part
+    if request.image_input and part.dynamic_shapes is None:
+        notes.append(wording.fixed_images(tuple(part.kwargs["image"].shape)))
     return ExportResult(
         verdict=_verdict(numbers, trouble, domains),
         files=tuple(one for made in found for one in made.files),

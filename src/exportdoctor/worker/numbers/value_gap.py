@@ -33,11 +33,15 @@ _WRITING = ("scatter", "index_put", "index_copy")
 
 @dataclass(frozen=True, kw_only=True)
 class Gap:
-    """The largest absolute difference, and what is allowed of it. `trouble`: they differ in kind."""
+    """The largest absolute difference, and what is allowed of it. `trouble`: they differ in kind.
+
+    `plain`: the reference was seen to be finite and without fill values, so that a plain difference to it says enough.
+    """
 
     absolute: float = 0.0
     allowed: float = 0.0
     trouble: str = ""
+    plain: bool = False
 
     @property
     def holds(self) -> bool:
@@ -89,7 +93,16 @@ def _quick_gap(found: torch.Tensor, wanted: torch.Tensor, share: float) -> Gap |
             return None
     place = torch.unravel_index(apart.argmax(), apart.shape)
     around = min((float(one.expand(sizes.shape)[place]) for one in scales), default=whole)
-    return Gap(absolute=largest, allowed=share * max(float(sizes[place]), around, SMALLEST_SCALE))
+    return Gap(absolute=largest, allowed=share * max(float(sizes[place]), around, SMALLEST_SCALE), plain=True)
+
+
+def inherited_gap(found: Any, wanted: torch.Tensor, local: Gap) -> Gap:
+    """As `gap_between`, without looking for what is allowed of floats where the local difference did not need it."""
+    if local.plain and isinstance(found, torch.Tensor) and (found.dtype, found.shape) == (wanted.dtype, wanted.shape):
+        low, high = torch.aminmax(found - wanted)
+        if isfinite(largest := max(-float(low), float(high))):
+            return Gap(absolute=largest, allowed=LARGEST)
+    return gap_between(found, wanted)
 
 
 def _name(value: torch.Tensor) -> str:

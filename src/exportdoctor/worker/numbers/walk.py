@@ -25,6 +25,7 @@ from exportdoctor.worker.numbers.value_gap import (
     Gap,
     chooses_or_writes,
     gap_between,
+    inherited_gap,
     is_tie,
     is_written_twice,
     judge_by_float64,
@@ -156,7 +157,7 @@ class Walk:
             self.blame("raises", str(error), _join_facts(error.step.fact(), other))
             return
         local = gap_between(fed, wanted)
-        inherited = local if self._own is None else gap_between(own, wanted)
+        inherited = local if self._own is None else inherited_gap(own, wanted, local)
         if self._own is None and not _is_identical(fed, wanted):
             self._own = self._fed.copy(self.graph)
             own = self._own.known[name]

@@ -14,6 +14,7 @@ import numpy
 from exportdoctor.core.protocol.sensitivity import LayerCost, PairCost
 from exportdoctor.reduce import SearchLimits, ddmin, drive
 from exportdoctor.reduce.verdict import Verdict
+from exportdoctor.worker.sensitivity.lowered_modules import LoweredModules
 from exportdoctor.worker.sensitivity.quantisers import Feed
 from exportdoctor.worker.sensitivity.switched_model import SwitchedModel
 
@@ -29,7 +30,7 @@ _SMALLEST = 1e-30
 class Sensitivity:
     """Measures a model on some input sets. `logits` are its outputs that are logits, by number."""
 
-    model: SwitchedModel
+    model: SwitchedModel | LoweredModules
     feeds: Sequence[Feed]
     doing: Callable[[str], None]
     _exact: list[list[Any]] = field(default_factory=list)

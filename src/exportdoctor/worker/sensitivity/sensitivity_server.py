@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 
 from exportdoctor.core.errors import TargetError, UsageError
@@ -19,7 +21,7 @@ from exportdoctor.core.protocol.sensitivity import (
     SensitivityResult,
 )
 from exportdoctor.report.wording import sensitivities as wording
-from exportdoctor.shims import apply_shims, call_for_part, export_program
+from exportdoctor.shims import Shim, apply_shims, call_for_part, export_program
 from exportdoctor.targets import BuiltPart
 from exportdoctor.targets.eager import blame_running_code
 from exportdoctor.worker import environment
@@ -27,9 +29,16 @@ from exportdoctor.worker.one_request import Progress, open_part, serve_one_reque
 from exportdoctor.worker.prove.cure_inputs import drawer_for, redraw_values
 from exportdoctor.worker.prove.input_set import InputSet, run_in_eager, sizes_of
 from exportdoctor.worker.sensitivity.calibration import read_sets, unnamed_sets
+from exportdoctor.worker.sensitivity.lowered_modules import (
+    CALL,
+    LoweredModules,
+    float_outputs,
+    lower_modules,
+    quantise_copy,
+)
 from exportdoctor.worker.sensitivity.measure import LARGEST, Sensitivity, relative_error
 from exportdoctor.worker.sensitivity.quantisers import Feed, read_lowered, write_lowered
-from exportdoctor.worker.sensitivity.switched_model import load_graph, switch_layers
+from exportdoctor.worker.sensitivity.switched_model import SwitchedModel, load_graph, switch_layers
 from exportdoctor.worker.translate.onnx_program import flat_inputs, name_values, needs_external_data, translate
 
 _SETS = 12
@@ -52,6 +61,8 @@ def find_sensitivity(request: SensitivityRequest, doing: Progress) -> Sensitivit
     """What a request asks for. Raises UsageError, TargetError, ShimTrouble."""
     import onnx
 
+    if request.engine == "torchao":
+        return _find_with_torchao(request, doing)
     with torch.no_grad(), tempfile.TemporaryDirectory() as folder:
         room = Path(folder)
         subject = _of_target(request, room, doing) if request.target is not None else _of_file(request, room)
@@ -65,33 +76,106 @@ def find_sensitivity(request: SensitivityRequest, doing: Progress) -> Sensitivit
         except Exception as error:
             raise TargetError(f"The quantiser fails: {type(error).__name__}: {first_line(error)}") from error
         switched = switch_layers(load_graph(plain), request.to, values, room, prefix=subject.prefix)
-        measured = Sensitivity(model=switched, feeds=search, doing=doing)
-        ranking = measured.costs()
-        kept, asked = measured.smallest_set(ranking, request.budget, request.questions)
-        nodes = tuple(node for one in ranking if one.name in kept for node in one.nodes)
-        doing("proving the set on other inputs")
-        lowered = [name for name in measured.names if name not in kept]
-        proved = Sensitivity(model=switched, feeds=proof, doing=doing).error(lowered)
-        made, note = _run_made(plain, request.to, calibration, proof, nodes, room, switched.outputs)
-        return SensitivityResult(
-            to=request.to,
+        found = _measure(request, switched, search, proof, doing)
+        made, note = _run_made(plain, request.to, calibration, proof, found.kept_nodes, room, switched.outputs)
+        return msgspec.structs.replace(
+            found,
             target=subject.title,
             part=subject.part,
-            layers=tuple(ranking),
-            kept=kept,
-            kept_nodes=nodes,
-            budget=request.budget,
-            whole=measured.error(measured.names),
-            searched=measured.error(lowered),
-            proved=proved,
             made=made,
-            summed=measured.count_by_sum(ranking, request.budget),
-            questions=asked,
-            pairs=tuple(measured.pairs(ranking)),
             sets=(len(calibration), len(search), len(proof)),
             notes=(*subject.notes, *filter(None, [note])),
-            environment=environment.versions(),
         )
+
+
+def _measure(
+    request: SensitivityRequest,
+    model: SwitchedModel | LoweredModules,
+    search: Sequence[Feed],
+    proof: Sequence[Feed],
+    doing: Progress,
+) -> SensitivityResult:
+    """The ranking of a model's layers, and the set to keep, proved on other inputs."""
+    measured = Sensitivity(model=model, feeds=search, doing=doing)
+    ranking = measured.costs()
+    kept, asked = measured.smallest_set(ranking, request.budget, request.questions)
+    doing("proving the set on other inputs")
+    lowered = [name for name in measured.names if name not in kept]
+    return SensitivityResult(
+        to=request.to,
+        target="",
+        layers=tuple(ranking),
+        kept=kept,
+        kept_nodes=tuple(node for one in ranking if one.name in kept for node in one.nodes),
+        budget=request.budget,
+        whole=measured.error(measured.names),
+        searched=measured.error(lowered),
+        proved=Sensitivity(model=model, feeds=proof, doing=doing).error(lowered),
+        summed=measured.count_by_sum(ranking, request.budget),
+        questions=asked,
+        pairs=tuple(measured.pairs(ranking)),
+        environment=environment.versions(),
+        engine=request.engine,
+    )
+
+
+def _find_with_torchao(request: SensitivityRequest, doing: Progress) -> SensitivityResult:
+    """The same of a part's linear layers in eager; the program of what torchao makes is the check."""
+    assert request.target is not None
+    opened = open_part(request.target, request.part, shims=request.shims, shim_files=request.shim_files, doing=doing)
+    part = opened.part
+    with torch.no_grad(), part.prepare():
+        doing("running eager")
+        with blame_running_code(f"The eager forward of part {part.name} fails"):
+            given = _sets_of_part(part, request.calibration)
+        _, search, proof = _split([{CALL: one} for one in given])
+        doing(f"asking torchao for {request.to}")
+        model = lower_modules(part.module, request.to, given[0])
+        found = _measure(request, model, search, proof, doing)
+        doing("exporting what torchao makes")
+        made, note = _run_program(part, opened.shims, request.to, model, found.kept, proof)
+        names = {one.name: ".".join(filter(None, (part.prefix, one.name))) for one in found.layers}
+        return msgspec.structs.replace(
+            found,
+            target=request.target.ref,
+            part=part.name,
+            layers=tuple(msgspec.structs.replace(one, name=names[one.name]) for one in found.layers),
+            kept=tuple(names[one] for one in found.kept),
+            pairs=tuple(
+                msgspec.structs.replace(one, first=names[one.first], second=names[one.second]) for one in found.pairs
+            ),
+            made=made,
+            sets=(0, len(search), len(proof)),
+            notes=(
+                *(() if request.calibration else (wording.MADE_SETS,)),
+                *map(wording.refused_layer, model.refused),
+                *filter(None, [note]),
+            ),
+        )
+
+
+def _run_program(
+    part: BuiltPart,
+    shims: Sequence[Shim],
+    to: Lowering,
+    model: LoweredModules,
+    kept: Sequence[str],
+    proof: Sequence[Feed],
+) -> tuple[float, str]:
+    """The outputs' error of the program that torch.export makes of the quantised module; -1 with a note for none."""
+    try:
+        quantised = quantise_copy(part.module, to, [name for name in model.forms if name not in kept])
+        with apply_shims(shims, dataclasses.replace(call_for_part(part), module=quantised)) as call:
+            program = export_program(call).module()
+            found = 0.0
+            for feed in proof:
+                args, kwargs = call.convert(copy.deepcopy(feed[CALL]))
+                answers = float_outputs(program(*args, **kwargs)).values()
+                pairs = zip((one.float().numpy() for one in answers), model.run(feed, ()), strict=True)
+                found = max(found, *(relative_error(one, other) for one, other in pairs))
+    except Exception as error:
+        return -1.0, wording.program_not_made(f"{type(error).__name__}: {first_line(error, 200)}")
+    return min(found, LARGEST), ""
 
 
 def _split(feeds: Sequence[Feed]) -> tuple[Sequence[Feed], Sequence[Feed], Sequence[Feed]]:

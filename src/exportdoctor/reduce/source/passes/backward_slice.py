@@ -72,7 +72,7 @@ class _NamedCalls(ast.NodeTransformer):
     def visit_Call(self, node: ast.Call) -> ast.AST:
         self.generic_visit(node)
         text, name = self.called.get(node.lineno, ("", ""))
-        if ast.unparse(node) != text:
+        if not text or ast.unparse(node) != text:
             return node
         keywords = [one for keyword in node.keywords for one in self._spread(keyword)]
         return ast.copy_location(ast.Call(ast.Name(name, ast.Load()), node.args, keywords), node)
@@ -223,7 +223,7 @@ def _writes(statement: ast.AST) -> set[str]:
 
 
 def _without_unused(tree: ast.Module) -> ast.Module:
-    """Without undecorated top-level definitions, assignments and attributes that nothing names."""
+    """Without top-level definitions that no decorator registers, assignments and attributes that nothing names."""
     while True:
         before = ast.unparse(tree)
         attributes = {
@@ -268,9 +268,14 @@ def _set_attribute(statement: ast.stmt) -> str | None:
     return None
 
 
+def _registers(decorator: ast.expr) -> bool:
+    """Whether a decorator may make its function known elsewhere; a cache of functools does not."""
+    return not ast.unparse(decorator).startswith("functools.")
+
+
 def _is_used(statement: ast.stmt, tree: ast.Module) -> bool:
     match statement:
-        case ast.FunctionDef(name=name, decorator_list=[]) | ast.ClassDef(name=name, decorator_list=[]):
+        case ast.FunctionDef(name=name) | ast.ClassDef(name=name) if not any(map(_registers, statement.decorator_list)):
             names = {name}
         case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)):
             names = {name}
