@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from torch import nn
 from transformers import PretrainedConfig
 
+from exportdoctor.core.errors import TargetError
 from exportdoctor.core.records.target import BuildOptions
 from exportdoctor.targets.parts.default_part import default_part
 from exportdoctor.targets.parts.documented_inputs import TensorSpec, documented_inputs
@@ -110,7 +111,7 @@ class Stubborn(Picky):
 
 def test_what_is_never_accepted_is_given_up() -> None:
     with pytest.raises(Exception, match=r"fails on the inputs made for it|No inputs are known"):
-        default_part(context(Stubborn()))
+        default_part(context(Stubborn(vocab_size=9)))
     assert Stubborn.calls <= 80
 
 
@@ -156,3 +157,24 @@ class Placer(Picky):
 def test_an_input_that_is_missing_is_found_in_a_statement_of_several_lines() -> None:
     part = default_part(context(Placer(vocab_size=9)))
     assert part.kwargs["position_mask"].shape == part.kwargs["input_ids"].shape == (2, 8)
+
+
+class Insatiable(Picky):
+    """It complains of sizes that no machine holds pairs of."""
+
+    main_input_name = "input_ids"
+
+    def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
+        """Args: input_ids (`torch.LongTensor` of shape `(batch_size, sequence_length)`): tokens"""
+        seen.add(input_ids.shape[1])
+        raise ValueError(f"{input_ids.shape[1]} is no multiple of 90000 or of 1024")
+
+
+seen: set[int] = set()
+
+
+def test_a_sequence_is_never_so_long_that_its_pairs_fill_the_memory() -> None:
+    with pytest.raises(TargetError):
+        default_part(context(Insatiable(vocab_size=9)))
+    assert 1024 in seen
+    assert max(seen) <= 2048

@@ -143,8 +143,9 @@ def test_the_shapes_of_a_named_tuple_are_written_though_its_constructor_wants_te
     packed = nn.utils.rnn.pack_sequence([torch.ones(3, 2), torch.ones(2, 2)])
     shapes = dynamic_shapes_of(nn.LSTM(2, 2), (packed,), {}, {(0, 0): torch.export.Dim.DYNAMIC})
     assert shapes is not None
+    found: tuple[Any, ...] = tuple(shapes["input"])
+    assert found == ({0: torch.export.Dim.DYNAMIC}, None, None, None)
     assert type(shapes["input"]) is type(packed)
-    assert tuple(shapes["input"]) == ({0: torch.export.Dim.DYNAMIC}, None, None, None)
 
 
 def test_a_dynamic_size_of_one_is_taken_from_the_other_capture() -> None:

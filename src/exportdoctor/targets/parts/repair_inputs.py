@@ -24,7 +24,7 @@ from exportdoctor.targets.parts.model_context import ModelContext, forward_names
 Specs = Mapping[str, TensorSpec]
 
 _MOST_RUNS = 60
-_LARGEST_SIDE = 2048
+_LARGEST_SIDE, _LARGEST_AXIS = 2048, 500_000
 _NUMBER = re.compile(r"\d+")
 _MULTIPLE = re.compile(r"is invalid for input of size|divisible by|multiple of")
 _EXPECTED_DIMS = re.compile(
@@ -137,7 +137,7 @@ def _sizes(specs: Specs, text: str) -> Iterator[Specs]:
         for place, size in reversed(list(enumerate(spec.dims))):
             if isinstance(size, int) and size in numbers:
                 for other in numbers:
-                    if other not in (size, 0):
+                    if other not in (size, 0) and other <= _most(spec):
                         yield {**specs, name: _with(spec, place, other)}
                         if spec.dims.count(size) > 1:  # a square image
                             same = tuple(other if dim == size else dim for dim in spec.dims)
@@ -145,7 +145,12 @@ def _sizes(specs: Specs, text: str) -> Iterator[Specs]:
     for name, spec in _floats_first(specs):  # no size is named: the last dimension, then the one behind the batch
         for place in (len(spec.dims) - 1, 1):
             if 0 < place < len(spec.dims) and spec.dims[place] not in numbers:
-                yield from ({**specs, name: _with(spec, place, other)} for other in numbers if other > 1)
+                yield from ({**specs, name: _with(spec, place, other)} for other in numbers if 1 < other <= _most(spec))
+
+
+def _most(spec: TensorSpec) -> int:
+    """The largest size that is tried: a mask of pairs of tokens grows with the square."""
+    return _LARGEST_AXIS if spec.kind == "float" else _LARGEST_SIDE
 
 
 def _axes(specs: Specs, text: str) -> Iterator[Specs]:
@@ -157,8 +162,9 @@ def _axes(specs: Specs, text: str) -> Iterator[Specs]:
         wanted = [number for number in numbers if number > 1] if size in numbers or _MULTIPLE.search(text) else []
         if size * FIRST.batch in numbers:  # counted over the rows of the batch
             wanted += [number // FIRST.batch for number in numbers if number % FIRST.batch == 0]
+        most = {"samples": _LARGEST_AXIS, "frames": 4 * _LARGEST_SIDE}.get(axis, _LARGEST_SIDE)
         for number in dict.fromkeys((*wanted, *(2 * number for number in wanted))):
-            if number != size:
+            if number != size and number <= most:
                 yield {
                     name: replace(spec, dims=tuple(number if dim == axis else dim for dim in spec.dims))
                     for name, spec in specs.items()
