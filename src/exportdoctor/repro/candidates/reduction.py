@@ -104,8 +104,8 @@ class Reducer:
                 source = slice_by_stack(self.judge, answer, self.tell)
         except KeyboardInterrupt:
             return ReductionResult(source, ended=_INTERRUPTED, eager=self.judge.eager)
-        found = self._drive(_all_passes, source, share=1 - _POLISHING, questions=self.clock.budget.questions)
-        return found if found.interrupted or code_lines(found.source) <= LONG else self._cut_again(found)
+        reduced = self._drive(_all_passes, source, share=1 - _POLISHING, questions=self.clock.budget.questions)
+        return reduced if reduced.interrupted or code_lines(reduced.source) <= LONG else self._cut_again(reduced)
 
     def _cut_again(self, found: ReductionResult) -> ReductionResult:
         """A script that is still long, without what only statements needed that are gone by now."""
