@@ -133,7 +133,7 @@ def test_what_fails_for_want_of_a_gpu_is_no_failure_of_the_module(tmp_path: Path
     (tmp_path / "model.py").write_text(FAULTY.format(message="CUDA error: no CUDA-capable device is detected"))
     report = scan_file(tmp_path / "model.py", build=CUDA)
     assert (report.parts[0].verdict, report.findings) == ("unknown", ())
-    assert any("could not be moved to the GPU (CUDA error: no CUDA-capable" in note for note in report.notes)
+    assert any("a GPU is needed that does not answer (CUDA error: no CUDA-capable" in note for note in report.notes)
 
 
 def placed(part: PartCapture, *probes: Probe) -> bytes:
@@ -200,6 +200,7 @@ NVML = r"""
 typedef struct { unsigned long long total, free, used; } memory_t;
 static const char *uuids[] = {"GPU-aaaa", "GPU-bbbb"};
 int nvmlInit_v2(void) { return 0; }
+int nvmlInit(void) { return 0; }
 int nvmlShutdown(void) { return 0; }
 int nvmlDeviceGetCount_v2(unsigned *n) { *n = 2; return 0; }
 int nvmlDeviceGetHandleByIndex_v2(unsigned i, void **h) { *h = (void *)(long)(i + 1); return 0; }

@@ -39,7 +39,7 @@ from exportdoctor.worker.capture.session import (
 from exportdoctor.worker.child import fork
 from exportdoctor.worker.describe.describe_failure import describe_failure, state_id
 from exportdoctor.worker.describe.own_fault import own_fault
-from exportdoctor.worker.placement import ChildPlacement, Placement, plan_placement, replace_device
+from exportdoctor.worker.placement import ChildPlacement, Placement, forks_can_open, plan_placement, replace_device
 from exportdoctor.worker.read_log import LOG
 
 
@@ -84,9 +84,9 @@ class OpenTarget:
             warm_up()  # before the target's code, which may replace parts of torch
         with blame_running_code(f"Building {self.plan.title} failed"):
             built = self.built = build(self.plan)
-            if self.placement is not None and torch.cuda.is_initialized():
-                self.placement = None  # by the target itself: its forks could not use the GPU
-                built = self.built = build(replace_device(self.plan, asked))
+            if self.placement is not None and _keeps_forks_off(self.placement):
+                self.plan, self.placement = replace_device(self.plan, asked), None
+                built = self.built = build(self.plan)
             self._sources = sources = environment.sources(built.model)
             return Opened(
                 environment=environment.versions(),
@@ -268,6 +268,11 @@ def _eager_failure(error: BaseException, part: str, entry: BuiltPart | None) -> 
         hint="The model fails before any export; fix the model or its inputs first",
         stack=own_stack(error),
     )
+
+
+def _keeps_forks_off(placement: Placement) -> bool:
+    """Whether building the target has opened CUDA, or asked it, so that no fork of this process could use the GPU."""
+    return torch.cuda.is_initialized() or bool(placement.cards and not forks_can_open())
 
 
 def _isolation(wanted: str) -> str:

@@ -31,6 +31,7 @@ from exportdoctor.torch_internals.trees import tree_leaves
 from exportdoctor.worker.capture.call_shapes import CallShapes
 from exportdoctor.worker.capture.session import PartCapture
 from exportdoctor.worker.capture.snapshot import CopyBudget, copy_view, is_plain, snapshot, with_grad_of
+from exportdoctor.worker.child import fork
 
 _CONTEXT_MB = 2048.0
 """MiB of a card that an attempt takes beside its values: the context, kernels, workspaces. Not measured."""
@@ -111,6 +112,11 @@ def plan_placement(plan: Plan, *, limit_mb: float | None) -> tuple[Plan, Placeme
     mine = cards if index is None else cards[index : index + 1]
     placement = Placement(cards=mine, alone=len(cards) == 1, limit_mb=limit_mb)
     return replace_device(plan, "cpu"), placement
+
+
+def forks_can_open() -> bool:
+    """Whether a fork of this process could open a CUDA context: not once this one has asked CUDA for anything."""
+    return fork(lambda _: b"" if is_shut_by_fork() else b"can").wait().data == b"can"
 
 
 def replace_device(plan: Plan, device: str) -> Plan:

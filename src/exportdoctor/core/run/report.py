@@ -11,7 +11,7 @@ from exportdoctor.core.records.outcome import Ground, Stage
 
 SCHEMA = "exportdoctor.report/1"
 
-# `not_asked` stands only in the report of a run that was cut off; `unknown`: exportdoctor itself failed
+# `not_asked` stands only in the report of a run that was cut off; `unknown`: nothing was found out
 ModuleStatus = Literal[
     "pass", "fails_own", "fails_child", "cured", "not_called", "crashed", "timed_out", "not_asked", "unknown"
 ]

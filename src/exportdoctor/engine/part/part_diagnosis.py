@@ -69,7 +69,7 @@ class PartDiagnosis:
 
     @property
     def unknown(self) -> list[ModuleVerdict]:
-        """The modules about which nothing is known, because exportdoctor itself failed."""
+        """The modules about which nothing is known, because exportdoctor itself failed or no GPU answers."""
         return [verdict for verdict in self.verdicts.values() if verdict.status == "unknown"]
 
     @property

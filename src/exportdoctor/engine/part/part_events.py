@@ -17,7 +17,7 @@ from exportdoctor.engine.verdicts.failure_groups import FailureGroup
 from exportdoctor.engine.verdicts.judge import ModuleVerdict, verdict_of_part
 from exportdoctor.report.wording.cures import refused_by_pass
 from exportdoctor.report.wording.export import numbers_command
-from exportdoctor.report.wording.scan import own_fault_note
+from exportdoctor.report.wording.scan import unknown_notes
 
 Groups = list[FailureGroup]
 
@@ -54,8 +54,8 @@ def findings_and_verdicts(part: PartDiagnosis, known: Groups) -> Iterator[ev.Fin
 
 def part_finished(part: PartDiagnosis, audit: AuditRecord | None) -> Iterator[ev.AnyEvent]:
     """The part's verdict, and why a search for a cure found none."""
-    for one in part.unknown:
-        yield ev.NoteAdded(text=own_fault_note(part.name, one.fqn, one.outcome))
+    for text in unknown_notes(part.name, [(one.fqn, one.outcome) for one in part.unknown]):
+        yield ev.NoteAdded(text=text)
     if part.numbers is not None and (refused := refused_by_pass(part.name, part.numbers)):
         yield ev.NoteAdded(text=refused)
     cure = part.cure

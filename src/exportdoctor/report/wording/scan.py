@@ -82,7 +82,7 @@ def verdict(part: PartRecord, findings: int) -> str:
         case "cured":
             return finding_count(findings)
         case "unknown":
-            return "unknown: exportdoctor itself failed"
+            return "unknown: see the notes"
         case _:
             return finding_count(findings) if findings else "fails"
 
@@ -159,12 +159,21 @@ def missing_internals(hooks: Sequence[HookFacts]) -> str:
     return f"This torch lacks internals that exportdoctor uses ({names}): {lost}. See exportdoctor version --internals"
 
 
-def own_fault_note(part: str, fqn: str, outcome: Outcome) -> str:
-    """That exportdoctor itself failed on a module, and where; or that the GPU could not take it."""
-    if outcome.status == OutcomeStatus.NO_DEVICE:
-        return f"{part}: {module_name(fqn)} is unknown, because it could not be moved to the GPU ({outcome.note})"
-    log = f"; stack in {outcome.log}" if outcome.log else ""
-    return f"{part}: {module_name(fqn)} is unknown, because exportdoctor itself failed ({outcome.note}{log}). Report it"
+def unknown_notes(part: str, unknown: Sequence[tuple[str, Outcome]]) -> list[str]:
+    """Why nothing is known of modules: exportdoctor itself failed on one, and where; or the GPU could not take them."""
+    notes = []
+    for reason in dict.fromkeys(outcome.note for _, outcome in unknown if outcome.status == OutcomeStatus.NO_DEVICE):
+        names = [
+            module_name(fqn) for fqn, one in unknown if one.status == OutcomeStatus.NO_DEVICE and one.note == reason
+        ]
+        more = f" and {count(len(names) - 1, 'other module')}" if len(names) > 1 else ""
+        notes.append(f"{part}: {names[0]}{more}: unknown, because a GPU is needed that does not answer ({reason})")
+    for fqn, outcome in unknown:
+        if outcome.status != OutcomeStatus.NO_DEVICE:
+            log = f"; stack in {outcome.log}" if outcome.log else ""
+            why = f"exportdoctor itself failed ({outcome.note}{log}). Report it"
+            notes.append(f"{part}: {module_name(fqn)} is unknown, because {why}")
+    return notes
 
 
 def unrecorded_note(reasons: tuple[str, ...]) -> str | None:

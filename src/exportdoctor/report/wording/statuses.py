@@ -38,7 +38,7 @@ STATUS_WORDS = {
     "crashed": "crashed",
     "timed_out": "timed out",
     "not_asked": "not tried",
-    "unknown": "unknown: exportdoctor itself failed",
+    "unknown": "unknown: see the notes",
 }
 
 
