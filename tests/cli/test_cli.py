@@ -150,6 +150,7 @@ def test_a_finding_of_a_stored_run_is_explained(capsys: pytest.CaptureFixture[st
     assert shown.startswith("F1 ")
     assert "Rewrites that work" in shown
     assert run(["explain", QWEN, "F9"]) == ExitCode.USAGE
+    assert run(["explain", "F1", QWEN, "--no-try"]) == ExitCode.EXPORTS, "the run may stand behind the finding"
     assert "has no finding 'F9'. Its findings: F1" in capsys.readouterr().err
     assert run(["explain", "F1", "--format", "json", "--no-try"]) == ExitCode.EXPORTS
     assert json.loads(capsys.readouterr().out)["finding"]["id"] == "F1"

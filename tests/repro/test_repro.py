@@ -42,6 +42,7 @@ from exportdoctor.repro.script import code_lines, imports_of
 from exportdoctor.repro.verify import verify
 from exportdoctor.store import journal
 from exportdoctor.store.runs import read_run
+from exportdoctor.worker.repro.script.source_lookup import class_source
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 GUARD = "torch.fx.experimental.symbolic_shapes.GuardOnDataDependentSymNode"
@@ -174,6 +175,30 @@ class Model(torch.nn.Module):
         return hidden
 torch.export.export(Model(), (torch.ones(3, 4), torch.ones(2)), dynamic_shapes=({0: 3}, None))
 """
+
+
+def test_a_slice_drops_a_function_of_which_only_a_branch_without_effect_is_left() -> None:
+    inner = "    def inner():\n        if x:\n            pass\n"
+    script = f"def outer(x):\n{inner}    y = inner\n    return x.item()\n\nouter(1)\n"
+    assert slice_backward(script, {6, 8}, {8: "outer(1)"}) == "def outer(x):\n    return x.item()\nouter(1)"
+
+
+def _class_over_two_names() -> type:
+    made, used = int, str
+
+    class Two:
+        def make(self) -> object:
+            return made()
+
+        def use(self) -> object:
+            return used()
+
+    return Two
+
+
+def test_the_names_of_a_class_are_those_that_any_of_its_methods_closes_over() -> None:
+    _, _, names = class_source(_class_over_two_names())
+    assert (names["made"], names["used"]) == (int, str)
 
 
 def test_what_only_other_results_of_a_failing_call_need_goes_at_once() -> None:

@@ -11,6 +11,8 @@ import click
 from exportdoctor.cli.complete_words import complete_parts
 
 CONTEXT: dict[str, Any] = {"help_option_names": ["-h", "--help"]}
+FINDING = re.compile(r"[fF]\d+")
+"""How a finding of a run is named."""
 
 
 class ImageSizeType(click.ParamType[tuple[int, int]]):
@@ -101,3 +103,17 @@ STATIC = click.option(
 )
 QUIET = click.option("--quiet", "-q", is_flag=True, help="Do not print progress.")
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+def split_run(names: tuple[str, ...]) -> tuple[str | None, str]:
+    """The run and the finding among the arguments `[RUN] FINDING`, which may also stand the other way round.
+
+    Raises UsageError for more than two.
+    """
+    if len(names) > 2:
+        raise click.UsageError("Give a FINDING, or a RUN and a FINDING")
+    run, finding = (None, *names)[-2:]
+    assert finding is not None  # click asks for one
+    if run is not None and FINDING.fullmatch(run) and not FINDING.fullmatch(finding):
+        run, finding = finding, run
+    return run, finding

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 import time
 from pathlib import Path
@@ -13,7 +12,7 @@ import msgspec
 from exportdoctor.cli.answers import ExplainedFinding
 from exportdoctor.cli.complete_words import complete_explained
 from exportdoctor.cli.error_output import print_line
-from exportdoctor.cli.options import CONTEXT, QUIET
+from exportdoctor.cli.options import CONTEXT, FINDING, QUIET, split_run
 from exportdoctor.cli.python_option import PYTHON, follow_run
 from exportdoctor.cli.terminal import style_of, write_out
 from exportdoctor.core.codec import pretty
@@ -28,8 +27,6 @@ from exportdoctor.report.wording.rewrites import source_edited
 from exportdoctor.store.atomic_write import replace_file
 from exportdoctor.store.run_folder import RunFolder
 from exportdoctor.store.runs import StoredRun, find_run, read_run
-
-_FINDING = re.compile(r"[fF]\d+")
 
 
 @click.command("explain", context_settings=CONTEXT)
@@ -61,15 +58,13 @@ def explain_failure(
     Rewrites that fit the finding's own line are tried: exported, and compared with eager. Your files are not changed.
     For example: exportdoctor explain F1, or: exportdoctor explain data_dependent_guard
     """
-    *runs, name = names
-    if len(runs) > 1:
-        raise click.UsageError("Give a FINDING or a KIND, or a RUN and a FINDING", ctx=context)
-    if not runs and not _FINDING.fullmatch(name):
+    chosen, name = split_run(names)
+    if chosen is None and not FINDING.fullmatch(name):
         kind = _kind_named(name)
         record: object = explain_kind(kind)
         blocks = list(kind_blocks(kind))
     else:
-        run = read_run(find_run(runs[0] if runs else None))
+        run = read_run(find_run(chosen))
         finding, note = _try_finding(context, run, name, untried=untried, quiet=quiet)
         record = ExplainedFinding(finding=finding, explanation=explain_kind(finding.kind))
         blocks = list(finding_blocks(finding, run.state.report(), note=note))

@@ -13,7 +13,7 @@ import click
 
 from exportdoctor.cli.complete_words import complete_findings
 from exportdoctor.cli.error_output import print_line
-from exportdoctor.cli.options import CONTEXT, QUIET
+from exportdoctor.cli.options import CONTEXT, QUIET, split_run
 from exportdoctor.cli.python_option import PYTHON, follow_run
 from exportdoctor.cli.scan_flags import scan_option
 from exportdoctor.cli.terminal import write_out
@@ -66,15 +66,14 @@ def repro(
 
     Exit code: 0 the script fails in the same way in a fresh process, 1 it does not.
     """
-    if len(names) > 2:
-        raise click.UsageError("Give a FINDING, or a RUN and a FINDING", ctx=context)
+    chosen, finding = split_run(names)
     from exportdoctor.process.supervise import build_limits
     from exportdoctor.repro.bundle import write_bundle
     from exportdoctor.repro.pipeline import ReproRequest, make_repro
     from exportdoctor.repro.save import other_name, save_repro
     from exportdoctor.repro.seen_versions import with_seen_versions
 
-    run = read_run(find_run(names[0] if len(names) == 2 else None))
+    run = read_run(find_run(chosen))
     if run.state.started is not None:
         follow_run(run.state.started.python, context.obj)
     begun = time.monotonic()
@@ -83,10 +82,10 @@ def repro(
         if not quiet:
             print(f"{time.monotonic() - begun:6.0f}s  {text}", file=sys.stderr, flush=True)
 
-    made_by = f"exportdoctor repro {run.run} {names[-1]}"
+    made_by = f"exportdoctor repro {run.run} {finding}"
     request = ReproRequest(
         run=run,
-        finding=names[-1],
+        finding=finding,
         budget=_budget(seconds, probes),
         made_by=made_by,
         building=build_limits(build_timeout, build_memory_mb) if build_timeout or build_memory_mb else None,

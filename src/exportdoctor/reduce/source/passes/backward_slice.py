@@ -93,7 +93,7 @@ def _drop_idle_branches(tree: ast.Module, lines: AbstractSet[int]) -> None:
             body = getattr(node, "body", None)
             if isinstance(node, ast.stmt) and isinstance(body, list):
                 kept = [one for one in body if not _leads_nowhere(one, names) or _holds([one], lines)]
-                node.body = kept or [ast.Pass()]  # type: ignore[attr-defined]
+                node.body = kept or [ast.copy_location(ast.Pass(), node)]  # type: ignore[attr-defined]
 
 
 def _leads_nowhere(statement: ast.stmt, names: Counter[str]) -> bool:

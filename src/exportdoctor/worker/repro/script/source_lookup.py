@@ -88,7 +88,9 @@ def class_source(kind: type) -> tuple[Any, str, dict[str, Any]]:
     user = [f for f in map(inspect.unwrap, functions) if os.path.isfile(f.__code__.co_filename)]
     own = [f for f in user if f.__qualname__.startswith(f"{kind.__qualname__}.")]
     path = getattr(module, "__file__", None) or (own[0].__code__.co_filename if own else None)
-    space = scope_of(own[0]) if own else dict(vars(module)) if module else {}
+    space = dict(vars(module)) if module and not own else {}
+    for function in own:  # each closes over names of its own
+        space |= scope_of(function)
     if not isinstance(path, str):
         return None, "", {}
     for node in ast.walk(tree_of(path)):
