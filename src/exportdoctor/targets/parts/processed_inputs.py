@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from exportdoctor.targets.eager import install_command
 from exportdoctor.targets.parts.input_layouts import FIRST, SECOND, ExampleSizes, Layout
 from exportdoctor.targets.parts.model_context import SEED, ModelContext, forward_names, nested_configurations
-from exportdoctor.targets.sizes.image_sizes import pair
+from exportdoctor.targets.sizes.image_sizes import ImageSize, pair
 
 if TYPE_CHECKING:
     import torch
@@ -53,7 +53,7 @@ def processed_layouts(subject: ModelContext) -> dict[str, Layout]:
 
 
 def _make_input(processor: Processor, name: str, subject: ModelContext, sizes: ExampleSizes) -> torch.Tensor:
-    made: torch.Tensor = subject.place(processor(subject, sizes)[name])
+    made: torch.Tensor = subject.place(processor(subject, sizes)[name].clone())
     return made
 
 
@@ -113,6 +113,15 @@ def _classes(module: str, table: str, config: type) -> list[Any]:
 
 def _process(processor: Any, subject: ModelContext, sizes: ExampleSizes) -> Mapping[str, Any]:
     """What the processor makes of a batch, tensors alone."""
+    usual = subject.image_size
+    with suppress(TypeError, ValueError):  # it states none
+        stated = pair(dict(processor.size) if getattr(processor, "size", None) else usual)
+        usual = stated if max(stated) <= _LARGEST_SIDE else usual  # some state a number of pixels
+    return _process_batch(processor, subject.options.image_size or usual, sizes)
+
+
+@lru_cache(maxsize=4)
+def _process_batch(processor: Any, image_size: ImageSize, sizes: ExampleSizes) -> Mapping[str, Any]:
     import numpy as np
     import torch
 
@@ -124,11 +133,7 @@ def _process(processor: Any, subject: ModelContext, sizes: ExampleSizes) -> Mapp
         sounds = [draw.standard_normal(int(rate * seconds)).astype(np.float32) for _ in range(sizes.batch)]
         made = processor(sounds, sampling_rate=rate, return_tensors="pt")
     else:
-        stated = getattr(processor, "size", None)
-        asked = pair(dict(stated) if stated else subject.image_size)  # some state a number of pixels
-        usual = asked if max(asked) <= _LARGEST_SIDE else subject.image_size
-        height, width = subject.options.image_size or usual
-        shape = (_FRAMES, height, width, 3) if "Video" in kind else (height, width, 3)
+        shape = (_FRAMES, *image_size, 3) if "Video" in kind else (*image_size, 3)
         pictures = [draw.integers(0, 256, shape, dtype=np.uint8) for _ in range(sizes.batch)]
         made = processor(pictures, return_tensors="pt")
     return {name: value for name, value in made.items() if isinstance(value, torch.Tensor)}
