@@ -39,7 +39,7 @@ from exportdoctor.reduce.source.passes.script_sizes import (
 )
 from exportdoctor.reduce.source.passes.tidy import drop_idle_statements, name_inputs, rename_exported_class
 from exportdoctor.report import wording
-from exportdoctor.repro.candidates.budget import BudgetClock
+from exportdoctor.repro.candidates.budget import LONG, BudgetClock
 from exportdoctor.repro.candidates.candidate_judge import CandidateJudge
 from exportdoctor.repro.script import code_lines
 
@@ -108,7 +108,16 @@ class Reducer:
         except KeyboardInterrupt:
             return ReductionResult(source, ended=_INTERRUPTED, eager=self.judge.eager)
         result = self._drive(_all_passes, source, share=1 - _POLISHING, questions=self.clock.budget.questions)
-        return replace(result, trail=(draft, *result.trail))
+        result = replace(result, trail=(draft, *result.trail))
+        return result if result.interrupted or code_lines(result.source) <= LONG else self._cut_again(result)
+
+    def _cut_again(self, found: ReductionResult) -> ReductionResult:
+        """A script that is still long, without what only statements needed that are gone by now."""
+        try:
+            source = slice_by_stack(self.judge.with_eager(found.eager), found.source, self.tell)
+        except KeyboardInterrupt:
+            return replace(found, ended=_INTERRUPTED)
+        return replace(found, source=source, trail=(*found.trail, source))
 
     def polish(self, found: ReductionResult) -> ReductionResult:
         """The same, as small as can be, with sizes and results that run in eager mode too; else what last ran in it.
