@@ -60,9 +60,9 @@ class Canvas:
         lines = wrap_words(self._one_line(text), width=self.style.width, first=first, later=first + " " * hang)
         self._lines += [self._paint(line, colour) for line in lines]
 
-    def unbroken(self, text: str, *, indent: int) -> None:
-        """A line that only the terminal wraps, so that a path in it can be clicked and copied."""
-        self._lines.append(" " * indent + self._one_line(text))
+    def unbroken(self, text: str, *, indent: int, colour: str = "") -> None:
+        """A line that only the terminal wraps, so that what is in it can be clicked and copied."""
+        self._lines.append((" " * indent + self._paint(self._one_line(text), colour)).rstrip())
 
     def code(self, text: str, *, indent: int, colour: str = "yellow") -> None:
         """Source as it is written; a line that is too long is broken at the edge."""

@@ -108,7 +108,7 @@ def as_text(blocks: Iterator[Block], style: Style) -> str:
                 canvas.paragraph(text, indent=2, hang=4)
             case "diff":
                 for line in text.rstrip().splitlines():
-                    canvas.code(line, indent=6, colour=_DIFF_COLOURS.get(line[:1], ""))
+                    canvas.unbroken(line, indent=6, colour=_DIFF_COLOURS.get(line[:1], ""))
             case "code":
                 canvas.code(text, indent=6)
             case _:
