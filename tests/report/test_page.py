@@ -161,6 +161,9 @@ async def look_at_the_recorded_run(tab: BrowserTab, folder: Path) -> None:
     """Fold, search, chips, tabs, copy, keys, deep links."""
     page = recorded_page("qwen", folder)
     await open_page(tab, folder / "qwen.html", page)
+    counted = "Array.from(document.querySelectorAll('.chip strong')).reduce((sum, e) => sum + Number(e.textContent), 0)"
+    said = await tab.value("document.querySelector('#shown').textContent")
+    assert said == f"{await tab.value(counted)} submodules"
     shown = "Array.from(document.querySelectorAll('.tree .name')).filter(e => e.checkVisibility()).length"
     await tab.value("document.querySelector('#fold').click()")
     folded = await tab.value(shown)

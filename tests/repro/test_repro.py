@@ -17,6 +17,8 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from exportdoctor.cli.main import run as command_line
 from exportdoctor.core.codec import encode
@@ -35,7 +37,7 @@ from exportdoctor.repro.candidates.budget import BudgetClock, ReductionBudget
 from exportdoctor.repro.candidates.candidate_judge import CandidateJudge, judge_outcome
 from exportdoctor.repro.candidates.candidate_runner import CandidateRunner
 from exportdoctor.repro.candidates.incidental_failures import FailureCollector
-from exportdoctor.repro.candidates.reduction import Reducer, ReductionResult
+from exportdoctor.repro.candidates.reduction import Reducer, ReductionResult, find_last
 from exportdoctor.repro.candidates.verdict_log import VerdictLog
 from exportdoctor.repro.kind_limits import script_limits
 from exportdoctor.repro.script import code_lines, imports_of
@@ -404,6 +406,37 @@ def reducer_of(bench: CandidateRunner, source: str, *, questions: int) -> Reduce
     judge = CandidateJudge(runner=bench, wanted=signature, exporter="export", log=VerdictLog(None))
     clock = BudgetClock(ReductionBudget(seconds=math.inf, questions=questions), bench)
     return Reducer(judge, clock, lambda text: None)
+
+
+@given(trail=st.lists(st.booleans(), max_size=40))
+def test_what_last_held_is_found_where_only_late_ones_do_not(trail: list[bool]) -> None:
+    names = tuple(map(str, range(len(trail))))
+    found = find_last(names, lambda name: trail[int(name)])
+    assert found is None or trail[int(found)]
+    if trail == sorted(trail, reverse=True):
+        assert found == (str(sum(trail) - 1) if any(trail) else None)
+
+
+RUNS = """
+import torch
+class M(torch.nn.Module):
+    def forward(self, x):
+        if x.sum().item() > 2:
+            x = x * 2
+        return {rest}
+torch.export.export(M(), (torch.ones(1),))
+"""
+
+
+@pytest.mark.slow
+def test_a_script_that_was_reduced_until_eager_fails_falls_back_to_what_ran(bench: CandidateRunner) -> None:
+    runs, broken = (RUNS.format(rest=rest) for rest in ("x + 1", "None[0]"))
+    reducer = reducer_of(bench, runs, questions=1)
+    assert reducer.judge(broken) is Verdict.YES
+    polished = reducer.polish(ReductionResult(broken, trail=(runs, broken)))
+    assert polished.eager
+    assert reducer.judge.with_eager(True)(polished.source) is Verdict.YES
+    assert not reducer.polish(ReductionResult(broken, trail=(broken,))).eager
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ from exportdoctor.store.lock import FolderLock
 from exportdoctor_tui.actions.choices import PickerItem
 from exportdoctor_tui.screens.picker import Picker
 from exportdoctor_tui.screens.run import RunScreen
-from exportdoctor_tui.themes import DARK, LIGHT
+from exportdoctor_tui.themes import DARK, LIGHT, THEMES
 from tui_recorded import HERE, NOW, REPOSITORY, app_on, recorded, runs_of, settled, view_of
 
 if TYPE_CHECKING:
@@ -206,6 +206,40 @@ def test_a_run_in_progress(snap_compare: Any, tmp_path: Path, size: tuple[int, i
     app.clock = _frozen(app)
     assert pictured(snap_compare, app, size, theme)
     lock.release()
+
+
+@pytest.mark.slow
+async def test_every_text_can_be_read_on_its_background() -> None:
+    """A contrast of 4.5, which WCAG asks for; scroll bars and lines are no text."""
+    app = app_on(HERE / "qwen")
+    async with app.run_test(size=(120, 36)) as pilot:
+        await settled(pilot)
+        for theme in THEMES:
+            app.theme = theme.name
+            for keys in (("1",), ("2", "enter", "escape"), ("4",), ("8",)):
+                await pilot.press(*keys)
+                await pilot.pause(0.1)
+                assert _faint(app) == set(), (theme.name, keys)
+
+
+def _faint(app: Any) -> set[str]:
+    """Texts on the screen with too little contrast."""
+    segments = (segment for strip in app.screen._compositor.render_strips() for segment in strip)
+    return {
+        segment.text for segment in segments if any(map(str.isalnum, segment.text)) and _contrast(segment.style) < 4.5
+    }
+
+
+def _contrast(style: Any) -> float:
+    """The contrast of two colours as WCAG 2.1 defines it."""
+    light, dark = sorted((_luminance(style.color.triplet), _luminance(style.bgcolor.triplet)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+def _luminance(colour: Any) -> float:
+    parts = (value / 255 for value in colour)
+    red, green, blue = (part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return float(0.2126 * red + 0.7152 * green + 0.0722 * blue)
 
 
 def test_the_key_map_in_the_docs_is_the_one_of_the_program() -> None:

@@ -10,25 +10,31 @@ from typing import TYPE_CHECKING, Any
 import click
 import pytest
 from msgspec.structs import replace as replace_struct
+from rich.cells import cell_len
 from textual.content import Content
+from textual.style import Style
 from textual.widgets import Input
 
 from exportdoctor.cli.main import exportdoctor
 from exportdoctor.core.records.target import BuildOptions
 from exportdoctor.core.scan_options import ScanOptions
+from exportdoctor.report import wording
 from exportdoctor.store.journal import NAME, read_events
 from exportdoctor_tui.actions.choices import PickerItem
 from exportdoctor_tui.actions.commands import CommandLine, available_commands
+from exportdoctor_tui.pages import run_status
 from exportdoctor_tui.pages.copies import copies
+from exportdoctor_tui.pages.story import story
 from exportdoctor_tui.screens.dialogs import Page
 from exportdoctor_tui.screens.picker import Picker
 from exportdoctor_tui.screens.run import RunScreen
 from exportdoctor_tui.screens.run_list import RunListScreen
+from exportdoctor_tui.state.navigation import Position, next_failure
 from exportdoctor_tui.state.outline import failures
 from exportdoctor_tui.state.run_follower import RunFold
 from exportdoctor_tui.state.run_view import RunView, finding_for
-from exportdoctor_tui.state.selection import Selection
-from exportdoctor_tui.widgets.bars import TabBar
+from exportdoctor_tui.state.selection import TITLES, Selection
+from exportdoctor_tui.widgets.bars import Tab, TabBar
 from exportdoctor_tui.widgets.finding_pane import FindingPane
 from exportdoctor_tui.widgets.module_tree import ModuleTree
 from exportdoctor_tui.widgets.texts import TextPage, wrap_hanging
@@ -197,7 +203,7 @@ async def test_help_names_every_key_of_the_screen() -> None:
         await settled(pilot)
         await press(pilot, "question_mark")
         assert isinstance(app.screen, Page)
-        await shows(pilot, "Open the source in $EDITOR at the line")
+        await shows(pilot, "Open the source, script or log in $EDITOR")
         await press(pilot, "escape")
         assert isinstance(app.screen, RunScreen)
 
@@ -252,12 +258,12 @@ async def test_zoom_gives_one_pane_the_screen() -> None:
 
 
 async def test_a_screen_is_saved_as_svg(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("EXPORTDOCTOR_HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
     app = app_on(QWEN)
     async with app.run_test(size=(100, 30)) as pilot:
         await settled(pilot)
         await press(pilot, "ctrl+s")
-        saved = list((tmp_path / "screens").glob("*.svg"))
+        saved = list(tmp_path.glob("exportdoctor-*.svg"))
         assert len(saved) == 1
         assert "get_vision_window_index" in saved[0].read_text()
 
@@ -559,7 +565,7 @@ async def test_the_explanation_of_a_finding_shows_rewrites_as_diffs() -> None:
     async with app.run_test(size=(120, 60)) as pilot:
         await settled(pilot)
         await press(pilot, "8")
-        await shows(pilot, "During export, tensors are fake", "-    longest = int(lengths.max())", "8 Explain")
+        await shows(pilot, "During export, tensors are fake", "-    longest = int(lengths.max())", "8 Why")
 
 
 async def test_the_frames_of_a_stack_keep_their_place() -> None:
@@ -568,6 +574,84 @@ async def test_the_frames_of_a_stack_keep_their_place() -> None:
         await settled(pilot)
         await press(pilot, "2")
         await shows(pilot, "vision_utils.py:162", "● modeling_qwen2_5_vl.py:")
+        await press(pilot, "enter")
+        await shows(pilot, "j Frame", "e Edit", "int(grid_h), int(grid_w)", absent=("enter Read",))  # wrapped, not cut
+        await press(pilot, "tab")
+        await shows(pilot, "/ Search", absent=("j Frame",))
+        await press(pilot, "slash", *"window_index_id", "enter")
+        await shows(pilot, "enter Keep, or next match", absent=("is not on this page",))
+
+
+def test_failures_are_visited_by_the_numbers_of_their_findings() -> None:
+    view = view_of("qwen")
+    position = Position()
+    visited: list[str] = []
+    for _ in range(5):
+        position = next_failure(view, position, step=1)
+        part = view.part(position.part)
+        assert part is not None
+        visited.append(next(path.rows[-1].finding or "" for path in part.row_paths if path.key == position.cursor))
+    assert sorted(visited) == ["F1", "F2", "F3", "F4", "F5"]
+    assert visited == sorted(visited[:2]) + sorted(visited[2:])  # two in vision, three in full
+    hidden = {finding.id: finding.behind for finding in view.findings.values() if finding.behind}
+    assert all(visited.index(first) < visited.index(late) for late, first in hidden.items())
+    back = [next_failure(view, position, step=-1)]
+    assert back[0].cursor != position.cursor
+
+
+def test_a_note_takes_one_line_and_is_whole_on_the_first_page() -> None:
+    view = replace(view_of("qwen"), notes=("a note " * 40,))
+    lines = run_status.status(view, 0.0, 60).plain.splitlines()
+    assert len(lines) == 2
+    assert len(lines[1]) <= 60
+    part = view.parts[0]
+    assert ("a note " * 40).strip() in story(Selection(view=view, part=part, row=part.rows[0])).plain
+
+
+def test_upstream_issues_are_links_and_the_log_has_its_own_page() -> None:
+    view = view_of("qwen")
+    chosen = selected(view, "vision")
+    assert chosen.finding is not None
+    assert chosen.finding.known_issues
+    page = story(chosen)
+    links = {span.style.link for span in page.spans if isinstance(span.style, Style) and span.style.link}
+    assert links == {wording.issue_link(issue.link) for issue in chosen.finding.known_issues}
+    assert "Log: " not in story(replace(chosen, finding=replace_struct(chosen.finding, log="/x/y.log"))).plain
+
+
+async def test_the_log_is_opened_in_the_editor(tmp_path: Path) -> None:
+    run = recorded("crash", tmp_path)
+    app = app_on(run)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await settled(pilot)
+        await press(pilot, "7")
+        pane = app.screen.query_one(FindingPane)
+        assert pane.file is not None
+        assert pane.file.parent.name == "logs"
+
+
+def test_a_long_word_is_broken_after_a_separator() -> None:
+    text = wrap_hanging(Content("it is at transformers/models/one/modeling_one.py:313 in it"), 30)
+    assert text.plain.splitlines() == ["it is at", "transformers/models/one/", "modeling_one.py:313 in it"]
+    wide = wrap_hanging(Content("漢字" * 20), 30).plain.splitlines()
+    assert "".join(wide) == "漢字" * 20
+    assert max(map(cell_len, wide)) <= 30
+
+
+async def test_the_list_of_runs_is_filtered_and_a_run_deleted(tmp_path: Path) -> None:
+    runs_of(("crash", "timeout"), tmp_path)
+    recorded("qwen", tmp_path, share=0.5)
+    app = app_on(None, root=tmp_path)
+    async with app.run_test(size=(120, 30)) as pilot:
+        await settled(pilot)
+        await shows(pilot, "· vision", "cut off")  # parts without a verdict
+        await press(pilot, "slash", *"segfault")
+        await shows(pilot, "fixtures/segfault.py:build", absent=("Qwen2.5-VL-3B",))
+        await press(pilot, "enter", "d", "down", "enter")
+        await shows(pilot, "No run matches 'segfault'")
+        assert not (tmp_path / "crash").exists()
+        await press(pilot, "escape")
+        await shows(pilot, "Qwen2.5-VL-3B")
 
 
 @pytest.mark.slow
@@ -598,3 +682,18 @@ def test_what_is_wrapped_stays_in_its_block(text: str, lines: list[str]) -> None
     found = [each.plain for each in wrap_hanging(Content(text), 18).split("\n")]
     assert [each.rstrip() for each in found] == [each.rstrip() for each in lines]
     assert all(len(each.rstrip()) <= 18 for each in found)
+
+
+async def test_all_nine_tabs_are_in_sight_at_120_columns() -> None:
+    app = app_on(QWEN)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await settled(pilot)
+        bar = app.screen.query_one("#tabs", TabBar)
+        names = (*TITLES.values(),)
+        tabs = tuple(Tab(name, f"{number} {name}", short=f"{number} {name}") for number, name in enumerate(names, 1))
+        for active in names:
+            bar.show(tabs, active)
+            await pilot.pause(0.02)
+            strip = bar.render().plain
+            assert all(f"{number} {name[:3]}" in strip for number, name in enumerate(names, 1)), strip
+            assert len(strip.rstrip()) <= bar.content_size.width

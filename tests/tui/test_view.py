@@ -152,8 +152,8 @@ def test_what_fails_in_a_cured_part_is_marked_cured_and_still_says_where_it_fail
     view = view_of(QWEN)
     part, lines = view.parts[0], navigation.current_lines(view, started())
     text = ["".join(piece for piece, _ in pieces(line, part, columns_for(120, part, lines))) for line in lines]
-    assert any("◐ model.visual" in line and "fails itself" in line for line in text)
-    assert any("28 identical" in line and "◐" in line and "attn fails" in line for line in text)
+    assert any("✚ model.visual" in line and "fails itself" in line for line in text)
+    assert any("28 identical" in line and "✚" in line and "attn fails" in line for line in text)
     assert not any("✗ model" in line or "✗ blocks" in line for line in text)
 
 

@@ -74,7 +74,6 @@ def test_fake_cuda_tensors_give_the_answers_of_the_cpu(fixture: str) -> None:
 @pytest.mark.night
 def test_fake_cuda_tensors_give_the_answers_of_the_cpu_for_a_real_model() -> None:
     cpu, cuda = (scan_ref("Qwen2.5-VL-3B-tiny", build=BuildOptions(device=device)) for device in ("cpu", "cuda"))
-    assert cuda.target.weights == "fake"
     assert told(cuda) == told(cpu)
 
 

@@ -7,13 +7,13 @@ import os
 import sys
 import time
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from textual.app import App, SystemCommand
 
 from exportdoctor.core.errors import ExitCode, UsageError
 from exportdoctor.report.source_lines import Sources
-from exportdoctor.store.places import data_home
 from exportdoctor_tui.actions.background_job import BackgroundJob
 from exportdoctor_tui.actions.commands import EXPORTDOCTOR
 from exportdoctor_tui.keymap import APP, TABLES, bindings
@@ -25,7 +25,6 @@ from exportdoctor_tui.themes import DARK, LIGHT, THEMES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from pathlib import Path
 
     from textual.binding import BindingType
     from textual.screen import Screen
@@ -120,11 +119,9 @@ class DoctorApp(App[int]):
         self.theme = LIGHT.name if self.theme == DARK.name else DARK.name
 
     def action_save_svg(self) -> None:
-        folder = data_home() / "screens"
+        name = time.strftime("exportdoctor-%Y%m%d-%H%M%S.svg", time.localtime(self.clock()))
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            name = time.strftime("%Y%m%d-%H%M%S", time.localtime(self.clock())) + ".svg"
-            path = self.save_screenshot(name, path=str(folder))
+            path = self.save_screenshot(name, path=str(Path.cwd()))
         except OSError as error:
             self.notify(str(error), severity="error", markup=False)
             return

@@ -22,10 +22,10 @@ class Key(NamedTuple):
 
 APP = (
     Key("question_mark,f1", "help", "Help for this screen", "Help", "?"),
+    Key("q,ctrl+q", "leave", "Quit", "Quit", "q"),
     Key("ctrl+p", "command_palette", "Command palette: everything, by name", "Palette", "^p"),
     Key("ctrl+t", "switch_theme", "Light or dark", "", "^t"),
-    Key("ctrl+s", "save_svg", "Save the screen as SVG", "", "^s"),
-    Key("q,ctrl+q", "leave", "Quit", "Quit", "q"),
+    Key("ctrl+s", "save_svg", "Save the screen as SVG in this folder", "", "^s"),
 )
 RUN_LIST = (
     Key("enter", "select", "Open the run", "Open", "enter"),
@@ -36,10 +36,13 @@ RUN_LIST = (
 )
 RUNS = (
     Key("r", "refresh", "Refresh the list", "Refresh", "r"),
+    Key("slash", "filter", "Filter by target, state, part or run", "Filter", "/"),
+    Key("d", "delete", "Delete the run, with its logs and scripts", "Delete", "d"),
     Key("c", "copy_command", "Copy the command that makes a run", "", "c"),
+    Key("escape", "back", "Drop the filter", "", "esc"),
 )
 RUN = (
-    Key("n", "failure(1)", "Next failure, in any part", "Next", "n"),
+    Key("n", "failure(1)", "Next failure, in any part, by the numbers of the findings", "Next", "n"),
     Key("N,p", "failure(-1)", "Previous failure", "", "N"),
     Key("f", "findings", "List of findings", "Findings", "f"),
     Key("slash", "filter", "Filter by name, class, verdict or finding; in a page: search it", "Filter", "/"),
@@ -57,7 +60,7 @@ RUN = (
     Key("8", "tab('explain')", "Why it fails, and rewrites that work", "", "8"),
     Key("9", "tab('numbers')", "Numbers of the part, stage by stage", "", "9"),
     Key("t", "torch_frames", "Show or hide frames of torch", "", "t"),
-    Key("e", "edit", "Open the source in $EDITOR at the line", "", "e"),
+    Key("e", "edit", "Open the source, script or log in $EDITOR", "", "e"),
     Key("y", "copy", "Copy: Markdown, command, script, name", "Copy", "y"),
     Key("a", "actions", "Actions: repro, try shims, export, rescan, compare, …", "Actions", "a"),
     Key("x", "cancel", "Stop the running command", "", "x"),
@@ -80,9 +83,28 @@ TREE = (
     Key("minus", "screen.open_failing", "Open failing paths only", "", "-"),
     Key("enter", "request('read')", "Read the finding", "Read", "enter"),
 )
+LIST = (
+    Key("down,j", "cursor_down", "Down", "", "↓ j"),
+    Key("up,k", "cursor_up", "Up", "", "↑ k"),
+)
 STACK = (
-    Key("down,j", "cursor_down", "Inner frame", "", "↓ j"),
+    Key("down,j", "cursor_down", "Inner frame", "Frame", "↓ j"),
     Key("up,k", "cursor_up", "Outer frame", "", "↑ k"),
+    Key("e", "screen.edit", "Open the frame in $EDITOR", "Edit", "e"),
+    Key("t", "screen.torch_frames", "Show or hide frames of torch", "Torch", "t"),
+    Key("escape", "screen.back", "Back to the tree", "Tree", "esc"),
+)
+PAGE = (
+    Key("down,j", "scroll_down", "Scroll down", "Scroll", "↓ j"),
+    Key("up,k", "scroll_up", "Scroll up", "", "↑ k"),
+    Key("home,g", "scroll_home", "Start", "", "g"),
+    Key("end,G", "scroll_end", "End", "", "G"),
+    Key("slash", "screen.filter", "Search this page", "Search", "/"),
+    Key("escape", "screen.back", "Back to the tree", "Tree", "esc"),
+)
+FILTER = (
+    Key("enter", "submit", "Keep the filter; in a page: the next match", "Keep, or next match", "enter"),
+    Key("escape", "screen.back", "Drop it", "Drop", "esc"),
 )
 TABLES: dict[str, tuple[Key, ...]] = {
     "Everywhere": APP,
@@ -90,7 +112,9 @@ TABLES: dict[str, tuple[Key, ...]] = {
     "Runs": RUNS,
     "Run": RUN,
     "Tree of submodules": TREE,
+    "Page": PAGE,
     "Stack": STACK,
+    "Filter and search": FILTER,
 }
 
 

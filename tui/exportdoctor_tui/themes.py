@@ -1,4 +1,4 @@
-"""The two themes. Colours have one meaning each: green passes, red fails, yellow is cured or late, violet crashed."""
+"""The two themes. green passes, red fails, yellow is cured, violet died or was killed."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from typing import TextIO
 
 from exportdoctor.report.canvas import Style
 
-_SYMBOLS = "✓✗◐○☠⧗·…Δ"
+_SYMBOLS = "✓✗✚○☠◷·…Δ"
 _WIDTH_OF_A_FILE = 100
 _UNLIMITED = 10_000
 
@@ -23,10 +23,12 @@ def style_of(stream: TextIO) -> Style:
         if terminal or "COLUMNS" in os.environ
         else _WIDTH_OF_A_FILE
     )
+    capable = terminal and os.environ.get("TERM") not in ("dumb", "linux")
     return Style(
         width=max(40, columns),
         colour=not os.environ.get("NO_COLOR")
         and (bool(os.environ.get("FORCE_COLOR")) or (terminal and os.environ.get("TERM") != "dumb")),
+        links=capable and not os.environ.get("NO_COLOR"),
         ascii=not _can_show(stream, _SYMBOLS),
     )
 

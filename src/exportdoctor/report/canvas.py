@@ -15,16 +15,18 @@ from exportdoctor.report.wording.formatting import plain, to_ascii
 
 _STYLES = {"title": "bold cyan"}  # all other names are rich's own
 _COLUMN = 20  # columns that are worth wrapping text in
+_ISSUE = re.compile(r"(?<![\w./-])([\w-]+/[\w.-]+)#(\d+)\b")
 _SHORTEST = 8  # columns that a line has at least, however deep it is indented
 
 
 @dataclass(frozen=True, kw_only=True)
 class Style:
-    """How a text report may look: `width` in columns, at least 40; only ASCII symbols; ANSI colours."""
+    """How a text report may look: `width` in columns, at least 40; only ASCII symbols; ANSI colours; terminal links."""
 
     width: int = 100
     colour: bool = False
     ascii: bool = False
+    links: bool = False
 
 
 @dataclass(frozen=True)
@@ -43,8 +45,9 @@ class Canvas:
     _lines: list[str] = field(default_factory=list)
 
     def text(self) -> str:
-        """Everything, ending with a newline."""
-        return "\n".join(self._lines) + "\n"
+        """Everything, ending with a newline; with links, names of GitHub issues are some."""
+        text = "\n".join(self._lines) + "\n"
+        return _ISSUE.sub(_link, text) if self.style.links else text
 
     def blank(self) -> None:
         """An empty line, never two."""
@@ -56,6 +59,10 @@ class Canvas:
         first = " " * indent
         lines = wrap_words(self._one_line(text), width=self.style.width, first=first, later=first + " " * hang)
         self._lines += [self._paint(line, colour) for line in lines]
+
+    def unbroken(self, text: str, *, indent: int) -> None:
+        """A line that only the terminal wraps, so that a path in it can be clicked and copied."""
+        self._lines.append(" " * indent + self._one_line(text))
 
     def code(self, text: str, *, indent: int, colour: str = "yellow") -> None:
         """Source as it is written; a line that is too long is broken at the edge."""
@@ -108,6 +115,12 @@ class Canvas:
         from rich.style import Style as RichStyle
 
         return RichStyle.parse(_STYLES.get(colour, colour)).render(text, color_system=ColorSystem.STANDARD)
+
+
+def _link(found: re.Match[str]) -> str:
+    """The name of an issue as a link for terminals (OSC 8)."""
+    address = f"https://github.com/{found[1]}/issues/{found[2]}"
+    return f"\x1b]8;;{address}\x1b\\{found[0]}\x1b]8;;\x1b\\"
 
 
 def wrap_words(text: str, *, width: int, first: str = "", later: str = "") -> list[str]:

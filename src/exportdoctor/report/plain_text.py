@@ -86,7 +86,10 @@ def _finding_section(finding: Finding, report: Report, canvas: Canvas) -> None:
     if finding.source and not wording.same_as_earlier(finding, report):
         canvas.code(wording.plain(finding.source.strip()), indent=6)
     for sentence in wording.chapter(finding, report):
-        canvas.paragraph(wording.plain(sentence), indent=4, hang=2)
+        if sentence.startswith("Log: "):
+            canvas.unbroken(wording.plain(sentence), indent=4)
+        else:
+            canvas.paragraph(wording.plain(sentence), indent=4, hang=2)
 
 
 def _cure(part: PartRecord, report: Report, canvas: Canvas) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import shutil
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Literal
 
@@ -25,7 +25,10 @@ _SUMMARY_EVENTS = ("run_started", "run_resumed", "part_finished", "finding_made"
 
 
 class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of the list. `at` = seconds since the epoch, `parts` maps each finished part to its verdict."""
+    """One line of the list. `at` = seconds since the epoch, `parts` maps each finished part to its verdict.
+
+    `begun` are the parts that were captured and have no verdict.
+    """
 
     run: str
     path: str
@@ -34,6 +37,7 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     at: float = 0.0
     seconds: float = 0.0
     parts: dict[str, str] = {}
+    begun: tuple[str, ...] = ()
     findings: int = 0
     exit_code: int | None = None
     problem: str = ""
@@ -54,8 +58,8 @@ class StoredRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def list_runs(root: Path | None = None) -> tuple[RunSummary, ...]:
-    """All runs, the one last written to first; one that cannot be read is listed with its problem."""
-    return tuple(_summary(run, path) for run, path in _newest_first(root))
+    """All runs, the one last started first; one that cannot be read is listed with its problem."""
+    return tuple(sorted((_summary(run, path) for run, path in _newest_first(root)), key=lambda run: -run.at))
 
 
 def run_ids(root: Path | None = None) -> tuple[str, ...]:
@@ -174,18 +178,31 @@ def _summary(run: str, path: Path) -> RunSummary:
     if not isinstance(started, ev.RunStarted):
         return RunSummary(run=run, path=str(path), status="unreadable", at=_age(path), problem="no events")
     last = _last_end(events)
+    parts: dict[str, str] = {event.part: event.verdict for event in events if isinstance(event, ev.PartFinished)}
+    status = _status(path, last)
     return RunSummary(
         run=run,
         path=str(path),
-        status=_status(path, last),
+        status=status,
         ref=started.target.ref,
         at=started.at,
         seconds=last.seconds if last else max(0.0, _age(path) - started.at),
-        parts={event.part: event.verdict for event in events if isinstance(event, ev.PartFinished)},
+        parts=parts,
+        begun=_unfinished_parts(path, parts) if status != "finished" else (),
         findings=len({event.finding.id for event in events if isinstance(event, ev.FindingMade)}),
         exit_code=last.exit_code if last else None,
         problem=(last.error or "") if last else "",
     )
+
+
+def _unfinished_parts(path: Path, finished: Collection[str]) -> tuple[str, ...]:
+    """The parts that were captured and have no verdict, as far as that can be read."""
+    try:
+        events = journal.read_events(path / journal.NAME, only=("part_captured",))
+    except ExportdoctorError:
+        return ()
+    names = (event.captured.part for event in events if isinstance(event, ev.PartCaptured))
+    return tuple(dict.fromkeys(name for name in names if name not in finished))
 
 
 def _last_end(events: tuple[ev.AnyEvent, ...]) -> ev.RunFinished | None:

@@ -42,9 +42,9 @@ def code(excerpt: Excerpt, *, expression: str | None = None, widest: int = 400) 
             found.append(Content.assemble((f"▶ {number:>{width}} ┃ ", "bold $text-error"), content))
         else:
             content = content.truncate(widest, ellipsis=True)
-            found.append(Content.assemble((f"  {number:>{width}} │ ", "$foreground 60%"), content))
+            found.append(Content.assemble((f"  {number:>{width}} │ ", "$foreground 75%"), content))
     if excerpt.remark:
-        found.append(Content.styled(f"  ({excerpt.remark})", "$foreground 60% italic"))
+        found.append(Content.styled(f"  ({excerpt.remark})", "$foreground 75% italic"))
     return Content("\n").join(found)
 
 

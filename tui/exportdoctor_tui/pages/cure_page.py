@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 _SIGNS = {
     "cured": ("✓", "$text-success"),
     "moved": ("→", "$text-warning"),
-    "same": ("·", "$foreground 60%"),
+    "same": ("·", "$foreground 75%"),
     "error": ("✗", "$text-error"),
-    "not_applicable": ("○", "$foreground 60%"),
+    "not_applicable": ("○", "$foreground 75%"),
 }
 _BLANK = Content("")
 _MESSAGE = 130
@@ -39,7 +39,7 @@ def _part(selection: Selection) -> Iterator[Content]:
     part = selection.part.record
     name = line(part.name)
     if part.prescription is not None:
-        yield Content.styled(f"◐ {name} {wording.cure(part)}", "bold $text-warning")
+        yield Content.styled(f"✚ {name} {wording.cure(part)}", "bold $text-warning")
         yield _BLANK
         yield from _before_and_after(selection, part.prescription)
         yield from _what_to_do(selection)
@@ -81,7 +81,7 @@ def _what_to_do(selection: Selection) -> Iterator[Content]:
         yield _BLANK
         if not label and mark:
             yield Content.assemble(("Export   ", "bold"), (line(command), "$text-accent"))
-            yield Content.styled("         here: a, then Export", "$foreground 60%")
+            yield Content.styled("         here: a, then Export", "$foreground 75%")
         else:
             yield Content(line(sentence))
 
@@ -92,7 +92,7 @@ def _code(selection: Selection) -> Iterator[Content]:
     if found is None:
         return
     yield _BLANK
-    yield Content.assemble(("In Python", "bold $text-accent"), ("  y copies it", "$foreground 60%"))
+    yield Content.assemble(("In Python", "bold $text-accent"), ("  y copies it", "$foreground 75%"))
     yield script(wording.prescription_code(selection.part.record))
     yield from _files(selection, found)
 
@@ -128,7 +128,7 @@ def _try_line(tried: ShimTry) -> Content:
     said = f"  {wording.shim_effect(tried)}"
     remark = line(tried.note).removeprefix(f"{tried.shim}: ")
     note = f": {remark}" if remark else ""
-    return Content.assemble((f"{sign} ", colour), (line(tried.shim), "bold"), (said, colour), (note, "$foreground 60%"))
+    return Content.assemble((f"{sign} ", colour), (line(tried.shim), "bold"), (said, colour), (note, "$foreground 75%"))
 
 
 def _report(selection: Selection) -> Report:

@@ -12,7 +12,7 @@ from exportdoctor.report.explanation_page import explanation_of
 from exportdoctor_tui.pages.code import script
 from exportdoctor_tui.pages.cure_page import cure
 from exportdoctor_tui.pages.numbers_page import numbers
-from exportdoctor_tui.pages.story import story
+from exportdoctor_tui.pages.story import link_issues, story
 from exportdoctor_tui.sanitize import block, fit, line
 
 if TYPE_CHECKING:
@@ -40,18 +40,18 @@ def _inputs(selection: Selection) -> Iterator[Content]:
         for leaf in call.inputs:
             yield Content.assemble(
                 f"  {fit(line(leaf.path), min(width, 36))}  ",
-                (f"{fit(line(leaf.kind), 9)} ", "$foreground 60%"),
+                (f"{fit(line(leaf.kind), 9)} ", "$foreground 75%"),
                 *_shape(leaf),
             )
         if not call.inputs:
-            yield Content.styled("  no input", "$foreground 60%")
+            yield Content.styled("  no input", "$foreground 75%")
     if fact and fact.calls_left_out:
-        yield Content.styled(f"and {wording.count(fact.calls_left_out, 'call')} more", "$foreground 60%")
+        yield Content.styled(f"and {wording.count(fact.calls_left_out, 'call')} more", "$foreground 75%")
     dynamic = any(leaf.dynamic for call in calls for leaf in call.inputs)
     if dynamic or not selection.part.axes:
-        yield Content.styled("\n≈ dynamic dimension" if dynamic else "\nevery dimension is static", "$foreground 60%")
+        yield Content.styled("\n≈ dynamic dimension" if dynamic else "\nevery dimension is static", "$foreground 75%")
     elif selection.part.axes:
-        yield Content.styled("\ndynamic in this part", "$foreground 60%")
+        yield Content.styled("\ndynamic in this part", "$foreground 75%")
     for name, places in selection.part.axes.items():
         yield Content.assemble((f"  {line(name)}  ", "$text-warning"), line(", ".join(places)))
 
@@ -78,12 +78,12 @@ def graph(selection: Selection) -> Content:
         found += [Content.styled("What leads to it, in the order of tracing", "bold $text-accent")]
         found += _slice(finding.slice)
     elif finding.slice_note:
-        found.append(Content.styled(line(finding.slice_note), "$foreground 60%"))
+        found.append(Content.styled(line(finding.slice_note), "$foreground 75%"))
     if finding.last_op is not None:
         verb = "raised in" if finding.last_op.raised else "last operator before the failure"
         found += [Content("")] if found else []
         found.append(
-            Content.assemble((f"{verb}: ", "$foreground 60%"), (line(finding.last_op.name), "bold $text-accent"))
+            Content.assemble((f"{verb}: ", "$foreground 75%"), (line(finding.last_op.name), "bold $text-accent"))
         )
         found += [Content(f"  {line(argument)}") for argument in finding.last_op.arguments]
     for sentence in wording.symbol_origins(finding):
@@ -94,15 +94,14 @@ def graph(selection: Selection) -> Content:
 def _slice(found: GraphSlice) -> Iterator[Content]:
     """A line for each value, after a line with its source where that differs from the previous one."""
     if found.left_out:
-        yield Content.styled(f"  … {wording.count(found.left_out, 'value')} farther away", "$foreground 60%")
-    place = file = ""
+        yield Content.styled(f"  … {wording.count(found.left_out, 'value')} farther away", "$foreground 75%")
+    place = ""
     names = [line(node.label or node.name) for node in found.nodes]
     for index, node in enumerate(found.nodes):
         if node.file and f"{node.file}:{node.line}" != place:
-            known = PurePath(node.file).name if node.file == file else wording.short_path(node.file)
-            place, file = f"{node.file}:{node.line}", node.file
-            where = f"  {line(known)}:{node.line}  "
-            yield Content.assemble((where, "$foreground 60%"), (line(node.source), "$foreground 80%"))
+            place = f"{node.file}:{node.line}"
+            where = f"  {line(PurePath(node.file).name)}:{node.line}  "
+            yield Content.assemble((where, "$foreground 75%"), (line(node.source), "$foreground 80%"))
         given = ", ".join(names[start] for start, end in sorted(found.edges) if end == index)
         call = f"{line(node.op)}({given})" if node.op != "input" else ""
         target = index in found.targets
@@ -123,7 +122,7 @@ def repro(selection: Selection) -> Content:
         return Content.assemble(
             f"{finding.id} has no repro script yet.\n\n",
             ("Make it  ", "bold"), (f"exportdoctor repro {line(selection.view.run)} {finding.id}", "$text-accent"),
-            ("\n         or here: a, then Make and verify the repro", "$foreground 60%"),
+            ("\n         or here: a, then Make and verify the repro", "$foreground 75%"),
         )  # fmt: skip
     head = Content.styled(line(wording.repro_line(finding)), "bold $text-accent")
     try:
@@ -142,9 +141,9 @@ def log(selection: Selection) -> Content:
     try:
         data = path.read_bytes()
     except OSError:
-        return Content.styled(f"{line(str(path))} no longer exists", "$foreground 60%")
+        return Content.styled(f"{line(str(path))} no longer exists", "$foreground 75%")
     text = data[-_TAIL:].decode("utf-8", "replace").strip()
-    return Content.assemble((line(str(path)), "$foreground 60%"), "\n\n", block(text) or "(empty)")
+    return Content.assemble((line(str(path)), "$foreground 75%"), "\n\n", block(text) or "(empty)")
 
 
 _EXPLAINED = {"section": "bold $text-accent", "item": "bold", "text": "", "code": "$text-warning"}
@@ -162,10 +161,10 @@ def explain(selection: Selection) -> Content:
             found.append(Content(""))
         lines = block(text).rstrip().splitlines()
         if kind == "diff":
-            found += [Content.styled(f"  {each}", _DIFF.get(each[:1], "$foreground 60%")) for each in lines]
+            found += [Content.styled(f"  {each}", _DIFF.get(each[:1], "$foreground 75%")) for each in lines]
         else:
             found += [Content.styled(each, _EXPLAINED.get(kind, "bold")) for each in lines]
-    return Content("\n").join(found)
+    return link_issues(Content("\n").join(found), finding)
 
 
 PAGES: dict[str, Callable[[Selection], Content]] = {

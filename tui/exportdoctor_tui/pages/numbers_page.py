@@ -39,7 +39,7 @@ def _table(ladder: LadderResult) -> Iterator[Content]:
     widths = [max(map(len, column)) for column in zip(LADDER_HEADER, *rows, strict=True)]
     yield Content.styled(line(ladder_headline(ladder)), "bold $text-accent")
     yield Content("")
-    yield Content.styled(_columns(LADDER_HEADER, widths), "$foreground 60%")
+    yield Content.styled(_columns(LADDER_HEADER, widths), "$foreground 75%")
     for row in rows:
         yield Content.styled(_columns(row, widths), _COLOURS.get(row[0], ""))
 
@@ -62,7 +62,7 @@ def _plot(ladder: LadderResult) -> Iterator[Content]:
     title, below, _ = stage_picture(shown)
     yield Content("")
     yield Content.styled(line(title), "bold")
-    yield Content.styled(f"█ {LADDER_LEGEND[0]}   ● {LADDER_LEGEND[2]}   │ allowed", "$foreground 60%")
+    yield Content.styled(f"█ {LADDER_LEGEND[0]}   ● {LADDER_LEGEND[2]}   │ allowed", "$foreground 75%")
     for wrong, text in stage_in_text(shown):
         yield Content.styled(line(text), "$text-error" if wrong else "")
-    yield Content.styled(line(below.removesuffix(" →")), "$foreground 60%")
+    yield Content.styled(line(below.removesuffix(" →")), "$foreground 75%")

@@ -34,12 +34,13 @@ _NAMED = 2  # parts that are named; the tabs show the rest
 def head(view: RunView) -> Content:
     """The target, and the versions it was scanned with."""
     first, *rest = view.headline
-    return Content.assemble((line(first), "bold $text-accent"), ("  " + line(" · ".join(rest)), "$foreground 60%"))
+    return Content.assemble((line(first), "bold $text-accent"), ("  " + line(" · ".join(rest)), "$foreground 75%"))
 
 
-def status(view: RunView, now: float) -> Content:
-    """How far the scan is, and its notes; several lines while it runs. `now`: seconds since the epoch."""
-    return Content("\n").join(_status(view, now))
+def status(view: RunView, now: float, width: int) -> Content:
+    """How far the scan is, and its notes, cut at `width` cells; several lines while it runs. `now`: Unix time."""
+    notes = (Content.styled(fit(f"· {line(note)}", width), "$foreground 75%") for note in view.notes[:2])
+    return Content("\n").join((*_status(view, now), *notes))
 
 
 def _status(view: RunView, now: float) -> Iterator[Content]:
@@ -56,8 +57,6 @@ def _status(view: RunView, now: float) -> Iterator[Content]:
         yield Content.assemble(("cut off  ", "bold $text-warning"), text)
     if view.problem:
         yield Content.assemble(("▲ ", "bold $text-error"), line(view.problem))
-    for note in view.notes[:2]:
-        yield Content.styled(f"· {line(note)}", "$foreground 60%")
 
 
 def _progress(view: RunView, now: float) -> Iterator[Content]:
@@ -98,9 +97,9 @@ def _activity(view: RunView, share: float) -> str:
 def _attempt(attempt: RunningAttempt, now: float) -> Content:
     since = f"{wording.duration(max(0.0, now - attempt.since)):>7}" if attempt.since else "       "
     return Content.assemble(
-        (f"  {since}  ", "$foreground 60%"),
+        (f"  {since}  ", "$foreground 75%"),
         fit(f"{line(attempt.part)} ", 8) + line(wording.module_name(attempt.fqn)),
-        (f"  {line(attempt.how)}", "$text-warning") if attempt.how else (f"  process {attempt.pid}", "$foreground 60%"),
+        (f"  {line(attempt.how)}", "$text-warning") if attempt.how else (f"  process {attempt.pid}", "$foreground 75%"),
     )
 
 
@@ -147,6 +146,6 @@ def job_line(job: BackgroundJob, now: float) -> Content:
     return Content.assemble(
         (f"{state}  ", f"bold {_JOB_COLOURS[state]}"),
         line(job.title) + since + ended,
-        (f"  {line(said)}" if said else "", "$foreground 60%"),
-        ("  x cancels · o output" if state == "running" else "  o output", "$foreground 60%"),
+        (f"  {line(said)}" if said else "", "$foreground 75%"),
+        ("  x cancels · o output" if state == "running" else "  o output", "$foreground 75%"),
     )

@@ -6,8 +6,10 @@ import re
 from typing import TYPE_CHECKING
 
 from textual.content import Content
+from textual.style import Style
 
 from exportdoctor.report import wording
+from exportdoctor.report.wording.formatting import issue_name
 from exportdoctor_tui.pages.code import code
 from exportdoctor_tui.sanitize import line
 from exportdoctor_tui.state.outline import failures
@@ -24,7 +26,7 @@ COLOURS = {
     "fails_child": "$text-error",
     "cured": "$text-warning",
     "crashed": "$text-secondary",
-    "timed_out": "$text-warning",
+    "timed_out": "$text-secondary",
     "unknown": "$text-warning",
 }
 _LABELLED = re.compile(r"^(Next|Known upstream|Shims tried|Repro|Log): ")
@@ -39,14 +41,27 @@ def story(selection: Selection) -> Content:
         paragraphs += _finding_lines(selection, selection.finding)
     else:
         paragraphs += _status_lines(selection)
-    return Content("\n").join(paragraphs)
+    if selection.view.notes and selection.row.fqns == selection.part.rows[0].fqns:
+        paragraphs += [_BLANK, Content.styled("Notes of this run", "bold $text-accent")]
+        paragraphs += [Content(f"· {line(note)}") for note in selection.view.notes]
+    return link_issues(Content("\n").join(paragraphs), selection.finding)
+
+
+def link_issues(content: Content, finding: Finding | None) -> Content:
+    """`content` in which the names of a finding's upstream issues are links, where the terminal has them."""
+    for issue in finding.known_issues if finding else ():
+        name, address = issue_name(issue.link), wording.issue_link(issue.link)
+        if address.startswith("https://"):
+            for found in re.finditer(re.escape(name), content.plain):
+                content = content.stylize(Style(link=address), found.start(), found.end())
+    return content
 
 
 def _module(selection: Selection) -> Content:
     """The submodule, its class and its verdict."""
     row = selection.row
     status = selection.part.look(row)
-    colour = COLOURS.get(status, "$foreground 60%")
+    colour = COLOURS.get(status, "$foreground 75%")
     fact = selection.fact
     size = f" · {wording.parameters(fact.parameters)}" if fact and fact.parameters else ""
     name = line(wording.module_name(row.fqns[0])) + (
@@ -54,16 +69,16 @@ def _module(selection: Selection) -> Content:
     )
     return Content.assemble(
         (f"{wording.SYMBOLS[status]} {name}", f"bold {colour}"),
-        ("  " + line(row.class_name) + size, "$foreground 60%"),
+        ("  " + line(row.class_name) + size, "$foreground 75%"),
     )
 
 
 def _finding_lines(selection: Selection, finding: Finding) -> Iterator[Content]:
     kind = finding.kind.replace("_", " ") if finding.id else "being diagnosed"
-    yield Content.assemble((f"{finding.id or '…'} · {kind} · {finding.stage}", "$foreground 60%"))
+    yield Content.assemble((f"{finding.id or '…'} · {kind} · {finding.stage}", "$foreground 75%"))
     if selection.part.cured:
         record = selection.part.record
-        yield Content.assemble((f"◐ {line(record.name)} {wording.cure(record)}", "$text-warning"), ": press 5 for how")
+        yield Content.assemble((f"✚ {line(record.name)} {wording.cure(record)}", "$text-warning"), ": press 5 for how")
     yield _BLANK
     yield Content.styled(line(wording.culprit_line(finding)), "bold $text-accent")
     culprit = selection.culprit
@@ -75,6 +90,8 @@ def _finding_lines(selection: Selection, finding: Finding) -> Iterator[Content]:
     first, *rest = wording.story(finding)
     yield Content.styled(line(first), "$text-error")
     for sentence in rest:
+        if sentence.startswith("Log: "):  # a tab of its own
+            continue
         yield _BLANK
         yield _sentence(line(sentence))
 

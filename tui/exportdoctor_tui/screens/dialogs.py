@@ -10,7 +10,7 @@ from textual.screen import ModalScreen
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
-from exportdoctor_tui.keymap import STACK, TABLES, Key, bindings
+from exportdoctor_tui.keymap import LIST, TABLES, Key, bindings
 from exportdoctor_tui.sanitize import block, line
 
 if TYPE_CHECKING:
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 _WORDS = (
     ("fails itself", "its own code cannot be exported"),
     ("attn fails", "its own code can; its child attn cannot"),
-    ("as 0.norm1", "identical to 0.norm1, and exported once"),
+    ("same as 0.norm1", "identical to 0.norm1, which was exported"),
     ("5 modules", "this one and what is below it, all alike"),
-    ("exp", "exported; with --to onnx or ort there are more columns"),
+    ("exp dec onnx load run", "stages of --to onnx and ort"),
     ("cured", "fails as it is, exports with shims"),
 )
 _DIFF = {"+": "$text-success", "-": "$text-error", "@": "$text-accent"}
@@ -31,7 +31,7 @@ _DIFF = {"+": "$text-success", "-": "$text-error", "@": "$text-accent"}
 class _Choices(OptionList):
     """A list that j and k move in as well."""
 
-    BINDINGS: ClassVar[list[BindingType]] = bindings(STACK)
+    BINDINGS: ClassVar[list[BindingType]] = bindings(LIST)
 
 
 class Menu(ModalScreen[int | None]):
@@ -75,9 +75,9 @@ def help_text(tables: tuple[str, ...]) -> Content:
     """The keys of these tables, and what the symbols mean."""
     lines = [
         Content.assemble(
-            ("✓ passes  ", "$text-success"), ("✗ fails  ", "$text-error"), ("◐ cured  ", "$text-warning"),
-            ("☠ crashed  ", "$text-secondary"), ("⧗ timed out  ", "$text-warning"),
-            ("○ never called  · not tried", "$foreground 60%"),
+            ("✓ passes  ", "$text-success"), ("✗ fails  ", "$text-error"), ("✚ cured  ", "$text-warning"),
+            ("☠ crashed  ", "$text-secondary"), ("◷ timed out  ", "$text-secondary"),
+            ("○ never called  · not tried", "$foreground 75%"),
         )
     ]  # fmt: skip
     if "Tree of submodules" in tables:
@@ -88,7 +88,7 @@ def help_text(tables: tuple[str, ...]) -> Content:
 
 
 def _word_line(word: tuple[str, str]) -> Content:
-    return Content.assemble((f"  {word[0]:<14}", "bold"), word[1])
+    return Content.assemble((f"  {word[0]:<23}", "bold"), word[1])
 
 
 def _key_line(key: Key) -> Content:
@@ -99,7 +99,7 @@ def output_text(text: str) -> Content:
     """What a command printed, with a unified diff at its end in colours."""
     shown = block(text).strip("\n")
     if not shown:
-        return Content.styled("(no output yet)", "$foreground 60%")
+        return Content.styled("(no output yet)", "$foreground 75%")
     if "\n@@ " not in shown:
         return Content(shown)
     head, mark, diff = shown.partition("\n--- ")

@@ -73,7 +73,7 @@ class Picker(ModalScreen[tuple[str, ...] | None]):
             box.border_subtitle = Content(f"type: filter · {mark}enter: choose · esc: back")
             yield FilterInput(placeholder="part of a name", id="typed")
             yield OptionList(id="offered", markup=False)
-            yield Static(Content.styled("looking for more …", "$foreground 60%"), id="awaited", markup=False)
+            yield Static(Content.styled("looking for more …", "$foreground 75%"), id="awaited", markup=False)
 
     def on_mount(self) -> None:
         """Show what is known, and start `more`."""
@@ -119,7 +119,7 @@ class Picker(ModalScreen[tuple[str, ...] | None]):
         return Content.assemble(
             (sign, "$text-accent"),
             (fit(name, max(width, min(len(name), 60))), "bold" if marked else ""),
-            (f"  {line(item.remark)}", "$foreground 60%"),
+            (f"  {line(item.remark)}", "$foreground 75%"),
         )
 
     def _under_cursor(self) -> str | None:

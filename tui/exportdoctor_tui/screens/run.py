@@ -31,6 +31,7 @@ from exportdoctor_tui.state.selection import TITLES, Selection
 from exportdoctor_tui.widgets.bars import KeyBar, Tab, TabBar
 from exportdoctor_tui.widgets.finding_pane import FindingPane
 from exportdoctor_tui.widgets.module_tree import ModuleTree
+from exportdoctor_tui.widgets.stack_pane import Frames
 from exportdoctor_tui.widgets.texts import TextBlock, TextPage
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ class RunScreen(Screen[None]):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = bindings(RUN)
-    HELP_TABLES = ("Run", "Tree of submodules", "Stack", "Everywhere")
+    HELP_TABLES = ("Run", "Tree of submodules", "Page", "Stack", "Filter and search", "Everywhere")
     AUTO_FOCUS = "#tree"
 
     class Changed(Message):
@@ -150,6 +151,19 @@ class RunScreen(Screen[None]):
 
     # Drawing
 
+    def on_descendant_focus(self) -> None:
+        """The footer names the keys of what has the focus."""
+        match self.focused:
+            case Input():
+                tables: tuple[str, ...] = ("Filter and search",)
+            case Frames():
+                tables = ("Stack", "Run", "Everywhere")
+            case TextPage():
+                tables = ("Page", "Run", "Everywhere")
+            case _:
+                tables = ("Tree of submodules", "Run", "Everywhere")
+        self.query_one(KeyBar).show(tables)
+
     @property
     def is_settled(self) -> bool:
         """Whether everything is drawn that was asked for so far."""
@@ -175,7 +189,8 @@ class RunScreen(Screen[None]):
 
     def _draw_status(self) -> None:
         now = services_of(self).clock()
-        status = run_status.status(self.view, now) if self._read else Content("reading")
+        width = max(1, self.size.width - 2)
+        status = run_status.status(self.view, now, width) if self._read else Content("reading")
         self.query_one("#status", TextBlock).show(status)
 
     def _draw_parts(self) -> None:
@@ -356,4 +371,5 @@ class RunScreen(Screen[None]):
             self._commands.copy(self.selection)
 
     def action_edit(self) -> None:
-        self._commands.edit(self.query_one(FindingPane).frame)
+        pane = self.query_one(FindingPane)
+        self._commands.edit(pane.frame, pane.file)

@@ -15,6 +15,8 @@ from exportdoctor_tui.screens.picker import Picker
 from exportdoctor_tui.widgets.texts import TextBlock
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from textual.screen import Screen
 
     from exportdoctor.core.records.outcome import Frame
@@ -86,16 +88,16 @@ class RunCommands:
         self._screen.app.copy_to_clipboard(text)
         self._screen.notify(line(title), title="Copied", markup=False)
 
-    def edit(self, frame: Frame | None) -> None:
-        """Open the source of a frame in the editor."""
-        if frame is None:
+    def edit(self, frame: Frame | None, file: Path | None = None) -> None:
+        """Open `file` in the editor where there is one, else the source of a frame."""
+        if file is not None and file.is_file():
+            open_editor(self._screen.app, file, 1)
+        elif frame is None:
             self._screen.notify("There is no source line here", markup=False)
-            return
-        path = services_of(self._screen).sources.find(frame)
-        if path is None:
+        elif (path := services_of(self._screen).sources.find(frame)) is None:
             self._screen.notify(f"{line(frame.file)} is not here, or has changed", severity="warning", markup=False)
-            return
-        open_editor(self._screen.app, path, frame.line)
+        else:
+            open_editor(self._screen.app, path, frame.line)
 
     def cancel(self) -> None:
         """Interrupt the running job."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from itertools import starmap
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -10,15 +11,17 @@ from textual import work
 from textual.content import Content
 from textual.message import Message
 from textual.screen import Screen
-from textual.widgets import OptionList, Static
+from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 from textual.worker import get_current_worker
 
+from exportdoctor.core.errors import ExportdoctorError
 from exportdoctor.report import wording
-from exportdoctor.store.runs import RunSummary, list_runs
+from exportdoctor.store.runs import RunSummary, delete_run, list_runs
 from exportdoctor_tui.app_services import services_of
 from exportdoctor_tui.keymap import RUN_LIST, RUNS, bindings
-from exportdoctor_tui.sanitize import TOO_SMALL, align_right, line
+from exportdoctor_tui.sanitize import TOO_SMALL, line
+from exportdoctor_tui.screens.dialogs import Menu
 from exportdoctor_tui.widgets.bars import KeyBar
 
 if TYPE_CHECKING:
@@ -29,10 +32,12 @@ _FIRST_COMMAND = "exportdoctor scan Qwen2.5-VL-3B"
 _NONE = Content.assemble(
     ("There are no runs yet.\n\n", "bold"),
     "Start one in another terminal:\n\n    ", (_FIRST_COMMAND, "bold $text-accent"),
-    ("\n\nc copies the command · it appears here by itself", "$foreground 60%"),
+    ("\n\nc copies the command · it appears here by itself", "$foreground 75%"),
 )  # fmt: skip
 _HEADING = tuple(map(Content, ("when", "target", "state", "found", "time", "parts", "run")))
 _WIDEST = (11, 28, 10, 5, 12, 44, 60)
+_RIGHT = (3, 4)  # columns of numbers
+_TABLES = ("List of runs", "Runs", "Everywhere")
 _COLOURS = {
     "finished": "$text-success",
     "running": "$text-primary",
@@ -51,7 +56,7 @@ class RunListScreen(Screen[None]):
     """Enter opens the run under the cursor. `root`: where runs are, None = the usual folder."""
 
     BINDINGS: ClassVar[list[BindingType]] = bindings(RUNS)
-    HELP_TABLES = ("List of runs", "Runs", "Everywhere")
+    HELP_TABLES = _TABLES
 
     class Listed(Message):
         """The runs on disk were listed."""
@@ -64,19 +69,21 @@ class RunListScreen(Screen[None]):
         super().__init__()
         self._root = root
         self._runs: tuple[RunSummary, ...] = ()
+        self._shown: tuple[RunSummary, ...] = ()
         self.listed = False
 
     def compose(self) -> ComposeResult:
-        yield Static(Content.assemble(("exportdoctor", "bold $text-accent"), ("  runs", "$foreground 60%")), id="head")
+        yield Static(Content.assemble(("exportdoctor", "bold $text-accent"), ("  runs", "$foreground 75%")), id="head")
         yield Static(Content(""), id="heading", markup=False)
         yield RunList(id="runs", markup=False)
         yield Static(_NONE, id="none", markup=False)
         yield Static(TOO_SMALL, id="small", markup=False)
-        yield KeyBar(("List of runs", "Runs", "Everywhere"))
+        yield Input(placeholder="target, state, part or run", id="filter")
+        yield KeyBar(_TABLES)
 
     def on_mount(self) -> None:
         """Look for new runs every three seconds."""
-        self.query_one("#none").display = False
+        self.query_one("#none").display = self.query_one("#filter").display = False
         self.set_interval(3.0, self._look)
 
     def on_screen_resume(self) -> None:
@@ -97,14 +104,22 @@ class RunListScreen(Screen[None]):
         self.listed = True
         if message.runs == self._runs:
             return
-        current = self._current()
         self._runs = message.runs
-        heading, *lines = _table(self._runs)
+        self._draw()
+        if not self.query_one(Input).has_focus:
+            table.focus()
+
+    def _draw(self) -> None:
+        """Draw the runs that the filter leaves; the cursor stays on its run."""
+        current, table = self._current(), self.query_one(OptionList)
+        words = self.query_one(Input).value.lower().split()
+        self._shown = tuple(run for run in self._runs if all(word in _words(run) for word in words))
+        heading, *lines = _table(self._shown)
         self.query_one("#heading", Static).update(heading)
-        table.set_options(map(Option, lines))
-        names = [run.run for run in self._runs]
-        table.highlighted = names.index(current.run) if current and current.run in names else 0
-        table.focus()
+        nothing = [Option(Content(f"No run matches {' '.join(words)!r}"), disabled=True)]
+        table.set_options(list(map(Option, lines)) or nothing)
+        names = [run.run for run in self._shown]
+        table.highlighted = names.index(current.run) if current and current.run in names else 0 if names else None
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         event.stop()
@@ -123,38 +138,90 @@ class RunListScreen(Screen[None]):
     def action_refresh(self) -> None:
         self._look()
 
+    def on_descendant_focus(self) -> None:
+        """The footer names the keys of what has the focus."""
+        self.query_one(KeyBar).show(("Filter and search",) if isinstance(self.focused, Input) else _TABLES)
+
+    def action_filter(self) -> None:
+        entry = self.query_one(Input)
+        entry.display = True
+        entry.focus()
+
+    def action_back(self) -> None:
+        """Drop the filter."""
+        entry = self.query_one(Input)
+        entry.value = ""
+        entry.display = False
+        self.query_one(OptionList).focus()
+
+    def on_input_changed(self) -> None:
+        self._draw()
+
+    def on_input_submitted(self) -> None:
+        self.query_one(OptionList).focus()
+
+    def action_delete(self) -> None:
+        """Delete the run under the cursor, once the user has said so."""
+        run = self._current()
+        if run is not None:
+            choices = ("Keep it", "Delete it, with its logs and scripts")
+            self.app.push_screen(
+                Menu(line(run.run), choices), lambda number: self._delete(run) if number == 1 else None
+            )
+
+    def _delete(self, run: RunSummary) -> None:
+        try:
+            delete_run(run.path, self._root)
+        except ExportdoctorError as error:
+            self.notify(line(str(error)), severity="error", markup=False)
+        self._look()
+
     def action_copy_command(self) -> None:
         self.app.copy_to_clipboard(_FIRST_COMMAND)
         self.notify("Copied", markup=False)
 
     def _current(self) -> RunSummary | None:
         number = self.query_one(OptionList).highlighted
-        return self._runs[number] if number is not None and number < len(self._runs) else None
+        return self._shown[number] if number is not None and number < len(self._shown) else None
 
 
 def _table(runs: tuple[RunSummary, ...]) -> list[Content]:
     """The heading and a line for each run, in columns as wide as their cells, up to _WIDEST."""
     rows = [_HEADING, *map(_cells, runs)]
     widths = [min(most, max(row[column].cell_length for row in rows)) for column, most in enumerate(_WIDEST)]
-    return [Content("  ").join(map(_fit, row, widths)) for row in rows]
+    return [
+        Content("  ").join(_fit(*cell, column in _RIGHT) for column, cell in enumerate(zip(row, widths)))
+        for row in rows
+    ]
 
 
-def _fit(cell: Content, width: int) -> Content:
-    return cell.truncate(width, ellipsis=True, pad=True)
+def _fit(cell: Content, width: int, right: bool) -> Content:
+    cell = cell.truncate(width, ellipsis=True)
+    room = width - cell.cell_length
+    return cell.pad_left(room) if right else cell.pad_right(room)
+
+
+def _words(run: RunSummary) -> str:
+    """What the filter looks at."""
+    return " ".join((run.run, run.ref, run.status, *run.parts, *run.parts.values(), *run.begun)).lower()
 
 
 def _cells(run: RunSummary) -> tuple[Content, ...]:
     """One run, a cell for each of _HEADING."""
     problem = run.problem and Content.styled(line(run.problem), "$text-error")
     return (
-        Content.styled(time.strftime("%m-%d %H:%M", time.localtime(run.at)), "$foreground 60%"),
+        Content.styled(time.strftime("%m-%d %H:%M", time.localtime(run.at)), "$foreground 75%"),
         Content.styled(line(run.ref) or "?", "bold"),
         Content.styled(run.status, _COLOURS[run.status]),
-        Content(align_right(str(run.findings) if run.findings else "", 5)),
-        Content.styled(align_right(wording.duration(run.seconds) if run.seconds else "", 12), "$foreground 60%"),
-        problem or Content("  ").join(_verdict(part, verdict) for part, verdict in run.parts.items()),
-        Content.styled(run.run, "$foreground 60%"),
+        Content(str(run.findings) if run.findings else ""),
+        Content.styled(wording.duration(run.seconds) if run.seconds else "", "$foreground 75%"),
+        problem or Content("  ").join((*starmap(_verdict, run.parts.items()), *map(_quiet_part, run.begun))),
+        Content.styled(run.run, "$foreground 75%"),
     )
+
+
+def _quiet_part(part: str) -> Content:
+    return Content.styled(f"{wording.SYMBOLS['not_asked']} {line(part)}", "$foreground 75%")
 
 
 def _verdict(part: str, verdict: str) -> Content:

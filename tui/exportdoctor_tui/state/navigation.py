@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -100,15 +101,33 @@ def expand_failing(position: Position) -> Position:
 
 
 def next_failure(view: RunView, position: Position, *, step: int) -> Position:
-    """The next failure down (`step` 1) or up (-1), in this part or the one beside it; after the last, the first."""
-    paths = [(part.record.name, path) for part in view.parts for path in part.row_paths]
+    """The next failure (`step` 1) or the previous one (-1), in any part; after the last, the first.
+
+    In a part they follow the numbers of their findings, so that what hides another comes before it. From a line that
+    does not fail it goes to the next one below or above.
+    """
+    names = [part.record.name for part in view.parts]
+    rows = [(number, path) for number, part in enumerate(view.parts) for path in part.row_paths]
     cursor = (position.part, position.cursor)
-    here = next((number for number, (part, path) in enumerate(paths) if (part, path.key) == cursor), -1)
-    for distance in range(1, len(paths) + 1):
-        part, path = paths[(here + step * distance) % len(paths)]
-        if path.fails:
-            return go_to(replace(position, part=part, words=()), path.rows)
-    return position
+    line = next((at for at, (part, path) in enumerate(rows) if (names[part], path.key) == cursor), -1)
+    failing = [(part, _number(path.rows[-1]), at) for at, (part, path) in enumerate(rows) if path.fails]
+    if not failing:
+        return position
+    if line >= 0 and rows[line][1].fails:
+        ordered = sorted(failing)
+        here = next(number for number, (_, _, at) in enumerate(ordered) if at == line)
+        at = ordered[(here + step) % len(ordered)][2]
+    else:
+        beyond = [at for _, _, at in failing if (at > line if step > 0 else at < line)]
+        at = (beyond or [at for _, _, at in failing])[0 if step > 0 else -1]
+    part, path = rows[at]
+    return go_to(replace(position, part=names[part], words=()), path.rows)
+
+
+def _number(row: Row) -> int:
+    """The number of a row's finding; a failure without one comes last."""
+    digits = (row.finding or "").lstrip("F")
+    return int(digits) if digits.isdigit() else sys.maxsize
 
 
 def finding_position(view: RunView, position: Position, finding: str) -> Position:

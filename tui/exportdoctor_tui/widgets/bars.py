@@ -14,7 +14,7 @@ from textual.content import Content
 from textual.message import Message
 from textual.widget import Widget
 
-from exportdoctor_tui.keymap import TABLES
+from exportdoctor_tui.keymap import TABLES, Key
 
 if TYPE_CHECKING:
     from textual import events
@@ -61,9 +61,9 @@ class TabBar(Widget):
     def render(self) -> Content:
         """The titles that fit, the active one on another background."""
         return Content("").join(
-            Content.styled(
-                text, f"bold {tab.style} on $primary 30%" if tab.id == self._active else tab.style or "$foreground 60%"
-            )
+            _mark(text, f"bold {tab.style} on $primary 30%")
+            if tab.id == self._active
+            else Content.styled(text, tab.style or "$foreground 75%")
             for tab, text in self._pieces()
         )
 
@@ -77,21 +77,28 @@ class TabBar(Widget):
             column += cell_len(text)
 
     def _pieces(self) -> list[tuple[Tab, str]]:
-        """Each tab with its text: the titles apart, close together, or short but for the active one.
+        """Each tab with its text: the titles apart, close together, or short, then of the others the start alone.
 
         Where not even those fit, the first ones are left out as far as the active one needs it.
         """
         room = self.content_size.width
-        for before, after in ((" ", "  "), (" ", " "), ("", " ")):
-            pieces = [(tab, f"{before}{tab.title}{after}") for tab in self._tabs]
-            if sum(cell_len(text) for _, text in pieces) <= room + len(after):
+        for before, after, short in ((" ", "  ", False), (" ", " ", False), ("", " ", False), ("", " ", True)):
+            pieces = [(tab, f"{before}{(short and tab.short) or tab.title}{after}") for tab in self._tabs]
+            if sum(cell_len(text) for _, text in pieces) <= room + 1:
                 return pieces
-        pieces = [(tab, f"{tab.title if tab.id == self._active else tab.short or tab.title} ") for tab in self._tabs]
+        starts = ((tab, (tab.short or tab.title) if tab.id == self._active else tab.short[:5]) for tab in self._tabs)
+        pieces = [(tab, f"{start or tab.title} ") for tab, start in starts]
         last = next((number for number, (tab, _) in enumerate(pieces) if tab.id == self._active), 0)
         first = 0
-        while first < last and sum(cell_len(text) for _, text in pieces[first : last + 1]) > room:
+        while first < last and sum(cell_len(text) for _, text in pieces[first : last + 1]) > room + 1:
             first += 1
         return pieces[first:]
+
+
+def _mark(text: str, style: str) -> Content:
+    """A tab's text with as much room marked behind the title as before it."""
+    end = len(text.rstrip()) + len(text) - len(text.lstrip())
+    return Content.assemble((text[:end], style), text[end:])
 
 
 class KeyBar(Widget):
@@ -99,13 +106,26 @@ class KeyBar(Widget):
 
     def __init__(self, tables: tuple[str, ...]) -> None:
         super().__init__()
-        self._keys = tuple(key for table in tables for key in TABLES[table] if key.footer)
+        self._keys: tuple[Key, ...] = ()
+        self.show(tables)
+
+    def show(self, tables: tuple[str, ...]) -> None:
+        """Name the keys of these tables; a key that is in several does what the first one says."""
+        found: dict[str, Key] = {}
+        for key in (key for table in tables for key in TABLES[table] if key.footer):
+            found.setdefault(key.shown, key)
+        self._keys = tuple(found.values())
+        self.refresh()
 
     def render(self) -> Content:
         """As many keys as there is room for."""
-        return Content(" " * _KEY_GAP).join(
-            Content.assemble((key.shown, "bold $text-accent"), f" {key.footer}") for key in self._keys
-        )
+        room, fitting = self.content_size.width, []
+        for key in self._keys:
+            room -= cell_len(f"{key.shown} {key.footer}") + _KEY_GAP
+            if room < -_KEY_GAP:
+                break
+            fitting.append(Content.assemble((key.shown, "bold $text-accent"), f" {key.footer}"))
+        return Content(" " * _KEY_GAP).join(fitting)
 
     async def on_click(self, event: events.Click) -> None:
         """Press the key under the pointer."""

@@ -15,9 +15,14 @@ from exportdoctor_tui.widgets.stack_pane import Frames, StackPane
 from exportdoctor_tui.widgets.texts import TextPage
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from textual.app import ComposeResult
 
     from exportdoctor.core.records.outcome import Frame
+
+
+_SHORT = {"inputs": "In", "explain": "Why"}  # titles in a narrow pane
 
 
 class FindingPane(Vertical):
@@ -50,7 +55,8 @@ class FindingPane(Vertical):
         same_row = before is not None and before[0].row.fqns == selection.row.fqns and before[1] == active
         named = ((tab, str(TABS.index(tab) + 1)) for tab in tabs)
         titles = tuple(
-            Tab(tab, f"{number} {TITLES[tab]}", short=f"{number} {TITLES[tab][:3]}") for tab, number in named
+            Tab(tab, f"{number} {TITLES[tab]}", short=f"{number} {_SHORT.get(tab, TITLES[tab])}")
+            for tab, number in named
         )
         self.query_one(TabBar).show(titles, active)
         self.query_one(ContentSwitcher).current = "stack" if active == "stack" else "page"
@@ -69,6 +75,17 @@ class FindingPane(Vertical):
             return None
         selection, active = self._drawn
         return self.query_one(StackPane).frame if active == "stack" else selection.culprit
+
+    @property
+    def file(self) -> Path | None:
+        """The file that the page shows: the script or the log."""
+        if self._drawn is None or self._drawn[0].finding is None:
+            return None
+        selection, active = self._drawn
+        finding = selection.finding
+        names = {"repro": finding.repro.path if finding and finding.repro else None, "log": finding and finding.log}
+        name = names.get(active)
+        return selection.file(name) if name else None
 
     @property
     def text(self) -> Content:

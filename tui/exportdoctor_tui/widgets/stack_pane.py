@@ -5,15 +5,16 @@ from __future__ import annotations
 from pathlib import PurePath
 from typing import TYPE_CHECKING, ClassVar
 
-from textual.containers import Vertical, VerticalScroll
+from textual.containers import Vertical
 from textual.content import Content
-from textual.widgets import OptionList, Static
+from textual.widgets import OptionList
 from textual.widgets.option_list import Option
 
 from exportdoctor.report.wording import count, short_path
 from exportdoctor_tui.keymap import STACK, bindings
 from exportdoctor_tui.pages.code import code
 from exportdoctor_tui.sanitize import line
+from exportdoctor_tui.widgets.texts import TextPage
 
 if TYPE_CHECKING:
     from textual.app import ComposeResult
@@ -41,8 +42,7 @@ class StackPane(Vertical):
 
     def compose(self) -> ComposeResult:
         yield Frames(id="frames", markup=False)
-        with VerticalScroll(id="source"):
-            yield Static(id="code", markup=False)
+        yield TextPage(id="source")
 
     def show(self, selection: Selection) -> None:
         """Draw the stack of a selection; the same stack keeps its chosen frame."""
@@ -52,7 +52,7 @@ class StackPane(Vertical):
         self._drawn = selection.frames
         frames = self.query_one(Frames)
         hidden = len(selection.finding.stack) - len(selection.frames) if selection.finding else 0
-        rest = Content.styled(f"  … and {count(hidden, 'frame')} of torch: t", "$foreground 60%")
+        rest = Content.styled(f"  … t shows {count(hidden, 'frame')} of torch", "$foreground 75%")
         frames.set_options(
             [
                 *(Option(_prompt(frame)) for frame in selection.frames),
@@ -79,17 +79,15 @@ class StackPane(Vertical):
         if frame is None or selection is None:
             return
         excerpt = selection.sources.excerpt(frame, around=_AROUND)
-        self.query_one("#code", Static).update(code(excerpt, expression=frame.expression))
-        source = self.query_one("#source", VerticalScroll)
+        source = self.query_one("#source", TextPage)
+        source.show(code(excerpt, expression=frame.expression), centre="▶")
         inside = f"  in {frame.module}" if frame.module else ""
         source.border_title = Content(line(f"{short_path(frame.file)}:{frame.line}{inside}"))
-        above = frame.line - excerpt.first - max(1, source.size.height // 2 - 1)
-        source.scroll_to(y=max(0, above), animate=False)
 
 
 def _prompt(frame: Frame) -> Content:
     """File name and line, which a narrow pane must not cut, then the function; the path is shown above the source."""
     name, where = line(frame.function), line(f"{PurePath(frame.file).name}:{frame.line}")
     if not frame.user:
-        return Content.styled(f"  {where}  {name}", "$foreground 60%")
+        return Content.styled(f"  {where}  {name}", "$foreground 75%")
     return Content.assemble(("● ", "$text-accent"), (where, "bold"), f"  {name}")

@@ -6,8 +6,9 @@ Textual's Static asks for a layout at every update, which costs more than everyt
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
+from rich.cells import cell_len, set_cell_size
 from rich.style import Style
 from textual.content import Content
 from textual.geometry import Size
@@ -16,12 +17,16 @@ from textual.strip import Strip
 from textual.visual import Visual
 from textual.widgets import Static
 
+from exportdoctor_tui.keymap import PAGE, bindings
+
 if TYPE_CHECKING:
     from textual import events
+    from textual.binding import BindingType
 
 
 _FOUND = Style(reverse=True)
-_HANG = re.compile(r"\s*(?:(?:▶ +)?\d+ [┃│] *|\d+\. |[✓✗·→○●▶] |# )?")
+_MARKS = "/.,_-"  # after which a long word is broken, the best first
+_HANG = re.compile(r"\s*(?:(?:▶ +)?\d+ [┃│] *|\d+\. |(?:before|after) +[✓✗] |Export +|[✓✗·→○●▶] |[+-] +|# )?")
 
 
 def wrap_hanging(content: Content, width: int) -> Content:
@@ -33,11 +38,26 @@ def wrap_hanging(content: Content, width: int) -> Content:
             continue
         found = _HANG.match(line.plain)
         hang = min(found.end() if found else 0, width // 2)
-        first = line.wrap(width)[0]
-        rest = line[len(first.plain) :]
-        rest = rest[len(rest.plain) - len(rest.plain.lstrip()) :]
-        lines += [first, *(each.pad_left(hang) for each in rest.wrap(width - hang))]
+        pad, start = 0, hang
+        while line.cell_length > width - pad:
+            end = _break_at(line.plain, width - pad, start)
+            lines.append(line[:end].rstrip().pad_left(pad))
+            line = line[end:]
+            line = line[len(line.plain) - len(line.plain.lstrip()) :]
+            pad, start = hang, 0
+        if line.plain:
+            lines.append(line.pad_left(pad))
     return Content("\n").join(lines)
+
+
+def _break_at(text: str, width: int, start: int) -> int:
+    """Where to end a line of at most `width` cells: before a word, or inside one that is longer than a line."""
+    end = len(set_cell_size(text, width).rstrip()) if len(text) != cell_len(text) else width
+    space = text.rfind(" ", start, end + 1)
+    if space > start:
+        return space
+    marks = [text.rfind(mark, start + width // 3, end) for mark in _MARKS]
+    return next((mark + 1 for mark in marks if mark > 0), max(1, end))
 
 
 class TextBlock(Static):
@@ -63,17 +83,20 @@ class TextBlock(Static):
 class TextPage(ScrollView, can_focus=True):
     """A page that scrolls: wraps its text to its width, and draws only the visible lines."""
 
+    BINDINGS: ClassVar[list[BindingType]] = bindings(PAGE)
+
     def __init__(self, *, id: str) -> None:
         super().__init__(id=id)
         self.content = Content("")
         self._wrapped: list[Strip] | None = None
         self._found: int | None = None
+        self._centre = ""
         self._blank = Strip([])
 
-    def show(self, content: Content) -> None:
-        """Draw `content`, if it differs from what is drawn."""
+    def show(self, content: Content, *, centre: str = "") -> None:
+        """Draw `content`, if it differs from what is drawn; the first line that starts with `centre` in the middle."""
         if not content.is_same(self.content):
-            self.content = content
+            self.content, self._centre = content, centre
             self._found = None
             self._fit()
 
@@ -116,4 +139,7 @@ class TextPage(ScrollView, can_focus=True):
             # the property's setter would lay out the whole screen; only the scroll bar depends on it
             self.set_reactive(ScrollView.virtual_size, size)
             self._scroll_update(size)
+        if self._centre:
+            lines = (number for number, strip in enumerate(self._strips()) if strip.text.startswith(self._centre))
+            self.scroll_to(y=max(0, next(lines, 0) - self.size.height // 2), animate=False)
         self.refresh()

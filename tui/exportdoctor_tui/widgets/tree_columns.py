@@ -49,7 +49,8 @@ def columns_for(width: int, part: PartView, lines: tuple[Line, ...]) -> Columns:
     least = min(wanted, _NAME)
     longest = max((cell_len(line(each.row.class_name)) for each in lines), default=0)
     finding = max(4, max((len(each.row.finding or "") for each in lines), default=0) + 2)
-    stages = tuple(_SHORT.get(stage, stage) for stage in part.stages)
+    several = len(part.stages) > 1  # the sign before the name says how the only one ended
+    stages = tuple(_SHORT.get(stage, stage) for stage in part.stages) if several else ()
     room = width - finding - least
     taken: dict[str, int] = {}
     optional = {"remark": remark, "stages": sum(len(stage) + 1 for stage in stages), "seconds": 7}
@@ -128,7 +129,7 @@ def remark_of(each: Line, part: PartView) -> str:
     """Where it fails, how much of it passes, or which submodule it equals."""
     record = part.records.get(each.row.fqns[0])
     if len(each.row.fqns) == 1 and record is not None and record.same_as is not None:
-        return line(f"as {'.'.join(record.same_as.split('.')[-2:])}")
+        return line(f"same as {'.'.join(record.same_as.split('.')[-2:])}")
     return line(wording.remark(each.row))
 
 

@@ -10,6 +10,7 @@ import base64
 import hashlib
 import re
 import textwrap
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -52,6 +53,7 @@ def render(report: Report, material: RunMaterial | None = None) -> str:
     style, script = ((_HERE / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     title, *facts = wording.headline(report)
+    parts = [_show_part(part, report) for part in report.parts]
     page = (
         _environment()
         .get_template("page.html")
@@ -61,8 +63,8 @@ def render(report: Report, material: RunMaterial | None = None) -> str:
             facts=facts,
             findings=[_show_finding(finding, report, material) for finding in report.findings],
             start=next((finding.id for finding in report.findings if not finding.behind), ""),
-            parts=[_show_part(part, report) for part in report.parts],
-            chips=_chips(report),
+            parts=parts,
+            chips=_chips(parts),
             inputs=_Inputs(material),
             cured={part.name for part in report.parts if part.verdict == "cured"},
             timeline=lay_out(material),
@@ -227,14 +229,20 @@ def _show_part(part: PartRecord, report: Report) -> _PartView:
     )
 
 
-def _chips(report: Report) -> tuple[tuple[str, int], ...]:
-    """The statuses that occur, with the number of modules of each, in the order of the symbols."""
-    shown = [
-        "cured" if part.verdict == "cured" and module.status in FAILING else module.status
-        for part in report.parts
-        for module in part.modules
-    ]
-    return tuple((status, shown.count(status)) for status in wording.SYMBOLS if status in shown)
+def _chips(parts: list[_PartView]) -> tuple[tuple[str, int], ...]:
+    """The statuses that occur in the trees, with the number of modules of each, in the order of the symbols."""
+    shown: Counter[str] = Counter()
+    for view in parts:
+        for status, number in _count_modules(view.rows):
+            shown["cured" if view.part.verdict == "cured" and status in FAILING else status] += number
+    return tuple((status, shown[status]) for status in wording.SYMBOLS if status in shown)
+
+
+def _count_modules(rows: tuple[Row, ...], times: int = 1) -> Iterator[tuple[str, int]]:
+    """Each row's status, and the modules that it stands for; what is below a group is in each of its members."""
+    for row in rows:
+        yield row.status, times * len(row.names)
+        yield from _count_modules(row.children, times * len(row.names))
 
 
 class _Inputs:

@@ -14,7 +14,7 @@ VERDICT_WORDS = {
     "not_asked": "not asked",
     "no_verdict": "no verdict",
 }
-VERDICT_SYMBOLS = {"passes": "✓", "cured": "◐", "fails": "✗", "not_asked": "·", "no_verdict": "?"}
+VERDICT_SYMBOLS = {"passes": "✓", "cured": "✚", "fails": "✗", "not_asked": "·", "no_verdict": "?"}
 SHARES_HEADER = ("stage", "models", "with a verdict", "pass as they are", "of all", "of those tried", "also with shims",
                  "of all", "of those tried")  # fmt: skip
 CAUSES_HEADER = ("#", "one fix unlocks", "fail so", "root cause", "where", "cured by")

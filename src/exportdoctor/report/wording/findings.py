@@ -19,6 +19,9 @@ _SIGNALS = {
 }
 
 
+_SHOWN = {"aten._local_scalar_dense.default": "aten.item.default"}  # the same read, as the traced graph has it
+
+
 def crash_message(signal: str) -> str:
     """What stands for an exception's message where the process died by itself."""
     return _SIGNALS.get(signal, f"The process died: {signal}")
@@ -209,7 +212,7 @@ def symbol_origins(finding: Finding) -> tuple[str, ...]:
     lines = []
     for origin in finding.origins:
         frame = origin.frame
-        by = f" by {origin.op}" if origin.op else ""
+        by = f" by {_SHOWN.get(origin.op, origin.op)}" if origin.op else ""
         at = f" at {short_path(frame.file)}:{frame.line} in {frame.function}" if frame else ""
         source = f": {frame.source.strip()}" if frame and frame.source else ""
         lines.append(f"{origin.symbol} was created{by}{at}{source}")
@@ -288,7 +291,10 @@ def next_step(finding: Finding) -> str:
 def known_upstream(finding: Finding) -> str:
     """The upstream issues about this failure, or about the same pattern in other code; empty where none is known."""
     here = [issue for issue in finding.known_issues if not issue.elsewhere]
-    links = [issue_name(issue.link or issue.id) for issue in here or finding.known_issues]
+    links = [
+        f"{issue_name(issue.link or issue.id)}{f' ({issue.title})' if issue.title else ''}"
+        for issue in here or finding.known_issues
+    ]
     fixed = [issue.fixed_in for issue in here if issue.fixed_in]
     remark = f" (fixed: {', '.join(fixed)})" if fixed else "" if here else " (same pattern in other code)"
     return ", ".join(links) + remark if links else ""

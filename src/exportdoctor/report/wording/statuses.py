@@ -10,10 +10,10 @@ SYMBOLS = {
     "pass": "✓",
     "fails_own": "✗",
     "fails_child": "✗",
-    "cured": "◐",
+    "cured": "✚",
     "not_called": "○",
     "crashed": "☠",
-    "timed_out": "⧗",
+    "timed_out": "◷",
     "not_asked": "·",
     "unknown": "?",
 }

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from exportdoctor.repro.candidates.candidate_runner import CandidateRunner
 from exportdoctor.repro.script import code_lines
 
-_LONG = 25
+LONG = 25
+"""Lines of code."""
 _BUSY = 0.9  # seconds of the processor that candidates get in a second of a quiet machine, at least
 
 
@@ -41,6 +42,6 @@ class BudgetClock:
         if taken <= seconds:
             return False
         enough = seconds * _BUSY
-        if code_lines(source) > _LONG:
+        if code_lines(source) > LONG:
             enough = max(enough, share * self.budget.for_long)
         return taken > share * self.budget.at_most or self._runner.cpu_seconds - self._worked > enough

@@ -39,7 +39,7 @@ from exportdoctor.reduce.source.passes.script_sizes import (
 )
 from exportdoctor.reduce.source.passes.tidy import drop_idle_statements, name_inputs, rename_exported_class
 from exportdoctor.report import wording
-from exportdoctor.repro.candidates.budget import BudgetClock
+from exportdoctor.repro.candidates.budget import LONG, BudgetClock
 from exportdoctor.repro.candidates.candidate_judge import CandidateJudge
 from exportdoctor.repro.script import code_lines
 
@@ -59,8 +59,9 @@ _POLISHING = 0.35  # of the budget, so that it is not all spent before sizes tha
 class ReductionResult:
     """The result of a reduction.
 
-    `closest` passes; `eager`: both run without export. `ended` is a value of reduce.Ended, or "interrupted". `same` of
-    the last `runs` runs of `source` were the same bug: with fewer than all the bug is flaky.
+    `closest` passes; `eager`: both run without export; `trail`: what was the same bug on the way, the largest first.
+    `ended` is a value of reduce.Ended, or "interrupted". `same` of the last `runs` runs of `source` were the same bug:
+    with fewer than all the bug is flaky.
     """
 
     source: str
@@ -70,6 +71,7 @@ class ReductionResult:
     eager: bool = False
     same: int = 0
     runs: int = 0
+    trail: tuple[str, ...] = ()
 
     @property
     def flaky(self) -> bool:
@@ -92,6 +94,7 @@ class Reducer:
 
     def reduce(self, source: str) -> ReductionResult:
         """The smallest version of `source` that is still the same bug."""
+        draft = source
         try:
             source = slice_by_stack(self.judge, source, self.tell)
             inlined = inline_single_calls(source)
@@ -104,17 +107,26 @@ class Reducer:
                 source = slice_by_stack(self.judge, answer, self.tell)
         except KeyboardInterrupt:
             return ReductionResult(source, ended=_INTERRUPTED, eager=self.judge.eager)
-        return self._drive(_all_passes, source, share=1 - _POLISHING, questions=self.clock.budget.questions)
+        result = self._drive(_all_passes, source, share=1 - _POLISHING, questions=self.clock.budget.questions)
+        result = replace(result, trail=(draft, *result.trail))
+        return result if result.interrupted or code_lines(result.source) <= LONG else self._cut_again(result)
+
+    def _cut_again(self, found: ReductionResult) -> ReductionResult:
+        """A script that is still long, without what only statements needed that are gone by now."""
+        try:
+            source = slice_by_stack(self.judge.with_eager(found.eager), found.source, self.tell)
+        except KeyboardInterrupt:
+            return replace(found, ended=_INTERRUPTED)
+        return replace(found, source=source, trail=(*found.trail, source))
 
     def polish(self, found: ReductionResult) -> ReductionResult:
-        """The same, as small as can be, with sizes and results that run in eager mode too; unchanged where a few tries
-        find none.
+        """The same, as small as can be, with sizes and results that run in eager mode too; else what last ran in it.
 
-        The closest variant that exports then runs in eager mode as well.
+        The closest variant that exports then runs in eager mode as well. Unchanged where nothing ran in eager mode.
         """
         strict = replace(self, judge=self.judge.with_eager(True))
         try:
-            source = strict._find_eager_sizes(found.source)
+            source = strict._find_eager_sizes(found.source) or find_last(found.trail, strict._is_interesting)
         except KeyboardInterrupt:
             return replace(found, ended=_INTERRUPTED)
         if source is None:
@@ -138,6 +150,9 @@ class Reducer:
             if self.judge(tried) is Verdict.YES:
                 return tried
         return None
+
+    def _is_interesting(self, source: str) -> bool:
+        return self.judge(source) is Verdict.YES
 
     def tidy(self, found: ReductionResult) -> ReductionResult:
         """The same without idle statements; its closest passing variant has the same class name."""
@@ -172,7 +187,7 @@ class Reducer:
             )
             try:
                 found = self._follow(steps(search(source), oracle, start=source, limits=limits), smallest)
-                return replace(found, eager=self.judge.eager)
+                return replace(found, eager=self.judge.eager, trail=tuple(smallest))
             finally:
                 oracle.close()
 
@@ -211,6 +226,22 @@ def _all_passes(source: str) -> Search[str, str]:
     source = yield from shrink_sizes(source)
     source = yield from reduce_source(source)
     return (yield from inline_modules(source, reduce_source))
+
+
+def find_last(trail: tuple[str, ...], holds: Callable[[str], bool]) -> str | None:
+    """A late one of `trail` that holds, found by steps that double from the end, then halved; None if none is found."""
+    late, step = len(trail), 1
+    early = late - 1
+    while early >= 0 and not holds(trail[early]):
+        late, step = early, 2 * step
+        early = max(0, early - step) if early else -1
+    while early >= 0 and late - early > 1:
+        middle = (early + late) // 2
+        if holds(trail[middle]):
+            early = middle
+        else:
+            late = middle
+    return trail[early] if early >= 0 else None
 
 
 def slice_by_stack(judge: CandidateJudge, source: str, tell: Tell) -> str:
