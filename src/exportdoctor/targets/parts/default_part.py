@@ -147,7 +147,8 @@ def _spec_of(subject: ModelContext, name: str, layout: Layout) -> TensorSpec | N
             return TensorSpec(dims=dims, kind="float")
         if "mask" in name:
             return TensorSpec(dims=dims, kind="mask")
-        return TensorSpec(dims=dims, kind="integer", below=subject.vocabulary_size)
+        tokens = name.endswith("input_ids")  # other numbers may be sizes, such as those of a grid
+        return TensorSpec(dims=dims, kind="integer", below=subject.vocabulary_size if tokens else int(made.max()) + 1)
     return None
 
 
