@@ -66,6 +66,11 @@ class FailureKind(StrEnum):
         return self in {FailureKind.TIMEOUT, FailureKind.OUT_OF_MEMORY, FailureKind.COSTLY}
 
     @property
+    def is_of_the_call(self) -> bool:
+        """Whether torch refuses what the module is given, or its description: it belongs to whoever is given that."""
+        return self in {FailureKind.UNREGISTERED_PYTREE, FailureKind.INVALID_DYNAMIC_SHAPES}
+
+    @property
     def is_found_after_tracing(self) -> bool:
         """Whether torch finds it only when the whole forward has been traced."""
         return self in {FailureKind.DIMS_RELATED, FailureKind.DYNAMIC_DIM_SPECIALISED}

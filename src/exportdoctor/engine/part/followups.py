@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 from exportdoctor.core.exporters import EXPORTERS
+from exportdoctor.core.failure.classify import kind_of
 from exportdoctor.core.protocol.scan import CallFact
 from exportdoctor.core.records.outcome import OutcomeStatus
 from exportdoctor.core.records.probe import Probe
@@ -63,7 +64,8 @@ class FollowUps:
             notes[verdict.fqn] = no_opaque_note(outcome)
             return
         found = judge(verdict.fqn, ((site, SiteOutcome(site, outcome)),))
-        if _ends_before_forward(found) and shows_same_failure(verdict, found):
+        kind = kind_of(outcome, exporter=self.template.exporter)
+        if not kind.is_of_the_call and _ends_before_forward(found) and shows_same_failure(verdict, found):
             notes[verdict.fqn] = NEVER_RAN
             return
         if outcome.kept_children:
