@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from pathlib import Path
 from typing import Any
 
 import click
@@ -100,6 +101,16 @@ STATIC = click.option(
     "--static",
     is_flag=True,
     help="Fix all sizes. By default batch size, sequence length and number of patches are dynamic.",
+)
+OUTPUT = click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="File to write. Default: print it.",
+)
+PART = click.option(
+    "--part", default="", metavar="P", shell_complete=complete_parts, help="The part. Default: the first one."
 )
 QUIET = click.option("--quiet", "-q", is_flag=True, help="Do not print progress.")
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")

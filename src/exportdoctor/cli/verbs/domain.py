@@ -10,7 +10,7 @@ import click
 
 from exportdoctor.cli.complete_words import complete_targets
 from exportdoctor.cli.interruption import Interruption
-from exportdoctor.cli.options import CONTEXT, DEVICE, DTYPE, IMAGE_SIZE, INPUTS, QUIET, absolute_inputs
+from exportdoctor.cli.options import CONTEXT, DEVICE, DTYPE, IMAGE_SIZE, INPUTS, PART, QUIET, absolute_inputs
 from exportdoctor.cli.python_option import PYTHON
 from exportdoctor.cli.scan_flags import scan_option
 from exportdoctor.cli.terminal import style_of, write_out
@@ -33,7 +33,7 @@ from exportdoctor.report.domain_tables import render_domain
 @click.command(context_settings=CONTEXT)
 @click.argument("target", metavar="TARGET|FILE.pt2", shell_complete=complete_targets)
 @click.option("--against", metavar="FILE", help="An .onnx or .pt2 file of the part that is tried too, whoever made it.")
-@click.option("--part", default="", metavar="P", help="The part. Default: the first one.")
+@PART
 @SHIMS
 @click.option(
     "--draw", "seconds", type=click.FloatRange(min=0), default=10.0, show_default=True, metavar="SECONDS",

@@ -12,7 +12,7 @@ import msgspec
 from exportdoctor.cli.answers import ExplainedFinding
 from exportdoctor.cli.complete_words import complete_explained
 from exportdoctor.cli.error_output import print_line
-from exportdoctor.cli.options import CONTEXT, FINDING, QUIET, split_run
+from exportdoctor.cli.options import CONTEXT, FINDING, OUTPUT, QUIET, split_run
 from exportdoctor.cli.python_option import PYTHON, follow_run
 from exportdoctor.cli.terminal import style_of, write_out
 from exportdoctor.core.codec import pretty
@@ -39,13 +39,7 @@ from exportdoctor.store.runs import StoredRun, find_run, read_run
     show_default=True,
     help="Format of the explanation.",
 )
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="File to write. Default: print it.",
-)
+@OUTPUT
 @click.option("--no-try", "untried", is_flag=True, help="Do not try the rewrites on the model's own code.")
 @PYTHON
 @QUIET

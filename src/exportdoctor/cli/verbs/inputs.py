@@ -6,9 +6,9 @@ from typing import Any
 
 import click
 
-from exportdoctor.cli.complete_words import complete_parts, complete_targets
+from exportdoctor.cli.complete_words import complete_targets
 from exportdoctor.cli.error_output import print_line
-from exportdoctor.cli.options import CONTEXT, IMAGE_SIZE, STATIC
+from exportdoctor.cli.options import CONTEXT, IMAGE_SIZE, PART, STATIC
 from exportdoctor.cli.python_option import PYTHON
 from exportdoctor.cli.scan_flags import scan_option
 from exportdoctor.cli.terminal import write_out
@@ -23,9 +23,7 @@ from exportdoctor.process.supervise import Limits, build_limits
 
 @click.command(context_settings=CONTEXT)
 @click.argument("target", shell_complete=complete_targets)
-@click.option(
-    "--part", default="", metavar="P", shell_complete=complete_parts, help="The part. Default: the first one."
-)
+@PART
 @IMAGE_SIZE
 @STATIC
 @scan_option("build_timeout")

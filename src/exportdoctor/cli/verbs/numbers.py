@@ -8,10 +8,21 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from exportdoctor.cli.complete_words import complete_parts, complete_targets
+from exportdoctor.cli.complete_words import complete_targets
 from exportdoctor.cli.error_output import print_line
 from exportdoctor.cli.interruption import Interruption
-from exportdoctor.cli.options import CONTEXT, DEVICE, DTYPE, IMAGE_SIZE, INPUTS, QUIET, STATIC, absolute_inputs
+from exportdoctor.cli.options import (
+    CONTEXT,
+    DEVICE,
+    DTYPE,
+    IMAGE_SIZE,
+    INPUTS,
+    OUTPUT,
+    PART,
+    QUIET,
+    STATIC,
+    absolute_inputs,
+)
 from exportdoctor.cli.packages import require_packages
 from exportdoctor.cli.python_option import PYTHON
 from exportdoctor.cli.scan_flags import scan_option
@@ -48,22 +59,14 @@ WEIGHTS_OF_VALUES = click.option(
 @click.command(context_settings=CONTEXT)
 @click.argument("target", shell_complete=complete_targets)
 @click.option("--against", metavar="FILE", help="An .onnx or .pt2 file to compare with, whoever made it.")
-@click.option(
-    "--part", default="", metavar="P", shell_complete=complete_parts, help="The part. Default: the first one."
-)
+@PART
 @SHIMS
 @click.option(
     "--draw", "seconds", type=click.FloatRange(min=0), default=20.0, show_default=True, metavar="SECONDS",
     help="How long input sets are drawn, besides the example, other sizes and other values.",
 )  # fmt: skip
 @FORM
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="File to write. Default: print it.",
-)
+@OUTPUT
 @WEIGHTS_OF_VALUES
 @IMAGE_SIZE
 @INPUTS

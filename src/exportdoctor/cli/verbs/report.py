@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from exportdoctor.cli.complete_words import complete_runs
-from exportdoctor.cli.options import CONTEXT
+from exportdoctor.cli.options import CONTEXT, OUTPUT
 from exportdoctor.cli.terminal import style_of, write_out
 from exportdoctor.core.errors import ExitCode, UsageError
 from exportdoctor.report import FORMS, render
@@ -33,13 +33,7 @@ _OVERLAY = "model-explorer"
     show_default=True,
     help="Format of the report.",
 )
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="File to write. Default: print it.",
-)
+@OUTPUT
 @click.option(
     "--against",
     metavar="RUN",

@@ -13,7 +13,7 @@ import click
 
 from exportdoctor.cli.complete_words import complete_findings
 from exportdoctor.cli.error_output import print_line
-from exportdoctor.cli.options import CONTEXT, QUIET, split_run
+from exportdoctor.cli.options import CONTEXT, OUTPUT, QUIET, split_run
 from exportdoctor.cli.python_option import PYTHON, follow_run
 from exportdoctor.cli.scan_flags import scan_option
 from exportdoctor.cli.terminal import write_out
@@ -31,13 +31,7 @@ _SECONDS, _AT_MOST, _FOR_LONG = 33.0, 180.0, 80.0
 
 @click.command(context_settings=CONTEXT)
 @click.argument("names", nargs=-1, required=True, metavar="[RUN] FINDING", shell_complete=complete_findings)
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="File to write. Default: print it.",
-)
+@OUTPUT
 @click.option("--bundle", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
               help="Write a folder for an upstream issue: script, issue.md, log.")  # fmt: skip
 @click.option("--seconds", type=click.FloatRange(min=1), default=None,

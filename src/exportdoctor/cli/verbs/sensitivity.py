@@ -11,7 +11,7 @@ import msgspec
 
 from exportdoctor.cli.complete_words import complete_targets
 from exportdoctor.cli.interruption import Interruption
-from exportdoctor.cli.options import CONTEXT, DEVICE, IMAGE_SIZE, INPUTS, QUIET, absolute_inputs
+from exportdoctor.cli.options import CONTEXT, DEVICE, IMAGE_SIZE, INPUTS, PART, QUIET, absolute_inputs
 from exportdoctor.cli.packages import require_packages
 from exportdoctor.cli.python_option import PYTHON
 from exportdoctor.cli.scan_flags import scan_option
@@ -55,7 +55,7 @@ class BudgetType(click.ParamType[float]):
     "--engine", type=click.Choice(get_args(Engine)), default="onnxruntime", show_default=True,
     help="What lowers: ONNX Runtime the nodes of a file, torchao the linear layers of the module.",
 )  # fmt: skip
-@click.option("--part", default="", metavar="P", help="The part. Default: the first one.")
+@PART
 @click.option(
     "--calibration", default="", metavar="DATA",
     help="Input sets: a .pt file with a list of dicts, a .npz file, or a folder of them. By default they are made.",

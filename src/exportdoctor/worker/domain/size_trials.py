@@ -19,12 +19,11 @@ from exportdoctor.shims import ExportCall
 from exportdoctor.targets import BuiltPart
 from exportdoctor.targets.built import Inputs
 from exportdoctor.targets.eager import run_calls
-from exportdoctor.torch_internals.tracing_modes import dispatch_mode_class
-from exportdoctor.torch_internals.trees import tree_leaves
 from exportdoctor.worker.describe.guard_origin import GuardLog
 from exportdoctor.worker.domain.branch_line import branch_line
 from exportdoctor.worker.domain.size_axes import Axis, Place, SizedInputs, find_axes, sized_inputs, sizes_of_axes
 from exportdoctor.worker.domain.size_checks import SizeChecks
+from exportdoctor.worker.domain.value_growth import ValueGrowth, measure_growth
 from exportdoctor.worker.prove.compare_calls import compare_calls
 from exportdoctor.worker.prove.input_set import InputSet, says_nothing
 
@@ -32,10 +31,6 @@ PROGRAM, SAVED = "exported program", "saved program"
 _EVALUATED = 130
 """Sizes from zero on for which checks are evaluated, at least; three times the example's, if that is more."""
 _MOST_EVALUATED = 4100
-_LARGEST = 2**25
-"""Elements that a value of a run may have."""
-_MOST_WORK = 2**29
-"""The same if the work grows with the square of a size, as attention does without such a value."""
 _SMALL_GROWTH, _SMALL_SIZE = 8, 256
 """Sizes up to this, or up to so many times the example's, are tried in any case."""
 _MOST_FIXED = 6
@@ -68,7 +63,7 @@ class DomainSearch:
         self._untried: list[str] = []
         self._planned: dict[str, _Planned] = {}
         self._facts: list[SizeAxis] = []
-        self._growths: dict[frozenset[Place], tuple[float, float]] = {}
+        self._growths: dict[frozenset[Place], ValueGrowth] = {}
 
     def plan(self) -> None:
         """Evaluate the checks, and choose the sizes on both sides of each boundary; nothing runs."""
@@ -192,28 +187,10 @@ class DomainSearch:
             return False
         key = frozenset(sizes)
         if key not in self._growths:
-            self._growths[key] = self._growth({place: 2 * size for place, size in known.items()})
-        largest, power = self._growths[key]
-        more = factor / 2
-        return largest * more**power > _LARGEST or largest * more ** max(2.0, power) > _MOST_WORK
-
-    def _growth(self, twice: Mapping[Place, int]) -> tuple[float, float]:
-        """The elements of the largest value of eager, or of the program, at twice the example's size; their power."""
-        module = self.eager if self.eager is not None else self.stages[0].holder
-        found = []
-        for inputs in (self.inputs.example, self.inputs.resize(twice)):
-            elements = _LargestValue()
-
-            def run(given: Inputs, elements: Any = elements) -> Any:
-                with elements:
-                    return module(*given[0], **given[1])
-
-            try:
-                run_calls(module, [inputs], how=run)
-            except Exception:  # eager refuses it or lacks memory: how it grows is unknown, so nothing larger is tried
-                return float("inf"), 1.0
-            found.append(elements.found)
-        return found[1], max(1.0, math.log2(max(found[1], 1) / max(found[0], 1)))
+            module = self.eager if self.eager is not None else self.stages[0].holder
+            twice = self.inputs.resize({place: 2 * size for place, size in known.items()})
+            self._growths[key] = measure_growth(module, self.inputs.example, twice)
+        return self._growths[key].is_too_large(factor)
 
     def _can_be_made(self, sizes: Mapping[Place, int]) -> bool:
         """A size cannot grow where the example has no elements to repeat."""
@@ -264,20 +241,6 @@ class DomainSearch:
         wrong = {one.inputs for one in trials if one.answers[0].outcome == "wrong"}
         sizes = [size for size in _points(fact) if wording.at_size(fact.name, size) in wrong]
         return msgspec.structs.replace(fact, wrong=tuple(sizes))
-
-
-class _LargestValue(dispatch_mode_class()):  # type: ignore[misc]
-    """Counts the elements of the largest value that an operator gives."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.found = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        sizes = [one.numel() for one in tree_leaves(result) if isinstance(one, torch.Tensor)]
-        self.found = max(self.found, *sizes, 0)
-        return result
 
 
 @dataclass(kw_only=True)
