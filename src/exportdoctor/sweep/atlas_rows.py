@@ -103,7 +103,7 @@ def _column_of(stage: str, stages: dict[str, str]) -> str:
 
 
 def _verdict(part: PartRecord, stage: str, stages: dict[str, str], findings: Sequence[Finding]) -> CellVerdict:
-    """A stage's verdict. Later stages of a part that fails before were not asked; nor was ONNX Runtime without values."""
+    """A stage's verdict. Not asked: stages after one that fails, and ONNX Runtime without values."""
     if part.verdict == "unknown":
         return "no_verdict"
     ended = [how for one, how in stages.items() if _column_of(one, stages) == stage]
