@@ -78,13 +78,21 @@ def verdict(part: PartRecord, findings: int) -> str:
         return f"only {scanned}: {finding_count(findings) if findings else 'exports as is'}"
     match part.verdict:
         case "passes":
-            return f"exports as is{with_registered(part)}{numbers_of_pass(part)}"
+            return f"exports as is{with_registered(part)}{_later_stages(part)}{numbers_of_pass(part)}"
         case "cured":
             return finding_count(findings)
         case "unknown":
             return "unknown: see the notes"
         case _:
             return finding_count(findings) if findings else "fails"
+
+
+def _later_stages(part: PartRecord) -> str:
+    """The stages after the export that a part passed; empty where none was asked."""
+    passed = next((module.stages for module in part.modules if module.fqn == ""), {})
+    if "run" in passed:
+        return "; ONNX Runtime runs it"
+    return "; translates to ONNX, not run in ONNX Runtime" if "translate" in passed else ""
 
 
 def with_registered(part: PartRecord) -> str:
