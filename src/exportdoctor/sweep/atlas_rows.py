@@ -24,7 +24,7 @@ from exportdoctor.sweep.target_task import AnswerStatus, RunAnswer, SweepAnswer
 
 STAGES = {"export": ("export",), "onnx": ("export", "onnx"), "ort": ("export", "onnx", "ort")}
 """The columns for each `--to`."""
-_STAGE_OF = {"translate": "onnx", "check": "onnx", "load": "ort", "run": "ort", "numbers": "ort"}
+_STAGE_OF = {"translate": "onnx", "check": "onnx", "load": "ort", "run": "ort"}
 _NO_PLACE = frozenset({FailureKind.CRASH, FailureKind.TIMEOUT, FailureKind.OUT_OF_MEMORY})
 
 
@@ -74,7 +74,7 @@ def _cells(name: str, run: RunAnswer, report: Report, to: str, where: dict[str, 
             continue
         stages = next((module.stages for module in part.modules if module.fqn == ""), {})
         for stage in STAGES[to]:
-            mine = [f for f in report.findings if f.part == part.name and _STAGE_OF.get(f.stage, "export") == stage]
+            mine = [f for f in report.findings if f.part == part.name and _column_of(f.stage, stages) == stage]
             verdict = _verdict(part, stage, stages, mine)
             shown = mine if verdict != "passes" else []
             first = shown[0] if shown else None
@@ -97,16 +97,19 @@ def _cells(name: str, run: RunAnswer, report: Report, to: str, where: dict[str, 
             )
 
 
+def _column_of(stage: str, stages: dict[str, str]) -> str:
+    """Numbers are those of the exported program, or of the ONNX file once that ran."""
+    return ("ort" if "run" in stages else "export") if stage == "numbers" else _STAGE_OF.get(stage, "export")
+
+
 def _verdict(part: PartRecord, stage: str, stages: dict[str, str], findings: Sequence[Finding]) -> CellVerdict:
-    """A stage's verdict. A later stage of a part that fails before it was not asked."""
-    if part.verdict == "passes":
-        return "passes"
+    """A stage's verdict. Not asked: stages after one that fails, and ONNX Runtime without values."""
     if part.verdict == "unknown":
         return "no_verdict"
-    ended = [how for one, how in stages.items() if _STAGE_OF.get(one, "export") == stage]
-    if "fail" in ended or findings or (stage == "export" and not ended):
+    ended = [how for one, how in stages.items() if _column_of(one, stages) == stage]
+    if "fail" in ended or findings or (stage == "export" and not ended and part.verdict != "passes"):
         return part.verdict
-    if ended:
+    if ended or (part.verdict == "passes" and stage == "export"):
         return "passes"
     return "cured" if part.verdict == "cured" else "not_asked"
 
