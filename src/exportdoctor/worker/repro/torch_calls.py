@@ -17,6 +17,7 @@ import torch
 from torch.overrides import TorchFunctionMode, resolve_name
 
 from exportdoctor.core.exporters import EXPORTERS
+from exportdoctor.core.failure.identity import outermost_operation
 from exportdoctor.core.protocol.repro import ScriptDraft
 from exportdoctor.core.records.outcome import Outcome
 from exportdoctor.core.records.probe import Probe
@@ -165,9 +166,13 @@ class _Call:
 
     def code(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         """Raises LookupError where an argument has no code, or the function no public name."""
+        full = resolve_name(self._func) or ""
+        if full.endswith(("Tensor.__getitem__", "Tensor.__setitem__")):
+            index = args[1] if type(args[1]) is tuple and args[1] else (args[1],)
+            entry = f"{self._log.code_of(args[0])}[{', '.join(map(self._index, index))}]"
+            return f"{entry} = {self._log.code_of(args[2])}" if len(args) > 2 else entry
         given = [self._log.code_of(one) for one in args]
         given += [f"{key}={self._log.code_of(one)}" for key, one in kwargs.items()]
-        full = resolve_name(self._func) or ""
         if not full.startswith("torch.Tensor."):
             name = torch_name(self._func) if not full or full.startswith("torch.functional.") else full
             if not name.startswith("torch."):
@@ -178,13 +183,15 @@ class _Call:
             return f"{given[0]}.{name.removesuffix('.__get__')}"
         return self._method(name, given)
 
+    def _index(self, value: Any) -> str:
+        if not isinstance(value, slice):
+            return self._log.code_of(value)
+        ends = ["" if one is None else self._log.code_of(one) for one in (value.start, value.stop, value.step)]
+        return ":".join(ends if ends[2] else ends[:2])
+
     def _method(self, name: str, given: list[str]) -> str:
         own, *rest = given
         bare = name.strip("_")
-        if name == "__getitem__":
-            return f"{own}[{rest[0]}]"
-        if name == "__setitem__":
-            return f"{own}[{rest[0]}] = {rest[1]}"
         if name in _CONVERSIONS:
             return f"{_CONVERSIONS[name]}({own})"
         if name in _UNARY:
@@ -284,6 +291,11 @@ def _endings(last: Any, calls: list[Any], symbols: dict[str, str], outcome: Outc
             for test in dict.fromkeys((asked, made, f"not {asked}")):
                 yield f"if {test}:\n            pass"
         yield code if last[3] else f"return {code}"
+        failure = outcome.failure
+        asked = outermost_operation(failure.culprit.expression) if failure and failure.culprit else ""
+        operand = re.match(r"[pvx]\d+\b", code)  # torch runs Tensor.tolist as other calls, for example
+        if asked and operand and hasattr(torch.Tensor, asked):
+            yield f"return {operand[0]}.{asked}()"
         return
     messages = [fact.message for fact in outcome.failure.exceptions] if outcome.failure else []
     for found in filter(None, map(_UNGUARDED.search, messages)):
