@@ -66,7 +66,7 @@ def test_a_new_failure_is_red_with_its_line_and_one_that_is_gone_asks_for_the_ra
     red.assert_outcomes(passed=1, failed=1)
     red.stdout.fnmatch_lines(
         [
-            "*F1 *Gate.forward (*gate.py:5)*",
+            "*F1 *Gate.forward (*gate.py:6)*",
             "*return x * [[]0, 1, 2, 3][[]x.sum().long()]",
             "*broken: test_models.py::test_gate*",
             "*mended: test_models.py::test_layer*Linear.forward*",
