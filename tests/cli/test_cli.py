@@ -434,6 +434,13 @@ def test_a_reader_who_has_seen_enough_is_no_error() -> None:
     process.stderr.close()
 
 
+def test_a_closed_stdout_is_no_error() -> None:
+    done = subprocess.run(
+        ["sh", "-c", f"{sys.executable} -m exportdoctor runs >&-"], env=environment(), capture_output=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
 def test_known_issues_are_searched(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["known"]) == ExitCode.EXPORTS
     everything = capsys.readouterr().out
