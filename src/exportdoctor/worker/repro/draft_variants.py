@@ -28,7 +28,11 @@ from exportdoctor.worker.repro.script.prune import CodeSelection
 from exportdoctor.worker.repro.script.recorder import Record
 from exportdoctor.worker.repro.script.script_builder import ScriptBuilder
 from exportdoctor.worker.repro.stand_ins import write_stand_ins
+from exportdoctor.worker.repro.torch_calls import write_call_drafts
 from exportdoctor.worker.repro.watched_run import run_watched
+
+_LONG = 40
+"""Lines. A longer draft of what ran takes more time to reduce than there is; one of calls has a few from the start."""
 
 _Way = tuple[str, Record | None, bool, bool]
 
@@ -40,6 +44,7 @@ def write_drafts(
     yield from write_stand_ins(outcome, probe.exporter)
     onnx = outcome.failure is not None and outcome.failure.stage == "translate"
     seen: set[str] = set()
+    by_calls = _of_calls(part, probe, outcome, notes)  # gives each once
     for what, run, substitute, decorators in _ways(part, probe, record):
         try:
             selection = CodeSelection.of(run, substitute=substitute, decorators=decorators)
@@ -50,9 +55,20 @@ def write_drafts(
             traceback.print_exc()
             continue
         for draft in drafts:
+            if draft.imports or draft.source.count("\n") > _LONG or run is not record:
+                yield from by_calls
             if draft.source not in seen:
                 seen.add(draft.source)
                 yield draft
+    yield from by_calls
+
+
+def _of_calls(part: PartCapture, probe: Probe, outcome: Outcome, notes: list[str]) -> Iterator[ScriptDraft]:
+    try:
+        yield from write_call_drafts(part, probe, outcome)
+    except Exception as error:
+        notes.append(f"no script of the calls: {type(error).__name__}: {error}")
+        traceback.print_exc()
 
 
 def _ways(part: PartCapture, probe: Probe, record: Record) -> Iterator[_Way]:

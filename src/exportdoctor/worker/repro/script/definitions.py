@@ -31,6 +31,8 @@ class DefinitionWriter:
     def carry_function(self, function: types.FunctionType) -> str:
         """A user's function; returns its name in the script. Raises LookupError where it has no source."""
         function = inspect.unwrap(function)
+        if not isinstance(function, types.FunctionType):
+            raise LookupError(f"{function!r} is not written in Python")
         code = function.__code__
         key = ("function", code.co_filename, code.co_firstlineno, code.co_name)
         known = self._text.name_of(key)
