@@ -81,9 +81,11 @@ def test_a_class_that_pytree_does_not_know_has_a_stand_in_of_two_lines(
 
 USED_CLASSES = """\
 from collections.abc import MutableMapping
+from typing import Union
 import torch
 
 class Table(MutableMapping):
+    first: Union[str, int] = "a"
     def __init__(self):
         self.rows = {"a": 1}
     def __getitem__(self, name):
@@ -97,6 +99,8 @@ class Table(MutableMapping):
     def __len__(self):
         return len(self.rows)
 
+TABLE = Table()
+
 class Config:
     def __init__(self):
         self.width, self.never_read = 3, object()
@@ -106,7 +110,7 @@ class Model(torch.nn.Module):
         super().__init__()
         self.config = Config()
     def forward(self, x):
-        return x + Table()["a"] + self.config.width
+        return x + TABLE["a"] + self.config.width
 """
 
 
@@ -120,7 +124,7 @@ def used_classes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 def test_a_carried_class_can_be_made_and_an_object_that_only_holds_values_needs_no_import(
     used_classes: ModuleType, tmp_path: Path
 ) -> None:
-    """A MutableMapping of which one method ran stays one; a configuration is a class with its values."""
+    """A MutableMapping that its file made and of which one method ran stays one; a configuration has its values."""
     import torch
 
     from exportdoctor.worker.repro.script.prune import CodeSelection
@@ -133,6 +137,7 @@ def test_a_carried_class_can_be_made_and_an_object_that_only_holds_values_needs_
     script = ScriptBuilder(CodeSelection.of(read_record(str(path)), substitute=False, decorators=False), {})
     text = script.render([f"model = {script.module_code(model)}"])
     assert "import types" not in text
+    assert "typing.Union[str, int]" in text
     assert "class Config:\n    width = 3\n" in text
     space: dict[str, object] = {}
     exec(text, space)
@@ -153,6 +158,8 @@ CALL = "torch.export.export(M(), (torch.ones(3),), strict=False)"
         "assert x.min() > 0",
         "while x.sum() > 9: x = x - 1",
         "for _ in range(int(x.max())): x = x + 1",
+        "y = x.reshape(int((x > 0).sum()), 1)",
+        "y = [x[:n].reshape(int((x[:n] > 0).sum()), 1) for n in (2, 3)]",
     ],
 )
 def test_a_failure_behind_another_one_gets_a_script_without_the_first_cause(

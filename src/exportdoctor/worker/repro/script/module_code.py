@@ -77,7 +77,9 @@ class ModuleWriter:
         key = (kind, tuple(state), keywords, output)
         if key not in self._classes:
             methods = [] if is_defined_in_torch(kind) else self._methods(kind, keywords, output=output)
-            if any("self.parameters()" in ast.unparse(method) for method in methods) and list(module.parameters()):
+            asked = output is not None and self._selection.mentions("parameters")
+            asked = asked or any("self.parameters()" in ast.unparse(method) for method in methods)
+            if asked and list(module.parameters()):
                 state.append("self.parameter = torch.nn.Parameter(torch.ones(1))")  # it asks the first for its dtype
             name = self._text.free_name(kind.__name__, key)
             self._classes[key] = name
