@@ -29,7 +29,7 @@ from exportdoctor.worker.repro.watched_run import run_in_child
 
 _UNGUARDED = re.compile(r"data-dependent expression (.+?)(?: \(unhinted: |\.?$)", re.M)
 _NAME = re.compile(r"\b[pvx]\d+\b")
-_MOST = 300  # lines of a draft
+_SHORT, _MOST = 25, 300  # lines of a draft
 _MADE_BY = "the torch functions that were called until it failed"
 _UNARY = {"__neg__": "-", "__invert__": "~"}
 _BINARY = {
@@ -250,11 +250,11 @@ def write_call_drafts(part: PartCapture, probe: Probe, outcome: Outcome) -> Iter
     stopped = bool(calls) and (facts[-1][0] == "failed" or again.status.ended_the_process)
     endings = list(_endings(calls.pop() if stopped else None, calls, symbols, outcome))
     if stopped and facts[-1][1:] > [""]:
-        endings.insert(0, f"return {facts[-1][1]}")
-    inputs = dict(_inputs(part, probe))
-    for ending in endings:
-        memory = {fact[1]: fact[2] for fact in facts if fact[0] == "memory"}
-        lines = [*_leading_to(ending, calls, memory), ending]
+        endings.append(f"return {facts[-1][1]}")
+    inputs, memory = dict(_inputs(part, probe)), {fact[1]: fact[2] for fact in facts if fact[0] == "memory"}
+    bodies = [[*_leading_to(ending, calls, memory), ending] for ending in endings]
+    # new tensors in place of given ones hide where a value came from: they come first only where much would be left
+    for lines in sorted(bodies, key=lambda lines: len(lines) > _SHORT):
         if len(lines) > _MOST:
             continue
         used = set(_NAME.findall("\n".join(lines)))
