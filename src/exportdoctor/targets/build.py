@@ -180,7 +180,7 @@ def _runnable_form(
             form = form if form is subject else dataclasses.replace(form, search=subject.search)
             part = _whole_part(plan, form)
         except TargetError as error:
-            first, last = first or error, error
+            first, last = error if first is None or not what else first, error  # repairs know more
             continue
         because = str(first) if first else incomplete[1].because if incomplete else ""
         found = form, part, (Substitution(what, because),) if what else ()

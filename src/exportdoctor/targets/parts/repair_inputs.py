@@ -202,7 +202,7 @@ def _shares(specs: Specs, text: str, numbers: list[int]) -> Iterator[Specs]:
         for place, size in reversed(list(enumerate(spec.dims))[1:]):
             for got, wanted in itertools.permutations(numbers, 2) if isinstance(size, int) else ():
                 new, rest = divmod(size * wanted, got) if got > size else (0, 1)
-                if not rest and got % size == 0 and size != new and 1 < new <= _most(spec):
+                if not rest and size and got % size == 0 and size != new and 1 < new <= _most(spec):
                     yield {**specs, name: _with(spec, place, new)}
 
 
