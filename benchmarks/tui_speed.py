@@ -38,7 +38,8 @@ from exportdoctor_tui.state.run_follower import RunFold
 from exportdoctor_tui.widgets.module_tree import ModuleTree
 
 LAYERS, FINDINGS, EVENTS = 200, 200, 20_000
-LIMITS = {"first_screen_cpu_s": 0.5, "key_p95_ms": 50.0, "fold_20000_s": 1.0, "growth_mb": 1.0}
+LIMITS = {"first_screen_cpu_s": 0.5, "key_p95_ms": 50.0, "fold_20000_s": 1.0, "growth_mb": 1.0, "idle_cpu_percent": 2.0}
+_IDLE = 10.0  # seconds without a key
 
 
 def opening() -> list[ev.AnyEvent]:
@@ -147,6 +148,18 @@ async def screen_cpu(app: App[object]) -> float:
         return time.process_time() - began
 
 
+async def idle_cpu_percent(run: Path) -> float:
+    """CPU that this process takes while nobody presses a key, in percent of one core."""
+    app = DoctorApp(run)
+    async with app.run_test(size=(160, 45)) as pilot:
+        while not (isinstance(app.screen, RunScreen) and app.screen.is_settled):
+            await pilot.pause(0.01)
+        await pilot.pause(1)
+        began, spent = time.perf_counter(), time.process_time()
+        await asyncio.sleep(_IDLE)
+        return 100 * (time.process_time() - spent) / (time.perf_counter() - began)
+
+
 class Timed(DoctorApp):
     """Sets `painted` once a screen with the cursor on another line has been painted."""
 
@@ -203,15 +216,15 @@ async def key_milliseconds(run: Path) -> list[tuple[float, float]]:
 def main() -> int:
     """Measure, print, compare."""
     with tempfile.TemporaryDirectory() as folder:
-        finished, running = Path(folder, "finished"), Path(folder, "running")
-        finished.mkdir()
-        running.mkdir()
-        large = Path(folder, "large")
-        large.mkdir()
+        finished, running, waiting, large = (Path(folder, name) for name in ("finished", "running", "waiting", "large"))
+        for run in (finished, running, waiting, large):
+            run.mkdir()
         told = [*opening(), *findings(), *ending()]
         write(large, [*opening(), *verdicts(EVENTS - len(told)), *findings(), *ending()])
         write(finished, [*opening(), *verdicts(4000), *findings(), *ending()])
         write(running, [*opening(), *verdicts(4000), *findings()])
+        write(waiting, [*opening(), *verdicts(4000), *findings()])
+        lock = FolderLock(waiting)
         plain = asyncio.run(screen_cpu(App()))
         first = asyncio.run(screen_cpu(DoctorApp(finished))) - plain
         keys = asyncio.run(key_milliseconds(running))
@@ -222,8 +235,11 @@ def main() -> int:
             "key_p95_cpu_ms": round(statistics.quantiles([cpu for _, cpu in keys], n=20)[-1], 1),
             "fold_20000_s": round(fold_seconds(large), 3),
             "growth_mb": round(growth_mb(), 2),
+            "idle_cpu_percent": round(asyncio.run(idle_cpu_percent(finished)), 2),
+            "idle_cpu_percent_while_a_scan_waits": round(asyncio.run(idle_cpu_percent(waiting)), 2),
             "load_per_core": round(os.getloadavg()[0] / (os.cpu_count() or 1), 1),
         }
+        lock.release()
     print(json.dumps(measured))
     return int(any(measured[name] > limit for name, limit in LIMITS.items()))
 

@@ -88,7 +88,7 @@ class ExportChecker:
             _assert_shims_cure(plan, tuple(given["shims"]))
             return None
         report = self._scan(plan, given["to"] or "export")
-        self._judge(report)
+        self._judge(report, plan)
         return report
 
     def _scan(self, plan: Any, to: str) -> Report:
@@ -109,7 +109,7 @@ class ExportChecker:
             shutil.rmtree(runs_root() / report.run, ignore_errors=True)
         return report
 
-    def _judge(self, report: Report) -> None:
+    def _judge(self, report: Report, plan: Any) -> None:
         from exportdoctor.core.run.known_failures import compare_with_baseline, known_failure
 
         check = self._request.node.nodeid + (f"#{self._calls}" if self._calls > 1 else "")
@@ -123,7 +123,7 @@ class ExportChecker:
         )
         fresh = path is not None and baseline is None and self._request.config.getoption("export_ratchet")
         if difference.broken and not fresh:
-            pytest.fail(_failure_text(report, difference), pytrace=False)
+            pytest.fail(_failure_text(_try_rewrites(report, difference, plan), difference), pytrace=False)
         if report.findings:
             pytest.xfail("known export failure" if not fresh else "export failure, written into the baseline")
         if not report.exports:
@@ -239,10 +239,39 @@ def _assert_shims_cure(plan: Any, shims: tuple[str, ...]) -> None:
             pytest.fail(f"with {' + '.join(shims)}: {tried.after}", pytrace=False)
 
 
+def _try_rewrites(report: Report, difference: BaselineDifference, plan: Any) -> Report:
+    """The report with what came of rewrites of the lines that newly fail, tried in memory; its run keeps it, too."""
+    from msgspec.structs import replace
+
+    from exportdoctor.core.errors import ExportdoctorError
+    from exportdoctor.core.records.target import TargetRef
+    from exportdoctor.core.run.known_failures import known_failure
+    from exportdoctor.core.scan_options import ScanOptions
+    from exportdoctor.engine.cure.try_rewrites import try_rewrites
+    from exportdoctor.process.launcher import Fork
+    from exportdoctor.store.places import runs_root
+    from exportdoctor.store.run_folder import RunFolder
+
+    findings = list(report.findings)
+    for place, finding in enumerate(findings):
+        if known_failure(finding) not in difference.broken:
+            continue
+        try:
+            tried = tuple(try_rewrites(finding, TargetRef(ref=plan.ref), ScanOptions(), Fork(plan)))
+            findings[place] = replace(finding, rewrites=tried)
+            with RunFolder.reopen(runs_root() / report.run) as folder:
+                folder.add_finding(findings[place])
+        except ExportdoctorError:  # the failure is told without
+            continue
+    return replace(report, findings=tuple(findings))
+
+
 def _failure_text(report: Report, difference: BaselineDifference) -> str:
     """The findings that are new, each with its line, and what the baseline has in their place."""
     from exportdoctor.core.run.known_failures import known_failure
     from exportdoctor.report import wording
+    from exportdoctor.report.canvas import Style
+    from exportdoctor.report.explanation_page import as_text, own_line_blocks
     from exportdoctor.report.wording.baselines import failure_line
 
     broken, was = set(difference.broken), {after: before for before, after in difference.changed}
@@ -253,6 +282,7 @@ def _failure_text(report: Report, difference: BaselineDifference) -> str:
             continue
         lines = [wording.title(finding, report), f"    {(finding.source or '').strip()}"]
         lines += [f"  {sentence}" for sentence in wording.chapter(finding, report)]
+        lines.append(as_text(own_line_blocks(finding), Style()))
         if failure in was:
             lines.append(f"  In the baseline: {failure_line(was[failure])}")
         lines.append(f"  Explained: exportdoctor explain {report.run} {finding.id}")

@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+import yaml
 
 from exportdoctor.cli.error_output import print_error
 from exportdoctor.cli.interruption import Interruption
@@ -126,10 +127,44 @@ def test_a_baseline_makes_only_new_failures_red(
     assert run([*words, "--baseline", str(file), "--format", "github"]) == ExitCode.FINDINGS
     shown = capsys.readouterr()
     assert "changed failure: " in shown.err
-    assert [line.partition(" ")[0] for line in shown.out.splitlines()] == ["::error", "::error"]
-    assert summary.read_text().startswith("# ")
+    assert [line.partition(" ")[0] for line in shown.out.splitlines()] == ["::error", "::notice"]
+    assert summary.read_text().startswith("- changed failure: ")
+    assert "\n\n# " in summary.read_text()
+    assert run([*words, "--baseline", str(file), "--update-baseline"]) == ExitCode.EXPORTS
+    capsys.readouterr()
+    assert run([*words, "--baseline", str(file), "--format", "github"]) == ExitCode.EXPORTS
+    assert [line.partition(" ")[0] for line in capsys.readouterr().out.splitlines()] == ["::notice", "::notice"]
     file.write_text("{}{")
     assert run([*words, "--baseline", str(file)]) == ExitCode.USAGE
+
+
+def test_the_action_and_the_hook_run_a_scan_as_their_hosts_do(known_target: str, tmp_path: Path) -> None:
+    """The action's step by the shell of a runner, the hook's entry with its arguments behind it."""
+    (tmp_path / "exportdoctor").write_text(f'#!/bin/sh\nexec {sys.executable} -m exportdoctor "$@"\n')
+    (tmp_path / "exportdoctor").chmod(0o755)
+    summary = tmp_path / "summary.md"
+    action = yaml.safe_load((ROOT / "action.yml").read_text())
+    install, check = action["runs"]["steps"]
+    assert install["env"]["INSTALL"] == "${{ inputs.install || github.action_path }}"
+    (tmp_path / "step.sh").write_text(check["run"])
+    given = {
+        "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}",
+        "GITHUB_STEP_SUMMARY": str(summary),
+        "TARGET": known_target,
+        "BASELINE": "",
+        "ARGUMENTS": "--exhaustive  --fail-on any",
+    }
+    assert given.keys() > check["env"].keys()
+    step = ("bash", "--noprofile", "--norc", "-e", "-o", "pipefail", str(tmp_path / "step.sh"))
+    done = subprocess.run(step, env=environment(**given), capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "")
+    assert done.stdout.count("::error ") == 2
+    assert summary.read_text().startswith("# ")
+    (hook,) = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())
+    assert not hook["pass_filenames"]
+    done = subprocess.run(hook["entry"].split(), env=environment(**given), capture_output=True, text=True, check=False)
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+    assert "A TARGET is missing" in done.stderr
 
 
 def test_a_kind_is_explained_with_rewrites_as_diffs(capsys: pytest.CaptureFixture[str]) -> None:
@@ -149,6 +184,7 @@ def test_a_finding_of_a_stored_run_is_explained(capsys: pytest.CaptureFixture[st
     shown = capsys.readouterr().out
     assert shown.startswith("F1 ")
     assert "Rewrites that work" in shown
+    assert "torch documents this as not supported:\n    https://docs.pytorch.org/docs/stable/export.html#" in shown
     assert run(["explain", QWEN, "F9"]) == ExitCode.USAGE
     assert run(["explain", "F1", QWEN, "--no-try"]) == ExitCode.EXPORTS, "the run may stand behind the finding"
     assert "has no finding 'F9'. Its findings: F1" in capsys.readouterr().err
@@ -396,6 +432,13 @@ def test_a_reader_who_has_seen_enough_is_no_error() -> None:
     assert process.stderr.read() == b""
     assert process.wait(30) == ExitCode.EXPORTS
     process.stderr.close()
+
+
+def test_a_closed_stdout_is_no_error() -> None:
+    done = subprocess.run(
+        ["sh", "-c", f"{sys.executable} -m exportdoctor runs >&-"], env=environment(), capture_output=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 def test_known_issues_are_searched(capsys: pytest.CaptureFixture[str]) -> None:

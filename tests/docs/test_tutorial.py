@@ -58,3 +58,16 @@ def test_scan_and_export_print_what_the_page_shows(tmp_path: Path) -> None:
 @pytest.mark.night
 def test_all_commands_print_what_the_page_shows(tmp_path: Path) -> None:
     check(COMMANDS, tmp_path)
+
+
+@pytest.mark.night
+def test_the_readmes_sample_is_what_a_scan_prints(tmp_path: Path) -> None:
+    """But for numbers, and for the second finding, which the page leaves out."""
+    blocks = FENCES.findall((DOCS.parent / "README.md").read_text())
+    (sample,) = (text for _, text in blocks if text.startswith("Qwen2.5-VL-3B · "))
+    words = [sys.executable, "-m", "exportdoctor", "scan", "Qwen2.5-VL-3B", "--part", "vision"]
+    environment = {**os.environ, "COLUMNS": "120", "EXPORTDOCTOR_HOME": str(tmp_path)}
+    printed = normalise(subprocess.run(words, env=environment, capture_output=True, text=True, timeout=900).stdout)
+    begin, end = (normalise(part) for part in sample.split("…\n"))
+    assert printed[: len(begin)] == begin
+    assert printed[-len(end) :] == end

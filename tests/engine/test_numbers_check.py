@@ -8,14 +8,22 @@ import msgspec
 import pytest
 
 from exportdoctor.core.errors import UsageError
+from exportdoctor.core.records.outcome import Agreement, Outcome, OutcomeStatus
+from exportdoctor.core.records.probe import Probe
 from exportdoctor.core.run.events import AnyEvent
-from exportdoctor.core.run.report import Report
+from exportdoctor.core.run.report import PartRecord, Report
 from exportdoctor.core.run.run_state import fold
+from exportdoctor.core.scan_options import ScanOptions
+from exportdoctor.engine.part.numbers_check import numbers_steps_of_small_model
+from exportdoctor.engine.part.part_diagnosis import PartDiagnosis
 from exportdoctor.report import FORMS, render, wording
 from exportdoctor.report.canvas import Style
 from exportdoctor.report.explanation_page import finding_blocks
+from exportdoctor.report.wording.cures import numbers_notes
 from exportdoctor.repro.find_probe import probe_of
-from scanning import events_of, scan_file
+from scanning import events_of, scan_file, scan_ref
+from synthetic import captured
+from tiny_configs import FAMILIES, write_config
 
 MODELS = """\
 import random
@@ -134,3 +142,33 @@ def test_where_there_are_no_numbers_it_says_why(models: Path, factory: str, reas
     (part,) = report.parts
     assert (part.verdict, report.findings) == ("passes", ())
     assert reason in wording.verdict(part, 0)
+
+
+@pytest.fixture(scope="module")
+def without_values(tmp_path_factory: pytest.TempPathFactory) -> PartRecord:
+    folder = write_config(tmp_path_factory.mktemp("bert"), FAMILIES["bert"])
+    (part,) = scan_ref(str(folder), cure=True).parts
+    return part
+
+
+def test_a_part_without_values_is_compared_on_its_small_model(without_values: PartRecord) -> None:
+    assert without_values.verdict == "passes"
+    assert "eager's numbers on a small model with random weights (max |Δ| " in wording.verdict(without_values, 0)
+    assert without_values.modules[0].stages == {"export": "pass"}
+
+
+def test_wrong_numbers_of_the_small_model_are_told_and_leave_the_verdict(without_values: PartRecord) -> None:
+    diagnosis = PartDiagnosis(captured({"": "Net"}).captured, ScanOptions(), {})
+    steps = numbers_steps_of_small_model(diagnosis, Probe(part="default~small", fqn="", call=0, exporter="export"))
+    probe = next(steps)
+    assert isinstance(probe, Probe)
+    wrong = Agreement(inputs="the example", kind="example", max_abs=1.0, tolerance=1e-5)
+    with pytest.raises(StopIteration):
+        steps.send(Outcome(probe=probe.id, status=OutcomeStatus.PASSED, numbers=(wrong,)))
+    found = diagnosis.numbers
+    assert found is not None
+    assert not diagnosis.verdicts
+    part = msgspec.structs.replace(without_values, numbers=found)
+    assert wording.verdict(part, 0) == "exports as is; wrong numbers on a small model with random weights"
+    (note,) = numbers_notes("text", found)
+    assert note.startswith("text: the program of a small model with random weights does not compute what eager does.")

@@ -30,7 +30,9 @@ def test_layer(assert_exportable):
     report = assert_exportable(torch.nn.Linear(3, 3), (torch.ones(2, 3),))
     print("CACHED", report.stats.answered_from_cache, report.stats.probes)
 """
-MENDED = GATE.replace("if x.sum() > 0:\n            return x * 2\n        return x * 3", "return x * 2")
+BRANCH = "if x.sum() > 0:\n            return x * 2\n        return x * 3"
+MENDED = GATE.replace(BRANCH, "return x * 2")
+NO_REWRITE = GATE.replace(BRANCH, "return x * [0, 1, 2, 3][x.sum().long()]")
 OTHER = GATE.replace("x.sum() > 0", "int(x[0].sum()) == 3")
 
 
@@ -59,12 +61,13 @@ def test_a_new_failure_is_red_with_its_line_and_one_that_is_gone_asks_for_the_ra
     check = "test_models.py::test_layer"
     text = json.dumps({"schema": "exportdoctor.baseline/1", "failures": {check: [gone]}})
     (project.path / "known.json").write_text(text)
+    (project.path / "gate.py").write_text(NO_REWRITE)
     red = session(project, "--export-baseline", "known.json")
     red.assert_outcomes(passed=1, failed=1)
     red.stdout.fnmatch_lines(
         [
-            "*F1 *Gate.forward (*gate.py:5)*",
-            "*if x.sum() > 0:*",
+            "*F1 *Gate.forward (*gate.py:6)*",
+            "*return x * [[]0, 1, 2, 3][[]x.sum().long()]",
             "*broken: test_models.py::test_gate*",
             "*mended: test_models.py::test_layer*Linear.forward*",
             "*run again with --export-ratchet",
@@ -75,6 +78,15 @@ def test_a_new_failure_is_red_with_its_line_and_one_that_is_gone_asks_for_the_ra
 
 @pytest.mark.night
 def test_the_baseline_is_written_changed_and_emptied(project: pytest.Pytester) -> None:
+    red = session(project, "-k", "gate")
+    red.assert_outcomes(failed=1)
+    red.stdout.fnmatch_lines(
+        [
+            "*+*return torch.where(x.sum() > 0, x * 2, x * 3)",
+            "*Tried: with this change the model exports, and computes the same on * input sets*",
+            "*Explained: exportdoctor explain *",
+        ]
+    )
     wrote = session(project, "--export-baseline", "known.json", "--export-ratchet", "-n", "2")
     wrote.assert_outcomes(passed=1, xfailed=1)
     baseline = project.path / "known.json"

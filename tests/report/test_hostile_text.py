@@ -120,7 +120,7 @@ def check_all_forms(report: Report) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(reports())
 def test_no_field_of_a_report_controls_a_terminal_or_becomes_markup(report: Report) -> None:
     check_all_forms(report)

@@ -24,7 +24,7 @@ from exportdoctor.core.run.report import ModuleRecord, PartRecord, Prescription,
 from exportdoctor.core.run.run_state import fold
 from exportdoctor.report import FORMS, render, wording
 from exportdoctor.report.canvas import Style, wrap_words
-from exportdoctor.report.explanation_page import as_text, finding_blocks
+from exportdoctor.report.explanation_page import as_markdown, as_text, finding_blocks
 from exportdoctor.report.folded_tree import Row, condense, group_siblings, label, silent
 from golden_files import assert_golden
 from synthetic import (
@@ -218,7 +218,8 @@ def test_html_is_well_formed_and_needs_nothing_else(case: str) -> None:
     assert not page.open
     assert text.count("<script") == 1
     assert page.seen.isdisjoint({"link", "iframe", "b"})  # a hostile name is a <b>
-    assert all(address.startswith(("#", "https://github.com/", "data:image/")) for address in page.addresses)
+    known = ("#", "https://github.com/", "https://docs.pytorch.org/", "data:image/")
+    assert all(address.startswith(known) for address in page.addresses)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -508,3 +509,18 @@ def test_rewrites_that_end_alike_are_told_once() -> None:
     assert "None of the rewrites that were tried" in text
     assert "No rewrite could be applied" not in text
     assert "No rewrite could be applied" in untried
+
+
+def test_a_failure_that_is_expected_is_called_so() -> None:
+    """Story: the class of an exception reads like a bug of torch; most often it is a documented limit."""
+    said = "This is a documented limit of torch.export, not a bug in torch."
+    replace = msgspec.structs.replace
+    assert said in wording.story(WINDOWS)
+    assert said not in wording.story(replace(WINDOWS, kind=FailureKind.CRASH))
+    assert said not in wording.story(replace(WINDOWS, file=None, kind=FailureKind.DATA_DEPENDENT_GUARD))
+    assert said in wording.story(replace(WINDOWS, file=None, kind=FailureKind.DIMS_RELATED))
+    kernel = replace(WINDOWS, kind=FailureKind.MISSING_FAKE_KERNEL, op="mylib.smooth.default")
+    assert said in wording.story(kernel)
+    assert said not in wording.story(replace(kernel, op="aten.smooth.default"))
+    shown = as_markdown(finding_blocks(kernel, Report(target=TargetRecord(ref="m"))))
+    assert "<https://docs.pytorch.org/docs/stable/export.html#missing-fake-meta-kernels-for-operators>" in shown

@@ -54,6 +54,8 @@ def test_a_documented_limit_in_a_librarys_code_goes_to_that_library() -> None:
         ({"kind": FailureKind.MISSING_FAKE_KERNEL, "op": "aten.foo.default"}, "torch", False),
         ({"kind": FailureKind.PYTHON_ERROR}, "transformers", False),
         ({"kind": FailureKind.RUN}, "onnxruntime", False),
+        ({"kind": FailureKind.DIMS_RELATED, "file": None}, "", True),
+        ({"kind": FailureKind.DIMS_RELATED, "file": None, "guard": WINDOWS.stack[-1]}, "transformers", True),
     ],
 )
 def test_who_should_get_a_failure(changed: dict[str, object], package: str, documented: bool) -> None:

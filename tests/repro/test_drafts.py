@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import linecache
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -80,9 +81,11 @@ def test_a_class_that_pytree_does_not_know_has_a_stand_in_of_two_lines(
 
 USED_CLASSES = """\
 from collections.abc import MutableMapping
+from typing import Union
 import torch
 
 class Table(MutableMapping):
+    first: Union[str, int] = "a"
     def __init__(self):
         self.rows = {"a": 1}
     def __getitem__(self, name):
@@ -96,6 +99,8 @@ class Table(MutableMapping):
     def __len__(self):
         return len(self.rows)
 
+TABLE = Table()
+
 class Config:
     def __init__(self):
         self.width, self.never_read = 3, object()
@@ -105,7 +110,7 @@ class Model(torch.nn.Module):
         super().__init__()
         self.config = Config()
     def forward(self, x):
-        return x + Table()["a"] + self.config.width
+        return x + TABLE["a"] + self.config.width
 """
 
 
@@ -119,7 +124,7 @@ def used_classes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 def test_a_carried_class_can_be_made_and_an_object_that_only_holds_values_needs_no_import(
     used_classes: ModuleType, tmp_path: Path
 ) -> None:
-    """A MutableMapping of which one method ran stays one; a configuration is a class with its values."""
+    """A MutableMapping that its file made and of which one method ran stays one; a configuration has its values."""
     import torch
 
     from exportdoctor.worker.repro.script.prune import CodeSelection
@@ -132,6 +137,7 @@ def test_a_carried_class_can_be_made_and_an_object_that_only_holds_values_needs_
     script = ScriptBuilder(CodeSelection.of(read_record(str(path)), substitute=False, decorators=False), {})
     text = script.render([f"model = {script.module_code(model)}"])
     assert "import types" not in text
+    assert "typing.Union[str, int]" in text
     assert "class Config:\n    width = 3\n" in text
     space: dict[str, object] = {}
     exec(text, space)
@@ -152,6 +158,8 @@ CALL = "torch.export.export(M(), (torch.ones(3),), strict=False)"
         "assert x.min() > 0",
         "while x.sum() > 9: x = x - 1",
         "for _ in range(int(x.max())): x = x + 1",
+        "y = x.reshape(int((x > 0).sum()), 1)",
+        "y = [x[:n].reshape(int((x[:n] > 0).sum()), 1) for n in (2, 3)]",
     ],
 )
 def test_a_failure_behind_another_one_gets_a_script_without_the_first_cause(
@@ -212,3 +220,43 @@ def test_a_failed_translation_is_known_by_its_cause_in_a_candidate_and_in_a_fres
 )
 def test_a_module_of_torch_is_made_again_with_its_arguments(module: torch.nn.Module, code: str) -> None:
     assert torch_module_code(module) == code
+
+
+CALLED = {
+    "a number that Python reads": "return x[: int(x.abs().max())]",
+    "a branch": "if x.sum() > 0:\n        return x\n    return -x",
+    "a size that is compared": "n = x.nonzero().shape[0]\n    if n == 3:\n        return x\n    return -x",
+    "what was written in place": (
+        "y = torch.zeros(3)\n    y[0] = x[0]\n    y.add_(1)\n    y -= x\n    return torch.zeros(int(y.sum()))"
+    ),
+    "sizes without a value": (
+        "q, n = x.expand(1, 1, 3, 3), x.nonzero().shape[0]\n"
+        "    return torch.nn.functional.scaled_dot_product_attention(q, q, q, torch.ones(1, 1, n, n))"
+    ),
+}
+
+
+@pytest.mark.parametrize("body", CALLED.values(), ids=list(CALLED))
+def test_code_that_was_made_by_a_template_has_a_script_of_the_torch_functions_that_it_called(
+    body: str, runner: CandidateRunner
+) -> None:
+    from exportdoctor.core.records.probe import Probe
+    from exportdoctor.targets.built import BuiltPart
+    from exportdoctor.worker.attempt.export_attempt import attempt
+    from exportdoctor.worker.capture.session import capture_root_only
+    from exportdoctor.worker.repro.torch_calls import write_call_drafts
+
+    text, names = f"def forward(self, x):\n    {body}\n", {"torch": torch, "__name__": "template"}
+    linecache.cache["<template>"] = (len(text), None, text.splitlines(keepends=True), "<template>")
+    exec(compile(text, "<template>", "exec"), names)
+    made = type("Made", (torch.nn.Module,), {"forward": names["forward"]})()
+    built = BuiltPart(
+        name="all", title="all", module=made, prefix="", args=(torch.ones(3),), kwargs={}, dynamic_shapes=None
+    )
+    part, probe = capture_root_only(built), Probe(part="all", fqn="")
+    wanted = name_free_signature(outcome := attempt(part, probe), exporter="export")
+    assert wanted is not None
+    judge = CandidateJudge(runner=runner, wanted=wanted, exporter="export", log=VerdictLog(None))
+    drafts = [draft.source for draft in write_call_drafts(part, probe, outcome)]
+    fitting = next((source for source in drafts if judge(source) is Verdict.YES), "")
+    assert code_lines(fitting) in range(5, 12), drafts

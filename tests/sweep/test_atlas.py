@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from html.parser import HTMLParser
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
 import pytest
 
@@ -11,10 +12,12 @@ from exportdoctor.core.codec import decode, pretty
 from exportdoctor.core.failure.finding import ExceptionRecord, Finding
 from exportdoctor.core.failure.kinds import FailureKind
 from exportdoctor.core.run.atlas import Atlas, AtlasCell, AtlasRow, SampleFact
+from exportdoctor.core.run.report import ModuleRecord, NumbersCheck, PartRecord, PartVerdict, Report, TargetRecord
 from exportdoctor.report.atlas.atlas_difference import compare_atlases
 from exportdoctor.report.atlas.atlas_markdown import render_markdown
 from exportdoctor.report.atlas.atlas_page import render_page
-from exportdoctor.sweep.atlas_rows import count_shares, find_causes, identity_of
+from exportdoctor.sweep.atlas_rows import count_shares, find_causes, identity_of, make_row
+from exportdoctor.sweep.target_task import AnswerStatus, RunAnswer, SweepAnswer
 from golden_files import assert_golden
 
 HOSTILE = "</script><img src=x onerror=alert(1)>'\"&|`*_\x1b[31m\u202e\n# title"
@@ -99,7 +102,7 @@ def test_causes_are_ranked_by_what_one_fix_unlocks(atlas: Atlas) -> None:
 
 
 def test_shares_count_all_and_those_tried(atlas: Atlas) -> None:
-    assert [(one.of, one.tried, one.as_is, one.with_shims) for one in atlas.shares] == [(5, 4, 1, 2)]
+    assert [(one.of, one.tried, one.as_is, one.with_shims) for one in atlas.shares] == [(5, 4, 1, 2), (5, 0, 0, 0)]
 
 
 def test_failures_of_two_models_are_one_only_if_line_and_message_are() -> None:
@@ -143,3 +146,33 @@ def test_hostile_names_stay_text() -> None:
         assert not {"\x1b", "\u202e"} & set(text)
     assert "<img" not in render_markdown(atlas).replace("\\<img", "")
     assert "\n# title" not in render_markdown(atlas)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "stages", "told"),
+    [
+        ("passes", {"export": "pass", "translate": "pass"}, "passes not_asked passes not_asked"),
+        ("passes", {"export": "pass", "translate": "pass", "numbers": "pass"}, "passes passes passes not_asked"),
+        (
+            "passes",
+            {"export": "pass", "translate": "pass", "load": "pass", "run": "pass", "numbers": "pass"},
+            "passes passes passes passes",
+        ),
+        ("fails", {"export": "pass", "numbers": "fail"}, "passes fails not_asked not_asked"),
+        ("fails", {"export": "pass", "translate": "fail"}, "passes not_asked fails not_asked"),
+        ("cured", {"export": "fail"}, "cured not_asked cured cured"),
+        ("passes", {}, "passes not_asked not_asked not_asked"),
+    ],
+)
+def test_only_a_stage_that_ran_passes(tmp_path: Path, verdict: PartVerdict, stages: dict[str, str], told: str) -> None:
+    root = ModuleRecord(fqn="", class_name="Net", status="pass", stages=stages)
+    ends: dict[str, Literal["agrees", "differs"]] = {"pass": "agrees", "fail": "differs"}
+    numbers = NumbersCheck(verdict=ends[stages["numbers"]]) if "numbers" in stages else None
+    part = PartRecord(name="p", verdict=verdict, exporter="export", seconds=1.0, modules=(root,), numbers=numbers)
+    report = Report(target=TargetRecord(ref="m.py:build"), parts=(part,))
+    (tmp_path / "static").mkdir()
+    (tmp_path / "static" / "report.json").write_bytes(pretty(report))
+    run = RunAnswer(sizes="static", status=AnswerStatus.ANSWERED)
+    answer = SweepAnswer(name="m", ref="m.py:build", key="", at=0.0, timeout=1.0, memory_mb=1.0, runs=(run,))
+    row, _ = make_row(answer, tmp_path, to="ort", command=("exportdoctor", "scan", "m.py:build"))
+    assert " ".join(cell.verdict for cell in row.cells) == told

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-SIZES = ((80, 24), (120, 36), (200, 60))
+SIZES = ((80, 24), (120, 35), (200, 60))
 LOOKS = [
     pytest.param(SIZES[0], DARK.name, id="80x24-dark"),
-    pytest.param(SIZES[1], LIGHT.name, id="120x36-light", marks=pytest.mark.slow),
+    pytest.param(SIZES[1], LIGHT.name, id="120x35-light", marks=pytest.mark.slow),
     pytest.param(SIZES[2], DARK.name, id="200x60-dark", marks=pytest.mark.slow),
 ]
 """`make quick` looks at the smallest terminal only; a theme changes colours alone."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import sys
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import click
 import pytest
@@ -20,6 +22,7 @@ from exportdoctor.core.records.target import BuildOptions
 from exportdoctor.core.scan_options import ScanOptions
 from exportdoctor.report import wording
 from exportdoctor.store.journal import NAME, read_events
+from exportdoctor.store.lock import FolderLock
 from exportdoctor_tui.actions.choices import PickerItem
 from exportdoctor_tui.actions.commands import CommandLine, available_commands
 from exportdoctor_tui.pages import run_status
@@ -38,10 +41,7 @@ from exportdoctor_tui.widgets.bars import Tab, TabBar
 from exportdoctor_tui.widgets.finding_pane import FindingPane
 from exportdoctor_tui.widgets.module_tree import ModuleTree
 from exportdoctor_tui.widgets.texts import TextPage, wrap_hanging
-from tui_recorded import HERE, app_on, interrupted, recorded, run_screen, runs_of, settled, shows, text_of, view_of
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from tui_recorded import HERE, NOW, app_on, interrupted, recorded, run_screen, runs_of, settled, shows, text_of, view_of
 
 QWEN = HERE / "qwen"
 
@@ -697,3 +697,93 @@ async def test_all_nine_tabs_are_in_sight_at_120_columns() -> None:
             strip = bar.render().plain
             assert all(f"{number} {name[:3]}" in strip for number, name in enumerate(names, 1)), strip
             assert len(strip.rstrip()) <= bar.content_size.width
+
+
+async def test_quitting_while_a_command_runs_stays_unless_another_choice_is_made() -> None:
+    app = app_on(QWEN)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await settled(pilot)
+        assert app.start_job("Wait", ("sleep", "60"))
+        await press(pilot, "q")
+        await shows(pilot, "Still running: Wait", "Stop it and quit")
+        await press(pilot, "enter")
+        assert app.is_running
+        assert isinstance(app.screen, RunScreen)
+        assert app.job is not None
+        assert app.job.state == "running"
+        app.job.cancel()
+        app.job.wait(60)
+
+
+@pytest.mark.parametrize(
+    ("job", "said"),
+    [
+        ({"last": "51 s  11 lines after 36 candidates"}, "running  Repro · 54 s  11 lines after 36 candidates"),
+        ({"state": "done", "code": 0, "done": "6 shows it", "last": "saved in /a"}, "done  Repro  6 shows it"),
+        ({"state": "done", "code": 1, "shows": True, "last": "> 1 (unhinted: u0 > 1)"}, "done  Repro"),
+        ({"state": "failed", "code": 2, "last": "exportdoctor: no F9"}, "failed  Repro · exit code 2  no F9"),
+    ],
+)
+def test_the_line_of_a_command_has_one_clock_and_what_came_of_it(job: dict[str, Any], said: str) -> None:
+    given = {"state": "running", "code": None, "begun": 0.0, "shows": False, "done": "", "title": "Repro", **job}
+    line = run_status.job_line(SimpleNamespace(**given, last_line=lambda: job["last"]), 54.0).plain  # type: ignore[arg-type]
+    assert line.removesuffix("  x cancels · o output").removesuffix("  o output") == said
+
+
+async def test_while_the_model_is_built_the_screen_says_what_comes_and_where_it_is_kept(tmp_path: Path) -> None:
+    run = recorded("qwen", tmp_path, share=0)
+    lines = (QWEN / NAME).read_bytes().splitlines(keepends=True)
+    opened = next(place for place, text in enumerate(lines) if b'"target_opened"' in text)
+    (run / NAME).write_bytes(b"".join(lines[:opened]))
+    lock = FolderLock(run)
+    app = app_on(run)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await settled(pilot)
+        await shows(pilot, "1/3 build", "torch is imported and the model is built", str(run)[-20:])
+    lock.release()
+
+
+def test_progress_names_the_phase_and_counts_what_is_tried() -> None:
+    """The time left is that of the phase: nobody knows how long a search for shims takes."""
+    seen: dict[str, str] = {}
+    fold = RunFold(QWEN)
+    for event in read_events(QWEN / NAME):
+        fold.take((event,))
+        said = wording.progress_counts(fold.state)
+        if seen.setdefault(said[:3], said) is said and said[:3] == "3/3":
+            begun = run_status.status(fold.view(held=True), NOW, 120).plain
+        if fold.state.finished is None and (left := wording.time_left(fold.state, 9.0)):
+            assert left.endswith(" left in this phase")
+            assert said.startswith("2/3 diagnose: ")
+    assert list(seen) == ["1/3", "2/3", "3/3"]
+    assert seen["3/3"].startswith("3/3 cure: ")
+    assert "of shims tried" in seen["3/3"]
+    assert "3/3 cure: " in begun
+    assert "of shims tried" in begun
+
+
+def test_what_was_written_can_be_copied(tmp_path: Path) -> None:
+    view = replace(view_of("qwen"), path=str(tmp_path))
+    chosen = selected(view, "vision")
+    offered = {command.title: command.done for command in available_commands(view, chosen)}
+    assert offered["Write F1 as an issue: script, text, log"] == f"y copies its folder: {tmp_path}/bundles/F1"
+    for title in (title for title in offered if title.startswith("Write this run as")):
+        assert offered[title] == str(Path.cwd() / title.rpartition("./")[2])
+    assert "The folder of the issue" not in dict(copies(chosen))
+    (tmp_path / "bundles" / "F1").mkdir(parents=True)
+    texts = dict(copies(chosen))
+    assert texts["The folder of the issue"] == f"{tmp_path}/bundles/F1"
+    assert texts["The folder of this run"] == str(tmp_path)
+    assert any(text.startswith("https://") for title, text in texts.items() if title.startswith("The address of"))
+
+
+@pytest.mark.slow
+async def test_a_key_that_has_nothing_to_do_says_why() -> None:
+    app = app_on(QWEN)
+    async with app.run_test(size=(120, 36)) as pilot:
+        await settled(pilot)
+        await press(pilot, "u", "9", "x", "o", "escape")
+        said = [note.message for note in app._notifications]
+        assert said[0] == "This line is one submodule"
+        assert said[1].endswith("nothing for this submodule")
+        assert said[2:] == ["No command is running", "No command was started yet", "backspace goes to the list of runs"]

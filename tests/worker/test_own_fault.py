@@ -76,6 +76,10 @@ def test_what_our_code_trips_over_is_ours() -> None:
         assert not own_fault(raised_by(function))
 
 
+def test_memory_that_is_not_there_is_nobodys_mistake() -> None:
+    assert not own_fault(raised_by(as_ours(lambda: bytearray(1 << 62))))
+
+
 def test_what_our_code_refuses_is_no_fault() -> None:
     def refuse() -> None:
         raise TypeError("ONNX Runtime is not fed with complex numbers here")

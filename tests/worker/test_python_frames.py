@@ -39,6 +39,7 @@ def asked(body: str, folder: Path) -> str | None:
         ("if 1 > 2:\n    pass\nelif (\n    x.big()\n    and x\n):\n    print('a'\n        'b')", "x.big() and x"),
         ("while (\n    x\n    and x.big()\n):\n    print(1)", "x and x.big()"),
         ("y = [\n    1,\n    not x,\n]", "not x"),
+        ("y = bool(  # asks\n    x  # a '#'\n)", "bool( x )"),
     ],
 )
 def test_of_a_branch_it_is_the_condition_also_over_several_lines(body: str, expression: str, tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import sympy  # type: ignore[import-untyped]
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -18,6 +20,10 @@ def test_a_rule_gives_the_size_of_either_capture(size: int, other: int, pairs: l
     found = infer_size(size, other, taken, others)
     if found is not None:
         assert (found.size(taken), found.size(others)) == (size, other)
+        codes = [rule.code("taken") for rule in found.rules]
+        for code in codes:
+            assert eval(code, {"taken": [SimpleNamespace(shape=taken[0])]}) == size
+            assert eval(code, {"taken": [SimpleNamespace(shape=others[0])]}) == other
     else:
         assert size != other
 

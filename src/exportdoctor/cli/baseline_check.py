@@ -8,11 +8,12 @@ from typing import Literal
 
 from exportdoctor.cli.error_output import print_line
 from exportdoctor.core.errors import ExitCode
-from exportdoctor.core.run.known_failures import compare_with_baseline, known_failure
+from exportdoctor.core.run.known_failures import BaselineDifference, compare_with_baseline, known_failure
 from exportdoctor.core.run.report import Report
 from exportdoctor.report.wording.baselines import baseline_lines
 from exportdoctor.store.baseline_file import read_baseline, write_baseline
 
+ACCEPT = "run with --update-baseline"
 FailOn = Literal["new", "any", "never"]
 
 
@@ -33,19 +34,26 @@ class BaselineCheck:
         """The exit code of a scan that ended with `code`; what differs from the baseline is printed on stderr."""
         fail_on = self.fail_on or ("any" if self.path is None else "new")
         broken = True
-        if self.path is not None and code in (ExitCode.EXPORTS, ExitCode.FINDINGS) and report.complete:
-            broken = self._differs(self.path, report)
+        difference = self.difference(report)
+        if self.path is not None and difference is not None and code in (ExitCode.EXPORTS, ExitCode.FINDINGS):
+            broken = self._differs(self.path, difference, report)
         if code != ExitCode.FINDINGS or fail_on == "any" or (fail_on == "new" and broken):
             return code
         return ExitCode.EXPORTS
 
-    def _differs(self, path: Path, report: Report) -> bool:
-        baseline, check = read_baseline(path, missing_ok=self.update), report.target.ref
-        difference = compare_with_baseline(baseline.failures.get(check, ()), report)
-        for line in baseline_lines(difference, accept="run with --update-baseline"):
+    def difference(self, report: Report) -> BaselineDifference | None:
+        """What differs from the baseline; None where there is none, or the report is not whole."""
+        if self.path is None or not report.complete:
+            return None
+        baseline = read_baseline(self.path, missing_ok=self.update)
+        return compare_with_baseline(baseline.failures.get(report.target.ref, ()), report)
+
+    def _differs(self, path: Path, difference: BaselineDifference, report: Report) -> bool:
+        for line in baseline_lines(difference, accept=ACCEPT):
             print_line(line)
         if self.update:
-            write_baseline(path, baseline.replace_check(check, map(known_failure, report.findings)))
+            baseline = read_baseline(path, missing_ok=True)
+            write_baseline(path, baseline.replace_check(report.target.ref, map(known_failure, report.findings)))
             print_line(f"baseline written: {path}")
             return False
         return bool(difference.broken)

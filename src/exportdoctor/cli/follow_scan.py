@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TextIO
 
-from exportdoctor.cli.baseline_check import BaselineCheck
+from exportdoctor.cli.baseline_check import ACCEPT, BaselineCheck
 from exportdoctor.cli.error_output import print_error, print_line
 from exportdoctor.cli.interruption import Interruption
 from exportdoctor.cli.terminal import style_of, write_out
@@ -19,7 +19,9 @@ from exportdoctor.core.run import events as ev
 from exportdoctor.core.run.run_state import RunState
 from exportdoctor.report import render, wording
 from exportdoctor.report.live.progress import LineProgress, Progress
+from exportdoctor.report.markdown_text import escape_line
 from exportdoctor.report.plain_text import render_end
+from exportdoctor.report.wording.baselines import baseline_lines
 from exportdoctor.store.run_folder import RunFolder
 
 
@@ -84,9 +86,15 @@ def print_result(state: RunState, path: Path | None, *, output: OutputOptions) -
     """The report on stdout; on stderr the run's folder, if it was saved."""
     report = state.report()
     style = style_of(sys.stdout)
-    write_out(render(report, output.form, style) + (render_end(report, style) if output.form == "text" else ""))
+    difference = output.check.difference(report)
+    known = frozenset(one.id for one in report.findings if difference is not None and difference.knows(one))
+    write_out(
+        render(report, output.form, style, known=known) + (render_end(report, style) if output.form == "text" else "")
+    )
     if output.form == "github" and (summary := os.environ.get("GITHUB_STEP_SUMMARY")):
+        beside = baseline_lines(difference, accept=ACCEPT) if difference is not None else ()
         with open(summary, "a", encoding="utf-8") as file:
+            file.write("".join(f"- {escape_line(line)}\n" for line in beside) + "\n" * bool(beside))
             file.write(render(report, "md"))
     if path is not None and not output.quiet:
         print_line(f"saved in {path}")

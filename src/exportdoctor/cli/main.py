@@ -68,6 +68,8 @@ def exportdoctor() -> None:
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command line; returns its exit code and raises nothing."""
+    if sys.stdout is None:  # closed by whoever started us, as by >&-
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")

@@ -21,6 +21,7 @@ from exportdoctor.core.records.outcome import Outcome
 from exportdoctor.core.records.probe import Probe, probe_template
 from exportdoctor.core.records.target import TargetRef
 from exportdoctor.core.run import events as ev
+from exportdoctor.core.run.report import NumbersCheck
 from exportdoctor.core.scan_options import ScanOptions
 from exportdoctor.engine.known_answers import KnownAnswers
 from exportdoctor.engine.part.part_scan import PartScan
@@ -28,6 +29,7 @@ from exportdoctor.engine.pool.attempt_limits import AttemptLimits
 from exportdoctor.engine.pool.running_probe import RunningProbe
 from exportdoctor.engine.pool.worker_pool import Pool
 from exportdoctor.report import wording
+from exportdoctor.report.wording.export import no_values
 
 _POLL = 0.1
 
@@ -109,6 +111,7 @@ class ProbeScheduler:
             idle = not self._running and not self._ready
             if idle or self.opened.isolation == "fork":  # else the worker that would build the small model is busy
                 yield from self._start_cure_searches()
+                yield from self._start_number_checks()
             yield from self._start_follow_ups()
             if not self._running and not self._ready:
                 return
@@ -142,6 +145,18 @@ class ProbeScheduler:
                 yield ev.NoteAdded(text=f"{name}: {small.message}")
                 small = None
             yield from self._take(part.start_cure_search(small, values=self.opened.weights != "fake"))
+
+    def _start_number_checks(self) -> Iterator[ev.AnyEvent]:
+        """Compare the numbers of the parts that pass without values on their small models."""
+        for name, part in self.parts.items() if self._options.cure and self.opened.has_small_model else ():
+            if name in self._searched or not part.has_numbers_to_compare():
+                continue
+            self._searched.add(name)
+            small = self._capture_small_model(name)
+            if isinstance(small, ExportdoctorError):
+                part.diagnosis.numbers = NumbersCheck(verdict="unknown", note=no_values(small.message))
+            else:
+                yield from self._take(part.compare_small_model(small))
 
     def _capture_small_model(self, part: str) -> Captured | ExportdoctorError:
         """The part of the small model, captured, or why there is none."""

@@ -29,15 +29,21 @@ FORMS = {
 
 
 def render(
-    report: Report, form: str = "text", style: Style | None = None, *, material: RunMaterial | None = None
+    report: Report,
+    form: str = "text",
+    style: Style | None = None,
+    *,
+    material: RunMaterial | None = None,
+    known: frozenset[str] = frozenset(),
 ) -> str:
-    """`report` in one of `FORMS`, ending with a newline. `style` is used by text only, `material` by html only.
+    """`report` in one of `FORMS`, ending with a newline. `style` is used by text only, `material` by html only, and
+    `known`, the findings that a baseline has, by github only.
 
     Raises UsageError for an unknown format.
     """
     if form not in FORMS:
         raise UsageError(f"unknown format {form!r}", hint=f"Formats: {', '.join(FORMS)}")
     module = importlib.import_module(f"exportdoctor.report.{FORMS[form]}")
-    further = {"text": (style or Style(),), "html": (material,)}.get(form, ())
+    further: tuple[object, ...] = {"text": (style or Style(),), "html": (material,), "github": (known,)}.get(form, ())
     text: str = module.render(report, *further)
     return text

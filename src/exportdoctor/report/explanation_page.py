@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
-from exportdoctor.core.failure.explanations import Rewrite, explain
+from exportdoctor.core.failure.explanations import Rewrite, documented_limit, explain
 from exportdoctor.core.failure.finding import Finding
 from exportdoctor.core.failure.kinds import KINDS, FailureKind
 from exportdoctor.core.run.report import Report
@@ -19,9 +19,10 @@ _DIFF_COLOURS = {"+": "green", "-": "red", "@": "dim"}
 
 
 class Block(NamedTuple):
-    """A piece of an explanation: a heading (`title`, `section`, `item`), a paragraph, code or a diff."""
+    """A piece of an explanation: a heading (`title`, `section`, `item`), a paragraph, code, a diff, or the address of
+    the page that documents the failure."""
 
-    kind: Literal["title", "section", "item", "text", "code", "diff"]
+    kind: Literal["title", "section", "item", "text", "code", "diff", "page"]
     text: str
 
 
@@ -32,6 +33,8 @@ def kind_blocks(name: str) -> Iterator[Block]:
     yield Block("text", told.summary)
     yield Block("section", rewrites.WHY)
     yield Block("text", told.paragraph)
+    if told.documented:
+        yield Block("page", told.documented)
     yield Block("section", rewrites.ADVICE)
     yield Block("text", told.next_step)
     yield Block("section", rewrites.REWRITES)
@@ -53,6 +56,8 @@ def explanation_of(finding: Finding, *, note: str = "") -> Iterator[Block]:
     told = explain(finding.kind if finding.kind in KINDS else FailureKind.PYTHON_ERROR)
     yield Block("section", f"{rewrites.WHY}: {told.title}")
     yield Block("text", told.paragraph)
+    if page := documented_limit(finding.kind, file=finding.file, op=finding.op):
+        yield Block("page", page)
     if finding.rewrites or note:
         yield Block("section", rewrites.OWN_LINE)
         yield from own_line_blocks(finding, note=note)
@@ -109,6 +114,9 @@ def as_text(blocks: Iterator[Block], style: Style) -> str:
             case "diff":
                 for line in text.rstrip().splitlines():
                     canvas.unbroken(line, indent=6, colour=_DIFF_COLOURS.get(line[:1], ""))
+            case "page":
+                canvas.paragraph(wording.DOCUMENTED, indent=2)
+                canvas.unbroken(text, indent=4)
             case "code":
                 canvas.code(text, indent=6)
             case _:
@@ -125,6 +133,8 @@ def as_markdown(blocks: Iterator[Block], *, level: int = 1) -> str:
             parts.append(f"{marks[kind]} {escape_line(text)}")
         elif kind in {"diff", "code"}:
             parts.append(fence(text.rstrip("\n"), "diff" if kind == "diff" else "python"))
+        elif kind == "page":
+            parts.append(f"{wording.DOCUMENTED} <{text}>")
         else:
             parts.append(escape_line(text))
     return "\n\n".join(parts) + "\n"

@@ -8,9 +8,12 @@ from exportdoctor.report import wording
 from exportdoctor.report.repository_paths import places_of
 
 
-def render(report: Report) -> str:
-    """A line for each finding, and one for each part that exports as it is."""
-    lines = [_annotation(finding, report) for finding in report.findings]
+def render(report: Report, known: frozenset[str] = frozenset()) -> str:
+    """A line for each finding, and one for each part that exports as it is. `known`: the ids that a baseline has."""
+    lines = [
+        _annotation(finding, report, "notice" if finding.id in known else level_of(finding, report))
+        for finding in report.findings
+    ]
     lines += [
         f"::notice title=exportdoctor::{_data(f'{report.target.ref} {part.name} exports')}"
         for part in report.parts
@@ -25,7 +28,7 @@ def level_of(finding: Finding, report: Report) -> str:
     return "warning" if cured else "error"
 
 
-def _annotation(finding: Finding, report: Report) -> str:
+def _annotation(finding: Finding, report: Report, level: str) -> str:
     place = next(places_of(finding), None)
     properties = {"title": f"torch.export: {finding.kind.replace('_', ' ')}"}
     if place is not None:
@@ -35,7 +38,7 @@ def _annotation(finding: Finding, report: Report) -> str:
     given = ",".join(f"{name}={_property(value)}" for name, value in properties.items())
     sentences = (wording.title(finding, report), *wording.chapter(finding, report))
     text = "\n".join(sentence for sentence in sentences if not sentence.startswith("Log: "))
-    return f"::{level_of(finding, report)} {given}::{_data(text)}"
+    return f"::{level} {given}::{_data(text)}"
 
 
 def _data(text: str) -> str:

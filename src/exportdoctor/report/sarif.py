@@ -10,7 +10,7 @@ from urllib.parse import quote
 from exportdoctor.core.codec import pretty
 from exportdoctor.core.failure import explanations
 from exportdoctor.core.failure.finding import Finding
-from exportdoctor.core.failure.kinds import FailureKind
+from exportdoctor.core.failure.kinds import KINDS, FailureKind
 from exportdoctor.core.run.report import Report
 from exportdoctor.report import wording
 from exportdoctor.report.github_annotations import level_of
@@ -34,7 +34,9 @@ def render(report: Report) -> str:
 
 
 def _rule(kind: FailureKind) -> dict[str, Any]:
+    page = explanations.explain(kind).documented if kind in KINDS else ""
     return {
+        **({"helpUri": page} if page else {}),
         "id": kind,
         "shortDescription": {"text": kind.replace("_", " ")},
         "fullDescription": {"text": explanations.summary(kind)},

@@ -24,7 +24,7 @@ from exportdoctor.report import wording
 from exportdoctor.report.graph_slice_svg import as_svg
 from exportdoctor.report.slice_text import as_dot, as_mermaid, as_text
 from exportdoctor.repro.pipeline import ReproResult
-from exportdoctor.repro.recipient import package_of, recipient_of, search_address, search_terms
+from exportdoctor.repro.recipient import package_of, place_of, recipient_of, search_address, search_terms
 from exportdoctor.repro.script import limit_blank_lines, tail_of, versions_of
 from exportdoctor.store.atomic_write import make_folder, replace_file
 from exportdoctor.store.runs import StoredRun
@@ -64,7 +64,8 @@ def write_bundle(made: ReproResult, run: StoredRun, folder: Path) -> None:
 def guide(made: ReproResult) -> str:
     """Who should get the issue, why, and what to search for."""
     finding, to = made.finding, recipient_of(made.finding)
-    place = f"{tail_of(finding.file)}:{finding.line}" if finding.file else ""
+    file, line = place_of(finding)
+    place = f"{tail_of(file)}:{line}" if file else ""
     terms = search_terms(finding)
     lines = [
         *wording.bundle_recipient(to.package, to.repository, to.page, place=place),

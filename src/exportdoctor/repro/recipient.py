@@ -9,22 +9,11 @@ import re
 from dataclasses import dataclass
 from urllib.parse import quote
 
+from exportdoctor.core.failure.explanations import documented_limit
 from exportdoctor.core.failure.finding import Finding
 from exportdoctor.core.failure.kinds import FailureKind
 from exportdoctor.core.failure.messages import first_line, without_hints
 
-_EXPORT = "https://docs.pytorch.org/docs/stable/export.html"
-_CONTROL_FLOW = f"{_EXPORT}#data-and-shape-dependent-control-flow"
-DOCUMENTED = {
-    FailureKind.DATA_DEPENDENT_VALUE: _CONTROL_FLOW,
-    FailureKind.DATA_DEPENDENT_GUARD: _CONTROL_FLOW,
-    FailureKind.DYNAMIC_DIM_SPECIALISED: f"{_EXPORT}#expressing-dynamism",
-    FailureKind.DIMS_RELATED: f"{_EXPORT}#expressing-dynamism",
-    FailureKind.UNREGISTERED_PYTREE: f"{_EXPORT}#torch.export.register_dataclass",
-    FailureKind.MISSING_FAKE_KERNEL: f"{_EXPORT}#missing-fake-meta-kernels-for-operators",
-    FailureKind.UNSUPPORTED_PYTHON: f"{_EXPORT}#limitations-of-torch-export",
-}
-"""Kinds that torch documents as not supported, with the page."""
 _REPOSITORIES = {
     "torch": "pytorch/pytorch",
     "transformers": "huggingface/transformers",
@@ -32,8 +21,6 @@ _REPOSITORIES = {
 }
 _INSTALLED = re.compile(r"[/\\](?:site|dist)-packages[/\\]([^/\\]+)")
 _MOST_WORDS = 12
-_OWN_OPERATORS = ("aten.", "aten::", "prims.")
-_BY_OPERATOR = (FailureKind.MISSING_FAKE_KERNEL,)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,8 +34,7 @@ class Recipient:
 
 def recipient_of(finding: Finding) -> Recipient:
     """Who should get a finding's bundle."""
-    of_torch = finding.file is None or ((finding.op or "").startswith(_OWN_OPERATORS) and finding.kind in _BY_OPERATOR)
-    page = "" if of_torch else DOCUMENTED.get(finding.kind, "")
+    page = documented_limit(finding.kind, file=finding.file, op=finding.op)
     if finding.kind in (FailureKind.LOAD, FailureKind.RUN):
         package = "onnxruntime"
     elif finding.kind is FailureKind.INVALID_DYNAMIC_SHAPES:
@@ -62,10 +48,19 @@ def recipient_of(finding: Finding) -> Recipient:
 
 def package_of(finding: Finding) -> str:
     """The installed package whose code fails; torch where no code is named, empty for code that is not installed."""
-    if finding.file is None:
-        return "torch"
-    found = _INSTALLED.search(finding.file)
+    file, _line = place_of(finding)
+    if not file:
+        return "" if documented_limit(finding.kind, file=None, op=finding.op) else "torch"
+    found = _INSTALLED.search(file)
     return found[1].removesuffix(".py") if found else ""
+
+
+def place_of(finding: Finding) -> tuple[str, int]:
+    """The line of the user's code that fails, or that made what torch refuses; an empty file where none is known."""
+    at = finding.guard or finding.value_origin
+    if finding.file is not None:
+        return finding.file, finding.line or 0
+    return (at.file, at.line) if at is not None else ("", 0)
 
 
 def search_terms(finding: Finding) -> str:

@@ -5,14 +5,11 @@ The scripts of other failures lie beside it. The report does not mention them: t
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import msgspec
 
 from exportdoctor.core.failure.finding import Repro
-from exportdoctor.core.run import events as ev
-from exportdoctor.core.run.run_state import fold
 from exportdoctor.repro.pipeline import ReproResult
 from exportdoctor.store.atomic_write import make_folder, replace_file
 from exportdoctor.store.run_folder import RunFolder
@@ -33,9 +30,7 @@ def save_repro(made: ReproResult, run: Path) -> Path:
             imports=made.imports,
             verified=made.sighting.verified,
         )
-        event = ev.FindingMade(at=time.time(), finding=msgspec.structs.replace(made.finding, repro=repro))
-        folder.append(event)
-        folder.write_report(fold((*folder.events, event)).report())
+        folder.add_finding(msgspec.structs.replace(made.finding, repro=repro))
     return path
 
 

@@ -6,14 +6,17 @@ report.json is complete or absent. When the disk refuses, a scan goes on in memo
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
 
 from exportdoctor.core.codec import pretty
 from exportdoctor.core.errors import StoreError, UsageError
-from exportdoctor.core.run.events import AnyEvent
+from exportdoctor.core.failure.finding import Finding
+from exportdoctor.core.run.events import AnyEvent, FindingMade
 from exportdoctor.core.run.report import Report
+from exportdoctor.core.run.run_state import fold
 from exportdoctor.store import journal
 from exportdoctor.store.atomic_write import make_folder, refusal, replace_file
 from exportdoctor.store.lock import FolderLock
@@ -108,6 +111,12 @@ class RunFolder:
             self.write_report(report)
         except StoreError as error:
             self.trouble = self.trouble or error
+
+    def add_finding(self, finding: Finding) -> None:
+        """Add what became known of a finding after the run's end, and renew the report. Raises StoreError."""
+        event = FindingMade(at=time.time(), finding=finding)
+        self.append(event)
+        self.write_report(fold((*self.events, event)).report())
 
     def note_request(self, digest: str) -> None:
         """Save the digest of what the run depends on; resuming compares it."""

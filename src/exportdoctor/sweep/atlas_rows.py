@@ -22,9 +22,10 @@ from exportdoctor.store.run_folder import REPORT
 from exportdoctor.store.runs import read_run
 from exportdoctor.sweep.target_task import AnswerStatus, RunAnswer, SweepAnswer
 
-STAGES = {"export": ("export",), "onnx": ("export", "onnx"), "ort": ("export", "onnx", "ort")}
+STAGES = {"export": ("export", "numbers"), "onnx": ("export", "numbers", "onnx"),
+          "ort": ("export", "numbers", "onnx", "ort")}  # fmt: skip
 """The columns for each `--to`."""
-_STAGE_OF = {"translate": "onnx", "check": "onnx", "load": "ort", "run": "ort", "numbers": "ort"}
+_STAGE_OF = {"translate": "onnx", "check": "onnx", "load": "ort", "run": "ort"}
 _NO_PLACE = frozenset({FailureKind.CRASH, FailureKind.TIMEOUT, FailureKind.OUT_OF_MEMORY})
 
 
@@ -74,7 +75,7 @@ def _cells(name: str, run: RunAnswer, report: Report, to: str, where: dict[str, 
             continue
         stages = next((module.stages for module in part.modules if module.fqn == ""), {})
         for stage in STAGES[to]:
-            mine = [f for f in report.findings if f.part == part.name and _STAGE_OF.get(f.stage, "export") == stage]
+            mine = [f for f in report.findings if f.part == part.name and _column_of(f.stage, stages) == stage]
             verdict = _verdict(part, stage, stages, mine)
             shown = mine if verdict != "passes" else []
             first = shown[0] if shown else None
@@ -92,23 +93,45 @@ def _cells(name: str, run: RunAnswer, report: Report, to: str, where: dict[str, 
                 cure=cure.shims if cure else (),
                 soundness=cure.soundness if cure else "",
                 seconds=round(part.seconds, 3),
-                why=STATUS_WORDS["unknown"] if verdict == "no_verdict" else "",
+                why=_why(part, stage, verdict),
                 **where,
             )
 
 
+def _column_of(stage: str, stages: dict[str, str]) -> str:
+    """Numbers are those of the exported program, or of the ONNX file once that ran."""
+    return ("ort" if "run" in stages else "numbers") if stage == "numbers" else _STAGE_OF.get(stage, "export")
+
+
+def _why(part: PartRecord, stage: str, verdict: CellVerdict) -> str:
+    """What is missing where there is no verdict, or why no numbers were compared."""
+    if verdict == "no_verdict":
+        return STATUS_WORDS["unknown"]
+    return part.numbers.note if stage == "numbers" and part.numbers is not None else ""
+
+
 def _verdict(part: PartRecord, stage: str, stages: dict[str, str], findings: Sequence[Finding]) -> CellVerdict:
-    """A stage's verdict. A later stage of a part that fails before it was not asked."""
-    if part.verdict == "passes":
-        return "passes"
+    """A stage's verdict. Not asked: stages after one that fails, and ONNX Runtime without values."""
     if part.verdict == "unknown":
         return "no_verdict"
-    ended = [how for one, how in stages.items() if _STAGE_OF.get(one, "export") == stage]
-    if "fail" in ended or findings or (stage == "export" and not ended):
+    if stage == "numbers" and not findings:
+        return _verdict_of_numbers(part)
+    ended = [how for one, how in stages.items() if _column_of(one, stages) == stage]
+    if "fail" in ended or findings or (stage == "export" and not ended and part.verdict != "passes"):
         return part.verdict
-    if ended:
+    if ended or (part.verdict == "passes" and stage == "export"):
         return "passes"
     return "cured" if part.verdict == "cured" else "not_asked"
+
+
+def _verdict_of_numbers(part: PartRecord) -> CellVerdict:
+    """How the program compares with eager: the part's own, with its shims, or its small model's."""
+    if part.verdict == "cured":
+        proof = part.prescription.proof if part.prescription is not None else None
+        return "cured" if proof is not None and proof.max_abs_diff is not None else "not_asked"
+    if part.numbers is None or part.numbers.verdict == "unknown":
+        return "not_asked"
+    return "passes" if part.numbers.verdict == "agrees" else "fails"
 
 
 # --- root causes

@@ -54,7 +54,7 @@ class CommandLine:
 
 def available_commands(view: RunView, selection: Selection | None) -> tuple[CommandLine, ...]:
     """What can be started now, in the order of the menu."""
-    run_again = () if view.target.in_memory else (_resume, _repro, _shims, _export, _numbers, _rescan)
+    run_again = () if view.target.in_memory else (_resume, _explain, _repro, _shims, _export, _numbers, _rescan)
     groups = (*run_again, _compare, _page)  # no process of its own could build a module that was in memory
     python = _python(view)
     return tuple(
@@ -83,6 +83,16 @@ def _resume(view: RunView, _selection: Selection | None) -> Iterator[CommandLine
     refused = view.finished is not None and view.finished.exit_code in (ExitCode.USAGE, ExitCode.TARGET)
     if view.status == "cut off" and view.started is not None and not refused:
         yield CommandLine(title=f"Resume {view.run}", argv=(*EXPORTDOCTOR, "scan", "--resume", view.path, "--quiet"))
+
+
+def _explain(view: RunView, selection: Selection | None) -> Iterator[CommandLine]:
+    finding = selection.finding if selection else None
+    if finding is not None and finding.id and finding.source and view.status != "running":
+        yield CommandLine(
+            title=f"Try rewrites of the line of {finding.id}",
+            argv=(*EXPORTDOCTOR, "explain", view.path, finding.id),
+            done="8 shows what came of them",
+        )
 
 
 def _repro(view: RunView, selection: Selection | None) -> Iterator[CommandLine]:

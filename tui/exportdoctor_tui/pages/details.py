@@ -6,6 +6,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from textual.content import Content
+from textual.style import Style
 
 from exportdoctor.report import wording
 from exportdoctor.report.explanation_page import explanation_of
@@ -157,10 +158,12 @@ def explain(selection: Selection) -> Content:
         return Content("")
     found: list[Content] = []
     for kind, text in explanation_of(finding):
-        if kind in ("section", "item", "text") and found:
+        if kind in ("section", "item", "text", "page") and found:
             found.append(Content(""))
         lines = block(text).rstrip().splitlines()
-        if kind == "diff":
+        if kind == "page":
+            found += [Content(wording.DOCUMENTED), Content(line(text)).stylize(Style(link=text))]
+        elif kind == "diff":
             found += [Content.styled(f"  {each}", _DIFF.get(each[:1], "$foreground 75%")) for each in lines]
         else:
             found += [Content.styled(each, _EXPLAINED.get(kind, "bold")) for each in lines]

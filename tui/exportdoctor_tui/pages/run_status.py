@@ -72,15 +72,16 @@ def _progress(view: RunView, now: float) -> Iterator[Content]:
     judged, called = (sum(numbers) for numbers in zip(*((part.judged, part.record.called) for part in view.parts)))
     share = judged / max(1, called)
     searching = searches and share >= 1
-    left = wording.time_left_of_share(share, elapsed)
+    left = wording.time_left_of_share(share, elapsed, searches=searches)
     if left:
-        pieces.append(f"{left} in this step" if searches else left)
-    full = round(share * _BAR)
+        pieces.append(left)
+    full, far = round(share * _BAR), f"{judged}/{called}"
     yield Content.assemble(
         ("running  ", "bold $text-primary"),
         f"{steps}/{steps} cure: " if searching else f"2/{steps} diagnose ",
         *(() if searching else (("━" * full, "$text-success"), ("━" * (_BAR - full), "$foreground 25%"), "  ")),
-        f"{_activity(view, share)} {judged}/{called} · " + " · ".join(pieces),
+        f"{_activity(view, share)} {wording.shim_sets_tried(view.sets_tried) if searching else far} · "
+        + " · ".join(pieces),
     )  # fmt: skip
     yield from (_attempt(attempt, now) for attempt in view.attempts[:4])
 

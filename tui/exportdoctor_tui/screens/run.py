@@ -328,6 +328,8 @@ class RunScreen(Screen[None]):
                 self.move_to(navigation.open_or_enter(self.view, self.position, line))
             case "close":
                 self.move_to(navigation.close_or_leave(self.view, self.position, line))
+            case "unfold" if len(line.row.fqns) == 1:
+                self.notify("This line is one submodule", markup=False)
             case "unfold":
                 self.move_to(navigation.toggle_members(self.position, line))
             case "read":

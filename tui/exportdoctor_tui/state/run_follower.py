@@ -73,6 +73,7 @@ class RunFold:
             environment=report.environment,
             stats=report.stats,
             attempts=tuple(running_attempt(*running) for running in state.running.values()),
+            sets_tried=len(state.shim_sets),
             step=state.step,
             notes=tuple(state.notes),
             problem=problem or (state.finished.error if state.finished else None) or "",

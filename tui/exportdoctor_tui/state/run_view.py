@@ -102,7 +102,7 @@ def is_plain(probe: Probe) -> bool:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RunView:
-    """A run at one moment. `problem`: why it could not be read further, in one line."""
+    """A run at one moment. `sets_tried`: of shims; `problem`: why it could not be read further, in one line."""
 
     run: str = ""
     path: str = ""
@@ -115,6 +115,7 @@ class RunView:
     environment: Mapping[str, str] = field(default_factory=dict)
     stats: Stats = _FREE
     attempts: tuple[RunningAttempt, ...] = ()
+    sets_tried: int = 0
     step: str = ""
     notes: tuple[str, ...] = ()
     problem: str = ""

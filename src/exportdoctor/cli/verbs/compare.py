@@ -22,6 +22,8 @@ from exportdoctor.store.runs import find_run, read_run
 def compare(before: str, after: str, as_json: bool) -> int:
     """Show what changed from the first RUN to the second: package versions, verdicts, findings.
 
+    For example: exportdoctor compare 20261121 20261122
+
     Exit code: 0 same verdicts and findings, 1 something changed.
     """
     found = compare_reports(*(read_run(find_run(run)).state.report() for run in (before, after)))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from pathlib import Path
 
 import click
@@ -20,7 +19,6 @@ from exportdoctor.core.errors import ExitCode, StoreError, UsageError, did_you_m
 from exportdoctor.core.failure.explanations import explain as explain_kind
 from exportdoctor.core.failure.finding import Finding
 from exportdoctor.core.failure.kinds import KINDS
-from exportdoctor.core.run import events as ev
 from exportdoctor.report import wording
 from exportdoctor.report.explanation_page import Block, as_markdown, as_text, finding_blocks, kind_blocks
 from exportdoctor.report.wording.rewrites import source_edited
@@ -116,7 +114,6 @@ def _record(run: Path, finding: Finding) -> None:
     """Keep what was tried with the run, so that its reports have it; where that cannot be, it is only printed."""
     try:
         with RunFolder.reopen(run) as folder:
-            folder.append(ev.FindingMade(at=time.time(), finding=finding))
-            folder.write_report(read_run(run).state.report())
+            folder.add_finding(finding)
     except StoreError as error:
         print_line(f"the rewrites could not be saved with their run: {error.line()}")

@@ -24,7 +24,10 @@ _IN_FULL = 3
 @click.argument("words", metavar="[SEARCH]...", nargs=-1)
 @JSON
 def search_issues(words: tuple[str, ...], as_json: bool) -> int:
-    """List the known upstream issues that contain every word of SEARCH; up to three are shown in full."""
+    """List the known upstream issues that contain every word of SEARCH; up to three are shown in full.
+
+    For example: exportdoctor known window index
+    """
     found = search(" ".join(words))
     if as_json:
         kept = list_measurements()

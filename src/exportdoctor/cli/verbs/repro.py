@@ -58,6 +58,8 @@ def repro(
 ) -> int:
     """Make a minimal script that reproduces FINDING (such as F1) of RUN. Default: the newest run.
 
+    For example: exportdoctor repro F1, or: exportdoctor repro F1 --bundle issue
+
     Exit code: 0 the script fails in the same way in a fresh process, 1 it does not.
     """
     chosen, finding = split_run(names)

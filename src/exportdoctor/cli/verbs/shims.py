@@ -50,7 +50,10 @@ _FILES = click.option(
 
 @click.group(context_settings=CONTEXT)
 def shims() -> None:
-    """List and show shims, or try some on a model."""
+    """List and show shims, or try some on a model.
+
+    For example: exportdoctor shims show precompute-grid
+    """
 
 
 @shims.command("list", short_help="List all shims and whether they fit.")

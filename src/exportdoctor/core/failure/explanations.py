@@ -15,6 +15,8 @@ import msgspec
 from exportdoctor.core.errors import ExportdoctorError
 from exportdoctor.core.failure.kinds import KINDS, FailureKind
 
+_OWN_OPERATORS = ("aten.", "aten::", "prims.")
+
 
 class Rewrite(msgspec.Struct, frozen=True, kw_only=True):
     """Code that fails with the kind, and what to write instead: Python with `torch`, `nn` and `Dim` imported.
@@ -31,7 +33,8 @@ class Rewrite(msgspec.Struct, frozen=True, kw_only=True):
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     """A kind in one sentence, what usually helps in another, the whole in a paragraph, and in code.
 
-    `fixture` is the file in fixtures/ with such a failure; empty where that is in fixtures/later.
+    `fixture` is the file in fixtures/ with such a failure; empty where that is in fixtures/later. `documented` is the
+    page on which torch says that it does not support this; empty where there is none.
     """
 
     kind: FailureKind
@@ -41,6 +44,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     paragraph: str
     rewrites: tuple[Rewrite, ...]
     fixture: str = ""
+    documented: str = ""
 
 
 def explain(kind: str) -> Explanation:
@@ -60,6 +64,18 @@ def summary(kind: str) -> str:
 def next_step(kind: str) -> str:
     """One sentence on what usually helps; that of `python_error` for a kind that only a newer release knows."""
     return (_explanations().get(kind) or explain(FailureKind.PYTHON_ERROR)).next_step
+
+
+def documented_limit(kind: FailureKind, *, file: str | None, op: str | None) -> str:
+    """The page on which torch documents a failure as not supported; empty where there is none, or torch's code fails.
+
+    `file` is where the user's code fails, which only what torch refuses before or after tracing has no need of; `op`
+    is the operator that raised.
+    """
+    of_torch = file is None and not (kind.is_of_the_call or kind.is_found_after_tracing)
+    own_operator = (op or "").startswith(_OWN_OPERATORS) and kind == FailureKind.MISSING_FAKE_KERNEL
+    known = _explanations().get(kind)
+    return known.documented if known and not of_torch and not own_operator else ""
 
 
 @cache

@@ -90,6 +90,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     `slice` is the part of the traced graph that leads to it, `slice_note` is why there is none. `behind` is the
     finding whose failure comes first and hides this one. `rewrites` are those of its line that `explain` has tried.
     `locate` is the command that finds where numbers begin to differ, where the part exports and its numbers do.
+    `documented` is the page on which torch says that it does not support this; empty where it is not expected.
     """
 
     id: str
@@ -128,3 +129,4 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     behind: str | None = None
     rewrites: tuple[TriedRewrite, ...] = ()
     locate: str = ""
+    documented: str = ""

@@ -49,6 +49,10 @@ class BaselineDifference(msgspec.Struct, frozen=True, kw_only=True):
         """What fails and is not known so."""
         return self.new + tuple(after for _, after in self.changed)
 
+    def knows(self, finding: Finding) -> bool:
+        """Whether the finding is in the baseline as it is."""
+        return _identity(known_failure(finding)) in map(_identity, self.same)
+
 
 def known_failure(finding: Finding) -> KnownFailure:
     """A finding as a baseline keeps it: no line number and no folder, which change without it."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from exportdoctor.core.errors import ExitCode
 from exportdoctor.core.failure.finding import Finding
-from exportdoctor.core.protocol.scan import Captured, ModuleFact, Opened
+from exportdoctor.core.protocol.scan import SMALL_MODEL, Captured, ModuleFact, Opened
 from exportdoctor.core.records.outcome import Outcome
 from exportdoctor.core.records.probe import Probe
 from exportdoctor.core.run import events as ev
@@ -66,7 +66,8 @@ def _of_nearest(fqn: str, values: Mapping[str, str]) -> str:
 class RunState:
     """A run so far. `apply` is the fold's step; the rest are views.
 
-    `answered` and `in_flight` are the probes that had an answer, or ran, when the run was last resumed.
+    `answered` and `in_flight` are the probes that had an answer, or ran, when the run was last resumed; `shim_sets` the
+    sets of shims that were tried, with the part.
     """
 
     started: ev.RunStarted | None = None
@@ -82,6 +83,7 @@ class RunState:
     answered: frozenset[str] = frozenset()
     in_flight: frozenset[str] = frozenset()
     asked_twice: set[str] = field(default_factory=set)
+    shim_sets: set[tuple[str, tuple[str, ...]]] = field(default_factory=set)
     events: int = 0
     last_at: float = 0.0
 
@@ -111,6 +113,8 @@ class RunState:
             case ev.ProbeFinished(probe=probe, outcome=outcome, cached=cached):
                 self.running.pop(probe.id, None)
                 self.answers[probe.id] = outcome
+                if probe.shims:
+                    self.shim_sets.add((probe.part.removesuffix(SMALL_MODEL), probe.shims))
                 self.cached += cached
             case ev.ModuleJudged(part=part, fqns=fqns):
                 if part in self.parts:

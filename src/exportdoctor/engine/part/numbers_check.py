@@ -1,6 +1,7 @@
 """Whether the program of a part that exports as it is computes what eager does: one more probe, once its root passes.
 
-It is a probe of its own: what a program does when it runs is no answer to whether the part exports.
+It is a probe of its own: what a program does when it runs is no answer to whether the part exports. A part without
+values is compared on its small model, whose numbers leave the verdict as it is.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from exportdoctor.engine.part.part_diagnosis import PartDiagnosis
 from exportdoctor.engine.probe_driver import ProbeSteps
 from exportdoctor.engine.verdicts.judge import ModuleVerdict, SiteOutcome
 from exportdoctor.report.wording import export as wording
+from exportdoctor.report.wording.shim_tries import SMALL_MODEL
 
 _REFUSAL = re.compile(r"Guard failed|Expected input .* to be |Runtime assertion failed|[Ee]xpected .* but got")
 """What a program raises before it computes: sizes that its guards, ranges and assertions do not admit."""
@@ -48,6 +50,17 @@ def numbers_steps(part: PartDiagnosis, verdict: ModuleVerdict, template: Probe) 
         status="fails_own" if seen.failure is not None else verdict.status,
         deciding=SiteOutcome(site, seen),
     )
+
+
+def numbers_steps_of_small_model(part: PartDiagnosis, small: Probe) -> ProbeSteps[None]:
+    """The same with the program of the part's small model; `small` is the probe of its root."""
+    outcome = yield msgspec.structs.replace(small, to="compare", slow=None, heavy=None)
+    found = _judge_numbers(outcome)
+    if found.verdict == "unknown":
+        found = NumbersCheck(verdict="unknown", note=wording.no_values(found.note))
+    elif found.proof is not None:
+        found = msgspec.structs.replace(found, proof=msgspec.structs.replace(found.proof, on=SMALL_MODEL))
+    part.numbers = found
 
 
 def _judge_numbers(outcome: Outcome) -> NumbersCheck:

@@ -15,7 +15,7 @@ from exportdoctor.engine.part.part_diagnosis import PartDiagnosis
 from exportdoctor.engine.verdicts.diagnose import make_finding
 from exportdoctor.engine.verdicts.failure_groups import FailureGroup
 from exportdoctor.engine.verdicts.judge import ModuleVerdict, verdict_of_part
-from exportdoctor.report.wording.cures import refused_by_pass
+from exportdoctor.report.wording.cures import numbers_notes
 from exportdoctor.report.wording.export import numbers_command
 from exportdoctor.report.wording.scan import unknown_notes
 
@@ -56,8 +56,8 @@ def part_finished(part: PartDiagnosis, audit: AuditRecord | None) -> Iterator[ev
     """The part's verdict, and why a search for a cure found none."""
     for text in unknown_notes(part.name, [(one.fqn, one.outcome) for one in part.unknown]):
         yield ev.NoteAdded(text=text)
-    if part.numbers is not None and (refused := refused_by_pass(part.name, part.numbers)):
-        yield ev.NoteAdded(text=refused)
+    for text in numbers_notes(part.name, part.numbers) if part.numbers is not None else ():
+        yield ev.NoteAdded(text=text)
     cure = part.cure
     verdict = verdict_of_part(part.root)
     if part.options.modules:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
+from exportdoctor.core.exporters import EXPORTERS
 from exportdoctor.core.protocol.scan import CallFact, Captured
 from exportdoctor.core.records.outcome import Outcome
 from exportdoctor.core.records.probe import Probe, probe_template
@@ -20,7 +21,7 @@ from exportdoctor.engine.call_tree import CallSite, below
 from exportdoctor.engine.cure.search import CureSearch
 from exportdoctor.engine.part.audit import Audit
 from exportdoctor.engine.part.followups import FollowUps
-from exportdoctor.engine.part.numbers_check import numbers_steps
+from exportdoctor.engine.part.numbers_check import numbers_steps, numbers_steps_of_small_model
 from exportdoctor.engine.part.part_diagnosis import PartDiagnosis
 from exportdoctor.engine.part.part_events import findings_and_verdicts, module_judged, part_finished, passing_inside
 from exportdoctor.engine.part.questions import Questions
@@ -59,6 +60,12 @@ class PartScan:
         """Whether the part's root was asked and fails."""
         root = self.diagnosis.root
         return root is not None and root.failing
+
+    def has_numbers_to_compare(self) -> bool:
+        """Whether its root passes and has no values, so that nothing but a small model can show its numbers."""
+        known = self.diagnosis
+        passed = known.root is not None and not known.root.failing and known.numbers is not None
+        return passed and not known.captured.has_values and EXPORTERS[known.options.exporter].makes_program
 
     def begin(self) -> Iterator[Probe | ev.AnyEvent]:
         """The first probes."""
@@ -126,7 +133,7 @@ class PartScan:
         diagnosis.cure = CureSearch(
             root=template,
             first=root.outcome,
-            small=msgspec.structs.replace(template, part=small.part, fqn=small.prefix) if small else None,
+            small=self._root_of(small) if small else None,
             values=values,
             shims=registry(diagnosis.options.shim_files),
             versions={**installed_versions(), **diagnosis.versions},
@@ -134,6 +141,12 @@ class PartScan:
             allow=diagnosis.options.allow,
         )
         yield from self._driver.start(diagnosis.cure.steps())
+
+    def compare_small_model(self, small: Captured) -> Iterator[Probe]:
+        """Compare the numbers of a part that passes on its small model."""
+        self._small = small
+        if small.has_values:
+            yield from self._driver.start(numbers_steps_of_small_model(self.diagnosis, self._root_of(small)))
 
     def new_findings(self, numbers: Iterator[int]) -> Iterator[ev.AnyEvent]:
         """The findings that are new or have changed, numbered as they are met, and whose failure each is."""
@@ -156,6 +169,9 @@ class PartScan:
         if self._small is not None and probe.part == self._small.part:
             return self._small.modules[0].calls[0]
         return self.questions.fact(CallSite(probe.fqn, probe.call))
+
+    def _root_of(self, small: Captured) -> Probe:
+        return msgspec.structs.replace(self.questions.template, part=small.part, fqn=small.prefix, to="export")
 
     def _tell_audit(self) -> Iterator[Probe | ev.AnyEvent]:
         """What the audit found, and new verdicts for the modules of a class that it split."""

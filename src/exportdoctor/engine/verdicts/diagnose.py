@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from exportdoctor.core.failure import known_issues
 from exportdoctor.core.failure.classify import kind_of
-from exportdoctor.core.failure.explanations import explain
+from exportdoctor.core.failure.explanations import documented_limit, explain
 from exportdoctor.core.failure.finding import Culprit, ExceptionRecord, Finding, KnownIssueRecord
 from exportdoctor.core.failure.frames import is_of_higher_order_op
 from exportdoctor.core.failure.kinds import FailureKind
@@ -36,6 +36,8 @@ def make_finding(
     signature = signature_of(outcome)
     kind = kind_of(outcome, exporter=exporter)
     outer = failure.exceptions[0] if failure.exceptions else None
+    file = culprit.file if culprit else None
+    op = failure.op.name if failure.op is not None and failure.op.raised else None
     return Finding(
         id=name,
         part=part,
@@ -43,11 +45,11 @@ def make_finding(
         module_class=classes.get(module, ""),
         own_code=True,
         function=culprit.function if culprit else None,
-        file=culprit.file if culprit else None,
+        file=file,
         line=culprit.line if culprit else None,
         source=culprit.source if culprit else None,
         kind=kind,
-        op=failure.op.name if failure.op is not None and failure.op.raised else None,
+        op=op,
         expression=culprit.expression if culprit else None,
         signature=signature.key if signature else "",
         exception=ExceptionRecord(
@@ -58,6 +60,7 @@ def make_finding(
         ),
         stack=_cut_stack(failure.frames),
         explanation=explain(kind).paragraph,
+        documented=documented_limit(kind, file=file, op=op),
         known_issues=find_known_issues(outcome, exporter=exporter, dynamic=dynamic, versions=versions),
         origins=failure.origins,
         last_op=failure.op,

@@ -5,14 +5,16 @@ Every text that comes from a target is escaped, and none stands in the script.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
 
-from exportdoctor.core.run.atlas import Atlas, AtlasCell, AtlasRow
+from exportdoctor.core.run.atlas import Atlas, AtlasCell, AtlasRow, CellVerdict, Sizes
 from exportdoctor.report import wording
 from exportdoctor.report.wording import atlas as words
 
+_LEADING: tuple[CellVerdict, ...] = ("fails", "no_verdict", "cured", "passes", "not_asked")
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 
 
@@ -30,11 +32,9 @@ def render_page(atlas: Atlas) -> str:
         body.append(_table(words.CAUSES_HEADER, causes))
     body += [
         "<h2>Models</h2>",
-        '<p><input id="search" type="search" placeholder="model, verdict, failure, line, shim" '
+        '<p><input id="search" type="search" placeholder="model, failure, line, shim" '
         'aria-label="Search the models"> <output id="shown"></output></p>',
-        '<div id="models">',
-        *map(_row, atlas.rows),
-        "</div>",
+        *_models(atlas.rows),
     ]
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
@@ -57,15 +57,53 @@ def _difference(atlas: Atlas) -> list[str]:
     return [f"<h2>Since {_text(found.earlier)}</h2>", "<ul>", *(f"<li>{_text(line)}</li>" for line in lines), "</ul>"]
 
 
-def _row(row: AtlasRow) -> str:
-    """A model: its verdicts in one line, the cells behind it."""
-    marks = " ".join(
-        f'<span class="{cell.verdict}" title="{_text(words.stage_name(cell.sizes, cell.stage))}">'
-        f"{words.VERDICT_SYMBOLS[cell.verdict]} {_text(' '.join(filter(None, cell.column)))}</span>"
-        for cell in row.cells
+def _models(rows: Sequence[AtlasRow]) -> Iterable[str]:
+    """A button for each verdict, then a line for each part of a model: its verdicts, and what fails first."""
+    columns = tuple(dict.fromkeys((cell.sizes, cell.stage) for row in rows for cell in row.cells))
+    parts = [
+        (row.name, tuple(cell for cell in row.cells if cell.part == part))
+        for row in rows
+        for part in dict.fromkeys(cell.part for cell in row.cells)
+    ]
+    counts = Counter(_leading_verdict(cells) for _, cells in parts)
+    chips = (
+        f'<button type="button" class="{one}" data-verdict="{one}" aria-pressed="false">'
+        f"{words.VERDICT_SYMBOLS[one]} {words.VERDICT_WORDS[one]} {counts[one]}</button>"
+        for one in _LEADING
+        if counts[one]
     )
-    cells = "\n".join(map(_cell, row.cells))
-    return f"<details><summary><b>{_text(row.name)}</b> {marks}</summary>\n{cells}\n</details>"
+    yield f'<p id="chips">{" ".join(chips)}</p>'
+    yield f'<div id="models" style="--columns: {len(columns)}">'
+    heads = "".join(f"<span>{sizes}<br>{stage}</span>" for sizes, stage in columns)
+    yield f'<div class="line head"><span class=name>model</span><span class=part>part</span>{heads}<span></span></div>'
+    yield from (_part(name, cells, columns) for name, cells in parts)
+    yield "</div>"
+
+
+def _leading_verdict(cells: Sequence[AtlasCell]) -> CellVerdict:
+    """What a part counts as: the worst that a stage came to."""
+    return next(one for one in _LEADING if any(cell.verdict == one for cell in cells))
+
+
+def _part(name: str, cells: Sequence[AtlasCell], columns: Sequence[tuple[Sizes, str]]) -> str:
+    """A part of a model in one line, its cells behind it."""
+    found = {(cell.sizes, cell.stage): cell for cell in cells}
+    marks = "".join(_mark(found.get(column), words.stage_name(*column)) for column in columns)
+    leading = _leading_verdict(cells)
+    first = next((words.cell_failure(cell) for cell in cells if cell.verdict == leading), "")
+    return (
+        f'<details data-verdict="{leading}"><summary class=line><b class=name>{_text(name)}</b>'
+        f"<span class=part>{_text(cells[0].part)}</span>{marks}<span class=first>{_text(first)}</span></summary>\n"
+        + "\n".join(map(_cell, cells))
+        + "\n</details>"
+    )
+
+
+def _mark(cell: AtlasCell | None, column: str) -> str:
+    if cell is None:
+        return "<span></span>"
+    said = _text(f"{column}: {words.VERDICT_WORDS[cell.verdict]}")
+    return f'<span class="{cell.verdict}" title="{said}">{words.VERDICT_SYMBOLS[cell.verdict]}</span>'
 
 
 def _cell(cell: AtlasCell) -> str:

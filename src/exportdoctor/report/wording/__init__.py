@@ -108,6 +108,7 @@ from exportdoctor.report.wording.repro import (
     seen_versions,
     version_list,
 )
+from exportdoctor.report.wording.rewrites import DOCUMENTED
 from exportdoctor.report.wording.scan import (
     PARTS_HEADER,
     cost,
@@ -122,6 +123,7 @@ from exportdoctor.report.wording.scan import (
     probe_note,
     progress_counts,
     resume_command,
+    shim_sets_tried,
     substitution,
     time_left,
     time_left_of_share,
@@ -145,7 +147,7 @@ from exportdoctor.report.wording.version_searches import known_versions
 __all__ = [
     "heavy_export", "slow_export",
     "bundle_recipient", "bundle_search", "issue_met_in", "issue_not_in_eager",
-    "AGREEMENT_HEADER", "ASCII_SYMBOLS", "EXPORT_LABEL", "ISSUE_HEADINGS", "PARTS_HEADER", "STATUS_WORDS",
+    "AGREEMENT_HEADER", "ASCII_SYMBOLS", "DOCUMENTED", "EXPORT_LABEL", "ISSUE_HEADINGS", "PARTS_HEADER", "STATUS_WORDS",
     "SEEN_VERSIONS", "SYMBOLS", "VERDICT_STATUS", "agreement_cell", "agreement_line", "build_ended",
     "build_killed", "chapter",
     "combined_rows", "cost", "cost_share", "count", "coverage", "crash_message", "culprit_line", "cure", "cure_title",
@@ -165,7 +167,7 @@ __all__ = [
     "repro_reproducing", "repro_sliced", "repro_sources_changed", "repro_stand_in",
     "repro_versions_changed", "repro_without_source", "resume_command", "row_finding", "row_name",
     "same_as_earlier", "same_object", "script_head", "script_origin", "seen_versions", "shim_effect",
-    "shim_file_refused", "shims_to_apply",
+    "shim_file_refused", "shim_sets_tried", "shims_to_apply",
     "short_path", "soundness", "story", "substitution", "summary_lines", "symbol_origins", "time_left",
     "time_left_of_share",
     "title", "to_ascii", "unrecorded_note", "verdict", "version_list", "why",

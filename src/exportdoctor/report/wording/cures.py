@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterator
 
 from exportdoctor.core.exporters import EXPORTERS
 from exportdoctor.core.run.report import Alternative, NumbersCheck, PartRecord, Prescription, Proof, Report
@@ -53,13 +54,20 @@ def numbers_of_pass(part: PartRecord) -> str:
         return ""
     if found.proof is None:
         return f"; numbers not compared: {found.note}"
-    return f"; eager's numbers ({proof_figures(found.proof)})"
+    where = f" on {found.proof.on}" if found.proof.on else ""
+    if found.verdict == "differs":
+        return f"; wrong numbers{where}"
+    return f"; eager's numbers{where} ({proof_figures(found.proof)})"
 
 
-def refused_by_pass(part: str, found: NumbersCheck) -> str:
-    """The note on sizes that the program of a part that passes refuses, though eager takes them; empty for none."""
-    refused = found.proof.refused if found.proof is not None else ()
-    return f"{part}: the program refuses inputs that eager takes: {'; '.join(refused)}" if refused else ""
+def numbers_notes(part: str, found: NumbersCheck) -> Iterator[str]:
+    """Inputs that the program of a part that passes refuses, though eager takes them, and what a small model computes
+    otherwise than eager."""
+    proof = found.proof
+    if proof is not None and proof.on and found.verdict == "differs":
+        yield f"{part}: the program of {proof.on} does not compute what eager does. {found.note}"
+    if proof is not None and proof.refused:
+        yield f"{part}: the program refuses inputs that eager takes: {'; '.join(proof.refused)}"
 
 
 def no_cure(part: PartRecord, *, searched: bool) -> str:

@@ -158,6 +158,13 @@ def numbers_differ(row: Agreement) -> str:
 
 NO_PROGRAM = "this exporter makes no program that torch.export could run"
 NO_VALUES = "fake weights or inputs"
+
+
+def no_values(on_small_model: str) -> str:
+    """The same, and why nothing was compared on the small model either."""
+    return f"{NO_VALUES}, and on the small model: {on_small_model}"
+
+
 RANDOM_EAGER = "eager itself gives other numbers when it is called again"
 
 

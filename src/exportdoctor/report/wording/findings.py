@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from exportdoctor.core.failure import explanations
+from exportdoctor.core.failure.explanations import documented_limit
 from exportdoctor.core.failure.finding import Finding, KnownIssueRecord, ShimTry
 from exportdoctor.core.failure.identity import across_parts
 from exportdoctor.core.failure.messages import first_line, without_hints
@@ -153,6 +154,7 @@ def story(finding: Finding) -> tuple[str, ...]:
         root_cause(finding),
         expression(finding),
         why(finding),
+        limit_note(finding),
         *symbol_origins(finding),
         guard(finding),
         value_origin(finding),
@@ -205,6 +207,13 @@ def why(finding: Finding) -> str:
         return explanations.summary(finding.kind)
     outer = module_name(finding.only_inside)
     return f"{explanations.summary(finding.kind)} It exports on its own and fails only inside {outer}."
+
+
+def limit_note(finding: Finding) -> str:
+    """That torch documents it as not supported; empty where it does not. `explain` names the page."""
+    if not documented_limit(finding.kind, file=finding.file, op=finding.op):
+        return ""
+    return "This is a documented limit of torch.export, not a bug in torch."
 
 
 def symbol_origins(finding: Finding) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from exportdoctor.core.failure.messages import first_line, without_hints
 from exportdoctor.core.records.outcome import OutcomeStatus
 from exportdoctor.core.run.measurement import Measurement
 from exportdoctor.report.wording.formatting import count, issue_link, issue_name
+from exportdoctor.report.wording.rewrites import DOCUMENTED
 
 _DEATHS: dict[str, str] = {OutcomeStatus.TIMED_OUT: "never returns", OutcomeStatus.OUT_OF_MEMORY: "runs out of memory"}
 
@@ -216,7 +217,8 @@ def bundle_recipient(package: str, repository: str, page: str, *, place: str) ->
     else:
         who = f"Send it to {repository or package}."
     if page:
-        return who, f"torch documents this as not supported: {page}. What has to change is the code at {place}."
+        changed = f"the code at {place}" if place else "what the model is called with, or dynamic_shapes"
+        return who, f"{DOCUMENTED} {page}. What has to change is {changed}."
     if not package:
         return who, f"The error is raised by the code at {place}, which runs in eager mode."
     return who, "No page is known to us that documents this as not supported."

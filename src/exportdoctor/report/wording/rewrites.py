@@ -11,6 +11,7 @@ from exportdoctor.report.wording.formatting import count
 WHY, ADVICE, OWN_LINE, REWRITES, EXAMPLE_FAILS, EXAMPLE_INSTEAD = (
     "Why", "What helps", "Your code", "Rewrites that work", "This fails:", "In place of:"
 )  # fmt: skip
+DOCUMENTED = "torch documents this as not supported:"
 
 
 def rewrite_result(tried: TriedRewrite, finding: Finding) -> str:

@@ -78,13 +78,21 @@ def verdict(part: PartRecord, findings: int) -> str:
         return f"only {scanned}: {finding_count(findings) if findings else 'exports as is'}"
     match part.verdict:
         case "passes":
-            return f"exports as is{with_registered(part)}{numbers_of_pass(part)}"
+            return f"exports as is{with_registered(part)}{_later_stages(part)}{numbers_of_pass(part)}"
         case "cured":
             return finding_count(findings)
         case "unknown":
             return "unknown: see the notes"
         case _:
             return finding_count(findings) if findings else "fails"
+
+
+def _later_stages(part: PartRecord) -> str:
+    """The stages after the export that a part passed; empty where none was asked."""
+    passed = next((module.stages for module in part.modules if module.fqn == ""), {})
+    if "run" in passed:
+        return "; ONNX Runtime runs it"
+    return "; translates to ONNX, not run in ONNX Runtime" if "translate" in passed else ""
 
 
 def with_registered(part: PartRecord) -> str:
@@ -233,36 +241,48 @@ def probe_note(probe: Probe) -> str:
 
 
 def progress_counts(state: RunState) -> str:
-    """How far a run is: the parts in progress, modules with a verdict, attempts, failures."""
+    """How far a run is: its phase and parts, modules with a verdict or sets of shims tried, attempts, failures."""
     parts = tuple(state.parts.values())
+    phases = 3 if _searches_cures(state) else 2
     if not parts:
-        return state.step or "starting"
+        return f"1/{phases} build: {state.step or 'starting'}"
     judged, called = _judged_modules(state)
     # copied first: the live display reads this while the scan goes on
     failing = sum(1 for part in parts for verdict in list(part.judged.values()) if verdict.status in FAILING)
+    cures = judged == called and phases == 3
+    left = ", ".join(part.captured.part for part in parts if part.finished is None) or "finishing"
     pieces = (
-        ", ".join(part.captured.part for part in parts if part.finished is None) or "finishing",
-        f"{judged} of {count(called, 'module')}",
+        f"3/3 cure: {left}" if cures else f"2/{phases} diagnose: {left}",
+        shim_sets_tried(len(state.shim_sets)) if cures else f"{judged} of {count(called, 'module')}",
         count(len(state.answers), "attempt"),
         finding_count(len(state.findings)) if state.findings else f"{failing} failing",
     )
     return " · ".join(pieces)
 
 
+def shim_sets_tried(number: int) -> str:
+    """How far the search for a cure is: nobody knows how many sets it will try."""
+    return f"{count(number, 'set')} of shims tried"
+
+
 def time_left(state: RunState, elapsed: float) -> str:
     """`~40 s left` for a run that has taken `elapsed` seconds; empty while there is no basis for an estimate."""
     judged, called = _judged_modules(state)
-    return time_left_of_share(judged / max(1, called), elapsed)
+    return time_left_of_share(judged / max(1, called), elapsed, searches=_searches_cures(state))
 
 
-def time_left_of_share(share: float, elapsed: float) -> str:
+def time_left_of_share(share: float, elapsed: float, *, searches: bool) -> str:
     """`~40 s left` if the other modules get their verdicts at the same pace; empty if too few have one.
 
-    `share` is the share of modules with a verdict. The search for shims comes after that and is not included.
+    `share` is the share of modules with a verdict. If a scan `searches` shims after that, only this phase is meant.
     """
     if not _SHARE_FOR_AN_ESTIMATE <= share < 1:
         return ""
-    return f"~{duration(elapsed * (1 - share) / share)} left"
+    return f"~{duration(elapsed * (1 - share) / share)} left{' in this phase' if searches else ''}"
+
+
+def _searches_cures(state: RunState) -> bool:
+    return state.started is None or state.started.options.cure
 
 
 def _judged_modules(state: RunState) -> tuple[int, int]:

@@ -109,7 +109,7 @@ class CleanValues:
         import torch
 
         name = getattr(func, "__name__", "")
-        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+        tensors = _tensors((args, kwargs))
         clean = all(map(self.is_clean, tensors))
         if name in _READS:
             self.reads += not clean
@@ -121,21 +121,32 @@ class CleanValues:
                 self.seen.pop(key, None)
                 self.unclean[key] = tensors[0]
         if (clean or name in _VALUE_FREE) and not self.reads and not any(word in name for word in _RANDOM):
-            for leaf in tree_leaves(made):
-                if isinstance(leaf, torch.Tensor):
-                    self.mark(leaf)
+            for leaf in _tensors(made):
+                self.mark(leaf)
         return name in _SIZES or (name == "__getitem__" and any(one.dtype == torch.bool for one in tensors[1:]))
 
     def note_operator(self, name: str, given: Any, made: Any) -> None:
         """What an operator makes of an unclean tensor or by chance, and what it then writes into, is unclean."""
-        import torch
-
-        tensors = [leaf for leaf in tree_leaves(given) if isinstance(leaf, torch.Tensor)]
+        tensors = _tensors(given)
         if any(word in name for word in _RANDOM) or not all(map(self.is_clean, tensors)):
             written = tensors[:1] if _writes(name.partition(".")[0]) else []
-            for leaf in (*tree_leaves(made), *written):
-                if isinstance(leaf, torch.Tensor):
-                    self.unclean[storage_id(leaf)] = leaf
+            for leaf in (*_tensors(made), *written):
+                self.unclean[storage_id(leaf)] = leaf
+
+
+def _tensors(tree: Any) -> list[Any]:
+    """The tensors among the leaves, in order. Operators are given few containers but tuples, lists and dicts."""
+    import torch
+
+    if isinstance(tree, torch.Tensor):
+        return [tree]
+    if type(tree) in (tuple, list):
+        return [tensor for one in tree for tensor in _tensors(one)]
+    if type(tree) is dict:
+        return [tensor for one in tree.values() for tensor in _tensors(one)]
+    if tree is None or type(tree) in (int, float, bool, str):
+        return []
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
 
 
 def _writes(name: str) -> bool:
@@ -183,21 +194,27 @@ def record_calls(module: Any, inputs: Inputs) -> tuple[list[CallRecord], Inputs]
         if running:
             running[-1].asks = True
 
-    def note_event(frame: Any, event: str, value: Any) -> None:
-        if event == "call" and is_user_file(frame.f_code.co_filename):
-            parent = running[-1].place if running else -1
-            given, start = dict(frame.f_locals), (len(values.written), values.clock)
-            for one in given.values():
-                values.mark_state(one)
-            record = CallRecord(frame=frame, arguments=given, parent=parent, place=len(calls), start=start)
-            calls.append(record)
-            running.append(record)
-        elif event == "return" and running and running[-1].frame is frame:
+    def note_call(frame: Any, event: str, value: Any) -> Callable[..., Any] | None:
+        if not is_user_file(frame.f_code.co_filename):
+            return None
+        frame.f_trace_lines = False
+        parent = running[-1].place if running else -1
+        given, start = dict(frame.f_locals), (len(values.written), values.clock)
+        for one in given.values():
+            values.mark_state(one)
+        record = CallRecord(frame=frame, arguments=given, parent=parent, place=len(calls), start=start)
+        calls.append(record)
+        running.append(record)
+        return note_end
+
+    def note_end(frame: Any, event: str, value: Any) -> Callable[..., Any]:
+        if event == "return" and running and running[-1].frame is frame:
             _end(running.pop(), value, values)
+        return note_end
 
     with follow_values(module, note_value) as values:
         values.mark_inputs((args, kwargs))
-        with _profile(note_event):
+        with _trace(note_call):
             module(*args, **kwargs)
     return calls, (args, kwargs)
 
@@ -218,10 +235,13 @@ def _end(record: CallRecord, value: Any, values: CleanValues) -> None:
 
 
 @contextmanager
-def _profile(note: Any) -> Iterator[None]:
-    before = sys.getprofile()
-    sys.setprofile(note)
+def _trace(note: Any) -> Iterator[None]:
+    """`note` hears of each call of a Python function. A profile function would also hear of each call of one in C."""
+    before = sys.getprofile(), sys.gettrace()
+    sys.setprofile(None)
+    sys.settrace(note)
     try:
         yield
     finally:
-        sys.setprofile(before)
+        sys.settrace(before[1])
+        sys.setprofile(before[0])

@@ -33,6 +33,13 @@ class SizeRule:
         product = product * self.times
         return (product // self.over if self.over != 1 else product) + self.plus
 
+    def code(self, taken: str) -> str:
+        """The same as an expression; `taken` is that of the inputs."""
+        spots = [f"{taken}[{index}]" + (f".shape[{d}]" if d is not None else "") for index, d in self.spots]
+        product = " * ".join([*spots, *([str(self.times)] if spots and self.times != 1 else [])])
+        over = f" // {self.over}" if spots and self.over != 1 else ""
+        return f"{product}{over} + {self.plus}" if product and self.plus else f"{product}{over}" or str(self.plus)
+
 
 @dataclass(frozen=True)
 class SizeRules:

@@ -25,6 +25,8 @@ def own_fault(error: BaseException) -> str:
     made; what torch refuses in a shim is an answer about the shim.
     """
     *_, root = cause_chain(error)
+    if isinstance(root, MemoryError):  # whose line asked last for what is not there is chance
+        return ""
     links = list(tracebacks(root))
     if isinstance(root, RecursionError):  # who came last is chance: it is the fault of whoever calls itself
         codes = Counter(link.tb_frame.f_code for link in links).most_common(1)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import dis
+import io
 import linecache
 import re
 import textwrap
+import tokenize
 from collections.abc import Iterator
 from types import CodeType, FrameType, TracebackType
 from typing import Any
@@ -77,8 +80,21 @@ def segment(path: str, positions: Any) -> str | None:
         return None
     lines[-1] = lines[-1][:end_column]
     lines[0] = b" " * column + lines[0][column:]
-    text = textwrap.dedent(b"".join(lines).decode(errors="replace"))
+    text = _without_comments(textwrap.dedent(b"".join(lines).decode(errors="replace")))
     return " ".join(line.strip() for line in (_condition(text) or text).splitlines())[:400] or None
+
+
+def _without_comments(text: str) -> str:
+    """The text as it can be joined to one line."""
+    if "#" not in text:
+        return text
+    lines = text.splitlines()
+    with contextlib.suppress(tokenize.TokenError, SyntaxError):
+        for token in tokenize.generate_tokens(io.StringIO(text).readline):
+            if token.type == tokenize.COMMENT:
+                row, column = token.start
+                lines[row - 1] = lines[row - 1][:column]
+    return "\n".join(lines)
 
 
 def _condition(text: str) -> str | None:

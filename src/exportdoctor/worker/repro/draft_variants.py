@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import inspect
 import traceback
@@ -18,14 +19,20 @@ from exportdoctor.core.records.probe import Probe
 from exportdoctor.shims.torch_export import bundled_keywords
 from exportdoctor.torch_internals.trees import tree_unflatten
 from exportdoctor.worker.attempt.export_attempt import shapes_for
+from exportdoctor.worker.capture.call_shapes import CallShapes
 from exportdoctor.worker.capture.forward_hooks import Call
 from exportdoctor.worker.capture.session import PartCapture
+from exportdoctor.worker.capture.size_inference import infer_size
 from exportdoctor.worker.repro.script.literals import export_code, shapes_code
 from exportdoctor.worker.repro.script.prune import CodeSelection
 from exportdoctor.worker.repro.script.recorder import Record
 from exportdoctor.worker.repro.script.script_builder import ScriptBuilder
 from exportdoctor.worker.repro.stand_ins import write_stand_ins
+from exportdoctor.worker.repro.torch_calls import write_call_drafts
 from exportdoctor.worker.repro.watched_run import run_watched
+
+_LONG = 40
+"""Lines. A longer draft of what ran takes more time to reduce than there is; one of calls has a few from the start."""
 
 _Way = tuple[str, Record | None, bool, bool]
 
@@ -37,17 +44,31 @@ def write_drafts(
     yield from write_stand_ins(outcome, probe.exporter)
     onnx = outcome.failure is not None and outcome.failure.stage == "translate"
     seen: set[str] = set()
+    by_calls = _of_calls(part, probe, outcome, notes)  # gives each once
     for what, run, substitute, decorators in _ways(part, probe, record):
         try:
             selection = CodeSelection.of(run, substitute=substitute, decorators=decorators)
-            draft = _write_draft(part, probe, what, selection, onnx=onnx)
+            sizes = (False, True) if probe.opaque else (False,)
+            drafts = [_write_draft(part, probe, what, selection, onnx=onnx, sized=one) for one in sizes]
         except Exception as error:  # another way may do
             notes.append(f"no script of {what}: {type(error).__name__}: {error}")
             traceback.print_exc()
             continue
-        if draft.source not in seen:
-            seen.add(draft.source)
-            yield draft
+        for draft in drafts:
+            if draft.imports or draft.source.count("\n") > _LONG or run is not record:
+                yield from by_calls
+            if draft.source not in seen:
+                seen.add(draft.source)
+                yield draft
+    yield from by_calls
+
+
+def _of_calls(part: PartCapture, probe: Probe, outcome: Outcome, notes: list[str]) -> Iterator[ScriptDraft]:
+    try:
+        yield from write_call_drafts(part, probe, outcome)
+    except Exception as error:
+        notes.append(f"no script of the calls: {type(error).__name__}: {error}")
+        traceback.print_exc()
 
 
 def _ways(part: PartCapture, probe: Probe, record: Record) -> Iterator[_Way]:
@@ -63,11 +84,14 @@ def _ways(part: PartCapture, probe: Probe, record: Record) -> Iterator[_Way]:
     yield "everything", None, False, True
 
 
-def _write_draft(part: PartCapture, probe: Probe, what: str, selection: CodeSelection, *, onnx: bool) -> ScriptDraft:
+def _write_draft(
+    part: PartCapture, probe: Probe, what: str, selection: CodeSelection, *, onnx: bool, sized: bool
+) -> ScriptDraft:
+    """One draft; with `sized` what opaque children return has sizes that follow from their inputs'."""
     module, call = part.module_at(probe.fqn), part.calls_of(probe.fqn)[probe.call]
     script = ScriptBuilder(selection, part.names)
     if probe.opaque:
-        script.replace_modules(dict(_child_outputs(script, call)))
+        script.replace_modules(dict(_child_outputs(script, call, sized=sized)))
         script.notes.append("children return tensors of their captured shapes, because they fail themselves")
     shapes = shapes_for(part, probe, module)
     instance = _write_instance(script, module, call)
@@ -94,9 +118,10 @@ def _write_instance(script: ScriptBuilder, module: nn.Module, call: Call) -> str
     return f"{instance}.to({dtypes.pop()})" if len(dtypes) == 1 and dtypes != {torch.float32} else instance
 
 
-def _child_outputs(script: ScriptBuilder, call: Call) -> Iterator[tuple[int, str]]:
+def _child_outputs(script: ScriptBuilder, call: Call, *, sized: bool) -> Iterator[tuple[int, str]]:
     """Maps id(child) to the code of what it returned in this call; children without such code are left out."""
-    for child in call.inner:
+    others = call.inner_there if call.inner_there and len(call.inner_there) == len(call.inner) else call.inner
+    for child, other in zip(call.inner, others, strict=True):
         if child.refusal or child.layout is None:
             continue
         leaves = [
@@ -106,7 +131,21 @@ def _child_outputs(script: ScriptBuilder, call: Call) -> Iterator[tuple[int, str
             for given in child.given
         ]
         with contextlib.suppress(LookupError):
-            yield child.child, script.value_code(tree_unflatten(leaves, child.layout))
+            code = script.value_code(tree_unflatten(leaves, child.layout))
+            yield child.child, _with_sizes(code, child, other) if sized else code
+
+
+def _with_sizes(code: str, one: CallShapes, other: CallShapes) -> str:
+    """The code of a single tensor with sizes that follow from those of the child's inputs, where they do."""
+    tree, given = ast.parse(code, mode="eval").body, (*one.given, *other.given)
+    sizes = [leaf.sizes for leaf in given if isinstance(leaf.sizes, tuple)]
+    if not isinstance(tree, ast.Call) or len(given) != 2 or {*map(len, sizes)} != {len(tree.args)}:
+        return code
+    for place, (size, there) in enumerate(zip(*sizes)):
+        found = infer_size(size, there, one.taken, other.taken)
+        if size != there and found is not None:
+            tree.args[place] = ast.parse(found.rules[0].code("(*args, *kwargs.values())"), mode="eval").body
+    return ast.unparse(tree)
 
 
 def _positional(

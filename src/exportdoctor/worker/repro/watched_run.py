@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
+from collections.abc import Callable
+from typing import TypeVar
 
 import msgspec
 import torch
@@ -20,15 +22,21 @@ from exportdoctor.worker.capture.session import PartCapture
 from exportdoctor.worker.child import fork
 from exportdoctor.worker.repro.script.recorder import Record, Recorder, read_record
 
+_T = TypeVar("_T")
+
 
 def run_watched(part: PartCapture, probe: Probe, *, exporting: bool) -> tuple[Outcome, Record]:
     """The outcome of the attempt (or of the eager forward), and what ran in it."""
+    return run_in_child(probe, lambda out: _record(part, probe, out, exporting=exporting), read_record)
+
+
+def run_in_child(probe: Probe, work: Callable[[int], Outcome], read: Callable[[str], _T]) -> tuple[Outcome, _T]:
+    """How `work` ended in a forked child, and what `read` makes of the file to whose descriptor it wrote."""
     descriptor, path = tempfile.mkstemp(prefix="exportdoctor-")
     limits = Limits(wall=probe.timeout, idle=IDLE_ATTEMPT, memory_mb=probe.memory_mb)
     try:
-        child = fork(lambda _: encode(_record(part, probe, descriptor, exporting=exporting)))
-        end, killed = child.wait_within(limits)
-        return end.outcome(probe.id, killed=killed), read_record(path)
+        end, killed = fork(lambda _: encode(work(descriptor))).wait_within(limits)
+        return end.outcome(probe.id, killed=killed), read(path)
     finally:
         os.close(descriptor)
         os.unlink(path)

@@ -9,6 +9,8 @@ import types
 from collections.abc import Mapping
 from typing import Any
 
+import torch
+
 from exportdoctor.worker.repro.script.global_names import NameResolver
 from exportdoctor.worker.repro.script.prune import CodeSelection
 from exportdoctor.worker.repro.script.script_text import ScriptText
@@ -29,6 +31,8 @@ class DefinitionWriter:
     def carry_function(self, function: types.FunctionType) -> str:
         """A user's function; returns its name in the script. Raises LookupError where it has no source."""
         function = inspect.unwrap(function)
+        if not isinstance(function, types.FunctionType):
+            raise LookupError(f"{function!r} is not written in Python")
         code = function.__code__
         key = ("function", code.co_filename, code.co_firstlineno, code.co_name)
         known = self._text.name_of(key)
@@ -66,7 +70,9 @@ class DefinitionWriter:
         if node is None:
             return self._carry_named_tuple(kind, key)
         name = self._text.free_name(kind.__name__, key)
-        body = self._class_body(node, path, keep_all=issubclass(kind, enum.Enum))
+        body = self._class_body(
+            node, path, keep_all=issubclass(kind, enum.Enum), is_module=issubclass(kind, torch.nn.Module)
+        )
         body += _abstract_stubs(kind, body)
         new = ast.ClassDef(name, node.bases, node.keywords, body or [ast.Pass()], self._selection.decorators_of(node))
         self._define(name, new, space, rename={node.name: name})
@@ -81,13 +87,16 @@ class DefinitionWriter:
         self._text.define(name, f"{name} = collections.namedtuple({kind.__name__!r}, {list(kind._fields)!r})")
         return name
 
-    def _class_body(self, node: ast.ClassDef, path: str, *, keep_all: bool) -> list[ast.stmt]:
-        """The methods that ran, and the fields, those of a dataclass without their types."""
+    def _class_body(self, node: ast.ClassDef, path: str, *, keep_all: bool, is_module: bool) -> list[ast.stmt]:
+        """The methods that ran, the constructor with them, and the fields, those of a dataclass without their types."""
         data = any("dataclass" in ast.unparse(one) for one in node.decorator_list)
+        made = not is_module and any(  # before anybody watched, by a statement of its file
+            isinstance(part, ast.FunctionDef) and self._selection.has(path, part) for part in node.body
+        )
         body: list[ast.stmt] = []
         for part in node.body:
             if isinstance(part, ast.FunctionDef):
-                if keep_all or self._selection.has(path, part):
+                if keep_all or (made and part.name == "__init__") or self._selection.has(path, part):
                     body.append(self._selection.prune(part, path, part.name))
             elif isinstance(part, ast.AnnAssign) and data:
                 body.append(ast.AnnAssign(part.target, ast.Name("object", ast.Load()), part.value, 1))

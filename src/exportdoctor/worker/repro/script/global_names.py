@@ -10,6 +10,7 @@ import logging
 import os
 import sys
 import types
+import typing
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -73,6 +74,9 @@ class NameResolver:
         if isinstance(value, logging.Logger):
             self._text.import_module("logging")
             return "logging.getLogger()"
+        if getattr(typing, name := str(getattr(value, "_name", "")), None) is value:
+            self._text.import_module("typing")
+            return f"typing.{name}"
         if is_operator(value) or is_operator_family(value):
             return f"torch.ops.{value}".replace("::", ".")
         if isinstance(value, type | types.FunctionType | types.BuiltinFunctionType | functools._lru_cache_wrapper):

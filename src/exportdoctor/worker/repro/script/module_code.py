@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Mapping
+import types
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from exportdoctor.worker.repro.script.definitions import DefinitionWriter
 from exportdoctor.worker.repro.script.literals import expression, plain_code, torch_module_code, torch_name
 from exportdoctor.worker.repro.script.prune import CodeSelection
 from exportdoctor.worker.repro.script.script_text import ScriptText
-from exportdoctor.worker.repro.script.source_lookup import class_source
+from exportdoctor.worker.repro.script.source_lookup import class_source, definition_at, scope_of
 from exportdoctor.worker.repro.script.value_code import ValueWriter
 
 _MODULE_INTERNALS = frozenset(vars(torch.nn.Module())) | {"forward"}
@@ -76,7 +77,9 @@ class ModuleWriter:
         key = (kind, tuple(state), keywords, output)
         if key not in self._classes:
             methods = [] if is_defined_in_torch(kind) else self._methods(kind, keywords, output=output)
-            if any("self.parameters()" in ast.unparse(method) for method in methods) and list(module.parameters()):
+            asked = output is not None and self._selection.mentions("parameters")
+            asked = asked or any("self.parameters()" in ast.unparse(method) for method in methods)
+            if asked and list(module.parameters()):
                 state.append("self.parameter = torch.nn.Parameter(torch.ones(1))")  # it asks the first for its dtype
             name = self._text.free_name(kind.__name__, key)
             self._classes[key] = name
@@ -95,13 +98,10 @@ class ModuleWriter:
             found["forward"] = ast.parse(f"def forward(self, *args, **kwargs):\n    return {output}").body[0]
         called_by_super: set[str] = set()
         for parent in kind.__mro__:
-            node, path, space = class_source(parent)
-            if node is None or is_defined_in_torch(parent):
+            if is_defined_in_torch(parent):
                 continue
-            for part in node.body:
-                if not isinstance(part, ast.FunctionDef) or part.name == "__init__":
-                    continue
-                if not self._selection.has(path, part):
+            for part, path, space in _written_methods(parent):
+                if part.name == "__init__" or not self._selection.has(path, part):
                     continue
                 own, by_super = part.name, f"{part.name}_of_{parent.__name__}"
                 wanted = ([] if own in found else [own]) + ([by_super] if by_super in called_by_super else [])
@@ -140,6 +140,24 @@ class ModuleWriter:
             if value is not None and plain_code(value) is not None and not hasattr(torch.nn.Module, name):
                 own[name] = value
         return own
+
+
+def _written_methods(kind: type) -> Iterator[tuple[ast.FunctionDef, str, dict[str, Any]]]:
+    """The methods in a class's definition, and those that it was given afterwards, from a template, say.
+
+    Each with its file, and the globals that it sees. None of a class without source.
+    """
+    node, path, space = class_source(kind)
+    if node is None:
+        return
+    there = [part for part in node.body if isinstance(part, ast.FunctionDef)]
+    yield from ((part, path, space) for part in there)
+    for name, method in vars(kind).items():
+        if isinstance(method, types.FunctionType) and name not in {part.name for part in there}:
+            code = method.__code__
+            part = definition_at(code.co_filename, code.co_firstlineno, code.co_name)
+            if isinstance(part, ast.FunctionDef):
+                yield part, code.co_filename, scope_of(method)
 
 
 def _base(kind: type, *, above: int = 0) -> type[torch.nn.Module]:
