@@ -188,7 +188,7 @@ class Stacking(Picky):
         super().__init__()
         self.layer = nn.Linear(1024, 4)
 
-    def forward(self, features: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+    def forward(self, features: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         """
         Args:
             features (`torch.FloatTensor` of shape `(batch_size, sequence_length, 80)`): sounds

@@ -200,7 +200,9 @@ def _shares(specs: Specs, text: str, numbers: list[int]) -> Iterator[Specs]:
         return
     for name, spec in _floats_first(specs):
         for place, size in reversed(list(enumerate(spec.dims))[1:]):
-            for got, wanted in itertools.permutations(numbers, 2) if isinstance(size, int) else ():
+            if not isinstance(size, int):
+                continue
+            for got, wanted in itertools.permutations(numbers, 2):
                 new, rest = divmod(size * wanted, got) if got > size else (0, 1)
                 if not rest and size and got % size == 0 and size != new and 1 < new <= _most(spec):
                     yield {**specs, name: _with(spec, place, new)}
