@@ -122,7 +122,10 @@ def _write_case(folder: Path) -> None:
 def test_the_vision_tower_in_one_file_in_two_and_merged_again_agrees_at_three_sizes(tmp_path: Path) -> None:
     result = made(tmp_path, TINY, "vision", to="onnx", shims=VISION, split=2, external_data=True)
     assert result.verdict == "proved"
-    assert sizes(result) == ["patches 192", "patches 180", "patches 64"]
+    counts = [
+        f"patches {patches}, pictures {count}" for patches, count in ((224, 3), (204, 2), (8, 1), (64, 1), (16, 2))
+    ]
+    assert sizes(result) == counts
     ways = [row.inputs.rpartition(", ")[2] for row in result.numbers]
     assert list(dict.fromkeys(ways)) == ["ONNX Runtime", "2 files", "merged again"]
     whole, *pieces = result.files
@@ -130,7 +133,33 @@ def test_the_vision_tower_in_one_file_in_two_and_merged_again_agrees_at_three_si
     assert [piece.name for piece in pieces] == ["vision.1of2.onnx", "vision.2of2.onnx"]
     assert sum(piece.nodes for piece in pieces) == whole.nodes
     assert [one.name for one in whole.outputs] == ["last_hidden_state", "pooler_output"]
-    assert whole.inputs[0].shape[0] == "patches"
+    assert [one.shape[0] for one in whole.inputs[:2]] == ["patches", "pictures"]
+
+
+@pytest.mark.night
+@pytest.mark.parametrize(
+    ("part", "several", "shims"),
+    [
+        ("full", "pictures", ("hoist", "block-diagonal-attention")),
+        ("video", "videos", ("precompute-grid", "precompute-position-ids", "block-diagonal-attention")),
+    ],
+)
+def test_the_whole_model_takes_any_number_of_pictures_in_rows_padded_on_either_side(
+    tmp_path: Path, part: str, several: str, shims: tuple[str, ...]
+) -> None:
+    result = made(tmp_path, TINY, part, to="onnx", shims=shims)
+    assert result.verdict == "proved"
+    assert set(result.shims) == {*shims, "joined-split"}  # found by itself
+    found = [re.search(rf"batch (\d+).*{several} (\d+)$", row.inputs) for row in result.numbers if row.kind == "sizes"]
+    assert [one.groups() for one in found if one][:3] == [("3", "4"), ("1", "2"), ("2", "1")]
+    shapes = {one.name: one.shape for one in result.files[0].inputs}
+    assert shapes["input_ids"] == ("batch", "sequence")
+    assert {shape[0] for name, shape in shapes.items() if name.endswith("grid_thw")} == {several}
+
+
+def test_a_file_for_one_picture_says_why_it_takes_no_more(tmp_path: Path) -> None:
+    result = made(tmp_path, TINY, "vision", to="pt2", shims=("frozen-values",))
+    assert [note for note in result.notes if note.startswith("It takes one row with one picture alone")]
 
 
 @pytest.mark.night

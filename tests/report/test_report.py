@@ -232,6 +232,27 @@ def test_junit_counts_what_it_lists(case: str) -> None:
             assert sum(1 for entry in cases if entry.find(tag) is not None) == int(suite.attrib[attribute])
 
 
+def test_junit_is_not_green_where_nothing_is_known_to_export() -> None:
+    """Story: a scan that was interrupted had modules that fail through a child, or were not tried, and nothing red."""
+
+    def reds(**changed: object) -> list[str]:
+        part = PartRecord(name="full", verdict="fails", exporter="export", seconds=1, **changed)  # type: ignore[arg-type]
+        report = Report(target=TargetRecord(ref="m"), run="r", parts=(part,), complete=part.complete)
+        root = ElementTree.fromstring(render(report, "junit"))
+        assert (root.attrib["failures"], root.attrib["errors"]) in {("1", "0"), ("0", "1")}
+        return [one.attrib["message"] for tag in ("failure", "error") for one in root.iter(tag)]
+
+    through = ModuleRecord(fqn="", class_name="M", status="fails_child")
+    assert reds(modules=(through,)) == ["fails"]
+    assert reds(modules=(through,), complete=False) == [
+        "This run was cut off. Continue with: exportdoctor scan --resume r"
+    ]
+    refused = Report(target=TargetRecord(ref="m"), complete=False, error="the model is not there")
+    root = ElementTree.fromstring(render(refused, "junit"))
+    assert root.attrib["errors"] == "1"
+    assert "the model is not there" in root.findall(".//error")[0].attrib["message"]
+
+
 def test_sarif_names_rule_place_and_identity_of_each_finding() -> None:
     run = json.loads(render(qwen(), "sarif"))["runs"][0]
     rules = [rule["id"] for rule in run["tool"]["driver"]["rules"]]

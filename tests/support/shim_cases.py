@@ -300,6 +300,21 @@ class Looping(nn.Module):
         return x
 
 
+class Pictures(nn.Module):
+    """Features that are split by picture, and joined again elsewhere."""
+
+    def features(self, x: Tensor, sizes: Tensor) -> Any:
+        lengths = sizes.tolist()
+        return torch.split(x * 2, lengths)
+
+    def forward(self, x: Tensor, sizes: Tensor) -> Tensor:
+        return torch.cat(self.features(x, sizes), dim=0) + 1
+
+
+def pictures(*lengths: int) -> tuple[Tensor, Tensor]:
+    return torch.randn(sum(lengths), 4), torch.tensor(lengths)
+
+
 class Listing(nn.Module):
     """A value that Python reads while it runs: dynamo, which interprets, follows it."""
 
@@ -396,6 +411,7 @@ CASES: dict[str, Case] = {
     "hoist": case(EncoderOfMethods, grids((4, 4), (4, 6)), "data-dependent|Pending", (_FREE, None)),
     "hoist-numbers": case(Cropping, [(torch.randn(9), torch.tensor(n)) for n in (4, 7)], "ata-dependent", (None, None)),
     "block-diagonal-attention": case(PackedAttention, rows((0, 3, 8, 10), (0, 1, 2, 12, 17)), "u0 > 1", (_FREE, _FREE)),
+    "joined-split": case(Pictures, [pictures(2, 3, 1), pictures(4, 3)], "specialized|not always", (_FREE, _FREE)),
     "mask-without-vmap": case(
         lambda: Masked(None), [(torch.randn(2, 1, 5, 4), torch.ones(2, 5))], "map::at|vmap|batched", export=scripted
     ),

@@ -164,7 +164,7 @@ def test_masked_positions_of_a_cache_with_heads_are_not_compared() -> None:
     found[0, :, 0] += 1
     inputs: Inputs = ((mask,), {})
     result = CallResult(output=wanted, after=inputs, buffers={})
-    one = InputSet(title="", kind="padding", calls=(inputs,), results=(result,), mask=mask)
+    one = InputSet(title="", kind="padding", calls=(inputs,), results=(result,), mask_path="[0][0]")
     assert compare_calls(one, [CallResult(output=[found], after=inputs, buffers={})], tensors=True).holds
     found[0, :, 1] += 1
     assert not compare_calls(one, [CallResult(output=[found], after=inputs, buffers={})], tensors=True).holds
@@ -180,7 +180,7 @@ def test_masked_positions_are_not_compared_either_where_the_program_leaves_an_ou
         kind="padding",
         calls=(inputs,),
         results=(result,),
-        mask=mask,
+        mask_path="[0][0]",
         disturbed=((wanted, length), (-wanted, length)),
     )
     found = wanted.clone()

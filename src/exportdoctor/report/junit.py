@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element, SubElement
 
@@ -14,27 +14,56 @@ _ERRORS = frozenset({"crashed", "timed_out", "unknown"})
 _SKIPPED = frozenset({"not_called", "not_asked", "fails_child"})
 """`fails_child`: a module that fails only because of a child is no failure of its own."""
 
+_Whole = tuple[str, str] | None
+
 
 def render(report: Report) -> str:
     """The whole report."""
     findings = {finding.id: finding for finding in report.findings}
     modules = [module for part in report.parts for module in part.modules]
-    root = Element("testsuites", _counts(report.target.ref, modules, report.stats.seconds))
+    beside = {part.name: _beside_modules(part, report) for part in report.parts}
+    if not report.parts and not report.complete:
+        beside[""] = ("error", wording.cut_off_note(report))
+    root = Element("testsuites", _counts(report.target.ref, modules, report.stats.seconds, beside.values()))
     for part in report.parts:
-        suite = SubElement(root, "testsuite", _counts(f"{report.target.ref} {part.name}", part.modules, part.seconds))
+        counts = _counts(f"{report.target.ref} {part.name}", part.modules, part.seconds, [beside[part.name]])
+        suite = SubElement(root, "testsuite", counts)
         for module in part.modules:
             _add_case(suite, part, module, findings)
+        _add_whole(suite, part.name, beside[part.name])
+    if "" in beside:
+        suite = SubElement(root, "testsuite", _counts(report.target.ref, (), 0.0, [beside[""]]))
+        _add_whole(suite, "scan", beside[""])
     ElementTree.indent(root)
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(root, encoding="unicode") + "\n"
 
 
-def _counts(name: str, modules: Sequence[ModuleRecord], seconds: float) -> dict[str, str]:
+def _beside_modules(part: PartRecord, report: Report) -> _Whole:
+    """What of a part no module of it shows, so that nothing that is not known to export is green: tag and message."""
+    if not part.complete:
+        return "error", wording.cut_off_note(report)
+    own = any(module.status in (FAILING | _ERRORS) - _SKIPPED for module in part.modules)
+    if own or part.verdict in {"passes", "cured"}:
+        return None
+    found = sum(finding.part == part.name for finding in report.findings)
+    return "failure" if part.verdict == "fails" else "error", wording.verdict(part, found)
+
+
+def _add_whole(suite: Element, name: str, beside: _Whole) -> None:
+    if beside is not None:
+        case = SubElement(suite, "testcase", {"classname": _one_line(name), "name": "the whole", "time": "0.000"})
+        SubElement(case, beside[0], {"message": _one_line(beside[1])})
+
+
+def _counts(name: str, modules: Sequence[ModuleRecord], seconds: float, beside: Iterable[_Whole]) -> dict[str, str]:
+    tags = [one[0] for one in beside if one is not None]
+    failures = sum(1 for module in modules if module.status in FAILING - _ERRORS - _SKIPPED)
     errors = sum(1 for module in modules if module.status in _ERRORS)
     return {
         "name": _one_line(name),
-        "tests": str(len(modules)),
-        "failures": str(sum(1 for module in modules if module.status in FAILING - _ERRORS - _SKIPPED)),
-        "errors": str(errors),
+        "tests": str(len(modules) + len(tags)),
+        "failures": str(failures + tags.count("failure")),
+        "errors": str(errors + tags.count("error")),
         "skipped": str(sum(1 for module in modules if module.status in _SKIPPED)),
         "time": f"{seconds:.3f}",
     }

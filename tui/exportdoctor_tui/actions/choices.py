@@ -52,7 +52,7 @@ def all_shims(options: ScanOptions, python: str = "") -> tuple[PickerItem, ...]:
     if done.returncode:
         raise OSError(done.stderr.decode("utf-8", "replace").strip() or "the list of shims could not be had")
     shims: list[dict[str, Any]] = json.loads(done.stdout)
-    return tuple(PickerItem(shim["id"], f"{shim['soundness']} · {shim['title']}") for shim in shims)
+    return tuple(PickerItem(shim["id"], f"{wording.soundness(shim['soundness'])} · {shim['title']}") for shim in shims)
 
 
 def other_runs(path: str, root: Path | None) -> tuple[PickerItem, ...]:

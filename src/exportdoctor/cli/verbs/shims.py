@@ -206,7 +206,7 @@ def _table(found: list[Shim], reasons: Mapping[str, str]) -> str:
 def _cells(shim: Shim, reason: str | None) -> tuple[Span, ...]:
     last = Span(shim.title) if reason is None else Span(f"does not fit: {reason}", "dim")
     colour = _COLOURS.get(shim.soundness, "red")
-    return Span(shim.id, "bold" if reason is None else "dim"), Span(shim.soundness, colour), last
+    return Span(shim.id, "bold" if reason is None else "dim"), Span(wording.soundness(shim.soundness), colour), last
 
 
 def _sheet(shim: Shim, reasons: Mapping[str, str]) -> str:
@@ -218,7 +218,7 @@ def _sheet(shim: Shim, reasons: Mapping[str, str]) -> str:
     needs = ", ".join(f"{package} {wanted}".strip() for package, wanted in shim.needs.items())
     facts = {
         "provider": shim.provider,
-        "soundness": f"{shim.soundness}: {SOUNDNESS_MEANS[shim.soundness]}",
+        "soundness": f"{wording.soundness(shim.soundness)}: {SOUNDNESS_MEANS[shim.soundness]}",
         "valid only if": shim.precondition,
         "fits": "yes" if reason is None else f"no: {reason}",
         "needs": needs,

@@ -96,6 +96,14 @@ def fixed_images(shape: tuple[int, ...]) -> str:
     )
 
 
+WRONG_FOR_SEVERAL = "its outputs are not eager's for several pictures"
+
+
+def one_picture(why: str) -> str:
+    """That a file takes one row with one picture, since no file for several could be made."""
+    return f"It takes one row with one picture alone. For several: {why}"
+
+
 def captured_on_gpu(error: str) -> str:
     """That the forward ran on the GPU, because it fails on the CPU."""
     return f"its forward ran on the GPU, because on the CPU it fails ({error})"

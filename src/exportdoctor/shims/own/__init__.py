@@ -18,7 +18,7 @@ from exportdoctor.shims.own import (
     sdpa_without_size_check,
     vision_geometry,
 )
-from exportdoctor.shims.rules import branch, hoist, hoisted_reads
+from exportdoctor.shims.rules import branch, hoist, hoisted_reads, joined_split
 
 OWN = (
     vision_geometry.SHIM,
@@ -27,6 +27,7 @@ OWN = (
     hoist.SHIM,
     hoisted_reads.SHIM,
     block_diagonal_attention.SHIM,
+    joined_split.SHIM,
     masks_by_broadcast.SHIM,
     sdpa_without_size_check.SHIM,
     check_as_assertion.SHIM,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import errno
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -58,15 +59,64 @@ def export_target(request: ExportRequest, doing: Progress) -> ExportResult:
     if request.to == "onnx":
         providers(built.device)
     part = _part(request, plan, built)
-    pieces = _pieces(request, built, part)
-    with blame_running_code(f"The eager forward of part {part.name} fails"):
-        sets = [input_sets(piece.part, plan) for piece in pieces]
-    found = [_export_piece(request, built, piece, some, doing) for piece, some in zip(pieces, sets, strict=True)]
+    several = _export_several(request, plan, built, part, doing)
+    if several.pieces:
+        part, pieces, sets, found = several.pieces[0].part, several.pieces, several.sets, several.found
+    else:
+        pieces = _pieces(request, built, part)
+        with blame_running_code(f"The eager forward of part {part.name} fails"):
+            sets = [input_sets(piece.part, plan) for piece in pieces]
+        found = [_export_piece(request, built, piece, some, doing) for piece, some in zip(pieces, sets, strict=True)]
+        found[0].notes += several.notes
     if request.cache and all(made.trouble is None for made in found):
         doing(f"generating {request.tokens} tokens")
         parts, steps = [piece.part for piece in pieces], [_step(made) for made in found]
         found[-1].numbers.append(compare_generation(parts, steps, request.tokens))
     return _result(request, built, found, pieces, _precision(reference, part, sets[0], found))
+
+
+@dataclass
+class SeveralPictures:
+    """An attempt at a file for any number of pictures; without `pieces`, `notes` say why there is none."""
+
+    pieces: list[PartFile] = field(default_factory=list)
+    sets: list[tuple[InputSet, ...]] = field(default_factory=list)
+    found: list[PartExport] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def _export_several(
+    request: ExportRequest, plan: Plan, built: BuiltTarget, part: BuiltPart, doing: Progress
+) -> SeveralPictures:
+    """The part with several pictures in its example, under its shims, else with what keeps their number open, too."""
+    if part.several is None or request.image_input or request.cache:
+        return SeveralPictures()
+    why = ""
+    try:
+        wide = part.several()
+        sets = input_sets(wide, plan)
+    except Exception as error:
+        return SeveralPictures(notes=[wording.one_picture(f"{type(error).__name__}: {first_line(error, 160)}")])
+    for more in ((), (KEEPS_NUMBER_OPEN,)):
+        if more and more[0] in request.shims:
+            break
+        asked = msgspec.structs.replace(request, shims=(*request.shims, *more))
+        pieces = _pieces(asked, built, wide)
+        try:
+            made = _export_piece(asked, built, pieces[0], sets, doing)
+        except (UsageError, ShimTrouble) as error:
+            why = why or error.message
+            continue
+        if made.trouble is None and all(row.holds for row in made.numbers if not row.made_up):
+            return SeveralPictures(pieces=pieces, sets=[sets], found=[made])
+        why = made.trouble.message if made.trouble is not None else why or wording.WRONG_FOR_SEVERAL
+        for name in (name for one in made.files for name in (one.name, *one.data)):
+            (Path(request.folder) / name).unlink(missing_ok=True)
+    return SeveralPictures(notes=[wording.one_picture(first_line(why, 160))])
+
+
+KEEPS_NUMBER_OPEN = "joined-split"
+"""The shim without which features that are split by picture fix how many there are."""
 
 
 def _choose_device(request: ExportRequest) -> TargetRef:

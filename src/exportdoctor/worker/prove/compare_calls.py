@@ -70,11 +70,11 @@ def _compare_answers(one: InputSet, answer: CallResult, wanted: CallResult, *, t
         notes = [f"the program leaves out {', '.join(missing)}, which follows from the whole-number inputs alone"]
         expected = kept
     row = compare_outputs(one.title, found, expected)
-    if not row.holds and not row.refused and one.mask is not None:
-        attended = ([_hide(leaf, one.mask) for leaf in given] for given in (found, expected))
+    if not row.holds and not row.refused and (mask := one.mask) is not None:
+        attended = ([_hide(leaf, mask) for leaf in given] for given in (found, expected))
         seen = compare_outputs(one.title, *attended)
         if seen.holds:
-            notes.append(f"outputs at {int((one.mask == 0).sum())} masked positions differ and were not compared")
+            notes.append(f"outputs at {int((mask == 0).sum())} masked positions differ and were not compared")
             row = seen
     return msgspec.structs.replace(row, note="; ".join(notes))
 

@@ -115,7 +115,6 @@ class SetDrawer:
             return None
         if kind in ("extreme_values", "branches", "rows") and not self._is_stable(inputs, results):
             return None
-        mask = tensors_by_path(inputs).get(self.mask_path or "")
         return replace(
             self.first,
             title=self._title(inputs),
@@ -124,7 +123,7 @@ class SetDrawer:
             results=results,
             same=same,
             made_up=True,
-            mask=mask,
+            mask_path=self.mask_path,
         )
 
     def _title(self, inputs: Inputs) -> str:

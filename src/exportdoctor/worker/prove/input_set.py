@@ -15,6 +15,7 @@ from exportdoctor.targets.built import Inputs
 from exportdoctor.targets.eager import CallResult, run_calls
 from exportdoctor.torch_internals.trees import tree_flatten, tree_leaves
 from exportdoctor.worker.prove.compare_outputs import tensors_in
+from exportdoctor.worker.prove.object_walk import tensors_by_path
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +23,7 @@ class InputSet:
     """`results` are eager's for each of the calls, which are made one after the other; at least one.
 
     `same`: it has the example's sizes. `made_up`: it was drawn; a program may refuse it, but not answer it wrongly.
-    `mask` is the whole-number or boolean tensor whose zeros mask positions of its own shape, if there is one.
+    `mask_path` leads to the mask among its inputs, if there is one.
     `disturbed` are eager's outputs for the example with its own and with other weights and floating inputs, if they
     have whole numbers among others. `names` are those of the positional arguments.
     """
@@ -33,7 +34,7 @@ class InputSet:
     results: tuple[CallResult, ...]
     same: bool = False
     made_up: bool = False
-    mask: torch.Tensor | None = None
+    mask_path: str | None = None
     disturbed: tuple[Any, ...] = ()
     names: tuple[str, ...] = ()
 
@@ -41,6 +42,11 @@ class InputSet:
     def inputs(self) -> Inputs:
         """Those of the first call."""
         return self.calls[0]
+
+    @property
+    def mask(self) -> torch.Tensor | None:
+        """The whole-number or boolean tensor whose zeros mask positions of its own shape."""
+        return tensors_by_path(self.inputs).get(self.mask_path) if self.mask_path else None
 
     @property
     def wanted(self) -> list[torch.Tensor]:

@@ -50,7 +50,7 @@ def input_sets(part: BuiltPart, plan: Plan, *, seconds: float = _SECONDS) -> tup
         other = values if values is not None and runs_in_eager(part.module, values) else None
         known += repeated_calls(part.module, first, other or next(iter(fresh[1:]), None))
         drawer = SetDrawer(module=part.module, known=fresh, first=first, shapes=part.dynamic_shapes, seconds=seconds)
-        return (*known, *drawer.draw())
+        return (*(replace(one, mask_path=drawer.mask_path) for one in known), *drawer.draw())
 
 
 def _with_answer(part: BuiltPart, inputs: Inputs, first: InputSet) -> InputSet:

@@ -1,0 +1,55 @@
+"""Pieces that are only joined stay whole, and are made for all else that is done with them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from exportdoctor.shims import ExportCall, NotApplicable, apply_shims, find
+from exportdoctor.shims.rules.joined_split import split_to_join
+
+WHOLE, SIZES = torch.arange(12.0).reshape(6, 2), torch.tensor([2, 3, 1])
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        torch.cat,
+        lambda pieces: torch.cat(pieces, dim=-2),
+        lambda pieces: torch.cat(tensors=pieces, dim=0),
+        lambda pieces: torch.cat(list(pieces)[::-1]),
+        lambda pieces: torch.cat([*pieces, pieces[0]]),
+        lambda pieces: torch.cat(tuple(reversed(pieces))),
+        lambda pieces: torch.cat(pieces[1:]),
+        lambda pieces: torch.cat((WHOLE,) + pieces),  # noqa: RUF005
+        lambda pieces: torch.stack([piece.sum() for piece in pieces]),
+        lambda pieces: torch.nn.utils.rnn.pad_sequence(pieces),
+        lambda pieces: torch.tensor(len(pieces)),
+        lambda pieces: (lambda *each: each[1])(*pieces),
+    ],
+)
+def test_whatever_is_done_with_the_pieces_is_as_with_those_of_a_split(use: Callable[[Any], torch.Tensor]) -> None:
+    assert torch.equal(use(split_to_join(WHOLE, SIZES)), use(torch.split(WHOLE, SIZES.tolist())))
+
+
+@pytest.mark.parametrize("sizes", [[2, 3], [2, 3, 2], [-1, 6, 1]])
+def test_lengths_that_a_split_refuses_are_refused(sizes: list[int]) -> None:
+    with pytest.raises(RuntimeError, match="lengths of a split"):
+        torch.cat(split_to_join(WHOLE, torch.tensor(sizes)))
+
+
+class KnowsLengths(nn.Module):
+    """The list is used otherwise, too."""
+
+    def forward(self, x: torch.Tensor, sizes: torch.Tensor) -> torch.Tensor:
+        lengths = sizes.tolist()
+        return torch.cat(torch.split(x, lengths)) * len(lengths)
+
+
+def test_a_list_of_lengths_with_another_use_is_left_alone() -> None:
+    with pytest.raises(NotApplicable), apply_shims([find("joined-split")], ExportCall(module=KnowsLengths())):
+        pass
