@@ -32,14 +32,18 @@ def build():
 
 
 def export(part, how):
-    """Export as torch's documentation says; raises what torch raises."""
+    """Export as torch's documentation says, and run the program; raises what torch raises."""
     module, inputs, shapes = part
     with torch.no_grad():
         module(**inputs)
         if how == "torchscript":
             torch.onnx.export(module, (), io.BytesIO(), kwargs=inputs, dynamo=False, verbose=False)
         else:
-            torch.export.export(module, (), inputs, dynamic_shapes=shapes, strict=how == "strict")
+            program = torch.export.export(module, (), inputs, dynamic_shapes=shapes, strict=how == "strict")
+            try:
+                program.module()(**inputs)
+            except Exception as error:
+                raise RuntimeError(f"exports, and its program raises {type(error).__name__}: {error}") from error
 
 
 def cell(part, how):

@@ -54,3 +54,19 @@ def test_a_part_that_only_one_run_asked_is_told_without_its_modules() -> None:
     found = compare_reports(old, new)
     assert [change.after for change in found.parts if change.what == old.parts[-1].name] == [""]
     assert not any(change.what.startswith(f"{old.parts[-1].name}:") for change in found.modules)
+
+
+def test_a_run_of_one_submodule_is_said_to_be_one_first() -> None:
+    old = report()
+    name = next(module.fqn for module in old.parts[0].modules if module.status == "fails_own")
+    rest = tuple(
+        module if module.fqn == name else msgspec.structs.replace(module, status="not_asked")
+        for module in old.parts[0].modules
+    )
+    alone = msgspec.structs.replace(old.parts[0], only=(name,), modules=rest)
+    kept = tuple(finding for finding in old.findings if finding.part != alone.name or finding.module == name)
+    later = msgspec.structs.replace(old, run="later", parts=(alone, *old.parts[1:]), findings=kept)
+    found = compare_reports(old, later)
+    assert found.same
+    assert len(kept) < len(old.findings)
+    assert render_comparison(found).splitlines()[1].startswith(f"One run scanned only {alone.name}: {name}")

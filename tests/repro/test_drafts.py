@@ -16,7 +16,7 @@ from exportdoctor.core.failure.kinds import FailureKind
 from exportdoctor.reduce import Verdict
 from exportdoctor.repro.candidates.candidate_judge import CandidateJudge
 from exportdoctor.repro.candidates.candidate_runner import CandidateRunner
-from exportdoctor.repro.candidates.other_causes import without_other_causes
+from exportdoctor.repro.candidates.other_causes import fails_earlier, without_other_causes
 from exportdoctor.repro.candidates.verdict_log import VerdictLog
 from exportdoctor.repro.script import code_lines
 from exportdoctor.repro.verify import verify
@@ -185,6 +185,26 @@ def test_an_output_of_a_class_of_its_own_does_not_hide_what_fails_when_the_forwa
     found = without_other_causes(judge, source)
     assert found is not None
     assert judge(found) is Verdict.YES
+
+
+def test_causes_are_taken_out_of_drafts_that_fail_in_another_way_only(runner: CandidateRunner) -> None:
+    judge = judge_of(runner, TWO.format("pass", SECOND, CALL))
+    assert fails_earlier(judge, TWO.format(FIRST, SECOND, CALL))
+    assert not fails_earlier(judge, TWO.format("pass", SECOND, CALL))
+    assert not fails_earlier(judge, "no script")
+
+
+def test_only_the_calls_of_the_last_forward_are_in_a_draft(tmp_path: Path) -> None:
+    from exportdoctor.worker.repro.torch_calls import CallLog, read_calls
+
+    path, module = tmp_path / "facts", torch.nn.ReLU()
+    with open(path, "wb") as file:
+        log = CallLog(file.fileno())
+        module.register_forward_pre_hook(log.enter, with_kwargs=True)
+        module.register_forward_hook(log.leave)
+        for _ in range(2):
+            module(torch.ones(3))
+    assert [fact[0] for fact in read_calls(str(path))].count("input") == 1
 
 
 @pytest.mark.night

@@ -26,7 +26,10 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """What differs from the first run to the second. Findings are named by part, module, place and exception."""
+    """What differs from the first run to the second. Findings are named by part, module, place and exception.
+
+    `only` are submodules beside which one run scanned nothing of their part: there what was not tried is left out.
+    """
 
     before: str
     after: str
@@ -36,6 +39,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     findings_gone: tuple[str, ...] = ()
     findings_new: tuple[str, ...] = ()
     findings_same: int = 0
+    only: tuple[str, ...] = ()
 
     @property
     def same(self) -> bool:
@@ -47,7 +51,15 @@ def compare_reports(before: Report, after: Report) -> Comparison:
     """The differences. A part that only one of them has is listed without its modules."""
     old, new = {p.name: p for p in before.parts}, {p.name: p for p in after.parts}
     both = [name for name in old if name in new]
-    one, other = _findings(before, both), _findings(after, both)
+    untried = {
+        (name, module.fqn)
+        for name in both
+        for part in (old[name], new[name])
+        if old[name].only or new[name].only
+        for module in part.modules
+        if module.status == "not_asked"
+    }
+    one, other = _findings(before, both, untried), _findings(after, both, untried)
     return Comparison(
         before=before.run,
         after=after.run,
@@ -57,6 +69,9 @@ def compare_reports(before: Report, after: Report) -> Comparison:
         findings_gone=tuple(_describe(finding) for key, finding in one.items() if key not in other),
         findings_new=tuple(_describe(finding) for key, finding in other.items() if key not in one),
         findings_same=len(one.keys() & other.keys()),
+        only=tuple(
+            dict.fromkeys(f"{part.name}: {name}" for part in (*before.parts, *after.parts) for name in part.only)
+        ),
     )
 
 
@@ -75,14 +90,16 @@ def _changes(before: dict[str, str], after: dict[str, str]) -> tuple[Change, ...
 
 
 def _modules(old: PartRecord, new: PartRecord) -> tuple[Change, ...]:
-    return _changes(
+    changes = _changes(
         {f"{old.name}: {wording.module_name(m.fqn)}": m.status for m in old.modules},
         {f"{new.name}: {wording.module_name(m.fqn)}": m.status for m in new.modules},
     )
+    partial = bool(old.only or new.only)
+    return tuple(one for one in changes if not (partial and "not_asked" in (one.before, one.after)))
 
 
-def _findings(report: Report, parts: list[str]) -> dict[tuple[str, ...], Finding]:
-    return {across_runs(f): f for f in report.findings if f.part in parts}
+def _findings(report: Report, parts: list[str], untried: set[tuple[str, str]]) -> dict[tuple[str, ...], Finding]:
+    return {across_runs(f): f for f in report.findings if f.part in parts and (f.part, f.module) not in untried}
 
 
 def _describe(finding: Finding) -> str:
@@ -93,6 +110,8 @@ def render_comparison(found: Comparison, style: Style | None = None) -> str:
     """The comparison as text."""
     canvas = Canvas(style or Style())
     canvas.paragraph(f"{found.before} → {found.after}", colour="bold")
+    if found.only:
+        canvas.paragraph(wording.plain(f"One run scanned only {', '.join(found.only)}. No more is compared."), hang=4)
     _block(canvas, "environment", found.environment)
     _block(canvas, "parts", found.parts)
     for before, after, names in group_changes(found.modules):

@@ -29,7 +29,7 @@ from exportdoctor.repro.candidates.incidental_failures import (
     IncidentalFailure,
     find_incidental_failures,
 )
-from exportdoctor.repro.candidates.other_causes import without_other_causes
+from exportdoctor.repro.candidates.other_causes import fails_earlier, without_other_causes
 from exportdoctor.repro.candidates.reduction import Reducer, ReductionResult, Tell
 from exportdoctor.repro.candidates.verdict_log import VerdictLog
 from exportdoctor.repro.draft_client import DraftClient
@@ -183,7 +183,8 @@ def _first_failing_draft(client: DraftClient, judge: CandidateJudge, tell: Tell)
                 if _shows_bug(judge, source):
                     tell(wording.repro_draft(code_lines(source), draft.what))
                     return msgspec.structs.replace(draft, source=source), judge
-    for draft in drafts[:_DRAFTS_WITH_CAUSES]:
+    behind = [draft for draft in drafts if fails_earlier(judge, draft.source)]
+    for draft in behind[:_DRAFTS_WITH_CAUSES]:
         found = without_other_causes(judge, draft.source)
         if found is not None:
             tell(wording.repro_draft(code_lines(found), wording.repro_other_causes()))

@@ -68,6 +68,15 @@ def _search(judge: CandidateJudge, source: str, outcome: Outcome, last: int, cau
     return None
 
 
+def fails_earlier(judge: CandidateJudge, source: str) -> bool:
+    """Whether a script's export raises something else than what is wanted."""
+    outcome = judge.runner.run(source)
+    if outcome.failure is None or outcome.failure.stage != "export":
+        return False
+    found = name_free_signature(outcome, exporter=judge.exporter)
+    return found is not None and found.raised != judge.wanted.raised
+
+
 def _place(outcome: Outcome) -> tuple[int, str]:
     """Line and expression of the script at which an export failed; 0 where there is none."""
     failure = outcome.failure

@@ -45,8 +45,9 @@ _SYMBOLIC = {"Eq": "==", "Ne": "!=", "Lt": "<", "Le": "<=", "Gt": ">", "Ge": ">=
 class CallLog(TorchFunctionMode):
     """Writes each call to the descriptor `out` before it runs, so that nothing is lost where it crashes.
 
-    A fact is ["input", path, name, its dynamic dimensions], ["call", name, code, what it changes], ["symbol", which
-    symbol, which code], ["memory", name, its memory] or ["failed", the code of the last call with new tensors].
+    A fact is ["entered"], ["input", path, name, its dynamic dimensions], ["call", name, code, what it changes],
+    ["symbol", which symbol, which code], ["memory", name, its memory] or ["failed", the code of the last call with new
+    tensors].
     """
 
     def __init__(self, out: int) -> None:
@@ -58,7 +59,10 @@ class CallLog(TorchFunctionMode):
         self._kept: list[Any] = []  # so that no id is used twice
 
     def enter(self, module: torch.nn.Module, args: Any, kwargs: Any) -> None:
-        """A forward pre-hook: the inputs have their names, and from now on calls are written."""
+        """A forward pre-hook: the inputs have their names, and calls are written anew. Only the last forward counts."""
+        self._names.clear()
+        self._symbols.clear()
+        self._write("entered")
         for number, (path, value) in enumerate(leaves_with_paths((args, kwargs))):
             if isinstance(value, torch.Tensor | torch.SymInt):
                 name = f"x{number}"
@@ -242,7 +246,7 @@ def write_call_drafts(part: PartCapture, probe: Probe, outcome: Outcome) -> Iter
     """The drafts; none where the calls are not seen one by one, or too many lead to the failure."""
     if probe.opaque or EXPORTERS[probe.exporter].traces_with_dynamo or probe.to in ("onnx", "ort"):
         return
-    again, facts = run_in_child(probe, lambda out: _attempt_logged(part, probe, out), _read)
+    again, facts = run_in_child(probe, lambda out: _attempt_logged(part, probe, out), read_calls)
     if again.passed:
         return
     calls = [fact for fact in facts if fact[0] == "call"]
@@ -270,9 +274,12 @@ def _attempt_logged(part: PartCapture, probe: Probe, out: int) -> Outcome:
     return attempt(part, probe)
 
 
-def _read(path: str) -> list[list[Any]]:
+def read_calls(path: str) -> list[list[Any]]:
+    """The facts of the last forward in a file that a CallLog has written."""
     with open(path, encoding="utf-8") as file:
-        return [json.loads(line) for line in file if line.endswith("\n")]
+        facts = [json.loads(line) for line in file if line.endswith("\n")]
+    entered = max((number for number, fact in enumerate(facts) if fact == ["entered"]), default=-1)
+    return facts[entered + 1 :]
 
 
 def _inputs(part: PartCapture, probe: Probe) -> Iterator[tuple[str, Any]]:
