@@ -15,7 +15,8 @@ from exportdoctor.core.errors import TargetError
 from exportdoctor.core.records.target import BuildOptions
 from exportdoctor.targets.parts.default_part import default_part
 from exportdoctor.targets.parts.documented_inputs import TensorSpec, documented_inputs
-from exportdoctor.targets.parts.model_context import ModelContext
+from exportdoctor.targets.parts.input_layouts import FIRST, GRID
+from exportdoctor.targets.parts.model_context import InputSearch, ModelContext
 from exportdoctor.targets.parts.repair_inputs import repair_inputs
 
 
@@ -178,3 +179,87 @@ def test_a_sequence_is_never_so_long_that_its_pairs_fill_the_memory() -> None:
         default_part(context(Insatiable(vocab_size=9)))
     assert 1024 in seen
     assert max(seen) <= 2048
+
+
+class Stacking(Picky):
+    """What it multiplies is eight times as wide as what it is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(1024, 4)
+
+    def forward(self, features: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        """
+        Args:
+            features (`torch.FloatTensor` of shape `(batch_size, sequence_length, 80)`): sounds
+            mask (`torch.LongTensor` of shape `(batch_size, sequence_length)`): which of it counts
+        """
+        return self.layer(torch.cat([features] * 8, dim=-1)) * mask.masked_fill(mask, 2.0)[..., None]
+
+
+def test_a_size_that_the_model_multiplies_first_is_found_and_a_mask_becomes_one_of_truth_values() -> None:
+    model = Stacking()
+    start = dict(documented_inputs(context(model)))
+    found = repair_inputs(context(model), [start], lambda specs: run_specs(model, specs), seconds=40)
+    assert found is not None
+    assert found["features"].dims[-1] == 128
+    assert found["mask"].kind == "bool"
+
+
+class Viewer(Picky):
+    """A row of patches with the sides of the picture, which it looks at."""
+
+    def __init__(self) -> None:
+        super().__init__(patch_size=2, num_channels=3)
+        self.layer = nn.Linear(12, 4)
+
+    main_input_name = "pixel_values"
+
+    def forward(
+        self, pixel_values: torch.Tensor, pixel_attention_mask: torch.Tensor, spatial_shapes: torch.Tensor
+    ) -> torch.Tensor:
+        if not bool((spatial_shapes.prod(-1) == pixel_values.shape[1]).all()):
+            raise ValueError("the sides do not fit the patches")
+        return self.layer(pixel_values) * pixel_attention_mask[..., None]
+
+
+def test_rows_of_patches_go_with_their_sides() -> None:
+    part = default_part(context(Viewer()))
+    assert part.kwargs["pixel_values"].shape[-1] == 12
+    assert part.kwargs["spatial_shapes"].shape == (2, 2)
+
+
+def test_a_grid_keeps_its_values_while_other_inputs_are_repaired() -> None:
+    made = TensorSpec(dims=(2, 3), kind="grid").layout().make(context(Viewer()), FIRST)
+    assert made.tolist() == [list(GRID)] * 2
+
+
+def test_only_a_refusal_that_depends_on_the_form_calls_for_another() -> None:
+    search = InputSearch()
+    search.note(RuntimeError("mat1 and mat2 shapes cannot be multiplied (28x640 and 1024x1024)"))
+    search.note(AttributeError("'FakeTensor' object has no attribute 'get'"))
+    assert not search.form_matters
+    assert "28x640" in str(search.first)
+    search.note(RuntimeError("Expected inputs of BF16 type but got mat_a.dtype=torch.float32"))
+    assert search.form_matters
+
+
+class Mismatch(Picky):
+    """As many features as places for them, of another width."""
+
+    def __init__(self) -> None:
+        super().__init__(vocab_size=9)
+
+    main_input_name = "input_ids"
+
+    def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
+        raise ValueError("Image features and image tokens do not match, tokens: 4, features: 4")
+
+
+def test_equal_counts_are_told_as_widths_that_do_not_fit() -> None:
+    with pytest.raises(TargetError, match="as many of both, so they differ in width"):
+        default_part(context(Mismatch()))
+
+
+def run_specs(model: nn.Module, specs: Any) -> Any:
+    return model(**{name: spec.layout().make(context(model), FIRST) for name, spec in specs.items()})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext, suppress
 from functools import cache, partial
@@ -11,6 +12,7 @@ import msgspec
 import psutil
 
 from exportdoctor.core.errors import MissingPackageError, NoPartError, TargetError
+from exportdoctor.core.failure.messages import first_line
 from exportdoctor.targets.built import BuiltTarget, Substitution
 from exportdoctor.targets.configuration import ConfigurationPlan
 from exportdoctor.targets.eager import blame_target, run_once
@@ -25,7 +27,7 @@ from exportdoctor.targets.model.experts import (
 from exportdoctor.targets.model.model_class import dtype_argument, find_model_classes, load_config
 from exportdoctor.targets.model.weights import build_without_weights, fake_parameters, random_parameters
 from exportdoctor.targets.parts.decode import decode_part, prefill_part
-from exportdoctor.targets.parts.default_part import default_part
+from exportdoctor.targets.parts.default_part import TRY_RANDOM, default_part
 from exportdoctor.targets.parts.dummy_inputs import MEDIA
 from exportdoctor.targets.parts.given_inputs import given_part
 from exportdoctor.targets.parts.model_context import (
@@ -74,6 +76,9 @@ _MAKERS: dict[str, Callable[[ModelContext], BuiltPart]] = {
 _TOWERS = ("vision", "video", "text")
 """Those that are submodules in most models: where no grid of patches goes in."""
 
+_AS_SMALL_MODEL = "as a small model with random weights"
+_SECONDS_FOR_SMALL_MODEL = 10.0
+"""For its search, if the others have spent all."""
 _MOST_PARAMETERS_FILLED = 300_000_000
 """Up to so many parameters, random weights replace fake ones where the model does not run without values."""
 
@@ -92,11 +97,11 @@ def build(plan: Plan) -> BuiltTarget:
 def _build_configuration(plan: ConfigurationPlan) -> BuiltTarget:
     """The model at its real size, in eval mode on its device, and how to make each of its parts."""
     subject, substitutions = _subject(plan, plan.options)
-    given: BuiltPart | None = None
+    given: BuiltPart | TargetError | None = None
     if subject.is_fake and _may_not_run(plan, subject):
         subject, given, more = _runnable_form(plan, subject)
         substitutions = (*substitutions, *more)
-    whole = cache(lambda: given or _whole_part(plan, subject))
+    whole = cache(partial(_given_or_made, given, plan, subject))
     weights = subject.options.weights
     return BuiltTarget(
         model=subject.model,
@@ -107,6 +112,12 @@ def _build_configuration(plan: ConfigurationPlan) -> BuiltTarget:
         makers={name: partial(_make_part, name, plan, subject, whole) for name in plan.available_parts},
         substitutions=substitutions,
     )
+
+
+def _given_or_made(given: BuiltPart | TargetError | None, plan: ConfigurationPlan, subject: ModelContext) -> BuiltPart:
+    if isinstance(given, TargetError):
+        raise given
+    return given or _whole_part(plan, subject)
 
 
 def _may_not_run(plan: ConfigurationPlan, subject: ModelContext) -> bool:
@@ -147,23 +158,29 @@ def _part_of_whole(
 
 def _runnable_form(
     plan: ConfigurationPlan, subject: ModelContext
-) -> tuple[ModelContext, BuiltPart | None, tuple[Substitution, ...]]:
+) -> tuple[ModelContext, BuiltPart | TargetError, tuple[Substitution, ...]]:
     """The model in a form whose default part runs in eager, that part, and what the form is.
 
     A fake kernel can be stricter than the real one, and some code needs values. In this order: the model itself,
     another implementation of its experts, another dtype, random values, random values on a small model. The first form
-    that takes more than text if the model does, else the first that takes something. The model itself, and no part,
-    if none runs.
+    that takes more than text if the model does, else the first that takes something. The model itself, and why, if
+    none runs. Each is tried as proposed before any is repaired; where no refusal is of a kind that depends on the
+    form, only the small model is tried beside the model itself.
     """
     first: TargetError | None = None
+    last: TargetError | None = None
     incomplete: tuple[ModelContext, BuiltPart, tuple[Substitution, ...]] | None = None
     make_again: Callable[[], object] = object
+    worth_repairing: set[str] = set()
     for make, what in _forms(plan, subject):
+        if incomplete is not None and subject.search.repairs and what not in worth_repairing:
+            continue
         try:
             form = make()
+            form = form if form is subject else dataclasses.replace(form, search=subject.search)
             part = _whole_part(plan, form)
         except TargetError as error:
-            first = first or error
+            first, last = error if first is None or not what else first, error  # repairs know more
             continue
         because = str(first) if first else incomplete[1].because if incomplete else ""
         found = form, part, (Substitution(what, because),) if what else ()
@@ -171,8 +188,14 @@ def _runnable_form(
             return found
         if incomplete is None:
             incomplete, make_again = found, make
+            worth_repairing = {what, _AS_SMALL_MODEL} if subject.search.form_matters else {what}
     if incomplete is None:
-        return subject, None, ()
+        assert first is not None, "the model itself is a form"
+        assert last is not None
+        alike = "So does a small model of this configuration with random weights. "
+        other = f"As a small model with random weights: {first_line(last)}. "
+        hint = (alike if last.message == first.message else other) + first.hint.removeprefix(TRY_RANDOM)
+        return subject, TargetError(first.message, hint=hint, stack=first.stack), ()
     if incomplete[0] is subject:
         make_again()  # its experts have been switched since
     return incomplete
@@ -182,7 +205,26 @@ def _forms(plan: ConfigurationPlan, subject: ModelContext) -> Iterator[tuple[Cal
     def with_options(**changes: Any) -> ModelContext:
         return _subject(plan, msgspec.structs.replace(plan.options, **changes))[0]
 
-    yield (lambda: subject), ""
+    for subject.search.repairs in (False, True):
+        yield (lambda: subject), ""
+        if subject.search.form_matters:
+            yield from _other_forms(plan, subject, with_options)
+    small = plan_small_model(plan)
+    subject.search.seconds = max(subject.search.seconds, _SECONDS_FOR_SMALL_MODEL)
+    yield partial(_small_subject, small), _AS_SMALL_MODEL
+
+
+def _small_subject(small: ConfigurationPlan) -> ModelContext:
+    """The small model with values. Raises TargetError where it is not small: its widths do not divide by its heads."""
+    parameters = count_parameters(_subject(small, msgspec.structs.replace(small.options, weights="fake"))[0].model)
+    if parameters > _MOST_PARAMETERS_FILLED:
+        raise TargetError(f"It cannot be made small: {parameters / 1e6:,.0f} million parameters are left")
+    return _subject(small, small.options)[0]
+
+
+def _other_forms(
+    plan: ConfigurationPlan, subject: ModelContext, with_options: Callable[..., ModelContext]
+) -> Iterator[tuple[Callable[[], ModelContext], str]]:
     before = experts_implementation(subject.model)
     for name in other_experts_implementations(subject.model):
         yield partial(_with_experts, subject, name), f"with the experts implementation {name!r}"
@@ -192,8 +234,6 @@ def _forms(plan: ConfigurationPlan, subject: ModelContext) -> Iterator[tuple[Cal
         yield partial(with_options, dtype="bfloat16"), "in bfloat16"
     if count_parameters(subject.model) <= _MOST_PARAMETERS_FILLED:
         yield partial(with_options, weights="random"), "with random weights"
-    small = plan_small_model(plan)
-    yield (lambda: _subject(small, small.options)[0]), "as a small model with random weights"
 
 
 def _with_experts(subject: ModelContext, name: str) -> ModelContext:

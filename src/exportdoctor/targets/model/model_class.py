@@ -81,7 +81,10 @@ def _has_forward(model_class: Any) -> bool:
     """Whether a class computes something by itself: some only hold models that `generate` calls one after the other."""
     from torch import nn
 
-    return getattr(model_class, "forward", None) is not nn.Module.forward
+    try:
+        return getattr(model_class, "forward", None) is not nn.Module.forward
+    except ImportError:  # a stand-in for want of a package, which building it will name
+        return True
 
 
 def _candidates(transformers: ModuleType, config: Any) -> Iterator[Any]:

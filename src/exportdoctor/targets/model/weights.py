@@ -6,6 +6,7 @@ computes at construction are real, so that index arithmetic on them works.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 SEED = 20250201
 _VECTOR_SPREAD = 0.2
+_HUGE = 2**27
+"""Numbers in a tensor."""
 
 
 def build_without_weights(build: Callable[[], nn.Module]) -> nn.Module:
@@ -108,7 +111,10 @@ def replace_parameters(model: nn.Module, make: Callable[[str, nn.Parameter], tor
 
 @contextmanager
 def _parameters_on_meta() -> Iterator[None]:
-    """Uninitialised and random tensors are created on meta, and a parameter moves there when it is registered."""
+    """Uninitialised and random tensors are created on meta, and a parameter moves there when it is registered.
+
+    So are zeros that would take gigabytes, as for all experts of a layer; what is no parameter gets them back.
+    """
     import torch
     from torch import nn
     from torch.overrides import TorchFunctionMode
@@ -121,7 +127,9 @@ def _parameters_on_meta() -> Iterator[None]:
             if func in fillers and args and args[0].device.type == "meta":
                 return args[0]  # it holds no values that could change
             kwargs = kwargs or {}
-            if func in without_values and kwargs.get("device") is None:
+            is_huge = func is torch.zeros and args and all(isinstance(one, int) for one in args)
+            is_huge = is_huge and math.prod(args) > _HUGE
+            if (func in without_values or is_huge) and kwargs.get("device") is None:
                 kwargs = {**kwargs, "device": "meta"}
             return func(*args, **kwargs)
 

@@ -6,7 +6,9 @@ Each proposal of inputs is run in eager once, and an axis is dynamic only where 
 from __future__ import annotations
 
 import inspect
+import math
 import re
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -21,6 +23,7 @@ from exportdoctor.targets.parts.dummy_inputs import (
     InputProposal,
     UnknownSizeError,
     constants_for,
+    counts_agree,
     propose_inputs,
     required_inputs,
     with_placeholders_counted,
@@ -38,7 +41,8 @@ if TYPE_CHECKING:
     from exportdoctor.targets.sizes.dynamic_shapes import Axes
 
 _LIST = re.compile(r"(?:typing\.)?(?:list|tuple|List|Tuple|Sequence)\[(?:torch\.)?\w*Tensor\b")
-_SECONDS_TO_REPAIR, _SECONDS_FOR_MEDIA = 40.0, 12.0
+_SECONDS_FOR_MEDIA = 12.0
+TRY_RANDOM = "Try --weights random (not every operator takes fake weights). "
 _ONE = replace(FIRST, batch=1)
 """For models that refuse a batch, such as classifiers without a padding token."""
 
@@ -53,42 +57,39 @@ def default_part(subject: ModelContext, *, name: str = "default") -> BuiltPart:
             part = vision_part(subject, name=name)
             run_once(part.module, (part.args, part.kwargs))
             return part
-    failures: list[Exception] = []
+    search = subject.search
+    search.first = None
     for proposal, sizes in _proposals(subject):
         try:
             part = _part(subject, name, proposal, sizes, _run(subject, proposal, sizes))
         except UnknownSizeError:
             continue
         except Exception as error:
-            failures.append(error)
+            search.note(error)
             continue
         left_out = frozenset(proposal.left_out)
-        if left_out & MEDIA and not part.kwargs.keys() & MEDIA:
-            more = _repaired_part(subject, name, failures, needed=left_out, seconds=_SECONDS_FOR_MEDIA)
+        why = _complaint(search.first) if search.first else ""
+        if search.repairs and left_out & MEDIA and not part.kwargs.keys() & MEDIA and not counts_agree(why):
+            more = _repaired_part(subject, name, needed=left_out, seconds=_SECONDS_FOR_MEDIA)
             if more is not None:
                 return more
-        why = f"{type(failures[0]).__name__}: {first_line(failures[0])}" if failures else ""
         how = _without_processors(subject)
         because = f"{why} ({how})" if how else why
         return replace(part, left_out=proposal.left_out, because=because)
-    repaired = _repaired_part(subject, name, failures)
+    repaired = _repaired_part(subject, name) if search.repairs else None
     if repaired is None:
-        raise _no_inputs(subject, failures)
+        raise _no_inputs(subject)
     return repaired
 
 
 def _repaired_part(
-    subject: ModelContext,
-    name: str,
-    failures: list[Exception],
-    *,
-    needed: frozenset[str] = frozenset(),
-    seconds: float = _SECONDS_TO_REPAIR,
+    subject: ModelContext, name: str, *, needed: frozenset[str] = frozenset(), seconds: float = math.inf
 ) -> BuiltPart | None:
     """The model on repaired inputs, some of the `needed` ones among them; None where none is found.
 
-    What eager refuses is added to `failures`.
+    What eager refuses is noted.
     """
+    search, begun = subject.search, time.monotonic()
 
     def run(specs: Mapping[str, TensorSpec]) -> dict[str, Any]:
         if needed and not needed & specs.keys():
@@ -96,10 +97,11 @@ def _repaired_part(
         try:
             return _run(subject, _proposal(subject, specs), FIRST)
         except Exception as error:
-            failures.append(error)
+            search.note(error)
             raise
 
-    repaired = repair_inputs(subject, _starts(subject), run, seconds=seconds)
+    repaired = repair_inputs(subject, _starts(subject), run, seconds=min(seconds, search.seconds))
+    search.seconds -= time.monotonic() - begun
     if repaired is None:
         return None
     proposal = _proposal(subject, repaired)
@@ -147,6 +149,8 @@ def _spec_of(subject: ModelContext, name: str, layout: Layout) -> TensorSpec | N
             return TensorSpec(dims=dims, kind="float")
         if "mask" in name:
             return TensorSpec(dims=dims, kind="mask")
+        if name.endswith("grid_thw"):
+            return TensorSpec(dims=dims, kind="grid")
         tokens = name.endswith("input_ids")  # other numbers may be sizes, such as those of a grid
         return TensorSpec(dims=dims, kind="integer", below=subject.vocabulary_size if tokens else int(made.max()) + 1)
     return None
@@ -202,17 +206,24 @@ def _other_sizes(first: ExampleSizes) -> Iterator[tuple[ExampleSizes, frozenset[
     yield replace(SECOND, batch=first.batch), lengths
 
 
-def _no_inputs(subject: ModelContext, failures: list[Exception]) -> TargetError:
+def _complaint(error: Exception) -> str:
+    """The exception in one line; where it counts as many of both, what that means."""
+    line = f"{type(error).__name__}: {first_line(error)}"
+    widths = "as many of both, so they differ in width: settings of its configurations do not fit each other"
+    return f"{line} ({widths})" if counts_agree(line) else line
+
+
+def _no_inputs(subject: ModelContext) -> TargetError:
     """The error where no proposal ran: the first failure, which is that of the most complete inputs."""
     what = type(subject.model).__name__
-    if not failures:
+    first = subject.search.first
+    if first is None:
         return TargetError(f"No inputs are known for {what}", hint="Write a factory: file.py:factory")
-    first = failures[0]
-    random = "Try --weights random (not every operator takes fake weights). " if subject.is_fake else ""
+    random = TRY_RANDOM if subject.is_fake else ""
     how = _without_processors(subject)
     hint = f"{random}{f'The inputs were {how}. ' if how else ''}Write a factory with its inputs: file.py:factory"
     return TargetError(
-        f"The eager forward of {what} fails on the inputs made for it: {type(first).__name__}: {first_line(first)}",
+        f"The eager forward of {what} fails on the inputs made for it: {_complaint(first)}",
         hint=hint,
         stack=own_stack(first),
     )

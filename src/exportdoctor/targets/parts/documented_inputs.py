@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
-from exportdoctor.targets.parts.input_layouts import ExampleSizes, Layout
+from exportdoctor.targets.parts.input_layouts import GRID, ExampleSizes, Layout
 from exportdoctor.targets.parts.model_context import nested_configurations
 
 if TYPE_CHECKING:
@@ -47,11 +47,12 @@ _SMALL = 2
 class TensorSpec:
     """A tensor input: a size or the name of an axis for each dimension, and what its values are.
 
-    Integers lie in [0, `below`); a mask is all ones.
+    Integers lie in [0, `below`); a mask is all ones, `bool` one of truth values; a row of a grid counts the patches of
+    one picture.
     """
 
     dims: tuple[int | str, ...]
-    kind: Literal["float", "integer", "mask"]
+    kind: Literal["float", "integer", "mask", "bool", "grid"]
     below: int = 2
 
     def layout(self) -> Layout:
@@ -68,6 +69,10 @@ def _make(spec: TensorSpec, subject: ModelContext, sizes: ExampleSizes) -> torch
         return subject.floats(*shape)
     if spec.kind == "mask":
         return torch.ones(shape, dtype=torch.int64, device=subject.device)
+    if spec.kind == "bool":
+        return torch.ones(shape, dtype=torch.bool, device=subject.device)
+    if spec.kind == "grid":
+        return subject.integers([GRID] * shape[0])
     if spec.below >= subject.vocabulary_size and len(shape) == 2:
         return subject.sentence_ids(*shape)
     return torch.randint(spec.below, shape, generator=torch.Generator().manual_seed(7)).to(subject.device)
@@ -97,7 +102,9 @@ def guessed_input(subject: ModelContext, name: str) -> TensorSpec:
 def _spec(subject: ModelContext, name: str, type_: str, dims: tuple[int | str, ...]) -> TensorSpec:
     if "mask" in name:
         return TensorSpec(dims=dims, kind="mask")
-    if "Long" in type_ or "Int" in type_ or "Bool" in type_ or name.endswith(("_ids", "_indices", "_thw")):
+    if name.endswith("grid_thw"):
+        return TensorSpec(dims=(1, len(GRID)), kind="grid")
+    if "Long" in type_ or "Int" in type_ or "Bool" in type_ or name.endswith(("_ids", "_indices")):
         tokens = name.endswith("input_ids")
         return TensorSpec(dims=dims, kind="integer", below=subject.vocabulary_size if tokens else _SMALL)
     return TensorSpec(dims=dims, kind="float")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from exportdoctor.core.failure.messages import first_line
 from exportdoctor.targets.eager import run_method_once
-from exportdoctor.targets.parts.input_layouts import GRID_LAYOUTS, LAYOUTS, SECOND, ExampleSizes, Layout
+from exportdoctor.targets.parts.input_layouts import GRID_LAYOUTS, LAYOUTS, PATCH_LAYOUTS, SECOND, ExampleSizes, Layout
 from exportdoctor.targets.parts.model_context import ModelContext, forward_names
 from exportdoctor.targets.parts.processed_inputs import processed_layouts
 from exportdoctor.torch_internals.trees import tree_leaves
@@ -86,6 +86,8 @@ def _attempts(
         images = [name for name in complete if name != "pixel_values_videos"]
         grids = [name for name in GRID_LAYOUTS if "video" not in name and not name.startswith("pixel")]
         yield (*images, *grids), {**LAYOUTS, **GRID_LAYOUTS}
+    if "spatial_shapes" in forward_names(subject.model):
+        yield (*complete, *PATCH_LAYOUTS), {**LAYOUTS, **PATCH_LAYOUTS}
     yield complete, LAYOUTS
     yield (*complete, *_BESIDE), LAYOUTS
     processed = {name: (layout,) for name, layout in processed_layouts(subject).items()}
@@ -203,6 +205,12 @@ def with_placeholders_counted(subject: ModelContext, inputs: Mapping[str, Any], 
     return made
 
 
+def counts_agree(complaint: str) -> bool:
+    """Whether a refused forward counts as many placeholders as features: then they differ in width."""
+    said = _MISMATCH.search(complaint)
+    return said is not None and said["features"] == said["tokens"]
+
+
 def _features(subject: ModelContext, kind: str, name: str, inputs: Mapping[str, Any]) -> int:
     """How many rows of features the model itself makes of these images, clips or sounds."""
     import torch
@@ -216,7 +224,13 @@ def _features(subject: ModelContext, kind: str, name: str, inputs: Mapping[str, 
     # transformers 4.53 takes settings of the configuration there
     required = [one.name for one in parameters if one.default is one.empty]
     settings = {key: getattr(config, key) for key in required if hasattr(config, key)}
-    features = run_method_once(subject.model, method, **{**settings, **taken})
+    try:
+        features = run_method_once(subject.model, method, **{**settings, **taken})
+    except Exception as error:  # some compare them with the text there
+        said = _MISMATCH.search(str(error))
+        if said is None:
+            raise
+        return int(said["features"])
     features = getattr(features, "pooler_output", features)
     rows = [leaf for leaf in tree_leaves(features) if isinstance(leaf, torch.Tensor)]
     return sum(leaf.numel() // leaf.shape[-1] for leaf in rows)

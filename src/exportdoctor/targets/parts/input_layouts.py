@@ -5,6 +5,7 @@ Where one name stands for several layouts, each is listed, and the caller keeps 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -78,11 +79,24 @@ def _patches_of_grid(subject: ModelContext, sizes: ExampleSizes) -> torch.Tensor
     config = subject.vision_config
     height, width = pair(config.patch_size)
     features = _channels(subject) * (getattr(config, "temporal_patch_size", None) or 1) * height * width
-    return subject.floats(_GRID[0] * _GRID[1] * _GRID[2], features)
+    return subject.floats(math.prod(GRID), features)
 
 
 def _grid(subject: ModelContext, sizes: ExampleSizes) -> torch.Tensor:
-    return subject.integers([_GRID])
+    return subject.integers([GRID])
+
+
+def _patches_by_row(subject: ModelContext, sizes: ExampleSizes) -> torch.Tensor:
+    height, width = pair(subject.vision_config.patch_size)
+    return subject.floats(sizes.batch, math.prod(GRID), _channels(subject) * height * width)
+
+
+def _mask_of_patches(subject: ModelContext, sizes: ExampleSizes) -> torch.Tensor:
+    return subject.integers([[1] * math.prod(GRID)] * sizes.batch)
+
+
+def _sides_in_patches(subject: ModelContext, sizes: ExampleSizes) -> torch.Tensor:
+    return subject.integers([GRID[1:]] * sizes.batch)
 
 
 def _merge_size(subject: ModelContext, sizes: ExampleSizes) -> torch.Tensor:
@@ -141,7 +155,7 @@ def _audio_features(subject: ModelContext) -> int:
     return next((int(value) for value in found if value), 80)
 
 
-_GRID = (1, 4, 4)
+GRID = (1, 4, 4)
 """Patches along time, height and width of one picture; any merge of two by two fits."""
 _BATCH_SEQUENCE = {0: "batch", 1: "sequence"}
 _BATCH = {0: "batch"}
@@ -182,3 +196,10 @@ GRID_LAYOUTS: Mapping[str, tuple[Layout, ...]] = {
     **dict.fromkeys(("merge_sizes", "image_merge_sizes", "video_merge_sizes"), (Layout(make=_merge_size, axes={}),)),
 }
 """Where a picture comes as patches with a grid."""
+
+PATCH_LAYOUTS: Mapping[str, tuple[Layout, ...]] = {
+    "pixel_values": (Layout(make=_patches_by_row, axes=_BATCH),),
+    "pixel_attention_mask": (Layout(make=_mask_of_patches, axes=_BATCH),),
+    "spatial_shapes": (Layout(make=_sides_in_patches, axes=_BATCH),),
+}
+"""Where a picture comes as a row of patches with its sides counted in them."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,30 @@ PLACEHOLDER_TOKENS = tuple(f"{kind}_token_{end}" for kind in ("image", "video", 
 """The settings that name the tokens for which a model puts in features of what is no text."""
 
 
+_OF_FORM = re.compile(r"expected scalar type|dtype|BF16|[Bb][Ff]loat16|Fake|subclass|meta tensor")
+"""What a real kernel, another dtype or values would not say."""
+
+
+@dataclass
+class InputSearch:
+    """What the search for inputs has met: the first refusal, that of the most complete inputs; whether one came that
+    another form of the model (experts, dtype, values) would not make; whether to repair what is refused, the
+    seconds that are left for it, and the repaired inputs that came furthest."""
+
+    first: Exception | None = None
+    form_matters: bool = False
+    repairs: bool = True
+    furthest: Sequence[Any] = ()
+    seconds: float = 40.0
+
+    def note(self, error: Exception) -> None:
+        """Keep it if it is the first; others keep the tensors of their frames alive."""
+        self.first = self.first or error
+        by_torch = type(error).__module__.startswith(("torch._subclasses", "torch.fx"))
+        said = _OF_FORM.search(str(error)) and not isinstance(error, AttributeError)
+        self.form_matters |= bool(by_torch or said or isinstance(error, NotImplementedError))
+
+
 @dataclass(frozen=True, kw_only=True)
 class ModelContext:
     """A transformers model on its device. Where its weights are fake, `fake` makes fake tensors of real ones."""
@@ -37,6 +62,7 @@ class ModelContext:
     options: BuildOptions
     device: torch.device
     fake: Callable[[Any], Any] | None = None
+    search: InputSearch = field(default_factory=InputSearch, compare=False)
 
     @property
     def config(self) -> Any:

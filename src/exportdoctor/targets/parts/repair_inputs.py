@@ -9,12 +9,13 @@ from __future__ import annotations
 import heapq
 import itertools
 import linecache
+import math
 import re
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from exportdoctor.targets.parts.documented_inputs import TensorSpec, documented_inputs, guessed_input
@@ -24,9 +25,15 @@ from exportdoctor.targets.parts.model_context import ModelContext, forward_names
 Specs = Mapping[str, TensorSpec]
 
 _MOST_RUNS = 60
+_FURTHEST = 3
+"""Inputs that another form of the model is asked first."""
 _LARGEST_SIDE, _LARGEST_AXIS = 2048, 500_000
+_MOST_VALUES = 30_000_000
+"""Of one input: a real forward on more takes seconds and gigabytes."""
 _NUMBER = re.compile(r"\d+")
+_PRODUCT = re.compile("multiplied|reduction dim|channels|normalized_shape|must match|expected (?:input|hidden)")
 _MULTIPLE = re.compile(r"is invalid for input of size|divisible by|multiple of")
+_ROWS = re.compile(r"shape '\[-1, (\d+), ")
 _EXPECTED_DIMS = re.compile(
     r"expected (?P<to>\d)[, )].*got \d|unpack \(expected (?P<unpack>\d)|expected (?P<dim>\d)D|(?P<or>\d)-?D tensor"
 )
@@ -37,18 +44,20 @@ def repair_inputs(
 ) -> Specs | None:
     """Inputs that `run` accepts, found from `starts` by changing what its exceptions complain of; None if none were."""
     order = itertools.count()
-    waiting: list[tuple[int, int, Specs, Exception]] = []
+    waiting: list[tuple[int, int, Specs, _Refusal]] = []
+    tried: list[tuple[int, int, Specs]] = []
     seen: set[tuple[Any, ...]] = set()
     documented = documented_inputs(subject)
     runs, end = 0, time.monotonic() + seconds
-    fresh: Iterator[Specs] = iter(starts)
+    fresh: Iterator[Specs] = itertools.chain(subject.search.furthest, starts)
     while True:
         for specs in fresh:
             key = tuple(sorted(specs.items(), key=lambda item: item[0]))
-            if key in seen:
+            if key in seen or any(_count_values(spec) > _MOST_VALUES for spec in specs.values()):
                 continue
             seen.add(key)
             if runs >= _MOST_RUNS or time.monotonic() > end:
+                subject.search.furthest = [specs for *_, specs in heapq.nsmallest(_FURTHEST, tried)]
                 return None
             runs += 1
             with _count_returns() as returned:
@@ -56,11 +65,32 @@ def repair_inputs(
                     run(specs)
                     return specs
                 except Exception as error:
-                    heapq.heappush(waiting, (-len(returned), next(order), specs, error))
+                    place = (-len(returned), next(order), specs)
+                    tried.append(place)
+                    heapq.heappush(waiting, (*place, _refusal(error)))
         if not waiting:
             return None
         _, _, furthest, complaint = heapq.heappop(waiting)
         fresh = _changes(subject, furthest, complaint, documented)
+
+
+@dataclass(frozen=True)
+class _Refusal:
+    """What is known of an exception without its frames, which keep a forward's tensors alive."""
+
+    text: str
+    names_of_none: list[str]
+    is_of_index: bool
+
+
+def _refusal(error: Exception) -> _Refusal:
+    text = str(error)
+    is_of_index = isinstance(error, IndexError) or "out of range" in text or "out of bounds" in text
+    return _Refusal(text, _names_of_none(error), is_of_index)
+
+
+def _count_values(spec: TensorSpec) -> int:
+    return math.prod(getattr(FIRST, one.replace(" ", "_")) if isinstance(one, str) else one for one in spec.dims)
 
 
 @contextmanager
@@ -76,25 +106,40 @@ def _count_returns() -> Iterator[list[None]]:
         hook.remove()
 
 
-def _changes(subject: ModelContext, specs: Specs, error: Exception, documented: Specs) -> Iterator[Specs]:
+def _changes(subject: ModelContext, specs: Specs, refusal: _Refusal, documented: Specs) -> Iterator[Specs]:
     """What may help against this exception, likeliest first."""
-    text = str(error)
-    yield from _arguments(subject, specs, error, documented)
+    text = refusal.text
+    yield from _arguments(subject, specs, refusal, documented)
     if re.search("too small|greater than|negative|non-positive", text):
         yield from _larger_images(specs)
+    if "is invalid for input of size" in text or "divisible" in text:
+        yield from _images_that_halve(subject, specs)
+    if re.search("Kernel size can't be greater|Output size is too small", text):
+        for name, spec in _floats_first(specs):
+            if spec.kind == "float" and spec.dims[-1:] == ("sequence",):
+                yield {**specs, name: replace(spec, dims=(*spec.dims[:-1], "samples"))}
+    if re.search("dimensions of tensors must match|same number of dimensions", text):
+        for name, spec in _floats_first(specs):
+            if spec.kind == "float" and len(spec.dims) > 2:
+                yield {**specs, name: replace(spec, dims=(spec.dims[0], *spec.dims[2:]))}
+    rows = _ROWS.search(text)
+    if rows:  # each row of the batch is as many rows of this input
+        for name, spec in specs.items():
+            if spec.dims[:1] == ("batch",):
+                yield {**specs, name: _with(spec, 0, FIRST.batch * int(rows[1]))}
     yield from _ranks(specs, text)
     yield from _sizes(specs, text)
     yield from _axes(specs, text)
     yield from _kinds(specs, text)
-    if isinstance(error, IndexError) or "out of range" in text or "out of bounds" in text:
+    if refusal.is_of_index:
         yield from _smaller_integers(specs)
 
 
-def _arguments(subject: ModelContext, specs: Specs, error: Exception, documented: Specs) -> Iterator[Specs]:
+def _arguments(subject: ModelContext, specs: Specs, refusal: _Refusal, documented: Specs) -> Iterator[Specs]:
     """Add parameters that the message names or that are None on the failing lines; leave out those that it names."""
     names = forward_names(subject.model)
-    words = re.findall(r"\w+", str(error))
-    missing = [name for name in (*words, *_names_of_none(error)) if name in names and name not in specs]
+    words = re.findall(r"\w+", refusal.text)
+    missing = [name for name in (*words, *refusal.names_of_none) if name in names and name not in specs]
     for name in dict.fromkeys(missing):
         yield {**specs, name: documented.get(name) or guessed_input(subject, name)}
     named = [name for name in dict.fromkeys(words) if name in specs and len(specs) > 1]
@@ -142,10 +187,25 @@ def _sizes(specs: Specs, text: str) -> Iterator[Specs]:
                         if spec.dims.count(size) > 1:  # a square image
                             same = tuple(other if dim == size else dim for dim in spec.dims)
                             yield {**specs, name: replace(spec, dims=same)}
+    yield from _shares(specs, text, numbers)
     for name, spec in _floats_first(specs):  # no size is named: the last dimension, then the one behind the batch
         for place in (len(spec.dims) - 1, 1):
             if 0 < place < len(spec.dims) and spec.dims[place] not in numbers:
                 yield from ({**specs, name: _with(spec, place, other)} for other in numbers if 1 < other <= _most(spec))
+
+
+def _shares(specs: Specs, text: str, numbers: list[int]) -> Iterator[Specs]:
+    """Inputs in which a size grows or shrinks as one that the message names has to: the model has multiplied it."""
+    if not _PRODUCT.search(text):
+        return
+    for name, spec in _floats_first(specs):
+        for place, size in reversed(list(enumerate(spec.dims))[1:]):
+            if not isinstance(size, int):
+                continue
+            for got, wanted in itertools.permutations(numbers, 2):
+                new, rest = divmod(size * wanted, got) if got > size else (0, 1)
+                if not rest and size and got % size == 0 and size != new and 1 < new <= _most(spec):
+                    yield {**specs, name: _with(spec, place, new)}
 
 
 def _most(spec: TensorSpec) -> int:
@@ -177,6 +237,9 @@ def _with(spec: TensorSpec, place: int, size: int) -> TensorSpec:
 
 def _kinds(specs: Specs, text: str) -> Iterator[Specs]:
     """Integers in place of floats, or the other way round, where the message is about dtypes."""
+    for name, spec in specs.items():
+        if spec.kind == "mask" and "bool" in text:
+            yield {**specs, name: replace(spec, kind="bool")}
     if re.search(r"Long|Int\b|indices|integer", text):
         for name, spec in specs.items():
             if spec.kind == "float":
@@ -201,5 +264,17 @@ def _larger_images(specs: Specs) -> Iterator[Specs]:
                 yield {**specs, name: replace(spec, dims=(*spec.dims[:-2], *sides))}
 
 
+def _images_that_halve(subject: ModelContext, specs: Specs) -> Iterator[Specs]:
+    """Images of fewer patches, a power of two along each side: what merges neighbours can merge them."""
+    patch = getattr(subject.vision_config, "patch_size", None)
+    for name, spec in specs.items():
+        height, width = spec.dims[-2:] if len(spec.dims) >= 4 else (None, None)
+        if isinstance(patch, int) and patch and isinstance(height, int) and isinstance(width, int):
+            counts = [max(1, side // patch) for side in (height, width)]
+            sides = [patch << (count.bit_length() - 1) for count in counts]
+            yield {**specs, name: replace(spec, dims=(*spec.dims[:-2], *sides))}
+
+
 def _floats_first(specs: Specs) -> list[tuple[str, TensorSpec]]:
-    return sorted(specs.items(), key=lambda item: item[1].kind != "float")
+    changing = ((name, spec) for name, spec in specs.items() if spec.kind != "grid")
+    return sorted(changing, key=lambda item: item[1].kind != "float")
