@@ -249,6 +249,7 @@ CALLED = {
     "what was written in place": (
         "y = torch.zeros(3)\n    y[0] = x[0]\n    y.add_(1)\n    y -= x\n    return torch.zeros(int(y.sum()))"
     ),
+    "a list of numbers": "y = x.nonzero()[1:, 0]\n    return y.tolist()",
     "sizes without a value": (
         "q, n = x.expand(1, 1, 3, 3), x.nonzero().shape[0]\n"
         "    return torch.nn.functional.scaled_dot_product_attention(q, q, q, torch.ones(1, 1, n, n))"

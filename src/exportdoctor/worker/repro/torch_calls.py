@@ -17,6 +17,7 @@ import torch
 from torch.overrides import TorchFunctionMode, resolve_name
 
 from exportdoctor.core.exporters import EXPORTERS
+from exportdoctor.core.failure.identity import outermost_operation
 from exportdoctor.core.protocol.repro import ScriptDraft
 from exportdoctor.core.records.outcome import Outcome
 from exportdoctor.core.records.probe import Probe
@@ -28,7 +29,7 @@ from exportdoctor.worker.repro.watched_run import run_in_child
 
 _UNGUARDED = re.compile(r"data-dependent expression (.+?)(?: \(unhinted: |\.?$)", re.M)
 _NAME = re.compile(r"\b[pvx]\d+\b")
-_MOST = 300  # lines of a draft
+_SHORT, _MOST = 25, 300  # lines of a draft
 _MADE_BY = "the torch functions that were called until it failed"
 _UNARY = {"__neg__": "-", "__invert__": "~"}
 _BINARY = {
@@ -169,9 +170,13 @@ class _Call:
 
     def code(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         """Raises LookupError where an argument has no code, or the function no public name."""
+        full = resolve_name(self._func) or ""
+        if full.endswith(("Tensor.__getitem__", "Tensor.__setitem__")):
+            index = args[1] if type(args[1]) is tuple and args[1] else (args[1],)
+            entry = f"{self._log.code_of(args[0])}[{', '.join(map(self._index, index))}]"
+            return f"{entry} = {self._log.code_of(args[2])}" if len(args) > 2 else entry
         given = [self._log.code_of(one) for one in args]
         given += [f"{key}={self._log.code_of(one)}" for key, one in kwargs.items()]
-        full = resolve_name(self._func) or ""
         if not full.startswith("torch.Tensor."):
             name = torch_name(self._func) if not full or full.startswith("torch.functional.") else full
             if not name.startswith("torch."):
@@ -182,13 +187,15 @@ class _Call:
             return f"{given[0]}.{name.removesuffix('.__get__')}"
         return self._method(name, given)
 
+    def _index(self, value: Any) -> str:
+        if not isinstance(value, slice):
+            return self._log.code_of(value)
+        ends = ["" if one is None else self._log.code_of(one) for one in (value.start, value.stop, value.step)]
+        return ":".join(ends if ends[2] else ends[:2])
+
     def _method(self, name: str, given: list[str]) -> str:
         own, *rest = given
         bare = name.strip("_")
-        if name == "__getitem__":
-            return f"{own}[{rest[0]}]"
-        if name == "__setitem__":
-            return f"{own}[{rest[0]}] = {rest[1]}"
         if name in _CONVERSIONS:
             return f"{_CONVERSIONS[name]}({own})"
         if name in _UNARY:
@@ -247,11 +254,11 @@ def write_call_drafts(part: PartCapture, probe: Probe, outcome: Outcome) -> Iter
     stopped = bool(calls) and (facts[-1][0] == "failed" or again.status.ended_the_process)
     endings = list(_endings(calls.pop() if stopped else None, calls, symbols, outcome))
     if stopped and facts[-1][1:] > [""]:
-        endings.insert(0, f"return {facts[-1][1]}")
-    inputs = dict(_inputs(part, probe))
-    for ending in endings:
-        memory = {fact[1]: fact[2] for fact in facts if fact[0] == "memory"}
-        lines = [*_leading_to(ending, calls, memory), ending]
+        endings.append(f"return {facts[-1][1]}")
+    inputs, memory = dict(_inputs(part, probe)), {fact[1]: fact[2] for fact in facts if fact[0] == "memory"}
+    bodies = [[*_leading_to(ending, calls, memory), ending] for ending in endings]
+    # new tensors in place of given ones hide where a value came from: they come first only where much would be left
+    for lines in sorted(bodies, key=lambda lines: len(lines) > _SHORT):
         if len(lines) > _MOST:
             continue
         used = set(_NAME.findall("\n".join(lines)))
@@ -291,6 +298,11 @@ def _endings(last: Any, calls: list[Any], symbols: dict[str, str], outcome: Outc
             for test in dict.fromkeys((asked, made, f"not {asked}")):
                 yield f"if {test}:\n            pass"
         yield code if last[3] else f"return {code}"
+        failure = outcome.failure
+        asked = outermost_operation(failure.culprit.expression) if failure and failure.culprit else ""
+        operand = re.match(r"[pvx]\d+\b", code)  # torch runs Tensor.tolist as other calls, for example
+        if asked and operand and hasattr(torch.Tensor, asked):
+            yield f"return {operand[0]}.{asked}()"
         return
     messages = [fact.message for fact in outcome.failure.exceptions] if outcome.failure else []
     for found in filter(None, map(_UNGUARDED.search, messages)):
