@@ -86,7 +86,7 @@ def _spread(parameter: nn.Parameter, owner: nn.Module) -> float:
         return 1.0
     if isinstance(owner, nn.Linear | nn.modules.conv._ConvNd):
         place = 1 if getattr(owner, "transposed", False) else 0
-        fan_in = parameter.numel() / shape[place]
+        fan_in = parameter.numel() / max(1, shape[place])  # a layer may have no outputs
     else:
         fan_in = (shape[-1] + shape[-2]) / 2
     return float(max(fan_in, 1.0) ** -0.5)
