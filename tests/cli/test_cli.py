@@ -448,6 +448,8 @@ def test_known_issues_are_searched(capsys: pytest.CaptureFixture[str]) -> None:
     some = capsys.readouterr().out
     assert 0 < some.count("\n") < everything.count("\n")
     assert "pytorch/pytorch#" in some
+    assert run(["known", "_Map_base::at"]) == ExitCode.EXPORTS  # as libstdc++ has it
+    assert "pytorch/pytorch#172880" in capsys.readouterr().out
     assert run(["known", "cache", "--json"]) == ExitCode.EXPORTS
     assert all("cache" in json.dumps(issue).lower() for issue in json.loads(capsys.readouterr().out))
 
