@@ -47,6 +47,7 @@ def test_a_page_opens_on_the_answer_and_holds_all_tabs(tmp_path: Path) -> None:
         assert f'data-tab="{tab}"' in page
     assert "data:image/svg+xml;base64," in page
     assert "Attempts over time" in page
+    assert "/site-packages/" not in page, "folders of the machine that scanned"
 
 
 def test_what_changed_against_another_run_is_on_the_page(tmp_path: Path) -> None:
@@ -175,6 +176,7 @@ async def look_at_the_recorded_run(tab: BrowserTab, folder: Path) -> None:
     assert (await tab.value("document.querySelector('#shown').textContent")).startswith(
         "12 of "
     )  # attn, qkv and proj in four parts
+    assert await tab.value("document.querySelectorAll('.tree li[hidden]').length") > 0
     await tab.value(
         "document.activeElement.dispatchEvent(new KeyboardEvent('keydown', {key: 'Escape', bubbles: true}))"
     )

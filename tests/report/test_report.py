@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from exportdoctor.core.codec import decode
 from exportdoctor.core.errors import UsageError
 from exportdoctor.core.failure.explanations import next_step, summary
-from exportdoctor.core.failure.finding import ExceptionRecord, Finding, TriedRewrite
+from exportdoctor.core.failure.finding import ExceptionRecord, Finding, KnownIssueRecord, TriedRewrite
 from exportdoctor.core.failure.kinds import KINDS, FailureKind
 from exportdoctor.core.records.outcome import Ground
 from exportdoctor.core.records.target import BuildOptions
@@ -403,6 +403,8 @@ def test_a_kind_of_a_later_version_has_words_too() -> None:
 def test_every_kind_says_why_and_what_next() -> None:
     assert all(summary(kind) and next_step(kind) for kind in KINDS)
     assert len({summary(kind) for kind in KINDS}) == len(KINDS)
+    other = KnownIssueRecord(id="a", link="of/another#1", workaround="Drop the shortcut.", elsewhere=True)
+    assert wording.next_step(msgspec.structs.replace(ATTENTION, known_issues=(other,))) == next_step(ATTENTION.kind)
 
 
 @given(text=st.text(), width=st.integers(min_value=10, max_value=60))

@@ -217,13 +217,14 @@ async def test_from_the_list_of_runs_into_one_and_back(tmp_path: Path) -> None:
         await press(pilot, "enter")
         await settled(pilot)
         assert isinstance(app.screen, RunScreen)
+        first = run_screen(app).path
         await press(pilot, "escape", "escape")
         assert isinstance(app.screen, RunScreen)
         await press(pilot, "backspace")
         assert isinstance(app.screen, RunListScreen)
         await press(pilot, "j", "enter")
         await settled(pilot)
-        assert isinstance(app.screen, RunScreen)
+        assert run_screen(app).path != first
 
 
 async def test_no_run_yet_says_how_to_make_one(tmp_path: Path) -> None:
