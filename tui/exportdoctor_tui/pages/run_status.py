@@ -40,12 +40,12 @@ def head(view: RunView) -> Content:
 def status(view: RunView, now: float, width: int) -> Content:
     """How far the scan is, and its notes, cut at `width` cells; several lines while it runs. `now`: Unix time."""
     notes = (Content.styled(fit(f"· {line(note)}", width), "$foreground 75%") for note in view.notes[:2])
-    return Content("\n").join((*_status(view, now), *notes))
+    return Content("\n").join((*_status(view, now, width), *notes))
 
 
-def _status(view: RunView, now: float) -> Iterator[Content]:
+def _status(view: RunView, now: float, width: int) -> Iterator[Content]:
     if view.status == "running":
-        yield from _progress(view, now)
+        yield from _progress(view, now, width)
     elif view.status == "finished":
         cost = wording.cost(Report(target=view.target, stats=replace(view.stats, peak_rss_mb=0)))
         found = wording.different_findings(_report(view))
@@ -59,7 +59,7 @@ def _status(view: RunView, now: float) -> Iterator[Content]:
         yield Content.assemble(("▲ ", "bold $text-error"), line(view.problem))
 
 
-def _progress(view: RunView, now: float) -> Iterator[Content]:
+def _progress(view: RunView, now: float, width: int) -> Iterator[Content]:
     began = view.started.at if view.started else now
     elapsed = max(0.0, now - began)
     pieces = [wording.duration(elapsed)]
@@ -76,13 +76,12 @@ def _progress(view: RunView, now: float) -> Iterator[Content]:
     if left:
         pieces.append(left)
     full, far = round(share * _BAR), f"{judged}/{called}"
-    yield Content.assemble(
-        ("running  ", "bold $text-primary"),
-        f"{steps}/{steps} cure: " if searching else f"2/{steps} diagnose ",
-        *(() if searching else (("━" * full, "$text-success"), ("━" * (_BAR - full), "$foreground 25%"), "  ")),
-        f"{_activity(view, share)} {wording.shim_sets_tried(view.sets_tried) if searching else far} · "
-        + " · ".join(pieces),
-    )  # fmt: skip
+    bar = () if searching else (("━" * full, "$text-success"), ("━" * (_BAR - full), "$foreground 25%"), "  ")
+    phase = f"{steps}/{steps} cure: " if searching else f"2/{steps} diagnose "
+    said = " · ".join((wording.shim_sets_tried(view.sets_tried) if searching else far, *pieces))
+    running = ("running  ", "bold $text-primary")
+    whole = Content.assemble(running, phase, *bar, f"{_activity(view, share)} ", said)
+    yield whole if whole.cell_length <= width else Content.assemble(running, phase, said)
     yield from (_attempt(attempt, now) for attempt in view.attempts[:4])
 
 
