@@ -14,7 +14,7 @@ scan: $(STAMP)
 
 test: lint types contracts $(DIAGNOSTIC)/.installed
 	@# on a shared machine what waits for real processes may be late: what fails is run once more, alone, and both are seen
-	$(BIN)/python -m pytest -n 3 --dist worksteal -m "not night" || \
+	$(BIN)/python -m pytest -n 4 --dist worksteal -m "not night" || \
 		{ test $$? -eq 1 && $(BIN)/python -m pytest -p no:xdist -m "not night" --last-failed --last-failed-no-failures none; }
 	PYTHONPATH=$(CURDIR)/$(DIAGNOSTIC) $(BIN)/python -m pytest -k onnx_diagnostic tests/shims/test_providers.py tests/export/test_export.py
 

@@ -86,6 +86,7 @@ print("agrees")
 """
 
 
+@pytest.mark.night
 def test_a_program_and_its_shims_work_where_exportdoctor_is_not(tmp_path: Path) -> None:
     done = command(
         *(TINY, "--to", "pt2", "--part", "vision", "--shims", "+".join(VISION), "--device", "cpu"),

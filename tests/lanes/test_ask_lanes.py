@@ -125,7 +125,7 @@ def build():
 """
 
 
-@pytest.mark.slow
+@pytest.mark.night
 def test_a_script_and_a_target_are_asked_here_and_a_lane_that_could_not_be_made_is_unknown(tmp_path: Path) -> None:
     (tmp_path / "model.py").write_text(MODEL)
     (tmp_path / "script.py").write_text(f"{MODEL}\ntorch.export.export(M(), (torch.ones(3),))\n")

@@ -50,6 +50,7 @@ MEMORY = """
 """
 
 
+@pytest.mark.night
 def test_time_that_guards_take_is_told_with_their_line(tmp_path: Path) -> None:
     file = tmp_path / "sizes.py"
     file.write_text(f"{HEAD}{SIZES}{TAIL}")
