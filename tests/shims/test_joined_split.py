@@ -42,6 +42,14 @@ def test_lengths_that_a_split_refuses_are_refused(sizes: list[int]) -> None:
         torch.cat(split_to_join(WHOLE, torch.tensor(sizes)))
 
 
+def test_what_is_joined_is_new_and_the_lengths_are_those_of_the_split() -> None:
+    whole, sizes = WHOLE.clone(), SIZES.clone()
+    pieces = split_to_join(whole, sizes)
+    sizes.zero_()
+    torch.cat(pieces).zero_()
+    assert torch.equal(whole, WHOLE)
+
+
 class KnowsLengths(nn.Module):
     """The list is used otherwise, too."""
 

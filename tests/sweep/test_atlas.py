@@ -165,7 +165,7 @@ def test_hostile_names_stay_text() -> None:
     ],
 )
 def test_only_a_stage_that_ran_passes(tmp_path: Path, verdict: PartVerdict, stages: dict[str, str], told: str) -> None:
-    root = ModuleRecord(fqn="", class_name="Net", status="pass", stages=stages)
+    root = ModuleRecord(fqn="model.visual", class_name="Net", status="pass", stages=stages)
     ends: dict[str, Literal["agrees", "differs"]] = {"pass": "agrees", "fail": "differs"}
     numbers = NumbersCheck(verdict=ends[stages["numbers"]]) if "numbers" in stages else None
     part = PartRecord(name="p", verdict=verdict, exporter="export", seconds=1.0, modules=(root,), numbers=numbers)

@@ -73,7 +73,7 @@ def _cells(name: str, run: RunAnswer, report: Report, to: str, where: dict[str, 
     for part in report.parts:
         if not part.complete and not any(f.part == part.name for f in report.findings):
             continue
-        stages = next((module.stages for module in part.modules if module.fqn == ""), {})
+        stages = part.root_stages
         for stage in STAGES[to]:
             mine = [f for f in report.findings if f.part == part.name and _column_of(f.stage, stages) == stage]
             verdict = _verdict(part, stage, stages, mine)

@@ -164,6 +164,11 @@ class PartRecord(msgspec.Struct, frozen=True, kw_only=True):
     audit: AuditRecord | None = None
     numbers: NumbersCheck | None = None
 
+    @property
+    def root_stages(self) -> dict[str, str]:
+        """How the part's root ended at each stage; the root is the first of the modules, whatever its name."""
+        return self.modules[0].stages if self.modules else {}
+
 
 class Stats(msgspec.Struct, frozen=True, kw_only=True):
     """What the run cost. `answered_by_equality` counts modules that needed no attempt of their own.

@@ -89,10 +89,9 @@ def verdict(part: PartRecord, findings: int) -> str:
 
 def _later_stages(part: PartRecord) -> str:
     """The stages after the export that a part passed; empty where none was asked."""
-    passed = next((module.stages for module in part.modules if module.fqn == ""), {})
-    if "run" in passed:
+    if "run" in part.root_stages:
         return "; ONNX Runtime runs it"
-    return "; translates to ONNX, not run in ONNX Runtime" if "translate" in passed else ""
+    return "; translates to ONNX, not run in ONNX Runtime" if "translate" in part.root_stages else ""
 
 
 def with_registered(part: PartRecord) -> str:

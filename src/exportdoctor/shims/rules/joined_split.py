@@ -33,7 +33,7 @@ class SplitPieces(tuple[Any, ...]):
     def of(cls, whole: Any, sizes: Any, dim: int) -> SplitPieces:
         """The pieces of `whole` along `dim`, of lengths int (pieces,)."""
         made = cls((_OnePiece(),))
-        made.whole, made.sizes, made.dim = whole, sizes, dim % whole.dim()
+        made.whole, made.sizes, made.dim = whole, sizes.clone(), dim % whole.dim()  # they are read now, used later
         made[()].of = made
         return made
 
@@ -44,12 +44,12 @@ class SplitPieces(tuple[Any, ...]):
         return torch.split(self.whole, self.sizes.tolist(), self.dim)
 
     def join(self) -> Any:
-        """The tensor; the program asserts what the split would check."""
+        """A copy of the tensor, as a join is; the program asserts what the split would check."""
         import torch
 
         fits = (self.sizes >= 0).all() & (self.sizes.sum() == self.whole.shape[self.dim])
         torch.ops.aten._assert_async.msg(fits, "the lengths of a split are not those of its tensor")
-        return self.whole.view_as(self.whole)
+        return self.whole.clone(memory_format=torch.contiguous_format)
 
     def __getitem__(self, place: Any) -> Any:
         return tuple.__getitem__(self, 0) if place == () else self.make()[place]
@@ -200,8 +200,8 @@ SHIM = Shim(
     enter=_enter,
     does=(
         "`torch.split(x, sizes.tolist())` in a method fixes the number of pieces. The pieces are made only where "
-        "something else is done with them than joining them in their order along the same dimension; a join gives the "
-        "tensor itself. The program asserts that the lengths are the tensor's, as a split does."
+        "something else is done with them than joining them in their order along the same dimension; a join gives a "
+        "copy of the tensor. The program asserts that the lengths are the tensor's, as a split does."
     ),
     cures=(Cure(kinds=("dynamic_dim_specialised",), where=r"split|tolist\(\)"),),
     needs={"torch": ">=2.8"},

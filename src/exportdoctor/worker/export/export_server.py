@@ -37,6 +37,9 @@ from exportdoctor.worker.prove.proof_inputs import input_sets
 from exportdoctor.worker.translate.onnx_session import can_run_on, providers
 from exportdoctor.worker.translate.precision import LOW, Float32Model, cost_of_dtype, reference_for
 
+KEEPS_NUMBER_OPEN = "joined-split"
+"""The shim without which features that are split by picture fix how many there are."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class PartFile:
@@ -95,7 +98,7 @@ def _export_several(
     try:
         wide = part.several()
         sets = input_sets(wide, plan)
-    except Exception as error:
+    except Exception as error:  # the model takes no such inputs: the file for one picture stands
         return SeveralPictures(notes=[wording.one_picture(f"{type(error).__name__}: {first_line(error, 160)}")])
     for more in ((), (KEEPS_NUMBER_OPEN,)):
         if more and more[0] in request.shims:
@@ -113,10 +116,6 @@ def _export_several(
         for name in (name for one in made.files for name in (one.name, *one.data)):
             (Path(request.folder) / name).unlink(missing_ok=True)
     return SeveralPictures(notes=[wording.one_picture(first_line(why, 160))])
-
-
-KEEPS_NUMBER_OPEN = "joined-split"
-"""The shim without which features that are split by picture fix how many there are."""
 
 
 def _choose_device(request: ExportRequest) -> TargetRef:
