@@ -30,6 +30,7 @@ from exportdoctor.worker.repro.watched_run import run_in_child
 _UNGUARDED = re.compile(r"data-dependent expression (.+?)(?: \(unhinted: |\.?$)", re.M)
 _NAME = re.compile(r"\b[pvx]\d+\b")
 _SHORT, _MOST = 25, 300  # lines of a draft
+_SUSPECTS = 3
 _MADE_BY = "the torch functions that were called until it failed"
 _UNARY = {"__neg__": "-", "__invert__": "~"}
 _BINARY = {
@@ -46,13 +47,13 @@ class CallLog(TorchFunctionMode):
     """Writes each call to the descriptor `out` before it runs, so that nothing is lost where it crashes.
 
     A fact is ["entered"], ["input", path, name, its dynamic dimensions], ["call", name, code, what it changes],
-    ["symbol", which symbol, which code], ["memory", name, its memory] or ["failed", the code of the last call with new
-    tensors].
+    ["symbol", which symbol, which code], ["memory", name, its memory], ["failed", the code of the last call with new
+    tensors] or ["suspected", name, that code of a call of the function `suspect`].
     """
 
-    def __init__(self, out: int) -> None:
+    def __init__(self, out: int, suspect: str = "") -> None:
         super().__init__()
-        self._out = out
+        self._out, self._suspect = out, suspect
         self._count, self._is_cut = 0, False
         self._names: dict[int, str] = {}
         self._symbols: dict[str, str] = {}
@@ -86,6 +87,8 @@ class CallLog(TorchFunctionMode):
             return func(*args, **kwargs)
         changed = self._names.get(id(args[0])) if args and _changes_its_first(func) else None
         self._write("call", name, code, changed)
+        if getattr(func, "__name__", None) == self._suspect:
+            self._write("suspected", name, self._code_cut(func, args, kwargs))
         try:
             result = func(*args, **kwargs)
         except BaseException:
@@ -131,7 +134,9 @@ class CallLog(TorchFunctionMode):
         return plain
 
     def _new_tensor(self, like: torch.Tensor) -> str:
-        sizes = "".join(f"{self.code_of(size)}, " for size in like.shape)
+        # in a trace of TorchScript a size is a tensor
+        known = (int(size) if isinstance(size, torch.Tensor) else size for size in like.shape)
+        sizes = "".join(f"{self.code_of(size)}, " for size in known)
         return f"torch.ones(({sizes}), dtype={like.dtype})"
 
     def _new_name(self, letter: str) -> str:
@@ -246,7 +251,9 @@ def write_call_drafts(part: PartCapture, probe: Probe, outcome: Outcome) -> Iter
     """The drafts; none where the calls are not seen one by one, or too many lead to the failure."""
     if probe.opaque or EXPORTERS[probe.exporter].traces_with_dynamo or probe.to in ("onnx", "ort"):
         return
-    again, facts = run_in_child(probe, lambda out: _attempt_logged(part, probe, out), read_calls)
+    operator = outcome.failure.op if outcome.failure else None
+    suspect = operator.name.split(".")[1] if operator and not EXPORTERS[probe.exporter].makes_program else ""
+    again, facts = run_in_child(probe, lambda out: _attempt_logged(part, probe, out, suspect), read_calls)
     if again.passed:
         return
     calls = [fact for fact in facts if fact[0] == "call"]
@@ -255,6 +262,8 @@ def write_call_drafts(part: PartCapture, probe: Probe, outcome: Outcome) -> Iter
     endings = list(_endings(calls.pop() if stopped else None, calls, symbols, outcome))
     if stopped and facts[-1][1:] > [""]:
         endings.append(f"return {facts[-1][1]}")
+    if not stopped:
+        endings += _suspects(facts)
     inputs, memory = dict(_inputs(part, probe)), {fact[1]: fact[2] for fact in facts if fact[0] == "memory"}
     bodies = [[*_leading_to(ending, calls, memory), ending] for ending in endings]
     # new tensors in place of given ones hide where a value came from: they come first only where much would be left
@@ -267,8 +276,8 @@ def write_call_drafts(part: PartCapture, probe: Probe, outcome: Outcome) -> Iter
         yield ScriptDraft(what=_MADE_BY, source=_render(lines, given, probe))
 
 
-def _attempt_logged(part: PartCapture, probe: Probe, out: int) -> Outcome:
-    module, log = part.module_at(probe.fqn), CallLog(out)
+def _attempt_logged(part: PartCapture, probe: Probe, out: int, suspect: str) -> Outcome:
+    module, log = part.module_at(probe.fqn), CallLog(out, suspect)
     module.register_forward_pre_hook(log.enter, with_kwargs=True)
     module.register_forward_hook(log.leave, always_call=True)
     return attempt(part, probe)
@@ -313,6 +322,16 @@ def _endings(last: Any, calls: list[Any], symbols: dict[str, str], outcome: Outc
         yield f"if {asked}:\n            pass"
         yield from (f"return {how}({asked})" for how in ("int", "range", "bool"))
         return
+
+
+def _suspects(facts: list[list[Any]]) -> Iterator[str]:
+    """Of a trace that was translated later: the first calls of the operator that was not."""
+    codes = {fact[1]: fact[2] for fact in facts if fact[0] == "call"}
+    found = [fact for fact in facts if fact[0] == "suspected"][:_SUSPECTS]
+    for _, name, cut in found:
+        yield f"return {codes[name]}"
+        if cut:
+            yield f"return {cut}"
 
 
 def _leading_to(ending: str, calls: list[Any], memory: dict[str, int]) -> list[str]:
