@@ -196,6 +196,22 @@ def test_causes_are_taken_out_of_drafts_that_fail_in_another_way_only(runner: Ca
     assert not fails_earlier(judge, "no script")
 
 
+STRICT = """
+import torch
+class M(torch.nn.Module):
+    def forward(self, x):
+        q, n = torch.ones(1, 1, 3, 3), x.nonzero().shape[0]
+        return torch.nn.functional.scaled_dot_product_attention(q, q, q, torch.ones(1, 1, n, n))
+torch.export.export(M(), (torch.ones(3),), strict=True)
+"""
+
+
+def test_a_candidate_of_strict_mode_knows_what_asked_for_a_number_and_what_made_it(runner: CandidateRunner) -> None:
+    wanted = judge_of(runner, STRICT, exporter="export-strict").wanted
+    assert (wanted.asked_by, wanted.born_by) == ("scaled_dot_product_attention", ("nonzero",))
+    assert verify(STRICT, wanted).verified
+
+
 def test_only_the_calls_of_the_last_forward_are_in_a_draft(tmp_path: Path) -> None:
     from exportdoctor.worker.repro.torch_calls import CallLog, read_calls
 
