@@ -66,7 +66,7 @@ def test_a_list_of_lengths_with_another_use_is_left_alone() -> None:
 class ChangesLengths(nn.Module):
     """The list was read before its tensor is changed; beside it a list that the caller gives."""
 
-    def forward(self, x: torch.Tensor, sizes: torch.Tensor, lengths: list[int] | None = None) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, sizes: torch.Tensor, lengths: Any = None) -> torch.Tensor:
         counts = sizes.clone()
         if x.shape[-1] == 2:
             lengths = counts.tolist()

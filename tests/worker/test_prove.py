@@ -52,6 +52,24 @@ def test_another_number_of_outputs_is_no_agreement() -> None:
     assert "2 outputs" in compare_outputs("a set", [1, 2], [1]).trouble
 
 
+class Counts(nn.Module):
+    """Answers otherwise after more calls than a proof makes."""
+
+    calls = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return x if self.calls < 30 else -x
+
+
+def test_what_each_call_changes_is_told_beside_calls_that_agree() -> None:
+    sets = {one.kind: one for one in cure_inputs(ExportCall(module=Counts(), args=(torch.ones(2),)))}
+    row = compare_calls(sets["called_again"], sets["called_again"].results)
+    assert row.holds
+    assert row.note.startswith("eager changes calls with each call, and the program does not: 3 calls")
+    assert not compare_calls(sets["example"], sets["example"].results).note
+
+
 class Reads(nn.Module):
     """Takes a padded batch, a flag for each row and a number."""
 
