@@ -392,6 +392,9 @@ def pairs():
         other = function()
         setattr(other, name, value)
         out[name.strip("_")] = read(lambda held, n=name, v=value: getattr(held, n) == v, function(), other)
+    one, two = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2))
+    two.grad = torch.ones(2)
+    out["gradient"] = read(lambda held: held.grad is not None, one, two)
     return out
 
 

@@ -95,6 +95,8 @@ def same_values(one: torch.Tensor, other: torch.Tensor) -> bool:
 
     if one is other:
         return True
+    if one.layout != torch.strided:
+        return one.layout == other.layout and same_values(one.to_dense(), other.to_dense())
     if one.dtype != other.dtype or one.shape != other.shape or one.device != other.device:
         return False
     if torch.equal(one, other):

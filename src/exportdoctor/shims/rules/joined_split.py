@@ -99,7 +99,7 @@ class _OnePiece:
         )
 
 
-class Lengths:
+class ReadLengths:
     """What `sizes.tolist()` would have read, as a tensor (pieces,) that nothing changes any more."""
 
     def __init__(self, sizes: Any) -> None:
@@ -110,14 +110,14 @@ def lengths_to_split(sizes: Any) -> Any:
     """As `sizes.tolist()`, for `split_to_join` alone."""
     import torch
 
-    return Lengths(sizes) if isinstance(sizes, torch.Tensor) and sizes.dim() == 1 else sizes.tolist()
+    return ReadLengths(sizes) if isinstance(sizes, torch.Tensor) and sizes.dim() == 1 else sizes.tolist()
 
 
 def split_to_join(tensor: Any, lengths: Any, dim: int = 0) -> Any:
     """As `torch.split(tensor, lengths, dim)`; the pieces wait for being joined."""
     import torch
 
-    if not isinstance(lengths, Lengths):
+    if not isinstance(lengths, ReadLengths):
         return torch.split(tensor, lengths, dim)
     if isinstance(tensor, torch.Tensor) and isinstance(dim, int):
         return SplitPieces.of(tensor, lengths.sizes, dim)

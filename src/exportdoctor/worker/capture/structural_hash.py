@@ -82,6 +82,7 @@ class StructuralHash:
             self.write_identity(tensor)
         self.write(tuple(tensor.shape), layout, tensor.dtype, tensor.device)
         self.write(tensor.requires_grad, tensor.is_leaf, tensor.is_inference(), tensor.is_conj(), tensor.is_neg())
+        self.write(tensor.is_leaf and tensor.grad is not None)
         if exact and not is_fake(tensor) and tensor.device.type != "meta":
             content = _content(tensor)
             self.write_identity(tensor) if content is None else self.write(content)
