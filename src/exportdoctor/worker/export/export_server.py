@@ -75,8 +75,8 @@ def export_target(request: ExportRequest, doing: Progress) -> ExportResult:
         found[0].notes += several.notes
     if request.cache and all(made.trouble is None for made in found):
         doing(f"generating {request.tokens} tokens")
-        parts, steps = [piece.part for piece in pieces], [_step(made) for made in found]
-        found[-1].numbers += compare_generation(parts, steps, request.tokens)
+        pair, steps = [piece.part for piece in pieces], [_step(made) for made in found]
+        found[-1].numbers += compare_generation(pair, steps, request.tokens)
     return _result(request, built, found, pieces, _precision(reference, pieces[0], found))
 
 
@@ -158,7 +158,8 @@ def _export_parts(
     shims = order_shims([find(name, files=request.shim_files, axes=parts[0].axes) for name in request.shims])
     if request.image_input:  # they would hand in what is made inside of the graph
         shims = tuple(shim for shim in shims if shim.soundness != "signature")
-    pieces, found = [], []
+    pieces: list[PartFile] = []
+    found: list[PartExport] = []
     left_out: list[str] = []
     for part, some in zip(parts, sets, strict=True):
         suffix = f".{part.name}" if request.cache else ""
