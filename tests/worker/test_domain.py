@@ -102,8 +102,9 @@ class PairedRows(torch.nn.Module):
     def forward(
         self, x: torch.Tensor, counts: torch.Tensor | None = None, total: torch.Tensor | None = None
     ) -> torch.Tensor:
-        total = counts.sum() if counts is not None else total
-        return x.view(-1, 2 * x.shape[1]) * total
+        factor = counts.sum() if counts is not None else total
+        assert factor is not None
+        return x.view(-1, 2 * x.shape[1]) * factor
 
 
 def test_of_a_program_with_inputs_that_are_made_of_others_the_sizes_that_it_takes_as_they_are_are_derived() -> None:
