@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from exportdoctor.shims import ExportCall
-from exportdoctor.targets.built import Inputs
+from exportdoctor.targets.built import BuiltPart, Inputs
 from exportdoctor.targets.eager import CallResult
 from exportdoctor.targets.sizes.other_sizes import following_sizes, resize_inputs
 from exportdoctor.worker.prove.compare_calls import compare_calls
@@ -22,6 +22,7 @@ from exportdoctor.worker.prove.drawn_values import draw_like
 from exportdoctor.worker.prove.eager_trace import RoundingNoise
 from exportdoctor.worker.prove.input_meaning import draw_boundaries
 from exportdoctor.worker.prove.input_set import InputSet
+from exportdoctor.worker.prove.proof_inputs import sizes_title
 
 
 @pytest.mark.parametrize(
@@ -218,3 +219,16 @@ def test_noise_of_rounding_moves_what_is_computed_by_little_and_leaves_what_is_p
     assert torch.equal(passed.flatten(), values)
     apart = (computed / (values * 2) - 1).abs().max()
     assert 0 < apart <= 17 * torch.finfo(torch.float32).eps
+
+
+def test_a_set_is_titled_by_the_sizes_of_all_dynamic_axes_however_they_are_given() -> None:
+    class Given(nn.Module):
+        def forward(self, wave: torch.Tensor, more: dict[str, torch.Tensor], *, count: int) -> torch.Tensor:
+            return wave.sum() + more["a"].sum() + count
+
+    part = BuiltPart(
+        name="default", title="", module=Given(), prefix="", args=(torch.ones(2, 6), {"a": torch.ones(3)}),
+        kwargs={"count": 4}, dynamic_shapes=None,
+        axes={"wave[1]": ("wave[1]",), "rows": ("more['a'][0]",), "rows + 1": ("wave[0]",), "count": ("count",)},
+    )  # fmt: skip
+    assert sizes_title(part, (part.args, part.kwargs)) == "wave[1] 6, rows 3, count 4"
