@@ -7,14 +7,13 @@ import linecache
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
 
-from exportdoctor.core.exporters import Exporter
 from exportdoctor.core.failure.identity import name_free_signature
 from exportdoctor.core.failure.kinds import FailureKind
-from exportdoctor.core.records.outcome import Failure
 from exportdoctor.reduce import Verdict
 from exportdoctor.repro.candidates.candidate_judge import CandidateJudge
 from exportdoctor.repro.candidates.candidate_runner import CandidateRunner
@@ -275,55 +274,65 @@ CALLED = {
 }
 
 
-@pytest.mark.parametrize("body", CALLED.values(), ids=list(CALLED))
-def test_code_that_was_made_by_a_template_has_a_script_of_the_torch_functions_that_it_called(
-    body: str, runner: CandidateRunner
-) -> None:
-    text, names = f"def forward(self, x):\n    {body}\n", {"torch": torch, "__name__": "template"}
-    linecache.cache["<template>"] = (len(text), None, text.splitlines(keepends=True), "<template>")
-    exec(compile(text, "<template>", "exec"), names)
-    made = type("Made", (torch.nn.Module,), {"forward": names["forward"]})()
-    _, fitting = failure_and_call_draft(made, torch.ones(3), runner)
-    assert code_lines(fitting) in range(5, 12)
-
-
-class Grouped(torch.nn.Module):
-    def attend(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.nn.functional.scaled_dot_product_attention(x, x, x, enable_gqa=True)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.attend(x.view(x.shape[0], x.shape[1], 2, 4).transpose(1, 2))
-
-
-def test_what_the_legacy_exporter_cannot_translate_has_its_line_its_submodule_and_a_script_of_that_call(
-    runner: CandidateRunner,
-) -> None:
-    model = torch.nn.Sequential(torch.nn.Linear(8, 8), Grouped(), torch.nn.Tanh())
-    failure, fitting = failure_and_call_draft(model, torch.ones(2, 3, 8), runner, exporter="torchscript")
-    assert failure is not None
-    assert failure.culprit is not None
-    assert (failure.culprit.function, failure.culprit.line) == ("attend", Grouped.attend.__code__.co_firstlineno + 1)
-    assert failure.deepest_module == "1"
-    assert failure.op is not None
-    assert failure.op.name == "aten.scaled_dot_product_attention"
-    assert "enable_gqa=True" in fitting
-    assert "dynamo=False" in fitting
-
-
-def failure_and_call_draft(
-    module: torch.nn.Module, given: torch.Tensor, runner: CandidateRunner, *, exporter: Exporter = "export"
-) -> tuple[Failure | None, str]:
-    """The failure of a module, and the first draft of calls that shows it."""
+def fitting_draft(body: str, runner: CandidateRunner, **asked: Any) -> str:
+    """The first script of the functions called by that `forward`, made without a file, that fails as it does."""
     from exportdoctor.core.records.probe import Probe
     from exportdoctor.targets.built import BuiltPart
     from exportdoctor.worker.attempt.export_attempt import attempt
     from exportdoctor.worker.capture.session import capture_root_only
     from exportdoctor.worker.repro.torch_calls import write_call_drafts
 
-    built = BuiltPart(name="all", title="all", module=module, prefix="", args=(given,), kwargs={}, dynamic_shapes=None)
-    part, probe = capture_root_only(built), Probe(part="all", fqn="", exporter=exporter)
-    wanted = name_free_signature(outcome := attempt(part, probe), exporter=exporter)
+    text, names = (
+        f"def forward(self, x):\n    {body}\n",
+        {"torch": torch, "F": torch.nn.functional, "__name__": "template"},
+    )
+    linecache.cache["template.py"] = (len(text), None, text.splitlines(keepends=True), "template.py")
+    exec(compile(text, "template.py", "exec"), names)
+    made = type("Made", (torch.nn.Module,), {"forward": names["forward"]})()
+    made.child = torch.nn.Linear(3, 3)
+    built = BuiltPart(
+        name="all", title="all", module=made, prefix="", args=(torch.ones(3),), kwargs={}, dynamic_shapes=None
+    )
+    part, probe = capture_root_only(built), Probe(part="all", fqn="", **asked)
+    wanted = name_free_signature(outcome := attempt(part, probe), exporter=probe.exporter)
     assert wanted is not None
-    judge = CandidateJudge(runner=runner, wanted=wanted, exporter=exporter, log=VerdictLog(None))
-    drafts = (draft.source for draft in write_call_drafts(part, probe, outcome))
-    return outcome.failure, next((source for source in drafts if judge(source) is Verdict.YES), "")
+    judge = CandidateJudge(runner=runner, wanted=wanted, exporter=probe.exporter, log=VerdictLog(None))
+    drafts = [draft.source for draft in write_call_drafts(part, probe, outcome)]
+    return next((source for source in drafts if judge(source) is Verdict.YES), f"none of {drafts}")
+
+
+@pytest.mark.parametrize("body", CALLED.values(), ids=list(CALLED))
+def test_code_that_was_made_by_a_template_has_a_script_of_the_torch_functions_that_it_called(
+    body: str, runner: CandidateRunner
+) -> None:
+    assert code_lines(draft := fitting_draft(body, runner)) in range(5, 12), draft
+
+
+def test_a_strict_export_has_one_of_the_calls_on_the_line_where_dynamo_ended(runner: CandidateRunner) -> None:
+    body = "y = x.sin()\n    z = (y + 1).sum()\n    if z > 0:\n        return y\n    return -y"
+    draft = fitting_draft(body, runner, exporter="export-strict")
+    assert code_lines(draft) in range(5, 12), draft
+    assert "strict=True" in draft
+    assert "linear" not in draft
+
+
+def test_code_whose_children_are_replaced_has_one_with_new_tensors_in_place_of_what_they_return(
+    runner: CandidateRunner,
+) -> None:
+    draft = fitting_draft("y = self.child(x)\n    return y if y.sum() > 0 else -y", runner, opaque=True)
+    assert code_lines(draft) in range(5, 12), draft
+    assert "exportdoctor" not in draft
+
+
+def test_what_the_legacy_exporter_cannot_translate_has_one_too(runner: CandidateRunner) -> None:
+    body = "q = self.child(x).view(1, 1, 1, 3)\n    return F.scaled_dot_product_attention(q, q, q, enable_gqa=True)"
+    draft = fitting_draft(body, runner, exporter="torchscript")
+    assert code_lines(draft) in range(5, 12), draft
+    assert "enable_gqa=True" in draft
+
+
+@pytest.mark.night
+def test_a_failed_translation_has_one_of_the_calls_on_its_line(runner: CandidateRunner) -> None:
+    draft = fitting_draft("y = x.sin().expand(3, 3) + 1\n    return torch.linalg.eigvals(y).real", runner, to="onnx")
+    assert code_lines(draft) in range(5, 12), draft
+    assert "torch.onnx.export" in draft

@@ -7,11 +7,12 @@ import errno
 import logging
 import operator
 import re
+import sys
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -42,11 +43,13 @@ def run_once(module: nn.Module, inputs: Inputs) -> Any:
 @dataclass(frozen=True, kw_only=True)
 class CallResult:
     """What one call gave and left: `after` are its arguments when it was over, `buffers` by name those of the module
-    that were there before the first call and have other values now. `output` and `after` share what they shared."""
+    that were there before the first call and have other values now. `output` and `after` share what they shared.
+    `numbers` are the modules' `plain_state`."""
 
     output: Any
     after: Inputs
     buffers: dict[str, torch.Tensor]
+    numbers: dict[str, Any] = field(default_factory=dict)
 
 
 def run_calls(
@@ -70,8 +73,21 @@ def run_calls(
                 for name, buffer in module.named_buffers()
                 if name in first and not same_values(buffer, first[name])
             }
-            results.append(CallResult(output=output, after=after, buffers=buffers))
+            numbers = plain_state(module)
+            results.append(CallResult(output=output, after=after, buffers=buffers, numbers=numbers))
     return tuple(results)
+
+
+def plain_state(module: nn.Module) -> dict[str, Any]:
+    """The numbers, flags and texts that modules hold, and how long their lists, dicts and sets are, by path."""
+    found: dict[str, Any] = {}
+    for path, child in module.named_modules():
+        for name, value in vars(child).items():
+            if isinstance(value, bool | int | float | str):
+                found[f"{path}.{name}".lstrip(".")] = value
+            elif isinstance(value, list | dict | set):
+                found[f"{path}.{name}".lstrip(".")] = len(value)
+    return found
 
 
 def same_values(one: torch.Tensor, other: torch.Tensor) -> bool:
@@ -80,6 +96,8 @@ def same_values(one: torch.Tensor, other: torch.Tensor) -> bool:
 
     if one is other:
         return True
+    if one.layout != torch.strided:
+        return one.layout == other.layout and same_values(one.to_dense(), other.to_dense())
     if one.dtype != other.dtype or one.shape != other.shape or one.device != other.device:
         return False
     if torch.equal(one, other):
@@ -136,6 +154,8 @@ def runs_in_eager(module: nn.Module, inputs: Inputs) -> bool:
 def restore_afterwards(module: nn.Module) -> Iterator[None]:
     """Restore attributes, hooks, buffers and the random state on exit. In-place writes to parameters stay.
 
+    What the model compiles by `torch.compile` runs in eager within, which is what an export traces.
+
     Hooks and the flags about them must go together: transformers adds output hooks to a model at its first run
     and notes so in an attribute; with only one of the two undone, later runs would be hooked twice.
     """
@@ -144,7 +164,7 @@ def restore_afterwards(module: nn.Module) -> Iterator[None]:
     children = [(child, dict(child.__dict__), _containers(child)) for child in module.modules()]
     values = [(buffer, buffer.detach().clone()) for buffer in module.buffers()]
     devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
-    with torch.random.fork_rng(devices=devices):
+    with torch.random.fork_rng(devices=devices), _without_compile():
         try:
             yield
         finally:
@@ -156,6 +176,13 @@ def restore_afterwards(module: nn.Module) -> Iterator[None]:
             with torch.no_grad():
                 for buffer, value in values:
                     buffer.copy_(value)
+
+
+def _without_compile() -> AbstractContextManager[Any]:
+    """Nothing can have been compiled where torch._dynamo, which takes a second to import, is not there."""
+    import torch
+
+    return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
 
 
 def _containers(module: nn.Module) -> list[tuple[Any, tuple[Any, ...]]]:

@@ -54,7 +54,11 @@ class ValueInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ExportedFile(msgspec.Struct, frozen=True, kw_only=True):
-    """One file, with what it takes and gives. `data` are files that it refers to; `bytes` counts all of them."""
+    """One file, with what it takes and gives. `data` are files that it refers to; `bytes` counts all of them.
+
+    `load_seconds` is how long the first load took, `peak_mib` the memory that loading and a run on the example took at
+    most; 0.0 where it was not measured: pieces, and a file that this processor cannot run as it is.
+    """
 
     name: str
     bytes: int
@@ -63,6 +67,8 @@ class ExportedFile(msgspec.Struct, frozen=True, kw_only=True):
     outputs: tuple[ValueInfo, ...] = ()
     nodes: int = 0
     what: str = ""
+    load_seconds: float = 0.0
+    peak_mib: float = 0.0
 
 
 class StageFailure(msgspec.Struct, frozen=True, kw_only=True):
@@ -116,7 +122,8 @@ class ExportResult(Reply, frozen=True, kw_only=True, tag="result"):
     """The exported files and what they compute; `ran_in` is the engine that the numbers come from.
 
     `imports` are the modules to import before a saved program can be loaded, `needs_caches` says that it takes or gives
-    a cache, whose class is registered nowhere. `unchecked` is what the program asserts and the file cannot check.
+    a cache, whose class is registered nowhere, `needs_positions` that the caller must say where each new token stands.
+    `unchecked` is what the program asserts and the file cannot check.
     `domains` are the sizes that each file takes, and what was tried at their boundaries.
     """
 
@@ -129,6 +136,7 @@ class ExportResult(Reply, frozen=True, kw_only=True, tag="result"):
     unchecked: tuple[str, ...] = ()
     shims: tuple[str, ...] = ()
     needs_caches: bool = False
+    needs_positions: bool = False
     imports: tuple[str, ...] = ()
     environment: dict[str, str] = msgspec.field(default_factory=dict)
     weights: str = ""

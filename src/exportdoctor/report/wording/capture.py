@@ -18,6 +18,9 @@ FAILS_AT_OTHER_SIZES = "the forward fails at other sizes"
 """Why a submodule is asked at fixed sizes although its part has dynamic ones."""
 
 ASKED_WITHOUT_OTHER_SIZES = "without inputs of other sizes, submodules are asked at fixed sizes"
+TAKES_POSITIONS = (
+    "the decode file takes position_ids: cure.next_positions(model, inputs) for the first new token, then one more each"
+)
 ONE_SIZE = "there are inputs of only one size, so other sizes are not verified"
 
 
@@ -29,6 +32,12 @@ def inputs_without_values(count: int) -> str:
 def scripted_modules(count: int) -> str:
     """That ScriptModules tell of no call."""
     return f"{count} ScriptModules take no hooks, so whether and how they are called is not known"
+
+
+COMPILED_CODE = (
+    "forward compiles code with dynamo, as torch.cond does: which submodules are called there is not seen, so that "
+    "they are not asked"
+)
 
 
 def incomparable_modules(fqns: Sequence[str]) -> str:

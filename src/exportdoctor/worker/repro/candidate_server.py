@@ -134,7 +134,8 @@ class _ExportGate:
             if not self.entered:
                 self.entered = True
                 os.write(self.writer, _ENTERED)
-            return export(module, *rest, **how)
+            with keep_interpreter_frames():  # as in an attempt, so that what failed is seen as exactly
+                return export(module, *rest, **how)
 
         return enter
 
