@@ -167,7 +167,7 @@ def symbolic_node(frame: FrameType) -> tuple[str, str, list[tuple[str, int, str]
     Its operator, the path of the submodule that it was traced in, and the stack at that time from the traced module's
     call on, outermost first: file, line and function.
     """
-    node = frame.f_locals.get("node")
+    node: Any = frame.f_locals.get("node")
     if type(node).__name__ != "Node" or not hasattr(node, "sourceRange"):
         return None
     scopes = [scope.partition("::")[2] for scope in node.scopeName().split("/")]
