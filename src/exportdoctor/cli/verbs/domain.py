@@ -37,7 +37,7 @@ from exportdoctor.core.errors import ExitCode, UsageError
 from exportdoctor.core.protocol.domain import DomainReply, DomainRequest, DomainResult
 from exportdoctor.core.records.target import BuildOptions
 from exportdoctor.process.supervise import build_limits
-from exportdoctor.report.domain_tables import render_domain
+from exportdoctor.report.result_tables import render_domain
 
 
 @click.command(context_settings=CONTEXT)

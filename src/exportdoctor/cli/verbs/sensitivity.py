@@ -27,7 +27,7 @@ from exportdoctor.core.protocol.sensitivity import (
 )
 from exportdoctor.core.records.target import BuildOptions
 from exportdoctor.process.supervise import build_limits
-from exportdoctor.report.sensitivity_tables import render_sensitivity, sensitivity_files
+from exportdoctor.report.result_tables import render_sensitivity, sensitivity_files
 from exportdoctor.store.atomic_write import make_folder, replace_file
 
 
