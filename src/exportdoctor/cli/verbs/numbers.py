@@ -103,7 +103,7 @@ def numbers(
     request = LadderRequest(
         target=ref,
         part=part,
-        against=str(file.resolve()) if file else "",
+        against=str(file or ""),
         shims=known_shims(target, part or plan.parts[0], shims),
         seconds=seconds,
     )
@@ -152,12 +152,17 @@ def check_file(against: str | None) -> Path | None:
     """The file of `--against`. Raises UsageError where there is none."""
     if against is None:
         return None
-    file = Path(against).expanduser()
-    if file.suffix not in (".onnx", ".pt2"):
-        raise UsageError(f"{file} does not end in .onnx or .pt2")
+    if Path(against).suffix not in (".onnx", ".pt2"):
+        raise UsageError(f"{against} does not end in .onnx or .pt2")
+    return existing_file(against)
+
+
+def existing_file(given: str) -> Path:
+    """Its whole path. Raises UsageError where there is no such file."""
+    file = Path(given).expanduser()
     if not file.is_file():
-        raise UsageError(f"There is no file {file}")
-    return file
+        raise UsageError(f"There is no file {given}")
+    return file.absolute()
 
 
 def ask_worker(
