@@ -1,7 +1,7 @@
 """Repairs inputs that a model refuses: the message of the failed forward leads to the next inputs to try.
 
-A best-first search: of all inputs tried, those with which the forward came furthest, in modules that returned, are
-changed next. It is bounded in runs and in seconds.
+A best-first search: of all inputs tried, those with which the forward came furthest, in modules that returned or at
+least into the model's own, are changed next. It is bounded in runs and in seconds.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ def repair_inputs(
 ) -> Specs | None:
     """Inputs that `run` accepts, found from `starts` by changing what its exceptions complain of; None if none were."""
     order = itertools.count()
-    waiting: list[tuple[int, int, Specs, _Refusal]] = []
-    tried: list[tuple[int, int, Specs]] = []
+    waiting: list[tuple[int, bool, int, Specs, _Refusal]] = []
+    tried: list[tuple[int, bool, int, Specs]] = []
     seen: set[tuple[Any, ...]] = set()
     documented = documented_inputs(subject)
     most = _MOST_FAKE_VALUES if subject.is_fake else _MOST_VALUES
@@ -71,13 +71,13 @@ def repair_inputs(
                     run(specs)
                     return specs
                 except Exception as error:
-                    place = (-len(returned), next(order), specs)
+                    place = (-len(returned), "required positional argument" in str(error), next(order), specs)
                     tried.append(place)
                     if not refuses_fake(error):  # else other inputs would not help
                         heapq.heappush(waiting, (*place, _refusal(error)))
         if not waiting:
             return None
-        _, _, furthest, complaint = heapq.heappop(waiting)
+        *_, furthest, complaint = heapq.heappop(waiting)
         fresh = _changes(subject, furthest, complaint, documented)
 
 
