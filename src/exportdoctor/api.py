@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 import warnings
 from collections.abc import Mapping, Sequence
@@ -85,6 +86,16 @@ def scan(
     for name, given, known in (("exporter", exporter, tuple(EXPORTERS)), ("to", to, ("export", "onnx", "ort"))):
         if given not in known:
             raise UsageError(f"There is no {name} {given!r}", hint=f"One of: {', '.join(known)}")
+    limits = {
+        "timeout": timeout,
+        "memory_mb": memory_mb,
+        "build_timeout": build_timeout,
+        "build_memory_mb": build_memory_mb,
+        "jobs": jobs,
+    }
+    for name, limit in limits.items():
+        if limit is not None and not 0 < limit < math.inf:
+            raise UsageError(f"{name}={limit} is no limit", hint="Give a finite number above zero, or None")
     plan = plan_for_module(
         module, args, dict(kwargs or {}), dynamic_shapes=dynamic_shapes, more_inputs=more_inputs, options=BuildOptions()
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import math
 import os
 import sys
 from pathlib import Path
@@ -109,6 +110,9 @@ def test_completion_offers_what_there_is() -> None:
 def test_bad_input_is_told_in_one_line() -> None:
     with pytest.raises(UsageError, match="no exporter 'onnx'"):
         exportdoctor.scan(Tower(), (torch.randn(5, 4), torch.tensor([3])), exporter="onnx")  # type: ignore[arg-type]
+    for limit in ("timeout", "memory_mb", "build_timeout", "build_memory_mb"):
+        with pytest.raises(UsageError, match=f"{limit}=nan"):
+            exportdoctor.scan(Tower(), (), **{limit: math.nan})  # type: ignore[arg-type]
     with pytest.raises(TargetError, match="eager forward"):
         exportdoctor.scan(Tower(), (torch.randn(5, 9), torch.tensor([3])))
 

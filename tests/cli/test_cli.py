@@ -657,3 +657,14 @@ def test_a_target_that_does_not_end_is_stopped_at_the_limit_that_was_given(
     (tmp_path / "model.py").write_text("def build():\n    import time\n    time.sleep(1000)\n")
     assert run([*verb.split(), f"{tmp_path / 'model.py'}:build", "--build-timeout", "8"]) == ExitCode.TARGET
     assert "--build-timeout allows more" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("number", ["nan", "inf", "-1"])
+def test_a_limit_is_a_finite_number(number: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (
+        ["scan", "x.py:build", "--timeout"],
+        ["numbers", "x.py:build", "--draw"],
+        ["sweep", "--target-timeout"],
+    ):
+        assert run([*words, number]) == ExitCode.USAGE
+        assert words[-1] in capsys.readouterr().err

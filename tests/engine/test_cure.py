@@ -291,6 +291,30 @@ def test_where_the_large_one_fails_behind_the_twins_cure_the_search_goes_on_ther
     assert search.prescription.proof.max_abs_diff == 1e-7
 
 
+@pytest.mark.parametrize("spare", ["of_the_cure", "by_an_alternative"])
+def test_the_part_itself_is_asked_once_under_shims_and_for_the_smallest_set(spare: str) -> None:
+    """The first set that cures is a + b; b alone suffices, or an alternative to both, which is found last."""
+    shims: tuple[Shim, ...] = (
+        shim("a", 1),
+        shim("b", 2),
+        shim("z-both", 1, 2),
+        shim("z-none", 2, soundness="signature"),
+    )
+    cures = {"a": frozenset({1}), "b": frozenset({2}), "z-both": frozenset({1, 2})}
+    if spare == "of_the_cure":
+        shims, cures = shims[:2], {"a": frozenset({1}), "b": frozenset({1, 2})}
+    asked = []
+
+    def answer(probe: Probe) -> Outcome:
+        asked.append(probe)
+        return failing_part(2, cures)(probe)
+
+    search = run_search(answer, shims, twin=True, values=False)
+    assert search.prescription is not None
+    assert search.prescription.shims == (("b",) if spare == "of_the_cure" else ("z-both",))
+    assert [probe.shims for probe in asked if probe.part == "full" and probe.shims] == [search.prescription.shims]
+
+
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 
 

@@ -143,10 +143,10 @@ def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
         check_output_path(tmp_path)
 
 
-def carried(*shims: Shim, image_input: bool = False) -> str:
+def carried(*shims: Shim, image_input: bool = False, next_positions: bool = False) -> str:
     about = ModuleHeader(
         title=TINY, part="vision", made_by="exportdoctor export x", versions={"torch": "2"}, program="v.pt2",
-        image_input=image_input,
+        image_input=image_input, next_positions=next_positions,
     )  # fmt: skip
     return shims_module(order_shims(shims), about)
 
@@ -190,6 +190,12 @@ def test_the_module_that_takes_a_plain_image_is_carried_along() -> None:
     tree = ast.parse(text)
     assert "PlainImage" in {node.name for node in tree.body if isinstance(node, ast.ClassDef)}
     assert "from exportdoctor" not in text
+    assert undefined(tree) == set()
+
+
+def test_the_function_that_says_where_a_generated_token_stands_is_carried_along() -> None:
+    tree = ast.parse(carried(find("precompute-position-ids"), next_positions=True))
+    assert "next_positions" in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
     assert undefined(tree) == set()
 
 

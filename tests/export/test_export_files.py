@@ -107,6 +107,45 @@ def test_a_program_and_its_shims_work_where_exportdoctor_is_not(tmp_path: Path) 
     assert done.stdout.strip() == "agrees", done.stderr[-2000:]
 
 
+GENERATES = """
+import sys
+sys.modules["exportdoctor"] = None
+import torch, transformers
+sys.path.insert(0, sys.argv[1])
+
+case = torch.load("case.pt", weights_only=False)
+model = transformers.AutoModelForImageTextToText.from_config(transformers.AutoConfig.for_model(**case["config"]))
+model.eval().load_state_dict(case["weights"])
+inputs = case["inputs"]
+{shown}
+with torch.no_grad():
+    wanted = model.generate(**inputs, generation_config=transformers.GenerationConfig(max_new_tokens=20))[:, -20:]
+    model.model.rope_deltas = None
+assert (numpy.concatenate(tokens, axis=1) == wanted.numpy()).all(), (tokens, wanted)
+print("agrees on", *wanted.shape, "rows moved by", *(places[0] + 1 - mask[:, :-19].sum(1, keepdims=True)).ravel() - 1)
+"""
+
+
+@pytest.mark.night
+def test_pictures_go_into_prefill_and_the_shown_program_generates_eagers_tokens_with_decode(tmp_path: Path) -> None:
+    from exportdoctor.targets import build, resolve
+
+    shims = "precompute-grid+precompute-position-ids+block-diagonal-attention"
+    done = command(TINY, "--to", "onnx", "--part", "full", "--with-cache", "--shims", shims, "-q", folder=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "same as eager" in done.stdout
+    built = build(resolve(TargetRef(ref=TINY, parts=("full",), options=BuildOptions(device="cpu"))))
+    several = built.part("full").several
+    assert several is not None
+    inputs = {name: value for name, value in several().kwargs.items() if name != "use_cache"}
+    config = built.model.config.to_dict()  # type: ignore[union-attr, operator]
+    torch.save({"config": config, "weights": built.model.state_dict(), "inputs": inputs}, tmp_path / "case.pt")
+    (shown,) = re.findall(r"```python\n([^`]*full\.\{name\}[^`]*)```", (ROOT / "docs" / "export.md").read_text())
+    outside = [sys.executable, "-I", "-c", GENERATES.replace("{shown}", shown), str(tmp_path)]
+    done = subprocess.run(outside, capture_output=True, text=True, cwd=tmp_path)
+    assert done.stdout.strip() == "agrees on 2 20 rows moved by -43 0", done.stderr[-2000:]
+
+
 def _write_case(folder: Path) -> None:
     from exportdoctor.targets import build, resolve
 

@@ -547,3 +547,11 @@ def test_a_failure_that_is_expected_is_called_so() -> None:
     assert said not in wording.story(replace(kernel, op="aten.smooth.default"))
     shown = as_markdown(finding_blocks(kernel, Report(target=TargetRecord(ref="m"))))
     assert "<https://docs.pytorch.org/docs/stable/export.html#missing-fake-meta-kernels-for-operators>" in shown
+
+
+def test_what_no_line_of_the_model_raised_is_not_said_to_come_from_its_code() -> None:
+    refused = msgspec.structs.replace(
+        WINDOWS, kind=FailureKind.PYTHON_ERROR, file=None, line=None, guard=None, value_origin=None, only_inside=None
+    )
+    assert "itself, outside of the forward" in wording.why(refused)
+    assert "fake tensor" in wording.why(msgspec.structs.replace(refused, file="model.py", line=3))

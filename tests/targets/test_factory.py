@@ -6,6 +6,7 @@ import inspect
 import pickle
 import sys
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -266,3 +267,18 @@ def test_a_run_leaves_attributes_hooks_buffers_and_the_random_state_as_they_were
     assert not module._forward_hooks
     assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
     assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_what_a_model_compiles_runs_in_eager() -> None:
+    compiled: list[object] = []
+
+    def backend(graph: torch.fx.GraphModule, _: list[torch.Tensor]) -> Callable[..., object]:
+        compiled.append(graph)
+        return graph.forward
+
+    module = torch.compile(nn.Linear(2, 2), backend=backend)
+    with restore_afterwards(module):  # type: ignore[arg-type]
+        module(torch.ones(1, 2))
+    assert not compiled
+    module(torch.ones(1, 2))
+    assert compiled

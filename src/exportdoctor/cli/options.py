@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from pathlib import Path
@@ -45,6 +46,17 @@ class DeviceType(click.ParamType[str]):
         if not re.fullmatch(r"auto|cpu|cuda(:\d{1,3})?", str(value)):
             self.fail(f"{value!r} is none of auto, cpu, cuda, cuda:0, cuda:1, ...", param, ctx)
         return str(value)
+
+
+class FiniteRange(click.FloatRange):
+    """A range of numbers, among which neither `nan`, which compares with nothing, nor `inf` are."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """The same, checked."""
+        number = float(super().convert(value, param, ctx))
+        if not math.isfinite(number):
+            self.fail(f"{value} is not a finite number", param, ctx)
+        return number
 
 
 def absolute_inputs(given: str) -> str:

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import click
 
 from exportdoctor.cli.complete_words import complete_modules
+from exportdoctor.cli.options import FiniteRange
 from exportdoctor.core.scan_options import DEFAULTS, OPTIONS
 
 _COMPLETED = {"modules": complete_modules}
@@ -26,7 +27,7 @@ def scan_option(name: str) -> Callable[[F], F]:
     elif isinstance(default, str):
         given |= {"default": default, "show_default": True}
     else:  # a limit
-        given["type"] = click.IntRange(min=1) if isinstance(default, int) else click.FloatRange(min=0, min_open=True)
+        given["type"] = click.IntRange(min=1) if isinstance(default, int) else FiniteRange(min=0, min_open=True)
     if spec.choices:
         given["type"] = click.Choice(spec.choices)
     if name in _COMPLETED:

@@ -106,6 +106,7 @@ def _texts(request: ExportRequest, result: ExportResult, shims: Sequence[Shim], 
             proved=export_headline(request, result),
             imports=result.imports,
             image_input=request.image_input,
+            next_positions=result.needs_positions,
         )
         texts[file_name(request.target.ref, request.part)] = shims_module(shims, about).encode()
     return texts

@@ -26,6 +26,7 @@ _CALL = "exportdoctor.shims.export_call"
 _EXPORTING = "exportdoctor.shims.torch_export"
 _PLAIN_IMAGE = "exportdoctor.worker.export.image_input"
 _RECORD = "exportdoctor.shims.record"
+_POSITIONS = ("exportdoctor.shims.own.position_ids", "next_positions")
 
 _PUBLIC = frozenset({"SHIMS", "shims", "export", "convert", "load", "caches"})
 """What the module offers, whatever the shims' own helpers are called."""
@@ -107,7 +108,7 @@ def caches():
 class ModuleHeader:
     """The header of the module. `made_by` is the command, `versions` those of the proof, `program` the file that
     was proved, `imports` what must be imported before that can be loaded. With `image_input` it brings the module that
-    makes patches of a plain image.
+    makes patches of a plain image, with `next_positions` the function that says where a generated token stands.
     """
 
     title: str
@@ -118,6 +119,7 @@ class ModuleHeader:
     proved: str = ""
     imports: tuple[str, ...] = ()
     image_input: bool = False
+    next_positions: bool = False
 
 
 def file_name(ref: str, part: str) -> str:
@@ -134,6 +136,8 @@ def shims_module(shims: Sequence[Shim], about: ModuleHeader) -> str:
     if about.image_input:
         bundler.files[_PLAIN_IMAGE] = str(Path(__file__).parents[1] / "worker" / "export" / "image_input.py")
         bundler.add(_PLAIN_IMAGE, "PlainImage")
+    if about.next_positions:
+        bundler.add(*_POSITIONS)
     entries = []
     for shim in shims:
         bundler.parts.append(f"# {shim.id}: {shim.title}")

@@ -53,7 +53,7 @@ def _enter_named(shim: Shim, call: ExportCall) -> Iterator[ExportCall]:
         context = shim.apply(call)
         changed = context.__enter__()
     except NotApplicable as reason:
-        raise type(reason)(f"{shim.id}: {reason}") from None
+        raise _with_name(reason, shim) from None
     except Exception as error:
         raise _trouble(shim, "could not be entered", error) from error
     if not isinstance(changed, ExportCall):
@@ -78,10 +78,16 @@ def _leave(shim: Shim, context: AbstractContextManager[ExportCall], failure: Bas
     try:
         context.__exit__(type(failure) if failure else None, failure, failure.__traceback__ if failure else None)
     except NotApplicable as reason:
-        raise NotApplicable(f"{shim.id}: {reason}") from None
+        raise _with_name(reason, shim) from None
     except Exception as error:
         if error is not failure:
             raise _trouble(shim, "could not be left", error) from error
+
+
+def _with_name(reason: NotApplicable, shim: Shim) -> NotApplicable:
+    named = type(reason)(f"{shim.id}: {reason}")
+    named.shim = shim.id
+    return named
 
 
 def _check_leaks(shim: Shim, left: tuple[str, ...], failure: BaseException | None) -> None:

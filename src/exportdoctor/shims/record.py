@@ -35,7 +35,9 @@ Enter = Callable[[ExportCall], AbstractContextManager[ExportCall]]
 
 
 class NotApplicable(Exception):
-    """The shim finds nothing to change in this call; the message names what it looked for."""
+    """The shim finds nothing to change in this call; the message names what it looked for, `shim` is its id."""
+
+    shim = ""
 
 
 class Unfit(NotApplicable):

@@ -7,10 +7,11 @@ import errno
 import logging
 import operator
 import re
+import sys
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -136,6 +137,8 @@ def runs_in_eager(module: nn.Module, inputs: Inputs) -> bool:
 def restore_afterwards(module: nn.Module) -> Iterator[None]:
     """Restore attributes, hooks, buffers and the random state on exit. In-place writes to parameters stay.
 
+    What the model compiles by `torch.compile` runs in eager within, which is what an export traces.
+
     Hooks and the flags about them must go together: transformers adds output hooks to a model at its first run
     and notes so in an attribute; with only one of the two undone, later runs would be hooked twice.
     """
@@ -144,7 +147,7 @@ def restore_afterwards(module: nn.Module) -> Iterator[None]:
     children = [(child, dict(child.__dict__), _containers(child)) for child in module.modules()]
     values = [(buffer, buffer.detach().clone()) for buffer in module.buffers()]
     devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
-    with torch.random.fork_rng(devices=devices):
+    with torch.random.fork_rng(devices=devices), _without_compile():
         try:
             yield
         finally:
@@ -156,6 +159,13 @@ def restore_afterwards(module: nn.Module) -> Iterator[None]:
             with torch.no_grad():
                 for buffer, value in values:
                     buffer.copy_(value)
+
+
+def _without_compile() -> AbstractContextManager[Any]:
+    """Nothing can have been compiled where torch._dynamo, which takes a second to import, is not there."""
+    import torch
+
+    return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
 
 
 def _containers(module: nn.Module) -> list[tuple[Any, tuple[Any, ...]]]:

@@ -10,7 +10,17 @@ import click
 
 from exportdoctor.cli.complete_words import complete_targets
 from exportdoctor.cli.interruption import Interruption
-from exportdoctor.cli.options import CONTEXT, DEVICE, DTYPE, IMAGE_SIZE, INPUTS, PART, QUIET, absolute_inputs
+from exportdoctor.cli.options import (
+    CONTEXT,
+    DEVICE,
+    DTYPE,
+    IMAGE_SIZE,
+    INPUTS,
+    PART,
+    QUIET,
+    FiniteRange,
+    absolute_inputs,
+)
 from exportdoctor.cli.python_option import PYTHON
 from exportdoctor.cli.scan_flags import scan_option
 from exportdoctor.cli.terminal import style_of, write_out
@@ -36,7 +46,7 @@ from exportdoctor.report.domain_tables import render_domain
 @PART
 @SHIMS
 @click.option(
-    "--draw", "seconds", type=click.FloatRange(min=0), default=10.0, show_default=True, metavar="SECONDS",
+    "--draw", "seconds", type=FiniteRange(min=0), default=10.0, show_default=True, metavar="SECONDS",
     help="How long other input sets are drawn, besides the sizes at each boundary.",
 )  # fmt: skip
 @FORM

@@ -21,6 +21,7 @@ from exportdoctor.cli.options import (
     PART,
     QUIET,
     STATIC,
+    FiniteRange,
     absolute_inputs,
 )
 from exportdoctor.cli.packages import require_packages
@@ -62,7 +63,7 @@ WEIGHTS_OF_VALUES = click.option(
 @PART
 @SHIMS
 @click.option(
-    "--draw", "seconds", type=click.FloatRange(min=0), default=20.0, show_default=True, metavar="SECONDS",
+    "--draw", "seconds", type=FiniteRange(min=0), default=20.0, show_default=True, metavar="SECONDS",
     help="How long input sets are drawn, besides the example, other sizes and other values.",
 )  # fmt: skip
 @FORM

@@ -13,7 +13,7 @@ import click
 
 from exportdoctor.cli.complete_words import complete_findings
 from exportdoctor.cli.error_output import print_line
-from exportdoctor.cli.options import CONTEXT, OUTPUT, QUIET, split_run
+from exportdoctor.cli.options import CONTEXT, OUTPUT, QUIET, FiniteRange, split_run
 from exportdoctor.cli.python_option import PYTHON, follow_run
 from exportdoctor.cli.scan_flags import scan_option
 from exportdoctor.cli.terminal import write_out
@@ -34,7 +34,7 @@ _SECONDS, _AT_MOST, _FOR_LONG = 33.0, 180.0, 80.0
 @OUTPUT
 @click.option("--bundle", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
               help="Write a folder for an upstream issue: script, issue.md, log.")  # fmt: skip
-@click.option("--seconds", type=click.FloatRange(min=1), default=None,
+@click.option("--seconds", type=FiniteRange(min=1), default=None,
               metavar="S",
               help="Time limit for reducing. Default: 33, longer on a busy machine or for a long script; "
                    "none with --probes.")  # fmt: skip

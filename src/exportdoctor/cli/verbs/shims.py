@@ -13,7 +13,17 @@ from msgspec.structs import asdict
 
 from exportdoctor.cli.answers import ShimRow, ShimSheet
 from exportdoctor.cli.complete_words import complete_runs, complete_shims, complete_targets
-from exportdoctor.cli.options import CONTEXT, IMAGE_SIZE, INPUTS, JSON, PARTS, STATIC, WEIGHTS, absolute_inputs
+from exportdoctor.cli.options import (
+    CONTEXT,
+    IMAGE_SIZE,
+    INPUTS,
+    JSON,
+    PARTS,
+    STATIC,
+    WEIGHTS,
+    FiniteRange,
+    absolute_inputs,
+)
 from exportdoctor.cli.python_option import PYTHON
 from exportdoctor.cli.record_shim_try import record_tries
 from exportdoctor.cli.scan_flags import scan_option
@@ -101,7 +111,7 @@ def show_shim(name: str, files: tuple[str, ...], as_json: bool) -> int:
 @STATIC
 @click.option(
     "--timeout",
-    type=click.FloatRange(min=0, min_open=True),
+    type=FiniteRange(min=0, min_open=True),
     metavar="S",
     help=f"Timeout for one export, in seconds. Default: {UNMEASURED_ATTEMPT:g}.",
 )

@@ -11,7 +11,7 @@ import click
 
 from exportdoctor.cli.error_output import print_line
 from exportdoctor.cli.interruption import Interruption
-from exportdoctor.cli.options import CONTEXT, QUIET
+from exportdoctor.cli.options import CONTEXT, QUIET, FiniteRange
 from exportdoctor.cli.packages import require_packages
 from exportdoctor.cli.scan_flags import scan_option
 from exportdoctor.cli.terminal import write_out
@@ -53,7 +53,7 @@ _SCAN_OPTIONS = ("exporter", "to", "cure", "allow", "timeout", "memory_mb", "use
 @click.option("--scheduler", default="", metavar="ADDRESS", help="Use this Dask cluster instead of local processes.")
 @click.option(
     "--target-timeout",
-    type=click.FloatRange(min=0, min_open=True),
+    type=FiniteRange(min=0, min_open=True),
     default=1800.0,
     show_default=True,
     metavar="S",
@@ -61,7 +61,7 @@ _SCAN_OPTIONS = ("exporter", "to", "cure", "allow", "timeout", "memory_mb", "use
 )
 @click.option(
     "--target-memory",
-    type=click.FloatRange(min=0, min_open=True),
+    type=FiniteRange(min=0, min_open=True),
     metavar="MiB",
     help="Memory limit for one scan. Default: its share of the free memory.",
 )

@@ -116,7 +116,8 @@ class ExportResult(Reply, frozen=True, kw_only=True, tag="result"):
     """The exported files and what they compute; `ran_in` is the engine that the numbers come from.
 
     `imports` are the modules to import before a saved program can be loaded, `needs_caches` says that it takes or gives
-    a cache, whose class is registered nowhere. `unchecked` is what the program asserts and the file cannot check.
+    a cache, whose class is registered nowhere, `needs_positions` that the caller must say where each new token stands.
+    `unchecked` is what the program asserts and the file cannot check.
     `domains` are the sizes that each file takes, and what was tried at their boundaries.
     """
 
@@ -129,6 +130,7 @@ class ExportResult(Reply, frozen=True, kw_only=True, tag="result"):
     unchecked: tuple[str, ...] = ()
     shims: tuple[str, ...] = ()
     needs_caches: bool = False
+    needs_positions: bool = False
     imports: tuple[str, ...] = ()
     environment: dict[str, str] = msgspec.field(default_factory=dict)
     weights: str = ""

@@ -8,19 +8,22 @@ proved.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Protocol
 
 from exportdoctor.core.records.outcome import Outcome
 from exportdoctor.engine.cure.catalogue import Ids, ShimCatalogue
 from exportdoctor.engine.cure.trial import CuringSet, ShimTrial
-from exportdoctor.engine.probe_driver import ProbeSteps
+from exportdoctor.engine.probe_driver import Prefetch, ProbeSteps
 from exportdoctor.shims import Shim
 
 MOST_TRIES = 2
 """Sets tried beyond the cure, each an export; the shims of the cure take turns. One that does not apply costs next to
 nothing: it neither counts nor takes the turn."""
+
+Turn = tuple[str, deque[Shim]]
+"""A shim of the cure, and those that were not yet tried in its place."""
 
 
 class TryShims(Protocol):
@@ -30,15 +33,27 @@ class TryShims(Protocol):
 
 
 def find_alternatives(
-    best: CuringSet, catalogue: ShimCatalogue, tried: list[ShimTrial], try_set: TryShims
+    best: CuringSet,
+    catalogue: ShimCatalogue,
+    tried: list[ShimTrial],
+    try_set: TryShims,
+    *,
+    ahead: Callable[[Ids], Prefetch],
 ) -> ProbeSteps[tuple[CuringSet, ...]]:
-    """`best` and what was found beside it, the soundest first, then the smallest, then the first that was found."""
-    found, left = [best], MOST_TRIES
+    """`best` and what was found beside it, the soundest first, then the smallest, then the first that was found.
+
+    `ahead` asks ahead what the set that will be prescribed needs, as soon as nothing that is left could take its place.
+    """
+    found, left, settled = [best], MOST_TRIES, False
     turns = deque(_exchanges(best, catalogue))
     while turns and left:
+        if not settled and not _may_one_lead(turns, best, found, catalogue, tried):
+            settled = True
+            yield ahead(_leader(found, catalogue).shims)
         name, others = turns.popleft()
-        for shim in others:
-            shims = catalogue.put_in_order((*_without(best.shims, name), shim.id))
+        while others:
+            shim = others.popleft()
+            shims = _exchange(best, name, shim, catalogue)
             if not _is_worth_trying(shims, name, shim.id, best, tried) or _contains_one(shims, found):
                 continue
             proved = _would_lead(shims, found, catalogue)
@@ -59,18 +74,39 @@ def _shown_place(cured: CuringSet, catalogue: ShimCatalogue) -> tuple[int, int]:
     return catalogue.shown_rank(cured.shims, cured.outcome), len(cured.shims)
 
 
+def _leader(found: list[CuringSet], catalogue: ShimCatalogue) -> CuringSet:
+    """The first of those that are proved."""
+    return min((cured for cured in found if cured.proved), key=lambda cured: _shown_place(cured, catalogue))
+
+
 def _would_lead(shims: Ids, found: list[CuringSet], catalogue: ShimCatalogue) -> bool:
     """Whether it would come before all that are proved, if its proof refused nothing."""
-    first = min(_shown_place(cured, catalogue) for cured in found if cured.proved)
-    return (catalogue.rank(shims), len(shims)) < first
+    return (catalogue.rank(shims), len(shims)) < _shown_place(_leader(found, catalogue), catalogue)
 
 
-def _exchanges(best: CuringSet, catalogue: ShimCatalogue) -> Iterator[tuple[str, Iterator[Shim]]]:
+def _may_one_lead(
+    turns: Iterable[Turn], best: CuringSet, found: list[CuringSet], catalogue: ShimCatalogue, tried: list[ShimTrial]
+) -> bool:
+    """Whether an exchange that is left would lead without all the shims whose failures the new one may cure, too."""
+    for name, others in turns:
+        for shim in others:
+            if _is_worth_trying(_exchange(best, name, shim, catalogue), name, shim.id, best, tried):
+                kept = (one for one, failure in best.chain if not _fits(shim, failure, catalogue))
+                if _would_lead((*kept, shim.id), found, catalogue):
+                    return True
+    return False
+
+
+def _exchanges(best: CuringSet, catalogue: ShimCatalogue) -> Iterator[Turn]:
     """Each shim of the best set, and what may stand in its place, the soundest first."""
     for name, failure in best.chain:
         rest = _without(best.shims, name)
         fits = (shim for shim in catalogue.find_fitting(failure) if shim.id not in best.shims)
-        yield name, iter([shim for shim in fits if not catalogue.clashes(shim, rest)])
+        yield name, deque(shim for shim in fits if not catalogue.clashes(shim, rest))
+
+
+def _exchange(best: CuringSet, name: str, shim: Shim, catalogue: ShimCatalogue) -> Ids:
+    return catalogue.put_in_order((*_without(best.shims, name), shim.id))
 
 
 def _is_worth_trying(shims: Ids, name: str, new: str, best: CuringSet, tried: list[ShimTrial]) -> bool:
@@ -96,7 +132,7 @@ def _drop_unneeded(
 ) -> ProbeSteps[CuringSet]:
     """Without those of its shims whose failures the new one may cure, too, where it does."""
     for name, failure in cured.chain:
-        if name == new.id or new.id not in {shim.id for shim in catalogue.find_fitting(failure)}:
+        if name == new.id or not _fits(new, failure, catalogue):
             continue
         less = _without(cured.shims, name)
         proved = _would_lead(less, found, catalogue)
@@ -105,6 +141,10 @@ def _drop_unneeded(
             chain = tuple(pair for pair in cured.chain if pair[0] != name)
             cured = replace(cured, shims=less, outcome=trial.outcome, chain=chain, proved=proved)
     return cured
+
+
+def _fits(shim: Shim, failure: Outcome, catalogue: ShimCatalogue) -> bool:
+    return any(one.id == shim.id for one in catalogue.find_fitting(failure))
 
 
 def _without(shims: Ids, name: str) -> Ids:

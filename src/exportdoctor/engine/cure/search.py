@@ -71,13 +71,18 @@ class CureSearch:
         found = yield from self._find_cure(target)
         if found is None:
             return
-        # the part takes longest, and nearly always no shim is to spare
-        ahead = (large.with_shims(found.shims),) if small is not None else ()
-        yield Prefetch((*ahead, *((target.ground,) if found.outcome.numbers else ())))
+        if found.outcome.numbers:
+            yield Prefetch((target.ground,))
         found = yield from self._reduce(target, found)
         self.cures = (found,)
         if target.values:
-            self.cures = yield from find_alternatives(found, self._catalogue, self.trials, partial(self._try, target))
+            self.cures = yield from find_alternatives(
+                found,
+                self._catalogue,
+                self.trials,
+                partial(self._try, target),
+                ahead=lambda shims: Prefetch((large.with_shims(shims),) if small is not None else ()),
+            )
         if small is not None:
             self.cures = yield from self._confirm(large, small, self.cures)
         if self.cures:

@@ -18,6 +18,9 @@ FAILS_AT_OTHER_SIZES = "the forward fails at other sizes"
 """Why a submodule is asked at fixed sizes although its part has dynamic ones."""
 
 ASKED_WITHOUT_OTHER_SIZES = "without inputs of other sizes, submodules are asked at fixed sizes"
+TAKES_POSITIONS = (
+    "the decode file takes position_ids: cure.next_positions(model, inputs) for the first new token, then one more each"
+)
 ONE_SIZE = "there are inputs of only one size, so other sizes are not verified"
 
 

@@ -6,6 +6,7 @@ from exportdoctor.core.failure import explanations
 from exportdoctor.core.failure.explanations import documented_limit
 from exportdoctor.core.failure.finding import Finding, KnownIssueRecord, ShimTry
 from exportdoctor.core.failure.identity import across_parts
+from exportdoctor.core.failure.kinds import FailureKind
 from exportdoctor.core.failure.messages import first_line, without_hints
 from exportdoctor.core.run.report import Report
 from exportdoctor.report.wording.formatting import count, finding_count, issue_name, module_name, short_path
@@ -203,6 +204,8 @@ def expression(finding: Finding) -> str:
 
 def why(finding: Finding) -> str:
     """Why it fails."""
+    if finding.kind is FailureKind.PYTHON_ERROR and _has_no_line(finding):
+        return "The exporter raises this itself, outside of the forward."
     if finding.only_inside is None:
         return explanations.summary(finding.kind)
     outer = module_name(finding.only_inside)
@@ -243,11 +246,16 @@ def value_origin(finding: Finding) -> str:
     if frame is not None:
         source = f": {frame.source}" if frame.source else ""
         return f"The value was made at {short_path(frame.file)}:{frame.line} in {frame.function}{source}"
-    if finding.file is not None or finding.guard is not None or finding.stage != "export":
+    if not _has_no_line(finding):
         return ""
     if finding.kind.ends_the_process:
         return "No line is to be had: the process ended, and its stack is not reliable."
     return "No line is to be had: torch found this outside of the forward, and its stack has no frame of your code."
+
+
+def _has_no_line(finding: Finding) -> bool:
+    """Whether an export failed and nothing on its stack is code of the model."""
+    return finding.stage == "export" and finding.file is None and finding.guard is None and finding.value_origin is None
 
 
 def dimensions(finding: Finding) -> str:

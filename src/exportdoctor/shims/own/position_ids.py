@@ -30,6 +30,18 @@ def _enter(call: ExportCall) -> Iterator[ExportCall]:
     yield call.with_inputs(compute)
 
 
+def makes_positions(model: Any) -> bool:
+    """Whether a text's positions depend on the pictures in it: a submodule computes them from both."""
+    return any(hasattr(type(module), METHOD) for module in model.modules())
+
+
+def next_positions(model: Any, inputs: Named) -> Any:
+    """int64 (3, batch, 1): where the token after these inputs of the model stands; each later one is one further on."""
+    owner = [module for module in model.modules() if hasattr(type(module), METHOD)][-1]
+    positions = _positions(owner, inputs)
+    return (positions.amax((0, 2)) + 1)[None, :, None].expand(len(positions), -1, -1)
+
+
 def _positions(owner: Any, named: Named) -> Any:
     """int64 (3, batch, sequence)."""
     import torch

@@ -25,7 +25,7 @@ def check_factory(file: Path, *, name: str) -> None:
     names = tuple(dict.fromkeys(_names(tree.body)))
     functions = tuple(node.name for node in tree.body if isinstance(node, ast.FunctionDef))
     if not name:
-        example = functions[-1] if functions else "build"
+        example = "build" if "build" in functions or not functions else functions[-1]
         raise UsageError(f"{str(file)!r} names no factory", hint=f"Give {file}:{example}")
     if name not in names and "*" not in names:
         meant = did_you_mean(name, names)

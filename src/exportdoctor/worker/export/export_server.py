@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import errno
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from exportdoctor.targets.eager import blame_running_code
 from exportdoctor.worker import environment
 from exportdoctor.worker.export.image_input import with_image_input
 from exportdoctor.worker.export.part_files import PartExport, PartJob, export_part_files
-from exportdoctor.worker.export.prefill_decode import Step, compare_generation, prefill_decode_pair
+from exportdoctor.worker.export.prefill_decode import Step, compare_generation, has_pictures, prefill_decode_pair
 from exportdoctor.worker.one_request import Progress, serve_one_request
 from exportdoctor.worker.prove.input_set import InputSet
 from exportdoctor.worker.prove.proof_inputs import input_sets
@@ -46,6 +47,7 @@ class PartFile:
     """One part that becomes one file. `suffix` distinguishes the files of a pair."""
 
     part: BuiltPart
+    sets: tuple[InputSet, ...]
     suffix: str = ""
     shims: tuple[Shim, ...] = ()
 
@@ -64,18 +66,18 @@ def export_target(request: ExportRequest, doing: Progress) -> ExportResult:
     part = _part(request, plan, built)
     several = _export_several(request, plan, built, part, doing)
     if several.pieces:
-        part, pieces, sets, found = several.pieces[0].part, several.pieces, several.sets, several.found
+        pieces, found = several.pieces, several.found
     else:
-        pieces = _pieces(request, built, part)
+        parts = _parts(request, built, part)
         with blame_running_code(f"The eager forward of part {part.name} fails"):
-            sets = [input_sets(piece.part, plan) for piece in pieces]
-        found = [_export_piece(request, built, piece, some, doing) for piece, some in zip(pieces, sets, strict=True)]
+            sets = [input_sets(one, plan) for one in parts]
+        pieces, found = _export_parts(request, built, parts, sets, doing)
         found[0].notes += several.notes
     if request.cache and all(made.trouble is None for made in found):
         doing(f"generating {request.tokens} tokens")
-        parts, steps = [piece.part for piece in pieces], [_step(made) for made in found]
-        found[-1].numbers.append(compare_generation(parts, steps, request.tokens))
-    return _result(request, built, found, pieces, _precision(reference, part, sets[0], found))
+        pair, steps = [piece.part for piece in pieces], [_step(made) for made in found]
+        found[-1].numbers += compare_generation(pair, steps, request.tokens)
+    return _result(request, built, found, pieces, _precision(reference, pieces[0], found))
 
 
 @dataclass
@@ -83,7 +85,6 @@ class SeveralPictures:
     """An attempt at a file for any number of pictures; without `pieces`, `notes` say why there is none."""
 
     pieces: list[PartFile] = field(default_factory=list)
-    sets: list[tuple[InputSet, ...]] = field(default_factory=list)
     found: list[PartExport] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -92,30 +93,34 @@ def _export_several(
     request: ExportRequest, plan: Plan, built: BuiltTarget, part: BuiltPart, doing: Progress
 ) -> SeveralPictures:
     """The part with several pictures in its example, under its shims, else with what keeps their number open, too."""
-    if part.several is None or request.image_input or request.cache:
+    if part.several is None or request.image_input:
         return SeveralPictures()
     why = ""
     try:
-        wide = part.several()
-        sets = input_sets(wide, plan)
+        parts = _parts(request, built, part.several())
+        sets = [input_sets(one, plan) for one in parts]
     except Exception as error:  # the model takes no such inputs: the file for one picture stands
         return SeveralPictures(notes=[wording.one_picture(f"{type(error).__name__}: {first_line(error, 160)}")])
     for more in ((), (KEEPS_NUMBER_OPEN,)):
         if more and more[0] in request.shims:
             break
         asked = msgspec.structs.replace(request, shims=(*request.shims, *more))
-        pieces = _pieces(asked, built, wide)
         try:
-            made = _export_piece(asked, built, pieces[0], sets, doing)
+            pieces, found = _export_parts(asked, built, parts, sets, doing)
         except (UsageError, ShimTrouble) as error:
             why = why or error.message
             continue
-        if made.trouble is None and all(row.holds for row in made.numbers if not row.made_up):
-            return SeveralPictures(pieces=pieces, sets=[sets], found=[made])
-        why = made.trouble.message if made.trouble is not None else why or wording.WRONG_FOR_SEVERAL
-        for name in (name for one in made.files for name in (one.name, *one.data)):
+        if all(_is_right(made) for made in found):
+            return SeveralPictures(pieces=pieces, found=found)
+        trouble = next((made.trouble for made in found if made.trouble is not None), None)
+        why = trouble.message if trouble is not None else why or wording.WRONG_FOR_SEVERAL
+        for name in (name for made in found for one in made.files for name in (one.name, *one.data)):
             (Path(request.folder) / name).unlink(missing_ok=True)
     return SeveralPictures(notes=[wording.one_picture(first_line(why, 160))])
+
+
+def _is_right(made: PartExport) -> bool:
+    return made.trouble is None and all(row.holds for row in made.numbers if not row.made_up)
 
 
 def _choose_device(request: ExportRequest) -> TargetRef:
@@ -137,44 +142,60 @@ def _part(request: ExportRequest, plan: Plan, built: BuiltTarget) -> BuiltPart:
     return with_image_input(part, plan) if request.image_input else part
 
 
-def _pieces(request: ExportRequest, built: BuiltTarget, part: BuiltPart) -> list[PartFile]:
-    shims = order_shims([find(name, files=request.shim_files, axes=part.axes) for name in request.shims])
+def _parts(request: ExportRequest, built: BuiltTarget, part: BuiltPart) -> tuple[BuiltPart, ...]:
+    """What becomes a file of its own: the part, or the pair that generates with a cache."""
+    return prefill_decode_pair(part, built) if request.cache else (part,)
+
+
+def _export_parts(
+    request: ExportRequest,
+    built: BuiltTarget,
+    parts: Sequence[BuiltPart],
+    sets: Sequence[tuple[InputSet, ...]],
+    doing: Progress,
+) -> tuple[list[PartFile], list[PartExport]]:
+    """One file of each part, up to the first that fails. Raises UsageError for a shim that applies to none of them."""
+    shims = order_shims([find(name, files=request.shim_files, axes=parts[0].axes) for name in request.shims])
     if request.image_input:  # they would hand in what is made inside of the graph
         shims = tuple(shim for shim in shims if shim.soundness != "signature")
-    if not request.cache:
-        return [PartFile(part=part, shims=shims)]
-    prefill, decode_ = prefill_decode_pair(part, built)
-    return [
-        PartFile(part=prefill, suffix=".prefill", shims=shims),
-        PartFile(part=decode_, suffix=".decode", shims=shims),
-    ]
+    pieces: list[PartFile] = []
+    found: list[PartExport] = []
+    left_out: list[str] = []
+    for part, some in zip(parts, sets, strict=True):
+        suffix = f".{part.name}" if request.cache else ""
+        piece = PartFile(part=part, sets=some, suffix=suffix, shims=shims)
+        while len(found) == len(pieces):
+            try:
+                found.append(_export_piece(request, built, piece, doing))
+            except NotApplicable as reason:
+                left_out.append(reason.shim)
+                if left_out.count(reason.shim) == len(parts):
+                    message = f"A shim does not apply to part {part.name}: {reason}"
+                    raise UsageError(message, hint="Leave it out") from None
+                piece = replace(piece, shims=tuple(shim for shim in piece.shims if shim.id != reason.shim))
+        pieces.append(piece)
+    return pieces, found
 
 
-def _export_piece(
-    request: ExportRequest, built: BuiltTarget, piece: PartFile, sets: tuple[InputSet, ...], doing: Progress
-) -> PartExport:
-    job = PartJob(
-        request=request,
-        part=piece.part,
-        shims=piece.shims,
-        sets=sets,
-        stem=f"{request.stem}{piece.suffix}",
-        doing=doing,
-        device=built.device,
-        find_losses=built.dtype in LOW and not request.cache,
+def _export_piece(request: ExportRequest, built: BuiltTarget, piece: PartFile, doing: Progress) -> PartExport:
+    return export_part_files(
+        PartJob(
+            request=request,
+            part=piece.part,
+            shims=piece.shims,
+            sets=piece.sets,
+            stem=f"{request.stem}{piece.suffix}",
+            doing=doing,
+            device=built.device,
+            find_losses=built.dtype in LOW and not request.cache,
+        )
     )
-    try:
-        return export_part_files(job)
-    except NotApplicable as reason:
-        raise UsageError(f"A shim does not apply to part {piece.part.name}: {reason}", hint="Leave it out") from None
 
 
-def _precision(
-    reference: Float32Model | None, part: BuiltPart, sets: tuple[InputSet, ...], found: list[PartExport]
-) -> Precision | None:
+def _precision(reference: Float32Model | None, piece: PartFile, found: list[PartExport]) -> Precision | None:
     if reference is None or any(made.trouble is not None and made.trouble.stage != "numbers" for made in found):
         return None
-    return cost_of_dtype(reference, part, sets[0], tuple(loss for made in found for loss in made.losses))
+    return cost_of_dtype(reference, piece.part, piece.sets[0], tuple(loss for made in found for loss in made.losses))
 
 
 def _result(
@@ -191,6 +212,9 @@ def _result(
     if not any(row.kind in _OTHER_SIZES and not row.refused for row in numbers):
         notes.append(wording.ONE_SIZE)
     part = pieces[0].part
+    needs_positions = request.cache and has_pictures(part, pieces[-1].part)
+    if needs_positions:
+        notes.append(wording.TAKES_POSITIONS)
     if request.image_input and part.dynamic_shapes is None:
         notes.append(wording.fixed_images(tuple(part.kwargs["image"].shape)))
     return ExportResult(
@@ -201,8 +225,9 @@ def _result(
         precision=precision,
         notes=tuple(dict.fromkeys(notes)),
         unchecked=tuple(dict.fromkeys(one for made in found for one in made.unchecked)),
-        shims=tuple(shim.id for shim in pieces[0].shims),
+        shims=tuple(dict.fromkeys(shim.id for piece in pieces for shim in piece.shims)),
         needs_caches=any(_takes_or_gives_caches(piece.part) for piece in pieces),
+        needs_positions=needs_positions,
         imports=tuple(sorted({name for made in found for name in made.imports})),
         environment=environment.versions(),
         weights=built.weights,

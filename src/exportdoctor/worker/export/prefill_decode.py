@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
 
 from exportdoctor.core.errors import UsageError
-from exportdoctor.core.failure.messages import first_line
+from exportdoctor.core.patch_attribute import patch_attribute
 from exportdoctor.core.records.outcome import Agreement
+from exportdoctor.shims.own.position_ids import INPUT, makes_positions, next_positions
 from exportdoctor.targets import BuiltPart, BuiltTarget
 from exportdoctor.targets.built import Inputs
+from exportdoctor.targets.eager import restore_afterwards
 from exportdoctor.targets.parts.dynamic_cache import cache_from, registered_cache
-from exportdoctor.worker.prove.compare_outputs import tensors_in
+from exportdoctor.worker.prove.compare_outputs import compare_outputs, failed_run, tensors_in
 
 Step = Callable[[dict[str, Any]], list[torch.Tensor]]
 """Keyword arguments of the untouched model -> logits, then key and value of each layer."""
+
+Generated = tuple[torch.Tensor, list[torch.Tensor]]
+"""Tokens, int64 (batch, count), and the logits (batch, vocabulary) that each was taken from."""
 
 
 def prefill_decode_pair(part: BuiltPart, built: BuiltTarget) -> tuple[BuiltPart, BuiltPart]:
@@ -30,44 +36,102 @@ def prefill_decode_pair(part: BuiltPart, built: BuiltTarget) -> tuple[BuiltPart,
         name="prefill",
         kwargs=_with_cache((part.args, part.kwargs))[1],
         more_inputs=tuple(_with_cache(one) for one in part.more_inputs),
-        prepare=registered_cache,
+        prepare=lambda: _both(part.prepare(), registered_cache()),
     )
-    return prefill, built.part("decode")
+    decode = built.part("decode")
+    return prefill, _taking_positions(decode) if has_pictures(part, decode) else decode
+
+
+@contextmanager
+def _both(one: AbstractContextManager[Any], other: AbstractContextManager[Any]) -> Iterator[None]:
+    with one, other:
+        yield
+
+
+def has_pictures(part: BuiltPart, decode: BuiltPart) -> bool:
+    """Whether the positions of what follows the prompt depend on inputs that only the prompt has."""
+    return bool(part.kwargs.keys() - decode.kwargs.keys()) and makes_positions(part.module)
+
+
+def _taking_positions(decode: BuiltPart) -> BuiltPart:
+    """The part with `position_ids` (3, batch, 1): what the prompt left in the model in eager, the caller carries on."""
+    if INPUT in decode.kwargs:
+        return decode
+    shapes, places = decode.dynamic_shapes, [f"{INPUT}[1]"]
+    batch = shapes["input_ids"] if isinstance(shapes, dict) else None
+    return dataclasses.replace(
+        decode,
+        kwargs=_with_positions(decode.kwargs),
+        more_inputs=tuple((args, _with_positions(kwargs)) for args, kwargs in decode.more_inputs),
+        dynamic_shapes={**shapes, INPUT: {1: batch[0]}} if isinstance(shapes, dict) and batch else shapes,
+        axes={axis: (*found, *(places if axis == "batch" else ())) for axis, found in decode.axes.items()},
+    )
+
+
+def _with_positions(kwargs: dict[str, Any]) -> dict[str, Any]:
+    mask = kwargs["attention_mask"]
+    return {**kwargs, INPUT: mask.new_full((3, mask.shape[0], 1), mask.shape[1] - 1)}
 
 
 def _with_cache(inputs: Inputs) -> Inputs:
     return inputs[0], {**inputs[1], "use_cache": True}
 
 
-def compare_generation(parts: Sequence[BuiltPart], steps: Sequence[Step], count: int) -> Agreement:
-    """Greedy generation through the pair beside greedy generation in eager, from the example's prompts."""
-    prefill, decode = parts
+def compare_generation(parts: Sequence[BuiltPart], steps: Sequence[Step], count: int) -> tuple[Agreement, ...]:
+    """Greedy generation through the pair beside eager's, from the example's prompts: the logits, and the tokens.
 
-    def eager(kwargs: dict[str, Any]) -> list[torch.Tensor]:
-        with torch.no_grad():
+    Where positions are the caller's, eager is the model's own `generate`, which carries them from call to call.
+    """
+    prefill, decode = parts
+    with registered_cache(), torch.no_grad(), restore_afterwards(prefill.module):
+        wanted, expected = _generate_eager(prefill, decode, count)
+    title = f"{count} tokens generated greedily for {wanted.shape[0]} prompts"
+    with registered_cache(), torch.no_grad():
+        try:
+            found, logits = _generate(prefill, decode, (steps[0], steps[1]), count)
+        except Exception as error:
+            return (failed_run(title, error),)
+    tokens = Agreement(inputs=title, max_abs=float((found != wanted).sum()), tolerance=0.0)
+    if not tokens.holds:
+        return (tokens,)
+    expected = [one.to(logits[0].dtype) for one in expected]
+    return compare_outputs(f"logits of the {title}", logits, expected), tokens
+
+
+def _generate_eager(prefill: BuiltPart, decode: BuiltPart, count: int) -> Generated:
+    if not has_pictures(prefill, decode):
+
+        def eager(kwargs: dict[str, Any]) -> list[torch.Tensor]:
             return tensors_in(prefill.module(**copy.deepcopy(kwargs)))
 
-    with registered_cache(), torch.no_grad():
-        wanted = _generate(prefill, decode, (eager, eager), count)
-        title = f"{count} tokens generated greedily for {wanted.shape[0]} prompts"
-        try:
-            found = _generate(prefill, decode, (steps[0], steps[1]), count)
-        except Exception as error:
-            return Agreement(inputs=title, trouble=f"{type(error).__name__}: {first_line(error, 300)}")
-    return Agreement(inputs=title, max_abs=float((found != wanted).sum()), tolerance=0.0)
+        return _generate(prefill, decode, (eager, eager), count)
+    from transformers import GenerationConfig
+
+    model: Any = prefill.module
+    given = {name: value for name, value in copy.deepcopy(prefill.kwargs).items() if name != "use_cache"}
+    with patch_attribute(model, "generation_config", GenerationConfig()):  # nothing but greedy, and no end
+        made = model.generate(
+            **given, max_new_tokens=count, do_sample=False, return_dict_in_generate=True, output_logits=True
+        )
+    return made.sequences[:, -count:].cpu(), [one.cpu() for one in made.logits]
 
 
-def _generate(prefill: BuiltPart, decode: BuiltPart, steps: tuple[Step, Step], count: int) -> torch.Tensor:
-    """int64 (batch, count)."""
+def _generate(prefill: BuiltPart, decode: BuiltPart, steps: tuple[Step, Step], count: int) -> Generated:
     prompt = prefill.kwargs
-    mask = prompt["attention_mask"]
+    mask, place = prompt["attention_mask"], None
+    if INPUT in decode.kwargs and has_pictures(prefill, decode):
+        place = next_positions(prefill.module, prompt)
     logits, *cache = steps[0](prompt)
-    tokens = [logits[:, -1:].argmax(-1)]
-    while len(tokens) < count:
+    said = [logits[:, -1].cpu()]
+    while len(said) < count:
         mask = torch.cat([mask, mask.new_ones(mask.shape[0], 1)], dim=1)
-        logits, *cache = steps[1](_next(decode, tokens[-1].to(mask.device), mask, cache))
-        tokens.append(logits[:, -1:].argmax(-1))
-    return torch.cat([one.cpu() for one in tokens], dim=1)
+        token = said[-1].argmax(-1, keepdim=True).to(mask.device)
+        given = _next(decode, token, mask, cache)
+        if place is not None:
+            given[INPUT] = place + len(said) - 1
+        logits, *cache = steps[1](given)
+        said.append(logits[:, -1].cpu())
+    return torch.stack([one.argmax(-1) for one in said], dim=1), said
 
 
 def _next(decode: BuiltPart, token: torch.Tensor, mask: torch.Tensor, cache: list[torch.Tensor]) -> dict[str, Any]:
