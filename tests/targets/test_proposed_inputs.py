@@ -247,6 +247,8 @@ def test_a_small_model_has_few_experts_and_numbers_of_layers_are_no_kinds() -> N
     assert shrink_config(config) == {
         **config, "num_hidden_layers": 4, "kv_source_layers": [0, 1, 2, 3], "n_routed_experts": 32
     }  # fmt: skip
+    stages = {"num_layers": 4, "num_heads": [3, 6, 12, 24]}
+    assert shrink_config({"num_attention_heads": 1, **stages})["num_layers"] == 4
     assert shrink_config({"num_experts": 64})["num_experts"] == 64
     hooks = {"model_config": {"num_hidden_layers": 12}, "intermediate_hook_ids": [11, 5]}
     assert shrink_config(hooks)["intermediate_hook_ids"] == [1, 1]

@@ -168,8 +168,8 @@ def _layers_kept(config: Mapping[str, Any], depth: int) -> int:
         if isinstance(value, list) and key in _STAGES:
             needed = max(needed, len(value))
         elif isinstance(value, list) and len(value) == depth:
-            if len(set(map(str, value))) == depth and all(type(one) is int for one in value):
-                continue  # numbers of layers, not kinds
+            if value == list(range(depth)):
+                continue  # the numbers of layers, not their kinds
             firsts = [place for place, kind in enumerate(value) if kind not in value[:place]]
             needed = max(needed, firsts[-1] + 1)
         elif _LAYER_PLACE.search(key) and _is_count(value) and value < depth:
@@ -182,7 +182,8 @@ def _layers_kept(config: Mapping[str, Any], depth: int) -> int:
 def _experts_kept(config: Mapping[str, Any], value: int) -> int:
     """As few experts as leave a choice in each group of them; all where nothing says how many are chosen."""
     chosen = max((one for key, one in config.items() if _CHOSEN_EXPERTS.search(key) and _is_count(one)), default=value)
-    groups, taken = (one if _is_count(one := config.get(key)) else 1 for key in ("n_group", "topk_group"))
+    stated = (config.get(key) for key in ("n_group", "topk_group"))
+    groups, taken = (int(one) if one and _is_count(one) else 1 for one in stated)
     kept = groups * max(2, -(-2 * chosen // min(taken, groups)))
     return min(value, kept)
 

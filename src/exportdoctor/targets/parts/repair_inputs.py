@@ -134,7 +134,7 @@ def _changes(subject: ModelContext, specs: Specs, refusal: _Refusal, documented:
         for name, spec in specs.items():
             if spec.dims[:1] == ("batch",):
                 yield {**specs, name: _with(spec, 0, FIRST.batch * int(rows[1]))}
-    yield from _joined(specs, text)
+    yield from _separate_joined(specs, text)
     yield from _ranks(specs, text)
     yield from _sizes(specs, text)
     yield from _axes(specs, text)
@@ -235,7 +235,7 @@ def _shares(specs: Specs, text: str, numbers: list[int]) -> Iterator[Specs]:
                     yield {**specs, name: _with(spec, place, new)}
 
 
-def _joined(specs: Specs, text: str) -> Iterator[Specs]:
+def _separate_joined(specs: Specs, text: str) -> Iterator[Specs]:
     """Inputs of one shape with a share of a size, where the model has joined them to a larger one than it wants."""
     numbers = dict.fromkeys(int(number) for number in _NUMBER.findall(text))
     for dims, count in Counter(spec.dims for spec in specs.values()).items():
