@@ -123,27 +123,49 @@ with torch.no_grad():
     model.model.rope_deltas = None
 assert (numpy.concatenate(tokens, axis=1) == wanted.numpy()).all(), (tokens, wanted)
 print("agrees on", *wanted.shape, "rows moved by", *(places[0] + 1 - mask[:, :-19].sum(1, keepdims=True)).ravel() - 1)
+
+held = inputs["attention_mask"].clone()
+held[0, :7] = 0
+ids = inputs["input_ids"]
+text = {"input_ids": torch.where(ids == model.config.image_token_id, 7, ids), "attention_mask": held}
+with torch.no_grad():
+    wanted = model(**text).logits
+{blank}
+_, given = cure.convert(model, (), inputs)
+logits, *cache = prefill.run(None, {one.name: given[one.name].numpy() for one in prefill.get_inputs()})
+apart = (torch.from_numpy(logits) - wanted)[held != 0].abs().max()
+assert apart < 1e-5, apart
+print("and for text alone")
 """
 
 
 @pytest.mark.night
-def test_pictures_go_into_prefill_and_the_shown_program_generates_eagers_tokens_with_decode(tmp_path: Path) -> None:
+def test_the_shown_programs_generate_eagers_tokens_after_pictures_and_take_text_alone(tmp_path: Path) -> None:
     from exportdoctor.targets import build, resolve
 
     shims = "precompute-grid+precompute-position-ids+block-diagonal-attention"
     done = command(TINY, "--to", "onnx", "--part", "full", "--with-cache", "--shims", shims, "-q", folder=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "same as eager" in done.stdout
+    proof = json.loads((tmp_path / "full.proof.json").read_text())
+    assert all(one["load_seconds"] > 0 and one["peak_mib"] > 0 and one["nodes"] for one in proof["files"])
+    prefill, decode = ({axis["name"]: axis for axis in one["axes"]} for one in proof["domains"])
+    assert [prefill[name]["right"] for name in ("batch", "pictures")] == [[1, 2, 3], [1, 2, 3, 4]]
+    assert prefill["patches"]["step"] == 4
+    assert decode["cache length"]["follows"] == ["cache length + 1"]
+    assert decode["cache length"]["highest"] is None
     built = build(resolve(TargetRef(ref=TINY, parts=("full",), options=BuildOptions(device="cpu"))))
     several = built.part("full").several
     assert several is not None
     inputs = {name: value for name, value in several().kwargs.items() if name != "use_cache"}
     config = built.model.config.to_dict()  # type: ignore[union-attr, operator]
     torch.save({"config": config, "weights": built.model.state_dict(), "inputs": inputs}, tmp_path / "case.pt")
-    (shown,) = re.findall(r"```python\n([^`]*full\.\{name\}[^`]*)```", (ROOT / "docs" / "export.md").read_text())
-    outside = [sys.executable, "-I", "-c", GENERATES.replace("{shown}", shown), str(tmp_path)]
+    shown = re.findall(r"```python\n([^`]*)```", (ROOT / "docs" / "export.md").read_text())
+    (generates,), (blank,) = ([one for one in shown if word in one] for word in ("full.{name}", "blank = "))
+    program = GENERATES.replace("{shown}", generates).replace("{blank}", blank)
+    outside = [sys.executable, "-I", "-c", program, str(tmp_path)]
     done = subprocess.run(outside, capture_output=True, text=True, cwd=tmp_path)
-    assert done.stdout.strip() == "agrees on 2 20 rows moved by -43 0", done.stderr[-2000:]
+    assert done.stdout.splitlines() == ["agrees on 2 20 rows moved by -43 0", "and for text alone"], done.stderr[-2000:]
 
 
 def _write_case(folder: Path) -> None:

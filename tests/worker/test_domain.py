@@ -19,6 +19,7 @@ from exportdoctor.report.ladder_tables import LADDER_FORMS
 from exportdoctor.report.wording.size_domains import sizes_in_words
 from exportdoctor.shims import call_for_part, export_program
 from exportdoctor.targets import BuiltPart
+from exportdoctor.worker.describe.guard_origin import record_guards
 from exportdoctor.worker.domain.domain_server import find_domain
 from exportdoctor.worker.domain.size_checks import condition_text
 from exportdoctor.worker.domain.size_trials import describe_sizes, make_search
@@ -95,6 +96,31 @@ def test_a_size_at_which_a_guard_itself_fails_is_refused() -> None:
     search.ask_eager(InputSet(title="", kind="example", calls=(), results=()))
     axis = next(one for one in search.finish().axes if one.name == "length")
     assert sizes_in_words(axis) == "multiples of 2 from 4"
+
+
+class PairedRows(torch.nn.Module):
+    def forward(
+        self, x: torch.Tensor, counts: torch.Tensor | None = None, total: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        factor = counts.sum() if counts is not None else total
+        assert factor is not None
+        return x.view(-1, 2 * x.shape[1]) * factor
+
+
+def test_of_a_program_with_inputs_that_are_made_of_others_the_sizes_that_it_takes_as_they_are_are_derived() -> None:
+    kwargs = {"x": torch.randn(6, 3), "counts": torch.tensor([1, 2])}
+    part = BuiltPart(
+        name="default", title="", module=PairedRows(), prefix="", args=(), kwargs=kwargs,
+        dynamic_shapes={"x": {0: torch.export.Dim.AUTO}, "counts": None}, axes={"rows": ("x[0]",)},
+    )  # fmt: skip
+    call = call_for_part(part).with_inputs(lambda named: {"counts": None, "total": named["counts"].sum()})
+    with record_guards() as log:
+        search = make_search(part, call, export_program(call), log)
+    search.plan()
+    search.ask_eager(InputSet(title="", kind="example", calls=(), results=()))
+    axis = next(one for one in search.finish().axes if one.name == "rows")
+    assert axis.partly
+    assert sizes_in_words(axis).startswith("multiples of 2 from 4 by itself; right where tried: 4, 6")
 
 
 @pytest.mark.night

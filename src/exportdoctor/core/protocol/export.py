@@ -54,7 +54,11 @@ class ValueInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ExportedFile(msgspec.Struct, frozen=True, kw_only=True):
-    """One file, with what it takes and gives. `data` are files that it refers to; `bytes` counts all of them."""
+    """One file, with what it takes and gives. `data` are files that it refers to; `bytes` counts all of them.
+
+    `load_seconds` is how long the first load took, `peak_mib` the memory that loading and a run on the example took at
+    most; 0.0 where it was not measured: pieces, and a file that this processor cannot run as it is.
+    """
 
     name: str
     bytes: int
@@ -63,6 +67,8 @@ class ExportedFile(msgspec.Struct, frozen=True, kw_only=True):
     outputs: tuple[ValueInfo, ...] = ()
     nodes: int = 0
     what: str = ""
+    load_seconds: float = 0.0
+    peak_mib: float = 0.0
 
 
 class StageFailure(msgspec.Struct, frozen=True, kw_only=True):

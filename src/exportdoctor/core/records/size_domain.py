@@ -19,8 +19,9 @@ class SizeAxis(msgspec.Struct, frozen=True, kw_only=True):
 
     They are `lowest`, `lowest + step`, ... up to `highest` (None: no end was found), without `but`; or `only` these.
     All sizes up to `until` were evaluated. At the sizes `wrong` the program was tried, and gives other numbers than
-    eager. `fixed`: the declared shapes fix it. `same` are axes that must be equal to it, `follows` those that it
-    decides.
+    eager; at the sizes `right` every stage was right for some inputs. `partly`: other inputs of the program are made of
+    the part's, and what it asks of those was not evaluated. `fixed`: the declared shapes fix it. `same` are axes that
+    must be equal to it, `follows` those that it decides.
     """
 
     name: str
@@ -33,6 +34,8 @@ class SizeAxis(msgspec.Struct, frozen=True, kw_only=True):
     only: tuple[int, ...] = ()
     until: int = 0
     wrong: tuple[int, ...] = ()
+    right: tuple[int, ...] = ()
+    partly: bool = False
     fixed: bool = False
     same: tuple[str, ...] = ()
     follows: tuple[str, ...] = ()

@@ -19,7 +19,7 @@ from exportdoctor.core.protocol.export import (
 from exportdoctor.core.records.outcome import Agreement, Outcome
 from exportdoctor.core.records.size_domain import SizeDomain
 from exportdoctor.core.records.target import TargetRef
-from exportdoctor.report.wording.formatting import count, file_size
+from exportdoctor.report.wording.formatting import count, duration, file_size
 from exportdoctor.report.wording.shim_tries import combined_rows, refused_sets
 from exportdoctor.report.wording.size_domains import axis_rows, boundary_lines
 
@@ -114,7 +114,9 @@ def _fact_line(label: str, text: str) -> str:
 def _file(one: ExportedFile, result: ExportResult, *, titled: bool) -> Iterator[str]:
     opset = f", opset {result.opset}" if result.opset else ""
     data = f", weights in {', '.join(one.data)}" if one.data else ""
-    yield _fact_line("file", f"{one.name}, {file_size(one.bytes)}, {one.nodes} nodes{opset}{data}")
+    loaded = f", loads in {duration(one.load_seconds)}" if one.load_seconds else ""
+    peak = f", {one.peak_mib:.0f} MiB to load and run" if one.peak_mib else ""
+    yield _fact_line("file", f"{one.name}, {file_size(one.bytes)}, {one.nodes} nodes{opset}{data}{loaded}{peak}")
     for word, values in (("in", one.inputs), ("out", one.outputs)):
         if titled and values:
             more = f" and {len(values) - _MOST_VALUES} more" if len(values) > _MOST_VALUES else ""

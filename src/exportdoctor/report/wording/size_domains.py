@@ -46,6 +46,10 @@ def drawn_sets(tried: int, told: int) -> str:
 def sizes_in_words(axis: SizeAxis) -> str:
     """The sizes that a program takes: `multiples of 2 from 6 to 98`, and at which of them it is wrong."""
     wrong = f"; wrong at {', '.join(map(str, axis.wrong))}" if axis.wrong else ""
+    if axis.partly and not axis.fixed:
+        shown = ", ".join(map(str, axis.right[:_MOST_SIZES]))
+        more = f" and {len(axis.right) - _MOST_SIZES} more" if len(axis.right) > _MOST_SIZES else ""
+        return f"{_rule_in_words(axis)} by itself; right where tried: {shown or 'nowhere'}{more}{wrong}"
     return f"{_rule_in_words(axis)}{wrong}"
 
 
@@ -56,7 +60,7 @@ def _rule_in_words(axis: SizeAxis) -> str:
         more = f" and {len(axis.only) - _MOST_SIZES} more" if len(axis.only) > _MOST_SIZES else ""
         return f"{', '.join(map(str, axis.only[:_MOST_SIZES]))}{more} only"
     if not axis.until:
-        return "not derived, since the program's inputs are made of the part's: only what was tried is known"
+        return "not derived, since the program's inputs are made of the part's"
     if axis.highest is not None and axis.highest < axis.lowest:
         return "none"
     if axis.step > 1:

@@ -36,8 +36,8 @@ class Axis:
 
 @dataclass(kw_only=True)
 class SizedInputs:
-    """The example's inputs. `paths` names each leaf; `order` has the leaves as the program takes them, None where its
-    inputs are made from others; `shapes` are the program's, by leaf."""
+    """The example's inputs. `paths` names each leaf; `order` has the leaves as the program takes them, None where some
+    of its inputs are made from others; `shapes` are the program's, by leaf that it takes."""
 
     example: Inputs
     leaves: list[Any]
@@ -104,8 +104,10 @@ class SizedInputs:
         return [leaves[number] for number in self.order]
 
 
-def sized_inputs(module: torch.nn.Module, example: Inputs, shapes: Any, program: Any) -> SizedInputs:
-    """The inputs of a part. `program` takes them as they are, or is None."""
+def sized_inputs(
+    module: torch.nn.Module, example: Inputs, shapes: Any, program: Any, given: Inputs | None = None
+) -> SizedInputs:
+    """The inputs of a part. `program` takes them as they are, or those that were made of them: `given`."""
     leaves, layout = tree_flatten(example)
     paths: list[str] = []
 
@@ -122,9 +124,20 @@ def sized_inputs(module: torch.nn.Module, example: Inputs, shapes: Any, program:
     made = SizedInputs(example=example, leaves=leaves, layout=layout, paths=paths)
     if program is not None:
         made.order = _traced_order(program, example, leaves)
-        if made.order is not None:
-            made.shapes = dict(zip(made.order, input_shapes(program), strict=True))
+        numbers = made.order if made.order is not None else _kept_leaves(program, given, leaves)
+        shapes_taken = zip(numbers, input_shapes(program), strict=False)
+        made.shapes = {number: shape for number, shape in shapes_taken if number is not None}
     return made
+
+
+def _kept_leaves(program: Any, given: Inputs | None, leaves: list[Any]) -> list[int | None]:
+    """For each input of the program the number of the tensor that it is; None for one that was made of others."""
+    try:
+        traced = inputs_in_traced_order(program, *given) if given is not None else []
+    except (ValueError, TypeError, KeyError):
+        return []
+    tensors = {id(leaf): number for number, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)}
+    return [tensors.get(id(leaf)) for leaf in traced]
 
 
 def _traced_order(program: Any, example: Inputs, leaves: list[Any]) -> list[int] | None:
@@ -168,7 +181,7 @@ def find_axes(inputs: SizedInputs, named: Mapping[str, tuple[str, ...]]) -> list
         axes.append(_axis(inputs, name, list(follow), exprs=follow, base=expr, symbol=symbol))
         axes[-1].same = {owners[one]: one for one in follow if owners.get(one, name) != name}
         met.update(follow)
-    axes = _join_equal_names(axes)
+    axes = _join_derived_names(_join_equal_names(axes))
     return sorted(axes, key=lambda one: (one.fixed, min(place[0] for place in one.rules)))
 
 
@@ -182,6 +195,30 @@ def _join_equal_names(axes: list[Axis]) -> list[Axis]:
             known.same.update(axis.same)
             known.fixed = known.fixed and axis.fixed
     return list(found.values())
+
+
+def _join_derived_names(axes: list[Axis]) -> list[Axis]:
+    """Without those that follow from another by their name: `length + 1` is tried together with `length`."""
+    found = {axis.name: axis for axis in axes}
+    for axis in axes:
+        root, rule = _derived_rule(axis.name)
+        if root in found and root != axis.name and not axis.fixed and rule(found[root].example) == axis.example:
+            found[root].rules.update({place: _after(rule, own) for place, own in axis.rules.items()})
+            found[root].same.update({axis.name: next(iter(axis.rules)), **axis.same})
+            del found[axis.name]
+    return list(found.values())
+
+
+def _after(rule: Callable[[int], int], own: Callable[[int], int]) -> Callable[[int], int]:
+    return lambda size: own(rule(size))
+
+
+def _derived_rule(name: str) -> tuple[str, Callable[[int], int]]:
+    """The name that `2*b` or `b + 1` is made of, and the size that follows from its size."""
+    found = _DERIVED.fullmatch(name)
+    factor, root, sign, rest = found.groups() if found else (None, name, None, None)
+    times, plus = int(factor or 1), int(f"{sign or '+'}{rest or 0}")
+    return root, lambda size: max(0, times * size + plus)
 
 
 def _expression_at(inputs: SizedInputs, place: Place) -> Any:
@@ -233,15 +270,13 @@ def _axes_by_name(inputs: SizedInputs, owners: Mapping[Place, str]) -> list[Axis
     """The named axes; `2*b` and `b + 1` follow b as in their names."""
     axes: dict[str, Axis] = {}
     for place, name in sorted(owners.items(), key=lambda one: any(mark in one[1] for mark in ("*", " + ", " - "))):
-        found = _DERIVED.fullmatch(name)
-        factor, root, sign, rest = found.groups() if found else (None, name, None, None)
+        root, rule = _derived_rule(name)
         axis = axes.get(root)
         if axis is None or root == name:
             axis = axes.setdefault(name, Axis(name=name, example=inputs.size_at(place), rules={}))
             axis.rules[place] = lambda size: size
             continue
-        times, plus = int(factor or 1), int(f"{sign or '+'}{rest or 0}")
-        axis.rules[place] = lambda size, times=times, plus=plus: times * size + plus  # type: ignore[misc]
+        axis.rules[place] = rule
     return list(axes.values())
 
 

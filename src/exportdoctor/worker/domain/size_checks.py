@@ -30,7 +30,10 @@ _SYMBOL = re.compile(r"\b[su]\d+\b")
 
 @dataclass(kw_only=True)
 class SizeChecks:
-    """The checks of a program. `module` is what runs; `log` are the guards of its export, with the user's lines."""
+    """The checks of a program. `module` is what runs; `log` are the guards of its export, with the user's lines.
+
+    Of a program that takes some inputs as they are those about these alone: sizes, ranges and guards.
+    """
 
     inputs: SizedInputs
     program: Any
@@ -61,6 +64,9 @@ class SizeChecks:
         found = self._violated_shape(sizes)
         if found is not None:
             return self._with_line(*found, sizes)
+        if self.inputs.order is None:
+            frame, said = self._line_for(sizes)
+            return self._condition(said, "guard", frame) if frame is not None else None
         leaves = self.inputs.hollow(sizes)
         if self._guards is not None:
             try:

@@ -49,7 +49,10 @@ class TriedStage:
 
 @dataclass(kw_only=True)
 class DomainSearch:
-    """Finds the domain. `eager` is None for a program alone; `checks` is None where its inputs are made from others."""
+    """Finds the domain. `eager` is None for a program alone; `checks` is None where all its inputs are made of others'.
+
+    `right` are inputs at which every stage is known to be right.
+    """
 
     inputs: SizedInputs
     axes: Sequence[Axis]
@@ -57,6 +60,7 @@ class DomainSearch:
     eager: torch.nn.Module | None = None
     checks: SizeChecks | None = None
     seconds: float = 60.0
+    right: list[Inputs] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._conditions: list[SizeCondition] = []
@@ -104,6 +108,7 @@ class DomainSearch:
         known = {_outcomes_of(one) for one in trials}
         tried = [self._trial(self._of_set(one)) for one in others if time.monotonic() < end]
         told = [one for one in tried if not _is_right(one)]
+        self.right += [one.inputs for one, trial in zip(others, tried, strict=False) if _is_right(trial)]
         for one in told:
             if _outcomes_of(one) not in known or (one.condition < 0 and not one.holds):
                 known.add(_outcomes_of(one))
@@ -128,7 +133,7 @@ class DomainSearch:
         fact = SizeAxis(
             name=axis.name, example=axis.example, places=places, fixed=axis.fixed, same=equal,
             follows=tuple(name for name in axis.same if name not in equal),
-            only=(axis.example,) if axis.fixed else (),
+            only=(axis.example,) if axis.fixed else (), partly=self.inputs.order is None,
         )  # fmt: skip
         if self.checks is None or axis.fixed:
             return fact
@@ -240,7 +245,14 @@ class DomainSearch:
     def _with_wrong(self, fact: SizeAxis, trials: Sequence[SizeTrial]) -> SizeAxis:
         wrong = {one.inputs for one in trials if one.answers[0].outcome == "wrong"}
         sizes = [size for size in _points(fact) if wording.at_size(fact.name, size) in wrong]
-        return msgspec.structs.replace(fact, wrong=tuple(sizes))
+        return msgspec.structs.replace(fact, wrong=tuple(sizes), right=self._right_sizes(fact, trials))
+
+    def _right_sizes(self, fact: SizeAxis, trials: Sequence[SizeTrial]) -> tuple[int, ...]:
+        """The axis' sizes in all inputs at which every stage was right."""
+        place = self.inputs.places()[fact.places[0]]
+        known = [self._planned[one.inputs].inputs for one in trials if one.inputs in self._planned and _is_right(one)]
+        sizes = [self.inputs.sizes_of(one) for one in (*known, *self.right)]
+        return tuple(sorted({one[place] for one in sizes if one is not None}))
 
 
 @dataclass(kw_only=True)
@@ -324,11 +336,11 @@ def make_search(
 ) -> DomainSearch:
     """The search of the domain of a program that was exported by this call; `alone`: there is no eager."""
     example = (part.args, part.kwargs)
-    inputs = sized_inputs(part.module, example, part.dynamic_shapes, program)
+    inputs = sized_inputs(part.module, example, part.dynamic_shapes, program, (call.args, call.kwargs))
     axes = find_axes(inputs, part.axes)
     ready = program.module()
     checks = None
-    if inputs.order is not None:
+    if inputs.shapes:
         names = {inputs.place_name(place): axis.name for axis in axes for place in axis.rules if _is_same(axis, place)}
         names |= {place: name for name, places in part.axes.items() for place in places}
         checks = SizeChecks(inputs=inputs, program=program, module=ready, names=names, log=log)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import errno
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from exportdoctor.torch_internals.pytree_registry import inputs_in_traced_order,
 from exportdoctor.worker.describe.describe_failure import state_id
 from exportdoctor.worker.describe.guard_origin import record_guards
 from exportdoctor.worker.domain.size_trials import SAVED, DomainSearch, TriedStage, make_search
+from exportdoctor.worker.export.load_cost import LoadCost, measure_load
 from exportdoctor.worker.prove.compare_calls import compare_calls
 from exportdoctor.worker.prove.compare_outputs import failed_run, tensors_in
 from exportdoctor.worker.prove.input_set import InputSet
@@ -141,10 +142,10 @@ def _export_under_shims(job: PartJob, call: ExportCall) -> tuple[PartExport, Dom
             planned.plan()
             search = planned
         if job.request.to == "pt2":
-            _as_program(job, made, program)
+            _as_program(job, made, call, program)
         else:
             _as_onnx(job, made, call, program)
-        _compare(job, made, call)
+        proved = _compare(job, made, call)
         if job.find_losses:
             job.doing("looking for where precision is lost")
             made.losses = losses_of(program, inputs_in_traced_order(program, call.args, call.kwargs))
@@ -153,6 +154,7 @@ def _export_under_shims(job: PartJob, call: ExportCall) -> tuple[PartExport, Dom
             name = SAVED if job.request.to == "pt2" else label
             last = TriedStage(name=name, run=lambda inputs: run(*call.convert(inputs)), holder=made.loaded)
             search.stages = [*search.stages, last]
+            search.right = [one.inputs for one in proved]
     except StageStopped as failure:
         made.trouble = failure.found
     return made, search
@@ -166,7 +168,7 @@ def _export(job: PartJob, call: ExportCall) -> Any:
         raise StageStopped(describe_export_failure(error, names)) from error
 
 
-def _as_program(job: PartJob, made: PartExport, program: Any) -> None:
+def _as_program(job: PartJob, made: PartExport, call: ExportCall, program: Any) -> None:
     path = job.folder / f"{job.stem}.pt2"
     job.doing("saving and loading the program")
     made.imports = modules_of_classes(program)
@@ -174,7 +176,11 @@ def _as_program(job: PartJob, made: PartExport, program: Any) -> None:
         program.example_inputs = None
     try:
         torch.export.save(program, path)
-        made.loaded = loaded = torch.export.load(path).module()
+        with measure_load() as cost:
+            made.loaded = loaded = torch.export.load(path).module()
+            cost.note_loaded()
+            with suppress(Exception):  # the comparison tells it
+                run_calls(loaded, [(call.args, call.kwargs)])
     except OSError:
         raise
     except Exception as error:
@@ -182,10 +188,14 @@ def _as_program(job: PartJob, made: PartExport, program: Any) -> None:
             _KEPT.append(error)
             raise OSError(errno.ENOSPC, "the disk is full, or the file larger than allowed") from error
         raise StageStopped(describe_stage_failure("load", error, prefix=job.part.prefix)) from error
-    made.files.append(
-        ExportedFile(name=path.name, bytes=path.stat().st_size, nodes=len(program.graph.nodes), what=job.part.name)
-    )
+    size, nodes = path.stat().st_size, len(program.graph.nodes)
+    file = ExportedFile(name=path.name, bytes=size, nodes=nodes, what=job.part.name)
+    made.files.append(_with_cost(file, cost))
     made.runs["torch"] = lambda args, kwargs: tensors_in(loaded(*args, **kwargs))
+
+
+def _with_cost(file: ExportedFile, cost: LoadCost) -> ExportedFile:
+    return msgspec.structs.replace(file, load_seconds=round(cost.load_seconds, 3), peak_mib=round(cost.peak_mib, 1))
 
 
 _KEPT: list[Exception] = []
@@ -231,9 +241,13 @@ def _as_onnx(job: PartJob, made: PartExport, call: ExportCall, program: Any) -> 
         check_model(path)
         at = "load"
         job.doing("loading it in ONNX Runtime")
-        session = _load(job, made, path)
-        at = "run"
-        session.run(flat_inputs(reader, *copy.deepcopy(example)))
+        with measure_load() as cost:
+            session = _load(job, made, path)
+            cost.note_loaded()
+            at = "run"
+            session.run(flat_inputs(reader, *copy.deepcopy(example)))
+        if session.file == path:
+            made.files[-1] = _with_cost(made.files[-1], cost)
     except OSError:
         raise
     except Exception as error:
@@ -290,7 +304,8 @@ def _plainer(at: Stage, error: Exception, path: Path, program: Any, example: Any
     return describe_stage_failure(at, error, prefix=job.part.prefix, model=path)
 
 
-def _compare(job: PartJob, made: PartExport, call: ExportCall) -> None:
+def _compare(job: PartJob, made: PartExport, call: ExportCall) -> list[InputSet]:
+    """The sets that every form of the file answers rightly."""
     job.doing(f"comparing with eager on {len(job.sets)} input sets")
     compared = []
     for name, run in made.runs.items():
@@ -306,6 +321,7 @@ def _compare(job: PartJob, made: PartExport, call: ExportCall) -> None:
     if wrong is not None and job.request.to == "onnx":
         job.doing("looking for the first value that differs")
         made.trouble = first_difference(call, wrong, opset=job.request.opset, prefix=job.part.prefix)
+    return [one for one in job.sets if all(row.holds and not row.refused for each, row in compared if each is one)]
 
 
 def _row(made: PartExport, run: RunProgram, call: ExportCall, one: InputSet) -> Agreement:

@@ -27,7 +27,7 @@ _PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 
 
 class OnnxSession:
-    """A loaded file; `save_as` gets the graph that runs. Raises what ONNX Runtime raises when it cannot load it."""
+    """A loaded file (None: bytes); `save_as` gets the graph that runs. Raises what ONNX Runtime raises if it cannot."""
 
     def __init__(
         self, model: Path | bytes, *, device: str = "cpu", optimise: bool = True, save_as: Path | None = None
@@ -42,7 +42,7 @@ class OnnxSession:
         if save_as is not None:
             options.optimized_model_filepath = str(save_as)
         source = str(model) if isinstance(model, Path) else model
-        self.device = device
+        self.device, self.file = device, model if isinstance(model, Path) else None
         self._session = ort.InferenceSession(source, options, providers=providers(device))
         self.providers = tuple(self._session.get_providers())
         refuse_other_provider(device, self.providers)
