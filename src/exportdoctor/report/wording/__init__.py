@@ -106,7 +106,6 @@ from exportdoctor.report.wording.repro import (
     script_head,
     script_origin,
     seen_versions,
-    version_list,
 )
 from exportdoctor.report.wording.rewrites import DOCUMENTED
 from exportdoctor.report.wording.scan import (
