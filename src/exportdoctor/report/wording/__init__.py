@@ -169,5 +169,5 @@ __all__ = [
     "shim_file_refused", "shim_sets_tried", "shims_to_apply",
     "short_path", "soundness", "story", "substitution", "summary_lines", "symbol_origins", "time_left",
     "time_left_of_share",
-    "title", "to_ascii", "unrecorded_note", "verdict", "version_list", "why",
+    "title", "to_ascii", "unrecorded_note", "verdict", "why",
 ]
