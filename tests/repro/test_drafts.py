@@ -7,6 +7,7 @@ import linecache
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
@@ -194,6 +195,22 @@ def test_causes_are_taken_out_of_drafts_that_fail_in_another_way_only(runner: Ca
     assert not fails_earlier(judge, "no script")
 
 
+STRICT = """
+import torch
+class M(torch.nn.Module):
+    def forward(self, x):
+        q, n = torch.ones(1, 1, 3, 3), x.nonzero().shape[0]
+        return torch.nn.functional.scaled_dot_product_attention(q, q, q, torch.ones(1, 1, n, n))
+torch.export.export(M(), (torch.ones(3),), strict=True)
+"""
+
+
+def test_a_candidate_of_strict_mode_knows_what_asked_for_a_number_and_what_made_it(runner: CandidateRunner) -> None:
+    wanted = judge_of(runner, STRICT, exporter="export-strict").wanted
+    assert (wanted.asked_by, wanted.born_by) == ("scaled_dot_product_attention", ("nonzero",))
+    assert verify(STRICT, wanted).verified
+
+
 def test_only_the_calls_of_the_last_forward_are_in_a_draft(tmp_path: Path) -> None:
     from exportdoctor.worker.repro.torch_calls import CallLog, read_calls
 
@@ -257,27 +274,65 @@ CALLED = {
 }
 
 
-@pytest.mark.parametrize("body", CALLED.values(), ids=list(CALLED))
-def test_code_that_was_made_by_a_template_has_a_script_of_the_torch_functions_that_it_called(
-    body: str, runner: CandidateRunner
-) -> None:
+def fitting_draft(body: str, runner: CandidateRunner, **asked: Any) -> str:
+    """The first script of the functions called by that `forward`, made without a file, that fails as it does."""
     from exportdoctor.core.records.probe import Probe
     from exportdoctor.targets.built import BuiltPart
     from exportdoctor.worker.attempt.export_attempt import attempt
     from exportdoctor.worker.capture.session import capture_root_only
     from exportdoctor.worker.repro.torch_calls import write_call_drafts
 
-    text, names = f"def forward(self, x):\n    {body}\n", {"torch": torch, "__name__": "template"}
-    linecache.cache["<template>"] = (len(text), None, text.splitlines(keepends=True), "<template>")
-    exec(compile(text, "<template>", "exec"), names)
+    text, names = (
+        f"def forward(self, x):\n    {body}\n",
+        {"torch": torch, "F": torch.nn.functional, "__name__": "template"},
+    )
+    linecache.cache["template.py"] = (len(text), None, text.splitlines(keepends=True), "template.py")
+    exec(compile(text, "template.py", "exec"), names)
     made = type("Made", (torch.nn.Module,), {"forward": names["forward"]})()
+    made.child = torch.nn.Linear(3, 3)
     built = BuiltPart(
         name="all", title="all", module=made, prefix="", args=(torch.ones(3),), kwargs={}, dynamic_shapes=None
     )
-    part, probe = capture_root_only(built), Probe(part="all", fqn="")
-    wanted = name_free_signature(outcome := attempt(part, probe), exporter="export")
+    part, probe = capture_root_only(built), Probe(part="all", fqn="", **asked)
+    wanted = name_free_signature(outcome := attempt(part, probe), exporter=probe.exporter)
     assert wanted is not None
-    judge = CandidateJudge(runner=runner, wanted=wanted, exporter="export", log=VerdictLog(None))
+    judge = CandidateJudge(runner=runner, wanted=wanted, exporter=probe.exporter, log=VerdictLog(None))
     drafts = [draft.source for draft in write_call_drafts(part, probe, outcome)]
-    fitting = next((source for source in drafts if judge(source) is Verdict.YES), "")
-    assert code_lines(fitting) in range(5, 12), drafts
+    return next((source for source in drafts if judge(source) is Verdict.YES), f"none of {drafts}")
+
+
+@pytest.mark.parametrize("body", CALLED.values(), ids=list(CALLED))
+def test_code_that_was_made_by_a_template_has_a_script_of_the_torch_functions_that_it_called(
+    body: str, runner: CandidateRunner
+) -> None:
+    assert code_lines(draft := fitting_draft(body, runner)) in range(5, 12), draft
+
+
+def test_a_strict_export_has_one_of_the_calls_on_the_line_where_dynamo_ended(runner: CandidateRunner) -> None:
+    body = "y = x.sin()\n    z = (y + 1).sum()\n    if z > 0:\n        return y\n    return -y"
+    draft = fitting_draft(body, runner, exporter="export-strict")
+    assert code_lines(draft) in range(5, 12), draft
+    assert "strict=True" in draft
+    assert "linear" not in draft
+
+
+def test_code_whose_children_are_replaced_has_one_with_new_tensors_in_place_of_what_they_return(
+    runner: CandidateRunner,
+) -> None:
+    draft = fitting_draft("y = self.child(x)\n    return y if y.sum() > 0 else -y", runner, opaque=True)
+    assert code_lines(draft) in range(5, 12), draft
+    assert "exportdoctor" not in draft
+
+
+def test_what_the_legacy_exporter_cannot_translate_has_one_too(runner: CandidateRunner) -> None:
+    body = "q = self.child(x).view(1, 1, 1, 3)\n    return F.scaled_dot_product_attention(q, q, q, enable_gqa=True)"
+    draft = fitting_draft(body, runner, exporter="torchscript")
+    assert code_lines(draft) in range(5, 12), draft
+    assert "enable_gqa=True" in draft
+
+
+@pytest.mark.night
+def test_a_failed_translation_has_one_of_the_calls_on_its_line(runner: CandidateRunner) -> None:
+    draft = fitting_draft("y = x.sin().expand(3, 3) + 1\n    return torch.linalg.eigvals(y).real", runner, to="onnx")
+    assert code_lines(draft) in range(5, 12), draft
+    assert "torch.onnx.export" in draft

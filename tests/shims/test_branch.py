@@ -267,6 +267,42 @@ def test_arms_that_can_always_be_computed_need_no_cond(make: Callable[[], nn.Mod
     assert not any(node.target is torch.ops.higher_order.cond for node in exported.graph.nodes)
 
 
+class Compared(nn.Module):
+    """Python's numbers have 64 bits: not uint8 that overflows, nor 0.1 and 16,777,217 as float32."""
+
+    def forward(self, x: Tensor, n: Tensor) -> Tensor:
+        if n.item() * 3 > 200:
+            x = x + 1
+        if x[0, 0].item() > 0.1:
+            x = x + 10
+        if n.to(torch.int32).item() + 16777117 > 16777216.5:
+            x = x + 100
+        return x + 1000 if not (n.item() or x.sum()) else x
+
+
+def test_a_number_that_is_read_is_compared_as_python_compares_it() -> None:
+    x = torch.full((1, 1), 0.1)
+    call = ExportCall(module=Compared(), args=(x, torch.tensor(5, dtype=torch.uint8)))
+    with apply_shims([find("branch-as-where")], call) as given:
+        program = export_program(given).module()
+    for value in (0, 66, 67, 86, 99, 100, 255):
+        inputs = torch.full((1, 1), 0.1 * (value > 0)), torch.tensor(value, dtype=torch.uint8)
+        torch.testing.assert_close(program(*inputs), call.module(*inputs))
+
+
+class Choosing(nn.Module):
+    """What counts is the value of `n or m`, and not its truth."""
+
+    def forward(self, x: Tensor, n: Tensor, m: Tensor) -> Tensor:
+        return x + 1 if (n or m) > 3 else x
+
+
+def test_a_condition_that_needs_the_value_of_an_or_stays_a_branch() -> None:
+    call = ExportCall(module=Choosing(), args=(torch.ones(2), torch.tensor(1), torch.tensor(5)))
+    with pytest.raises(Exception, match="data-dependent"), apply_shims([find("branch-as-where")], call) as given:
+        export_program(given)
+
+
 @pytest.mark.parametrize("make", [Remembering, Writing, WritingLater, Raising, Calculating])
 def test_an_arm_that_does_more_than_compute_is_left_alone(make: Callable[[], nn.Module]) -> None:
     with pytest.raises(NotApplicable), apply_shims([find("branch-as-where")], call_of(make)):

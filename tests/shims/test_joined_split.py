@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from exportdoctor.shims import ExportCall, NotApplicable, apply_shims, find
-from exportdoctor.shims.rules.joined_split import split_to_join
+from exportdoctor.shims.rules.joined_split import lengths_to_split, split_to_join
 
 WHOLE, SIZES = torch.arange(12.0).reshape(6, 2), torch.tensor([2, 3, 1])
 
@@ -33,18 +33,18 @@ WHOLE, SIZES = torch.arange(12.0).reshape(6, 2), torch.tensor([2, 3, 1])
     ],
 )
 def test_whatever_is_done_with_the_pieces_is_as_with_those_of_a_split(use: Callable[[Any], torch.Tensor]) -> None:
-    assert torch.equal(use(split_to_join(WHOLE, SIZES)), use(torch.split(WHOLE, SIZES.tolist())))
+    assert torch.equal(use(split_to_join(WHOLE, lengths_to_split(SIZES))), use(torch.split(WHOLE, SIZES.tolist())))
 
 
 @pytest.mark.parametrize("sizes", [[2, 3], [2, 3, 2], [-1, 6, 1]])
 def test_lengths_that_a_split_refuses_are_refused(sizes: list[int]) -> None:
     with pytest.raises(RuntimeError, match="lengths of a split"):
-        torch.cat(split_to_join(WHOLE, torch.tensor(sizes)))
+        torch.cat(split_to_join(WHOLE, lengths_to_split(torch.tensor(sizes))))
 
 
 def test_what_is_joined_is_new_and_the_lengths_are_those_of_the_split() -> None:
     whole, sizes = WHOLE.clone(), SIZES.clone()
-    pieces = split_to_join(whole, sizes)
+    pieces = split_to_join(whole, lengths_to_split(sizes))
     sizes.zero_()
     torch.cat(pieces).zero_()
     assert torch.equal(whole, WHOLE)
@@ -61,3 +61,22 @@ class KnowsLengths(nn.Module):
 def test_a_list_of_lengths_with_another_use_is_left_alone() -> None:
     with pytest.raises(NotApplicable), apply_shims([find("joined-split")], ExportCall(module=KnowsLengths())):
         pass
+
+
+class ChangesLengths(nn.Module):
+    """The list was read before its tensor is changed; beside it a list that the caller gives."""
+
+    def forward(self, x: torch.Tensor, sizes: torch.Tensor, lengths: Any = None) -> torch.Tensor:
+        counts = sizes.clone()
+        if x.shape[-1] == 2:
+            lengths = counts.tolist()
+        counts.add_(1)
+        pieces = torch.split(x, lengths)
+        return torch.cat(pieces) + counts.sum()
+
+
+def test_lengths_are_those_that_were_read_although_their_tensor_changes_before_the_split() -> None:
+    module, narrow = ChangesLengths(), WHOLE[:, :1]
+    with apply_shims([find("joined-split")], ExportCall(module=module)):
+        assert torch.equal(module(WHOLE, SIZES), WHOLE + 9)
+        assert torch.equal(module(narrow, SIZES, [1, 5]), narrow + 9)

@@ -5,6 +5,7 @@ import array
 import collections
 import enum
 import functools
+import math
 import random
 import types
 import weakref
@@ -305,6 +306,23 @@ class Partial(Base):
         return self.function.flag
 
 
+class Read(Base):
+    """Whatever `asks` says of what it holds."""
+
+    def hidden(self):
+        return self.asks(self.held)
+
+
+def read(asks, one, other):
+    kind = type(f"Read{len(READ)}", (Read,), {"asks": staticmethod(asks), "__module__": __name__})
+    READ.append(kind)
+    globals()[kind.__name__] = kind
+    return pair(kind, "held", one, other)
+
+
+READ = []
+
+
 def pairs():
     out = {}
     one, two = Slots(), Slots()
@@ -369,6 +387,14 @@ def pairs():
     s.flag, u.flag = 0, 1
     out["slot settings"] = pair(SlotSettings, "settings", s, u)
     out["partial"] = pair(Partial, "function", part(0), part(1))
+    out["NaN"] = read(lambda held: math.copysign(1, held) < 0, math.nan, -math.nan)
+    for name, value in (("__name__", "other"), ("__doc__", "other"), ("__annotations__", {"x": int})):
+        other = function()
+        setattr(other, name, value)
+        out[name.strip("_")] = read(lambda held, n=name, v=value: getattr(held, n) == v, function(), other)
+    one, two = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2))
+    two.grad = torch.ones(2)
+    out["gradient"] = read(lambda held: held.grad is not None, one, two)
     return out
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+import msgspec
 import pytest
 import torch
 from torch import nn
@@ -101,6 +102,42 @@ def test_a_snapshot_shares_no_storage_keeps_aliases_and_containers() -> None:
     assert isinstance(copied["b"], Pair)
     tensor.add_(1)
     assert torch.equal(copied["a"][0], torch.arange(4))
+
+
+class Packed(msgspec.Struct, frozen=True):
+    """Its attributes cannot be set by `object.__setattr__`."""
+
+    x: torch.Tensor
+
+
+def test_a_snapshot_copies_a_struct_of_a_layout_of_its_own() -> None:
+    given = Packed(torch.ones(2))
+    copied = snapshot(given, budget=CopyBudget())
+    given.x.zero_()
+    assert copied.x.tolist() == [1, 1]
+
+
+class Chooses(nn.Module):
+    """torch.cond compiles its arms in eager, and takes no hook there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before, self.one, self.other = nn.Linear(2, 2), nn.Linear(2, 2), nn.Linear(2, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.before(x)
+        found: torch.Tensor = torch.cond(x.sum() > 0, lambda x: self.one(x), lambda x: self.other(x), (x,))
+        return self.before(found)
+
+
+@pytest.mark.slow
+def test_a_forward_that_compiles_code_with_submodules_is_captured() -> None:
+    module = Chooses()
+    calls = record_calls(module, (torch.ones(1, 2),), {}, budget=CopyBudget())
+    assert calls[id(module)].kept[0].compiles
+    assert calls[id(module.before)].seen == 2
+    assert id(module.one) not in calls
+    assert not any(child._forward_hooks or child._forward_pre_hooks for child in module.modules())
 
 
 def test_beyond_the_budget_only_shapes_are_kept() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from exportdoctor.shims import ExportCall
-from exportdoctor.targets.built import Inputs
+from exportdoctor.targets.built import BuiltPart, Inputs
 from exportdoctor.targets.eager import CallResult
 from exportdoctor.targets.sizes.other_sizes import following_sizes, resize_inputs
 from exportdoctor.worker.prove.compare_calls import compare_calls
@@ -22,6 +22,7 @@ from exportdoctor.worker.prove.drawn_values import draw_like
 from exportdoctor.worker.prove.eager_trace import RoundingNoise
 from exportdoctor.worker.prove.input_meaning import draw_boundaries
 from exportdoctor.worker.prove.input_set import InputSet
+from exportdoctor.worker.prove.proof_inputs import sizes_title
 
 
 @pytest.mark.parametrize(
@@ -50,6 +51,24 @@ def test_leaves_agree_where_shape_dtype_and_numbers_do(answer: Any, wanted: Any,
 
 def test_another_number_of_outputs_is_no_agreement() -> None:
     assert "2 outputs" in compare_outputs("a set", [1, 2], [1]).trouble
+
+
+class Counts(nn.Module):
+    """Answers otherwise after more calls than a proof makes."""
+
+    calls = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return x if self.calls < 30 else -x
+
+
+def test_what_each_call_changes_is_told_beside_calls_that_agree() -> None:
+    sets = {one.kind: one for one in cure_inputs(ExportCall(module=Counts(), args=(torch.ones(2),)))}
+    row = compare_calls(sets["called_again"], sets["called_again"].results)
+    assert row.holds
+    assert row.note.startswith("eager changes calls with each call, and the program does not: 3 calls")
+    assert not compare_calls(sets["example"], sets["example"].results).note
 
 
 class Reads(nn.Module):
@@ -200,3 +219,16 @@ def test_noise_of_rounding_moves_what_is_computed_by_little_and_leaves_what_is_p
     assert torch.equal(passed.flatten(), values)
     apart = (computed / (values * 2) - 1).abs().max()
     assert 0 < apart <= 17 * torch.finfo(torch.float32).eps
+
+
+def test_a_set_is_titled_by_the_sizes_of_all_dynamic_axes_however_they_are_given() -> None:
+    class Given(nn.Module):
+        def forward(self, wave: torch.Tensor, more: dict[str, torch.Tensor], *, count: int) -> torch.Tensor:
+            return wave.sum() + more["a"].sum() + count
+
+    part = BuiltPart(
+        name="default", title="", module=Given(), prefix="", args=(torch.ones(2, 6), {"a": torch.ones(3)}),
+        kwargs={"count": 4}, dynamic_shapes=None,
+        axes={"wave[1]": ("wave[1]",), "rows": ("more['a'][0]",), "rows + 1": ("wave[0]",), "count": ("count",)},
+    )  # fmt: skip
+    assert sizes_title(part, (part.args, part.kwargs)) == "wave[1] 6, rows 3, count 4"

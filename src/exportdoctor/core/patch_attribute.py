@@ -14,6 +14,15 @@ from typing import Any
 _ABSENT = object()
 
 
+def set_on_object(holder: Any, name: str, value: Any) -> None:
+    """Sets an object's attribute, also of one that is frozen; by its slot where its class has a layout of its own."""
+    try:
+        object.__setattr__(holder, name, value)
+    except TypeError:
+        slots = (vars(kind)[name] for kind in type(holder).__mro__ if name in vars(kind))
+        next(slots).__set__(holder, value)
+
+
 @contextmanager
 def patch_attribute(holder: Any, name: str, value: Any) -> Iterator[None]:
     """Within it, `holder.name` is `value`; `holder` is a module, a class or an object with a `__dict__`.

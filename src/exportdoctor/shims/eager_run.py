@@ -6,7 +6,7 @@ import copy
 from typing import Any
 
 from exportdoctor.shims.export_call import ExportCall, Inputs
-from exportdoctor.targets.eager import restore_afterwards
+from exportdoctor.targets.eager import plain_state, restore_afterwards
 
 
 def run_copy(call: ExportCall, inputs: Inputs | None = None) -> Any:
@@ -28,16 +28,5 @@ def changed_number(call: ExportCall) -> str:
         for _ in range(2):
             args, kwargs = copy.deepcopy((call.args, call.kwargs))
             call.module(*args, **kwargs)
-            seen.append(_numbers(call.module))
+            seen.append(plain_state(call.module))
     return next((name for name, value in seen[1].items() if seen[0].get(name, value) != value), "")
-
-
-def _numbers(module: Any) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for path, child in module.named_modules():
-        for name, value in vars(child).items():
-            if isinstance(value, bool | int | float | str):
-                found[f"{path}.{name}".lstrip(".")] = value
-            elif isinstance(value, list | dict | set):
-                found[f"{path}.{name}".lstrip(".")] = len(value)
-    return found

@@ -12,7 +12,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -43,11 +43,13 @@ def run_once(module: nn.Module, inputs: Inputs) -> Any:
 @dataclass(frozen=True, kw_only=True)
 class CallResult:
     """What one call gave and left: `after` are its arguments when it was over, `buffers` by name those of the module
-    that were there before the first call and have other values now. `output` and `after` share what they shared."""
+    that were there before the first call and have other values now. `output` and `after` share what they shared.
+    `numbers` are the modules' `plain_state`."""
 
     output: Any
     after: Inputs
     buffers: dict[str, torch.Tensor]
+    numbers: dict[str, Any] = field(default_factory=dict)
 
 
 def run_calls(
@@ -71,8 +73,21 @@ def run_calls(
                 for name, buffer in module.named_buffers()
                 if name in first and not same_values(buffer, first[name])
             }
-            results.append(CallResult(output=output, after=after, buffers=buffers))
+            numbers = plain_state(module)
+            results.append(CallResult(output=output, after=after, buffers=buffers, numbers=numbers))
     return tuple(results)
+
+
+def plain_state(module: nn.Module) -> dict[str, Any]:
+    """The numbers, flags and texts that modules hold, and how long their lists, dicts and sets are, by path."""
+    found: dict[str, Any] = {}
+    for path, child in module.named_modules():
+        for name, value in vars(child).items():
+            if isinstance(value, bool | int | float | str):
+                found[f"{path}.{name}".lstrip(".")] = value
+            elif isinstance(value, list | dict | set):
+                found[f"{path}.{name}".lstrip(".")] = len(value)
+    return found
 
 
 def same_values(one: torch.Tensor, other: torch.Tensor) -> bool:
@@ -81,6 +96,8 @@ def same_values(one: torch.Tensor, other: torch.Tensor) -> bool:
 
     if one is other:
         return True
+    if one.layout != torch.strided:
+        return one.layout == other.layout and same_values(one.to_dense(), other.to_dense())
     if one.dtype != other.dtype or one.shape != other.shape or one.device != other.device:
         return False
     if torch.equal(one, other):

@@ -34,6 +34,12 @@ def scripted_modules(count: int) -> str:
     return f"{count} ScriptModules take no hooks, so whether and how they are called is not known"
 
 
+COMPILED_CODE = (
+    "forward compiles code with dynamo, as torch.cond does: which submodules are called there is not seen, so that "
+    "they are not asked"
+)
+
+
 def incomparable_modules(fqns: Sequence[str]) -> str:
     """Which submodules were called otherwise at other sizes."""
     names = ", ".join(fqns[:_MOST_NAMED]) + (", ..." if len(fqns) > _MOST_NAMED else "")
@@ -71,6 +77,11 @@ def inputs_left_out(names: tuple[str, ...], because: str) -> str:
 def opset_of_dtype(opset: int) -> str:
     """Why a file has not the opset that torch chooses."""
     return f"opset {opset}: in lower ones an operator of the model does not take its dtype"
+
+
+def captured_alone(why: str) -> str:
+    """The note on a part whose inputs are not those of the whole."""
+    return f"captured on inputs made for it alone, because the whole model does not call it: {why}"
 
 
 def other_opset(asked: int, found: int, why: str) -> str:

@@ -61,9 +61,11 @@ def numbers_of_pass(part: PartRecord) -> str:
 
 
 def numbers_notes(part: str, found: NumbersCheck) -> Iterator[str]:
-    """Inputs that the program of a part that passes refuses, though eager takes them, and what a small model computes
-    otherwise than eager."""
+    """Inputs that the program of a part that passes refuses, though eager takes them, what a small model computes
+    otherwise than eager, and what was not compared."""
     proof = found.proof
+    if proof is not None and found.verdict == "agrees":
+        yield from (f"{part}: {note}" for note in proof.notes)
     if proof is not None and proof.on and found.verdict == "differs":
         yield f"{part}: the program of {proof.on} does not compute what eager does. {found.note}"
     if proof is not None and proof.refused:

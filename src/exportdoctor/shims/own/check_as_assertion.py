@@ -21,7 +21,7 @@ from exportdoctor.shims.caught_exceptions import find_catcher, stack_lines
 from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.export_call import ExportCall
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim
-from exportdoctor.shims.rewriting import rewrite_function, rewrite_source
+from exportdoctor.shims.rewriting import rewrite_function
 from exportdoctor.torch_internals.shape_env import has_unbacked_size
 
 _DECIDE, _COMPARE = "_check_fails", "_compare"
@@ -94,10 +94,6 @@ def check_fails(caught: list[str], condition: Any, check: str) -> bool:
         torch.ops.aten._assert_async.msg(condition.logical_not().all(), f"a check of the inputs failed: {check}")
         return False
     return bool(condition)
-
-
-def _rewrite(source: str) -> str:
-    return rewrite_source(source, ChecksDecided())
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from types import FunctionType
 from typing import Any
 
+from exportdoctor.core.patch_attribute import set_on_object
 from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.eager_run import run_copy
 from exportdoctor.shims.export_call import ExportCall
@@ -50,7 +51,7 @@ def register_attributes(kind: type[Any]) -> None:
     def build(values: list[Any], names: tuple[str, ...]) -> Any:
         made = object.__new__(kind)
         for name, value in zip(names, values, strict=True):
-            object.__setattr__(made, name, value)
+            set_on_object(made, name, value)
         return made
 
     register_node(kind, lambda value: [getattr(value, name) for name in attributes(value)], build, context=attributes)

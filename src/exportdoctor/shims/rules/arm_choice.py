@@ -17,6 +17,7 @@ from exportdoctor.torch_internals.shape_env import has_unbacked_size, same_sizes
 from exportdoctor.torch_internals.trees import tree_flatten, tree_unflatten
 
 CHOOSE, VALUE, BOTH, EITHER, NOT = "_choose_arm", "_value_of", "_both_hold", "_either_holds", "_does_not_hold"
+NUMBER, EQUAL = "_number_of", "_all_equal"
 """The names by which the code calls them."""
 
 _UNBOUND, _NOTHING = object(), object()
@@ -60,7 +61,8 @@ class ArmChoices:
     @property
     def names(self) -> dict[str, Any]:
         """What the names mean in the code."""
-        return {CHOOSE: self.choose, VALUE: value_of, BOTH: both_hold, EITHER: either_holds, NOT: does_not_hold}
+        return {CHOOSE: self.choose, VALUE: value_of, BOTH: both_hold, EITHER: either_holds, NOT: does_not_hold,
+                NUMBER: number_of, EQUAL: all_equal}  # fmt: skip
 
     @contextmanager
     def observe(self) -> Iterator[None]:
@@ -75,7 +77,7 @@ class ArmChoices:
         self, branch: str, condition: Any, then: Callable[..., Any], other: Callable[..., Any], *before: Any
     ) -> Any:
         """The result of the arm that the condition says, also where only a run of the program can tell."""
-        if self.observing and _is_tensor(condition):
+        if self.observing:
             return self._observe(branch, condition, then, other, before)
         if not _is_open(condition):
             return then(*before) if condition else other(*before)
@@ -210,6 +212,28 @@ def either_holds(one: Any, other: Callable[[], Any]) -> Any:
 def does_not_hold(value: Any) -> Any:
     """`not value`."""
     return ~_as_truth(value) if _is_open(value) else not value
+
+
+def number_of(value: Any, is_read: bool) -> Any:
+    """A side of a comparison in which `.item()` reads a number, this one if `is_read`. The comparison must give what
+    that of Python's numbers of 64 bits gives; a tensor would make another number one of its own dtype."""
+    import torch
+
+    exporting = torch.compiler.is_exporting()
+    if not is_read:
+        return torch.scalar_tensor(value, dtype=torch.float64) if type(value) is float and exporting else value
+    if not exporting or not _is_tensor(value) or value.is_complex() or value.dtype is torch.uint64:
+        return value.item()
+    return value.reshape(()).to(torch.float64 if value.is_floating_point() else torch.int64)
+
+
+def all_equal(one: Any, other: Any) -> Any:
+    """`torch.equal(one, other)`, as a tensor where only a run of the program can tell."""
+    import torch
+
+    open_ = _is_open(one) and _is_open(other)
+    alike = open_ and one.dtype == other.dtype and one.device == other.device and same_sizes(one, other)
+    return (one == other).all() if alike else torch.equal(one, other)
 
 
 def _is_open(value: Any) -> bool:

@@ -20,44 +20,59 @@ from exportdoctor.core.failure.frames import is_user_file
 from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.export_call import ExportCall
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim
-from exportdoctor.shims.rules.arm_choice import BOTH, CHOOSE, EITHER, NOT, VALUE, ArmChoices
+from exportdoctor.shims.rules.arm_choice import BOTH, CHOOSE, EITHER, EQUAL, NOT, NUMBER, VALUE, ArmChoices
 from exportdoctor.shims.rules.code_swap import compile_for, definition_of, function_of, swap_code
 from exportdoctor.shims.rules.pure_code import Purity
 from exportdoctor.targets.eager import run_calls
 
 _READS = frozenset({"__bool__", "item", "__int__", "__float__", "__index__", "equal", "allclose", "tolist"})
+_ORDERS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.Eq, ast.NotEq)
 # --- how code is rewritten
 
 
-class _Conditions(ast.NodeTransformer):
-    """A condition with tensors kept as tensors: no `.item()`, no `bool()`, and operators for `and`, `or`, `not`."""
+def _condition(node: ast.expr) -> ast.expr:
+    """A condition with tensors kept as tensors: no `bool()` or `.item()`, and operators for `and`, `or`, `not`.
 
-    def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
-        name = BOTH if isinstance(node.op, ast.And) else EITHER
-        *rest, last = [self.visit(value) for value in node.values]
-        for value in reversed(rest):
-            last = _call(name, value, _thunk(last))
-        found: ast.expr = last
-        return found
+    Only where nothing but its truth counts: `(a or b) > 3` asks for a value, and is left as it is.
+    """
+    match node:
+        case ast.BoolOp(op=op, values=values):
+            *rest, last = map(_condition, values)
+            for value in reversed(rest):
+                last = _call(BOTH if isinstance(op, ast.And) else EITHER, value, _thunk(last))
+            return last
+        case ast.UnaryOp(op=ast.Not(), operand=value):
+            return _call(NOT, _condition(value))
+        case ast.Call(func=ast.Name(id="bool"), args=[value], keywords=[]):
+            return _condition(value)
+        case ast.Call(func=ast.Attribute(attr="item"), args=[], keywords=[]):
+            return _read_by_item(node) or node
+        case ast.Call(func=ast.Attribute(value=ast.Name(id="torch"), attr="equal"), args=[one, other], keywords=[]):
+            return _call(EQUAL, one, other)
+        case ast.Compare(left=left, ops=ops, comparators=others) if all(isinstance(op, _ORDERS) for op in ops):
+            chain = zip((left, *others), ops, others, strict=False)
+            pairs = [ast.Compare(a, [op], [b]) for one, op, other in chain for a, b in [_numbers(one, other)]]
+            last = pairs.pop()
+            for pair in reversed(pairs):
+                last = _call(BOTH, pair, _thunk(last))
+            return last
+    return node
 
-    def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.expr:
-        return _call(NOT, self.visit(node.operand)) if isinstance(node.op, ast.Not) else node
 
-    def visit_Call(self, node: ast.Call) -> ast.expr:
-        match node:
-            case ast.Call(func=ast.Name(id="bool"), args=[value], keywords=[]):
-                found: ast.expr = self.visit(value)
-                return found
-            case ast.Call(func=ast.Attribute(value=value, attr="item"), args=[], keywords=[]):
-                return value
-            case ast.Call(func=ast.Attribute(value=ast.Name(id="torch"), attr="equal"), args=[one, other], keywords=[]):
-                return _method(ast.Compare(one, [ast.Eq()], [other]), "all")
-        return node
+def _numbers(one: ast.expr, other: ast.expr) -> tuple[ast.expr, ast.expr]:
+    """The two sides of a comparison, where one is a number that `.item()` reads from a tensor as what that compares."""
+    reads = [_read_by_item(side) for side in (one, other)]
+    if reads == [None, None]:
+        return one, other
+    a, b = (_call(NUMBER, read or side, ast.Constant(read is not None)) for side, read in zip((one, other), reads))
+    return a, b
 
-    def visit_Compare(self, node: ast.Compare) -> ast.expr:
-        sides = [self.visit(side) for side in (node.left, *node.comparators)]
-        pairs = [ast.Compare(a, [op], [b]) for a, op, b in zip(sides, node.ops, sides[1:], strict=False)]
-        return pairs[0] if len(pairs) == 1 else self.visit_BoolOp(ast.BoolOp(ast.And(), list(pairs)))
+
+def _read_by_item(side: ast.expr) -> ast.expr | None:
+    match side:
+        case ast.Call(func=ast.Attribute(value=value, attr="item"), args=[], keywords=[]):
+            return value
+    return None
 
 
 class _Merging(ast.NodeTransformer):
@@ -132,7 +147,7 @@ class _Merging(ast.NodeTransformer):
             _function(arm, names, list(body) if ends else [*body, result])
             for arm, body in zip(arms, (node.body, node.orelse), strict=True)
         ]
-        test = _Conditions().visit(copy.deepcopy(node.test))
+        test = _condition(copy.deepcopy(node.test))
         before = [_call(VALUE, _thunk(_load(name))) for name in names]
         call = _call(CHOOSE, self.name, test, *(_load(arm) for arm in arms), *before)
         target = ast.Tuple([ast.Name(name, ast.Store()) for name in names], ast.Store())
@@ -157,7 +172,7 @@ class _Choices(ast.NodeTransformer):
         if not self.merging._is_open(node.test) or not all(map(pure, (node.test, node.body, node.orelse))):
             return node
         self.merging.count += 1
-        test, arms = _Conditions().visit(copy.deepcopy(node.test)), (_thunk(node.body), _thunk(node.orelse))
+        test, arms = _condition(copy.deepcopy(node.test)), (_thunk(node.body), _thunk(node.orelse))
         return ast.copy_location(_call(CHOOSE, self.merging.name, test, *arms), node)
 
     def visit_Lambda(self, node: ast.Lambda) -> ast.expr:
@@ -214,10 +229,6 @@ def _load(name: str) -> ast.expr:
 
 def _call(name: str, *args: ast.expr) -> ast.expr:
     return ast.Call(_load(name), list(args), [])
-
-
-def _method(value: ast.expr, name: str) -> ast.expr:
-    return ast.Call(ast.Attribute(value, name, ast.Load()), [], [])
 
 
 def _thunk(value: ast.expr) -> ast.expr:

@@ -18,7 +18,7 @@ from exportdoctor.shims.export_call import ExportCall
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim
 from exportdoctor.shims.rules.code_swap import compile_for, definition_of, inside_decorators, swap_code
 
-_NAME = "_split_to_join"
+_NAME, _READ = "_split_to_join", "_lengths_to_split"
 _JOINS = frozenset({"cat", "concat", "concatenate"})
 
 
@@ -33,7 +33,7 @@ class SplitPieces(tuple[Any, ...]):
     def of(cls, whole: Any, sizes: Any, dim: int) -> SplitPieces:
         """The pieces of `whole` along `dim`, of lengths int (pieces,)."""
         made = cls((_OnePiece(),))
-        made.whole, made.sizes, made.dim = whole, sizes.clone(), dim % whole.dim()  # they are read now, used later
+        made.whole, made.sizes, made.dim = whole, sizes, dim % whole.dim()
         made[()].of = made
         return made
 
@@ -99,14 +99,29 @@ class _OnePiece:
         )
 
 
-def split_to_join(tensor: Any, sizes: Any, dim: int = 0) -> Any:
-    """As `torch.split(tensor, sizes.tolist(), dim)`; the pieces wait for being joined."""
+class ReadLengths:
+    """What `sizes.tolist()` would have read, as a tensor (pieces,) that nothing changes any more."""
+
+    def __init__(self, sizes: Any) -> None:
+        self.sizes = sizes.clone()
+
+
+def lengths_to_split(sizes: Any) -> Any:
+    """As `sizes.tolist()`, for `split_to_join` alone."""
     import torch
 
-    tensors = isinstance(sizes, torch.Tensor) and isinstance(tensor, torch.Tensor)
-    if tensors and sizes.dim() == 1 and isinstance(dim, int):
-        return SplitPieces.of(tensor, sizes, dim)
-    return torch.split(tensor, sizes.tolist(), dim)
+    return ReadLengths(sizes) if isinstance(sizes, torch.Tensor) and sizes.dim() == 1 else sizes.tolist()
+
+
+def split_to_join(tensor: Any, lengths: Any, dim: int = 0) -> Any:
+    """As `torch.split(tensor, lengths, dim)`; the pieces wait for being joined."""
+    import torch
+
+    if not isinstance(lengths, ReadLengths):
+        return torch.split(tensor, lengths, dim)
+    if isinstance(tensor, torch.Tensor) and isinstance(dim, int):
+        return SplitPieces.of(tensor, lengths.sizes, dim)
+    return torch.split(tensor, lengths.sizes.tolist(), dim)
 
 
 class _KeepWhole(ast.NodeTransformer):
@@ -125,11 +140,11 @@ class _KeepWhole(ast.NodeTransformer):
         self.names = {name for name in lists if stored[name] == 1 and loaded[name] == split[name] > 0}
 
     def visit_Assign(self, node: ast.Assign) -> ast.AST:
-        """The name stands for the tensor."""
+        """The name stands for what the tensor holds here: it may be changed before the split."""
         self.generic_visit(node)
         target = node.targets[0]
         if isinstance(target, ast.Name) and target.id in self.names and _is_list(node.value):
-            node.value = node.value.func.value  # type: ignore[attr-defined]
+            node.value = _read(node.value)
         return node
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
@@ -138,7 +153,8 @@ class _KeepWhole(ast.NodeTransformer):
         sizes = _sizes_of(node)
         if not (_is_list(sizes) or (isinstance(sizes, ast.Name) and sizes.id in self.names)):
             return node
-        node.args[1] = sizes.func.value if _is_list(sizes) else sizes  # type: ignore[union-attr, assignment]
+        if not isinstance(sizes, ast.Name):
+            node.args[1] = _read(sizes)
         node.func = ast.Name(_NAME, ast.Load())
         return node
 
@@ -148,6 +164,11 @@ def _sizes_of(node: ast.Call) -> ast.expr | None:
     function = node.func
     named = isinstance(function, ast.Attribute) and function.attr == "split" and ast.unparse(function.value) == "torch"
     return node.args[1] if named and len(node.args) > 1 else None
+
+
+def _read(tolist: Any) -> ast.Call:
+    """The call that takes the place of `sizes.tolist()`."""
+    return ast.Call(ast.Name(_READ, ast.Load()), [tolist.func.value], [])
 
 
 def _is_list(node: Any) -> bool:
@@ -189,7 +210,7 @@ def _enter(call: ExportCall) -> Iterator[ExportCall]:
     changes = {function: code for function in functions if (code := _keep_whole(function)) is not None}
     if not changes:
         raise NotApplicable("no method splits a tensor by lengths that it reads")
-    with swap_code(changes, {_NAME: split_to_join}):
+    with swap_code(changes, {_NAME: split_to_join, _READ: lengths_to_split}):
         yield call
 
 

@@ -100,6 +100,8 @@ def _new_capture(built: BuiltPart) -> PartCapture:
         part.note(wording.registered_classes(registered))
     if built.left_out:
         part.note(wording.inputs_left_out(built.left_out, built.because))
+    if built.alone:
+        part.note(wording.captured_alone(built.alone))
     return part
 
 
@@ -116,6 +118,8 @@ def capture_part(built: BuiltPart, *, exporter: str, at_one_size: bool = False) 
         scripted = sum(isinstance(module, torch.jit.ScriptModule) for module in built.module.modules())
         if scripted:
             part.note(wording.scripted_modules(scripted))
+        if any(call.compiles for call in calls.get(id(built.module), ModuleCalls()).kept):
+            part.note(wording.COMPILED_CODE)
         more = built.dynamic_shapes is not None and bool(built.more_inputs)
         if built.dynamic_shapes is not None and not more and len(part.fqns) > 1:
             part.fixed = _all_below(part, wording.NO_OTHER_SIZES)

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from exportdoctor.core.patch_attribute import set_on_object
 from exportdoctor.torch_internals.fake_tensors import is_fake, new_fake_mode
 from exportdoctor.torch_internals.tracing_modes import without_transforms
 
@@ -157,7 +158,7 @@ def _copy_object(value: Any, memo: dict[Any, Any], budget: CopyBudget) -> Any:
         copied.__dict__[name] = _copy(item, memo, budget)
     for name in _slots(type(value)):
         if hasattr(value, name):
-            object.__setattr__(copied, name, _copy(getattr(value, name), memo, budget))
+            set_on_object(copied, name, _copy(getattr(value, name), memo, budget))
     return copied
 
 

@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from exportdoctor.core.exception_text import text_of
 from exportdoctor.targets.eager import storage_id
 from exportdoctor.torch_internals.fake_tensors import is_fake, new_fake_mode
 from exportdoctor.worker.capture.class_contents import PLAIN, has_stateful_descriptor, is_found_by_name, plain_base
@@ -81,6 +82,7 @@ class StructuralHash:
             self.write_identity(tensor)
         self.write(tuple(tensor.shape), layout, tensor.dtype, tensor.device)
         self.write(tensor.requires_grad, tensor.is_leaf, tensor.is_inference(), tensor.is_conj(), tensor.is_neg())
+        self.write(tensor.is_leaf and tensor.grad is not None)
         if exact and not is_fake(tensor) and tensor.device.type != "meta":
             content = _content(tensor)
             self.write_identity(tensor) if content is None else self.write(content)
@@ -96,6 +98,8 @@ class StructuralHash:
             self.write("owner's id")
         elif value is None or kind in PLAIN:
             self.write(kind.__name__, repr(value))
+            if value != value:  # a NaN has a sign, which its `repr` hides
+                self.write_identity(value)
         elif kind in _CONSTANTS:
             self.write(repr(value))
         elif isinstance(value, type):
@@ -251,6 +255,7 @@ class StructuralHash:
         self.write_value(function.__kwdefaults__)
         for cell in function.__closure__ or ():
             self.write_value(_cell(cell))
+        self.write(function.__name__, text_of(function.__doc__), text_of(function.__annotations__))
         self._write_attributes(function.__dict__)
         # all functions of a module see the same globals; those of a namespace of their own (`exec`) see others
         module = sys.modules.get(str(function.__globals__.get("__name__")))

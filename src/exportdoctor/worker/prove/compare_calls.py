@@ -30,8 +30,21 @@ def compare_calls(one: InputSet, answers: Sequence[CallResult], *, tensors: bool
     if place:
         what = row.trouble or f"differs by {row.max_abs:.1e}"
         row = msgspec.structs.replace(row, trouble=f"call {place + 1} of {len(rows)} {what}: eager keeps state")
-    notes = "; ".join(dict.fromkeys(filter(None, (row.note for row in rows))))
+    kept = _state_note(one) if one.kind == "called_again" and row.holds else ""
+    notes = "; ".join(dict.fromkeys(filter(None, (*(row.note for row in rows), kept))))
     return msgspec.structs.replace(row, kind=one.kind, made_up=one.made_up, note=notes)
+
+
+def _state_note(one: InputSet) -> str:
+    """What eager changes from one of its equal calls to the next, though they answer alike: a later one may not."""
+    *_, before, last = [{}, *(result.numbers for result in one.results)]
+    changed = [name for name, value in last.items() if before.get(name, value) != value]
+    if not changed:
+        return ""
+    return (
+        f"eager changes {', '.join(changed[:_MOST_NAMES])} with each call, and the program does not: "
+        f"{len(one.results)} calls in a row agree, later ones were not compared"
+    )
 
 
 def _compare_call(one: InputSet, place: int, answer: CallResult, *, tensors: bool) -> Agreement:

@@ -68,8 +68,10 @@ EXTREMES = (_enlarge, _spread_about_zero, _negate, _set_constant, _shrink)
 def write(leaf: torch.Tensor, draw: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
     """The tensor with drawn values written into it, so that views of it and what it is a view of change along.
 
-    Dimensions that repeat one element are drawn once.
+    Dimensions that repeat one element are drawn once. A sparse tensor stays as it is.
     """
+    if leaf.layout != torch.strided:
+        return leaf
     seen = leaf.detach()
     for dim, (size, stride) in enumerate(zip(seen.shape, seen.stride(), strict=True)):
         if size > 1 and stride == 0:

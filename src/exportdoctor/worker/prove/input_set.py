@@ -138,7 +138,8 @@ def run_in_eager(
 
 def says_nothing(output: Any) -> bool:
     """Whether a tensor of the output is NaN throughout; a wrong program may give the same."""
-    found = (leaf for leaf in tree_leaves(output) if isinstance(leaf, torch.Tensor) and leaf.is_floating_point())
+    given = (leaf for leaf in tree_leaves(output) if isinstance(leaf, torch.Tensor) and leaf.is_floating_point())
+    found = (leaf if leaf.layout == torch.strided else leaf.to_dense() for leaf in given)
     return any(leaf.numel() and bool(leaf.isnan().all()) for leaf in found)
 
 

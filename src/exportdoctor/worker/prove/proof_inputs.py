@@ -13,9 +13,11 @@ from exportdoctor.core.records.target import TargetRef
 from exportdoctor.targets import BuiltPart, Plan, build, resolve
 from exportdoctor.targets.built import Inputs
 from exportdoctor.targets.eager import run_calls, runs_in_eager
+from exportdoctor.targets.sizes.dynamic_shapes import map_inputs
 from exportdoctor.targets.sizes.image_sizes import image_unit
 from exportdoctor.targets.sizes.other_sizes import other_sizes, same_shapes
 from exportdoctor.torch_internals.fake_tensors import is_fake
+from exportdoctor.torch_internals.pytree_registry import is_registered
 from exportdoctor.torch_internals.trees import tree_flatten, tree_map
 from exportdoctor.worker.prove.cure_inputs import redraw_values, repeated_calls, values_of
 from exportdoctor.worker.prove.drawn_inputs import SetDrawer
@@ -60,7 +62,8 @@ def _with_answer(part: BuiltPart, inputs: Inputs, first: InputSet) -> InputSet:
 
 def sizes_title(part: BuiltPart, inputs: Inputs) -> str:
     """The sizes of the dynamic axes by name, `batch 2, sequence 13`; without any, the shapes of the inputs."""
-    found = {axis: size for axis, places in part.axes.items() if (size := _size_at(places[0], inputs)) is not None}
+    sizes = _named_sizes(part, inputs)
+    found = {axis: sizes[places[0]] for axis, places in part.axes.items() if places[0] in sizes}
     named = {axis: size for axis, size in found.items() if not is_derived(axis)}
     if named:
         return ", ".join(f"{axis} {size}" for axis, size in named.items())
@@ -73,16 +76,23 @@ def is_derived(axis: str) -> bool:
     return any(word in axis for word in ("*", " + ", " - "))
 
 
-def _size_at(place: str, inputs: Inputs) -> int | None:
-    """The size at `name[dimension]` or `name[child][dimension]` of the keyword arguments."""
-    name, *rest = place.replace("]", "").split("[")
-    value = inputs[1].get(name)
-    if value is None or not rest:
-        return None
-    if not isinstance(value, torch.Tensor):
-        leaves = tree_flatten(value)[0]
-        value = leaves[int(rest[0])] if len(rest) > 1 and len(leaves) > int(rest[0]) else None
-    return int(value.shape[int(rest[-1])]) if isinstance(value, torch.Tensor) else None
+def _named_sizes(part: BuiltPart, inputs: Inputs) -> dict[str, int]:
+    """The size at each `name[dimension]`, `name[child][dimension]` and whole number, by the argument's name."""
+    found: dict[str, int] = {}
+
+    def visit(path: str, leaf: Any, _: Any) -> Any:
+        if isinstance(leaf, torch.Tensor):
+            found.update({f"{path}[{dimension}]": int(size) for dimension, size in enumerate(leaf.shape)})
+        elif isinstance(leaf, int):
+            found[path] = leaf
+        return leaf
+
+    map_inputs(visit, part.module, inputs, None)
+    for name, value in inputs[1].items():
+        if is_registered(type(value)):  # its tensors are numbered through, whatever holds them
+            for index, leaf in enumerate(tree_flatten(value)[0]):
+                visit(f"{name}[{index}]", leaf, None)
+    return found
 
 
 def _another_image(part: BuiltPart, plan: Plan) -> Inputs | None:

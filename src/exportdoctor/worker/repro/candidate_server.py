@@ -27,6 +27,7 @@ from exportdoctor.core.limits import IDLE_CANDIDATE
 from exportdoctor.core.protocol.repro import CANDIDATE_FILE, Candidate
 from exportdoctor.core.records.outcome import ExceptionFact, Failure, Outcome, OutcomeStatus, Stage
 from exportdoctor.process.supervise import TICK, Limits, Supervisor, resident_mb
+from exportdoctor.torch_internals.dynamo_frames import keep_interpreter_frames
 from exportdoctor.worker.attempt.fast_export import FastExport
 from exportdoctor.worker.child import Child, fork
 from exportdoctor.worker.describe.describe_failure import cause_chain, describe_failure, qualified_name
@@ -72,7 +73,7 @@ def _execute(candidate: Candidate, writer: int) -> Outcome:
     linecache.cache[CANDIDATE_FILE] = (len(source), None, source.splitlines(keepends=True), CANDIDATE_FILE)
     origins, gate, fast = SymbolOrigins(), _ExportGate(candidate.eager, writer), FastExport()
     try:
-        with record_symbol_origins() as origins:
+        with record_symbol_origins() as origins, keep_interpreter_frames():
             with fast.while_tracing():
                 _run(source)
             if fast.checks_skipped:  # it passed, and might not have
@@ -133,7 +134,8 @@ class _ExportGate:
             if not self.entered:
                 self.entered = True
                 os.write(self.writer, _ENTERED)
-            return export(module, *rest, **how)
+            with keep_interpreter_frames():  # as in an attempt, so that what failed is seen as exactly
+                return export(module, *rest, **how)
 
         return enter
 

@@ -1,7 +1,8 @@
 """Drafts that need no source of the user's: the torch functions that were called until the failure, one a line.
 
 For a library whose code is made by a template, or refuses fake tensors, and for a draft that would be long: of the
-calls only those stay from which what failed was computed.
+calls only those stay from which what failed was computed. dynamo and a translation call nothing that could be seen:
+there an export that is neither strict nor translated is watched, and the calls on the culprit's line come last.
 """
 
 from __future__ import annotations
@@ -10,13 +11,16 @@ import ast
 import json
 import os
 import re
+import sys
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import torch
 from torch.overrides import TorchFunctionMode, resolve_name
 
 from exportdoctor.core.exporters import EXPORTERS
+from exportdoctor.core.failure.frames import is_user_file
 from exportdoctor.core.failure.identity import outermost_operation
 from exportdoctor.core.protocol.repro import ScriptDraft
 from exportdoctor.core.records.outcome import Outcome
@@ -30,6 +34,7 @@ from exportdoctor.worker.repro.watched_run import run_in_child
 _UNGUARDED = re.compile(r"data-dependent expression (.+?)(?: \(unhinted: |\.?$)", re.M)
 _NAME = re.compile(r"\b[pvx]\d+\b")
 _SHORT, _MOST = 25, 300  # lines of a draft
+_PLACES = 4  # calls on one line, the last ones, that may be what failed
 _MADE_BY = "the torch functions that were called until it failed"
 _UNARY = {"__neg__": "-", "__invert__": "~"}
 _BINARY = {
@@ -45,14 +50,14 @@ _SYMBOLIC = {"Eq": "==", "Ne": "!=", "Lt": "<", "Le": "<=", "Gt": ">", "Ge": ">=
 class CallLog(TorchFunctionMode):
     """Writes each call to the descriptor `out` before it runs, so that nothing is lost where it crashes.
 
-    A fact is ["entered"], ["input", path, name, its dynamic dimensions], ["call", name, code, what it changes],
-    ["symbol", which symbol, which code], ["memory", name, its memory] or ["failed", the code of the last call with new
-    tensors].
+    A fact is ["entered"], ["input", path, name, its dynamic dimensions], ["call", name, code, what it changes, the
+    user's line as `file:line`], ["symbol", which symbol, which code], ["memory", name, its memory], ["failed", the
+    code of the last call with new tensors] or ["suspected", that code of a call on the line `suspect`].
     """
 
-    def __init__(self, out: int) -> None:
+    def __init__(self, out: int, suspect: str = "") -> None:
         super().__init__()
-        self._out = out
+        self._out, self._suspect = out, suspect
         self._count, self._is_cut = 0, False
         self._names: dict[int, str] = {}
         self._symbols: dict[str, str] = {}
@@ -85,7 +90,9 @@ class CallLog(TorchFunctionMode):
         except LookupError:
             return func(*args, **kwargs)
         changed = self._names.get(id(args[0])) if args and _changes_its_first(func) else None
-        self._write("call", name, code, changed)
+        self._write("call", name, code, changed, line := _user_line())
+        if line == self._suspect and (cut := self._code_cut(func, args, kwargs)):
+            self._write("suspected", cut)
         try:
             result = func(*args, **kwargs)
         except BaseException:
@@ -115,7 +122,7 @@ class CallLog(TorchFunctionMode):
             if id(value) not in self._names:
                 symbolic = any(isinstance(size, torch.SymInt) for size in value.shape)
                 code, name = self._new_tensor(value) if symbolic else tensor_code(value.detach()), self._new_name("p")
-                self._write("call", name, code, None)
+                self._write("call", name, code, None, "")
                 self._name(value, name)
             return self._names[id(value)]
         if isinstance(value, slice):
@@ -131,7 +138,9 @@ class CallLog(TorchFunctionMode):
         return plain
 
     def _new_tensor(self, like: torch.Tensor) -> str:
-        sizes = "".join(f"{self.code_of(size)}, " for size in like.shape)
+        # in a trace of TorchScript a size is a tensor
+        known = (int(size) if isinstance(size, torch.Tensor) else size for size in like.shape)
+        sizes = "".join(f"{self.code_of(size)}, " for size in known)
         return f"torch.ones(({sizes}), dtype={like.dtype})"
 
     def _new_name(self, letter: str) -> str:
@@ -179,7 +188,7 @@ class _Call:
         given += [f"{key}={self._log.code_of(one)}" for key, one in kwargs.items()]
         if not full.startswith("torch.Tensor."):
             name = torch_name(self._func) if not full or full.startswith("torch.functional.") else full
-            if not name.startswith("torch."):
+            if not name.startswith("torch.") or name.startswith("torch.ops.exportdoctor."):
                 raise LookupError(name)
             return f"{name}({', '.join(given)})"
         name = full.removeprefix("torch.Tensor.")
@@ -216,6 +225,14 @@ def _changes_its_first(func: Any) -> bool:
     return name == "__setitem__" or in_place or (name.endswith("_") and not name.endswith("__"))
 
 
+def _user_line() -> str:
+    """The innermost line that is not torch's, as `file:line`."""
+    frame: Any = sys._getframe(2)
+    while frame is not None and not is_user_file(frame.f_code.co_filename):
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame is not None else ""
+
+
 def write_symbolic(expression: str, symbols: dict[str, str]) -> str:
     """A symbolic expression, as torch prints it, as Python; its symbols as `symbols` has them. Raises LookupError."""
     try:
@@ -244,19 +261,34 @@ class _Symbolic(ast.NodeTransformer):
 
 def write_call_drafts(part: PartCapture, probe: Probe, outcome: Outcome) -> Iterator[ScriptDraft]:
     """The drafts; none where the calls are not seen one by one, or too many lead to the failure."""
-    if probe.opaque or EXPORTERS[probe.exporter].traces_with_dynamo or probe.to in ("onnx", "ort"):
+    stage = outcome.failure.stage if outcome.failure else "export"
+    if stage not in ("export", "translate"):
         return
-    again, facts = run_in_child(probe, lambda out: _attempt_logged(part, probe, out), read_calls)
-    if again.passed:
+    unseen = stage == "translate" or EXPORTERS[probe.exporter].traces_with_dynamo
+    watched = msgspec.structs.replace(probe, exporter="export", to="export") if unseen else probe
+    culprit = outcome.failure.culprit if outcome.failure else None
+    line = f"{culprit.file}:{culprit.line}" if culprit else ""
+    translates = not EXPORTERS[probe.exporter].makes_program  # and may fail when the trace is over
+    suspect = line if translates else ""
+    again, facts = run_in_child(probe, lambda out: _attempt_logged(part, watched, out, suspect), read_calls)
+    if again.passed and not unseen:
         return
     calls = [fact for fact in facts if fact[0] == "call"]
     symbols = {fact[1]: fact[2] for fact in facts if fact[0] == "symbol"}
-    stopped = bool(calls) and (facts[-1][0] == "failed" or again.status.ended_the_process)
-    endings = list(_endings(calls.pop() if stopped else None, calls, symbols, outcome))
-    if stopped and facts[-1][1:] > [""]:
-        endings.append(f"return {facts[-1][1]}")
     inputs, memory = dict(_inputs(part, probe)), {fact[1]: fact[2] for fact in facts if fact[0] == "memory"}
-    bodies = [[*_leading_to(ending, calls, memory), ending] for ending in endings]
+    stopped = bool(calls) and (facts[-1][0] == "failed" or again.status.ended_the_process)
+    bodies = []
+    if unseen or (translates and not stopped):
+        places = [place for place, call in enumerate(calls) if call[4] == line][: -_PLACES - 1 : -1]
+        for place in places:
+            before = calls[:place]
+            bodies += [[*_leading_to(end, before, memory), end] for end in _endings(calls[place], before, {}, outcome)]
+        bodies += [[f"return {fact[1]}"] for fact in facts if fact[0] == "suspected"][: -_PLACES - 1 : -1]
+    else:
+        endings = list(_endings(calls.pop() if stopped else None, calls, symbols, outcome))
+        if stopped and facts[-1][1:] > [""]:
+            endings.append(f"return {facts[-1][1]}")
+        bodies = [[*_leading_to(ending, calls, memory), ending] for ending in endings]
     # new tensors in place of given ones hide where a value came from: they come first only where much would be left
     for lines in sorted(bodies, key=lambda lines: len(lines) > _SHORT):
         if len(lines) > _MOST:
@@ -264,11 +296,11 @@ def write_call_drafts(part: PartCapture, probe: Probe, outcome: Outcome) -> Iter
         used = set(_NAME.findall("\n".join(lines)))
         given = [(name, inputs[path], axes) for kind, path, name, axes in (f for f in facts if f[0] == "input")
                  if name in used and path in inputs]  # fmt: skip
-        yield ScriptDraft(what=_MADE_BY, source=_render(lines, given, probe))
+        yield ScriptDraft(what=_MADE_BY, source=_render(lines, given, probe, onnx=stage == "translate"))
 
 
-def _attempt_logged(part: PartCapture, probe: Probe, out: int) -> Outcome:
-    module, log = part.module_at(probe.fqn), CallLog(out)
+def _attempt_logged(part: PartCapture, probe: Probe, out: int, suspect: str) -> Outcome:
+    module, log = part.module_at(probe.fqn), CallLog(out, suspect)
     module.register_forward_pre_hook(log.enter, with_kwargs=True)
     module.register_forward_hook(log.leave, always_call=True)
     return attempt(part, probe)
@@ -318,7 +350,7 @@ def _endings(last: Any, calls: list[Any], symbols: dict[str, str], outcome: Outc
 def _leading_to(ending: str, calls: list[Any], memory: dict[str, int]) -> list[str]:
     """The calls from which the ending's names were computed, as statements; also what was written into them."""
     wanted, lines = set(_NAME.findall(ending)), []
-    for _, name, code, changed in reversed(calls):
+    for _, name, code, changed, _ in reversed(calls):
         written = changed is not None and any(memory.get(changed, 0) == memory.get(one) for one in wanted)
         if name not in wanted and not written:
             continue
@@ -327,12 +359,12 @@ def _leading_to(ending: str, calls: list[Any], memory: dict[str, int]) -> list[s
     return lines[::-1]
 
 
-def _render(lines: list[str], given: list[tuple[str, Any, list[int]]], probe: Probe) -> str:
+def _render(lines: list[str], given: list[tuple[str, Any, list[int]]], probe: Probe, *, onnx: bool) -> str:
     names = ", ".join(["self", *(name for name, _, _ in given)])
     values = "".join(f"{tensor_code(v) if isinstance(v, torch.Tensor) else plain_code(v)}, " for _, v, _ in given)
     shapes = [_dynamic(value, axes) for _, value, axes in given]
     dynamic = f", dynamic_shapes=({', '.join(shapes)},)" if any(one != "None" for one in shapes) else ""
-    call = export_code(probe.exporter, f"Model(), ({values})", shapes=dynamic)
+    call = export_code(probe.exporter, f"Model(), ({values})", shapes=dynamic, onnx=onnx)
     body = "\n        ".join(lines)
     return f"import torch\nclass Model(torch.nn.Module):\n    def forward({names}):\n        {body}\n{call}\n"
 
