@@ -179,7 +179,8 @@ class OpenTarget:
                 return part
             if own_fault(error):
                 raise
-            raise _eager_failure(error, command.part, entry) from error
+            fake = built.weights == "fake" and _wants_values(error)
+            raise _eager_failure(error, command.part, entry, fake=fake) from error
 
     def _capture_small_model(self, name: str) -> PartCapture:
         """The root alone; its submodules are never attempted. Raises TargetError where the small model does not run."""
@@ -255,7 +256,7 @@ def _wants_values(error: BaseException) -> bool:
     return False
 
 
-def _eager_failure(error: BaseException, part: str, entry: BuiltPart | None) -> TargetError:
+def _eager_failure(error: BaseException, part: str, entry: BuiltPart | None, *, fake: bool = False) -> TargetError:
     names = {}
     if entry is not None:
         for path, module in entry.module.named_modules():
@@ -263,6 +264,12 @@ def _eager_failure(error: BaseException, part: str, entry: BuiltPart | None) -> 
     failure = describe_failure(error, stage="capture", names=names)
     culprit = failure.culprit
     where = f" at {culprit.file}:{culprit.line} in {culprit.function}" if culprit else ""
+    if fake:
+        return TargetError(
+            f"Part {part} does not run with fake weights{where}: {summary(error)}",
+            hint="Its code asks for values. Use --weights random if there is memory for them, or --part for others",
+            stack=own_stack(error),
+        )
     return TargetError(
         f"The eager forward of part {part} fails{where}: {summary(error)}",
         hint="The model fails before any export; fix the model or its inputs first",
