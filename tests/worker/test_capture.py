@@ -104,6 +104,20 @@ def test_a_snapshot_shares_no_storage_keeps_aliases_and_containers() -> None:
     assert torch.equal(copied["a"][0], torch.arange(4))
 
 
+def test_a_snapshot_keeps_what_a_tensor_says_of_itself() -> None:
+    whole = torch.complex(torch.ones(2, 3), torch.ones(2, 3))
+    given = [nn.Buffer(torch.ones(2)), whole.conj(), whole.conj().imag, torch.ones(2)]
+    given[3].note = [given[3]]  # type: ignore[attr-defined]
+    buffer, conjugate, negative, noted = snapshot(given, budget=CopyBudget())
+    whole.zero_()
+    assert isinstance(buffer, nn.Buffer)
+    assert conjugate.is_conj()
+    assert conjugate.imag.tolist() == [[-1] * 3] * 2
+    assert negative.is_neg()
+    assert (negative.stride(), negative.tolist()) == (given[2].stride(), [[-1] * 3] * 2)
+    assert noted.note[0] is noted
+
+
 class Packed(msgspec.Struct, frozen=True):
     """Its attributes cannot be set by `object.__setattr__`."""
 
