@@ -239,3 +239,16 @@ def test_a_table_that_names_a_class_that_is_not_there_is_no_fault_of_ours(monkey
 
     monkeypatch.setattr(type(table), "__getitem__", get)
     assert GPT2Model in find_model_classes(GPT2Config())
+
+
+def test_a_small_model_has_few_experts_and_numbers_of_layers_are_no_kinds() -> None:
+    experts = {"n_routed_experts": 256, "n_group": 8, "topk_group": 4, "num_experts_per_tok": 8, "n_shared_experts": 1}
+    config = {"num_hidden_layers": 12, "kv_source_layers": list(range(12)), "insert_layer_id": 2, **experts}
+    assert shrink_config(config) == {
+        **config, "num_hidden_layers": 4, "kv_source_layers": [0, 1, 2, 3], "n_routed_experts": 32
+    }  # fmt: skip
+    stages = {"num_layers": 4, "num_heads": [3, 6, 12, 24]}
+    assert shrink_config({"num_attention_heads": 1, **stages})["num_layers"] == 4
+    assert shrink_config({"num_experts": 64})["num_experts"] == 64
+    hooks = {"model_config": {"num_hidden_layers": 12}, "intermediate_hook_ids": [11, 5]}
+    assert shrink_config(hooks)["intermediate_hook_ids"] == [1, 1]

@@ -263,3 +263,129 @@ def test_equal_counts_are_told_as_widths_that_do_not_fit() -> None:
 
 def run_specs(model: nn.Module, specs: Any) -> Any:
     return model(**{name: spec.layout().make(context(model), FIRST) for name, spec in specs.items()})
+
+
+class Rows(Picky):
+    """What is a row to the documentation has a batch of one before it."""
+
+    main_input_name = "marks"
+
+    def forward(self, marks: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+        """
+        Args:
+            marks (`torch.LongTensor` of shape `(num_marks,)`): numbers
+            counts (`torch.LongTensor` of shape `(num_marks,)`): numbers
+        """
+        return marks[0][:, None] + counts[0][None]
+
+
+class PassedOn(Picky):
+    """A submodule takes a keyword that the model only passes on."""
+
+    class Layer(nn.Module):
+        def forward(self, hidden_states: torch.Tensor, condition: torch.Tensor | None = None) -> torch.Tensor:
+            return hidden_states + torch.relu(condition)  # type: ignore[arg-type]
+
+    def __init__(self) -> None:
+        super().__init__(hidden_size=6)
+        self.layer = self.Layer()
+
+    def forward(self, features: torch.Tensor, **kwargs: Any) -> torch.Tensor:
+        """features (`torch.FloatTensor` of shape `(batch_size, sequence_length, hidden_size)`): a row"""
+        return self.layer(features, **kwargs)
+
+
+class Waves(Picky):
+    """What stands for a sequence in the documentation is one channel, and the width is the sound."""
+
+    main_input_name = "hidden_states"
+
+    def __init__(self) -> None:
+        super().__init__(hidden_size=4)
+        self.layer = nn.Conv1d(1, 2, 40)
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        return self.layer(hidden_states)
+
+
+class Joined(Picky):
+    """Both pictures together have the size of the configuration."""
+
+    main_input_name = "pixel_values"
+
+    def __init__(self) -> None:
+        super().__init__(image_size=[64, 32], num_channels=3)
+
+    def forward(self, pixel_values: torch.Tensor, prompt_pixel_values: torch.Tensor) -> torch.Tensor:
+        """
+        Args:
+            pixel_values (`torch.FloatTensor` of shape `(batch_size, num_channels, height, width)`): a picture
+            prompt_pixel_values (`torch.FloatTensor` of shape `(batch_size, num_channels, height, width)`): a picture
+        """
+        joined = torch.cat([pixel_values, prompt_pixel_values], dim=2)
+        if joined.shape[2] != 64:
+            raise ValueError(f"Input image size ({joined.shape[2]}*{joined.shape[3]}) doesn't match model (64*32).")
+        return joined
+
+
+class Clip(Picky):
+    """A clip that has the name of a picture."""
+
+    main_input_name = "input_ids"
+    input_modalities = ("video", "text")
+
+    def __init__(self) -> None:
+        super().__init__(vocab_size=40, num_frames=3, max_img_size=8, num_channels=3)
+
+    def forward(self, input_ids: torch.Tensor, pixel_values: torch.Tensor) -> torch.Tensor:
+        batch, *_, side, _ = pixel_values.shape
+        if pixel_values.dim() != 5 or side != 8:
+            raise ValueError("no clip")
+        return pixel_values.reshape(batch, -1).mean(-1, keepdim=True) + input_ids
+
+
+class Places(Picky):
+    """Patches with their places, which are pooled three by three."""
+
+    main_input_name = "pixel_values"
+
+    def __init__(self) -> None:
+        super().__init__(patch_size=2, pooling_kernel_size=3, num_channels=3)
+        self.layer = nn.Linear(12, 4)
+
+    def forward(self, pixel_values: torch.Tensor, pixel_position_ids: torch.Tensor) -> torch.Tensor:
+        groups = pixel_position_ids // 3
+        if pixel_position_ids.shape[1] % 9 or int(groups.max()) != pixel_values.shape[1] // 18 - 1:
+            raise ValueError("they are not pooled")
+        return self.layer(pixel_values)
+
+
+@pytest.mark.parametrize(
+    ("model", "shapes"),
+    [
+        (Rows(), {"marks": (1, 2), "counts": (1, 2)}),
+        (PassedOn(), {"features": (2, 13, 6), "condition": (2, 13, 6)}),
+        (Waves(), {"hidden_states": (2, 1, 4000)}),
+        (Joined(), {"pixel_values": (2, 3, 32, 32), "prompt_pixel_values": (2, 3, 32, 32)}),
+        (Clip(), {"input_ids": (2, 13), "pixel_values": (2, 3, 3, 8, 8)}),
+        (Places(), {"pixel_values": (2, 36, 12), "pixel_position_ids": (2, 36, 2)}),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_is_said_otherwise_than_it_is_taken_is_found(model: nn.Module, shapes: dict[str, Any]) -> None:
+    part = default_part(context(model))
+    assert {name: tuple(value.shape) for name, value in part.kwargs.items()} == shapes
+
+
+def test_products_templates_and_counts_of_a_grid_are_read_from_the_documentation() -> None:
+    class Written(Picky):
+        def forward(self, patches: Any = None, boxes: Any = None, image_grid_thw: Any = None) -> Any:
+            """
+            Args:
+                patches (`torch.FloatTensor` of shape `(num_image_tokens, patch_size * merge_size, 3)`): patches
+                boxes (`torch.LongTensor` of shape `({0}, 4)`): boxes
+            """
+
+    found = documented_inputs(context(Written(patch_size=4, merge_size=2)))
+    assert found["patches"].dims == (16, 8, 3)
+    assert found["boxes"].dims == ("batch", "sequence", 4)

@@ -14,8 +14,7 @@ from exportdoctor.core.protocol.domain import DomainRequest, DomainResult
 from exportdoctor.core.records.size_domain import SizeAxis
 from exportdoctor.core.records.target import TargetRef
 from exportdoctor.report.canvas import Style
-from exportdoctor.report.domain_tables import render_domain
-from exportdoctor.report.ladder_tables import LADDER_FORMS
+from exportdoctor.report.result_tables import RESULT_FORMS, render_domain
 from exportdoctor.report.wording.size_domains import sizes_in_words
 from exportdoctor.shims import call_for_part, export_program
 from exportdoctor.targets import BuiltPart
@@ -55,7 +54,7 @@ def test_rows_in_pairs_are_multiples_of_two_by_the_line_of_the_view() -> None:
     assert outcomes(result, "x[0] 4") == ("answers", "right", "right", "right")
     assert outcomes(result, "x[0] 7")[:3] == ("refuses", "refuses", "refuses")
     assert source_of(result, "x[0] 7") == "rows = x.view(-1, 8)"
-    assert all(render_domain(result, form, Style()) for form in LADDER_FORMS)
+    assert all(render_domain(result, form, Style()) for form in RESULT_FORMS)
 
 
 @pytest.mark.night

@@ -13,7 +13,7 @@ from exportdoctor.core.errors import UsageError
 from exportdoctor.core.protocol.numbers_ladder import LadderRequest, LadderResult
 from exportdoctor.core.records.target import TargetRef
 from exportdoctor.report.canvas import Style
-from exportdoctor.report.ladder_tables import LADDER_FORMS, render_ladder
+from exportdoctor.report.result_tables import RESULT_FORMS, render_ladder
 from exportdoctor.worker.numbers.numbers_server import climb
 
 FOLDER = Path(__file__).parents[2] / "fixtures" / "numbers"
@@ -54,7 +54,7 @@ def test_a_planted_fault_is_named_with_its_line(name: str, tmp_path: Path) -> No
     fault = runpy.run_path(str(file))
     expected = fault["EXPECTED"]
     result = climb_quietly(f"{file}:build", make_file(fault, tmp_path / "spoilt.onnx"))
-    assert all(render_ladder(result, form, Style()) for form in LADDER_FORMS)
+    assert all(render_ladder(result, form, Style()) for form in RESULT_FORMS)
     if "tie" in expected:
         assert (result.verdict, result.cause) == ("agrees_but_ties", None)
         assert {value.name for one in result.stages for value in one.values if value.excuse} == {expected["tie"]}

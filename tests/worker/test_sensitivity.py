@@ -19,8 +19,7 @@ from exportdoctor.core.errors import UsageError
 from exportdoctor.core.protocol.sensitivity import LayerCost, SensitivityRequest, SensitivityResult
 from exportdoctor.core.records.target import TargetRef
 from exportdoctor.report.canvas import Style
-from exportdoctor.report.ladder_tables import LADDER_FORMS
-from exportdoctor.report.sensitivity_tables import render_sensitivity, sensitivity_files
+from exportdoctor.report.result_tables import RESULT_FORMS, render_sensitivity, sensitivity_files
 from exportdoctor.worker.sensitivity.calibration import read_sets
 from exportdoctor.worker.sensitivity.measure import relative_error
 from exportdoctor.worker.sensitivity.quantisers import quiet_quantiser
@@ -124,7 +123,7 @@ def test_the_outlier_is_found_kept_and_proved_and_the_quantisers_own_file_agrees
     assert result.whole > result.budget
     assert result.holds
     assert result.made == pytest.approx(result.proved, rel=0.2)
-    assert all(render_sensitivity(result, form, Style()) for form in LADDER_FORMS)
+    assert all(render_sensitivity(result, form, Style()) for form in RESULT_FORMS)
     files = sensitivity_files(result)
     assert json.loads(files["nodes_to_exclude.json"]) == list(result.kept_nodes)
     assert json.loads(files["precision.json"])["blocks.3.up"]["precision"] == "float32"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from types import FrameType, TracebackType
+from types import FrameType
 
 from exportdoctor.core.errors import ExitCode
 
@@ -25,9 +25,7 @@ class Interruption:
             self._before[number] = signal.signal(number, self._on_signal)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)  # type: ignore[arg-type]
 

@@ -70,10 +70,10 @@ class WorkerLost(ExportdoctorError):
     """A worker process ended without a reply; the pool turns it into an outcome if a probe was running."""
 
 
-def did_you_mean(name: str, known: Iterable[str], *, most: int = 3) -> str:
+def did_you_mean(name: str, known: Iterable[str]) -> str:
     """`Did you mean 'a' or 'b'? ` for the names that come near `name`, ignoring case; empty if none does."""
     from difflib import get_close_matches
 
     spelled = {each.casefold(): each for each in known}
-    near = [repr(spelled[match]) for match in get_close_matches(name.casefold(), spelled, n=most, cutoff=0.5)]
+    near = [repr(spelled[match]) for match in get_close_matches(name.casefold(), spelled, n=3, cutoff=0.5)]
     return f"Did you mean {' or '.join(near)}? " if near else ""

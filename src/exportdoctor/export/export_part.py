@@ -8,13 +8,11 @@ from pathlib import Path
 
 import msgspec
 
-from exportdoctor.core.protocol.export import ExportProgress, ExportReply, ExportRequest, ExportResult
-from exportdoctor.core.protocol.reply import Refused
+from exportdoctor.core.protocol.export import ExportReply, ExportRequest, ExportResult
+from exportdoctor.export.ask_while_building import ask_while_building
 from exportdoctor.export.install_files import check_output_path, draft_folder, install, write_draft
-from exportdoctor.export.listen_while_building import listen_while_building
 from exportdoctor.export.proof_file import as_json, as_markdown, proof_file
 from exportdoctor.export.shims_module import CACHE_SHIMS, CACHES, ModuleHeader, file_name, shims_module
-from exportdoctor.process.client import spawn
 from exportdoctor.process.supervise import Limits, build_limits
 from exportdoctor.report.wording import export_headline
 from exportdoctor.shims import Shim, find, installed_versions, order_shims
@@ -42,11 +40,15 @@ def export_part(
 ) -> InstalledExport:
     """Make the files beside `output`, prove them, and move them there if their numbers hold.
 
-    `building` is what the process may take while it builds the target.
+    `building` is what the process may take while it builds the target. Raises the error that it refuses with,
+    TargetError where the target's code ends it or exceeds the limits of building, WorkerLost before.
     """
     check_output_path(output)
     with draft_folder(output.parent, request.stem) as draft:
-        result = _make_files(msgspec.structs.replace(request, folder=str(draft)), doing, building or build_limits())
+        inside, limits = msgspec.structs.replace(request, folder=str(draft)), building or build_limits()
+        result: ExportResult = ask_while_building(
+            "worker.export.export_server", inside, ExportReply, limits, doing=doing
+        )
         names = tuple(result.shims)
         if result.needs_caches and not set(CACHE_SHIMS) & set(names):
             names = (*names, CACHES)
@@ -58,24 +60,6 @@ def export_part(
         return InstalledExport(
             request=request, result=result, shims=shims, placed=(*final, *install(draft, output.parent, [*texts]))
         )
-
-
-def _make_files(request: ExportRequest, doing: Callable[[str], None], limits: Limits) -> ExportResult:
-    """What worker/export/export_server.py made. Raises the error that it refuses with.
-
-    Raises TargetError where the target's code ends the process or exceeds the limits of building, WorkerLost before.
-    """
-    with spawn("worker.export.export_server", log=None) as client:
-        client.send(request)
-        for reply in listen_while_building(client, ExportReply, limits):
-            match reply:
-                case ExportProgress(what=what):
-                    doing(what)
-                case ExportResult():
-                    return reply
-                case Refused():
-                    raise reply.to_error()
-    raise AssertionError("it raises where there is no answer")
 
 
 def _find_shim(name: str, request: ExportRequest) -> Shim:

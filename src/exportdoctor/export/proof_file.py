@@ -10,7 +10,7 @@ from exportdoctor.core.codec import pretty
 from exportdoctor.core.protocol.export import ExportedFile, ExportRequest, ExportResult, Precision, StageFailure
 from exportdoctor.core.records.outcome import Agreement
 from exportdoctor.core.records.size_domain import SizeDomain
-from exportdoctor.report.domain_tables import domain_bars
+from exportdoctor.report.result_tables import domain_tables, markdown_tables
 from exportdoctor.report.wording import AGREEMENT_HEADER, agreement_cell, export_headline, export_lines
 from exportdoctor.shims import Shim
 
@@ -99,7 +99,7 @@ def as_markdown(request: ExportRequest, result: ExportResult, shims: Sequence[Sh
         f"`{command}`",
         "\n".join(f"- **{shim.id}** ({shim.soundness}): {shim.title}" for shim in used) or "No shims.",
         "\n".join([f"| {' | '.join(AGREEMENT_HEADER)} |", "|---|---|", *rows]),
-        *("\n".join(domain_bars(one)) for one in result.domains),
+        *("\n".join(markdown_tables(domain_tables(one))) for one in result.domains),
         "```\n" + "\n".join(export_lines(request, result, shims)) + "\n```",
         ", ".join(f"{name} {version}" for name, version in result.environment.items()),
     ]

@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -96,8 +96,8 @@ def find_project_python() -> str:
     return "" if found is None or os.path.realpath(found) == ours else str(found / "bin" / "python")
 
 
-def hand_over(to: Interpreter, arguments: Sequence[str], *, environment: Mapping[str, str] | None = None) -> NoReturn:
-    """Replace this process by the same command line under `to`, with `environment` beside our own.
+def hand_over(to: Interpreter, arguments: Sequence[str]) -> NoReturn:
+    """Replace this process by the same command line under `to`.
 
     Until `start_module` runs there, stdout is stderr: what the interpreter prints at its start is no result.
     """
@@ -106,8 +106,7 @@ def hand_over(to: Interpreter, arguments: Sequence[str], *, environment: Mapping
     kept = os.dup(1)
     os.set_inheritable(kept, True)
     os.dup2(2, 1)
-    given = {**os.environ, **carry(), STDOUT: str(kept), **(environment or {})}
-    os.execve(to.path, command_in(to.path, arguments), given)
+    os.execve(to.path, command_in(to.path, arguments), {**os.environ, **carry(), STDOUT: str(kept)})
 
 
 def command_in(path: str, arguments: Sequence[str]) -> list[str]:

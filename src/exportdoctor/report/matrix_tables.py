@@ -9,6 +9,7 @@ from exportdoctor.core.codec import pretty
 from exportdoctor.core.run.lane_matrix import LaneMatrix, MatrixRow, RetestRow
 from exportdoctor.report import wording
 from exportdoctor.report.canvas import Canvas, Span, Style
+from exportdoctor.report.result_tables import in_markdown, markdown_tables
 
 MATRIX_FORMS = ("text", "md", "html", "json")
 _COLOURS = {"same failure": "red", "other failure": "yellow", "passes": "green", "unknown": "dim"}
@@ -62,19 +63,10 @@ def _details(matrix: LaneMatrix) -> list[str]:
 
 
 def _markdown(matrix: LaneMatrix) -> str:
-    lines = [_bar("", *matrix.lanes), _bar(*["---"] * (len(matrix.lanes) + 1))]
-    lines += [_bar(row.name, *(cell.state for cell in row.cells)) for row in matrix.rows]
-    details = [f"- {_safe(line)}" for line in _details(matrix)]
-    return "\n".join([f"# {_safe(matrix.asked)}", "", *lines, "", *details, ""])
-
-
-def _bar(*cells: str) -> str:
-    return f"| {' | '.join(_safe(cell) for cell in cells)} |"
-
-
-def _safe(text: str) -> str:
-    """Text from a target, in which nothing is markup."""
-    return escape(wording.plain(text), quote=False).replace("|", "\\|").replace("`", "'")
+    rows = [(row.name, *(cell.state for cell in row.cells)) for row in matrix.rows]
+    details = [f"- {in_markdown(line)}" for line in _details(matrix)]
+    table = markdown_tables([(("", *matrix.lanes), rows)])
+    return "\n".join([f"# {in_markdown(matrix.asked)}", "", *table, "", *details, ""])
 
 
 def _html(matrix: LaneMatrix) -> str:

@@ -49,13 +49,13 @@ def changed_places(before: Snapshot, after: Snapshot) -> set[Place]:
     return found | {place for place in after.keys() - before.keys() if place[0].split(".")[0] not in _PACKAGES}
 
 
-def left_behind(before: Snapshot, entered: Snapshot, after: Snapshot, *, most: int = 5) -> tuple[str, ...]:
-    """What a shim changed when it was entered and did not restore, as `owner.attribute`, the first few.
+def left_behind(before: Snapshot, entered: Snapshot, after: Snapshot) -> tuple[str, ...]:
+    """What a shim changed when it was entered and did not restore, as `owner.attribute`, the first five.
 
     Other changes are the body's: an export imports modules and fills tables by itself.
     """
     left = changed_places(before, entered) & changed_places(before, after)
-    return tuple(f"{owner}.{name}" for owner, name in sorted(left))[:most]
+    return tuple(f"{owner}.{name}" for owner, name in sorted(left))[:5]
 
 
 def _owners() -> Iterator[tuple[str, dict[str, Any]]]:

@@ -10,7 +10,6 @@ import sqlite3
 import time
 import zlib
 from pathlib import Path
-from types import TracebackType
 
 from exportdoctor.core.codec import decode, encode
 from exportdoctor.core.errors import StoreError
@@ -75,9 +74,7 @@ class OutcomeCache:
     def __enter__(self) -> OutcomeCache:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _do(self, statement: str, *values: object) -> list[tuple[bytes, ...]]:

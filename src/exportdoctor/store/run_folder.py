@@ -9,7 +9,6 @@ import os
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from types import TracebackType
 
 from exportdoctor.core.codec import pretty
 from exportdoctor.core.errors import StoreError, UsageError
@@ -145,9 +144,7 @@ class RunFolder:
     def __enter__(self) -> RunFolder:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

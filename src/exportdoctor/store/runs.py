@@ -62,9 +62,9 @@ def list_runs(root: Path | None = None) -> tuple[RunSummary, ...]:
     return tuple(sorted((_summary(run, path) for run, path in _newest_first(root)), key=lambda run: -run.at))
 
 
-def run_ids(root: Path | None = None) -> tuple[str, ...]:
+def run_ids() -> tuple[str, ...]:
     """The ids of all runs, the one last written to first, without reading them."""
-    return tuple(run for run, _ in _newest_first(root))
+    return tuple(run for run, _ in _newest_first(None))
 
 
 def find_run(which: str | None = None, root: Path | None = None) -> Path:

@@ -20,7 +20,7 @@ ONE_FORWARD = "one-forward"
 LAYERS = re.compile(r"(?:^|_)(?:n|num)_(?:\w+_)?layers?$|^num_blocks$|^(?:en|de)coder_layers$|^depth$|^n_layer$")
 """The keys of a configuration that say how many layers there are."""
 MOST_LAYERS, _MOST_EXPERTS = 10_000, 100_000
-_EXPERTS = re.compile(r"(?:^|_)(?:n|num)_(?:\w+_)?experts$")
+EXPERTS = re.compile(r"(?:^|_)(?:n|num)_(?:\w+_)?experts$")
 _SIZES = re.compile(r"_size$|_dim$|position_embeddings$|^n_positions$|^d_model$|^n_embd$")
 _LARGEST_SIZE = 1_000_000_000
 
@@ -114,7 +114,7 @@ def check_size(config: Mapping[str, Any]) -> None:
             continue
         elif LAYERS.search(key) and value > MOST_LAYERS:
             raise _too_large(key, value, f"more than {MOST_LAYERS} layers are not built")
-        elif _EXPERTS.search(key) and value > _MOST_EXPERTS:
+        elif EXPERTS.search(key) and value > _MOST_EXPERTS:
             raise _too_large(key, value, f"more than {_MOST_EXPERTS} experts are not built")
         elif _SIZES.search(key) and value >= _LARGEST_SIZE:
             raise _too_large(key, value, f"sizes of {_LARGEST_SIZE:g} and more are not built")

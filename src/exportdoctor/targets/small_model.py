@@ -17,7 +17,7 @@ import msgspec
 from exportdoctor.core.errors import TargetError
 from exportdoctor.targets.configuration import ConfigurationPlan
 from exportdoctor.targets.model.model_class import load_config
-from exportdoctor.targets.recipes import LAYERS
+from exportdoctor.targets.recipes import EXPERTS, LAYERS
 from exportdoctor.targets.sizes.image_sizes import image_unit, vision_settings
 
 if TYPE_CHECKING:
@@ -26,14 +26,16 @@ if TYPE_CHECKING:
 _INDICES = re.compile(r"ind(?:ex(?:es)?|ices)$|_layers$")
 _LAYER_NUMBER = re.compile(r"\d+$")
 _STAGE = re.compile(r"stage(\d+)$")
-_FEATURE_LAYERS = re.compile(r"feature_layers?$|select_layer$")
+_FEATURE_LAYERS = re.compile(r"feature_layers?$|select_layer$|hook_ids$")
+_LAYER_PLACE = re.compile(r"(?:merge_index|layer_id|layer_idx|layer_index)$")
 _STAGES = ("out_indices", "out_features")
 """Settings that count the stem of an encoder as stage 0 and its layers from 1."""
+_CHOSEN_EXPERTS = re.compile(r"_per_tok(?:en)?$|^moe_top_?k$|^moe_k$|^top_k(?:_experts)?$")
 _PERIOD = re.compile(r"_(?:interval|pattern|freq|step|every_n_layers)$")
 _HEADS = re.compile(r"(?:^|_)(?:num|n)_(?:attention_)?heads?$|^(?:en|de)coder_attention_heads$")
 _KEY_VALUE_HEADS = re.compile(r"num_key_value_heads$|^n_head_kv$")
 _WIDTH = re.compile(r"^(?:hidden_size|d_model|n_embd|embed_dim|dim)$")
-_INNER = re.compile(r"(?:^|_)(?:intermediate_size|ffn_dim|d_ff|n_inner|mlp_dim)$")
+_INNER = re.compile(r"(?:^|_)(?:intermediate_size|ffn_dim|ffn_hidden_size|d_ff|n_inner|mlp_dim)$")
 _OTHER_WIDTH = re.compile(r"(?:hidden|embed|proj|dim|out)\w*$|_size$|_groups$")
 _NO_WIDTH = re.compile(r"image|patch|window|vocab|kernel|position|head_dim|merge|group_")
 _TOKEN = re.compile(r"token_(?:id|index)s?$|token_ids$")
@@ -93,7 +95,8 @@ def _with_layers_named(config: Mapping[str, Any]) -> dict[str, Any]:
 
     def clamp(value: Any) -> Any:
         if isinstance(value, list):
-            return list(dict.fromkeys(map(clamp, value)))
+            kept = list(map(clamp, value))
+            return kept if all(one >= 0 for one in value if type(one) is int) else list(dict.fromkeys(kept))
         return max(-deepest, min(value, deepest - 1)) if type(value) is int and deepest else value
 
     def walk(value: Any, key: str = "") -> Any:
@@ -141,8 +144,10 @@ def _scalar(
         return value
     if LAYERS.search(key):
         return 0 if "shared" in key else kept  # what is shared needs a layer of its kind before it
-    if key == "vocab_size":
+    if key == "vocab_size" or key.endswith("_vocab"):
         return min(value, _VOCABULARY)
+    if EXPERTS.search(key) and "shared" not in key:
+        return _experts_kept(config, value)
     if widths is None:
         return value
     if _HEADS.search(key):
@@ -163,11 +168,24 @@ def _layers_kept(config: Mapping[str, Any], depth: int) -> int:
         if isinstance(value, list) and key in _STAGES:
             needed = max(needed, len(value))
         elif isinstance(value, list) and len(value) == depth:
+            if value == list(range(depth)):
+                continue  # the numbers of layers, not their kinds
             firsts = [place for place, kind in enumerate(value) if kind not in value[:place]]
             needed = max(needed, firsts[-1] + 1)
+        elif _LAYER_PLACE.search(key) and _is_count(value) and value < depth:
+            needed = max(needed, value + 2)
         elif _PERIOD.search(key) and _is_count(value):
             needed = max(needed, value)
     return min(needed, depth, _MOST_LAYERS)
+
+
+def _experts_kept(config: Mapping[str, Any], value: int) -> int:
+    """As few experts as leave a choice in each group of them; all where nothing says how many are chosen."""
+    chosen = max((one for key, one in config.items() if _CHOSEN_EXPERTS.search(key) and _is_count(one)), default=value)
+    stated = (config.get(key) for key in ("n_group", "topk_group"))
+    groups, taken = (int(one) if one and _is_count(one) else 1 for one in stated)
+    kept = groups * max(2, -(-2 * chosen // min(taken, groups)))
+    return min(value, kept)
 
 
 def _is_stage_beyond(stage: Any, kept: int, depths: Mapping[str, int]) -> bool:

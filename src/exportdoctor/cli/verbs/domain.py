@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import Any
 
 import click
@@ -30,6 +29,7 @@ from exportdoctor.cli.verbs.numbers import (
     WEIGHTS_OF_VALUES,
     ask_worker,
     check_file,
+    existing_file,
     known_shims,
     resolve_with_values,
 )
@@ -37,7 +37,7 @@ from exportdoctor.core.errors import ExitCode, UsageError
 from exportdoctor.core.protocol.domain import DomainReply, DomainRequest, DomainResult
 from exportdoctor.core.records.target import BuildOptions
 from exportdoctor.process.supervise import build_limits
-from exportdoctor.report.domain_tables import render_domain
+from exportdoctor.report.result_tables import render_domain
 
 
 @click.command(context_settings=CONTEXT)
@@ -84,16 +84,13 @@ def domain(
     if target.endswith(".pt2"):
         if given is not None:
             raise UsageError("--against goes only with a target", hint="Leave it out")
-        if not Path(target).expanduser().is_file():
-            raise UsageError(f"There is no file {target}")
-        request = DomainRequest(file=str(Path(target).expanduser().resolve()))
+        request = DomainRequest(file=str(existing_file(target)))
     else:
         options = BuildOptions(inputs=absolute_inputs(inputs), **build)
         ref, plan = resolve_with_values(target, part, options)
         part = part or plan.parts[0]
         names = known_shims(target, part, shims)
-        path = str(given.resolve()) if given is not None else ""
-        request = DomainRequest(target=ref, part=part, against=path, shims=names, seconds=seconds)
+        request = DomainRequest(target=ref, part=part, against=str(given or ""), shims=names, seconds=seconds)
     with Interruption():
         result: DomainResult = ask_worker(
             "worker.domain.domain_server",

@@ -14,11 +14,9 @@ from exportdoctor.cli.scan_flags import scan_option
 from exportdoctor.cli.terminal import write_out
 from exportdoctor.core.errors import ExitCode
 from exportdoctor.core.protocol.inputs_request import InputsCode, InputsReply, InputsRequest
-from exportdoctor.core.protocol.reply import Refused
 from exportdoctor.core.records.target import BuildOptions, TargetRef
-from exportdoctor.export.listen_while_building import listen_while_building
-from exportdoctor.process.client import spawn
-from exportdoctor.process.supervise import Limits, build_limits
+from exportdoctor.export.ask_while_building import ask_while_building
+from exportdoctor.process.supervise import build_limits
 
 
 @click.command(context_settings=CONTEXT)
@@ -35,20 +33,9 @@ def inputs(target: str, part: str, build_timeout: float | None, build_memory_mb:
 
     ref = TargetRef(ref=target, parts=(part,) if part else (), options=BuildOptions(**build))
     resolve(ref)  # what can be refused without torch is refused now
-    reply = _ask(InputsRequest(target=ref, part=part), build_limits(build_timeout, build_memory_mb))
+    request, limits = InputsRequest(target=ref, part=part), build_limits(build_timeout, build_memory_mb)
+    reply: InputsCode = ask_while_building("worker.inputs_server", request, InputsReply, limits)
     for note in reply.notes:
         print_line(note)
     write_out(reply.code)
     return ExitCode.EXPORTS
-
-
-def _ask(request: InputsRequest, limits: Limits) -> InputsCode:
-    with spawn("worker.inputs_server", log=None) as client:
-        client.send(request)
-        for reply in listen_while_building(client, InputsReply, limits):
-            match reply:
-                case InputsCode():
-                    return reply
-                case Refused():
-                    raise reply.to_error()
-    raise AssertionError("it raises where there is no answer")

@@ -29,15 +29,12 @@ from exportdoctor.cli.python_option import PYTHON
 from exportdoctor.cli.scan_flags import scan_option
 from exportdoctor.cli.terminal import style_of, write_out
 from exportdoctor.core.errors import ExitCode, UsageError
-from exportdoctor.core.protocol.export import ExportProgress
 from exportdoctor.core.protocol.numbers_ladder import LadderReply, LadderRequest, LadderResult
-from exportdoctor.core.protocol.reply import Refused
 from exportdoctor.core.records.target import BuildOptions, TargetRef
-from exportdoctor.export.listen_while_building import listen_while_building
-from exportdoctor.process.client import spawn
+from exportdoctor.export.ask_while_building import ask_while_building
 from exportdoctor.process.supervise import Limits, build_limits
 from exportdoctor.report.canvas import Style
-from exportdoctor.report.ladder_tables import LADDER_FORMS, render_ladder
+from exportdoctor.report.result_tables import RESULT_FORMS, render_ladder
 from exportdoctor.store.atomic_write import make_folder, replace_file
 
 if TYPE_CHECKING:
@@ -50,7 +47,7 @@ SHIMS = click.option(
     help="Shims of the export, or `none`. Default: the newest scan's prescription.",
 )
 FORM = click.option(
-    "--format", "form", type=click.Choice(LADDER_FORMS), default="text", show_default=True, help="Format."
+    "--format", "form", type=click.Choice(RESULT_FORMS), default="text", show_default=True, help="Format."
 )
 WEIGHTS_OF_VALUES = click.option(
     "--weights", default="auto", show_default=True, metavar="random|PATH", help="random, or a folder with safetensors."
@@ -106,7 +103,7 @@ def numbers(
     request = LadderRequest(
         target=ref,
         part=part,
-        against=str(file.resolve()) if file else "",
+        against=str(file or ""),
         shims=known_shims(target, part or plan.parts[0], shims),
         seconds=seconds,
     )
@@ -155,12 +152,17 @@ def check_file(against: str | None) -> Path | None:
     """The file of `--against`. Raises UsageError where there is none."""
     if against is None:
         return None
-    file = Path(against).expanduser()
-    if file.suffix not in (".onnx", ".pt2"):
-        raise UsageError(f"{file} does not end in .onnx or .pt2")
+    if Path(against).suffix not in (".onnx", ".pt2"):
+        raise UsageError(f"{against} does not end in .onnx or .pt2")
+    return existing_file(against)
+
+
+def existing_file(given: str) -> Path:
+    """Its whole path. Raises UsageError where there is no such file."""
+    file = Path(given).expanduser()
     if not file.is_file():
-        raise UsageError(f"There is no file {file}")
-    return file
+        raise UsageError(f"There is no file {given}")
+    return file.absolute()
 
 
 def ask_worker(
@@ -170,15 +172,9 @@ def ask_worker(
 
     While it builds the target and runs `part` in eager, its first two steps, it is kept within `limits`, if any.
     """
-    with spawn(server, log=None) as client:
-        client.send(request)
-        for reply in listen_while_building(client, replies, limits, steps=2, part=part):
-            match reply:
-                case ExportProgress(what=what):
-                    if not quiet:
-                        print_line(what)
-                case Refused():
-                    raise reply.to_error()
-                case _:
-                    return reply
-    raise AssertionError("it raises where there is no answer")
+
+    def show(what: str) -> None:
+        if not quiet:
+            print_line(what)
+
+    return ask_while_building(server, request, replies, limits, doing=show, steps=2, part=part)

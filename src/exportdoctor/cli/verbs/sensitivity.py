@@ -16,7 +16,15 @@ from exportdoctor.cli.packages import require_packages
 from exportdoctor.cli.python_option import PYTHON
 from exportdoctor.cli.scan_flags import scan_option
 from exportdoctor.cli.terminal import style_of, write_out
-from exportdoctor.cli.verbs.numbers import FORM, SHIMS, WEIGHTS_OF_VALUES, ask_worker, known_shims, resolve_with_values
+from exportdoctor.cli.verbs.numbers import (
+    FORM,
+    SHIMS,
+    WEIGHTS_OF_VALUES,
+    ask_worker,
+    existing_file,
+    known_shims,
+    resolve_with_values,
+)
 from exportdoctor.core.errors import ExitCode, UsageError
 from exportdoctor.core.protocol.sensitivity import (
     Engine,
@@ -27,7 +35,7 @@ from exportdoctor.core.protocol.sensitivity import (
 )
 from exportdoctor.core.records.target import BuildOptions
 from exportdoctor.process.supervise import build_limits
-from exportdoctor.report.sensitivity_tables import render_sensitivity, sensitivity_files
+from exportdoctor.report.result_tables import render_sensitivity, sensitivity_files
 from exportdoctor.store.atomic_write import make_folder, replace_file
 
 
@@ -109,10 +117,7 @@ def sensitivity(
     if target.endswith(".onnx"):
         if engine == "torchao":
             raise UsageError("torchao lowers modules, and no file", hint="Give the target that the file was made of")
-        if not Path(target).expanduser().is_file():
-            raise UsageError(f"There is no file {target}")
-        path = str(Path(target).expanduser().resolve())
-        request = SensitivityRequest(to=to, file=path, calibration=data, budget=budget)
+        request = SensitivityRequest(to=to, file=str(existing_file(target)), calibration=data, budget=budget)
     else:
         ref, plan = resolve_with_values(target, part, BuildOptions(inputs=absolute_inputs(inputs), **build))
         part = part or plan.parts[0]

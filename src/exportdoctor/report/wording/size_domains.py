@@ -44,13 +44,14 @@ def drawn_sets(tried: int, told: int) -> str:
 
 
 def sizes_in_words(axis: SizeAxis) -> str:
-    """The sizes that a program takes: `multiples of 2 from 6 to 98`, and at which of them it is wrong."""
-    wrong = f"; wrong at {', '.join(map(str, axis.wrong))}" if axis.wrong else ""
+    """The sizes that a program takes: `multiples of 2 from 6 to 98`, and at which of them it raises or is wrong."""
+    apart_from = f"; an operation refuses {', '.join(map(str, axis.refused))}" if axis.refused else ""
+    apart_from += f"; wrong at {', '.join(map(str, axis.wrong))}" if axis.wrong else ""
     if axis.partly and not axis.fixed:
         shown = ", ".join(map(str, axis.right[:_MOST_SIZES]))
         more = f" and {len(axis.right) - _MOST_SIZES} more" if len(axis.right) > _MOST_SIZES else ""
-        return f"{_rule_in_words(axis)} by itself; right where tried: {shown or 'nowhere'}{more}{wrong}"
-    return f"{_rule_in_words(axis)}{wrong}"
+        return f"{_rule_in_words(axis)} by itself; right where tried: {shown or 'nowhere'}{more}{apart_from}"
+    return f"{_rule_in_words(axis)}{apart_from}"
 
 
 def _rule_in_words(axis: SizeAxis) -> str:

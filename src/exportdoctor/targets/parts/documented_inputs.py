@@ -7,6 +7,7 @@ dynamic, one that names a setting takes its value from the configuration, and an
 from __future__ import annotations
 
 import inspect
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from exportdoctor.targets.parts.input_layouts import GRID, ExampleSizes, Layout
-from exportdoctor.targets.parts.model_context import nested_configurations
+from exportdoctor.targets.parts.model_context import forward_names, nested_configurations
 
 if TYPE_CHECKING:
     import torch
@@ -24,7 +25,15 @@ if TYPE_CHECKING:
 _ENTRY = re.compile(r"^\s*(?P<name>\w+) \((?P<type>[^\n]*?)of\s+shape\s+`?\(?(?P<shape>[^)\n]*)\)", re.MULTILINE)
 _AXES = {
     "batch": ("batch_size", "batch", "bsz", "num_images", "num_samples"),
-    "sequence": ("sequence_length", "seq_len", "seq_length", "text_sequence_length", "text_seq_len", "source_len"),
+    "sequence": (
+        "sequence_length",
+        "seq_len",
+        "seq_length",
+        "text_sequence_length",
+        "text_seq_len",
+        "source_len",
+        "max_patches",
+    ),
     "decoder sequence": ("target_sequence_length", "decoder_sequence_length", "target_seq_len", "tgt_len"),
     "samples": ("num_samples_audio", "raw_audio_length", "audio_length", "time_steps", "num_raw_samples"),
     "frames": ("audio_sequence_length", "num_mel_frames", "feature_length", "spectrogram_length"),
@@ -40,6 +49,9 @@ _OTHER_NAMES = {
     "num_codebooks": ("num_quantizers", "n_codebooks"),
 }
 _SIDES = ("height", "width", "image_size", "frame_size", "image_height", "image_width")
+_COUNTED_BY_GRID = re.compile(r"num_(?:image_)?(?:tokens|patches)$")
+_TEMPLATE = {"{0}": ("batch_size", "sequence_length")}
+"""What transformers leaves unfilled in some documentation, and what it stands for."""
 _SMALL = 2
 
 
@@ -85,9 +97,9 @@ def documented_inputs(subject: ModelContext) -> Mapping[str, TensorSpec]:
     found: dict[str, TensorSpec] = {}
     for entry in _ENTRY.finditer(documentation):
         if entry["name"] in names:
-            dims = tuple(
-                _size(subject, symbol.strip(" `")) for symbol in entry["shape"].split(",") if symbol.strip(" `")
-            )
+            stated = (symbol.strip(" `") for symbol in entry["shape"].split(","))
+            symbols = [one for symbol in stated if symbol for one in _TEMPLATE.get(symbol, (symbol,))]
+            dims = tuple(_size(subject, symbol) for symbol in symbols)
             found.setdefault(entry["name"], _spec(subject, entry["name"], entry["type"], dims))
     return found
 
@@ -113,6 +125,11 @@ def _spec(subject: ModelContext, name: str, type_: str, dims: tuple[int | str, .
 def _size(subject: ModelContext, symbol: str) -> int | str:
     if symbol.isdigit():
         return int(symbol)
+    factors = [_size(subject, one.strip()) for one in symbol.split("*")] if "*" in symbol else []
+    if factors:
+        return math.prod(one if isinstance(one, int) else _SMALL for one in factors)
+    if _COUNTED_BY_GRID.match(symbol) and any(name.endswith("grid_thw") for name in forward_names(subject.model)):
+        return math.prod(GRID)
     if symbol in _AXIS_OF:
         return _AXIS_OF[symbol]
     if symbol in _SIDES:

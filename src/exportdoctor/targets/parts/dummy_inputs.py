@@ -30,7 +30,7 @@ BY_MODALITY: Mapping[str, tuple[str, ...]] = {
     "time": ("past_values",),
 }
 """The inputs of each modality, as transformers 5 names them in `input_modalities`."""
-_BESIDE = ("image_sizes", "feature_attention_mask", "input_features_mask")
+_BESIDE = ("image_sizes", "feature_attention_mask", "input_features_mask", "target_sizes", "image_attention_mask")
 """What some models need beside these, and others take for a sign of something else."""
 MEDIA = frozenset(name for modality, names in BY_MODALITY.items() if modality != "text" for name in names)
 
@@ -86,7 +86,7 @@ def _attempts(
         images = [name for name in complete if name != "pixel_values_videos"]
         grids = [name for name in GRID_LAYOUTS if "video" not in name and not name.startswith("pixel")]
         yield (*images, *grids), {**LAYOUTS, **GRID_LAYOUTS}
-    if "spatial_shapes" in forward_names(subject.model):
+    if {"spatial_shapes", "pixel_position_ids", "image_position_ids"} & set(forward_names(subject.model)):
         yield (*complete, *PATCH_LAYOUTS), {**LAYOUTS, **PATCH_LAYOUTS}
     yield complete, LAYOUTS
     yield (*complete, *_BESIDE), LAYOUTS
@@ -123,6 +123,8 @@ def _every_modality(subject: ModelContext) -> tuple[str, ...]:
         modalities = (*modalities, "image", "text")
     if hasattr(subject.config, "audio_config"):
         modalities = (*modalities, "audio")
+    if "video" in modalities and "pixel_values_videos" not in forward_names(subject.model):
+        modalities = (*modalities, "image")  # the clip has the name of a picture
     by_modality = [name for modality in modalities for name in BY_MODALITY.get(modality, ())]
     return (*main, *by_modality)
 

@@ -70,9 +70,22 @@ def _image_sizes(subject: ModelContext, sizes: ExampleSizes) -> torch.Tensor:
 
 
 def _video(subject: ModelContext, sizes: ExampleSizes) -> torch.Tensor:
+    return subject.floats(sizes.batch, _pictures(subject), _channels(subject), *subject.image_size)
+
+
+def _pictures(subject: ModelContext) -> int:
+    """How many pictures a clip, or a text with several, has."""
     config = subject.vision_config
-    frames = getattr(config, "num_frames", None) or getattr(config, "frames_per_clip", None) or 4
-    return subject.floats(sizes.batch, frames, _channels(subject), *subject.image_size)
+    return int(getattr(config, "num_frames", None) or getattr(config, "frames_per_clip", None) or 4)
+
+
+def _mask_of_pictures(subject: ModelContext, sizes: ExampleSizes) -> torch.Tensor:
+    return subject.integers([[[1] * _pictures(subject)] * sizes.sequence] * sizes.batch)
+
+
+def _image_sides_in_patches(subject: ModelContext, sizes: ExampleSizes) -> torch.Tensor:
+    sides = zip(subject.image_size, pair(subject.vision_config.patch_size), strict=True)
+    return subject.integers([[side // patch for side, patch in sides]] * sizes.batch)
 
 
 def _patches_of_grid(subject: ModelContext, sizes: ExampleSizes) -> torch.Tensor:
@@ -82,21 +95,35 @@ def _patches_of_grid(subject: ModelContext, sizes: ExampleSizes) -> torch.Tensor
     return subject.floats(math.prod(GRID), features)
 
 
+def _patches_as_pictures(subject: ModelContext, sizes: ExampleSizes) -> torch.Tensor:
+    return subject.floats(math.prod(GRID), _channels(subject), *pair(subject.vision_config.patch_size))
+
+
 def _grid(subject: ModelContext, sizes: ExampleSizes) -> torch.Tensor:
     return subject.integers([GRID])
 
 
 def _patches_by_row(subject: ModelContext, sizes: ExampleSizes) -> torch.Tensor:
     height, width = pair(subject.vision_config.patch_size)
-    return subject.floats(sizes.batch, math.prod(GRID), _channels(subject) * height * width)
+    return subject.floats(sizes.batch, _side(subject) ** 2, _channels(subject) * height * width)
+
+
+def _side(subject: ModelContext) -> int:
+    """The patches along each side of a picture: two for each that are pooled to one."""
+    return 2 * int(getattr(subject.vision_config, "pooling_kernel_size", None) or 2)
 
 
 def _mask_of_patches(subject: ModelContext, sizes: ExampleSizes) -> torch.Tensor:
-    return subject.integers([[1] * math.prod(GRID)] * sizes.batch)
+    return subject.integers([[1] * _side(subject) ** 2] * sizes.batch)
 
 
 def _sides_in_patches(subject: ModelContext, sizes: ExampleSizes) -> torch.Tensor:
-    return subject.integers([GRID[1:]] * sizes.batch)
+    return subject.integers([[_side(subject)] * 2] * sizes.batch)
+
+
+def _positions_of_patches(subject: ModelContext, sizes: ExampleSizes) -> torch.Tensor:
+    side = _side(subject)
+    return subject.integers([[[x, y] for y in range(side) for x in range(side)]] * sizes.batch)
 
 
 def _merge_size(subject: ModelContext, sizes: ExampleSizes) -> torch.Tensor:
@@ -104,8 +131,8 @@ def _merge_size(subject: ModelContext, sizes: ExampleSizes) -> torch.Tensor:
 
 
 def _flattened_patches(subject: ModelContext, sizes: ExampleSizes) -> torch.Tensor:
-    height, width = pair(subject.vision_config.patch_size)
-    features = height * width * _channels(subject)
+    stated = getattr(subject.vision_config, "patch_embed_hidden_size", None)
+    features = stated or math.prod(pair(subject.vision_config.patch_size)) * _channels(subject)
     return subject.floats(sizes.batch, sizes.sequence, features + 2)
 
 
@@ -174,6 +201,8 @@ LAYOUTS: Mapping[str, tuple[Layout, ...]] = {
     "hidden_states": (Layout(make=_hidden_states, axes=_BATCH_SEQUENCE),),
     "pixel_values": (Layout(make=_image, axes=_BATCH), Layout(make=_video, axes=_BATCH)),
     "image_sizes": (Layout(make=_image_sizes, axes=_BATCH),),
+    "target_sizes": (Layout(make=_image_sides_in_patches, axes=_BATCH),),
+    "image_attention_mask": (Layout(make=_mask_of_pictures, axes=_BATCH_SEQUENCE),),
     "pixel_values_videos": (Layout(make=_video, axes=_BATCH),),
     "flattened_patches": (Layout(make=_flattened_patches, axes=_BATCH_SEQUENCE),),
     "input_features": (
@@ -191,7 +220,10 @@ LAYOUTS: Mapping[str, tuple[Layout, ...]] = {
 }
 
 GRID_LAYOUTS: Mapping[str, tuple[Layout, ...]] = {
-    **dict.fromkeys(("pixel_values", "pixel_values_videos"), (Layout(make=_patches_of_grid, axes={}),)),
+    **dict.fromkeys(
+        ("pixel_values", "pixel_values_videos"),
+        (Layout(make=_patches_of_grid, axes={}), Layout(make=_patches_as_pictures, axes={})),
+    ),
     **dict.fromkeys(("grid_thw", "image_grid_thw", "video_grid_thw"), (Layout(make=_grid, axes={}),)),
     **dict.fromkeys(("merge_sizes", "image_merge_sizes", "video_merge_sizes"), (Layout(make=_merge_size, axes={}),)),
 }
@@ -201,5 +233,6 @@ PATCH_LAYOUTS: Mapping[str, tuple[Layout, ...]] = {
     "pixel_values": (Layout(make=_patches_by_row, axes=_BATCH),),
     "pixel_attention_mask": (Layout(make=_mask_of_patches, axes=_BATCH),),
     "spatial_shapes": (Layout(make=_sides_in_patches, axes=_BATCH),),
+    **dict.fromkeys(("pixel_position_ids", "image_position_ids"), (Layout(make=_positions_of_patches, axes=_BATCH),)),
 }
-"""Where a picture comes as a row of patches with its sides counted in them."""
+"""Where a picture comes as a row of patches with its sides counted in them, or with the place of each."""

@@ -34,6 +34,11 @@ _OF_FORM = re.compile(r"expected scalar type|dtype|BF16|[Bb][Ff]loat16|Fake|subc
 """What a real kernel, another dtype or values would not say."""
 
 
+def refuses_fake(error: Exception) -> bool:
+    """Whether it is about fake tensors: the code asked for values, or for a size that follows from values."""
+    return type(error).__module__.startswith(("torch._subclasses", "torch.fx"))
+
+
 @dataclass
 class InputSearch:
     """What the search for inputs has met: the first refusal, that of the most complete inputs; whether one came that
@@ -49,9 +54,8 @@ class InputSearch:
     def note(self, error: Exception) -> None:
         """Keep it if it is the first; others keep the tensors of their frames alive."""
         self.first = self.first or error
-        by_torch = type(error).__module__.startswith(("torch._subclasses", "torch.fx"))
         said = _OF_FORM.search(str(error)) and not isinstance(error, AttributeError)
-        self.form_matters |= bool(by_torch or said or isinstance(error, NotImplementedError))
+        self.form_matters |= bool(refuses_fake(error) or said or isinstance(error, NotImplementedError))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +100,8 @@ class ModelContext:
     @property
     def image_size(self) -> ImageSize:
         """Height and width in pixels: from the options, else from the configuration, else 224."""
-        stated = (getattr(one, "image_size", None) for one in nested_configurations(self.vision_config))
+        nested = list(nested_configurations(self.vision_config))
+        stated = (getattr(one, name, None) for name in ("image_size", "max_img_size") for one in nested)
         return self.options.image_size or pair(next((size for size in stated if size), 224))
 
     @property

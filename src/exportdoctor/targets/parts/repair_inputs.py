@@ -1,18 +1,20 @@
 """Repairs inputs that a model refuses: the message of the failed forward leads to the next inputs to try.
 
-A best-first search: of all inputs tried, those with which the forward came furthest, in modules that returned, are
-changed next. It is bounded in runs and in seconds.
+A best-first search: of all inputs tried, those with which the forward came furthest, in modules that returned or at
+least into the model's own, are changed next. It is bounded in runs and in seconds.
 """
 
 from __future__ import annotations
 
 import heapq
+import inspect
 import itertools
 import linecache
 import math
 import re
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -20,7 +22,7 @@ from typing import Any
 
 from exportdoctor.targets.parts.documented_inputs import TensorSpec, documented_inputs, guessed_input
 from exportdoctor.targets.parts.input_layouts import FIRST
-from exportdoctor.targets.parts.model_context import ModelContext, forward_names
+from exportdoctor.targets.parts.model_context import ModelContext, forward_names, nested_configurations, refuses_fake
 
 Specs = Mapping[str, TensorSpec]
 
@@ -28,11 +30,14 @@ _MOST_RUNS = 60
 _FURTHEST = 3
 """Inputs that another form of the model is asked first."""
 _LARGEST_SIDE, _LARGEST_AXIS = 2048, 500_000
-_MOST_VALUES = 30_000_000
+_MOST_VALUES, _MOST_FAKE_VALUES = 30_000_000, 300_000_000
 """Of one input: a real forward on more takes seconds and gigabytes."""
 _NUMBER = re.compile(r"\d+")
-_PRODUCT = re.compile("multiplied|reduction dim|channels|normalized_shape|must match|expected (?:input|hidden)")
+_PRODUCT = re.compile(
+    "multiplied|reduction dim|channels|normalized_shape|must match|n.t match|expected (?:input|hidden)"
+)
 _MULTIPLE = re.compile(r"is invalid for input of size|divisible by|multiple of")
+_CHANNELS = re.compile(r"to have (\d+) channels, but got")
 _ROWS = re.compile(r"shape '\[-1, (\d+), ")
 _EXPECTED_DIMS = re.compile(
     r"expected (?P<to>\d)[, )].*got \d|unpack \(expected (?P<unpack>\d)|expected (?P<dim>\d)D|(?P<or>\d)-?D tensor"
@@ -44,16 +49,17 @@ def repair_inputs(
 ) -> Specs | None:
     """Inputs that `run` accepts, found from `starts` by changing what its exceptions complain of; None if none were."""
     order = itertools.count()
-    waiting: list[tuple[int, int, Specs, _Refusal]] = []
-    tried: list[tuple[int, int, Specs]] = []
+    waiting: list[tuple[int, bool, int, Specs, _Refusal]] = []
+    tried: list[tuple[int, bool, int, Specs]] = []
     seen: set[tuple[Any, ...]] = set()
     documented = documented_inputs(subject)
+    most = _MOST_FAKE_VALUES if subject.is_fake else _MOST_VALUES
     runs, end = 0, time.monotonic() + seconds
     fresh: Iterator[Specs] = itertools.chain(subject.search.furthest, starts)
     while True:
         for specs in fresh:
             key = tuple(sorted(specs.items(), key=lambda item: item[0]))
-            if key in seen or any(_count_values(spec) > _MOST_VALUES for spec in specs.values()):
+            if key in seen or any(_count_values(spec) > most for spec in specs.values()):
                 continue
             seen.add(key)
             if runs >= _MOST_RUNS or time.monotonic() > end:
@@ -65,12 +71,13 @@ def repair_inputs(
                     run(specs)
                     return specs
                 except Exception as error:
-                    place = (-len(returned), next(order), specs)
+                    place = (-len(returned), "required positional argument" in str(error), next(order), specs)
                     tried.append(place)
-                    heapq.heappush(waiting, (*place, _refusal(error)))
+                    if not refuses_fake(error):  # else other inputs would not help
+                        heapq.heappush(waiting, (*place, _refusal(error)))
         if not waiting:
             return None
-        _, _, furthest, complaint = heapq.heappop(waiting)
+        *_, furthest, complaint = heapq.heappop(waiting)
         fresh = _changes(subject, furthest, complaint, documented)
 
 
@@ -116,7 +123,7 @@ def _changes(subject: ModelContext, specs: Specs, refusal: _Refusal, documented:
         yield from _images_that_halve(subject, specs)
     if re.search("Kernel size can't be greater|Output size is too small", text):
         for name, spec in _floats_first(specs):
-            if spec.kind == "float" and spec.dims[-1:] == ("sequence",):
+            if spec.kind == "float" and (spec.dims[-1:] == ("sequence",) or len(spec.dims) == 3):
                 yield {**specs, name: replace(spec, dims=(*spec.dims[:-1], "samples"))}
     if re.search("dimensions of tensors must match|same number of dimensions", text):
         for name, spec in _floats_first(specs):
@@ -127,6 +134,7 @@ def _changes(subject: ModelContext, specs: Specs, refusal: _Refusal, documented:
         for name, spec in specs.items():
             if spec.dims[:1] == ("batch",):
                 yield {**specs, name: _with(spec, 0, FIRST.batch * int(rows[1]))}
+    yield from _separate_joined(specs, text)
     yield from _ranks(specs, text)
     yield from _sizes(specs, text)
     yield from _axes(specs, text)
@@ -140,11 +148,24 @@ def _arguments(subject: ModelContext, specs: Specs, refusal: _Refusal, documente
     names = forward_names(subject.model)
     words = re.findall(r"\w+", refusal.text)
     missing = [name for name in (*words, *refusal.names_of_none) if name in names and name not in specs]
-    for name in dict.fromkeys(missing):
-        yield {**specs, name: documented.get(name) or guessed_input(subject, name)}
+    passed_on = [name for name in refusal.names_of_none if name in _names_passed_on(subject)]
+    for name in dict.fromkeys((*missing, *passed_on)):
+        if name not in specs:
+            yield {**specs, name: documented.get(name) or guessed_input(subject, name)}
     named = [name for name in dict.fromkeys(words) if name in specs and len(specs) > 1]
     for name in named:
         yield {other: spec for other, spec in specs.items() if other != name}
+
+
+def _names_passed_on(subject: ModelContext) -> set[str]:
+    """The keywords that submodules take beside their first input, where the model's forward passes any on."""
+    parameters = inspect.signature(subject.model.forward).parameters
+    if not any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values()):
+        return set()
+    classes = {type(module): module for module in subject.model.modules()}
+    below = {name for module in classes.values() for name in forward_names(module)[1:]}
+    first = {name for module in classes.values() for name in forward_names(module)[:1]}
+    return below - first - set(parameters)
 
 
 def _names_of_none(error: Exception) -> list[str]:
@@ -162,6 +183,9 @@ def _names_of_none(error: Exception) -> list[str]:
 
 def _ranks(specs: Specs, text: str) -> Iterator[Specs]:
     """Inputs with the number of dimensions that the message asks for."""
+    if "too many indices" in text:  # a batch of one was left out of what is a row
+        rows = {name: replace(spec, dims=(1, *spec.dims)) for name, spec in specs.items() if len(spec.dims) == 1}
+        yield {**specs, **rows}
     match = _EXPECTED_DIMS.search(text)
     if match is None:
         return
@@ -178,7 +202,10 @@ def _ranks(specs: Specs, text: str) -> Iterator[Specs]:
 def _sizes(specs: Specs, text: str) -> Iterator[Specs]:
     """Inputs in which a size that the message names has become another that it names."""
     numbers = list(dict.fromkeys(int(number) for number in _NUMBER.findall(text) if len(number) < 7))
+    channels = _CHANNELS.search(text)
     for name, spec in _floats_first(specs):
+        if channels and len(spec.dims) > 2 and spec.dims[1] in ("sequence", "frames"):  # it is no axis there
+            yield {**specs, name: _with(spec, 1, int(channels[1]))}
         for place, size in reversed(list(enumerate(spec.dims))):
             if isinstance(size, int) and size in numbers:
                 for other in numbers:
@@ -206,6 +233,20 @@ def _shares(specs: Specs, text: str, numbers: list[int]) -> Iterator[Specs]:
                 new, rest = divmod(size * wanted, got) if got > size else (0, 1)
                 if not rest and size and got % size == 0 and size != new and 1 < new <= _most(spec):
                     yield {**specs, name: _with(spec, place, new)}
+
+
+def _separate_joined(specs: Specs, text: str) -> Iterator[Specs]:
+    """Inputs of one shape with a share of a size, where the model has joined them to a larger one than it wants."""
+    numbers = dict.fromkeys(int(number) for number in _NUMBER.findall(text))
+    for dims, count in Counter(spec.dims for spec in specs.values()).items():
+        for place, size in enumerate(dims):
+            if count > 1 and isinstance(size, int) and size in numbers:
+                for many in range(2, count + 1):
+                    if many * size in numbers and size % many == 0:
+                        yield {
+                            name: _with(spec, place, size // many) if spec.dims == dims else spec
+                            for name, spec in specs.items()
+                        }
 
 
 def _most(spec: TensorSpec) -> int:
@@ -266,7 +307,8 @@ def _larger_images(specs: Specs) -> Iterator[Specs]:
 
 def _images_that_halve(subject: ModelContext, specs: Specs) -> Iterator[Specs]:
     """Images of fewer patches, a power of two along each side: what merges neighbours can merge them."""
-    patch = getattr(subject.vision_config, "patch_size", None)
+    stated = (getattr(one, "patch_size", None) for one in nested_configurations(subject.vision_config))
+    patch = next((size for size in stated if size), None)
     for name, spec in specs.items():
         height, width = spec.dims[-2:] if len(spec.dims) >= 4 else (None, None)
         if isinstance(patch, int) and patch and isinstance(height, int) and isinstance(width, int):

@@ -39,6 +39,7 @@ from exportdoctor.worker.one_request import Progress, open_part, serve_one_reque
 from exportdoctor.worker.prove.input_set import InputSet
 from exportdoctor.worker.prove.proof_inputs import input_sets
 from exportdoctor.worker.translate.failed_node import describe_export_failure, describe_stage_failure
+from exportdoctor.worker.translate.onnx_process import OnnxProcess
 from exportdoctor.worker.translate.onnx_program import flat_inputs, needs_external_data, translate
 from exportdoctor.worker.translate.onnx_session import OnnxSession
 
@@ -143,7 +144,8 @@ def _later_stages(
         reader, file = copy.copy(program), folder / "program.onnx"
         made = translate(program).made
         made.save(str(file), external_data=needs_external_data(made))
-        session = OnnxSession(file)
+        OnnxSession(file)  # raises where it cannot be loaded
+        session = OnnxProcess(file)
     except Exception as error:
         return found, describe_stage_failure("translate", error, prefix=prefix)
 
@@ -161,7 +163,7 @@ def _given_stage(path: Path, program: Any, call: ExportCall) -> TriedStage:
         if path.suffix == ".pt2":
             rung = program_rung(path.name, torch.export.load(path), check_guards=True)
         else:
-            rung = file_rung(path.name, path, reader, optimise=True)
+            rung = file_rung(path.name, path, reader, optimise=True, own_process=True)
     except Exception as error:
         raise UsageError(f"{path} cannot be loaded: {type(error).__name__}: {first_line(error, 160)}") from error
     return TriedStage(name=path.name, run=lambda given: rung.run(call.convert(given)), holder=rung.holder)

@@ -243,9 +243,19 @@ class DomainSearch:
         return _Planned(title=one.title, inputs=one.inputs, known=one, refused=refused)
 
     def _with_wrong(self, fact: SizeAxis, trials: Sequence[SizeTrial]) -> SizeAxis:
-        wrong = {one.inputs for one in trials if one.answers[0].outcome == "wrong"}
-        sizes = [size for size in _points(fact) if wording.at_size(fact.name, size) in wrong]
-        return msgspec.structs.replace(fact, wrong=tuple(sizes), right=self._right_sizes(fact, trials))
+        said = {one.inputs: one.answers[0].outcome for one in trials}
+        points = [(size, said.get(wording.at_size(fact.name, size))) for size in _points(fact)]
+        return msgspec.structs.replace(
+            fact,
+            wrong=tuple(size for size, outcome in points if outcome == "wrong"),
+            refused=tuple(size for size, outcome in points if outcome == "refuses" and self._is_unsaid(fact, size)),
+            right=self._right_sizes(fact, trials),
+        )
+
+    def _is_unsaid(self, fact: SizeAxis, size: int) -> bool:
+        """Whether nothing that was evaluated refuses the size."""
+        planned = self._planned[wording.at_size(fact.name, size)]
+        return self.checks is not None and not fact.fixed and planned.refused is None
 
     def _right_sizes(self, fact: SizeAxis, trials: Sequence[SizeTrial]) -> tuple[int, ...]:
         """The axis' sizes in all inputs at which every stage was right."""

@@ -36,6 +36,7 @@ from exportdoctor.worker.prove.input_set import InputSet
 from exportdoctor.worker.translate.failed_node import describe_export_failure, describe_stage_failure
 from exportdoctor.worker.translate.onnx_bisect import find_smallest_submodule
 from exportdoctor.worker.translate.onnx_first_difference import first_difference
+from exportdoctor.worker.translate.onnx_process import OnnxProcess
 from exportdoctor.worker.translate.onnx_program import (
     check_model,
     convert_opset,
@@ -256,7 +257,8 @@ def _as_onnx(job: PartJob, made: PartExport, call: ExportCall, program: Any) -> 
         found = find_smallest_submodule(found, call, prefix=job.part.prefix, opset=request.opset, doing=job.doing)
         raise StageStopped(found) from error
     made.unchecked = translated.dropped
-    made.runs["ONNX Runtime"] = lambda args, kwargs: session.run(flat_inputs(reader, args, kwargs))
+    runner = OnnxProcess(session.file) if job.device == "cpu" and session.file is not None else session
+    made.runs["ONNX Runtime"] = lambda args, kwargs: runner.run(flat_inputs(reader, args, kwargs))
     if request.split > 1:
         _add_split(job, made, path, reader)
 

@@ -31,6 +31,7 @@ from exportdoctor.worker.prove.compare_calls import compare_calls
 from exportdoctor.worker.prove.compare_outputs import failed_run, tensors_in
 from exportdoctor.worker.prove.input_set import InputSet
 from exportdoctor.worker.translate.failed_node import NodeFact
+from exportdoctor.worker.translate.onnx_process import OnnxProcess
 from exportdoctor.worker.translate.onnx_program import flat_inputs, runnable
 from exportdoctor.worker.translate.onnx_session import OnnxSession
 
@@ -79,13 +80,24 @@ def program_rung(name: str, program: Any, *, check_guards: bool = False) -> Rung
 
 
 def file_rung(
-    name: str, path: Path, reader: Any, *, optimise: bool, given: Path | None = None, named: bool = True
+    name: str,
+    path: Path,
+    reader: Any,
+    *,
+    optimise: bool,
+    given: Path | None = None,
+    named: bool = True,
+    own_process: bool = False,
 ) -> Rung:
-    """A stage that is an ONNX file; with `optimise` as ONNX Runtime changes it, which is written to `path`."""
+    """A stage that is an ONNX file; with `optimise` as ONNX Runtime changes it, which is written to `path`.
+
+    With `own_process` it may end that when it runs, and not this one.
+    """
     session = OnnxSession(given or path, optimise=optimise, save_as=path if given else None)
+    runner = OnnxProcess(path) if own_process else session
 
     def run(inputs: Inputs) -> list[torch.Tensor]:
-        return session.run(_file_inputs(reader, inputs, session.input_dtypes))
+        return runner.run(_file_inputs(reader, inputs, session.input_dtypes))
 
     return Rung(name=name, run=run, file=path, reader=reader, dtypes=session.input_dtypes, named=named)
 

@@ -1,38 +1,52 @@
-"""The replies of a process that builds the target, runs it and goes on: kept within limits as long as it builds."""
+"""One request to a process that builds the target, runs it and goes on: kept within limits as long as it builds."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
 from exportdoctor.core.errors import TargetError, WorkerLost
 from exportdoctor.core.protocol.export import ExportProgress
-from exportdoctor.process.client import LineClient
+from exportdoctor.core.protocol.reply import Refused
+from exportdoctor.process.client import spawn
 from exportdoctor.process.group import name_exit
 from exportdoctor.process.supervise import Limits, keep_within
 from exportdoctor.report.wording import build_ended, build_killed, export_ended
 
 
-def listen_while_building(
-    client: LineClient, kind: Any, limits: Limits | None, *, steps: int = 1, part: str = ""
-) -> Iterator[Any]:
-    """Replies of `kind` until it ends, which they should not: the caller leaves at its answer.
+def ask_while_building(
+    server: str,
+    request: Any,
+    kind: Any,
+    limits: Limits | None,
+    *,
+    doing: Callable[[str], None] = lambda what: None,
+    steps: int = 1,
+    part: str = "",
+) -> Any:
+    """The answer to `request`, a reply of `kind`; `doing` hears of each step before. Raises what it refuses with.
 
     The limits, if any, hold until it has told of more than so many `steps`; in the second it runs `part` in eager.
     Raises TargetError where the target's code ends the process or exceeds them, WorkerLost where it ends before its
     first step.
     """
     told = 0
-    with ExitStack() as building:
+    with spawn(server, log=None) as client, ExitStack() as building:
+        client.send(request)
         supervisor = building.enter_context(keep_within(client.pid, limits)) if limits is not None else None
         for reply in client.listen(kind):
-            if isinstance(reply, ExportProgress):
-                told += 1
-                if told > steps:
-                    building.close()
-            yield reply
+            match reply:
+                case ExportProgress(what=what):
+                    told += 1
+                    if told > steps:
+                        building.close()
+                    doing(what)
+                case Refused():
+                    raise reply.to_error()
+                case _:
+                    return reply
         end = name_exit(client.wait())
     where = part if told > 1 else ""
     hint = "" if os.environ.get("EXPORTDOCTOR_DEBUG") else "EXPORTDOCTOR_DEBUG=1 shows what it printed"

@@ -1,0 +1,35 @@
+"""An ONNX file that runs in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import onnx
+import pytest
+import torch
+from onnx import TensorProto, helper
+
+from exportdoctor.worker.translate.onnx_process import OnnxProcess, OnnxRuntimeError
+
+
+def test_the_end_of_its_process_is_an_exception_and_the_next_run_starts_another(tmp_path: Path) -> None:
+    given = [helper.make_tensor_value_info(name, TensorProto.BFLOAT16, ["n"]) for name in ("x", "y")]
+    cast = [helper.make_node("Cast", [name], [f"{name}32"], to=TensorProto.FLOAT) for name in ("x", "y")]
+    added = [*cast, helper.make_node("Add", ["x32", "y32"], ["z32"])]
+    nodes = [*added, helper.make_node("Cast", ["z32"], ["z"], to=TensorProto.BFLOAT16)]
+    graph = helper.make_graph(nodes, "sum", given, [helper.make_tensor_value_info("z", TensorProto.BFLOAT16, ["n"])])
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    onnx.save(made, tmp_path / "sum.onnx")
+    process = OnnxProcess(tmp_path / "sum.onnx")
+    ones = torch.ones(3, dtype=torch.bfloat16)
+    assert torch.equal(process.run([ones, ones])[0], 2 * ones)
+    with pytest.raises(OnnxRuntimeError, match=r"Error.*Add node"):
+        process.run([ones, ones[:2]])
+    os.kill(process._pid, signal.SIGKILL)
+    with pytest.raises(OnnxRuntimeError, match="SIGKILL"):
+        process.run([ones, ones])
+    assert torch.equal(process.run([ones, ones])[0], 2 * ones)
+    process.close()
+    assert process.close() is None
