@@ -195,6 +195,22 @@ def test_causes_are_taken_out_of_drafts_that_fail_in_another_way_only(runner: Ca
     assert not fails_earlier(judge, "no script")
 
 
+STRICT = """
+import torch
+class M(torch.nn.Module):
+    def forward(self, x):
+        q, n = torch.ones(1, 1, 3, 3), x.nonzero().shape[0]
+        return torch.nn.functional.scaled_dot_product_attention(q, q, q, torch.ones(1, 1, n, n))
+torch.export.export(M(), (torch.ones(3),), strict=True)
+"""
+
+
+def test_a_candidate_of_strict_mode_knows_what_asked_for_a_number_and_what_made_it(runner: CandidateRunner) -> None:
+    wanted = judge_of(runner, STRICT, exporter="export-strict").wanted
+    assert (wanted.asked_by, wanted.born_by) == ("scaled_dot_product_attention", ("nonzero",))
+    assert verify(STRICT, wanted).verified
+
+
 def test_only_the_calls_of_the_last_forward_are_in_a_draft(tmp_path: Path) -> None:
     from exportdoctor.worker.repro.torch_calls import CallLog, read_calls
 
@@ -266,7 +282,10 @@ def fitting_draft(body: str, runner: CandidateRunner, **asked: Any) -> str:
     from exportdoctor.worker.capture.session import capture_root_only
     from exportdoctor.worker.repro.torch_calls import write_call_drafts
 
-    text, names = f"def forward(self, x):\n    {body}\n", {"torch": torch, "__name__": "template"}
+    text, names = (
+        f"def forward(self, x):\n    {body}\n",
+        {"torch": torch, "F": torch.nn.functional, "__name__": "template"},
+    )
     linecache.cache["template.py"] = (len(text), None, text.splitlines(keepends=True), "template.py")
     exec(compile(text, "template.py", "exec"), names)
     made = type("Made", (torch.nn.Module,), {"forward": names["forward"]})()
@@ -303,6 +322,13 @@ def test_code_whose_children_are_replaced_has_one_with_new_tensors_in_place_of_w
     draft = fitting_draft("y = self.child(x)\n    return y if y.sum() > 0 else -y", runner, opaque=True)
     assert code_lines(draft) in range(5, 12), draft
     assert "exportdoctor" not in draft
+
+
+def test_what_the_legacy_exporter_cannot_translate_has_one_too(runner: CandidateRunner) -> None:
+    body = "q = self.child(x).view(1, 1, 1, 3)\n    return F.scaled_dot_product_attention(q, q, q, enable_gqa=True)"
+    draft = fitting_draft(body, runner, exporter="torchscript")
+    assert code_lines(draft) in range(5, 12), draft
+    assert "enable_gqa=True" in draft
 
 
 @pytest.mark.night

@@ -56,6 +56,7 @@ def test_what_is_exported_is_never_dropped_from_the_call() -> None:
     assert isinstance(call, ast.Expr)
     assert isinstance(call.value, ast.Call)
     assert len(call.value.args) == 3
+    assert ast.literal_eval(call.value.args[2]) == "a"
 
 
 FIXED = (

@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils import _pytree as pytree
+from transformers import CLIPVisionConfig, CLIPVisionModel, PretrainedConfig
 from transformers.cache_utils import DynamicCache
 
 from exportdoctor.core.errors import NoPartError, TargetError, UsageError
@@ -19,6 +20,8 @@ from exportdoctor.core.records.target import BuildOptions, TargetRef
 from exportdoctor.targets import BuiltPart, BuiltTarget, build, resolve
 from exportdoctor.targets.eager import run_once
 from exportdoctor.targets.parts.dynamic_cache import cache_from, registered_cache, tensors_of
+from exportdoctor.targets.parts.model_context import ModelContext
+from exportdoctor.targets.parts.submodule_part import submodule_part
 from exportdoctor.targets.parts.vision_language import other_grid
 from exportdoctor.targets.preset_files import find_preset
 from tiny_configs import FAMILIES, write_config
@@ -342,3 +345,30 @@ def test_parts_take_only_what_the_installed_forward_takes(tiny: BuiltTarget) -> 
     for name in PARTS:
         part = tiny.part(name)
         assert set(part.kwargs) <= set(inspect.signature(part.module.forward).parameters)
+
+
+class Unequal(torch.nn.Module):
+    """Its image encoder does not fit the rest of it, so that the whole never calls it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        tower = CLIPVisionConfig(
+            hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2, image_size=8, patch_size=4
+        )
+        self.config = PretrainedConfig()
+        self.config.vision_config = tower
+        self.tower = CLIPVisionModel(tower).eval()
+
+
+def test_a_model_that_the_whole_does_not_call_has_inputs_of_its_own() -> None:
+    def make_whole() -> BuiltPart:
+        raise TargetError("the whole fails")
+
+    subject = ModelContext(model=Unequal(), options=BuildOptions(), device=torch.device("cpu"))
+    part = submodule_part(subject, "vision", make_whole)
+    assert (part.prefix, part.alone) == ("tower", "the whole fails")
+    assert part.kwargs["pixel_values"].shape == (2, 3, 8, 8)
+    with pytest.raises(NoPartError, match="calls no submodule that is its audio"):
+        submodule_part(subject, "audio", make_whole)
+    with pytest.raises(TargetError, match="the whole fails"):
+        submodule_part(subject, "heads", make_whole)

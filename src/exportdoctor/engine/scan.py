@@ -131,7 +131,7 @@ def _capture_parts(scheduler: ProbeScheduler, request: ScanRequest, opened: Open
 
     A part that nobody asked for by name and that the model turns out not to have is left out, and said so.
     """
-    options, missing = request.options, list[NoPartError]()
+    options, missing = request.options, list[str]()
     forking = opened.isolation == "fork"
     root_first = forking and not options.exhaustive and not options.modules
     waiting: list[Captured] = []
@@ -142,9 +142,9 @@ def _capture_parts(scheduler: ProbeScheduler, request: ScanRequest, opened: Open
         try:
             found = scheduler.pool.capture_part(capture)
         except NoPartError as error:
-            missing.append(error)
+            missing.append(name)
             if request.target.parts or len(missing) == len(opened.parts):
-                raise missing[0] from error
+                raise  # the last one is the whole
             yield ev.NoteAdded(text=part_left_out(name, error.message))
             continue
         yield ev.PartCaptured(captured=found)

@@ -32,14 +32,14 @@ def ask_while_building(
     Raises TargetError where the target's code ends the process or exceeds them, WorkerLost where it ends before its
     first step.
     """
-    told = 0
+    told, step = 0, ""
     with spawn(server, log=None) as client, ExitStack() as building:
         client.send(request)
         supervisor = building.enter_context(keep_within(client.pid, limits)) if limits is not None else None
         for reply in client.listen(kind):
             match reply:
                 case ExportProgress(what=what):
-                    told += 1
+                    told, step = told + 1, what
                     if told > steps:
                         building.close()
                     doing(what)
@@ -56,5 +56,5 @@ def ask_while_building(
         )
         raise TargetError(message, hint=hint)
     if told:
-        raise TargetError(export_ended(end) if told > steps else build_ended(where, end), hint=hint)
-    raise WorkerLost(export_ended(end), hint=hint)
+        raise TargetError(export_ended(end, step) if told > steps else build_ended(where, end), hint=hint)
+    raise WorkerLost(export_ended(end, step), hint=hint)

@@ -63,7 +63,8 @@ def _compare(wanted: NameFreeSignature, code: int, killed: OutcomeStatus | None,
     if wanted.kind is FailureKind.TRANSLATE:  # the message is that of the cause
         causes = [exception_in_text(TRACEBACK + block.partition(_CAUSED)[0]) for block in chain]
         name, message = next((cause for cause in causes if _is_wanted(wanted, *cause)), (name, message))
-    links = sum(1 for block in chain if _CAUSED in block)
+    # dynamo takes the traceback away from a cause, which is then printed without its first line
+    links = sum(1 for block in output.split(TRACEBACK) if _CAUSED in block)
     same = _is_wanted(wanted, name, message) and links >= len(wanted.exceptions) - 1
     return Sighting(same, exception=name, message=message, output=output)
 

@@ -128,14 +128,12 @@ def _may_not_run(plan: ConfigurationPlan, subject: ModelContext) -> bool:
 def _make_part(name: str, plan: ConfigurationPlan, subject: ModelContext, whole: Callable[[], BuiltPart]) -> BuiltPart:
     """The part: the whole, one made of the whole model, or a submodule as the whole calls it.
 
-    Raises NoPartError where one does not run that is not the whole, nor one of a preset's: the others stand without it.
+    Raises NoPartError where one of several does not run, unless it is a preset's: the others stand without it.
     """
-    if name == plan.recipe.whole:
-        return whole()
     try:
-        return _part_of_whole(name, plan, subject, whole)
+        return whole() if name == plan.recipe.whole else _part_of_whole(name, plan, subject, whole)
     except TargetError as error:
-        if plan.folder is None or isinstance(error, NoPartError):
+        if plan.folder is None or isinstance(error, NoPartError) or (name,) == plan.parts:
             raise
         raise NoPartError(error.message, hint=error.hint, stack=error.stack) from error
 
@@ -148,12 +146,12 @@ def _part_of_whole(
         return maker(subject)
     has_grids = plan.recipe.name == VISION_LANGUAGE
     if maker is not None and (has_grids or plan.recipe.name == COMPOSITE):
-        with suppress(NoPartError if has_grids else Exception):
+        with suppress(NoPartError if has_grids and plan.folder is None else Exception):
             part = maker(subject)
-            if not has_grids:  # the whole may take no text alone
+            if not has_grids or plan.folder is not None:  # the whole may take no text alone
                 run_once(part.module, (part.args, part.kwargs))
             return part
-    return submodule_part(subject, name, whole())
+    return submodule_part(subject, name, whole)
 
 
 def _runnable_form(

@@ -24,8 +24,9 @@ class BuiltPart:
     `None` when every size is fixed. `more_inputs` are other sizes, of the same structure and under the same
     dynamic shapes. `prepare` surrounds an attempt, and any run of what it exported. `axes` names each dynamic
     axis in the user's words and lists the inputs that have it, as `input_ids[1]`. `left_out` are inputs of the
-    model that eager did not take as they were made (`because`), so that the part goes without them. `several` makes
-    the same part with several pictures in several rows, for a file that takes any number.
+    model that eager did not take as they were made (`because`), so that the part goes without them. `alone` says why
+    the whole does not call the part, whose inputs were then made for it alone. `several` makes the same part with
+    several pictures in several rows, for a file that takes any number.
     """
 
     name: str
@@ -40,6 +41,7 @@ class BuiltPart:
     axes: dict[str, tuple[str, ...]] = field(default_factory=dict)
     left_out: tuple[str, ...] = ()
     because: str = ""
+    alone: str = ""
     several: Callable[[], BuiltPart] | None = None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from types import FrameType
 from typing import Any
 
@@ -157,6 +158,43 @@ NODE_AT_WORK = Hook(
     imports_onnx=True,
 )
 
+_RANGE_LINE = re.compile(r"(.+)\((\d+)\): (.+)")
+
+
+def symbolic_node(frame: FrameType) -> tuple[str, str, list[tuple[str, int, str]]] | None:
+    """The node of a TorchScript graph that this frame of the legacy exporter translates; None for another frame.
+
+    Its operator, the path of the submodule that it was traced in, and the stack at that time from the traced module's
+    call on, outermost first: file, line and function.
+    """
+    node: Any = frame.f_locals.get("node")
+    if type(node).__name__ != "Node" or not hasattr(node, "sourceRange"):
+        return None
+    scopes = [scope.partition("::")[2] for scope in node.scopeName().split("/")]
+    lines = [*filter(None, map(_RANGE_LINE.fullmatch, reversed(node.sourceRange().splitlines())))]
+    start = max((number for number, one in enumerate(lines, 1) if one[1].endswith("torch/jit/_trace.py")), default=0)
+    stack = [(one[1], int(one[2]), one[3]) for one in lines[start:]]
+    return node.kind(), ".".join(filter(None, scopes)), stack
+
+
+def _has_symbolic_node() -> bool:
+    from torch import _C
+    from torch.onnx._internal.torchscript_exporter import utils
+
+    methods = (hasattr(_C.Node, name) for name in ("sourceRange", "scopeName", "kind"))
+    return all(methods) and "node" in local_names(utils._run_symbolic_function)
+
+
+SYMBOLIC_NODE = Hook(
+    id="symbolic-node",
+    api="local `node` of torch.onnx._internal.torchscript_exporter.utils._run_symbolic_function, torch._C.Node",
+    used_for="the line and submodule of an operator that the legacy exporter cannot translate",
+    lost="such findings name no line",
+    seen_on=("2.9.1", "2.13.0"),
+    is_there=_has_symbolic_node,
+    imports_onnx=True,
+)
+
 FORWARD_RUNS_IN = "dispatch_trace"
 """The function of torch.fx.experimental.proxy_tensor within which the model's forward runs."""
 
@@ -176,4 +214,4 @@ DISPATCH_TRACE = Hook(
     is_there=_has_dispatch_trace,
 )
 
-HOOKS = (DISPATCH, PROXIES, ARTIFACT, NODE_AT_WORK, DISPATCH_TRACE)
+HOOKS = (DISPATCH, PROXIES, ARTIFACT, NODE_AT_WORK, SYMBOLIC_NODE, DISPATCH_TRACE)

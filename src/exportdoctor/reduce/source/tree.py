@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Mapping
-from typing import TypeAlias, cast
+from typing import TypeAlias, TypeGuard, cast
 
 Edit: TypeAlias = Mapping[ast.AST, tuple[ast.AST, ...]]
 """What each node becomes: several nodes only in a list, none only where a node may be absent."""
@@ -24,6 +24,11 @@ def replace_node(node: ast.AST, *by: ast.AST) -> Edit:
 def remove_nodes(*nodes: ast.AST) -> Edit:
     """The edit that removes nodes."""
     return dict.fromkeys(nodes, ())
+
+
+def is_export(node: ast.AST) -> TypeGuard[ast.Call]:
+    """Whether it is the call of an exporter."""
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "export"
 
 
 def substitute(node: ast.AST, edit: Edit) -> ast.AST:

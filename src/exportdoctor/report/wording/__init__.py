@@ -106,7 +106,6 @@ from exportdoctor.report.wording.repro import (
     script_head,
     script_origin,
     seen_versions,
-    version_list,
 )
 from exportdoctor.report.wording.rewrites import DOCUMENTED
 from exportdoctor.report.wording.scan import (
@@ -170,5 +169,5 @@ __all__ = [
     "shim_file_refused", "shim_sets_tried", "shims_to_apply",
     "short_path", "soundness", "story", "substitution", "summary_lines", "symbol_origins", "time_left",
     "time_left_of_share",
-    "title", "to_ascii", "unrecorded_note", "verdict", "version_list", "why",
+    "title", "to_ascii", "unrecorded_note", "verdict", "why",
 ]

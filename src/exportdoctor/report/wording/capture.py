@@ -74,6 +74,11 @@ def inputs_left_out(names: tuple[str, ...], because: str) -> str:
     return f"captured without {', '.join(names)}, because eager refused what was made: {because}"
 
 
+def captured_alone(why: str) -> str:
+    """The note on a part whose inputs are not those of the whole."""
+    return f"captured on inputs made for it alone, because the whole model does not call it: {why}"
+
+
 def other_opset(asked: int, found: int, why: str) -> str:
     """That a file has another opset than was asked for."""
     return f"the file has opset {found}: neither torch.onnx nor onnx could convert it to {asked}: {why}"

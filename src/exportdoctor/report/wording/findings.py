@@ -75,9 +75,10 @@ def build_ended(part: str, end: str) -> str:
     return f"{_work(part)} ends the process: {_SIGNALS.get(end, 'it exits')} ({end})"
 
 
-def export_ended(end: str) -> str:
-    """How the process of an export ended. SIGKILL most often means that memory ran out."""
-    return "The export process has ended" + (" (killed: out of memory?)" if end == "SIGKILL" else f" ({end})")
+def export_ended(end: str, step: str) -> str:
+    """How the process of an export ended, and in which step. SIGKILL most often means that memory ran out."""
+    how = "killed: out of memory?" if end == "SIGKILL" else end
+    return f"The export process has ended ({how})" + (f" in the step: {step}" if step else "")
 
 
 def shim_file_refused(file: str, seconds: float | None, end: str) -> str:

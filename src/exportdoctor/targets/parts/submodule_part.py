@@ -1,7 +1,7 @@
 """Parts that are submodules of the whole model: towers, projector, encoder, decoder, heads.
 
 Which submodule it is follows from the configuration nested in the model's own and from the module tree. Its inputs are
-those with which the whole model called it, at two sizes.
+those with which the whole model called it, at two sizes; where it does not call it, those that are made for it alone.
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ from contextlib import nullcontext, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from exportdoctor.core.errors import NoPartError
+from exportdoctor.core.errors import NoPartError, TargetError
+from exportdoctor.core.failure.messages import first_line
 from exportdoctor.targets.built import BuiltPart
 from exportdoctor.targets.eager import run_once, runs_in_eager
-from exportdoctor.targets.parts.model_context import ModelContext, assemble
+from exportdoctor.targets.parts.default_part import default_part
+from exportdoctor.targets.parts.model_context import InputSearch, ModelContext, assemble
 from exportdoctor.torch_internals.trees import tree_map
 
 if TYPE_CHECKING:
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from exportdoctor.targets.built import Inputs
 
 HEADS = "heads"
+_MOST_ALONE, _SECONDS_ALONE = 2, 12.0
 _BY_NAME: Mapping[str, re.Pattern[str]] = {
     "projector": re.compile(r"projector|projection|connector|merger|aligner|adapter|resampler|perceiver"),
     "encoder": re.compile(r"^encoder$"),
@@ -36,8 +39,18 @@ _BY_NAME: Mapping[str, re.Pattern[str]] = {
 """What a part's submodule is called where no nested configuration says which it is; the outermost of them counts."""
 
 
-def submodule_part(subject: ModelContext, name: str, whole: BuiltPart) -> BuiltPart:
-    """The part `name`, with the inputs that it gets in `whole`. Raises NoPartError where there is none."""
+def submodule_part(subject: ModelContext, name: str, make_whole: Callable[[], BuiltPart]) -> BuiltPart:
+    """The part `name`, with the inputs that it gets in the whole; a model that the whole does not call, with its own.
+
+    Raises NoPartError where there is none.
+    """
+    why = f"{type(subject.model).__name__} calls no submodule that is its {name}"
+    try:
+        whole = make_whole()
+    except TargetError as error:
+        if name == HEADS:
+            raise
+        return _part_alone(subject, name, first_line(error))
     if name == HEADS:
         return _heads_part(subject, whole)
     for prefix, module in _candidates(subject, name):
@@ -45,22 +58,47 @@ def submodule_part(subject: ModelContext, name: str, whole: BuiltPart) -> BuiltP
         if found is not None:
             first, second = ({**calls[prefix]} for calls in found)
             return _part(subject, name, module, prefix, first, second, whole)
+    return _part_alone(subject, name, whole.because or why)
+
+
+def _part_alone(subject: ModelContext, name: str, why: str) -> BuiltPart:
+    """The submodule that is a model of its own, on inputs made for it alone. Raises NoPartError where none runs."""
+    refusal: TargetError | None = None
+    for prefix, module in _with_configuration(subject, name)[:_MOST_ALONE]:
+        if not hasattr(module, "main_input_name"):
+            continue
+        alone = replace(subject, model=module, search=InputSearch(seconds=_SECONDS_ALONE))
+        try:
+            return replace(default_part(alone, name=name), prefix=prefix, alone=why)
+        except TargetError as error:
+            refusal = refusal or error
+    what = f"{type(subject.model).__name__} calls no submodule that is its {name}"
     raise NoPartError(
-        f"{type(subject.model).__name__} calls no submodule that is its {name}", hint="exportdoctor parts lists others"
+        f"{what}, and alone: {first_line(refusal)}" if refusal else what, hint="exportdoctor parts lists others"
     )
 
 
 def _candidates(subject: ModelContext, name: str) -> Iterator[tuple[str, nn.Module]]:
     """The submodules that the part may be, outermost first: those with its configuration, then those so called."""
-    modules = [(prefix, module) for prefix, module in subject.model.named_modules() if prefix]
-    modules.sort(key=lambda one: one[0].count("."))
-    config = getattr(subject.config, f"{name}_config", None)
-    if config is not None and not isinstance(config, dict):
-        own = [(prefix, module) for prefix, module in modules if getattr(module, "config", None) is config]
-        same = [one for one in modules if type(getattr(one[1], "config", None)) is type(config)]
-        yield from (own or same)
+    yield from _with_configuration(subject, name)
     pattern = _BY_NAME.get(name, re.compile(rf"^{re.escape(name)}(?:_|$)"))
-    yield from (one for one in modules if pattern.search(one[0].rpartition(".")[2]))
+    yield from (one for one in _submodules(subject) if pattern.search(one[0].rpartition(".")[2]))
+
+
+def _with_configuration(subject: ModelContext, name: str) -> list[tuple[str, nn.Module]]:
+    """The submodules that have the nested configuration of this name, else one of its class; outermost first."""
+    config = getattr(subject.config, f"{name}_config", None)
+    if config is None or isinstance(config, dict):
+        return []
+    modules = _submodules(subject)
+    own = [(prefix, module) for prefix, module in modules if getattr(module, "config", None) is config]
+    return own or [one for one in modules if type(getattr(one[1], "config", None)) is type(config)]
+
+
+def _submodules(subject: ModelContext) -> list[tuple[str, nn.Module]]:
+    """All of them by name, outermost first."""
+    modules = ((prefix, module) for prefix, module in subject.model.named_modules() if prefix)
+    return sorted(modules, key=lambda one: one[0].count("."))
 
 
 def _calls(whole: BuiltPart, modules: Mapping[str, nn.Module]) -> tuple[dict[str, Any], dict[str, Any]] | None:

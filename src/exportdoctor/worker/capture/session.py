@@ -100,6 +100,8 @@ def _new_capture(built: BuiltPart) -> PartCapture:
         part.note(wording.registered_classes(registered))
     if built.left_out:
         part.note(wording.inputs_left_out(built.left_out, built.because))
+    if built.alone:
+        part.note(wording.captured_alone(built.alone))
     return part
 
 

@@ -17,6 +17,7 @@ from exportdoctor.core.exception_text import cause_of, context_of, text_of
 from exportdoctor.core.failure.frames import is_our_file, is_user_file
 from exportdoctor.core.records.outcome import ExceptionFact, Failure, Frame, Stage
 from exportdoctor.torch_internals.dynamo_frames import interpreted_frame, is_interpreter, recorded_stack
+from exportdoctor.torch_internals.tracer_frames import symbolic_node
 from exportdoctor.worker.describe.partial_graph import custom_ops, last_op
 from exportdoctor.worker.describe.python_frames import (
     is_raised_by_user,
@@ -144,6 +145,7 @@ def _frames(links: tuple[TracebackType, ...], names: Names) -> Iterator[Frame]:
     seen: set[int] = set()
     for link in links:
         frame = link.tb_frame
+        yield from _traced_frames(frame, links, names)
         owner = frame.f_locals.get("self")
         if not is_interpreter(owner):
             module = names.get(state_id(owner)) if isinstance(owner, torch.nn.Module) else None
@@ -151,6 +153,22 @@ def _frames(links: tuple[TracebackType, ...], names: Names) -> Iterator[Frame]:
         elif id(owner) not in seen:
             seen.add(id(owner))
             yield _dynamo_frame(owner, names)
+
+
+def _traced_frames(frame: FrameType, links: tuple[TracebackType, ...], names: Names) -> Iterator[Frame]:
+    """The user's stack when the operator was traced that the legacy exporter translates in this frame."""
+    found = symbolic_node(frame)
+    if found is None:
+        return
+    _, scope, stack = found
+    given = [link.tb_frame.f_locals.get("model") for link in links]
+    root = next((names.get(state_id(one)) for one in given if isinstance(one, torch.nn.Module)), None)
+    module = None if root is None else ".".join(filter(None, (root, scope)))
+    for file, line, function in stack:
+        if is_user_file(file):
+            yield Frame(
+                file=file, line=line, function=function, source=source_line(file, line), module=module, user=True
+            )
 
 
 def _runs_module(frame: FrameType) -> bool:

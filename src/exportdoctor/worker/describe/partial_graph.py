@@ -14,6 +14,7 @@ from exportdoctor.torch_internals.tracer_frames import (
     is_operator,
     is_operator_family,
     leaked_constant,
+    symbolic_node,
     traced_graph,
 )
 from exportdoctor.worker.describe.python_frames import tracebacks
@@ -59,9 +60,9 @@ def dynamo_graphs(chain: tuple[BaseException, ...]) -> Iterator[torch.fx.Graph]:
 
 
 def last_op(chain: tuple[BaseException, ...]) -> OpFact | None:
-    """The operator that was being dispatched when the exception rose, else the last one in the partial graph."""
+    """The operator that was being dispatched or translated when the exception rose, else the last one in the graph."""
     for error in chain:
-        raised = _op_on_the_stack(error) or _op_on_leaked_constant(error)
+        raised = _op_on_the_stack(error) or _op_on_leaked_constant(error) or _op_in_translation(error)
         if raised is not None:
             return raised
     for graph in traced_graphs(chain):
@@ -98,6 +99,11 @@ def _namespace(target: Any) -> str:
 def _op_on_leaked_constant(error: BaseException) -> OpFact | None:
     node = leaked_constant_user(error)
     return None if node is None else OpFact(name=str(node.target), arguments=tuple(map(format_value, node.args)))
+
+
+def _op_in_translation(error: BaseException) -> OpFact | None:
+    found = [node[0] for link in tracebacks(error) if (node := symbolic_node(link.tb_frame)) is not None]
+    return OpFact(name=found[-1].replace("::", "."), raised=True) if found else None
 
 
 def raising_op(chain: tuple[BaseException, ...]) -> tuple[Any, tuple[Any, ...]] | None:

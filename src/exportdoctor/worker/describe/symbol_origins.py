@@ -21,7 +21,11 @@ from exportdoctor.torch_internals.tracer_frames import dispatched_op
 from exportdoctor.worker.describe.python_frames import is_user_frame, source_line
 
 _KEPT = 10_000
-_ATTEMPT = OUR_FOLDER + os.path.join("worker", "attempt", "export_attempt.py")
+_EXPORTING = frozenset(
+    OUR_FOLDER + os.path.join("worker", *file)
+    for file in (("attempt", "export_attempt.py"), ("repro", "candidate_server.py"))
+)
+"""Our files that call an exporter. The user's frames above them called the export, and are no part of the forward."""
 
 
 @dataclass
@@ -73,7 +77,7 @@ def _symbol_origin(symbol: str, frame: FrameType | None) -> SymbolOrigin:
 
 def frames_below_attempt(frame: FrameType | None) -> Iterator[FrameType]:
     """This frame and its callers, up to the innermost of the user's or to the attempt itself."""
-    while frame is not None and frame.f_code.co_filename != _ATTEMPT:
+    while frame is not None and frame.f_code.co_filename not in _EXPORTING:
         yield frame
         if is_user_frame(frame):
             return

@@ -73,7 +73,7 @@ def _execute(candidate: Candidate, writer: int) -> Outcome:
     linecache.cache[CANDIDATE_FILE] = (len(source), None, source.splitlines(keepends=True), CANDIDATE_FILE)
     origins, gate, fast = SymbolOrigins(), _ExportGate(candidate.eager, writer), FastExport()
     try:
-        with record_symbol_origins() as origins:
+        with record_symbol_origins() as origins, keep_interpreter_frames():
             with fast.while_tracing():
                 _run(source)
             if fast.checks_skipped:  # it passed, and might not have

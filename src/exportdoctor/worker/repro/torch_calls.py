@@ -51,13 +51,13 @@ class CallLog(TorchFunctionMode):
     """Writes each call to the descriptor `out` before it runs, so that nothing is lost where it crashes.
 
     A fact is ["entered"], ["input", path, name, its dynamic dimensions], ["call", name, code, what it changes, the
-    user's line as `file:line`], ["symbol", which symbol, which code], ["memory", name, its memory] or ["failed", the
-    code of the last call with new tensors].
+    user's line as `file:line`], ["symbol", which symbol, which code], ["memory", name, its memory], ["failed", the
+    code of the last call with new tensors] or ["suspected", that code of a call on the line `suspect`].
     """
 
-    def __init__(self, out: int) -> None:
+    def __init__(self, out: int, suspect: str = "") -> None:
         super().__init__()
-        self._out = out
+        self._out, self._suspect = out, suspect
         self._count, self._is_cut = 0, False
         self._names: dict[int, str] = {}
         self._symbols: dict[str, str] = {}
@@ -90,7 +90,9 @@ class CallLog(TorchFunctionMode):
         except LookupError:
             return func(*args, **kwargs)
         changed = self._names.get(id(args[0])) if args and _changes_its_first(func) else None
-        self._write("call", name, code, changed, _user_line())
+        self._write("call", name, code, changed, line := _user_line())
+        if line == self._suspect and (cut := self._code_cut(func, args, kwargs)):
+            self._write("suspected", cut)
         try:
             result = func(*args, **kwargs)
         except BaseException:
@@ -136,7 +138,9 @@ class CallLog(TorchFunctionMode):
         return plain
 
     def _new_tensor(self, like: torch.Tensor) -> str:
-        sizes = "".join(f"{self.code_of(size)}, " for size in like.shape)
+        # in a trace of TorchScript a size is a tensor
+        known = (int(size) if isinstance(size, torch.Tensor) else size for size in like.shape)
+        sizes = "".join(f"{self.code_of(size)}, " for size in known)
         return f"torch.ones(({sizes}), dtype={like.dtype})"
 
     def _new_name(self, letter: str) -> str:
@@ -262,7 +266,11 @@ def write_call_drafts(part: PartCapture, probe: Probe, outcome: Outcome) -> Iter
         return
     unseen = stage == "translate" or EXPORTERS[probe.exporter].traces_with_dynamo
     watched = msgspec.structs.replace(probe, exporter="export", to="export") if unseen else probe
-    again, facts = run_in_child(probe, lambda out: _attempt_logged(part, watched, out), read_calls)
+    culprit = outcome.failure.culprit if outcome.failure else None
+    line = f"{culprit.file}:{culprit.line}" if culprit else ""
+    translates = not EXPORTERS[probe.exporter].makes_program  # and may fail when the trace is over
+    suspect = line if translates else ""
+    again, facts = run_in_child(probe, lambda out: _attempt_logged(part, watched, out, suspect), read_calls)
     if again.passed and not unseen:
         return
     calls = [fact for fact in facts if fact[0] == "call"]
@@ -270,13 +278,12 @@ def write_call_drafts(part: PartCapture, probe: Probe, outcome: Outcome) -> Iter
     inputs, memory = dict(_inputs(part, probe)), {fact[1]: fact[2] for fact in facts if fact[0] == "memory"}
     stopped = bool(calls) and (facts[-1][0] == "failed" or again.status.ended_the_process)
     bodies = []
-    if unseen:
-        culprit = outcome.failure.culprit if outcome.failure else None
-        line = f"{culprit.file}:{culprit.line}" if culprit else ""
+    if unseen or (translates and not stopped):
         places = [place for place, call in enumerate(calls) if call[4] == line][: -_PLACES - 1 : -1]
         for place in places:
             before = calls[:place]
             bodies += [[*_leading_to(end, before, memory), end] for end in _endings(calls[place], before, {}, outcome)]
+        bodies += [[f"return {fact[1]}"] for fact in facts if fact[0] == "suspected"][: -_PLACES - 1 : -1]
     else:
         endings = list(_endings(calls.pop() if stopped else None, calls, symbols, outcome))
         if stopped and facts[-1][1:] > [""]:
@@ -292,8 +299,8 @@ def write_call_drafts(part: PartCapture, probe: Probe, outcome: Outcome) -> Iter
         yield ScriptDraft(what=_MADE_BY, source=_render(lines, given, probe, onnx=stage == "translate"))
 
 
-def _attempt_logged(part: PartCapture, probe: Probe, out: int) -> Outcome:
-    module, log = part.module_at(probe.fqn), CallLog(out)
+def _attempt_logged(part: PartCapture, probe: Probe, out: int, suspect: str) -> Outcome:
+    module, log = part.module_at(probe.fqn), CallLog(out, suspect)
     module.register_forward_pre_hook(log.enter, with_kwargs=True)
     module.register_forward_hook(log.leave, always_call=True)
     return attempt(part, probe)

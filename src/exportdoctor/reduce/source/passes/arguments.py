@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from exportdoctor.reduce.source.sweep import one_sweep
-from exportdoctor.reduce.source.tree import Edit, remove_nodes, replace_node
+from exportdoctor.reduce.source.tree import Edit, is_export, remove_nodes, replace_node
 
 _OPTIONAL_FIELDS = {
     "annotation",
@@ -59,8 +59,7 @@ def drop_arguments(tree: ast.Module) -> Iterator[Edit]:
     """
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
-            exports = isinstance(node.func, ast.Attribute) and node.func.attr == "export"
-            dropped = node.keywords if exports else [*node.args, *node.keywords]
+            dropped = node.keywords if is_export(node) else [*node.args, *node.keywords]
             yield from (remove_nodes(argument) for argument in reversed(dropped))
 
 

@@ -47,7 +47,10 @@ def tensor_code(tensor: torch.Tensor) -> str:
 
 
 def _shape(tensor: torch.Tensor) -> str:
-    return ", ".join(map(str, tensor.shape)) if tensor.dim() else "()"
+    sizes = (
+        int(size) if isinstance(size, torch.Tensor) else size for size in tensor.shape
+    )  # in a trace of TorchScript
+    return ", ".join(map(str, sizes)) if tensor.dim() else "()"
 
 
 def torch_module_code(module: torch.nn.Module) -> str | None:
