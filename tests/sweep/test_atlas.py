@@ -176,3 +176,23 @@ def test_only_a_stage_that_ran_passes(tmp_path: Path, verdict: PartVerdict, stag
     answer = SweepAnswer(name="m", ref="m.py:build", key="", at=0.0, timeout=1.0, memory_mb=1.0, runs=(run,))
     row, _ = make_row(answer, tmp_path, to="ort", command=("exportdoctor", "scan", "m.py:build"))
     assert " ".join(cell.verdict for cell in row.cells) == told
+
+
+def test_a_limit_is_no_verdict_and_notes_hold_for_every_verdict(tmp_path: Path) -> None:
+    ended = ExceptionRecord(type="T", message="Killed after 3 s")
+    killed = _finding(kind=FailureKind.TIMEOUT, part="p", stage="export", exception=ended)
+    root = ModuleRecord(fqn="m", class_name="Net", status="timed_out", stages={"export": "fail"})
+    part = PartRecord(name="p", verdict="fails", exporter="export", seconds=1.0, modules=(root,))
+    note = "The model was scanned as a small model with random weights, because of this: it is large."
+    report = Report(target=TargetRecord(ref="m"), parts=(part,), findings=(killed,), notes=(note,))
+    (tmp_path / "static").mkdir()
+    (tmp_path / "static" / "report.json").write_bytes(pretty(report))
+    run = RunAnswer(sizes="static", status=AnswerStatus.ANSWERED)
+    answer = SweepAnswer(name="m", ref="m", key="", at=0.0, timeout=1.0, memory_mb=1.0, runs=(run,))
+    row, found = make_row(answer, tmp_path, to="export", command=("exportdoctor", "scan", "m"))
+    assert [(cell.verdict, cell.why) for cell in row.cells] == [("no_verdict", "Killed after 3 s"), ("not_asked", "")]
+    atlas = _atlas([row], {"m": found})
+    assert atlas.causes == ()
+    assert atlas.shares[0].tried == 0
+    assert note in render_page(atlas)
+    assert "small model with random weights" in render_markdown(atlas)

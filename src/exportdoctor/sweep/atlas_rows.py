@@ -26,6 +26,7 @@ STAGES = {"export": ("export", "numbers"), "onnx": ("export", "numbers", "onnx")
           "ort": ("export", "numbers", "onnx", "ort")}  # fmt: skip
 """The columns for each `--to`."""
 _STAGE_OF = {"translate": "onnx", "check": "onnx", "load": "ort", "run": "ort"}
+_AT_A_LIMIT = frozenset({FailureKind.TIMEOUT, FailureKind.OUT_OF_MEMORY})
 _NO_PLACE = frozenset({FailureKind.CRASH, FailureKind.TIMEOUT, FailureKind.OUT_OF_MEMORY})
 
 
@@ -33,6 +34,7 @@ def make_row(answer: SweepAnswer, folder: Path, *, to: str, command: tuple[str, 
     """The row of one target, and the findings of its runs. `folder` holds its runs; `command` gives one again."""
     cells: list[AtlasCell] = []
     findings: list[Finding] = []
+    notes: dict[str, None] = {}
     for run in answer.runs:
         report = _read_report(folder / run.sizes)
         words = " ".join((*command, *(("--static",) if run.sizes == "static" else ())))
@@ -43,6 +45,7 @@ def make_row(answer: SweepAnswer, folder: Path, *, to: str, command: tuple[str, 
         }
         found = list(_cells(answer.name, run, report, to, where)) if report else []
         findings += report.findings if report else ()
+        notes |= dict.fromkeys(report.notes if report else ())
         if run.status != AnswerStatus.ANSWERED or not found:
             why = run.why.replace(f"{folder.parents[1]}{os.sep}", "") or "the run shows no part"
             found += [
@@ -50,7 +53,7 @@ def make_row(answer: SweepAnswer, folder: Path, *, to: str, command: tuple[str, 
                 for stage in STAGES[to]
             ]
         cells += found
-    return AtlasRow(name=answer.name, ref=command[2], at=answer.at, cells=tuple(cells)), findings
+    return AtlasRow(name=answer.name, ref=command[2], at=answer.at, cells=tuple(cells), notes=tuple(notes)), findings
 
 
 def _memory(run: RunAnswer, report: Report | None) -> float:
@@ -77,6 +80,14 @@ def _cells(name: str, run: RunAnswer, report: Report, to: str, where: dict[str, 
         for stage in STAGES[to]:
             mine = [f for f in report.findings if f.part == part.name and _column_of(f.stage, stages) == stage]
             verdict = _verdict(part, stage, stages, mine)
+            ended = mine and all(one.kind in _AT_A_LIMIT for one in mine)
+            if verdict == "fails" and ended:  # a limit is ours: the model has not failed
+                why = first_line(mine[0].exception.message, 300)
+                yield AtlasCell(
+                    part=part.name, sizes=run.sizes, stage=stage, verdict="no_verdict", why=why,
+                    seconds=round(part.seconds, 3), **where,
+                )  # fmt: skip
+                continue
             shown = mine if verdict != "passes" else []
             first = shown[0] if shown else None
             cure = part.prescription if verdict == "cured" else None

@@ -44,12 +44,14 @@ class AtlasCell(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AtlasRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One model. `at` = when it was asked, in seconds since the epoch."""
+    """One model. `at` = when it was asked, in seconds since the epoch. `notes` are those of its runs: that it was
+    scanned in another form, or without some of its inputs, holds for every verdict."""
 
     name: str
     ref: str
     at: float = 0.0
     cells: tuple[AtlasCell, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 class StageShare(msgspec.Struct, frozen=True, kw_only=True):

@@ -37,6 +37,8 @@ def render_markdown(atlas: Atlas) -> str:
         for cell in row.cells
     ]
     blocks += ["## Models", _table(words.CELLS_HEADER, cells)]
+    notes = [(row.name, note) for row in atlas.rows for note in row.notes]
+    blocks += ["## Notes", _table(words.NOTES_HEADER, notes)] if notes else []
     return "\n\n".join(blocks) + "\n"
 
 

@@ -61,7 +61,7 @@ def _models(rows: Sequence[AtlasRow]) -> Iterable[str]:
     """A button for each verdict, then a line for each part of a model: its verdicts, and what fails first."""
     columns = tuple(dict.fromkeys((cell.sizes, cell.stage) for row in rows for cell in row.cells))
     parts = [
-        (row.name, tuple(cell for cell in row.cells if cell.part == part))
+        (row, tuple(cell for cell in row.cells if cell.part == part))
         for row in rows
         for part in dict.fromkeys(cell.part for cell in row.cells)
     ]
@@ -76,7 +76,7 @@ def _models(rows: Sequence[AtlasRow]) -> Iterable[str]:
     yield f'<div id="models" style="--columns: {len(columns)}">'
     heads = "".join(f"<span>{sizes}<br>{stage}</span>" for sizes, stage in columns)
     yield f'<div class="line head"><span class=name>model</span><span class=part>part</span>{heads}<span></span></div>'
-    yield from (_part(name, cells, columns) for name, cells in parts)
+    yield from (_part(row, cells, columns) for row, cells in parts)
     yield "</div>"
 
 
@@ -85,16 +85,16 @@ def _leading_verdict(cells: Sequence[AtlasCell]) -> CellVerdict:
     return next(one for one in _LEADING if any(cell.verdict == one for cell in cells))
 
 
-def _part(name: str, cells: Sequence[AtlasCell], columns: Sequence[tuple[Sizes, str]]) -> str:
+def _part(row: AtlasRow, cells: Sequence[AtlasCell], columns: Sequence[tuple[Sizes, str]]) -> str:
     """A part of a model in one line, its cells behind it."""
     found = {(cell.sizes, cell.stage): cell for cell in cells}
     marks = "".join(_mark(found.get(column), words.stage_name(*column)) for column in columns)
     leading = _leading_verdict(cells)
     first = next((words.cell_failure(cell) for cell in cells if cell.verdict == leading), "")
     return (
-        f'<details data-verdict="{leading}"><summary class=line><b class=name>{_text(name)}</b>'
+        f'<details data-verdict="{leading}"><summary class=line><b class=name>{_text(row.name)}</b>'
         f"<span class=part>{_text(cells[0].part)}</span>{marks}<span class=first>{_text(first)}</span></summary>\n"
-        + "\n".join(map(_cell, cells))
+        + "\n".join([*(f"<p class=dim>{_text(note)}</p>" for note in row.notes), *map(_cell, cells)])
         + "\n</details>"
     )
 

@@ -19,6 +19,7 @@ SHARES_HEADER = ("stage", "models", "with a verdict", "pass as they are", "of al
                  "of all", "of those tried")  # fmt: skip
 CAUSES_HEADER = ("#", "one fix unlocks", "fail so", "root cause", "where", "cured by")
 CELLS_HEADER = ("model", "part", "stage", "verdict", "failure", "line", "cure", "s", "MiB", "command")
+NOTES_HEADER = ("model", "note")
 UNLOCK_NOTE = (
     "A model counts as unlocked if it shows no other failure; another one may hide behind it. Failures are one if "
     "kind, exception, normalised message and line of code are equal, whatever the model or file. A failure that shims "
