@@ -14,12 +14,13 @@ from typing import Any
 import pytest
 import torch
 
-from exportdoctor.core.protocol.export import ExportRequest, ExportResult
+from exportdoctor.core.protocol.export import ExportedFile, ExportRequest, ExportResult
 from exportdoctor.core.records.target import BuildOptions, TargetRef
 from exportdoctor.report.wording import export_lines
 from exportdoctor.report.wording.size_domains import sizes_in_words
 from exportdoctor.shims import find
 from exportdoctor.worker.export.export_server import export_target
+from exportdoctor.worker.translate.onnx_program import convert_opset
 from exportdoctor.worker.translate.onnx_session import OnnxSession
 
 pytestmark = pytest.mark.slow
@@ -283,6 +284,13 @@ def test_a_bfloat16_file_is_verified_with_what_the_processor_lacks_in_float32(tm
     assert (tmp_path / result.files[0].name).is_file()
 
 
+@pytest.mark.night
+def test_a_bfloat16_convolution_gets_the_opset_that_has_it(tmp_path: Path) -> None:
+    result = factory(tmp_path, "convolved", to="onnx", dtype="bfloat16")
+    assert (result.verdict, result.opset) == ("proved", 22)
+    assert any("for Conv" in note for note in result.notes)
+
+
 def test_what_onnx_runtime_cannot_load_is_a_finding_too(tmp_path: Path) -> None:
     result = factory(tmp_path, "plain", to="onnx", dtype="bfloat16", opset=22, split=2)  # pieces are run as they are
     trouble = result.trouble
@@ -311,8 +319,21 @@ def test_a_saved_program_refuses_the_sizes_that_the_program_refuses_and_an_onnx_
 @pytest.mark.night
 def test_a_file_of_another_opset_than_was_asked_for_says_so(tmp_path: Path) -> None:
     assert factory(tmp_path, "plain", to="onnx", opset=17).opset == 17
+    assert factory(tmp_path, "reduced", to="onnx", opset=17).opset == 17
     result = factory(tmp_path, "plain", to="onnx", opset=7)
     assert result.opset == 7 or any(f"the file has opset {result.opset}" in note for note in result.notes)
+
+
+def test_an_operator_that_onnx_cannot_take_back_to_an_opset_is_named(tmp_path: Path) -> None:
+    import onnx
+    from onnx import TensorProto, helper
+
+    path = tmp_path / "split.onnx"
+    taken, *given = (helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in "xyz")
+    graph = helper.make_graph([helper.make_node("Split", ["x"], ["y", "z"], num_outputs=2)], "g", [taken], given)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10), path)
+    one = ExportedFile(name=path.name, bytes=path.stat().st_size)
+    assert convert_opset(path, 17, one) == (one, "No Adapter From Version $18 for Split")
 
 
 def test_bfloat16_goes_in_and_out_without_numpy(tmp_path: Path) -> None:

@@ -139,3 +139,21 @@ class LongOrShort(torch.nn.Module):
 def long_or_short() -> Any:
     """Right from three rows on."""
     return _rows(LongOrShort())
+
+
+class Reduced(torch.nn.Module):
+    """ReduceMean got a new attribute in opset 18."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(rows, 1)."""
+        return x.mean(-1, keepdim=True)
+
+
+def reduced() -> Any:
+    """Rows, each of which becomes its mean."""
+    return _rows(Reduced())
+
+
+def convolved() -> Any:
+    """A convolution, which takes bfloat16 from opset 22 on."""
+    return torch.nn.Conv1d(1, 2, 3).eval(), (torch.randn(2, 1, 8),)

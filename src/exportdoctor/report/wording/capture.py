@@ -74,6 +74,11 @@ def inputs_left_out(names: tuple[str, ...], because: str) -> str:
     return f"captured without {', '.join(names)}, because eager refused what was made: {because}"
 
 
+def opset_of_dtype(opset: int) -> str:
+    """Why a file has not the opset that torch chooses."""
+    return f"opset {opset}: in lower ones an operator of the model does not take its dtype"
+
+
 def captured_alone(why: str) -> str:
     """The note on a part whose inputs are not those of the whole."""
     return f"captured on inputs made for it alone, because the whole model does not call it: {why}"

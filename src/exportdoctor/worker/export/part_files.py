@@ -10,7 +10,7 @@ import copy
 import errno
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,7 @@ from exportdoctor.worker.translate.onnx_program import (
     convert_opset,
     flat_inputs,
     name_values,
+    opset_for_dtypes,
     save_model,
     translate,
 )
@@ -229,6 +230,10 @@ def _as_onnx(job: PartJob, made: PartExport, call: ExportCall, program: Any) -> 
     try:
         job.doing("translating into ONNX")
         translated = translate(program, opset=request.opset)
+        needed = opset_for_dtypes(translated.made.model)
+        if not request.opset and needed > translated.made.model.opset_imports.get("", 0):
+            made.notes.append(wording.opset_of_dtype(needed))
+            translated = replace(translate(program, opset=needed), dropped=translated.dropped)
         name_values(translated.made, reader, job.part.axes)
         made.opset = int(translated.made.model.opset_imports.get("", 0))
         made.files.append(save_model(translated.made, path, external_data=request.external_data))

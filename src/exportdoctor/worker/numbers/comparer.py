@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -151,6 +152,15 @@ class Comparer:
 
     def stage(self, before: Rung | None, rung: Rung) -> LadderStage:
         """A stage beside the one before; `before` is None for eager."""
+        was_frozen = gc.get_freeze_count() > 0
+        gc.freeze()  # a walk makes many small objects: collecting the model's again would take longer than running it
+        try:
+            return self._compare_stage(before, rung)
+        finally:
+            if not was_frozen:
+                gc.unfreeze()
+
+    def _compare_stage(self, before: Rung | None, rung: Rung) -> LadderStage:
         name = before.name if before is not None else EAGER
         self.doing(f"comparing {rung.name} with {name}")
         rows = [self._row(rung, one) for one in self.sets]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -73,7 +74,7 @@ def _step(node: Any, made: _Sessions) -> GraphStep:
         inputs=tuple(name for name in inputs if name not in made.embedded),
         outputs=tuple(name or f"{node.name}[{place}]" for place, name in enumerate(node.output)),
         run=lambda values: _run(node, inputs, values, made),
-        fact=lambda: onnx_fact(node),
+        fact=functools.cache(lambda: onnx_fact(node)),
         run_in_float64=None if node.op_type == "Cast" else lambda values: _reference(node, made, values),
         effect=effect,
     )

@@ -91,7 +91,8 @@ def _quick_gap(found: torch.Tensor, wanted: torch.Tensor, share: float) -> Gap |
             scale = torch.minimum(scale, one)
         if bool((apart > share * torch.maximum(sizes, scale).clamp_min(SMALLEST_SCALE)).any()):
             return None
-    place = torch.unravel_index(apart.argmax(), apart.shape)
+    flat = apart.cpu().numpy().argmax()  # torch's own takes as long as all the rest (2.13, CPU)
+    place = torch.unravel_index(torch.tensor(flat), apart.shape)
     around = min((float(one.expand(sizes.shape)[place]) for one in scales), default=whole)
     return Gap(absolute=largest, allowed=share * max(float(sizes[place]), around, SMALLEST_SCALE), plain=True)
 

@@ -83,7 +83,9 @@ def may_hold_fill_values(sizes: torch.Tensor, largest: float) -> bool:
     only make gaps smaller. Else they are counted.
     """
     flat = sizes.flatten()
-    smallest = torch.where(flat > 0, flat, largest).min()
+    smallest = flat.min()
+    if not smallest:
+        smallest = torch.where(flat > 0, flat, largest).min()
     ends = torch.stack((smallest, flat.new_tensor(largest)))
     counts = _order_counts(torch.cat((flat[:: max(1, flat.numel() // _SAMPLE)], ends)))
     if not _gaps(counts):

@@ -6,6 +6,7 @@ Nodes are taken from the traceback's frames where Python failed, and by name fro
 from __future__ import annotations
 
 import ast
+import functools
 import os
 import re
 from dataclasses import dataclass
@@ -125,12 +126,13 @@ def onnx_fact(node: Any) -> NodeFact:
     )
 
 
-def _parse_list(text: str) -> list[str]:
+@functools.lru_cache(4096)  # the nodes of a submodule have the same
+def _parse_list(text: str) -> tuple[str, ...]:
     try:
         value = ast.literal_eval(text) if text else []
     except (ValueError, SyntaxError):
-        return []
-    return [str(one) for one in value]
+        return ()
+    return tuple(str(one) for one in value)
 
 
 def _plain(name: str) -> str:

@@ -175,13 +175,60 @@ def convert_opset(path: Path, opset: int, one: ExportedFile) -> tuple[ExportedFi
     if one.data:
         return one, "its weights stand in a file of their own"
     try:
-        made = version_converter.convert_version(onnx.load(str(path)), opset)
+        model = onnx.load(str(path))
+        _drop_new_defaults(model, opset)
+        made = version_converter.convert_version(model, opset)
         onnx.checker.check_model(made)
         OnnxSession(made.SerializeToString())
     except Exception as error:
-        return one, first_line(error, 200)
+        return one, first_line(error, 300).rpartition(" failed: ")[2]  # behind the place in onnx's source
     onnx.save(made, str(path))
     return msgspec.structs.replace(one, bytes=path.stat().st_size, nodes=len(made.graph.node)), ""
+
+
+def _drop_new_defaults(model: Any, opset: int) -> None:
+    """Remove attributes that an older opset does not know, where their value is what it means there: the default."""
+    from onnx import defs, helper
+
+    known = next((one.version for one in model.opset_import if not one.domain), opset)
+    for node in model.graph.node:
+        if node.domain or not defs.has(node.op_type):
+            continue
+        now, then = (defs.get_schema(node.op_type, one, "").attributes for one in (known, min(known, opset)))
+        for one in [one for one in node.attribute if one.name in now and one.name not in then]:
+            default = now[one.name].default_value
+            if default.type and helper.get_attribute_value(default) == helper.get_attribute_value(one):
+                node.attribute.remove(one)
+
+
+def opset_for_dtypes(model: Any) -> int:
+    """The lowest opset in which each operator of torch.onnx's model takes the dtypes that it is given; 0 if none."""
+    from onnx import defs
+
+    now = int(model.opset_imports.get("", 0))
+    for opset in range(now, defs.onnx_opset_version() + 1):
+        if all(_takes_dtypes(node, opset) for node in model.graph):
+            return opset
+    return 0
+
+
+def _takes_dtypes(node: Any, opset: int) -> bool:
+    """Whether an operator takes its inputs' dtypes in an opset; what is not of ONNX itself takes any."""
+    from onnx import defs
+
+    if node.domain not in ("", "ai.onnx") or not defs.has(node.op_type):
+        return True
+    try:
+        schema = defs.get_schema(node.op_type, opset, "")
+    except defs.SchemaError:
+        return False
+    for place, value in enumerate(node.inputs):
+        formal = schema.inputs[min(place, len(schema.inputs) - 1)] if schema.inputs else None
+        if value is None or value.dtype is None or formal is None or not formal.types:
+            continue
+        if f"tensor({value.dtype.name.lower()})" not in formal.types:
+            return False
+    return True
 
 
 def check_model(path: Path) -> None:

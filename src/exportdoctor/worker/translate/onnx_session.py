@@ -6,6 +6,7 @@ Inputs are bound by address and outputs copied by address, because numpy has no 
 from __future__ import annotations
 
 import ctypes
+import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,10 @@ class OnnxSession:
         source = str(model) if isinstance(model, Path) else model
         self.device, self.file = device, model if isinstance(model, Path) else None
         self._session = ort.InferenceSession(source, options, providers=providers(device))
+        self._run_options = ort.RunOptions()
+        self._run_options.log_severity_level = 4
+        # onnxruntime 1.31 looks this up in each run, and raises inside where it is absent; -1 is without a CUDA graph
+        self._run_options.add_run_config_entry("gpu_graph_id", "-1")
         self.providers = tuple(self._session.get_providers())
         refuse_other_provider(device, self.providers)
 
@@ -74,8 +79,6 @@ class OnnxSession:
 
     def run_named(self, inputs: Mapping[str, torch.Tensor | float]) -> list[torch.Tensor]:
         """As `run`, by name; names that the file does not have are left out."""
-        import onnxruntime as ort
-
         binding = self._session.io_binding()
         # alive until it has run; a dynamic size or number that the forward takes is a plain number
         kept = {name: torch.as_tensor(inputs[name]).detach().contiguous() for name in self.inputs}
@@ -86,9 +89,7 @@ class OnnxSession:
             )  # fmt: skip
         for name in self.outputs:
             binding.bind_output(name, "cpu")
-        run_options = ort.RunOptions()
-        run_options.log_severity_level = 4
-        self._session.run_with_iobinding(binding, run_options)
+        self._session.run_with_iobinding(binding, self._run_options)
         return [_tensor(value) for value in binding.get_outputs()]
 
 
@@ -133,6 +134,7 @@ def can_run_on(device: str) -> bool:
     return _PROVIDERS.get(device) in ort.get_available_providers()
 
 
+@functools.cache
 def _element(dtype: torch.dtype) -> int:
     from onnx import TensorProto
 
@@ -141,6 +143,7 @@ def _element(dtype: torch.dtype) -> int:
     return int(getattr(TensorProto, _ELEMENTS[dtype]))
 
 
+@functools.cache
 def torch_dtypes() -> dict[int, torch.dtype]:
     """The dtype of torch for a number of ONNX's."""
     return {_element(dtype): dtype for dtype in _ELEMENTS}
