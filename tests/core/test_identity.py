@@ -26,9 +26,14 @@ from synthetic import ATTENTION
 GUARD = "Could not guard on data-dependent expression u0 > 1 (unhinted: u0 > 1).  (Size-like symbols: none)"
 
 
-def failing(message: str = GUARD, *, line: int | None = 3, guard: int | None = None, name: str = "x") -> Outcome:
+def failing(
+    message: str = GUARD, *, line: int | None = 3, guard: int | None = None, name: str = "x", asked: str | None = None
+) -> Outcome:
     def frame(number: int) -> Frame:
-        return Frame(file="/home/a/model.py", line=number, function="forward", source=f"if {name}:", user=True)
+        source = f"if {name}:"
+        return Frame(
+            file="/home/a/model.py", line=number, function="forward", source=source, user=True, expression=asked
+        )
 
     failure = Failure(
         stage="export",
@@ -51,6 +56,14 @@ def test_the_same_line_is_the_same_failure_whatever_the_message_says() -> None:
     assert not same_line(failing(), failing(line=4))
     assert not same_line(failing(), PASSED)
     assert not same_line(PASSED, PASSED)
+
+
+def test_of_one_line_the_rewritten_statement_is_the_expression_in_it_if_the_messages_are_equal() -> None:
+    assert same_line(failing(asked="x > 0"), failing(asked="if x > 0: return y"))
+    assert not same_line(failing(asked="x > 0"), failing("another", asked="if x > 0: return y"))
+    assert not same_line(failing(asked="x > 0"), failing(asked="if x > 0: return y", line=4))
+    assert not same_line(failing(asked="x > 0"), failing(asked="y > 0"))
+    assert not same_line(failing(line=None, guard=7), failing(line=None, guard=77))
 
 
 def test_without_a_line_to_blame_the_line_of_the_guard_counts_and_then_the_signature() -> None:

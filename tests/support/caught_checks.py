@@ -42,6 +42,35 @@ class Own(nn.Module):
         return x.sqrt()
 
 
+class Absent(AttributeError):
+    """What getattr catches, by another name."""
+
+
+class Asking(nn.Module):
+    """The check ends what getattr asks for."""
+
+    @property
+    def rows(self) -> Tensor:
+        if self.given.min() < 0:
+            raise Absent("negative")
+        return self.given
+
+    def check(self, x: Tensor) -> None:
+        if x.min() < -3:
+            raise Absent("negative")
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "root":
+            self.check(self.given)
+            return self.given.abs().sqrt()
+        return super().__getattr__(name)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.given = x
+        found: Tensor = getattr(self, "root", x)
+        return found
+
+
 class Iterating(nn.Module):
     """A loop ends where the check says so."""
 
@@ -141,5 +170,5 @@ LEFT: dict[str, Callable[[], nn.Module]] = {
 CAUGHT: dict[str, Callable[[], nn.Module]] = {
     one.__name__.strip("_"): partial(Model, one)
     for one in (_clamped, _suppressed, _own_context, _returned, _in_a_lambda, _in_a_list)
-} | {"own": Own, "iterating": Iterating}
+} | {"own": Own, "iterating": Iterating, "asking": Asking}
 """The model answers where the check fails."""

@@ -105,6 +105,8 @@ def test_a_vision_language_configuration_in_a_folder_has_the_same_parts(tmp_path
     folder = write_config(tmp_path / "model", preset.config)
     found = plan(folder)
     assert (found.title, found.available_parts) == ("model", FIVE)
+    heard = plan(write_config(tmp_path / "heard", {**preset.config, "audio_config": {"hidden_size": 8}}))
+    assert heard.available_parts == ("vision", "audio", *FIVE[1:])
 
 
 def test_a_text_generator_offers_decode_and_scans_default(tmp_path: Path) -> None:

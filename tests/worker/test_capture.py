@@ -104,6 +104,20 @@ def test_a_snapshot_shares_no_storage_keeps_aliases_and_containers() -> None:
     assert torch.equal(copied["a"][0], torch.arange(4))
 
 
+def test_a_snapshot_keeps_what_a_tensor_says_of_itself() -> None:
+    whole = torch.complex(torch.ones(2, 3), torch.ones(2, 3))
+    given = [nn.Buffer(torch.ones(2)), whole.conj(), whole.conj().imag, torch.ones(2)]
+    given[3].note = [given[3]]  # type: ignore[attr-defined]
+    buffer, conjugate, negative, noted = snapshot(given, budget=CopyBudget())
+    whole.zero_()
+    assert isinstance(buffer, nn.Buffer)
+    assert conjugate.is_conj()
+    assert conjugate.imag.tolist() == [[-1] * 3] * 2
+    assert negative.is_neg()
+    assert (negative.stride(), negative.tolist()) == (given[2].stride(), [[-1] * 3] * 2)
+    assert noted.note[0] is noted
+
+
 class Packed(msgspec.Struct, frozen=True):
     """Its attributes cannot be set by `object.__setattr__`."""
 
@@ -118,7 +132,7 @@ def test_a_snapshot_copies_a_struct_of_a_layout_of_its_own() -> None:
 
 
 class Chooses(nn.Module):
-    """torch.cond compiles its arms in eager, and takes no hook there."""
+    """torch.cond may compile its arms in eager, and then takes no hook there."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -131,12 +145,14 @@ class Chooses(nn.Module):
 
 
 @pytest.mark.slow
-def test_a_forward_that_compiles_code_with_submodules_is_captured() -> None:
+@pytest.mark.parametrize("behaves", [True, False])
+def test_a_forward_that_compiles_code_with_submodules_is_captured(behaves: bool) -> None:
+    """Whether torch compiles an arm or runs it depends on what ran before; an arm that is not seen is told of."""
     module = Chooses()
-    calls = record_calls(module, (torch.ones(1, 2),), {}, budget=CopyBudget())
-    assert calls[id(module)].kept[0].compiles
+    calls = record_calls(module, (torch.ones(1, 2),), {}, budget=CopyBudget(), behaves=behaves)
+    is_seen = id(module.one) in calls or id(module.other) in calls
+    assert calls[id(module)].kept[0].compiles is not is_seen
     assert calls[id(module.before)].seen == 2
-    assert id(module.one) not in calls
     assert not any(child._forward_hooks or child._forward_pre_hooks for child in module.modules())
 
 

@@ -22,6 +22,7 @@ from exportdoctor.worker.prove.drawn_values import draw_like
 from exportdoctor.worker.prove.eager_trace import RoundingNoise
 from exportdoctor.worker.prove.input_meaning import draw_boundaries
 from exportdoctor.worker.prove.input_set import InputSet
+from exportdoctor.worker.prove.object_walk import tensors_by_path
 from exportdoctor.worker.prove.proof_inputs import sizes_title
 
 
@@ -232,3 +233,21 @@ def test_a_set_is_titled_by_the_sizes_of_all_dynamic_axes_however_they_are_given
         axes={"wave[1]": ("wave[1]",), "rows": ("more['a'][0]",), "rows + 1": ("wave[0]",), "count": ("count",)},
     )  # fmt: skip
     assert sizes_title(part, (part.args, part.kwargs)) == "wave[1] 6, rows 3, count 4"
+
+
+@pytest.mark.parametrize(
+    ("inputs", "is_padding"),
+    [
+        ({"x": torch.ones(4, 8), "seen": torch.ones(4, 4, dtype=torch.bool)}, False),
+        ({"x": torch.ones(4, 4), "seen": torch.ones(4, 4, dtype=torch.bool)}, False),
+        ({"x": torch.ones(4, 4, dtype=torch.int64), "seen": torch.ones(4, 4, dtype=torch.bool)}, True),
+        ({"x": torch.ones(4, 4, 8), "seen": torch.ones(4, 4, dtype=torch.bool)}, True),
+        ({"x": torch.ones(2, 8), "seen": torch.ones(2, 4, dtype=torch.bool)}, True),
+    ],
+)
+def test_a_square_mask_alone_hides_no_outputs_for_it_may_be_one_of_pairs(
+    inputs: dict[str, torch.Tensor], is_padding: bool
+) -> None:
+    (path,) = [path for path, one in tensors_by_path(((), inputs)).items() if one is inputs["seen"]]
+    one = InputSet(title="", kind="example", calls=(((), inputs),), results=(), mask_path=path)
+    assert (one.mask is not None) is is_padding

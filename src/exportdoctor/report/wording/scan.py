@@ -49,7 +49,7 @@ _SUBMODULE = "the submodule of its configuration, as the whole model calls it"
 
 def part_line(name: str, *, scanned: bool) -> str:
     """A line of `exportdoctor parts`: its name, what it is, whether a scan takes it by default."""
-    return f"{name:<10}{_PARTS.get(name, _SUBMODULE)}{'' if scanned else ' (only with --part)'}"
+    return f"{name:<9} {_PARTS.get(name, _SUBMODULE)}{'' if scanned else ' (only with --part)'}"
 
 
 def part_left_out(name: str, why: str) -> str:

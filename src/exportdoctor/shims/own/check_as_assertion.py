@@ -7,11 +7,12 @@ the same only if what it raises leaves the model: a check that somebody on the s
 from __future__ import annotations
 
 import ast
+import builtins
 import functools
 import inspect
 import operator
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -27,23 +28,39 @@ from exportdoctor.torch_internals.shape_env import has_unbacked_size
 _DECIDE, _COMPARE = "_check_fails", "_compare"
 
 _WORDS = (".numel()", ".shape", ".size(", ".sum()", ".any()", ".all()", ".max()", ".min()")
-_CAUGHT_UNSEEN = ("StopIteration", "StopAsyncIteration", "GeneratorExit", "IndexError", "AttributeError")
+_CAUGHT_UNSEEN = (StopIteration, StopAsyncIteration, GeneratorExit, IndexError, AttributeError)
 """What loops, generators and getattr catch without a `try`."""
 
 _SIGNS = {ast.Eq: "eq", ast.NotEq: "ne", ast.Lt: "lt", ast.LtE: "le", ast.Gt: "gt", ast.GtE: "ge"}
 
 
 class ChecksDecided(ast.NodeTransformer):
-    """`if a != b: raise E` becomes `if _check_fails(_compare("ne", a, b), "a != b"): raise E`."""
+    """`if a != b: raise E` becomes `if _check_fails(_compare("ne", a, b), "a != b"): raise E`.
+
+    `names` are the globals of the code, by which the class of E is found.
+    """
+
+    def __init__(self, names: Mapping[str, Any]) -> None:
+        self.names = names
 
     def visit_If(self, node: ast.If) -> ast.AST:
         """A check is a condition that does nothing but raise."""
         self.generic_visit(node)
-        if len(node.body) == 1 and _raises(node.body[0]) and not node.orelse and _on_tensors(node.test):
+        if len(node.body) == 1 and self._raises(node.body[0]) and not node.orelse and _on_tensors(node.test):
             check = ast.Constant(ast.unparse(node.test))
             decided = ast.Call(ast.Name(_DECIDE, ast.Load()), [_ComparisonCalls().visit(node.test), check], [])
             node.test = ast.copy_location(decided, node.test)
         return node
+
+    def _raises(self, statement: ast.stmt) -> bool:
+        if not isinstance(statement, ast.Raise) or statement.exc is None:
+            return False
+        kind = statement.exc.func if isinstance(statement.exc, ast.Call) else statement.exc
+        first, *attributes = ast.unparse(kind).split(".")
+        found: Any = self.names.get(first, getattr(builtins, first, None))
+        for name in attributes:
+            found = getattr(found, name, None)
+        return isinstance(found, type) and not issubclass(found, _CAUGHT_UNSEEN)
 
 
 class _ComparisonCalls(ast.NodeTransformer):
@@ -53,13 +70,6 @@ class _ComparisonCalls(ast.NodeTransformer):
         sign = ast.Constant(_SIGNS[type(node.ops[0])])
         call = ast.Call(ast.Name(_COMPARE, ast.Load()), [sign, node.left, node.comparators[0]], [])
         return ast.copy_location(call, node)
-
-
-def _raises(statement: ast.stmt) -> bool:
-    if not isinstance(statement, ast.Raise) or statement.exc is None:
-        return False
-    kind = statement.exc.func if isinstance(statement.exc, ast.Call) else statement.exc
-    return ast.unparse(kind).rpartition(".")[2] not in _CAUGHT_UNSEEN
 
 
 def _on_tensors(test: ast.expr) -> bool:
@@ -104,7 +114,8 @@ def _enter(call: ExportCall) -> Iterator[ExportCall]:
         (owner, name, new)
         for owner in dict.fromkeys(type(module) for module in call.module.modules())
         for name, method in vars(owner).items()
-        if _is_plain(method) and (new := rewrite_function(method, ChecksDecided(), names=names)) is not None
+        if _is_plain(method)
+        and (new := rewrite_function(method, ChecksDecided(method.__globals__), names=names)) is not None
     ]
     if not changes:
         raise NotApplicable("no submodule checks the sizes or values of its inputs")

@@ -321,7 +321,7 @@ SHIM = Shim(
         "does not take them. Arms must only compute: assignments to local names, no writes, no raise. What an arm "
         "prints, warns or logs is left out of the program, with the whole branch where it does nothing else."
     ),
-    precondition="arms that torch.where chooses between can be computed whatever the condition is",
+    precondition="arms that torch.where chooses between, and both sides of `and` and `or`, can be computed in any case",
     cures=(Cure(kinds=("data_dependent_value", "data_dependent_guard")),),
     needs={"torch": ">=2.8"},
     link="https://docs.pytorch.org/docs/stable/export.html#data-and-shape-dependent-control-flow",

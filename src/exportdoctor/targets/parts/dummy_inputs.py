@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 from exportdoctor.core.failure.messages import first_line
 from exportdoctor.targets.eager import run_method_once
-from exportdoctor.targets.parts.input_layouts import GRID_LAYOUTS, LAYOUTS, PATCH_LAYOUTS, SECOND, ExampleSizes, Layout
+from exportdoctor.targets.parts.input_layouts import (
+    GRID_LAYOUTS,
+    LAYOUTS,
+    PATCH_LAYOUTS,
+    SECOND,
+    TOWER_LAYOUTS,
+    ExampleSizes,
+    Layout,
+)
 from exportdoctor.targets.parts.model_context import ModelContext, forward_names
 from exportdoctor.targets.parts.processed_inputs import processed_layouts
 from exportdoctor.torch_internals.trees import tree_leaves
@@ -85,7 +93,8 @@ def _attempts(
     if any(name.endswith("grid_thw") for name in forward_names(subject.model)):
         images = [name for name in complete if name != "pixel_values_videos"]
         grids = [name for name in GRID_LAYOUTS if "video" not in name and not name.startswith("pixel")]
-        yield (*images, *grids), {**LAYOUTS, **GRID_LAYOUTS}
+        tower = "grid_thw" in forward_names(subject.model)
+        yield (*images, *grids), {**LAYOUTS, **(TOWER_LAYOUTS if tower else GRID_LAYOUTS)}
     if {"spatial_shapes", "pixel_position_ids", "image_position_ids"} & set(forward_names(subject.model)):
         yield (*complete, *PATCH_LAYOUTS), {**LAYOUTS, **PATCH_LAYOUTS}
     yield complete, LAYOUTS

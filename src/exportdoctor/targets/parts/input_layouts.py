@@ -220,14 +220,17 @@ LAYOUTS: Mapping[str, tuple[Layout, ...]] = {
 }
 
 GRID_LAYOUTS: Mapping[str, tuple[Layout, ...]] = {
-    **dict.fromkeys(
-        ("pixel_values", "pixel_values_videos"),
-        (Layout(make=_patches_of_grid, axes={}), Layout(make=_patches_as_pictures, axes={})),
-    ),
+    **dict.fromkeys(("pixel_values", "pixel_values_videos"), (Layout(make=_patches_of_grid, axes={}),)),
     **dict.fromkeys(("grid_thw", "image_grid_thw", "video_grid_thw"), (Layout(make=_grid, axes={}),)),
     **dict.fromkeys(("merge_sizes", "image_merge_sizes", "video_merge_sizes"), (Layout(make=_merge_size, axes={}),)),
 }
 """Where a picture comes as patches with a grid."""
+
+TOWER_LAYOUTS: Mapping[str, tuple[Layout, ...]] = {
+    **GRID_LAYOUTS,
+    "pixel_values": (*GRID_LAYOUTS["pixel_values"], Layout(make=_patches_as_pictures, axes={})),
+}
+"""What takes a grid itself may take each patch as a small picture."""
 
 PATCH_LAYOUTS: Mapping[str, tuple[Layout, ...]] = {
     "pixel_values": (Layout(make=_patches_by_row, axes=_BATCH),),

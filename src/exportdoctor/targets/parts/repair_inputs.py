@@ -22,7 +22,7 @@ from typing import Any
 
 from exportdoctor.targets.parts.documented_inputs import TensorSpec, documented_inputs, guessed_input
 from exportdoctor.targets.parts.input_layouts import FIRST
-from exportdoctor.targets.parts.model_context import ModelContext, forward_names, nested_configurations, refuses_fake
+from exportdoctor.targets.parts.model_context import ModelContext, forward_names, nested_configurations
 
 Specs = Mapping[str, TensorSpec]
 
@@ -73,8 +73,7 @@ def repair_inputs(
                 except Exception as error:
                     place = (-len(returned), "required positional argument" in str(error), next(order), specs)
                     tried.append(place)
-                    if not refuses_fake(error):  # else other inputs would not help
-                        heapq.heappush(waiting, (*place, _refusal(error)))
+                    heapq.heappush(waiting, (*place, _refusal(error)))
         if not waiting:
             return None
         *_, furthest, complaint = heapq.heappop(waiting)

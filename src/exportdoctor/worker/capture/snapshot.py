@@ -1,8 +1,8 @@
 """Copies of captured inputs, made before the call, which may change them.
 
-Tensors keep shape, strides, storage offset, dtype, device, flags and shared memory. That one is a view is not kept:
-`.data` of a view that is an input fails with an error about strides, which hides the failure that the model has. Of a
-tensor inside torch.vmap the first example is kept, which is what the module sees of it.
+Tensors keep shape, strides, storage offset, dtype, device, flags, attributes and shared memory. That one is a view is
+not kept: `.data` of a view that is an input fails with an error about strides, which hides the failure that the model
+has. Of a tensor inside torch.vmap the first example is kept, which is what the module sees of it.
 Real values are kept up to a budget; larger floating-point tensors are kept as fake ones, because an export needs
 their shapes alone.
 """
@@ -45,6 +45,12 @@ class CopyBudget:
         if is_fake(tensor):
             # another tensor object over the same storage, which holds no values that a call could change
             return with_grad_of(tensor.detach(), tensor)
+        if tensor.is_conj():
+            return self.keep(tensor.conj(), memo).conj()
+        if tensor.is_neg():
+            negated = torch.ops.aten._neg_view
+            kept: torch.Tensor = negated(self.keep(negated(tensor), memo))
+            return kept
         size = tensor.numel() * tensor.element_size()
         exact = not tensor.is_floating_point() or size <= 4096
         if tensor.layout != torch.strided or exact or size <= self.left:
@@ -124,7 +130,10 @@ def _copy_new(value: Any, memo: dict[Any, Any], budget: CopyBudget) -> Any:
     if isinstance(value, torch.Tensor):
         try:
             with without_transforms(value) as tensor:
-                return budget.keep(tensor, memo)
+                copied = memo[id(value)] = budget.keep(tensor, memo)
+                for name in vars(tensor).keys() - vars(copied).keys():  # of nn.Buffer, say
+                    vars(copied)[name] = _copy(vars(tensor)[name], memo, budget)
+                return copied
         except RuntimeError:  # as for objects: a mode of torch that the target left on may refuse every copy
             return value
     if type(value) in (list, set, frozenset):

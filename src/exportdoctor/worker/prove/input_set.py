@@ -45,8 +45,16 @@ class InputSet:
 
     @property
     def mask(self) -> torch.Tensor | None:
-        """The whole-number or boolean tensor whose zeros mask positions of its own shape."""
-        return tensors_by_path(self.inputs).get(self.mask_path) if self.mask_path else None
+        """The whole-number or boolean tensor whose zeros mask positions of its own shape.
+
+        None for a square one without another input for the same rows and positions: it may mask pairs of positions.
+        """
+        tensors = tensors_by_path(self.inputs) if self.mask_path else {}
+        mask = tensors.pop(self.mask_path or "", None)
+        if mask is None or mask.shape[0] != mask.shape[-1]:
+            return mask
+        rows = (one for one in tensors.values() if one.shape[: mask.dim()] == mask.shape)
+        return mask if any(not one.is_floating_point() or one.dim() > mask.dim() for one in rows) else None
 
     @property
     def wanted(self) -> list[torch.Tensor]:
