@@ -19,8 +19,9 @@ from torch.export import Dim, ShapesCollection
 from exportdoctor.core.errors import TargetError
 from exportdoctor.core.records.target import BuildOptions, TargetRef
 from exportdoctor.targets import BuiltPart, build, plan_for_module, resolve
-from exportdoctor.targets.eager import restore_afterwards
+from exportdoctor.targets.eager import restore_afterwards, run_once
 from exportdoctor.targets.sizes.other_sizes import GROWTHS, grown_size
+from exportdoctor.torch_internals.fake_tensors import new_fake_mode
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -282,3 +283,26 @@ def test_what_a_model_compiles_runs_in_eager() -> None:
     assert not compiled
     module(torch.ones(1, 2))
     assert compiled
+
+
+def test_a_mask_with_values_selects_from_fake_weights() -> None:
+    class Masked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(3, 4))
+
+        def forward(self, mask: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            rows = mask[:, None].expand_as(self.weight)
+            return (
+                self.weight[mask],
+                self.weight[rows],
+                self.weight[:, torch.arange(4) > 1],
+                self.weight.masked_select(rows),
+            )
+
+    mask = torch.tensor([False, True, True])
+    real = run_once(module := Masked(), ((mask,), {}))
+    mode = new_fake_mode()
+    module.weight = nn.Parameter(mode.from_tensor(module.weight))
+    fake = run_once(module, ((mask,), {}))
+    assert [tuple(one.shape) for one in fake] == [tuple(one.shape) for one in real]

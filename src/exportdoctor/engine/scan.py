@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 import psutil
 
-from exportdoctor.core.errors import ExitCode, NoPartError, UsageError, did_you_mean
+from exportdoctor.core.errors import ExitCode, NoPartError, TargetError, UsageError, did_you_mean
 from exportdoctor.core.exporters import EXPORTERS
 from exportdoctor.core.protocol.scan import Capture, Captured, Open, Opened
 from exportdoctor.core.records.outcome import Outcome
@@ -66,12 +66,15 @@ def _events(request: ScanRequest, launcher: Launcher) -> Iterator[ev.AnyEvent]:
         yield ev.TargetOpened(opened=opened)
         yield from (ev.NoteAdded(text=text) for text in opened.notes)
         scheduler = stack.enter_context(closing(_scheduler(pool, request, opened)))
-        yield from _capture_parts(scheduler, request, opened)
-        _refuse_unknown(request.options.modules, scheduler)
+        failed = yield from _capture_parts(scheduler, request, opened)
+        if failed is None:
+            _refuse_unknown(request.options.modules, scheduler)
         yield from scheduler.run_until_idle()
     parts = list(scheduler.parts.values())
     for part in parts:
         yield from part.conclude()
+    if failed is not None:
+        raise failed
     code = ExitCode.FINDINGS if any(part.diagnosis.failing for part in parts) else ExitCode.EXPORTS
     if code == ExitCode.EXPORTS and any(part.diagnosis.unknown for part in parts):
         code = ExitCode.INTERNAL
@@ -126,11 +129,15 @@ def _scheduler(pool: Pool, request: ScanRequest, opened: Opened) -> ProbeSchedul
     return ProbeScheduler(pool, opened, options, limits=limits, resumed=request.answers, target=target, ref=ref)
 
 
-def _capture_parts(scheduler: ProbeScheduler, request: ScanRequest, opened: Opened) -> Iterator[ev.AnyEvent]:
+def _capture_parts(
+    scheduler: ProbeScheduler, request: ScanRequest, opened: Opened
+) -> Generator[ev.AnyEvent, None, TargetError | None]:
     """Capture each part; with forks, its attempts run while the next part is captured, else after the last.
 
-    A part that nobody asked for by name and that the model turns out not to have is left out, and said so.
+    A part that nobody asked for by name and that the model turns out not to have is left out, and said so. Returns the
+    error of the first part whose forward fails: the others keep their verdicts.
     """
+    failed: TargetError | None = None
     options, missing = request.options, list[str]()
     forking = opened.isolation == "fork"
     root_first = forking and not options.exhaustive and not options.modules
@@ -147,6 +154,9 @@ def _capture_parts(scheduler: ProbeScheduler, request: ScanRequest, opened: Open
                 raise  # the last one is the whole
             yield ev.NoteAdded(text=part_left_out(name, error.message))
             continue
+        except TargetError as error:
+            failed = failed or error
+            continue
         yield ev.PartCaptured(captured=found)
         yield from (ev.NoteAdded(text=text) for text in found.notes)
         if forking:
@@ -155,6 +165,7 @@ def _capture_parts(scheduler: ProbeScheduler, request: ScanRequest, opened: Open
             waiting.append(found)
     for found in waiting:
         yield from scheduler.schedule_part(found)
+    return failed
 
 
 def _refuse_unknown(modules: tuple[str, ...], scheduler: ProbeScheduler) -> None:

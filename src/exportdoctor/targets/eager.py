@@ -20,6 +20,7 @@ from exportdoctor.core.errors import ExportdoctorError, MissingPackageError, Tar
 from exportdoctor.core.exception_text import summary, text_of
 from exportdoctor.core.failure.frames import is_our_file, is_user_file
 from exportdoctor.core.patch_attribute import patch_attribute
+from exportdoctor.torch_internals.fake_tensors import is_fake, select_by_real_masks
 
 if TYPE_CHECKING:
     import torch
@@ -164,7 +165,8 @@ def restore_afterwards(module: nn.Module) -> Iterator[None]:
     children = [(child, dict(child.__dict__), _containers(child)) for child in module.modules()]
     values = [(buffer, buffer.detach().clone()) for buffer in module.buffers()]
     devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
-    with torch.random.fork_rng(devices=devices), _without_compile():
+    masks = select_by_real_masks() if any(map(is_fake, module.parameters())) else nullcontext()
+    with torch.random.fork_rng(devices=devices), _without_compile(), masks:
         try:
             yield
         finally:

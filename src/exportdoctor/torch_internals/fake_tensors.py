@@ -38,6 +38,33 @@ def new_fake_mode() -> Any:
     return FakeTensorMode(allow_non_fake_inputs=True)
 
 
+def select_by_real_masks() -> AbstractContextManager[Any]:
+    """Within it, a mask that has values selects from fake tensors; torch alone raises, as if it had none."""
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    aten = torch.ops.aten
+
+    class RealMasks(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if func is aten.index.Tensor and is_fake(args[0]):
+                args = (args[0], [place for index in args[1] for place in _places(index)])
+            elif func is aten.masked_select.default and is_fake(args[0]) and not is_fake(args[1]):
+                shape = torch.broadcast_shapes(args[0].shape, args[1].shape)
+                func, args = aten.index.Tensor, (args[0].expand(shape), _places(args[1].expand(shape)))
+            return func(*args, **(kwargs or {}))
+
+    return RealMasks()
+
+
+def _places(index: Any) -> Sequence[Any]:
+    """A real mask as one tensor of positions for each of its dimensions; any other index as it is."""
+    import torch
+
+    is_mask = isinstance(index, torch.Tensor) and index.dtype in (torch.bool, torch.uint8) and not is_fake(index)
+    return index.nonzero().unbind(1) if is_mask else (index,)
+
+
 def _has_fake_tensors() -> bool:
     from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
