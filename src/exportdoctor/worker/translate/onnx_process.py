@@ -54,13 +54,12 @@ class OnnxProcess:
         pid, self._pid = self._pid, 0
         for stream in (self._requests, self._answers):
             with contextlib.suppress(OSError):
-                stream.close()  # at the end of its requests it leaves by itself
+                stream.close()
+        kill_group(pid)  # a process that was forked later holds its requests open: it may never see their end
         try:
             return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         except ChildProcessError:
             return None
-        finally:
-            kill_group(pid)
 
     def _start(self) -> None:
         reader, writer = os.pipe()
