@@ -16,7 +16,11 @@ from exportdoctor.core.errors import TargetError, UsageError
 from exportdoctor.core.protocol.scan import Capture, Open, Prepare
 from exportdoctor.core.records.outcome import OutcomeStatus
 from exportdoctor.core.records.probe import Probe
+from exportdoctor.core.records.target import TargetRef
+from exportdoctor.core.run.events import AnyEvent, PartFinished
+from exportdoctor.core.scan_options import ScanOptions
 from exportdoctor.engine.pool.worker_pool import Pool
+from exportdoctor.engine.scan import ScanRequest, scan
 from exportdoctor.process.client import LineClient
 
 SCRIPT = Path(__file__).parents[1] / "support" / "scripted_worker.py"
@@ -133,3 +137,11 @@ def test_an_abandoned_attempt_leaves_room_for_others(pool: Pool) -> None:
     pool.abandon(early[1])
     assert pool.submit(probe("first")).result(timeout=60).passed
     assert pool.started.get(timeout=1)[0].fqn == "first"
+
+
+def test_a_part_whose_forward_fails_leaves_the_others_their_verdicts(tmp_path: Path) -> None:
+    request = ScanRequest(target=TargetRef(ref="fails first"), options=ScanOptions(use_cache=False, cure=False))
+    seen: list[AnyEvent] = []
+    with pytest.raises(TargetError, match="the forward fails"):
+        seen.extend(scan(request, Scripted(tmp_path)))  # what came before the error stays
+    assert [event.part for event in seen if isinstance(event, PartFinished)] == ["default"]

@@ -8,13 +8,17 @@ import time
 from functools import partial
 from pathlib import Path
 
+import msgspec
+
 from exportdoctor.core.codec import decode, encode
 from exportdoctor.core.protocol.reply import Refused
 from exportdoctor.core.protocol.scan import (
     AttemptProbe,
+    CallFact,
     Capture,
     Captured,
     Finished,
+    ModuleFact,
     Open,
     Opened,
     Prepare,
@@ -26,6 +30,7 @@ from exportdoctor.core.protocol.scan import (
 )
 from exportdoctor.core.records.outcome import Outcome, OutcomeStatus
 from exportdoctor.core.records.probe import Probe
+from exportdoctor.core.records.target import TargetRef
 from exportdoctor.worker.child import fork
 from exportdoctor.worker.standard_streams import take_line_streams, write_line
 
@@ -58,6 +63,8 @@ def answer(command: ScanCommand, logs: Path) -> ScanReply:
     match command:
         case Open(shim_files=("refuse",)):
             return Refused(message="no such file", hint="look", fault="usage")
+        case Open(target=TargetRef(ref="fails first")):
+            return msgspec.structs.replace(OPENED, parts=("fails", "default"))
         case Open():
             return OPENED
         case Prepare(part=part):
@@ -66,7 +73,8 @@ def answer(command: ScanCommand, logs: Path) -> ScanReply:
             os.kill(os.getpid(), signal.SIGKILL)
         case Capture(part="fails"):
             return Refused(message="the forward fails", fault="target", stack=("line",))
-    return Captured(part="default", title="", prefix="", seconds=0.0, modules=())
+    root = ModuleFact(fqn="", class_name="Model", calls=(CallFact(question="q", group="g"),))
+    return Captured(part="default", title="", prefix="", seconds=0.0, modules=(root,))
 
 
 def main() -> None:

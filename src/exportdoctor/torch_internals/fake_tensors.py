@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, cast
 
 from exportdoctor.core.patch_attribute import patch_attribute
 from exportdoctor.torch_internals.hook import Hook
+from exportdoctor.torch_internals.tracing_modes import dispatch_mode_class
 from exportdoctor.torch_internals.trees import tree_leaves
 
 
@@ -41,20 +42,21 @@ def new_fake_mode() -> Any:
 def select_by_real_masks() -> AbstractContextManager[Any]:
     """Within it, a mask that has values selects from fake tensors; torch alone raises, as if it had none."""
     import torch
-    from torch.utils._python_dispatch import TorchDispatchMode
 
-    aten = torch.ops.aten
+    aten, broadcast = torch.ops.aten, cast("Any", torch.broadcast_shapes)
+    mode: Any = dispatch_mode_class()
 
-    class RealMasks(TorchDispatchMode):
+    class RealMasks(mode):  # type: ignore[misc]
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             if func is aten.index.Tensor and is_fake(args[0]):
                 args = (args[0], [place for index in args[1] for place in _places(index)])
             elif func is aten.masked_select.default and is_fake(args[0]) and not is_fake(args[1]):
-                shape = torch.broadcast_shapes(args[0].shape, args[1].shape)
+                shape = broadcast(args[0].shape, args[1].shape)
                 func, args = aten.index.Tensor, (args[0].expand(shape), _places(args[1].expand(shape)))
             return func(*args, **(kwargs or {}))
 
-    return RealMasks()
+    made: AbstractContextManager[Any] = RealMasks()
+    return made
 
 
 def _places(index: Any) -> Sequence[Any]:
