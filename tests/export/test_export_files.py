@@ -235,6 +235,7 @@ def test_a_plain_image_of_any_legal_size_goes_in_with_the_patches_made_inside(tm
     assert result.files[0].inputs[0].shape == ("images", 3, "height", "width")
 
 
+@pytest.mark.night
 def test_text_agrees_at_three_sizes_and_as_prefill_and_decode_generates_eagers_tokens(tmp_path: Path) -> None:
     result = made(tmp_path, TINY, "text", to="onnx", cache=True)
     assert result.verdict == "proved"

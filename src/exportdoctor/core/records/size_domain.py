@@ -17,9 +17,9 @@ ConditionKind = Literal["declared", "fixed", "guard", "assertion", "branch"]
 class SizeAxis(msgspec.Struct, frozen=True, kw_only=True):
     """One size that callers choose, and which values the program takes while the others are the example's.
 
-    They are `lowest`, `lowest + step`, ... up to `highest` (None: no end was found), without `but`; or `only`
-    these. All sizes up to `until` were evaluated. At the sizes `wrong` the program was tried, and gives other
-    numbers than eager; at the sizes `refused` nothing that was evaluated says so, and it raises; at the sizes
+    They are `lowest`, `lowest + step`, ... up to `highest` (None: no end was found), without `but`; or `only` these.
+    All sizes up to `until` were evaluated. At the sizes `wrong` the program was tried, and gives other numbers than
+    eager; at the sizes `refused` it raises where eager does not, and nothing that was evaluated says so; at the sizes
     `right` every stage was right for some inputs. `partly`: other inputs of the program are made of the part's, and
     what it asks of those was not evaluated. `fixed`: the declared shapes fix it. `same` are axes that must be equal
     to it, `follows` those that it decides.

@@ -243,7 +243,7 @@ class DomainSearch:
         return _Planned(title=one.title, inputs=one.inputs, known=one, refused=refused)
 
     def _with_wrong(self, fact: SizeAxis, trials: Sequence[SizeTrial]) -> SizeAxis:
-        said = {one.inputs: one.answers[0].outcome for one in trials}
+        said = {one.inputs: one.answers[0].outcome for one in trials if not one.eager}
         points = [(size, said.get(wording.at_size(fact.name, size))) for size in _points(fact)]
         return msgspec.structs.replace(
             fact,
@@ -253,9 +253,9 @@ class DomainSearch:
         )
 
     def _is_unsaid(self, fact: SizeAxis, size: int) -> bool:
-        """Whether nothing that was evaluated refuses the size."""
+        """Whether eager takes the size, and nothing that was evaluated refuses it."""
         planned = self._planned[wording.at_size(fact.name, size)]
-        return self.checks is not None and not fact.fixed and planned.refused is None
+        return self.eager is not None and self.checks is not None and not fact.fixed and planned.refused is None
 
     def _right_sizes(self, fact: SizeAxis, trials: Sequence[SizeTrial]) -> tuple[int, ...]:
         """The axis' sizes in all inputs at which every stage was right."""
