@@ -52,14 +52,22 @@ Shapes = dict[str, Any] | tuple[Any, ...] | list[Any] | None
 
 
 def _non_strict(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], shapes: Shapes) -> Any:
-    program = torch.export.export(module, args, kwargs, dynamic_shapes=shapes, strict=False)
+    program = _export_function()(module, args, kwargs, dynamic_shapes=shapes, strict=False)
     finish_graphs(program)
     return program
 
 
 def _strict(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], shapes: Shapes) -> Any:
     with keep_interpreter_frames():
-        return torch.export.export(module, args, kwargs, dynamic_shapes=shapes, strict=True)
+        return _export_function()(module, args, kwargs, dynamic_shapes=shapes, strict=True)
+
+
+def _export_function() -> Callable[..., Any]:
+    """`torch.export.export`, which may be the target's own by now. Raises TypeError where the target took it away."""
+    export = getattr(torch.export, "export", None)
+    if not callable(export):
+        raise TypeError("torch.export.export is no function: code of the target has replaced it")
+    return export  # type: ignore[no-any-return]
 
 
 EXPORTER_CALLS: Mapping[str, Callable[..., Any]] = {
