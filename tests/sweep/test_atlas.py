@@ -113,6 +113,17 @@ def test_failures_of_two_models_are_one_only_if_line_and_message_are() -> None:
         assert identity_of(other, model="a") != one
 
 
+def test_sizes_and_symbols_in_a_quoted_shape_are_one_cause() -> None:
+    def cause(message: str) -> str:
+        return identity_of(_finding(exception=ExceptionRecord(type="RuntimeError", message=message)), model="a")
+
+    said = "Cannot view a tensor with shape torch.Size({}) and strides ({}) as a tensor with shape ({})!"
+    fixed = said.format([2, 13, 8, 64], "6656, 64, 832, 1", "2, 13, 512")
+    dynamic = said.format("[s47, s87, 8, 64]", "512*s87, 64, 64*s87, 1", "s47, s87, 512")
+    assert cause(fixed) == cause(dynamic)
+    assert cause("Could not guard on Eq(u0, 1)") != cause("Could not guard on Eq(u0, u1)")
+
+
 @pytest.mark.parametrize("kind", [FailureKind.CRASH, FailureKind.TIMEOUT, FailureKind.OUT_OF_MEMORY])
 def test_processes_that_died_are_never_alike_in_two_models(kind: FailureKind) -> None:
     assert identity_of(_finding(kind=kind), model="a") != identity_of(_finding(kind=kind), model="b")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -147,15 +148,18 @@ def _verdict_of_numbers(part: PartRecord) -> CellVerdict:
 
 # --- root causes
 
+# a list of sizes, with no function's name before it: `[<symbol>, <n>*<symbol>]`, but not `Eq(<symbol>, <n>)`
+_QUOTED_SHAPE = re.compile(r"((?<!\w)\(|\[)<(?:n|symbol)>(?:[*, ]+<(?:n|symbol)>)*([)\]])")
+
 
 def identity_of(finding: Finding, *, model: str) -> str:
     """What two findings have in common that one fix may cure, whatever model and file they come from.
 
     The kind, what was raised, and the line of code without its place: transformers copies lines from model to model. A
     process that died says no line that can be relied on, so that such a failure is like no other model's; neither is
-    one that says nothing at all.
+    one that says nothing at all. Shapes that a message quotes are the same whether they are numbers or symbols.
     """
-    said = without_names(finding.exception.message)
+    said = _QUOTED_SHAPE.sub(r"\1<n>\2", without_names(finding.exception.message))
     source = " ".join(_source(finding).split())
     alone = finding.kind in _NO_PLACE or not (said or source)
     shown = [str(finding.kind), finding.stage, finding.exception.type, said, source, model if alone else ""]

@@ -7,11 +7,10 @@ import errno
 import logging
 import operator
 import re
-import sys
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -155,7 +154,8 @@ def runs_in_eager(module: nn.Module, inputs: Inputs) -> bool:
 def restore_afterwards(module: nn.Module) -> Iterator[None]:
     """Restore attributes, hooks, buffers and the random state on exit. In-place writes to parameters stay.
 
-    What the model compiles by `torch.compile` runs in eager within, which is what an export traces.
+    What the model compiles, and torch itself for `torch.cond`, runs in eager within, which is what an export traces:
+    compiled code would take minutes, and calls of submodules in it are not seen.
 
     Hooks and the flags about them must go together: transformers adds output hooks to a model at its first run
     and notes so in an attribute; with only one of the two undone, later runs would be hooked twice.
@@ -166,7 +166,7 @@ def restore_afterwards(module: nn.Module) -> Iterator[None]:
     values = [(buffer, buffer.detach().clone()) for buffer in module.buffers()]
     devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
     masks = select_by_real_masks() if any(map(is_fake, module.parameters())) else nullcontext()
-    with torch.random.fork_rng(devices=devices), _without_compile(), masks:
+    with torch.random.fork_rng(devices=devices), torch.compiler.set_stance("force_eager"), masks:
         try:
             yield
         finally:
@@ -178,13 +178,6 @@ def restore_afterwards(module: nn.Module) -> Iterator[None]:
             with torch.no_grad():
                 for buffer, value in values:
                     buffer.copy_(value)
-
-
-def _without_compile() -> AbstractContextManager[Any]:
-    """Nothing can have been compiled where torch._dynamo, which takes a second to import, is not there."""
-    import torch
-
-    return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
 
 
 def _containers(module: nn.Module) -> list[tuple[Any, tuple[Any, ...]]]:

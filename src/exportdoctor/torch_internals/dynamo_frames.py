@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from types import CodeType
 from typing import Any
@@ -129,42 +129,6 @@ VERBOSE = Hook(
 )
 
 
-@contextmanager
-def around_compilations(begin: Callable[[], None], end: Callable[[], None]) -> Iterator[None]:
-    """Within it, calls `begin` before dynamo compiles code, as torch.cond does in eager, and `end` afterwards."""
-    from torch._dynamo.callback import callback_handler
-
-    def at_start(_: object) -> None:
-        begin()
-
-    def at_end(_: object) -> None:
-        end()
-
-    callback_handler.register_start_callback(at_start)
-    callback_handler.register_end_callback(at_end)
-    try:
-        yield
-    finally:
-        callback_handler.remove_start_callback(at_start)
-        callback_handler.remove_end_callback(at_end)
-
-
-def _has_callbacks() -> bool:
-    from torch._dynamo.callback import callback_handler
-
-    return all(hasattr(callback_handler, f"remove_{when}_callback") for when in ("start", "end"))
-
-
-CALLBACKS = Hook(
-    id="dynamo-callbacks",
-    api="torch._dynamo.callback_handler.{register, remove}_{start, end}_callback",
-    used_for="the capture of a forward with torch.cond, which compiles its arms without our hooks",
-    lost="there the forward with hooks may fail",
-    seen_on=("2.13.0",),
-    is_there=_has_callbacks,
-)
-
-
 def references_by_dynamo(module: Any) -> int:
     """How many weak references dynamo holds to an nn.Module: once it has been used, it notes when each is made."""
     import sys
@@ -188,4 +152,4 @@ GENERATIONS = Hook(
     is_there=_has_generations,
 )
 
-HOOKS = (CALLBACKS, INTERPRETERS, RECORDED_STACK, VERBOSE, GENERATIONS)
+HOOKS = (INTERPRETERS, RECORDED_STACK, VERBOSE, GENERATIONS)

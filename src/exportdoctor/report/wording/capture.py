@@ -34,12 +34,6 @@ def scripted_modules(count: int) -> str:
     return f"{count} ScriptModules take no hooks, so whether and how they are called is not known"
 
 
-COMPILED_CODE = (
-    "forward compiles code with dynamo, as torch.cond does: which submodules are called there is not seen, so that "
-    "they are not asked"
-)
-
-
 def incomparable_modules(fqns: Sequence[str]) -> str:
     """Which submodules were called otherwise at other sizes."""
     names = ", ".join(fqns[:_MOST_NAMED]) + (", ..." if len(fqns) > _MOST_NAMED else "")

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 
 from exportdoctor.targets.eager import restore_afterwards
-from exportdoctor.torch_internals.dynamo_frames import around_compilations
 from exportdoctor.worker.capture.behaviour import Behaviour, describe_value
 from exportdoctor.worker.capture.call_shapes import CallShapes, OpenCall, close_call, open_call
 from exportdoctor.worker.capture.dynamic_dims import (
@@ -32,8 +31,7 @@ class Call:
 
     `sizes` are the sizes of these in the two captures, `axes` their names. `inner` are the calls that it made of
     other modules, in order; `inner_there` the same in the second capture.
-    `behaviour` is a digest of what it did. `reads_whole_state`: it used `__dict__` or `vars` of a module. `compiles`:
-    dynamo compiled code in it, where no call of a submodule is seen.
+    `behaviour` is a digest of what it did. `reads_whole_state`: it used `__dict__` or `vars` of a module.
     """
 
     args: tuple[Any, ...]
@@ -46,7 +44,6 @@ class Call:
     inner_there: list[CallShapes] | None = None
     behaviour: str = ""
     reads_whole_state: bool = False
-    compiles: bool = False
 
 
 @dataclass
@@ -126,24 +123,13 @@ def _record(
             if under_way:
                 under_way[-1].shapes.calls.append(close_call(begun.shapes, given, named, output))
 
-    handles = ExitStack()
-
-    def set_hooks() -> None:
+    with restore_afterwards(module), torch.no_grad(), ExitStack() as stack:
         # prepended, so that inputs are seen before hooks of the model's own change them: an export runs those again
         for child in module.modules():
             if isinstance(child, torch.jit.ScriptModule):
                 continue  # takes no hooks of ours
-            handles.callback(child.register_forward_pre_hook(before, prepend=True, with_kwargs=True).remove)
-            handles.callback(child.register_forward_hook(after, prepend=True, with_kwargs=True).remove)
-
-    def unset_hooks() -> None:
-        handles.close()
-        for begun in under_way:
-            if begun.call is not None:
-                begun.call.compiles = True
-
-    with restore_afterwards(module), torch.no_grad(), handles, around_compilations(unset_hooks, set_hooks):
-        set_hooks()
+            stack.callback(child.register_forward_pre_hook(before, prepend=True, with_kwargs=True).remove)
+            stack.callback(child.register_forward_hook(after, prepend=True, with_kwargs=True).remove)
         own_args, own_kwargs = snapshot((args, kwargs), budget=CopyBudget(left=2**62))
         with behaviour.record() if behaviour is not None else nullcontext():
             module(*own_args, **own_kwargs)

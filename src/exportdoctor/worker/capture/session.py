@@ -118,8 +118,6 @@ def capture_part(built: BuiltPart, *, exporter: str, at_one_size: bool = False) 
         scripted = sum(isinstance(module, torch.jit.ScriptModule) for module in built.module.modules())
         if scripted:
             part.note(wording.scripted_modules(scripted))
-        if any(call.compiles for call in calls.get(id(built.module), ModuleCalls()).kept):
-            part.note(wording.COMPILED_CODE)
         more = built.dynamic_shapes is not None and bool(built.more_inputs)
         if built.dynamic_shapes is not None and not more and len(part.fqns) > 1:
             part.fixed = _all_below(part, wording.NO_OTHER_SIZES)
