@@ -235,7 +235,7 @@ def _owner(found: StageFailure) -> str:
 def _verdict(result: ExportResult) -> str:
     wrong = [row.inputs for row in result.numbers if not row.holds]
     wrong += [inputs for domain in result.domains for inputs in domain.wrong_at]
-    kind = "under_checks" if result.verdict == "proved" and result.unchecked else result.verdict
+    kind: str = "under_checks" if result.verdict == "proved" and result.unchecked else result.verdict
     kind = "fixed" if result.fixed else kind
     return _VERDICTS[kind].format(
         comparisons=count(sum(not row.refused for row in result.numbers), "comparison"),
