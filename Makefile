@@ -3,8 +3,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-# onnx-diagnostic lies beside the environment: with it in sight, every search would try its shims, too
+# onnx-diagnostic lies beside the environment: with it in sight, every search would try its shims, too; and torchao, which
+# transformers would import in every process
 DIAGNOSTIC := $(VENV)/onnx-diagnostic
+TORCHAO := $(VENV)/torchao
 
 .PHONY: scan test quick night lint types contracts docs bench gpu-check clean
 
@@ -12,11 +14,12 @@ scan: $(STAMP)
 	@# findings are exit code 1: for make they are a result, not an error
 	$(BIN)/exportdoctor scan Qwen2.5-VL-3B $(ARGS) || test $$? -eq 1
 
-test: lint types contracts $(DIAGNOSTIC)/.installed
+test: lint types contracts $(DIAGNOSTIC)/.installed $(TORCHAO)/.installed
 	@# on a shared machine what waits for real processes may be late: what fails is run once more, alone, and both are seen
 	$(BIN)/python -m pytest -n 4 --dist worksteal -m "not night" || \
 		{ test $$? -eq 1 && $(BIN)/python -m pytest -p no:xdist -m "not night" --last-failed --last-failed-no-failures none; }
 	PYTHONPATH=$(CURDIR)/$(DIAGNOSTIC) $(BIN)/python -m pytest -k onnx_diagnostic tests/shims/test_providers.py tests/export/test_export.py
+	PYTHONPATH=$(CURDIR)/$(TORCHAO) $(BIN)/python -m pytest -p no:xdist -k "torchao or pt2e" tests/worker/test_sensitivity.py
 
 quick: $(STAMP)
 	$(BIN)/python -m pytest -n 3 --dist worksteal -m "not slow and not browser and not night" -x
@@ -57,6 +60,11 @@ $(STAMP): pyproject.toml constraints.txt
 $(DIAGNOSTIC)/.installed: $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps --upgrade \
 		--target $(DIAGNOSTIC) onnx-diagnostic scipy optree
+	touch $@
+
+$(TORCHAO)/.installed: $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps --upgrade \
+		--target $(TORCHAO) torchao
 	touch $@
 
 clean:

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from exportdoctor.core.codec import decode, encode
 from exportdoctor.core.errors import ExitCode, StoreError, UsageError
 from exportdoctor.core.failure.kinds import KIND_OF_STATUS
+from exportdoctor.core.file_hash import VARIABLE, WORKER_DEFAULTS, variable_identity
 from exportdoctor.core.records.outcome import Outcome, OutcomeStatus
 from exportdoctor.core.records.probe import Probe
 from exportdoctor.core.run import events as ev
@@ -350,6 +351,13 @@ def test_an_unchanged_request_is_answered_by_its_run(tmp_path: Path) -> None:
     assert found is not None
     assert found.events == PASSING
     assert cache.find("another") is None
+
+
+def test_a_variable_that_the_client_sets_for_workers_is_no_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The parent does not have it; torch 2.9 reads one whenever it is asked for a GPU."""
+    monkeypatch.setenv("OF_MINE", "now")
+    read = {VARIABLE + name: variable_identity(name, WORKER_DEFAULTS) for name in (*WORKER_DEFAULTS, "OF_MINE")}
+    assert changed_sources(read) == (VARIABLE + "OF_MINE",)
 
 
 def test_a_changed_source_or_a_vanished_run_is_a_miss(tmp_path: Path) -> None:

@@ -220,9 +220,66 @@ def test_layers_that_torchao_lowers_are_ranked_and_its_program_is_run(tmp_path: 
     assert "as torchao makes them" in render_sensitivity(found, "text", Style(width=200))
 
 
-def test_without_torchao_one_line_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+COUNTING = """
+import torch
+
+
+class Twice(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.shared = torch.nn.Linear(16, 32), torch.nn.Linear(32, 32)
+        self.register_buffer("calls", torch.zeros(()))
+        with torch.no_grad():
+            self.shared.weight[3] *= 60
+
+    def forward(self, x, *, scale):
+        self.calls += 1
+        one = self.shared(torch.relu(self.first(x)) * scale)
+        other = self.shared(one * scale)
+        return {"out": torch.cat([one, other], dim=-1), "logits": other + self.calls}
+
+
+def build():
+    batch = torch.export.Dim("batch")
+    shapes = {"x": {0: batch}, "scale": {}}
+    return Twice().eval(), (torch.randn(3, 4, 16),), {"scale": torch.ones(1)}, shapes
+"""
+
+
+@pytest.mark.parametrize("to", ["int8", "w8a8"])
+def test_submodules_that_pt2e_lowers_are_ranked_and_its_program_is_run(tmp_path: Path, to: str) -> None:
+    pytest.importorskip("torchao", reason="pip install 'exportdoctor[torchao]'")
+    (tmp_path / "stack.py").write_text(STACK)
+    (tmp_path / "twice.py").write_text(COUNTING)
+    stack = _ask_pt2e(tmp_path / "stack.py", to, budget=0.002)
+    assert sorted(one.name for one in stack.layers) == [f"layers.{place}" for place in range(4)]
+    assert all(one.local > 0 and one.alone > 0 and one.kl >= 0 and one.line for one in stack.layers)
+    assert stack.layers[0].name in stack.kept, "the most sensitive one"
+    assert stack.made == pytest.approx(stack.proved, rel=0.05, abs=1e-6), stack.notes
+    twice = _ask_pt2e(tmp_path / "twice.py", to, budget=0.9)
+    # called twice, with state, and with a concatenation outside of submodules, which is told
+    assert {one.name: len(one.nodes) for one in twice.layers} == {"first": 1, "shared": 2}
+    assert any("1 lowered node outside of submodules" in note for note in twice.notes), twice.notes
+    assert "by PT2E with torchao's quantiser" in render_sensitivity(twice, "text", Style(width=200))
+
+
+def _ask_pt2e(file: Path, to: Any, *, budget: float) -> SensitivityResult:
+    target = TargetRef(ref=f"{file}:build")
+    return find_sensitivity(SensitivityRequest(to=to, target=target, engine="pt2e", budget=budget), lambda _: None)
+
+
+def test_pt2e_says_what_it_cannot_lower(tmp_path: Path) -> None:
+    pytest.importorskip("torchao", reason="pip install 'exportdoctor[torchao]'")
+    (tmp_path / "stack.py").write_text(STACK)
+    with pytest.raises(UsageError, match="lowers nothing to w4a16"):
+        _ask_pt2e(tmp_path / "stack.py", "w4a16", budget=0.1)
+
+
+@pytest.mark.parametrize("engine", ["torchao", "pt2e"])
+def test_without_torchao_one_line_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch, engine: str) -> None:
     monkeypatch.setitem(sys.modules, "torchao", None)
-    command = ["sensitivity", "model.py:build", "--to", "int8", "--engine", "torchao"]
+    command = ["sensitivity", "model.py:build", "--to", "int8", "--engine", engine]
     with pytest.raises(UsageError) as raised:
         exportdoctor.main(command, standalone_mode=False)
     assert raised.value.hint == "pip install 'exportdoctor[torchao]'"

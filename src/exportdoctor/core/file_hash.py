@@ -19,6 +19,14 @@ VARIABLE = "env:"
 WORKING_FOLDER = "cwd:"
 UNRECORDED = "never:"
 """Prefix of a reason why not all that was read is known: then nothing is ever the same."""
+WORKER_DEFAULTS = {
+    # transformers' advice and progress bars are no part of a diagnosis
+    "TRANSFORMERS_VERBOSITY": "error",
+    "TOKENIZERS_PARALLELISM": "false",
+    # torch counts GPUs without a CUDA context, which would survive no fork
+    "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
+}
+"""Variables that a worker gets from its client unless the user set them: that it read one is no dependence."""
 
 
 def file_sha256(path: str | PathLike[str]) -> str:
@@ -64,7 +72,8 @@ def is_unchanged(what: str, identity: str) -> bool:
     if what.startswith(UNRECORDED):
         return False
     if what.startswith(VARIABLE):
-        return variable_identity(what.removeprefix(VARIABLE), os.environ) == identity
+        name = what.removeprefix(VARIABLE)
+        return name in WORKER_DEFAULTS or variable_identity(name, os.environ) == identity
     if what == WORKING_FOLDER:
         return working_folder_identity() == identity
     return file_identity(what, by_status=identity.startswith(_BY_STATUS)) == identity

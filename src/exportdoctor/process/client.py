@@ -20,6 +20,7 @@ import psutil
 
 from exportdoctor.core.codec import decode, encode
 from exportdoctor.core.errors import StoreError
+from exportdoctor.core.file_hash import WORKER_DEFAULTS
 from exportdoctor.process.descendants import kill_below, kill_marked, new_mark, with_mark
 from exportdoctor.process.group import kill_group
 
@@ -194,11 +195,7 @@ def run_module(module: str) -> subprocess.CompletedProcess[bytes]:
 
 
 def _environment(defaults: Mapping[str, str]) -> dict[str, str]:
-    # transformers' advice and progress bars are no part of a diagnosis
-    quiet = {"TRANSFORMERS_VERBOSITY": "error", "TOKENIZERS_PARALLELISM": "false"}
-    # torch counts GPUs without a CUDA context, which would survive no fork
-    quiet |= {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
-    return {**quiet, **defaults, **os.environ}
+    return {**WORKER_DEFAULTS, **defaults, **os.environ}
 
 
 def _open_log(log: Path | None, stack: contextlib.ExitStack) -> IO[bytes] | int | None:

@@ -101,7 +101,8 @@ def sensitivity_files(result: SensitivityResult) -> dict[str, str]:
     """The files of `-o`, by name: the ranking, its picture, and what quantisers take.
 
     `nodes_to_exclude.json` is the argument of ONNX Runtime's quantisers of that name; `modules_to_keep.json` are the
-    names that a filter of torchao's `quantize_` leaves out; `precision.json` has a dtype for each layer and node.
+    names that a filter of torchao's `quantize_` leaves out, or for which PT2E's quantiser gets no configuration;
+    `precision.json` has a dtype for each layer and node.
     """
     kept = set(result.kept)
     precision = {

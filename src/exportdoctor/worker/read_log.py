@@ -27,8 +27,8 @@ from exportdoctor.core.patch_attribute import patch_attributes
 from exportdoctor.worker.call_listener import CallListener
 
 _NOT_FILES = ("/proc/", "/sys/", "/dev/", "/memfd:")
-# what the shell counts, what the client sets, and our own
-_IGNORED_VARIABLES = frozenset({"_", "SHLVL", "PWD", "OLDPWD", "TRANSFORMERS_VERBOSITY", "TOKENIZERS_PARALLELISM"})
+# what the shell counts, and our own
+_IGNORED_VARIABLES = frozenset({"_", "SHLVL", "PWD", "OLDPWD"})
 _OWN_VARIABLES = "EXPORTDOCTOR_"
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 _OUTSIDE = {

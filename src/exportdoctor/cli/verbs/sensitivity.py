@@ -61,7 +61,7 @@ class BudgetType(click.ParamType[float]):
 @click.option("--to", type=click.Choice(get_args(Lowering)), required=True, help="The precision.")
 @click.option(
     "--engine", type=click.Choice(get_args(Engine)), default="onnxruntime", show_default=True,
-    help="What lowers: ONNX Runtime the nodes of a file, torchao the linear layers of the module.",
+    help="What lowers: ONNX Runtime the nodes of a file, torchao the linear layers of the module, PT2E the program.",
 )  # fmt: skip
 @PART
 @click.option(
@@ -102,21 +102,21 @@ def sensitivity(
     """Lower each layer of TARGET alone and keep each alone, and find the smallest set to keep in high precision.
 
     With -o also written: the ranking, a picture of it, ONNX Runtime's nodes_to_exclude, the names of modules for
-    torchao, and a precision for each layer.
+    torchao and PT2E, and a precision for each layer.
 
     Exit code: 0 with that set the outputs stay within the budget on inputs that were not used to find it, 1 they do
     not, 2 usage error, 3 the model cannot be built or run, 4 internal error.
     """
-    if engine == "torchao":
-        require_packages(("torchao",), option="--engine torchao", extra="torchao")
+    if engine != "onnxruntime":
+        require_packages(("torchao",), option=f"--engine {engine}", extra="torchao")
     else:
         require_packages(("onnx", "onnxscript", "onnxruntime"), option="sensitivity", extra="onnx")
     if calibration and not Path(calibration).expanduser().exists():
         raise UsageError(f"There is no file {calibration}")
     data = str(Path(calibration).expanduser().resolve()) if calibration else ""
     if target.endswith(".onnx"):
-        if engine == "torchao":
-            raise UsageError("torchao lowers modules, and no file", hint="Give the target that the file was made of")
+        if engine != "onnxruntime":
+            raise UsageError(f"--engine {engine} lowers no ONNX file", hint="Give the target that the file was made of")
         request = SensitivityRequest(to=to, file=str(existing_file(target)), calibration=data, budget=budget)
     else:
         ref, plan = resolve_with_values(target, part, BuildOptions(inputs=absolute_inputs(inputs), **build))

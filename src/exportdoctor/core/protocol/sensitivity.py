@@ -15,9 +15,10 @@ Lowering = Literal["int8", "w8a8", "w4a16", "fp16", "bf16"]
 scale for each channel of weights. `w4a16`: weights in blocks of four bits. `fp16`, `bf16`: values of 16 bits."""
 
 
-Engine = Literal["onnxruntime", "torchao"]
+Engine = Literal["onnxruntime", "torchao", "pt2e"]
 """What lowers layers: ONNX Runtime's quantisers those of a file; torchao the linear layers of the module, of which a
-program is then exported. There `int8` is weights alone, and `w8a8` scales activations anew at each call."""
+program is then exported; PT2E, with torchao's quantiser for x86, the submodules of the exported program. For torchao
+`int8` is weights alone; for both `w8a8` scales activations anew at each call."""
 
 
 class SensitivityRequest(msgspec.Struct, frozen=True, kw_only=True):

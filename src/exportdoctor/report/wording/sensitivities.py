@@ -13,17 +13,30 @@ MADE_SETS = "The input sets were made, not measured from use: give yours with --
 _FINITE = 1e300
 _MOST_TOLD = 10
 
-_OF_TORCHAO = {
-    "int8": "weights in int8, as torchao makes them",
-    "w8a8": "weights in int8 and activations scaled at each call, as torchao makes them",
-    "w4a16": "weights in four bits, in groups of 32, as torchao makes them",
-}
 _LOWERINGS = {
-    "int8": "int8, as ONNX Runtime's static quantisation is by default",
-    "w8a8": "int8 with a scale for each channel of weights, activations symmetric",
-    "w4a16": "weights in four bits, in blocks of 32",
-    "fp16": "float16",
-    "bf16": "bfloat16",
+    "torchao": {
+        "int8": "weights in int8, as torchao makes them",
+        "w8a8": "weights in int8 and activations scaled at each call, as torchao makes them",
+        "w4a16": "weights in four bits, in groups of 32, as torchao makes them",
+    },
+    "pt2e": {
+        "int8": "int8 with a scale for each channel of weights, by PT2E with torchao's quantiser for x86",
+        "w8a8": "int8 with activations scaled at each call, by PT2E with torchao's quantiser for x86",
+    },
+    "onnxruntime": {
+        "int8": "int8, as ONNX Runtime's static quantisation is by default",
+        "w8a8": "int8 with a scale for each channel of weights, activations symmetric",
+        "w4a16": "weights in four bits, in blocks of 32",
+        "fp16": "float16",
+        "bf16": "bfloat16",
+    },
+}
+
+
+_MADE = {
+    "onnxruntime": "the quantiser's own file",
+    "torchao": "the program of what torchao makes",
+    "pt2e": "the quantiser's own program",
 }
 
 
@@ -38,8 +51,17 @@ def refused_layer(what: str) -> str:
 
 
 def program_not_made(why: str) -> str:
-    """A module that torchao quantised with this list, and that could not be exported or run."""
-    return f"The program of what torchao makes with this list was not run: {why}"
+    """What torchao quantised with this list, and what could not be exported or run."""
+    return f"The program that torchao makes with this list was not run: {why}"
+
+
+def nodes_left(number: int) -> str:
+    """That some nodes that a quantiser lowers were not measured; '' for none."""
+    return (
+        f"{count(number, 'lowered node')} outside of submodules: in the quantiser's program alone, not in other figures"
+        if number
+        else ""
+    )
 
 
 def error_text(value: float) -> str:
@@ -56,9 +78,10 @@ def decibel(value: float) -> str:
 
 def sensitivity_headline(result: SensitivityResult, *, versions: bool = True) -> str:
     """Target, part, what it is lowered to, and versions."""
-    names = [name for name in ("torch", "onnxruntime") if versions and name in result.environment]
+    engine = "onnxruntime" if result.engine == "onnxruntime" else "torchao"
+    names = [name for name in ("torch", engine) if versions and name in result.environment]
     packages = [f"{name} {result.environment[name]}" for name in names]
-    lowered = (_OF_TORCHAO if result.engine == "torchao" else _LOWERINGS)[result.to]
+    lowered = _LOWERINGS[result.engine][result.to]
     return " · ".join(filter(None, (result.target, result.part, lowered, *packages)))
 
 
@@ -114,7 +137,7 @@ def sensitivity_details(result: SensitivityResult) -> Iterator[str]:
     yield f"on {count(result.sets[2], 'set')} that were not used before: {error_text(result.proved)}, {verb} the budget"
     if result.made >= 0:
         verb = "stays within" if result.made <= result.budget else "exceeds"
-        yield f"the quantiser's own file with this list, on those sets: {error_text(result.made)}, {verb} the budget"
+        yield f"{_MADE[result.engine]} with this list, on those sets: {error_text(result.made)}, {verb} the budget"
     if result.summed != len(result.kept):
         yield f"errors of single layers, added up as independent noise, would have kept {result.summed}"
     for pair in result.pairs:

@@ -37,8 +37,10 @@ def makes_positions(model: Any) -> bool:
 
 def next_positions(model: Any, inputs: Named) -> Any:
     """int64 (3, batch, 1): where the token after these inputs of the model stands; each later one is one further on."""
-    owner = [module for module in model.modules() if hasattr(type(module), METHOD)][-1]
-    positions = _positions(owner, inputs)
+    owners = [module for module in model.modules() if hasattr(type(module), METHOD)]
+    if not owners:
+        raise ValueError(f"{type(model).__name__} computes no positions of tokens: none of its modules has {METHOD}")
+    positions = _positions(owners[-1], inputs)
     return (positions.amax((0, 2)) + 1)[None, :, None].expand(len(positions), -1, -1)
 
 

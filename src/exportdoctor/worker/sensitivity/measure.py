@@ -5,18 +5,17 @@ from __future__ import annotations
 import itertools
 import math
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy
 
 from exportdoctor.core.protocol.sensitivity import LayerCost, PairCost
 from exportdoctor.reduce import SearchLimits, ddmin, drive
 from exportdoctor.reduce.verdict import Verdict
-from exportdoctor.worker.sensitivity.lowered_modules import LoweredModules
+from exportdoctor.worker.sensitivity.layers import GraphLayer
 from exportdoctor.worker.sensitivity.quantisers import Feed
-from exportdoctor.worker.sensitivity.switched_model import SwitchedModel
 
 LARGEST = sys.float_info.max
 """In place of infinity, which JSON does not have."""
@@ -26,11 +25,25 @@ _MOST_PAIRED, _TOLD_RATIO = 6, 1.5
 _SMALLEST = 1e-30
 
 
+class LowerableModel(Protocol):
+    """A model whose layers can each be lowered or not. `outputs` are the names of its floating-point outputs, `local`
+    those of the values of each layer, by its name."""
+
+    layers: list[GraphLayer]
+    outputs: list[str]
+
+    @property
+    def local(self) -> Mapping[str, list[str]]: ...
+
+    def run(self, feed: Feed, lowered: Collection[str], names: Sequence[str] = ()) -> list[Any]:
+        """The outputs, or the values `names`, as arrays, with these layers lowered."""
+
+
 @dataclass(kw_only=True)
 class Sensitivity:
-    """Measures a model on some input sets. `logits` are its outputs that are logits, by number."""
+    """Measures a model on some input sets."""
 
-    model: SwitchedModel | LoweredModules
+    model: LowerableModel
     feeds: Sequence[Feed]
     doing: Callable[[str], None]
     _exact: list[list[Any]] = field(default_factory=list)

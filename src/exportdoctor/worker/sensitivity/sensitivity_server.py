@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,25 +20,21 @@ from exportdoctor.core.protocol.sensitivity import (
     SensitivityRequest,
     SensitivityResult,
 )
+from exportdoctor.core.versions import installed_versions
 from exportdoctor.report.wording import sensitivities as wording
 from exportdoctor.shims import Shim, apply_shims, call_for_part, export_program
 from exportdoctor.targets import BuiltPart
-from exportdoctor.targets.eager import blame_running_code
+from exportdoctor.targets.eager import blame_running_code, run_once
 from exportdoctor.worker import environment
 from exportdoctor.worker.one_request import Progress, open_part, serve_one_request
 from exportdoctor.worker.prove.cure_inputs import drawer_for, redraw_values
 from exportdoctor.worker.prove.input_set import InputSet, run_in_eager, sizes_of
 from exportdoctor.worker.sensitivity.calibration import read_sets, unnamed_sets
-from exportdoctor.worker.sensitivity.lowered_modules import (
-    CALL,
-    LoweredModules,
-    float_outputs,
-    lower_modules,
-    quantise_copy,
-)
-from exportdoctor.worker.sensitivity.measure import LARGEST, Sensitivity, relative_error
+from exportdoctor.worker.sensitivity.lowered_modules import CALL, float_outputs, lower_modules, quantise_copy
+from exportdoctor.worker.sensitivity.lowered_program import lower_program, quantise_program
+from exportdoctor.worker.sensitivity.measure import LARGEST, LowerableModel, Sensitivity, relative_error
 from exportdoctor.worker.sensitivity.quantisers import Feed, read_lowered, write_lowered
-from exportdoctor.worker.sensitivity.switched_model import SwitchedModel, load_graph, switch_layers
+from exportdoctor.worker.sensitivity.switched_model import load_graph, switch_layers
 from exportdoctor.worker.translate.onnx_program import flat_inputs, name_values, needs_external_data, translate
 
 _SETS = 12
@@ -61,8 +57,8 @@ def find_sensitivity(request: SensitivityRequest, doing: Progress) -> Sensitivit
     """What a request asks for. Raises UsageError, TargetError, ShimTrouble."""
     import onnx
 
-    if request.engine == "torchao":
-        return _find_with_torchao(request, doing)
+    if request.engine != "onnxruntime":
+        return _find_in_torch(request, doing)
     with torch.no_grad(), tempfile.TemporaryDirectory() as folder:
         room = Path(folder)
         subject = _of_target(request, room, doing) if request.target is not None else _of_file(request, room)
@@ -90,7 +86,7 @@ def find_sensitivity(request: SensitivityRequest, doing: Progress) -> Sensitivit
 
 def _measure(
     request: SensitivityRequest,
-    model: SwitchedModel | LoweredModules,
+    model: LowerableModel,
     search: Sequence[Feed],
     proof: Sequence[Feed],
     doing: Progress,
@@ -114,13 +110,13 @@ def _measure(
         summed=measured.count_by_sum(ranking, request.budget),
         questions=asked,
         pairs=tuple(measured.pairs(ranking)),
-        environment=environment.versions(),
+        environment=environment.versions() | installed_versions(["torchao"] if request.engine != "onnxruntime" else []),
         engine=request.engine,
     )
 
 
-def _find_with_torchao(request: SensitivityRequest, doing: Progress) -> SensitivityResult:
-    """The same of a part's linear layers in eager; the program of what torchao makes is the check."""
+def _find_in_torch(request: SensitivityRequest, doing: Progress) -> SensitivityResult:
+    """The same where torchao lowers a part's linear layers in eager, or its program by PT2E. A program is the check."""
     assert request.target is not None
     opened = open_part(request.target, request.part, shims=request.shims, shim_files=request.shim_files, doing=doing)
     part = opened.part
@@ -128,51 +124,88 @@ def _find_with_torchao(request: SensitivityRequest, doing: Progress) -> Sensitiv
         doing("running eager")
         with blame_running_code(f"The eager forward of part {part.name} fails"):
             given = _sets_of_part(part, request.calibration)
-        _, search, proof = _split([{CALL: one} for one in given])
-        doing(f"asking torchao for {request.to}")
-        model = lower_modules(part.module, request.to, given[0])
-        found = _measure(request, model, search, proof, doing)
-        doing("exporting what torchao makes")
-        made, note = _run_program(part, opened.shims, request.to, model, found.kept, proof)
-        names = {one.name: ".".join(filter(None, (part.prefix, one.name))) for one in found.layers}
+        find = _lower_modules if request.engine == "torchao" else _lower_program
+        found = find(request, part, opened.shims, given, doing)
         return msgspec.structs.replace(
             found,
             target=request.target.ref,
             part=part.name,
-            layers=tuple(msgspec.structs.replace(one, name=names[one.name]) for one in found.layers),
-            kept=tuple(names[one] for one in found.kept),
-            pairs=tuple(
-                msgspec.structs.replace(one, first=names[one.first], second=names[one.second]) for one in found.pairs
-            ),
-            made=made,
-            sets=(0, len(search), len(proof)),
-            notes=(
-                *(() if request.calibration else (wording.MADE_SETS,)),
-                *map(wording.refused_layer, model.refused),
-                *filter(None, [note]),
-            ),
+            notes=(*(() if request.calibration else (wording.MADE_SETS,)), *found.notes),
         )
 
 
-def _run_program(
-    part: BuiltPart,
-    shims: Sequence[Shim],
-    to: Lowering,
-    model: LoweredModules,
-    kept: Sequence[str],
-    proof: Sequence[Feed],
-) -> tuple[float, str]:
-    """The outputs' error of the program that torch.export makes of the quantised module; -1 with a note for none."""
-    try:
-        quantised = quantise_copy(part.module, to, [name for name in model.forms if name not in kept])
+def _lower_modules(
+    request: SensitivityRequest, part: BuiltPart, shims: Sequence[Shim], given: Sequence[Any], doing: Progress
+) -> SensitivityResult:
+    _, search, proof = _split([{CALL: one} for one in given])
+    doing(f"asking torchao for {request.to}")
+    model = lower_modules(part.module, request.to, given[0])
+    found = _measure(request, model, search, proof, doing)
+    doing("exporting what torchao makes")
+
+    def make() -> Callable[[Any], Any]:
+        quantised = quantise_copy(part.module, request.to, [name for name in model.forms if name not in found.kept])
         with apply_shims(shims, dataclasses.replace(call_for_part(part), module=quantised)) as call:
             program = export_program(call).module()
-            found = 0.0
-            for feed in proof:
-                args, kwargs = call.convert(copy.deepcopy(feed[CALL]))
-                answers = float_outputs(program(*args, **kwargs)).values()
-                pairs = zip((one.float().numpy() for one in answers), model.run(feed, ()), strict=True)
-                found = max(found, *(relative_error(one, other) for one, other in pairs))
+        return lambda inputs: run_once(program, call.convert(copy.deepcopy(inputs)))
+
+    made, note = _run_made_program(make, model, proof)
+    names = {one.name: ".".join(filter(None, (part.prefix, one.name))) for one in found.layers}
+    return msgspec.structs.replace(
+        found,
+        layers=tuple(msgspec.structs.replace(one, name=names[one.name]) for one in found.layers),
+        kept=tuple(names[one] for one in found.kept),
+        pairs=tuple(
+            msgspec.structs.replace(one, first=names[one.first], second=names[one.second]) for one in found.pairs
+        ),
+        made=made,
+        sets=(0, len(search), len(proof)),
+        notes=(*map(wording.refused_layer, model.refused), *filter(None, [note])),
+    )
+
+
+def _lower_program(
+    request: SensitivityRequest, part: BuiltPart, shims: Sequence[Shim], given: Sequence[Any], doing: Progress
+) -> SensitivityResult:
+    """Names are those of the part's program, by which PT2E's quantisers are told what to leave out."""
+    doing(f"exporting {part.name}")
+    try:
+        with apply_shims(shims, call_for_part(part)) as call:
+            program = export_program(call)
+    except Exception as error:
+        raise TargetError(
+            f"Part {part.name} does not export: {type(error).__name__}: {first_line(error)}",
+            hint=f"exportdoctor scan {request.target.ref if request.target else ''} --part {part.name} says why",
+        ) from error
+    calibration, search, proof = _split([{CALL: call.convert(copy.deepcopy(one))} for one in given])
+    doing(f"asking PT2E for {request.to}")
+    model = lower_program(program, request.to, calibration)
+    found = _measure(request, model, search, proof, doing)
+    doing("quantising with this list")
+
+    def make() -> Callable[[Any], Any]:
+        quantised = quantise_program(program, request.to, calibration, found.kept)
+        return lambda inputs: run_once(quantised, inputs)
+
+    made, note = _run_made_program(make, model, proof)
+    return msgspec.structs.replace(
+        found,
+        made=made,
+        sets=(len(calibration), len(search), len(proof)),
+        notes=tuple(filter(None, [wording.nodes_left(model.left), note])),
+    )
+
+
+def _run_made_program(
+    make: Callable[[], Callable[[Any], Any]], model: LowerableModel, proof: Sequence[Feed]
+) -> tuple[float, str]:
+    """The outputs' error of the program that the quantiser itself makes with a list; -1 with a note for none."""
+    try:
+        run, found = make(), 0.0
+        for feed in proof:
+            answers = float_outputs(run(feed[CALL])).values()
+            pairs = zip((one.float().numpy() for one in answers), model.run(feed, ()), strict=True)
+            found = max(found, *(relative_error(one, other) for one, other in pairs))
     except Exception as error:
         return -1.0, wording.program_not_made(f"{type(error).__name__}: {first_line(error, 200)}")
     return min(found, LARGEST), ""
