@@ -96,7 +96,7 @@ def _relate_made_inputs(call: ExportCall, message: str) -> ExportCall | None:
 
     Their conversion computes them from the others, so the relation holds for whatever the caller passes.
     """
-    import sympy
+    import sympy  # type: ignore[import-untyped]
     from torch.utils._pytree import tree_leaves
 
     named = {dim.__name__: dim for dim in tree_leaves(call.dynamic_shapes) if hasattr(dim, "__name__")}
