@@ -15,6 +15,7 @@ import msgspec
 import pytest
 
 from exportdoctor.cli import main
+from exportdoctor.core.failure import known_issues
 from exportdoctor.core.failure.finding import ExceptionRecord, KnownIssueRecord, Repro
 from exportdoctor.core.records.target import BuildOptions, TargetRef
 from exportdoctor.core.run.events import FindingMade, RunStarted
@@ -22,6 +23,7 @@ from exportdoctor.core.scan_options import ScanOptions
 from exportdoctor.core.versions import installed_versions
 from exportdoctor.lanes.ask_lanes import _packages_changed, map_side_by_side
 from exportdoctor.lanes.lane import Lane, LaneSpec
+from exportdoctor.report.wording.version_searches import known_versions
 from exportdoctor.store.measurements import code_digest, list_measurements
 from exportdoctor.store.run_folder import RunFolder
 from lane_wheels import fast_variables, write_wheel
@@ -75,6 +77,8 @@ def test_a_finding_that_a_release_mends_is_told_kept_and_noted(
     told = " ".join(capsys.readouterr().out.split())
     assert re.search(r"Measured: .*passes with [^;]*oddity 1.1", told)
     assert "Not measured, read in" in told
+    once = known_versions(known_issues.load()[0], list_measurements() * 2)
+    assert once == known_versions(known_issues.load()[0], list_measurements()), "told once, whoever was asked"
 
 
 def test_a_script_answers_for_what_differs_from_the_run_only() -> None:
