@@ -13,7 +13,7 @@ from exportdoctor.core.codec import decode, pretty
 from exportdoctor.core.errors import ExitCode
 from exportdoctor.core.failure.finding import ExceptionRecord, Finding
 from exportdoctor.core.failure.kinds import FailureKind
-from exportdoctor.core.run.atlas import Atlas, AtlasCell, AtlasRow, SampleFact
+from exportdoctor.core.run.atlas import Also, Atlas, AtlasCell, AtlasRow, SampleFact
 from exportdoctor.core.run.report import ModuleRecord, NumbersCheck, PartRecord, PartVerdict, Report, TargetRecord
 from exportdoctor.report.atlas.atlas_difference import compare_atlases
 from exportdoctor.report.atlas.atlas_markdown import render_markdown
@@ -203,8 +203,8 @@ def test_strict_and_decomposed_have_columns_and_commands_of_their_own(tmp_path: 
     report("static", "passes", {"export": "pass", "translate": "pass"})
     report("static-strict", "fails", {"export": "fail"}, strict)
     report("static-decomposed", "fails", {"export": "pass", "decompose": "fail"}, decomposed)
-    ended, asked = AnswerStatus.ANSWERED, ("", "strict", "decomposed")
-    runs = tuple(RunAnswer(sizes="static", also=also, status=ended) for also in asked)
+    asked: tuple[Also, ...] = ("", "strict", "decomposed")
+    runs = tuple(RunAnswer(sizes="static", also=also, status=AnswerStatus.ANSWERED) for also in asked)
     answer = SweepAnswer(name="m", ref="m", key="", at=0.0, timeout=1.0, memory_mb=1.0, runs=runs)
     words = ("--exporter", "export", "--to", "onnx", "--no-cure")
     row, found = make_row(answer, tmp_path, to="onnx", ref="m", words=words)

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from exportdoctor.core.errors import UsageError
+from exportdoctor.report.wording.findings import why
 from exportdoctor.worker.translate.onnx_program import translate, warm_up_translation
 from exportdoctor.worker.translate.onnx_session import refuse_other_provider
 from scanning import scan_file
@@ -76,7 +77,9 @@ def test_a_program_that_does_not_decompose_fails_at_that_stage_in_its_submodule(
     fails = {"export": "pass", "decompose": "fail"}
     passes = {"export": "pass", "decompose": "pass"}
     assert status == {"": ("fails_child", fails), "0": ("pass", passes), "1": ("fails_own", fails)}
-    assert [(finding.stage, finding.module) for finding in report.findings] == [("decompose", "1")]
+    (finding,) = report.findings
+    assert (finding.stage, finding.module) == ("decompose", "1")
+    assert "run_decompositions() fails" in why(finding)
 
 
 def test_a_model_that_translates_is_loaded_run_and_compared(model: Path) -> None:
