@@ -32,7 +32,7 @@ FACTORIES = ROOT / "tests" / "support" / "export_targets.py"
 
 def made(folder: Path, ref: str, part: str, **order: Any) -> ExportResult:
     """The answer of the worker, asked in this process: torch's exporters take long to import."""
-    options = {name: order.pop(name) for name in ("dtype", "weights") if name in order}
+    options = {name: order.pop(name) for name in ("dtype", "weights", "static") if name in order}
     target = TargetRef(ref=ref, parts=(part,), options=BuildOptions(device="cpu", **options))
     return export_target(
         ExportRequest(target=target, part=part, folder=str(folder), stem=part, **order), lambda what: None
@@ -364,6 +364,23 @@ def test_a_program_that_is_right_at_the_traced_size_alone_is_not_proved(tmp_path
     assert result.verdict == "specialised"
     assert result.numbers[0].holds
     assert not result.numbers[1].holds
+
+
+def test_a_program_whose_sizes_were_to_be_fixed_says_that_it_is_right_at_these_alone(tmp_path: Path) -> None:
+    result = factory(tmp_path, "plain", to="pt2", static=True)
+    assert (result.verdict, result.fixed) == ("specialised", True)
+    request = ExportRequest(target=TargetRef(ref="plain"), part="default", to="pt2", folder="", stem="")
+    assert export_lines(request, result, ())[-1].startswith(
+        "  Correct at the sizes of the example alone, which --static"
+    )
+
+
+@pytest.mark.night
+def test_a_plain_image_of_fixed_size_is_one(tmp_path: Path) -> None:
+    result = made(tmp_path, TINY, "vision", to="onnx", shims=VISION, image_input=True, static=True)
+    assert (result.verdict, result.fixed) == ("specialised", True)
+    assert result.files[0].inputs[0].shape[:2] == (1, 3)
+    assert any(note.startswith("It takes 1 image of") for note in result.notes)
 
 
 def test_a_program_with_other_numbers_is_rejected(tmp_path: Path) -> None:

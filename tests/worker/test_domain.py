@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import runpy
 from pathlib import Path
 
@@ -11,11 +12,11 @@ import torch
 
 from exportdoctor.core.errors import UsageError
 from exportdoctor.core.protocol.domain import DomainRequest, DomainResult
-from exportdoctor.core.records.size_domain import SizeAxis
+from exportdoctor.core.records.size_domain import SizeAxis, SizeDomain
 from exportdoctor.core.records.target import TargetRef
 from exportdoctor.report.canvas import Style
 from exportdoctor.report.result_tables import RESULT_FORMS, render_domain
-from exportdoctor.report.wording.size_domains import sizes_in_words
+from exportdoctor.report.wording.size_domains import axis_rows, domain_details, sizes_in_words
 from exportdoctor.shims import call_for_part, export_program
 from exportdoctor.targets import BuiltPart
 from exportdoctor.worker.describe.guard_origin import record_guards
@@ -95,6 +96,67 @@ def test_a_size_at_which_a_guard_itself_fails_is_refused() -> None:
     search.ask_eager(InputSet(title="", kind="example", calls=(), results=()))
     axis = next(one for one in search.finish().axes if one.name == "length")
     assert sizes_in_words(axis) == "multiples of 2 from 4"
+
+
+class Pictures(torch.nn.Module):
+    def forward(self, patches: torch.Tensor, grid: torch.Tensor) -> torch.Tensor:
+        return patches.view(grid.shape[0], 4, -1).sum(1)
+
+
+class Joined(torch.nn.Module):
+    def forward(self, x: torch.Tensor, y: torch.Tensor, both: torch.Tensor) -> torch.Tensor:
+        return torch.cat([x, y]) * both
+
+
+class Shifted(torch.nn.Module):
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x + y[1:]
+
+
+def small_domain(
+    module: torch.nn.Module, args: tuple[torch.Tensor, ...], dim: object = torch.export.Dim.AUTO
+) -> SizeDomain:
+    """The domain of the exported program alone, with the first size of each input open."""
+    names = inspect.signature(module.forward).parameters
+    part = BuiltPart(
+        name="default", title="", module=module, prefix="", args=args, kwargs={},
+        dynamic_shapes=tuple({0: dim} for _ in args), axes={f"{name}[0]": (f"{name}[0]",) for name in names},
+    )  # fmt: skip
+    call = call_for_part(part)
+    with record_guards() as log:
+        search = make_search(part, call, export_program(call), log)
+    search.plan()
+    search.ask_eager(InputSet(title="", kind="example", calls=(), results=()))
+    return search.finish()
+
+
+def open_axes(domain: SizeDomain) -> dict[str, str]:
+    return dict(row for axis, row in zip(domain.axes, axis_rows(domain), strict=True) if not axis.fixed)
+
+
+def test_sizes_of_which_one_describes_the_other_are_varied_together() -> None:
+    domain = small_domain(Pictures(), (torch.randn(12, 3), torch.full((3, 2), 2)))
+    assert open_axes(domain) == {"patches[0]": "multiples of 4 from 4; grid[0] follows"}
+    ends = {one.inputs: (bool(one.eager), one.answers[0].outcome) for one in domain.trials}
+    assert ends["patches[0] 16"] == (False, "right")
+    assert ends["grid[0] 4, patches[0] 12"] == (True, "refuses")
+    assert "patches[0] 13; grid[0] 4, patches[0] 12: refused, as by eager" in [*domain_details(domain)]
+
+
+def test_a_size_that_is_the_sum_of_two_follows_each_of_them() -> None:
+    domain = small_domain(Joined(), (torch.randn(3, 4), torch.randn(5, 4), torch.randn(8, 4)))
+    assert open_axes(domain) == {"x[0]": "≥ 0; both[0] follows", "y[0]": "≥ 1; both[0] follows"}
+    assert next(one for one in domain.trials if one.inputs == "y[0] 6").answers[0].outcome == "right"
+
+
+def test_no_condition_is_named_that_the_sizes_hold_by() -> None:
+    domain = small_domain(Shifted(), (torch.randn(5, 2), torch.randn(6, 2)))
+    trial = next(one for one in domain.trials if one.inputs == "x[0] 0")
+    assert domain.conditions[trial.condition].text == "y[0] ≥ 3"
+
+
+def test_where_nothing_was_tried_nothing_is_said_to_hold() -> None:
+    assert [*domain_details(SizeDomain())] == ["Nothing was tried."]
 
 
 class PairedRows(torch.nn.Module):

@@ -33,6 +33,7 @@ class ProofFile(msgspec.Struct, frozen=True, kw_only=True):
     part: str
     to: str
     verdict: str
+    fixed: bool = False
     command: str
     image_input: bool
     shims: tuple[ShimRecord, ...]
@@ -60,6 +61,7 @@ def proof_file(request: ExportRequest, result: ExportResult, shims: Sequence[Shi
         part=request.part,
         to=request.to,
         verdict=result.verdict,
+        fixed=result.fixed,
         command=command,
         image_input=request.image_input,
         shims=tuple(

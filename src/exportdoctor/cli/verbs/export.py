@@ -129,8 +129,8 @@ def export(context: click.Context, /, **given: Any) -> int:
     Also written: FILE.proof.json and FILE.proof.md (the comparison), and shims_for_TARGET_PART.py, which runs without
     exportdoctor.
 
-    Exit code: 0 verified, 1 no file or correct at the traced sizes only, 2 usage error, 3 the model cannot be built or
-    run, 4 internal error.
+    Exit code: 0 verified, 1 no file or (without --static) correct at the traced sizes only, 2 usage error, 3 the model
+    cannot be built or run, 4 internal error.
     """
     from exportdoctor.export.export_part import export_part
     from exportdoctor.process.supervise import build_limits
@@ -153,7 +153,7 @@ def export(context: click.Context, /, **given: Any) -> int:
     lines += [f"  wrote   {path}" for path in made.placed]
     text = "\n".join(lines) + "\n"
     write_out(wording.to_ascii(text) if style_of(sys.stdout).ascii else text)
-    return ExitCode.EXPORTS if made.result.verdict == "proved" else ExitCode.FINDINGS
+    return ExitCode.EXPORTS if made.result.verdict == "proved" or made.result.fixed else ExitCode.FINDINGS
 
 
 def _read_request(arguments: ExportArguments) -> tuple[ExportRequest, Path]:

@@ -29,6 +29,10 @@ _VERDICTS = {
         "Matches eager in {comparisons} in {engine}, for inputs that pass what the program asserts, which the file "
         "cannot check."
     ),
+    "fixed": (
+        "Correct at the sizes of the example alone, which --static fixes: {comparisons} with unpatched eager in "
+        "{engine}."
+    ),
     "specialised": "Correct only at the traced sizes: matches eager there, but not at {wrong}.",
     "differs": "Rejected: it runs, but its outputs differ from eager. No file was written.",
     "fails": "No file was written.",
@@ -231,7 +235,8 @@ def _owner(found: StageFailure) -> str:
 def _verdict(result: ExportResult) -> str:
     wrong = [row.inputs for row in result.numbers if not row.holds]
     wrong += [inputs for domain in result.domains for inputs in domain.wrong_at]
-    kind = "under_checks" if result.verdict == "proved" and result.unchecked else result.verdict
+    kind: str = "under_checks" if result.verdict == "proved" and result.unchecked else result.verdict
+    kind = "fixed" if result.fixed else kind
     return _VERDICTS[kind].format(
         comparisons=count(sum(not row.refused for row in result.numbers), "comparison"),
         engine=result.ran_in,

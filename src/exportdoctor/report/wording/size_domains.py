@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from exportdoctor.core.protocol.domain import DomainResult
-from exportdoctor.core.records.size_domain import SizeAxis, SizeCondition, SizeDomain, StageAnswer
+from exportdoctor.core.records.size_domain import SizeAxis, SizeCondition, SizeDomain, SizeTrial, StageAnswer
 from exportdoctor.report.wording.formatting import count, short_path
 
 EXAMPLE = "the example"
@@ -84,7 +84,7 @@ def domain_headline(result: DomainResult) -> str:
     return " · ".join(filter(None, (result.target, result.part, *packages)))
 
 
-AXIS_HEADER = ("size", "which the program takes")
+AXIS_HEADER = ("size", "which the program takes, others as in the example")
 
 
 def domain_failure(result: DomainResult) -> Iterator[str]:
@@ -144,9 +144,14 @@ def _is_alone(domain: SizeDomain) -> bool:
 def domain_details(domain: SizeDomain) -> Iterator[str]:
     """Why sizes are refused, what later files no longer check, and what was not tried."""
     for number, condition in enumerate(domain.conditions):
-        sizes = [trial.inputs for trial in domain.trials if trial.condition == number]
-        verb = "wrong, and refused by nothing" if condition.kind == "branch" else "refused"
-        yield f"{', '.join(sizes[:_MOST_SIZES])}: {verb}" if sizes else "not violated by what was tried"
+        ends: dict[str, list[str]] = {}
+        for trial in (one for one in domain.trials if one.condition == number):
+            ends.setdefault(_end_of(trial, condition), []).append(trial.inputs)
+        for end, sizes in sorted(ends.items()):
+            mark = "; " if any(", " in one for one in sizes) else ", "
+            yield f"{mark.join(sizes[:_MOST_SIZES])}: {end}"
+        if not ends:
+            yield "not violated by what was tried"
         yield f"  {condition_line(condition)}"
         if condition.source:
             yield f"      {condition.source}"
@@ -164,6 +169,15 @@ def domain_details(domain: SizeDomain) -> Iterator[str]:
         yield f"not tried, too large or for want of time: {', '.join(domain.untried[:_MOST_UNTRIED])}{more}"
     yield from domain.notes
     yield verdict(domain)
+
+
+def _end_of(trial: SizeTrial, condition: SizeCondition) -> str:
+    """What becomes of inputs that violate a condition."""
+    if condition.kind == "branch":
+        return "wrong, and refused by nothing"
+    if trial.answers[0].outcome != "refuses":
+        return "not refused"
+    return "refused, as by eager" if trial.eager else "refused"
 
 
 def boundary_lines(domain: SizeDomain) -> Iterator[str]:
@@ -201,6 +215,8 @@ def verdict(domain: SizeDomain) -> str:
     if wrong:
         more = f" and {len(wrong) - _MOST_SIZES} more" if len(wrong) > _MOST_SIZES else ""
         return f"A stage answers what it should refuse, or wrongly, at {', '.join(wrong[:_MOST_SIZES])}{more}."
+    if not domain.trials:
+        return "Nothing was tried."
     if _is_alone(domain):
         return NO_EAGER
     return "Every stage gives eager's numbers or refuses, on both sides of each boundary."

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
+import sympy  # type: ignore[import-untyped]
 import torch
 
 from exportdoctor.targets.built import Inputs
@@ -32,6 +33,11 @@ class Axis:
     rules: dict[Place, Callable[[int], int]]
     fixed: bool = False
     same: dict[str, Place] = field(default_factory=dict)
+
+    def follow(self, other: Axis, rule: Callable[[int], int]) -> None:
+        """From now on `other` has the size that the rule gives for this one's."""
+        self.rules.update({place: _after(rule, own) for place, own in other.rules.items()})
+        self.same.update({other.name: next(iter(other.rules)), **other.same})
 
 
 @dataclass(kw_only=True)
@@ -176,7 +182,7 @@ def find_axes(inputs: SizedInputs, named: Mapping[str, tuple[str, ...]]) -> list
             met.update(mine)
             continue
         follow = {one: other for one, other in exprs.items() if symbol in getattr(other, "free_symbols", ())}
-        follow = {one: other for one, other in follow.items() if one not in met}
+        follow = {one: other for one, other in follow.items() if one not in met or len(other.free_symbols) > 1}
         name = owners.get(place) or inputs.place_name(place)
         axes.append(_axis(inputs, name, list(follow), exprs=follow, base=expr, symbol=symbol))
         axes[-1].same = {owners[one]: one for one in follow if owners.get(one, name) != name}
@@ -203,14 +209,18 @@ def _join_derived_names(axes: list[Axis]) -> list[Axis]:
     for axis in axes:
         root, rule = _derived_rule(axis.name)
         if root in found and root != axis.name and not axis.fixed and rule(found[root].example) == axis.example:
-            found[root].rules.update({place: _after(rule, own) for place, own in axis.rules.items()})
-            found[root].same.update({axis.name: next(iter(axis.rules)), **axis.same})
+            found[root].follow(axis, rule)
             del found[axis.name]
     return list(found.values())
 
 
 def _after(rule: Callable[[int], int], own: Callable[[int], int]) -> Callable[[int], int]:
     return lambda size: own(rule(size))
+
+
+def is_plain(name: str) -> bool:
+    """Whether a name is not made of another, as `2*b` and `b + 1` are."""
+    return _derived_rule(name)[0] == name
 
 
 def _derived_rule(name: str) -> tuple[str, Callable[[int], int]]:
@@ -240,22 +250,32 @@ def _axis(
     fixed: bool = False,
 ) -> Axis:
     rules: dict[Place, Callable[[int], int]] = {place: lambda size: size for place in places}
+    known = {
+        expr: inputs.size_at(place)
+        for place in inputs.places().values()
+        if getattr(expr := _expression_at(inputs, place), "is_Symbol", False)
+    }
     for place, expr in (exprs or {}).items():
         if expr != base:
-            rules[place] = _follower(base, expr, symbol)
+            rules[place] = _follower(base, expr, symbol, known)
     first = next((place for place in places if exprs is None or exprs[place] == base), places[0])
     return Axis(name=name, example=inputs.size_at(first), rules=rules, fixed=fixed)
 
 
-def _follower(base: Any, expr: Any, symbol: Any) -> Callable[[int], int]:
-    """The size that `expr` has where `base` has a given one: both are about one symbol."""
+def _follower(base: Any, expr: Any, symbol: Any, known: Mapping[Any, int]) -> Callable[[int], int]:
+    """The size that `expr` has where `base`, which is about one symbol, has a given one, and others are as `known`."""
 
     def follow(size: int) -> int:
         solved = solve_linear(base, symbol, size)
-        others = dict.fromkeys(expr.free_symbols - {symbol}, 2)
-        return max(0, int(expr.subs({symbol: size if solved is None else int(solved), **others})))
+        others = {one: known.get(one, 2) for one in expr.free_symbols}
+        return max(0, int(put_in(expr, {**others, symbol: size if solved is None else int(solved)})))
 
     return follow
+
+
+def put_in(expr: Any, values: Mapping[Any, int]) -> Any:
+    """The expression with values for symbols, all at once: `subs` decides in between by what a symbol may be."""
+    return expr.xreplace({symbol: sympy.Integer(value) for symbol, value in values.items()})
 
 
 def solve_linear(expr: Any, symbol: Any, size: int) -> Fraction | None:

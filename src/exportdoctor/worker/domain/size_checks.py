@@ -17,7 +17,7 @@ from exportdoctor.report.wording import size_domains as wording
 from exportdoctor.torch_internals.program_checks import guards_of, size_ranges, user_input_names
 from exportdoctor.torch_internals.shape_env import sources_by_symbol
 from exportdoctor.worker.describe.guard_origin import GuardLog
-from exportdoctor.worker.domain.size_axes import Place, SizedInputs, solve_linear
+from exportdoctor.worker.domain.size_axes import Place, SizedInputs, put_in, solve_linear
 from exportdoctor.worker.translate.failed_node import fx_fact, user_frame
 
 _ASSERTION = re.compile(r"Runtime assertion failed for expression (.+?)(?: on node .*)?$")
@@ -127,11 +127,11 @@ class SizeChecks:
         for name, expr, size in derived:
             free = expr.free_symbols - values.keys()
             if len(free) == 1:
-                solved = solve_linear(expr.subs(values), next(iter(free)), size)
+                solved = solve_linear(put_in(expr, values), next(iter(free)), size)
                 if solved is None or solved.denominator > 1:
                     return self._relation(name, expr), "guard"
                 values[next(iter(free))] = int(solved)
-            elif not free and int(expr.subs(values)) != size:
+            elif not free and int(put_in(expr, values)) != size:
                 return self._relation(name, expr), "guard"
         return None
 
@@ -245,7 +245,7 @@ def _show(expr: Any) -> str:
 
 def _is_violated(expr: Any, values: Mapping[Any, int]) -> bool:
     try:
-        return bool(expr.subs(values) == sympy.false)
+        return bool(put_in(expr, values) == sympy.false)
     except Exception:  # a division by zero
         return False
 

@@ -217,8 +217,11 @@ def _result(
         notes.append(wording.TAKES_POSITIONS)
     if request.image_input and part.dynamic_shapes is None:
         notes.append(wording.fixed_images(tuple(part.kwargs["image"].shape)))
+    verdict = _verdict(numbers, trouble, domains)
+    fixed = verdict == "proved" and request.target.options.static
     return ExportResult(
-        verdict=_verdict(numbers, trouble, domains),
+        verdict="specialised" if fixed else verdict,
+        fixed=fixed,
         files=tuple(one for made in found for one in made.files),
         numbers=numbers,
         trouble=trouble,

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _SEED = 11
 _IMAGES = (2, 3, 2)
+"""How many in each set of inputs; one where all sizes are fixed."""
 _GRIDS = ((4, 8), (12, 16), (6, 22), (24, 2))
 """Height and width in merged blocks over two: with and without windows that are cut off."""
 
@@ -118,7 +119,8 @@ def with_image_input(part: BuiltPart, plan: Plan) -> BuiltPart:
     _check(module)
     sizes = _sizes(plan, module.patch * module.merge)
     static = part.dynamic_shapes is None
-    sets = [_inputs(part, count, size) for count, size in zip(_IMAGES, sizes, strict=True)]
+    counts = (1, *_IMAGES[1:]) if static else _IMAGES
+    sets = [_inputs(part, count, size) for count, size in zip(counts, sizes, strict=True)]
     names = {0: "images", 2: "height", 3: "width"}
     return dataclasses.replace(
         part,
