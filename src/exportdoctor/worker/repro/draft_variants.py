@@ -26,7 +26,7 @@ from exportdoctor.worker.capture.size_inference import infer_size
 from exportdoctor.worker.repro.script.literals import export_code, shapes_code
 from exportdoctor.worker.repro.script.prune import CodeSelection
 from exportdoctor.worker.repro.script.recorder import Record
-from exportdoctor.worker.repro.script.registrations import registrations
+from exportdoctor.worker.repro.script.registrations import write_registrations
 from exportdoctor.worker.repro.script.script_builder import ScriptBuilder
 from exportdoctor.worker.repro.stand_ins import write_stand_ins
 from exportdoctor.worker.repro.torch_calls import write_call_drafts
@@ -96,7 +96,7 @@ def _write_draft(
         script.notes.append("children return tensors of their captured shapes, because they fail themselves")
     with part.prepare():  # it may register classes
         shapes = shapes_for(part, probe, module)
-        known = list(registrations(script, (call.args, call.kwargs)))
+        known = list(write_registrations(script, (call.args, call.kwargs)))
     instance = _write_instance(script, module, call)
     positional, keywords = _positional(module, call.args, call.kwargs, shapes)
     args, kwargs = script.value_code(positional), script.value_code(keywords)

@@ -19,15 +19,15 @@ torch.utils._pytree.register_pytree_node(
 )"""
 
 
-def registrations(script: ScriptBuilder, inputs: Any) -> Iterator[str]:
+def write_registrations(script: ScriptBuilder, inputs: Any) -> Iterator[str]:
     """A statement for each class that is registered now and is no builtin container. Raises LookupError."""
     done: dict[type, int] = {}
-    for value in _registered(inputs):
+    for value in _find_registered(inputs):
         children = flatten_once(value)[0]
         if done.setdefault(type(value), len(children)) != len(children):
             raise LookupError(f"{type(value).__qualname__} objects of several lengths")
     for kind in done:
-        value = next(one for one in _registered(inputs) if type(one) is kind)
+        value = next(one for one in _find_registered(inputs) if type(one) is kind)
         children = flatten_once(value)[0]
         build = script.value_code(value, known={id(child): f"children[{i}]" for i, child in enumerate(children)})
         name = build.partition("(")[0]
@@ -35,13 +35,13 @@ def registrations(script: ScriptBuilder, inputs: Any) -> Iterator[str]:
         yield _CODE.format(name=name, children=paths, build=build)
 
 
-def _registered(value: Any) -> Iterator[Any]:
+def _find_registered(value: Any) -> Iterator[Any]:
     """The objects of registered classes, those within others first."""
     kind = node_kind(value)
     if kind == "leaf":
         return
     for child in flatten_once(value)[0]:
-        yield from _registered(child)
+        yield from _find_registered(child)
     if kind == "registered":
         yield value
 
