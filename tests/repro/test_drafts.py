@@ -21,7 +21,7 @@ from exportdoctor.repro.candidates.other_causes import fails_earlier, without_ot
 from exportdoctor.repro.candidates.verdict_log import VerdictLog
 from exportdoctor.repro.script import code_lines
 from exportdoctor.repro.verify import verify
-from exportdoctor.worker.repro.script.literals import torch_module_code
+from exportdoctor.worker.repro.script.literals import tensor_code, torch_module_code
 
 pytestmark = pytest.mark.slow
 
@@ -394,3 +394,18 @@ def test_a_failed_translation_has_one_of_the_calls_on_its_line(runner: Candidate
     draft = fitting_draft("y = x.sin().expand(3, 3) + 1\n    return torch.linalg.eigvals(y).real", runner, to="onnx")
     assert code_lines(draft) in range(5, 12), draft
     assert "torch.onnx.export" in draft
+
+
+@pytest.mark.parametrize("layout", ["coo", "csr", "csc", "bsr", "bsc"])
+def test_a_sparse_input_keeps_its_layout(layout: str) -> None:
+    blocks = (2, 2) if layout.startswith("bs") else None
+    sparse = torch.ones(4, 4, dtype=torch.float64).to_sparse(
+        layout=getattr(torch, f"sparse_{layout}"), blocksize=blocks
+    )
+    made = eval(tensor_code(sparse))
+    assert (made.layout, made.dtype, made.shape) == (sparse.layout, sparse.dtype, sparse.shape)
+    assert (
+        made._values().shape == sparse._values().shape
+        if layout == "coo"
+        else made.values().shape == sparse.values().shape
+    )
