@@ -385,3 +385,35 @@ def test_shims_tried_on_their_own_are_noted_in_a_run(tmp_path: Path, monkeypatch
     assert command_line(["shims", "try", "no-grad", target, "--run", str(run)]) == 1
     (finding,) = read_run(run).state.findings.values()
     assert [tried.result for tried in finding.shims_tried] == ["cured", "same"]
+
+
+_LOOP_OVER_A_SIZE = """\
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words = nn.Embedding(10, 4)
+
+    def mask(self, ids, length):
+        return torch.tensor(list(range(ids.size(1)))[::-1])[None, :] < length[:, None]
+
+    def forward(self, ids):
+        ids = torch.cat((torch.ones_like(ids[:, :1]), ids), dim=1)
+        return self.words(ids) * self.mask(ids, (ids != 0).sum(-1))[..., None]
+
+
+def build():
+    return Net(), (torch.randint(1, 10, (2, 5)),), {}, ({1: torch.export.Dim("words")},)
+"""
+
+
+@pytest.mark.slow
+def test_what_loops_over_a_size_and_computes_from_whole_numbers_is_hoisted(tmp_path: Path) -> None:
+    path = tmp_path / "net.py"
+    path.write_text(_LOOP_OVER_A_SIZE)
+    found = scan_file(path, cure=True).parts[0].prescription
+    assert found is not None
+    assert (found.shims, found.soundness) == (("hoist:Net.mask",), "signature")

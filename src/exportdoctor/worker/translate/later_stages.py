@@ -1,11 +1,10 @@
-"""The stages after an export: translation to ONNX, and with real values the file loaded, run and compared with eager.
+"""The stages after an export: decomposition, or translation to ONNX, and with real values its file run and compared.
 
 A failure there is described like any other: with the submodule and the line that the graph's node came from.
 """
 
 from __future__ import annotations
 
-import copy
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from exportdoctor.core.failure.kinds import NUMBERS_DIFFER
 from exportdoctor.core.records.outcome import Agreement, ExceptionFact, Failure, Frame, OpFact, Stage
 from exportdoctor.core.records.probe import Probe
 from exportdoctor.report import wording
-from exportdoctor.targets.eager import run_once
+from exportdoctor.targets.eager import copy_inputs, run_once
 from exportdoctor.torch_internals.fake_tensors import has_fakes
 from exportdoctor.worker.capture.forward_hooks import Call
 from exportdoctor.worker.describe.describe_failure import cause_chain, qualified_name
@@ -38,11 +37,15 @@ class StageFailed(Exception):
 
 
 def run_later_stages(program: Any, module: torch.nn.Module, call: Call, probe: Probe) -> dict[str, str]:
-    """Translate the program of `module`; with `probe.to` = ort load, run and compare it. Returns the stages passed.
+    """Decompose or translate the program of `module`; with `probe.to` = ort load, run and compare the file.
 
-    Raises StageFailed. Without real values only the translation is tried: an ONNX file with fake weights cannot run.
+    Returns the stages passed. Raises StageFailed. Without real values only the translation is tried: an ONNX file with
+    fake weights cannot run.
     """
     prefix = probe.fqn
+    if probe.to == "decomposed":
+        _stage("decompose", program.run_decompositions, (), prefix)
+        return {"decompose": "pass"}
     if probe.to != "ort" or has_fakes(module, (call.args, call.kwargs)):
         _stage("translate", lambda: translate(program, optimise=False), (), prefix)
         return {"translate": "pass"}
@@ -60,7 +63,7 @@ def run_later_stages(program: Any, module: torch.nn.Module, call: Call, probe: P
 
         session = _stage("load", load, passed, prefix, path)
         passed = (*passed, "load")
-        inputs = flat_inputs(program, *copy.deepcopy((call.args, call.kwargs)))
+        inputs = flat_inputs(program, *copy_inputs((call.args, call.kwargs)))
         answers = _stage("run", lambda: session.run(inputs), passed, prefix, path)
     passed = (*passed, "run")
     row = compare_outputs("the captured call", answers, flat_outputs(program, wanted))

@@ -34,9 +34,9 @@ def plain_code(value: Any) -> str | None:
 def tensor_code(tensor: torch.Tensor) -> str:
     """A tensor of the same shape and dtype: exact where it holds a few known integers, else ones."""
     if tensor.layout != torch.strided:
-        return f"torch.ones({_shape(tensor)}).to_sparse()"
+        return f"torch.ones({_shape(tensor)}{_dtype(tensor)}).to_sparse({_sparse_layout(tensor)})"
     known = not is_fake(tensor) and tensor.device.type != "meta"
-    dtype = "" if tensor.dtype == torch.float32 else f", dtype={tensor.dtype}"
+    dtype = _dtype(tensor)
     if known and not tensor.is_floating_point() and not tensor.is_complex() and tensor.numel() <= _EXACT:
         values = tensor.tolist()
         implied = tensor.dtype in (torch.int64, torch.bool) and tensor.numel()
@@ -44,6 +44,18 @@ def tensor_code(tensor: torch.Tensor) -> str:
     grad = ", requires_grad=True" if tensor.requires_grad and not isinstance(tensor, torch.nn.Parameter) else ""
     whole = tensor.dtype in (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8)
     return f"torch.{'zeros' if whole else 'ones'}({_shape(tensor)}{dtype}{grad})"
+
+
+def _dtype(tensor: torch.Tensor) -> str:
+    return "" if tensor.dtype == torch.float32 else f", dtype={tensor.dtype}"
+
+
+def _sparse_layout(tensor: torch.Tensor) -> str:
+    """The arguments of `to_sparse` that give this tensor's layout."""
+    if tensor.layout == torch.sparse_coo:
+        return ""
+    blocks = tensor.layout in (torch.sparse_bsr, torch.sparse_bsc)
+    return f"layout={tensor.layout}" + (f", blocksize={tuple(tensor.values().shape[-2:])}" if blocks else "")
 
 
 def _shape(tensor: torch.Tensor) -> str:
@@ -122,13 +134,14 @@ def torch_name(value: Any) -> str:
 _TO_ONNX = "torch.onnx.export({inputs}{kwargs_argument}{shapes}, dynamo=True)"
 
 
-def export_code(exporter: Exporter, inputs: str, *, kwargs: str = "", shapes: str = "", onnx: bool = False) -> str:
-    """The call that exports, or with `onnx` translates too.
+def export_code(exporter: Exporter, inputs: str, *, kwargs: str = "", shapes: str = "", stage: str = "export") -> str:
+    """The call that exports, and goes on to the `stage` that fails: decompose or translate.
 
     `inputs` are the module and its positional inputs, `shapes` has its own comma.
     """
     strict_by_default = inspect.signature(torch.export.export).parameters["strict"].default
-    return (_TO_ONNX if onnx else EXPORTERS[exporter].script).format(
+    script = _TO_ONNX if stage == "translate" else EXPORTERS[exporter].script
+    return f"{script}{'.run_decompositions()' if stage == 'decompose' else ''}".format(
         inputs=inputs,
         kwargs=f", {kwargs}" if kwargs else "",
         kwargs_argument=f", kwargs={kwargs}" if kwargs else "",
