@@ -111,15 +111,21 @@ def _gaps(counts: torch.Tensor) -> list[tuple[int, int]]:
     return [(below, above) for below, above in pairwise(present) if above - below > _GAP]
 
 
-def slice_scales(sizes: torch.Tensor) -> list[torch.Tensor]:
-    """The largest magnitudes of the slices that give an element its scale, where every element is counted.
+def slice_scales(sizes: torch.Tensor) -> tuple[float, list[torch.Tensor]]:
+    """The largest of these magnitudes, and those of the slices that give an element its scale, where all are counted.
 
     Slices of fewer than eight elements have the whole output's scale, and are left out.
     """
+    if sizes.dim() < 2:
+        return float(sizes.max()), []
     every = tuple(range(sizes.dim()))
-    rests = [tuple(other for other in every if other != dim) for dim in every]
-    groups = [dims for dims in (*rests, every[-1:]) if sizes.dim() > 1]
-    return [sizes.amax(dims, keepdim=True) for dims in groups if prod(sizes.shape[dim] for dim in dims) >= _FEWEST]
+    rows = sizes.amax(-1, keepdim=True)
+    scales = [rows] if sizes.shape[-1] >= _FEWEST else []
+    for dim in every:
+        others = tuple(other for other in every if other != dim)
+        if prod(sizes.shape[other] for other in others) >= _FEWEST:
+            scales.append((sizes if dim == every[-1] else rows).amax(others, keepdim=True))
+    return float(rows.max()), scales
 
 
 def _scale_of_slices(sizes: torch.Tensor, counted: torch.Tensor) -> torch.Tensor:
