@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -56,7 +57,7 @@ def _constant(node: Any) -> torch.Tensor | None:
 
 
 def _tensor(proto: Any) -> torch.Tensor | None:
-    """The tensor, None where torch has no such dtype."""
+    """The tensor, which nobody may write to; None where torch has no such dtype."""
     from onnx import TensorProto, numpy_helper
 
     if proto.data_type not in torch_dtypes():
@@ -64,7 +65,9 @@ def _tensor(proto: Any) -> torch.Tensor | None:
     array = numpy_helper.to_array(proto)
     if proto.data_type == TensorProto.BFLOAT16:
         return torch.from_numpy(array.view("int16").copy()).view(torch.bfloat16)
-    return torch.from_numpy(array.copy())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about an array that is read-only
+        return torch.from_numpy(array)
 
 
 def _step(node: Any, made: _Sessions) -> GraphStep:

@@ -78,6 +78,21 @@ def no_gap(wanted: torch.Tensor) -> Gap:
     return Gap(allowed=share * SMALLEST_SCALE if wanted.is_floating_point() else 0.0)
 
 
+_KEPT: dict[str, torch.Tensor] = {}
+
+
+def _scratch(use: str, like: torch.Tensor) -> torch.Tensor:
+    """Memory for a float32 tensor of this shape, used again: fresh pages would cost more than the difference does."""
+    if use not in _KEPT or _KEPT[use].numel() < like.numel() or _KEPT[use].device != like.device:
+        _KEPT[use] = torch.empty(like.numel(), device=like.device)
+    return _KEPT[use][: like.numel()].view(like.shape)
+
+
+def forget_scratch() -> None:
+    """Give the memory back."""
+    _KEPT.clear()
+
+
 def _quick_gap(found: torch.Tensor, wanted: torch.Tensor, share: float) -> Gap | None:
     """The same in float32, in a few passes, where all is finite, nothing is a fill value and nothing beyond its bound.
 
@@ -86,11 +101,11 @@ def _quick_gap(found: torch.Tensor, wanted: torch.Tensor, share: float) -> Gap |
     if not found.dtype == wanted.dtype == torch.float32 or wanted.numel() < _MANY or found.device != wanted.device:
         return None
     found, wanted = found.detach(), wanted.detach()
-    apart = found - wanted
+    apart = torch.sub(found, wanted, out=_scratch("apart", wanted))
     low, high = (float(one) for one in torch.aminmax(apart))
     if not isfinite(largest := max(-low, high)):
         return None
-    sizes = wanted.abs()
+    sizes = torch.abs(wanted, out=_scratch("sizes", wanted))
     whole, scales = slice_scales(sizes)
     if not isfinite(whole) or may_hold_fill_values(sizes, whole):
         return None
@@ -111,8 +126,9 @@ def _quick_gap(found: torch.Tensor, wanted: torch.Tensor, share: float) -> Gap |
 def inherited_gap(found: Any, wanted: torch.Tensor, local: Gap) -> Gap:
     """As `gap_between`, without looking for what is allowed of floats where the local difference did not need it."""
     alike = isinstance(found, torch.Tensor) and (found.dtype, found.shape) == (wanted.dtype, wanted.shape)
+    alike = alike and wanted.dtype == torch.float32 and found.device == wanted.device
     if alike and (local.plain or _is_plain(wanted)):
-        low, high = torch.aminmax(found - wanted)
+        low, high = torch.aminmax(torch.sub(found, wanted, out=_scratch("apart", wanted)))
         if isfinite(largest := max(-float(low), float(high))):
             return Gap(absolute=largest, allowed=LARGEST)
     return gap_between(found, wanted)
@@ -122,7 +138,7 @@ def _is_plain(wanted: torch.Tensor) -> bool:
     """Whether it is known to be finite and without fill values."""
     if wanted.dtype != torch.float32 or wanted.numel() < _MANY:
         return False
-    sizes = wanted.detach().abs()
+    sizes = torch.abs(wanted.detach(), out=_scratch("sizes", wanted))
     whole = float(sizes.max())
     return isfinite(whole) and not may_hold_fill_values(sizes, whole)
 

@@ -9,7 +9,7 @@ rest, so fill values (`finfo.min`, -1e9, -1e4) are left out of the estimate and 
 from __future__ import annotations
 
 from itertools import pairwise
-from math import prod
+from math import ldexp, prod
 
 import torch
 
@@ -88,8 +88,16 @@ def may_hold_fill_values(sizes: torch.Tensor, largest: float) -> bool:
         smallest = torch.where(flat > 0, flat, largest).min()
     ends = torch.stack((smallest, flat.new_tensor(largest)))
     counts = _order_counts(torch.cat((flat[:: max(1, flat.numel() // _SAMPLE)], ends)))
-    if not _gaps(counts):
+    gaps = _gaps(counts)
+    if not gaps:
         return False
+    lowest, above = gaps[0]
+    if len(gaps) == 1 and int(counts[1 : lowest + 1].sum()) == 1 and above - _BIAS <= _LARGE:
+        least = ldexp(
+            1.0, above - _BIAS - 1
+        )  # where the order above begins; what is below is too few to be the computed ones
+        if int((flat < least).sum()) < _FEWEST:
+            return False
     counts = _order_counts(flat)
     if int(counts[0]) != int((flat == 0).sum()):  # numbers below the normal ones have no order here
         return True
