@@ -144,7 +144,7 @@ class Measurement:
         scripts = list(known["scripts"].values())
         judged = {name: told for name, told in known["verdicts"].items() if not isinstance(told, str)}
         wrong = [line for told in judged.values() for line in told["wrong"]]
-        alone = [row for row in scripts if row["verified"] and row["imports"] == ["torch"]]
+        alone = [row for row in scripts if row["verified"] and list(row["imports"]) == ["torch"]]
         lines = [
             "| model type | failing part | cure | shims |",
             "|---|---|---|---|",

@@ -343,6 +343,24 @@ def test_a_fixture_is_cured_and_its_numbers_agree(name: str, shims: tuple[str, .
 
 
 @pytest.mark.slow
+def test_a_failure_that_the_part_never_meets_is_said_to_be_a_submodules_alone(tmp_path: Path) -> None:
+    (tmp_path / "boxed.py").write_text(
+        "import torch\n\n\n"
+        "class Box:\n    def __init__(self, value):\n        self.value = value\n\n\n"
+        "class Gate(torch.nn.Module):\n    def forward(self, x):\n        return Box(x * 2)\n\n\n"
+        "class Whole(torch.nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        "        self.gate, self.up = Gate(), torch.nn.Linear(3, 3)\n\n"
+        "    def forward(self, x):\n        if x.sum() > 0:\n            x = x + 1\n"
+        "        return self.up(self.gate(x).value)\n\n\n"
+        "def build():\n    return Whole().eval(), (torch.ones(2, 3),)\n"
+    )
+    report = scan_file(tmp_path / "boxed.py", cure=True)
+    assert report.parts[0].verdict == "cured"
+    alone = {finding.kind: finding.only_alone for finding in report.findings}
+    assert alone == {"data_dependent_guard": False, "unregistered_pytree": True}
+
+
+@pytest.mark.slow
 def test_one_submodule_can_be_asked_alone(tmp_path: Path) -> None:
     report = scan_file(FIXTURES / "parent_own_code_and_child.py", modules=("encoder.gate",))
     statuses = {module.fqn: module.status for module in report.parts[0].modules}
@@ -367,3 +385,35 @@ def test_shims_tried_on_their_own_are_noted_in_a_run(tmp_path: Path, monkeypatch
     assert command_line(["shims", "try", "no-grad", target, "--run", str(run)]) == 1
     (finding,) = read_run(run).state.findings.values()
     assert [tried.result for tried in finding.shims_tried] == ["cured", "same"]
+
+
+_LOOP_OVER_A_SIZE = """\
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words = nn.Embedding(10, 4)
+
+    def mask(self, ids, length):
+        return torch.tensor(list(range(ids.size(1)))[::-1])[None, :] < length[:, None]
+
+    def forward(self, ids):
+        ids = torch.cat((torch.ones_like(ids[:, :1]), ids), dim=1)
+        return self.words(ids) * self.mask(ids, (ids != 0).sum(-1))[..., None]
+
+
+def build():
+    return Net(), (torch.randint(1, 10, (2, 5)),), {}, ({1: torch.export.Dim("words")},)
+"""
+
+
+@pytest.mark.slow
+def test_what_loops_over_a_size_and_computes_from_whole_numbers_is_hoisted(tmp_path: Path) -> None:
+    path = tmp_path / "net.py"
+    path.write_text(_LOOP_OVER_A_SIZE)
+    found = scan_file(path, cure=True).parts[0].prescription
+    assert found is not None
+    assert (found.shims, found.soundness) == (("hoist:Net.mask",), "signature")

@@ -37,6 +37,7 @@ def failing(line: int = 7) -> Outcome:
 
 
 PASSED = Outcome(probe="p", status=OutcomeStatus.PASSED)
+TIMED_OUT = Outcome(probe="p", status=OutcomeStatus.TIMED_OUT)
 
 
 def run(*culprits: set[str], elsewhere: Set[str] = frozenset()) -> tuple[Dimensions, int]:
@@ -73,6 +74,22 @@ def test_every_disjoint_set_with_which_alone_it_fails_is_told(culprits: list[set
         rest = set(NAMES).difference(*told)
         assert not any(one <= rest for one in culprits)
         assert set(found.passing or ()) == rest
+
+
+@pytest.mark.parametrize(
+    ("static", "expected"),
+    [
+        (PASSED, Dimensions(NAMES, ())),
+        (TIMED_OUT, Dimensions(())),
+        (failing(), Dimensions(NAMES)),
+    ],
+)
+def test_of_a_time_out_only_static_shapes_are_asked(static: Outcome, expected: Dimensions) -> None:
+    search = smallest_dimensions(PROBE, ROOT, TIMED_OUT)
+    assert next(search).dynamic == ()
+    with pytest.raises(StopIteration) as ended:
+        search.send(static)
+    assert ended.value.value == expected
 
 
 def test_a_failure_that_two_dimensions_show_alone_is_not_told_of_one() -> None:

@@ -15,11 +15,15 @@ import msgspec
 import pytest
 
 from exportdoctor.cli import main
+from exportdoctor.core.failure import known_issues
 from exportdoctor.core.failure.finding import ExceptionRecord, KnownIssueRecord, Repro
 from exportdoctor.core.records.target import BuildOptions, TargetRef
 from exportdoctor.core.run.events import FindingMade, RunStarted
 from exportdoctor.core.scan_options import ScanOptions
-from exportdoctor.lanes.ask_lanes import map_side_by_side
+from exportdoctor.core.versions import installed_versions
+from exportdoctor.lanes.ask_lanes import _packages_changed, map_side_by_side
+from exportdoctor.lanes.lane import Lane, LaneSpec
+from exportdoctor.report.wording.version_searches import known_versions
 from exportdoctor.store.measurements import code_digest, list_measurements
 from exportdoctor.store.run_folder import RunFolder
 from lane_wheels import fast_variables, write_wheel
@@ -73,6 +77,20 @@ def test_a_finding_that_a_release_mends_is_told_kept_and_noted(
     told = " ".join(capsys.readouterr().out.split())
     assert re.search(r"Measured: .*passes with [^;]*oddity 1.1", told)
     assert "Not measured, read in" in told
+    once = known_versions(known_issues.load()[0], list_measurements() * 2)
+    assert once == known_versions(known_issues.load()[0], list_measurements()), "told once, whoever was asked"
+
+
+def test_a_script_answers_for_what_differs_from_the_run_only() -> None:
+    """A script holds copies of the model's code: another transformers than the run's cannot change it."""
+    lane = Lane(name="x", spec=LaneSpec(packages={"torch": "9.1", "transformers": "5.1"}), prefix="")
+    assert list(_packages_changed({"torch": "9.0+cpu", "transformers": "5.1"}, lane)) == ["torch"]
+    assert list(_packages_changed({"torch": "9.1+cpu", "transformers": "4.1"}, lane)) == ["transformers"]
+    here = installed_versions(("torch", "transformers"))
+    assert list(_packages_changed(here, Lane(name="here", spec=LaneSpec(), prefix=""))) == []
+    assert list(_packages_changed({**here, "transformers": "0"}, Lane(name="here", spec=LaneSpec(), prefix=""))) == [
+        "transformers"
+    ]
 
 
 def test_a_digest_of_code_does_not_count_the_head_but_all_else() -> None:

@@ -65,7 +65,7 @@ def write_model(folder: Path) -> None:
         ("#!/bin/sh\nexit 7\n", "does not work as a Python interpreter: it prints nothing"),
         ("#!/bin/sh\nyes\n", "does not work as a Python interpreter: y"),
         ('#!/bin/sh\necho "$@"\n', "does not work as a Python interpreter"),
-        ("#!/bin/sh\necho broken >&2\nexit 1\n", "does not work as a Python interpreter: broken"),
+        ("#!/bin/sh\necho broken >&2\necho 'See the manual' >&2\nexit 1\n", "as a Python interpreter: broken\n"),
         ("#!/bin/sh\ncase $2 in *sys.version*) echo exportdoctor sees 3.8;; *) exit 2;; esac\n", "is Python 3.8;"),
         ("no program", "cannot be run"),
     ],

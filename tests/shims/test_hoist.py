@@ -321,6 +321,7 @@ def test_the_conversion_function_stands_in_the_file_of_the_shims(
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "shims_for_model", raising=False)
     cure: Any = importlib.import_module("shims_for_model")
+    assert cure.is_user_file(str(tmp_path / "model.py")), "what lies beside the file is the user's code"
     module = make().eval()
     shapes = (None, _FREE) if make is Sized else (_FREE, None)
     more: list[Any] = [(row, {}) for row in inputs[1:-1]]

@@ -394,6 +394,9 @@ def pairs():
         out[name.strip("_")] = read(lambda held, n=name, v=value: getattr(held, n) == v, function(), other)
     one, two = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2))
     two.grad = torch.ones(2)
+    one, two = torch.ones(2), torch.ones(2)
+    two.mul_(1)
+    out["written into"] = read(lambda held: held._version > 0, one, two)
     out["gradient"] = read(lambda held: held.grad is not None, one, two)
     return out
 

@@ -306,3 +306,10 @@ def test_a_mask_with_values_selects_from_fake_weights() -> None:
     module.weight = nn.Parameter(mode.from_tensor(module.weight))
     fake = run_once(module, ((mask,), {}))
     assert [tuple(one.shape) for one in fake] == [tuple(one.shape) for one in real]
+
+
+def test_a_lazy_module_that_was_never_called_is_refused_in_one_line(tmp_path: Path) -> None:
+    ref = write(tmp_path, "def build(): return nn.Sequential(nn.LazyLinear(2)), (torch.ones(2, 3),)\n")
+    with pytest.raises(TargetError, match=r"0\.weight has no shape yet") as caught:
+        build_part(ref)
+    assert caught.value.hint == "Call the module once in the factory"

@@ -120,6 +120,12 @@ def test_a_snapshot_keeps_the_inference_flag() -> None:
     assert not snapshot(torch.ones(3), budget=CopyBudget()).is_inference()
 
 
+def test_one_tensor_for_two_inputs_is_told() -> None:
+    x, told = torch.ones(2, 2), "args[0] and args[1] are one tensor in the example"
+    assert any(told in note for note in capture(nn.Bilinear(2, 2, 2), x, x).notes)
+    assert not any(told in note for note in capture(nn.Bilinear(2, 2, 2), x, x.clone()).notes)
+
+
 class OncePerRow(nn.Module):
     """Calls its child as often as there are rows."""
 

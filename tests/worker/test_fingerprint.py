@@ -43,7 +43,7 @@ def ask(module: nn.Module, *args: Any, **kwargs: Any) -> Question:
 
 
 def test_copies_are_equal_and_portable() -> None:
-    layer = Layer()
+    layer = copy.deepcopy(Layer())  # which sets its tensors' versions, as a copy of it does
     assert ask(layer).full == ask(copy.deepcopy(layer)).full
     assert not ask(layer).full.startswith("~")
 

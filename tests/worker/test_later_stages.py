@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
 from exportdoctor.core.errors import UsageError
+from exportdoctor.worker.translate.onnx_program import translate, warm_up_translation
 from exportdoctor.worker.translate.onnx_session import refuse_other_provider
 from scanning import scan_file
 
@@ -111,3 +113,31 @@ def test_a_provider_that_did_not_load_is_no_proof_on_its_device() -> None:
         UsageError, match=r"CUDAExecutionProvider of onnxruntime\S* .*did not load; CPUExecutionProvider did"
     ):
         refuse_other_provider("cuda", ("CPUExecutionProvider",))
+
+
+def test_torchs_onnx_library_is_read_once_and_a_function_that_takes_anothers_place_is_seen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pytest.importorskip("onnxscript")
+    from onnxscript import FLOAT, opset18
+    from onnxscript._internal import ast_utils, values
+    from onnxscript.function_libs.torch_lib.registration import default_registry
+
+    def translated() -> list[str]:
+        program = torch.export.export(torch.nn.ReLU(), (torch.zeros(2),))
+        return [node.op_type for node in translate(program, optimise=False).made.model.graph]
+
+    def fails(*_: object) -> None:
+        raise AssertionError("the library is read again")
+
+    def absolute(self):  # type: ignore[no-untyped-def]
+        return opset18.Abs(self)
+
+    absolute.__annotations__ = {"self": FLOAT, "return": FLOAT}
+    warm_up_translation()
+    monkeypatch.setattr(ast_utils, "get_src_and_ast", fails)
+    assert translated() == ["Relu"]
+    monkeypatch.undo()
+    other = values.TracedOnnxFunction(opset18, absolute)
+    monkeypatch.setattr(default_registry["aten::relu"], "overloads", [other])
+    assert translated() == ["Abs"]

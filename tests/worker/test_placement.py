@@ -9,9 +9,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from exportdoctor.core.errors import UsageError
 from exportdoctor.core.protocol.scan import Opened
@@ -23,6 +25,7 @@ from exportdoctor.engine.scan import ScanRequest, answerable
 from exportdoctor.process.graphics_cards import Card
 from exportdoctor.targets import plan_for_module
 from exportdoctor.targets.build import build
+from exportdoctor.worker.attempt import torchscript
 from exportdoctor.worker.capture.carried_capture import pack_capture, unpack_capture
 from exportdoctor.worker.capture.session import PartCapture, capture_part, capture_root_only
 from exportdoctor.worker.child import fork
@@ -253,3 +256,12 @@ def test_on_a_gpu_attempts_compute_with_values_in_children_alone() -> None:
     environment = {**os.environ, "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == ["fork", "False"]
+
+
+def test_zeros_for_the_legacy_exporter_take_no_memory_until_they_are_written() -> None:
+    with FakeTensorMode():
+        fake = torch.empty(1 << 15, 1 << 15).t()
+    before = psutil.Process().memory_info().rss
+    real = torchscript._real(fake)
+    assert (real.shape, real.stride(), float(real[-1, -1])) == (fake.shape, fake.stride(), 0.0)
+    assert psutil.Process().memory_info().rss - before < 1 << 28  # of 4 GiB

@@ -72,6 +72,76 @@ def test_what_each_call_changes_is_told_beside_calls_that_agree() -> None:
     assert not compare_calls(sets["example"], sets["example"].results).note
 
 
+class Holder:
+    """A plain object."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+
+def count_up() -> None: ...
+
+
+count_up.calls = 0  # type: ignore[attr-defined]
+COUNTS, SEEN, TABLE, HOLDER = {"calls": 0}, [0], torch.zeros(2), Holder()
+
+
+class Outside(nn.Module):
+    """Keeps state in its file, in its class and in what these hold."""
+
+    calls = 0
+
+    def __init__(self, where: str) -> None:
+        super().__init__()
+        self.where, self.kept = where, torch.zeros(2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        match self.where:
+            case "COUNTS":
+                COUNTS["calls"] += 1
+            case "SEEN":
+                SEEN[0] += 1
+            case "TABLE":
+                TABLE.add_(1)
+            case "HOLDER.calls":
+                HOLDER.calls += 1
+            case "Outside.calls":
+                type(self).calls += 1
+            case "count_up.calls":
+                count_up.calls += 1  # type: ignore[attr-defined]
+            case "kept":
+                self.kept.add_(1)
+        return x * 2
+
+
+@pytest.mark.parametrize(
+    "where", ["COUNTS", "SEEN", "TABLE", "HOLDER.calls", "Outside.calls", "count_up.calls", "kept", ""]
+)
+def test_state_outside_modules_is_told_too(where: str) -> None:
+    sets = {one.kind: one for one in cure_inputs(ExportCall(module=Outside(where), args=(torch.ones(2),)))}
+    note = compare_calls(sets["called_again"], sets["called_again"].results).note
+    name = where if where in ("Outside.calls", "kept") else f"{__name__.rpartition('.')[2]}.{where}"
+    assert note.startswith(f"eager changes {name} with each call") if where else not note
+
+
+@pytest.mark.parametrize("how", [torch.Tensor.to_sparse_csr, torch.Tensor.to_sparse_csc, torch.Tensor.to_sparse])
+def test_sparse_inputs_are_compared(how: Any) -> None:
+    inputs = (how(torch.eye(3)), torch.ones(3))
+    call = ExportCall(module=Product(), args=inputs)
+    known = list(cure_inputs(call))
+    assert [one.kind for one in known] == ["example", "values", "called_again", "others_between"]
+    assert all(compare_calls(one, one.results).holds for one in known)
+    wrong = [CallResult(output=result.output + 1, after=result.after, buffers={}) for result in known[0].results]
+    assert not compare_calls(known[0], wrong).holds
+
+
+class Product(nn.Module):
+    """A sparse matrix and a vector."""
+
+    def forward(self, table: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        return table @ x
+
+
 class Reads(nn.Module):
     """Takes a padded batch, a flag for each row and a number."""
 

@@ -106,6 +106,7 @@ def _open_pool(request: ScanRequest, launcher: Launcher) -> Pool:
         logs=str(request.logs) if request.logs else None,
         shim_files=options.shim_files,
         gpu_memory_mb=options.gpu_memory_mb,
+        to=options.to,
     )
     log = request.logs / "worker.log" if request.logs else None
     return Pool(

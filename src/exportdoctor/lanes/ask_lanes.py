@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from exportdoctor.core.run.lane_matrix import LaneAnswer, LaneMatrix, MatrixRow, rows_of
 from exportdoctor.core.run.report import Report
+from exportdoctor.core.versions import installed_versions
 from exportdoctor.lanes.lane import Lane
 from exportdoctor.lanes.lane_questions import ask_scan, ask_script, part_answer
 from exportdoctor.lanes.question import finding_question
@@ -33,8 +34,9 @@ def ask_of_script(name: str, script: str, lanes: Sequence[Lane], tell: Tell, *, 
 
 def ask_of_run(run: StoredRun, lanes: Sequence[Lane], tell: Tell, *, jobs: int = 1) -> LaneMatrix:
     """Each finding by its verified script if that can tell; else by a scan of its submodule."""
-    changed = frozenset(name for lane in lanes for name in lane.spec.packages)
-    asked = [finding_question(run, finding, changed) for finding in run.state.report().findings]
+    report = run.state.report()
+    changed = frozenset(name for lane in lanes for name in _packages_changed(report.environment, lane))
+    asked = [finding_question(run, finding, changed) for finding in report.findings]
     asked.sort(key=lambda one: not one.script)
     pairs = [(one, lane) for one in asked for lane in lanes]
     found = map_side_by_side(lambda pair: _tell_answer(tell, pair[0].name, pair[1], pair[0].small(pair[1], False)),
@@ -80,6 +82,14 @@ def map_side_by_side(ask: Callable[[T], R], items: Sequence[T], jobs: int) -> li
             pool.shutdown(wait=False, cancel_futures=True)
             kill_descendants()
             raise
+
+
+def _packages_changed(before: Mapping[str, str], lane: Lane) -> Iterator[str]:
+    """The packages whose versions in the lane are not those of the run's environment, as far as that tells."""
+    here = installed_versions(name for name in ("torch", "transformers") if name in before)
+    for name, version in {**here, **lane.spec.packages}.items():
+        if before.get(name, "").partition("+")[0] != version.partition("+")[0]:
+            yield name
 
 
 def _tell_answer(tell: Tell, name: str, lane: Lane, answer: LaneAnswer) -> LaneAnswer:

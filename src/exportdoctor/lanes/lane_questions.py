@@ -18,6 +18,7 @@ from exportdoctor.core.failure.messages import TRACEBACK, exception_in_text, fir
 from exportdoctor.core.limits import IDLE_ATTEMPT, SCRIPT_MB, SCRIPT_SECONDS
 from exportdoctor.core.run.lane_matrix import FailureName, LaneAnswer, StackLine
 from exportdoctor.core.run.report import Report
+from exportdoctor.core.versions import SUPPORTED_VERSIONS, is_in_range
 from exportdoctor.lanes.lane import Lane, lanes_root
 from exportdoctor.process.group import die_with_parent, name_exit
 from exportdoctor.process.interpreter import carry, command_in
@@ -75,6 +76,8 @@ def ask_scan(target: tuple[str, ...], lane: Lane, *, again: bool = False) -> tup
     """
     if lane.reason:
         return None, lane.reason
+    if is_in_range(lane.spec.packages.get("torch", ""), needed := SUPPORTED_VERSIONS["torch"]) is False:
+        return None, f"exportdoctor needs torch{needed}"
     home = lanes_root() / ".runs"
     folder = home / "runs" / new_run_id(target[0])
     fresh = ["--no-cache"] if again else []

@@ -7,6 +7,7 @@ by the very packages that the worker imports. What exportdoctor needs travels al
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -28,6 +29,7 @@ _OLDEST = (3, 11)
 _SECONDS = 60.0
 _MOST_OUTPUT = 1 << 20
 _MOST_SAID = 200
+_RAISED = re.compile(r"Fatal Python error|[\w.]+(Error|Exception|Exit|Interrupt)\b")
 _USE_TORCH = "import torch.export; torch.nn.Module; print('exportdoctor' + ' sees torch')"
 _SAY_VERSION = "import sys; print('exportdoctor' + ' sees %d.%d' % sys.version_info[:2])"
 
@@ -151,14 +153,15 @@ def _describe(path: str) -> Interpreter:
     marked = next((line for line in said.splitlines() if line.startswith(MARK)), None)
     if marked is not None:
         return msgspec.structs.replace(msgspec.json.decode(marked.removeprefix(MARK), type=Interpreter), path=path)
-    last = next((line[:_MOST_SAID] for line in reversed(said.splitlines()) if line.strip()), "it prints nothing")
+    lines = [line.strip()[:_MOST_SAID] for line in said.splitlines() if line.strip()] or ["it prints nothing"]
+    why = next((line for line in reversed(lines) if _RAISED.match(line)), lines[0])
     seen = _run([path, "-c", _SAY_VERSION], path)
     version = next((line for line in seen.splitlines() if line.startswith("exportdoctor sees ")), "").rpartition(" ")[2]
     if not version:
-        raise UsageError(f"{path} does not work as a Python interpreter: {last}")
+        raise UsageError(f"{path} does not work as a Python interpreter: {why}")
     if tuple(int(number) for number in version.split(".")) < _OLDEST:
         raise UsageError(f"{path} is Python {version}; exportdoctor needs Python {_OLDEST[0]}.{_OLDEST[1]} or later")
-    raise UsageError(f"exportdoctor cannot run in {path}, Python {version}: {last}")
+    raise UsageError(f"exportdoctor cannot run in {path}, Python {version}: {why}")
 
 
 def _run(command: list[str], path: str) -> str:

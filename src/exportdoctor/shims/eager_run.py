@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 from exportdoctor.shims.export_call import ExportCall, Inputs
-from exportdoctor.targets.eager import plain_state, restore_afterwards
+from exportdoctor.targets.eager import copy_inputs, restore_afterwards
+from exportdoctor.targets.plain_state import plain_state
 
 
 def run_copy(call: ExportCall, inputs: Inputs | None = None) -> Any:
     """The module's outputs for `inputs`, which it may change, or for a copy of the example. The module is restored."""
-    args, kwargs = copy.deepcopy((call.args, call.kwargs)) if inputs is None else inputs
+    args, kwargs = copy_inputs((call.args, call.kwargs)) if inputs is None else inputs
     with restore_afterwards(call.module):
         return call.module(*args, **kwargs)
 
@@ -26,7 +26,7 @@ def changed_number(call: ExportCall) -> str:
     with restore_afterwards(call.module), torch.no_grad():
         seen = []
         for _ in range(2):
-            args, kwargs = copy.deepcopy((call.args, call.kwargs))
+            args, kwargs = copy_inputs((call.args, call.kwargs))
             call.module(*args, **kwargs)
             seen.append(plain_state(call.module))
     return next((name for name, value in seen[1].items() if seen[0].get(name, value) != value), "")

@@ -49,7 +49,7 @@ class ExportCall:
     `checks` are called with the program, and raise NotApplicable where a shim was no cure.
 
     `convert` turns inputs of the untouched module into inputs of the program that this call makes. It stays good after
-    the shims are gone, so that the program can be compared with eager.
+    the shims are gone, so that the program can be compared with eager. `made` are the inputs that it computes.
     """
 
     module: nn.Module
@@ -60,6 +60,7 @@ class ExportCall:
     options: ExportOptions = ExportOptions()
     checks: tuple[Callable[[Any], None], ...] = ()
     convert: Callable[[Inputs], Inputs] = _as_given
+    made: frozenset[str] = frozenset()
 
     @property
     def named(self) -> dict[str, Any]:
@@ -89,7 +90,8 @@ class ExportCall:
         before = self.named
         kwargs = _without_dropped(before, convert((self.args, self.kwargs))[1])
         more = tuple(((), _without_dropped(before, convert(inputs)[1])) for inputs in self.more_inputs)
-        call = replace(self, args=(), kwargs=kwargs, more_inputs=more, dynamic_shapes=_shapes(self, kwargs, more))
+        shapes, made = _shapes(self, kwargs, more), self.made | (kwargs.keys() - before.keys())
+        call = replace(self, args=(), kwargs=kwargs, more_inputs=more, dynamic_shapes=shapes, made=made)
         call = replace(call, convert=lambda inputs: ((), _without_dropped(before, convert(self.convert(inputs))[1])))
         return call.with_options(flat_forward=True) if _bundles(self.module, kwargs) else call
 

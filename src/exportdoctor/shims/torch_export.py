@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -12,19 +13,20 @@ from exportdoctor.core.failure.messages import suggested_fixes
 from exportdoctor.core.patch_attribute import patch_attribute
 from exportdoctor.shims.export_call import ExportCall, shapes_by_name
 
+_SIZE = re.compile(r"L\['(?P<name>\w+)'\]\.size\(\)\[(?P<place>\d+)\] = (?P<expression>.+)")
 _ROUNDS = 4
 """One fix can bring the next to light; torch.onnx stops after one."""
 
 
 def export_program(call: ExportCall) -> Any:
     """The `ExportedProgram` of this call. Raises what torch raises."""
-    if call.options.suggested_fixes == "none":
+    if call.options.suggested_fixes == "none" and not call.made:
         return _export(call)
     for _ in range(_ROUNDS):
         try:
             return _export(call)
         except Exception as error:
-            refined = _refine_shapes(call, str(error))
+            refined = _relate_made_inputs(call, str(error)) or _refine_shapes(call, str(error))
             if refined is None:
                 raise
             call = refined
@@ -89,10 +91,37 @@ def spell_out(signature: inspect.Signature, names: tuple[str, ...]) -> inspect.S
     return signature.replace(parameters=[*plain, *named])
 
 
+def _relate_made_inputs(call: ExportCall, message: str) -> ExportCall | None:
+    """The call in which sizes of inputs that shims make follow from named ones as torch says that they must.
+
+    Their conversion computes them from the others, so the relation holds for whatever the caller passes.
+    """
+    import sympy  # type: ignore[import-untyped]
+    from torch.utils._pytree import tree_leaves
+
+    named = {dim.__name__: dim for dim in tree_leaves(call.dynamic_shapes) if hasattr(dim, "__name__")}
+    changed = dict(call.dynamic_shapes) if isinstance(call.dynamic_shapes, dict) else {}
+    for line in suggested_fixes(message):
+        size = _SIZE.match(line)
+        if size is None or size["name"] not in call.made & changed.keys():
+            continue
+        expression = sympy.sympify(size["expression"])
+        root = next((symbol for symbol in expression.free_symbols if symbol.name in named), None)
+        if root is not None and expression.is_polynomial(root):
+            factor, rest = sympy.div(expression, root)
+            if factor.is_Integer and rest.is_Integer:
+                dim = named[root.name] if factor == 1 else int(factor) * named[root.name]
+                dims = {int(size["place"]): dim + int(rest) if rest else dim}
+                changed[size["name"]] = {**changed[size["name"]], **dims}
+    return None if changed == call.dynamic_shapes else replace(call, dynamic_shapes=changed)
+
+
 def _refine_shapes(call: ExportCall, message: str) -> ExportCall | None:
     """The call with the dynamic shapes that torch suggests, or `None` where it suggests none that may be taken."""
     from torch.export.dynamic_shapes import refine_dynamic_shapes_from_suggested_fixes
 
+    if call.options.suggested_fixes == "none":
+        return None
     lines = suggested_fixes(message)
     if call.options.suggested_fixes == "relations":
         lines = [line for line in lines if not line.partition(" = ")[2].strip().isdigit()]

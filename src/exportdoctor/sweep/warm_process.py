@@ -24,7 +24,7 @@ from exportdoctor.process.launcher import fork_workers
 
 _START_MODULE = str(Path(__file__).parents[1] / "process" / "start_module.py")
 _IMPORTED = ("transformers", "transformers.modeling_utils", "transformers.models.auto.modeling_auto")
-_WORKER = "exportdoctor.worker.open_target"
+_WORKER, _TRANSLATOR = "exportdoctor.worker.open_target", "exportdoctor.worker.translate.onnx_program"
 """By name: the process that sweeps imports no torch."""
 
 
@@ -111,6 +111,9 @@ def main() -> None:
         importlib.import_module(_WORKER).warm_up()
     for line in sys.stdin:
         words, errors, mark = json.loads(line)
+        if "--to" in words:
+            with suppress(ImportError):
+                importlib.import_module(_TRANSLATOR).warm_up_translation()
         pid = os.fork()
         if pid == 0:
             os.close(replies)

@@ -19,6 +19,7 @@ from exportdoctor.core.errors import ExportdoctorError, MissingPackageError, Tar
 from exportdoctor.core.exception_text import summary, text_of
 from exportdoctor.core.failure.frames import is_our_file, is_user_file
 from exportdoctor.core.patch_attribute import patch_attribute
+from exportdoctor.targets.plain_state import plain_state
 from exportdoctor.torch_internals.fake_tensors import is_fake, select_by_real_masks
 
 if TYPE_CHECKING:
@@ -34,6 +35,28 @@ _LONGEST_LINE, _LINES = 300, 8
 """Characters of a line of a stack, and lines of the exception at its end."""
 
 
+def copy_inputs(value: Any) -> Any:
+    """A deep copy of a call's inputs or outputs, also of compressed sparse tensors, of which torch makes none."""
+    from torch import Tensor
+    from torch.overrides import TorchFunctionMode
+
+    class SparseCopies(TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if func is not Tensor.__deepcopy__ or args[0].layout not in _compressed_layouts():
+                return func(*args, **(kwargs or {}))
+            tensor, memo = args
+            return memo.setdefault(id(tensor), tensor.detach().clone().requires_grad_(tensor.requires_grad))
+
+    with SparseCopies():
+        return copy.deepcopy(value)
+
+
+def _compressed_layouts() -> tuple[Any, ...]:
+    import torch
+
+    return torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc
+
+
 def run_once(module: nn.Module, inputs: Inputs) -> Any:
     """The module's output without gradients. Raises what the module raises."""
     args, kwargs = inputs
@@ -44,7 +67,7 @@ def run_once(module: nn.Module, inputs: Inputs) -> Any:
 class CallResult:
     """What one call gave and left: `after` are its arguments when it was over, `buffers` by name those of the module
     that were there before the first call and have other values now. `output` and `after` share what they shared.
-    `numbers` are the modules' `plain_state`."""
+    `numbers` are the `plain_state` of the modules and of their code."""
 
     output: Any
     after: Inputs
@@ -65,9 +88,9 @@ def run_calls(
     with torch.no_grad(), _quiet(), _deterministic_on_gpu(), restore_afterwards(module):
         first = {name: buffer.detach().clone() for name, buffer in module.named_buffers()}
         for call in calls:
-            given = copy.deepcopy(call)
+            given = copy_inputs(call)
             made = how(given) if how is not None else module(*given[0], **given[1])
-            output, after = copy.deepcopy((made, given))
+            output, after = copy_inputs((made, given))
             buffers = {
                 name: buffer.detach().clone()
                 for name, buffer in module.named_buffers()
@@ -76,18 +99,6 @@ def run_calls(
             numbers = plain_state(module)
             results.append(CallResult(output=output, after=after, buffers=buffers, numbers=numbers))
     return tuple(results)
-
-
-def plain_state(module: nn.Module) -> dict[str, Any]:
-    """The numbers, flags and texts that modules hold, and how long their lists, dicts and sets are, by path."""
-    found: dict[str, Any] = {}
-    for path, child in module.named_modules():
-        for name, value in vars(child).items():
-            if isinstance(value, bool | int | float | str):
-                found[f"{path}.{name}".lstrip(".")] = value
-            elif isinstance(value, list | dict | set):
-                found[f"{path}.{name}".lstrip(".")] = len(value)
-    return found
 
 
 def same_values(one: torch.Tensor, other: torch.Tensor) -> bool:
@@ -111,7 +122,7 @@ def run_method_once(module: nn.Module, method: Callable[..., Any], *args: Any, *
     import torch
 
     with torch.no_grad(), _quiet(), restore_afterwards(module):
-        args, kwargs = copy.deepcopy((args, kwargs))
+        args, kwargs = copy_inputs((args, kwargs))
         return method(*args, **kwargs)
 
 

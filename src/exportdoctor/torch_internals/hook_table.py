@@ -7,6 +7,7 @@ from exportdoctor.torch_internals import (
     fake_cuda,
     fake_tensors,
     graph_modules,
+    onnx_library,
     program_checks,
     pytree_registry,
     shape_env,
@@ -18,7 +19,7 @@ from exportdoctor.torch_internals.hook import Hook
 
 _ROOMS = (
     fake_tensors, shape_env, program_checks, tracer_frames, dynamo_frames, trees, pytree_registry, graph_modules,
-    tracing_modes, fake_cuda,
+    onnx_library, tracing_modes, fake_cuda,
 )  # fmt: skip
 
 HOOKS: tuple[Hook, ...] = tuple(hook for room in _ROOMS for hook in room.HOOKS)

@@ -41,6 +41,7 @@ from exportdoctor.worker.describe.describe_failure import describe_failure, stat
 from exportdoctor.worker.describe.own_fault import own_fault
 from exportdoctor.worker.placement import ChildPlacement, Placement, forks_can_open, plan_placement, replace_device
 from exportdoctor.worker.read_log import LOG
+from exportdoctor.worker.translate.onnx_program import warm_up_translation
 
 
 @dataclass
@@ -81,7 +82,7 @@ class OpenTarget:
         if command.isolation != "process":
             self.plan, self.placement = plan_placement(self.plan, limit_mb=command.gpu_memory_mb)
         with without_context():
-            warm_up()  # before the target's code, which may replace parts of torch
+            warm_up(command.to)  # before the target's code, which may replace parts of torch
         with blame_running_code(f"Building {self.plan.title} failed"):
             built = self.built = build(self.plan)
             if self.placement is not None and _keeps_forks_off(self.placement):
@@ -296,12 +297,15 @@ class _Idle(torch.nn.Module):
         return x + 1
 
 
-def warm_up() -> None:
+def warm_up(to: str = "export") -> None:
     """A throwaway export: torch imports its tracer on first use, which would cost each child half a second.
 
-    A target's hooks on all modules are not called, since they may keep what they see.
+    What attempts that go further import costs more. A target's hooks on all modules are not called, since they may keep
+    what they see.
     """
     shapes = ({0: torch.export.Dim.DYNAMIC},)
     if not has_global_hooks():
         with suppress(Exception):  # what a target did to torch is told by its attempts
             torch.export.export(_Idle(), (torch.zeros(3, 2),), dynamic_shapes=shapes, strict=False)
+        if to in ("onnx", "ort"):
+            warm_up_translation()

@@ -82,6 +82,8 @@ class Repro(msgspec.Struct, frozen=True, kw_only=True):
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """One failure. `module` is the deepest submodule whose code fails; `only_inside` is set where it passes alone.
 
+    `only_alone`: only a submodule that is exported by itself shows it; the part exports with shims and never met it.
+
     `guard` is the line that made the guard which a declared dimension violates, `value_origin` the one that made the
     value which torch refused when the forward was over. `dimensions` are the fewest dynamic
     dimensions with which it still fails: none where it fails with all sizes fixed, None if not searched for. With
@@ -116,6 +118,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     last_op: OpFact | None = None
     modules: tuple[str, ...] = ()
     only_inside: str | None = None
+    only_alone: bool = False
     stage: Stage = "export"
     log: str | None = None
     guard: Frame | None = None

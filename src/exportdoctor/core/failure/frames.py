@@ -16,7 +16,11 @@ from typing import Any
 
 from exportdoctor.core.records.outcome import Frame
 
-OUR_FOLDER = str(Path(__file__).resolve().parents[2]) + os.sep
+OUR_FOLDER = (
+    str(Path(__file__).resolve().parents[2]) + os.sep
+    if __name__.startswith("exportdoctor.")
+    else str(Path(__file__).resolve())  # carried into a file of shims: what lies beside it is the user's
+)
 TRACER_PACKAGES = frozenset({"torch", "functorch", "torchgen", "sympy", "mpmath", "numpy", "networkx", "optree"})
 """Packages that torch's tracer calls into: a frame of theirs is not the user's, wherever they are installed."""
 

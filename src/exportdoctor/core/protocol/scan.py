@@ -20,7 +20,7 @@ class Command(msgspec.Struct, frozen=True, kw_only=True, tag_field="say"):
 class Open(Command, frozen=True, kw_only=True, tag="open"):
     """Import, build the target and warm up. `target` is None where the module is already in the worker's memory.
 
-    `gpu_memory_mb`: what one attempt may take of a GPU, in MiB.
+    `gpu_memory_mb`: what one attempt may take of a GPU, in MiB. `to`: how far attempts go.
     """
 
     target: TargetRef | None
@@ -28,6 +28,7 @@ class Open(Command, frozen=True, kw_only=True, tag="open"):
     logs: str | None = None
     gpu_memory_mb: float | None = None
     shim_files: tuple[str, ...] = ()
+    to: str = "export"
 
 
 class Prepare(Command, frozen=True, kw_only=True, tag="prepare"):

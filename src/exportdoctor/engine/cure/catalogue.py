@@ -107,9 +107,11 @@ class ShimCatalogue:
 
 
 def _functions_of(failure: Failure) -> tuple[str, ...]:
-    """The qualified names of the functions that fail and where an unbacked symbol was created, of the user's code."""
+    """The qualified names of the functions of the user's code that fail, that fix a dynamic size, and where an unbacked
+    symbol was created."""
     last = [frame for frame in failure.frames if frame.user][-1:]
-    born = [origin.frame for origin in failure.origins if origin.frame is not None and origin.frame.user]
+    others = [failure.guard, *(origin.frame for origin in failure.origins)]
+    born = [frame for frame in others if frame is not None and frame.user]
     names = (frame.function.partition(".<locals>")[0] for frame in (*last, *born))
     return tuple(dict.fromkeys(name for name in names if name.replace(".", "").isidentifier()))
 

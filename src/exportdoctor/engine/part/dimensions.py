@@ -14,7 +14,7 @@ import msgspec
 
 from exportdoctor.core.failure.identity import same_failure
 from exportdoctor.core.protocol.scan import CallFact
-from exportdoctor.core.records.outcome import Outcome
+from exportdoctor.core.records.outcome import Outcome, OutcomeStatus
 from exportdoctor.core.records.probe import Probe
 from exportdoctor.reduce import ddmin
 
@@ -44,9 +44,14 @@ class Dimensions:
 def smallest_dimensions(probe: Probe, fact: CallFact, outcome: Outcome) -> Generator[Probe, Outcome, Dimensions]:
     """Search below `probe`, which gave `outcome` with every dimension of `fact` dynamic; asks at most 24 probes.
 
-    Once a set is found, the rest is asked: if it fails in the same way, making the set static does not help.
+    Once a set is found, the rest is asked: if it fails in the same way, making the set static does not help. An attempt
+    that timed out would cost its limit each time, so that of one only static shapes are asked.
     """
     rest = group_derived(dict.fromkeys(name for leaf in fact.inputs for name in leaf.axes))
+    if rest and outcome.status == OutcomeStatus.TIMED_OUT:
+        answer = yield msgspec.structs.replace(probe, dynamic=())
+        stays = answer.status == OutcomeStatus.TIMED_OUT
+        return Dimensions(() if stays else _flat(rest), () if answer.passed else None)
     answers: Answers = {frozenset(rest): outcome}
     found: list[Names] = []
     answer = outcome

@@ -23,6 +23,8 @@ from exportdoctor.engine.verdicts.failure_groups import FailureGroup
 from exportdoctor.engine.verdicts.judge import ModuleVerdict, SiteOutcome, judge, shows_same_failure
 from exportdoctor.report.wording.shim_tries import NEVER_RAN, NO_OPAQUE_OPERATOR, kept_children_note, no_opaque_note
 
+_OF_DIMENSIONS = frozenset({OutcomeStatus.FAILED, OutcomeStatus.TIMED_OUT})
+
 
 class FollowUps:
     """Gives out generators of follow-up probes, each once; what they find goes into `diagnosis`.
@@ -51,7 +53,7 @@ class FollowUps:
         """For each failure that is new since the last call: which dimensions must be dynamic?"""
         for group in self.diagnosis.shown_failures() if self.diagnosis.dynamic else ():
             leading = group.leading_verdict
-            if leading.outcome.status != OutcomeStatus.FAILED or self.diagnosis.has_wrong_numbers(leading):
+            if leading.outcome.status not in _OF_DIMENSIONS or self.diagnosis.has_wrong_numbers(leading):
                 continue
             if group.key not in self._searched:
                 self._searched.add(group.key)

@@ -140,6 +140,15 @@ class PartDiagnosis:
         met = self.cure.hidden_failures() if self.cure is not None else []
         return any(group.leading_verdict.outcome is outcome for outcome in met)
 
+    def is_met_alone(self, group: FailureGroup) -> bool:
+        """Whether submodules alone show it: the part was made to export, and no attempt at it ended in this."""
+        if self.cure is None or self.cure.prescription is None:
+            return False
+        if any(verdict.fqn == self.captured.prefix for verdict in group.verdicts):
+            return False
+        met = [outcome for trial in self.cure.trials for outcome in (trial.before, trial.outcome)]
+        return not any(self.same_failure(one, group.leading_verdict.outcome) for one in met)
+
     def _hidden_verdicts(self, known: list[FailureGroup]) -> list[ModuleVerdict]:
         """Failures that the search for a cure met behind the first, and that no module showed."""
         if self.cure is None or self.open:

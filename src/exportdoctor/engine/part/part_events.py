@@ -100,7 +100,8 @@ def _make_finding(part: PartDiagnosis, group: FailureGroup, known: Groups) -> Fi
     if part.has_wrong_numbers(group.leading_verdict):
         finding = msgspec.structs.replace(finding, locate=numbers_command(part.name, part.target), known_issues=())
     behind, tried = _behind(part, group, known), _shims_tried(part, group, known)
-    return msgspec.structs.replace(finding, behind=behind, shims_tried=tried)
+    alone = behind is None and part.is_met_alone(group)
+    return msgspec.structs.replace(finding, behind=behind, shims_tried=tried, only_alone=alone)
 
 
 def _behind(part: PartDiagnosis, group: FailureGroup, known: Groups) -> str | None:

@@ -63,6 +63,14 @@ def registered_classes(classes: Sequence[str]) -> str:
     )
 
 
+def one_tensor_twice(paths: Sequence[str]) -> str:
+    """That inputs are one tensor in the example, so that the program confuses them where they are several."""
+    return (
+        f"{', '.join(paths[:-1])} and {paths[-1]} are one tensor in the example. torch.export takes them for one "
+        "input: the program may be wrong, in silence, where they differ. Give each a tensor of its own"
+    )
+
+
 def inputs_left_out(names: tuple[str, ...], because: str) -> str:
     """The note on a part that was captured without some of the model's inputs."""
     return f"captured without {', '.join(names)}, because eager refused what was made: {because}"

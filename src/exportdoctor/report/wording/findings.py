@@ -162,6 +162,7 @@ def story(finding: Finding) -> tuple[str, ...]:
         value_origin(finding),
         dimensions(finding),
         masked_by(finding),
+        only_alone(finding),
         other_modules(finding),
         f"Next: {next_step(finding)}",
     ]
@@ -281,6 +282,14 @@ def dimensions(finding: Finding) -> str:
 def masked_by(finding: Finding) -> str:
     """Which failure comes first and hides this one; empty where none does."""
     return f"Masked by {finding.behind}: appears only after {finding.behind} is fixed." if finding.behind else ""
+
+
+def only_alone(finding: Finding) -> str:
+    """That the part does not meet it, where only a submodule that is exported by itself does; else empty."""
+    if not finding.only_alone:
+        return ""
+    where = module_name(finding.module)
+    return f"Seen only where {where} is exported by itself: the part exports with shims, and never met it."
 
 
 def _are(names: tuple[str, ...]) -> str:

@@ -110,7 +110,7 @@ def known_versions(issue: KnownIssue, measured: Sequence[Measurement]) -> tuple[
     seen += [f"{states[one.state]} with {version_list(one.versions)} ({one.day})" for one in measured]
     read = f"affected: {issue.affected}" + (f"; fixed: {issue.fixed_in}" if issue.fixed_in else "")
     where = "read in the source" if issue.source_checked else "read in the issue"
-    return (*([f"Measured: {'; '.join(seen)}"] if seen else []), f"Not measured, {where}: {read}")
+    return (*([f"Measured: {'; '.join(dict.fromkeys(seen))}"] if seen else []), f"Not measured, {where}: {read}")
 
 
 def _unknown(sets: Sequence[str]) -> str:

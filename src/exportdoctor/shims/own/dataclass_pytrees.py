@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.eager_run import run_copy
 from exportdoctor.shims.export_call import ExportCall
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim
+from exportdoctor.targets.eager import copy_inputs
 from exportdoctor.torch_internals.pytree_registry import is_registered, register_node, temporary_registrations
 from exportdoctor.torch_internals.trees import tree_leaves
 
@@ -72,7 +72,7 @@ def check_changes_returned(call: ExportCall, objects: Callable[[Any], list[Any]]
     program would drop the change."""
     import torch
 
-    args, kwargs = copy.deepcopy((call.args, call.kwargs))
+    args, kwargs = copy_inputs((call.args, call.kwargs))
     given = objects((args, kwargs))
     before = [_contents(one) for one in given]
     with torch.no_grad():

@@ -8,7 +8,6 @@ Python makes all that follows unclean.
 
 from __future__ import annotations
 
-import copy
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,7 +16,7 @@ from typing import Any
 
 from exportdoctor.core.failure.frames import is_user_file
 from exportdoctor.shims.export_call import Inputs
-from exportdoctor.targets.eager import restore_afterwards, storage_id
+from exportdoctor.targets.eager import copy_inputs, restore_afterwards, storage_id
 from exportdoctor.torch_internals.tracing_modes import dispatch_mode_class
 from exportdoctor.torch_internals.trees import tree_leaves
 
@@ -188,7 +187,7 @@ def record_calls(module: Any, inputs: Inputs) -> tuple[list[CallRecord], Inputs]
     """
     calls: list[CallRecord] = []
     running: list[CallRecord] = []
-    args, kwargs = copy.deepcopy(inputs)
+    args, kwargs = copy_inputs(inputs)
 
     def note_value() -> None:
         if running:

@@ -7,7 +7,6 @@ its arguments are inputs or constants, else by running the untouched module up t
 
 from __future__ import annotations
 
-import copy
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -22,7 +21,7 @@ from exportdoctor.shims.rules.call_stand_in import stand_in
 from exportdoctor.shims.rules.clean_call_search import find_hoisted_calls
 from exportdoctor.shims.rules.hoisted_results import HoistedCall
 from exportdoctor.shims.rules.more_inputs import Recorded, is_made_here, taking_more
-from exportdoctor.targets.eager import restore_afterwards
+from exportdoctor.targets.eager import copy_inputs, restore_afterwards
 
 # --- the conversion function
 
@@ -73,7 +72,7 @@ def _run_up_to(module: Any, calls: Sequence[HoistedCall], named: Named) -> dict[
 
     with stand_in(calls, note), restore_afterwards(module):
         try:
-            module(**copy.deepcopy(dict(named)))
+            module(**copy_inputs(dict(named)))
         except Recorded:
             pass
     return results

@@ -8,7 +8,6 @@ found by running the untouched module up to the last of them.
 from __future__ import annotations
 
 import builtins
-import copy
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -25,7 +24,7 @@ from exportdoctor.shims.record import NotApplicable, Replacement, Shim
 from exportdoctor.shims.rules.clean_calls import follow_values
 from exportdoctor.shims.rules.hoisted_results import HoistedResult, describe_results
 from exportdoctor.shims.rules.more_inputs import Recorded, is_made_here, taking_more
-from exportdoctor.targets.eager import restore_afterwards
+from exportdoctor.targets.eager import copy_inputs, restore_afterwards
 
 _READS = frozenset({"item", "tolist", "__int__"})
 _MOST = 16
@@ -75,7 +74,7 @@ def _watch_reads(answer: Callable[[_Read, Callable[[], Any]], Any]) -> Any:
 
 def _record_reads(call: ExportCall, inputs: Inputs) -> list[_Read]:
     reads: list[_Read] = []
-    args, kwargs = copy.deepcopy(inputs)
+    args, kwargs = copy_inputs(inputs)
     with follow_values(call.module) as values:
         values.mark_inputs((args, kwargs))
 
@@ -135,7 +134,7 @@ def _compute_inputs(module: Any, reads: Mapping[_Read, HoistedResult], named: Na
 
     own = {name: value for name, value in named.items() if not is_made_here(name)}
     with torch.no_grad(), restore_afterwards(module), suppress(Recorded), _watch_reads(note), _whole_numbers(reads):
-        module(**copy.deepcopy(own))
+        module(**copy_inputs(own))
     if left:
         raise ValueError("fewer values are read than at the export")
     return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from exportdoctor.core.errors import UsageError
+from exportdoctor.core.errors import TargetError, UsageError
 from exportdoctor.torch_internals.trees import tree_map_only
 
 if TYPE_CHECKING:
@@ -58,7 +58,15 @@ def move(value: Any, *, device: torch.device | None, dtype: torch.dtype | None) 
 
 
 def count_parameters(model: torch.nn.Module) -> int:
-    """Elements of all parameters, tied ones counted once."""
+    """Elements of all parameters, tied ones counted once. Raises TargetError where one has no shape yet."""
+    from torch.nn.parameter import is_lazy
+
+    unset = next((name for name, value in (*model.named_parameters(), *model.named_buffers()) if is_lazy(value)), None)
+    if unset is not None:
+        raise TargetError(
+            f"{unset} has no shape yet: torch.export.export takes no lazy module before its first call",
+            hint="Call the module once in the factory",
+        )
     return sum(parameter.numel() for parameter in model.parameters())
 
 

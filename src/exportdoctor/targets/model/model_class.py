@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from importlib import import_module
@@ -25,7 +26,8 @@ def import_transformers() -> ModuleType:
         import transformers
         from transformers.utils import logging
     except ImportError as error:
-        raise TargetError(f"transformers cannot be imported: {error}", hint="pip install transformers") from error
+        hint = f"{sys.executable} -m pip install transformers"
+        raise TargetError(f"transformers cannot be imported: {error}", hint=hint) from error
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     return transformers

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import io
+import mmap
 from typing import Any
 
 import torch
 
 from exportdoctor.torch_internals.fake_tensors import fake_tensor_class, is_fake
 from exportdoctor.torch_internals.trees import tree_map_only
+
+_LARGE = 1 << 20  # bytes
 
 
 def export_torchscript(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], shapes: Any) -> bytes:
@@ -28,8 +31,13 @@ def export_torchscript(module: torch.nn.Module, args: tuple[Any, ...], kwargs: d
 
 
 def _real(tensor: torch.Tensor) -> torch.Tensor:
+    """Zeros. Pages that are only read take no memory, so that the parameters of a large model fit."""
     size, stride = tuple(tensor.shape), tensor.stride()
-    return torch.empty_strided(size, stride, dtype=tensor.dtype, device=tensor.device).zero_()
+    if tensor.device.type != "cpu" or tensor.numel() * tensor.element_size() < _LARGE:
+        return torch.empty_strided(size, stride, dtype=tensor.dtype, device=tensor.device).zero_()
+    elements = 1 + sum((length - 1) * step for length, step in zip(size, stride, strict=True))
+    pages = mmap.mmap(-1, elements * tensor.element_size(), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return torch.frombuffer(pages, dtype=tensor.dtype).as_strided(size, stride)
 
 
 class _real_parameters:

@@ -98,11 +98,22 @@ def _new_capture(built: BuiltPart) -> PartCapture:
     part = PartCapture(built, fqns, names, registered=registered)
     if registered:
         part.note(wording.registered_classes(registered))
+    for paths in _one_tensor_twice(built):
+        part.note(wording.one_tensor_twice(paths))
     if built.left_out:
         part.note(wording.inputs_left_out(built.left_out, built.because))
     if built.alone:
         part.note(wording.captured_alone(built.alone))
     return part
+
+
+def _one_tensor_twice(built: BuiltPart) -> list[list[str]]:
+    """The paths of the inputs that are one tensor."""
+    found: dict[int, list[str]] = {}
+    for path, leaf in leaves_of(built.args, built.kwargs):
+        if isinstance(leaf, torch.Tensor):
+            found.setdefault(id(leaf), []).append(path)
+    return [paths for paths in found.values() if len(paths) > 1]
 
 
 def capture_part(built: BuiltPart, *, exporter: str, at_one_size: bool = False) -> PartCapture:

@@ -84,6 +84,7 @@ class StructuralHash:
         self.write(tensor.requires_grad, tensor.is_leaf, tensor.is_inference(), tensor.is_conj(), tensor.is_neg())
         self.write(tensor.is_leaf and tensor.grad is not None)
         if exact and not is_fake(tensor) and tensor.device.type != "meta":
+            self.write("" if tensor.is_inference() else tensor._version)
             content = _content(tensor)
             self.write_identity(tensor) if content is None else self.write(content)
         internal = _internals_of_fake() if is_fake(tensor) else ()

@@ -24,7 +24,7 @@ from exportdoctor.core.records.size_domain import SizeDomain
 from exportdoctor.report.wording import capture as wording
 from exportdoctor.shims import ExportCall, Inputs, Shim, apply_shims, call_for_part, export_program
 from exportdoctor.targets import BuiltPart
-from exportdoctor.targets.eager import run_calls
+from exportdoctor.targets.eager import copy_inputs, run_calls
 from exportdoctor.torch_internals.pytree_registry import inputs_in_traced_order, is_builtin_class
 from exportdoctor.worker.describe.describe_failure import state_id
 from exportdoctor.worker.describe.guard_origin import record_guards
@@ -251,7 +251,7 @@ def _as_onnx(job: PartJob, made: PartExport, call: ExportCall, program: Any) -> 
             session = _load(job, made, path)
             cost.note_loaded()
             at = "run"
-            session.run(flat_inputs(reader, *copy.deepcopy(example)))
+            session.run(flat_inputs(reader, *copy_inputs(example)))
         if session.file == path:
             made.files[-1] = _with_cost(made.files[-1], cost)
     except OSError:
@@ -304,7 +304,7 @@ def _plainer(at: Stage, error: Exception, path: Path, program: Any, example: Any
     try:
         session = OnnxSession(path, device=job.device, optimise=False)
         stage = "run"
-        session.run(flat_inputs(program, *copy.deepcopy(example)))
+        session.run(flat_inputs(program, *copy_inputs(example)))
     except Exception as plain:
         if stage == at:
             return describe_stage_failure(at, plain, prefix=job.part.prefix, model=path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import gc
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,7 +18,7 @@ from exportdoctor.report.wording import ladder as wording
 from exportdoctor.shims import ExportCall
 from exportdoctor.targets import BuiltPart
 from exportdoctor.targets.built import Inputs
-from exportdoctor.targets.eager import restore_afterwards, run_calls
+from exportdoctor.targets.eager import copy_inputs, restore_afterwards, run_calls
 from exportdoctor.torch_internals.pytree_registry import inputs_in_traced_order
 from exportdoctor.worker.numbers.eager_stream import EagerStream
 from exportdoctor.worker.numbers.file_names import match_file, names_by_origin
@@ -230,7 +229,7 @@ class Comparer:
     def _walk(self, before: Rung | None, rung: Rung, one: InputSet, row: Agreement) -> tuple[Walk, LadderCause | None]:
         """The walk over the call of a set that shows most: the last one of several."""
         *earlier, last = one.calls
-        inputs = self.call.convert(copy.deepcopy(last))
+        inputs = self.call.convert(copy_inputs(last))
         state = self._state_after(rung, earlier)
         graph = rung.steps(state)
         walk = Walk(graph=graph, inputs=rung.inputs(graph, inputs), title=one.title, prefix=self.part.prefix)
@@ -258,7 +257,7 @@ class Comparer:
             return {}
         with torch.no_grad(), restore_afterwards(rung.holder):
             for one in calls:
-                rung.run(self.call.convert(copy.deepcopy(one)))
+                rung.run(self.call.convert(copy_inputs(one)))
             return {name: buffer.detach().clone() for name, buffer in rung.holder.named_buffers()}
 
     def _eager_writers(self, one: InputSet) -> dict[str, NodeFact]:
@@ -266,7 +265,7 @@ class Comparer:
         stream = EagerStream(module=self.part.module, names={})
         with restore_afterwards(self.part.module):
             for call in one.calls:
-                stream.run(copy.deepcopy(call), argument_names=one.names)
+                stream.run(copy_inputs(call), argument_names=one.names)
         return stream.writers
 
     def _walk_eager(
@@ -281,12 +280,12 @@ class Comparer:
         stream.on_module = lambda name, fact: self._on_module(walk, found, name, fact, example=one is self.sets[0])
         with restore_afterwards(module):
             for call in earlier:
-                stream.run(copy.deepcopy(call), argument_names=one.names)
+                stream.run(copy_inputs(call), argument_names=one.names)
             writers = dict(stream.writers)
             kept = {name: value.detach() for name, value in module.state_dict(keep_vars=True).items()}
             walk.compare_weights(kept, writers)
             stream.on_value = lambda name, value, fact, high: walk.compare(name, value, fact, high)
-            output = stream.run(copy.deepcopy(last), argument_names=one.names)
+            output = stream.run(copy_inputs(last), argument_names=one.names)
         walk.compare_outputs(tensors_in(output))
         return {**writers, **stream.writers}
 
@@ -318,12 +317,12 @@ class Comparer:
         walk.compare_weights(
             {fqn: source.constants[name] for fqn, name in source.weights.items() if name in source.constants}, {}
         )
-        walk.compare_outputs(stream_values(source, before.inputs(source, copy.deepcopy(inputs)), tell))
+        walk.compare_outputs(stream_values(source, before.inputs(source, copy_inputs(inputs)), tell))
 
     def _pairs_by_numbers(self, before: Rung, rung: Rung) -> dict[str, str]:
         """Values of the stage before with those of a file without its names, found on the example."""
         if rung.pairs is None:
-            inputs = self.call.convert(copy.deepcopy(self.sets[0].inputs))
+            inputs = self.call.convert(copy_inputs(self.sets[0].inputs))
             one, other = before.steps({}), rung.steps({})
             rung.pairs = match_by_numbers(one, before.inputs(one, inputs), other, rung.inputs(other, inputs))
         return rung.pairs

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import random
 from collections.abc import Iterator
 from dataclasses import replace
@@ -11,7 +10,7 @@ import torch
 
 from exportdoctor.core.records.outcome import SetKind
 from exportdoctor.shims import ExportCall, Inputs
-from exportdoctor.targets.eager import run_calls
+from exportdoctor.targets.eager import copy_inputs, run_calls
 from exportdoctor.targets.sizes.other_sizes import same_shapes
 from exportdoctor.worker.prove.drawn_inputs import SetDrawer
 from exportdoctor.worker.prove.drawn_values import draw_like, write
@@ -88,5 +87,5 @@ def redraw_values(inputs: Inputs, *, seed: int = _SEED) -> Inputs | None:
     def change(path: str, leaf: torch.Tensor) -> torch.Tensor:
         return write(leaf, lambda seen: draw_like(seen, chance)) if leaf.is_floating_point() and leaf.numel() else leaf
 
-    changed: Inputs = map_tensors(copy.deepcopy(inputs), change)
+    changed: Inputs = map_tensors(copy_inputs(inputs), change)
     return None if equal_inputs(changed, inputs) else changed

@@ -5,7 +5,6 @@ Each set is a change of the example or of another known set. Eager must take it,
 
 from __future__ import annotations
 
-import copy
 import itertools
 import random
 import time
@@ -19,7 +18,7 @@ import torch
 
 from exportdoctor.core.records.outcome import SetKind
 from exportdoctor.targets.built import Inputs
-from exportdoctor.targets.eager import CallResult
+from exportdoctor.targets.eager import CallResult, copy_inputs
 from exportdoctor.targets.sizes.other_sizes import same_shapes
 from exportdoctor.worker.prove.compare_outputs import compare_outputs, tensors_in
 from exportdoctor.worker.prove.eager_trace import EagerTrace, RoundingNoise
@@ -193,7 +192,7 @@ def _with_leaf(inputs: Inputs, where: str, change: Callable[[torch.Tensor], Any]
                 change(leaf.detach())
         return leaf
 
-    changed: Inputs = map_tensors(copy.deepcopy(inputs), visit)
+    changed: Inputs = map_tensors(copy_inputs(inputs), visit)
     return changed
 
 

@@ -5,7 +5,6 @@ A submodule whose outputs can be changed unseen is not proved by outputs that ag
 
 from __future__ import annotations
 
-import copy
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -15,7 +14,7 @@ import torch
 
 from exportdoctor.core.records.outcome import Ground
 from exportdoctor.targets.built import Inputs
-from exportdoctor.targets.eager import run_once
+from exportdoctor.targets.eager import copy_inputs, run_once
 from exportdoctor.torch_internals.trees import tree_map
 from exportdoctor.worker.describe.describe_failure import state_id
 from exportdoctor.worker.prove.allowed_error import is_fill_value
@@ -129,7 +128,7 @@ def _disturbed_inputs(inputs: Inputs) -> Iterator[tuple[str, Iterator[Inputs]]]:
     """For each tensor of the inputs its argument's name, and the inputs with it disturbed in one way or another."""
     args, kwargs = inputs
     for name, value in [*((f"args[{place}]", arg) for place, arg in enumerate(args)), *kwargs.items()]:
-        found = _tensors(copy.deepcopy(value))
+        found = _tensors(copy_inputs(value))
         for number, leaf in enumerate(found):
             if leaf.numel():
                 label = name if len(found) == 1 else f"{name}, tensor {number}"
@@ -150,7 +149,7 @@ def _tensors(value: Any) -> list[torch.Tensor]:
 
 def _with_changed(inputs: Inputs, name: str, number: int, change: Callable[[torch.Tensor], torch.Tensor]) -> Inputs:
     """The inputs with tensor `number` of the argument `name` changed."""
-    args, kwargs = copy.deepcopy(inputs)
+    args, kwargs = copy_inputs(inputs)
     counter = iter(range(1_000_000_000))
 
     def visit(_: str, leaf: torch.Tensor) -> torch.Tensor:

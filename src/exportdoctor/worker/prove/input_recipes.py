@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import itertools
 import random
 from collections.abc import Callable, Mapping, Sequence, Set
@@ -14,6 +13,7 @@ import torch
 
 from exportdoctor.core.records.outcome import SetKind
 from exportdoctor.targets.built import Inputs
+from exportdoctor.targets.eager import copy_inputs
 from exportdoctor.targets.sizes.other_sizes import following_sizes, resize_inputs
 from exportdoctor.worker.prove.drawn_values import EXTREMES, FloatDraw, draw_like, write
 from exportdoctor.worker.prove.input_meaning import WholeNumbers, redraw_numbers
@@ -67,7 +67,7 @@ class InputRecipes:
 
     def _base(self) -> Inputs:
         """A copy of the example or of another known set, more often of the example."""
-        return copy.deepcopy(self.known[0] if self.chance.random() < 0.5 else self.chance.choice(self.known))
+        return copy_inputs(self.known[0] if self.chance.random() < 0.5 else self.chance.choice(self.known))
 
     def _with_values(self, draw: FloatDraw) -> Inputs | None:
         return self._change_floats(self._base(), draw)
@@ -148,7 +148,7 @@ class InputRecipes:
         start = self.chance.randrange(len(growths))
         made = resize_inputs(
             self.module,
-            copy.deepcopy(self.known[0]),
+            copy_inputs(self.known[0]),
             self.shapes,
             (*growths[start:], *growths[:start]),
             following=self._following,
@@ -161,7 +161,7 @@ class InputRecipes:
         place = self.chance.randrange(4)
         made = resize_inputs(
             self.module,
-            copy.deepcopy(self.known[0]),
+            copy_inputs(self.known[0]),
             self.shapes,
             (lambda old: size,),
             least=0,
@@ -217,5 +217,5 @@ class InputRecipes:
         def change(path: str, leaf: torch.Tensor) -> torch.Tensor:
             return write(leaf, draw) if path == where else leaf
 
-        changed: Inputs = map_tensors(copy.deepcopy(self.known[0]), change)
+        changed: Inputs = map_tensors(copy_inputs(self.known[0]), change)
         return changed

@@ -34,6 +34,7 @@ from exportdoctor.worker.describe.describe_failure import cause_chain, describe_
 from exportdoctor.worker.describe.symbol_origins import SymbolOrigins, record_symbol_origins
 from exportdoctor.worker.describe.value_origins import find_value_origin
 from exportdoctor.worker.standard_streams import take_line_streams, write_line
+from exportdoctor.worker.translate.onnx_program import warm_up_translation
 
 _ENTERED = b"\n"
 """What a child writes to its pipe when it enters an export."""
@@ -60,7 +61,7 @@ class CandidateChild:
 def start_candidate(candidate: Candidate) -> CandidateChild:
     """`candidate` in a copy of this process."""
     if "dynamo=True" in candidate.source:
-        _warm_up_translation()
+        warm_up_translation()
     child = fork(lambda pipe: encode(_execute(candidate, pipe)))
     limits = Limits(wall=candidate.timeout, idle=IDLE_CANDIDATE, memory_mb=candidate.memory_mb)
     return CandidateChild(candidate, child, Supervisor(child.pid, limits, baseline_mb=resident_mb(os.getpid())))
@@ -152,13 +153,6 @@ def _warm_up() -> None:
         with contextlib.suppress(Exception):
             torch.export.export(module, (torch.zeros(3, 2),), dynamic_shapes=shapes, strict=strict)
     torch.compiler.reset()
-
-
-@functools.cache
-def _warm_up_translation() -> None:
-    """One throwaway translation to ONNX: importing what it needs takes seconds."""
-    with contextlib.suppress(Exception):
-        torch.onnx.export(torch.nn.ReLU(), (torch.zeros(2),), dynamo=True)
 
 
 def run_candidates(requests: int) -> Iterator[Outcome]:

@@ -26,6 +26,7 @@ from exportdoctor.worker.capture.size_inference import infer_size
 from exportdoctor.worker.repro.script.literals import export_code, shapes_code
 from exportdoctor.worker.repro.script.prune import CodeSelection
 from exportdoctor.worker.repro.script.recorder import Record
+from exportdoctor.worker.repro.script.registrations import write_registrations
 from exportdoctor.worker.repro.script.script_builder import ScriptBuilder
 from exportdoctor.worker.repro.stand_ins import write_stand_ins
 from exportdoctor.worker.repro.torch_calls import write_call_drafts
@@ -93,13 +94,15 @@ def _write_draft(
     if probe.opaque:
         script.replace_modules(dict(_child_outputs(script, call, sized=sized)))
         script.notes.append("children return tensors of their captured shapes, because they fail themselves")
-    shapes = shapes_for(part, probe, module)
+    with part.prepare():  # it may register classes
+        shapes = shapes_for(part, probe, module)
+        known = list(write_registrations(script, (call.args, call.kwargs)))
     instance = _write_instance(script, module, call)
     positional, keywords = _positional(module, call.args, call.kwargs, shapes)
     args, kwargs = script.value_code(positional), script.value_code(keywords)
     dims: dict[str, str] = {}
     dynamic = "" if shapes is None else f", dynamic_shapes={shapes_code(shapes, dims)}"
-    ending = [f"{name} = {code}" for name, code in dims.items()]
+    ending = [*known, *(f"{name} = {code}" for name, code in dims.items())]
     export_call = export_code(
         probe.exporter, f"{instance}, {args}", kwargs=kwargs if keywords else "", shapes=dynamic, onnx=onnx
     )

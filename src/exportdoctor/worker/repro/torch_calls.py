@@ -275,7 +275,9 @@ def write_call_drafts(part: PartCapture, probe: Probe, outcome: Outcome) -> Iter
         return
     calls = [fact for fact in facts if fact[0] == "call"]
     symbols = {fact[1]: fact[2] for fact in facts if fact[0] == "symbol"}
-    inputs, memory = dict(_inputs(part, probe)), {fact[1]: fact[2] for fact in facts if fact[0] == "memory"}
+    with part.prepare():  # it may register classes
+        inputs = dict(_inputs(part, probe))
+    memory = {fact[1]: fact[2] for fact in facts if fact[0] == "memory"}
     stopped = bool(calls) and (facts[-1][0] == "failed" or again.status.ended_the_process)
     bodies = []
     if unseen or (translates and not stopped):

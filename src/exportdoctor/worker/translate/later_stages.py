@@ -5,7 +5,6 @@ A failure there is described like any other: with the submodule and the line tha
 
 from __future__ import annotations
 
-import copy
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from exportdoctor.core.failure.kinds import NUMBERS_DIFFER
 from exportdoctor.core.records.outcome import Agreement, ExceptionFact, Failure, Frame, OpFact, Stage
 from exportdoctor.core.records.probe import Probe
 from exportdoctor.report import wording
-from exportdoctor.targets.eager import run_once
+from exportdoctor.targets.eager import copy_inputs, run_once
 from exportdoctor.torch_internals.fake_tensors import has_fakes
 from exportdoctor.worker.capture.forward_hooks import Call
 from exportdoctor.worker.describe.describe_failure import cause_chain, qualified_name
@@ -60,7 +59,7 @@ def run_later_stages(program: Any, module: torch.nn.Module, call: Call, probe: P
 
         session = _stage("load", load, passed, prefix, path)
         passed = (*passed, "load")
-        inputs = flat_inputs(program, *copy.deepcopy((call.args, call.kwargs)))
+        inputs = flat_inputs(program, *copy_inputs((call.args, call.kwargs)))
         answers = _stage("run", lambda: session.run(inputs), passed, prefix, path)
     passed = (*passed, "run")
     row = compare_outputs("the captured call", answers, flat_outputs(program, wanted))

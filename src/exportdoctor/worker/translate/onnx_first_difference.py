@@ -14,6 +14,7 @@ import torch
 from exportdoctor.core.failure.kinds import NUMBERS_DIFFER
 from exportdoctor.core.protocol.export import StageFailure
 from exportdoctor.shims import ExportCall, export_program
+from exportdoctor.targets.eager import copy_inputs
 from exportdoctor.torch_internals.pytree_registry import inputs_in_traced_order
 from exportdoctor.worker.prove.compare_outputs import LARGEST, largest_difference
 from exportdoctor.worker.prove.input_set import InputSet
@@ -28,7 +29,7 @@ def first_difference(call: ExportCall, one: InputSet, *, opset: int, prefix: str
     program = export_program(call)
     reader = copy.copy(program)
     made = translate(program, opset=opset).made
-    inputs = call.convert(copy.deepcopy(one.inputs))
+    inputs = call.convert(copy_inputs(one.inputs))
     flat = flat_inputs(reader, *inputs)
     recorder = _Recorder(runnable(made.exported_program))
     recorder.run(*inputs_in_traced_order(reader, *inputs))

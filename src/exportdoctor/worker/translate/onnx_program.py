@@ -5,11 +5,12 @@ ONNX has no assertions: those of the program are dropped and counted.
 
 from __future__ import annotations
 
+import functools
 import logging
 import re
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
 
 from exportdoctor.core.failure.messages import first_line
 from exportdoctor.core.protocol.export import ExportedFile, ValueInfo
+from exportdoctor.torch_internals.onnx_library import remember_onnx_library
 from exportdoctor.torch_internals.pytree_registry import inputs_in_traced_order
 from exportdoctor.torch_internals.trees import leaves_with_paths, path_text, tree_leaves, tree_unflatten
 from exportdoctor.worker.translate.onnx_session import OnnxSession
@@ -44,9 +46,16 @@ def translate(program: Any, *, opset: int = 0, optimise: bool = True) -> Transla
     `opset` 0 is torch's default; `optimise` runs onnxscript's optimizer over the result.
     """
     dropped = drop_assertions(program)
-    with quiet():
+    with quiet(), remember_onnx_library():
         made = torch.onnx.export(program, dynamo=True, verbose=False, opset_version=opset or None, optimize=optimise)
     return Translated(made=made, dropped=dropped)
+
+
+@functools.cache
+def warm_up_translation() -> None:
+    """One throwaway translation: what it imports and reads takes seconds, and forks of this process then have it."""
+    with suppress(Exception):  # what is missing is told by attempts
+        translate(torch.export.export(torch.nn.ReLU(), (torch.zeros(2),)))
 
 
 def name_values(made: Any, program: Any, axes: Mapping[str, tuple[str, ...]]) -> None:

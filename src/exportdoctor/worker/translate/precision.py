@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import math
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ import torch
 
 from exportdoctor.core.protocol.export import Precision, PrecisionLoss
 from exportdoctor.targets import BuiltPart, BuiltTarget, Plan, build
-from exportdoctor.targets.eager import run_once
+from exportdoctor.targets.eager import copy_inputs, run_once
 from exportdoctor.torch_internals.trees import tree_leaves, tree_map
 from exportdoctor.worker import environment
 from exportdoctor.worker.prove.compare_outputs import LARGEST, largest_difference, tensors_in
@@ -56,7 +55,7 @@ def cost_of_dtype(
 ) -> Precision:
     """Eager in the low precision beside eager in float32, both on the inputs of the low one."""
     other = dataclasses.replace(part, module=_module_in(reference, part))
-    inputs = tree_map(_to_float32, copy.deepcopy(one.inputs))
+    inputs = tree_map(_to_float32, copy_inputs(one.inputs))
     with part.prepare():
         exact, found = tensors_in(run_once(other.module, inputs)), one.wanted
     pairs = [(low.to(high.dtype), high) for low, high in zip(found, exact, strict=True) if high.is_floating_point()]

@@ -34,9 +34,9 @@ def plain_code(value: Any) -> str | None:
 def tensor_code(tensor: torch.Tensor) -> str:
     """A tensor of the same shape and dtype: exact where it holds a few known integers, else ones."""
     if tensor.layout != torch.strided:
-        return f"torch.ones({_shape(tensor)}).to_sparse()"
+        return f"torch.ones({_shape(tensor)}{_dtype(tensor)}).to_sparse({_sparse_layout(tensor)})"
     known = not is_fake(tensor) and tensor.device.type != "meta"
-    dtype = "" if tensor.dtype == torch.float32 else f", dtype={tensor.dtype}"
+    dtype = _dtype(tensor)
     if known and not tensor.is_floating_point() and not tensor.is_complex() and tensor.numel() <= _EXACT:
         values = tensor.tolist()
         implied = tensor.dtype in (torch.int64, torch.bool) and tensor.numel()
@@ -44,6 +44,18 @@ def tensor_code(tensor: torch.Tensor) -> str:
     grad = ", requires_grad=True" if tensor.requires_grad and not isinstance(tensor, torch.nn.Parameter) else ""
     whole = tensor.dtype in (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8)
     return f"torch.{'zeros' if whole else 'ones'}({_shape(tensor)}{dtype}{grad})"
+
+
+def _dtype(tensor: torch.Tensor) -> str:
+    return "" if tensor.dtype == torch.float32 else f", dtype={tensor.dtype}"
+
+
+def _sparse_layout(tensor: torch.Tensor) -> str:
+    """The arguments of `to_sparse` that give this tensor's layout."""
+    if tensor.layout == torch.sparse_coo:
+        return ""
+    blocks = tensor.layout in (torch.sparse_bsr, torch.sparse_bsc)
+    return f"layout={tensor.layout}" + (f", blocksize={tuple(tensor.values().shape[-2:])}" if blocks else "")
 
 
 def _shape(tensor: torch.Tensor) -> str:

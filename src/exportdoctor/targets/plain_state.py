@@ -1,0 +1,95 @@
+"""The state that a call of a module may change and torch.export does not see: plain values, wherever they stand."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections import deque
+from collections.abc import Iterator
+from types import FunctionType, ModuleType
+from typing import TYPE_CHECKING, Any
+
+from exportdoctor.core.failure.frames import is_local_file, is_user_file
+
+if TYPE_CHECKING:
+    from torch import nn
+
+_PLAIN = (bool, int, float, complex, str, bytes, type(None))
+_CONTAINERS = (list, dict, set, deque)
+_MOST_ITEMS = 256
+_TENSORS_OF_MODULES = frozenset({"_parameters", "_buffers", "_modules"})
+
+
+def plain_state(module: nn.Module) -> dict[str, Any]:
+    """Numbers, flags, texts, containers with the plain values in them, and how often tensors were written into, by
+    path: of the modules, of the files and classes of their code, and of what those hold."""
+    found: dict[str, Any] = {}
+    for path, child in module.named_modules():
+        for name, value in vars(child).items():
+            _note(found, f"{path}.{name}".lstrip("."), value, deep=name not in _TENSORS_OF_MODULES)
+    seen: set[int] = set()
+    for kind in dict.fromkeys(kind for child in module.modules() for kind in type(child).__mro__):
+        space = sys.modules.get(kind.__module__)
+        if is_user_file(getattr(space, "__file__", None) or "<none>"):
+            _note_all(found, kind.__qualname__, vars(kind))
+            _note_file(found, space, seen)
+    return found
+
+
+def _note_file(found: dict[str, Any], file: Any, seen: set[int]) -> None:
+    """What stands in a file, in its functions, classes and objects, and in the user's files that it imports."""
+    if id(file) in seen:
+        return
+    seen.add(id(file))
+    stem = file.__name__.rpartition(".")[2]
+    _note_all(found, stem, vars(file))
+    for name, value in list(vars(file).items()):
+        if isinstance(value, ModuleType):
+            if _is_local(value):
+                _note_file(found, value, seen)
+        elif isinstance(value, type):
+            if value.__module__ == file.__name__:
+                _note_all(found, value.__qualname__, vars(value))
+        elif type(value) is FunctionType or _is_local(sys.modules.get(type(value).__module__)):
+            _note_all(found, f"{stem}.{name}", getattr(value, "__dict__", {}))
+
+
+def _is_local(module: Any) -> bool:
+    file = getattr(module, "__file__", None)
+    return bool(file) and is_local_file(file)
+
+
+def _note_all(found: dict[str, Any], path: str, values: Any) -> None:
+    for name, value in list(values.items()):
+        if not name.startswith("__"):
+            _note(found, f"{path}.{name}", value)
+
+
+def _note(found: dict[str, Any], path: str, value: Any, *, deep: bool = True) -> None:
+    words = tuple(_words(value, deep=deep))
+    if words:
+        found[path] = words
+
+
+def _words(value: Any, *, deep: bool) -> Iterator[Any]:
+    import torch
+
+    if isinstance(value, _PLAIN):
+        yield type(value).__name__, repr(value)
+    elif isinstance(value, torch.Tensor):
+        if deep and not value.is_inference():
+            yield value._version
+    elif type(value) is itertools.count:
+        yield repr(value)
+    elif isinstance(value, _CONTAINERS):
+        yield len(value)
+        if deep and len(value) <= _MOST_ITEMS:
+            items = value.items() if isinstance(value, dict) else value
+            yield from (_item(item) for item in items)
+
+
+def _item(item: Any) -> Any:
+    """A plain value; of any other only what kind it is."""
+    if isinstance(item, tuple):
+        return tuple(map(_item, item))
+    return repr(item) if isinstance(item, _PLAIN) else type(item).__name__
