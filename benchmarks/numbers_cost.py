@@ -74,9 +74,8 @@ def main() -> None:
         for before, rung in rungs:
             plain = time_of(lambda: module(*example[0]) if before is None else before.run(example))  # noqa: B023
             plain += time_of(lambda: rung.run(example))  # noqa: B023
-            began = time.perf_counter()
+            took = time_of(lambda: comparer.stage(before, rung))  # noqa: B023
             stage = comparer.stage(before, rung)
-            took = time.perf_counter() - began
             print(f"{rung.name:18} {len(stage.values):4} values  pass {took:6.2f} s  plain {plain:6.2f} s  "
                   f"{took / plain:5.1f} times  {'agrees' if stage.holds else 'differs'}")  # fmt: skip
         print(f"peak memory {peak_mib():.0f} MiB, weights {weights_mib(module):.0f} MiB")

@@ -17,7 +17,7 @@ from exportdoctor.core.records.target import BuildOptions, TargetRef
 from exportdoctor.core.run.events import RunStarted
 from exportdoctor.core.run.report import Report
 from exportdoctor.core.run.run_state import RunState
-from exportdoctor.core.scan_options import ScanOptions
+from exportdoctor.core.scan_options import OPTIONS, ScanOptions
 from exportdoctor.engine.scan import ScanRequest
 from exportdoctor.engine.scan import scan as scan_events
 from exportdoctor.engine.shim_files import check_shim_files
@@ -48,7 +48,7 @@ def scan(
     allow_unsound: bool = False,
     out: str | Path | None = None,
     exporter: Exporter = "export",
-    to: Literal["export", "onnx", "ort"] = "export",
+    to: Literal["export", "decomposed", "onnx", "ort"] = "export",
     exhaustive: bool = False,
     audit: bool = False,
     cure: bool = True,
@@ -83,7 +83,7 @@ def scan(
     Attempts are made in forks of this process, so neither the module nor torch's state is touched here. Raises
     UsageError where that cannot be, and TargetError where the eager forward fails.
     """
-    for name, given, known in (("exporter", exporter, tuple(EXPORTERS)), ("to", to, ("export", "onnx", "ort"))):
+    for name, given, known in (("exporter", exporter, tuple(EXPORTERS)), ("to", to, OPTIONS["to"].choices)):
         if given not in known:
             raise UsageError(f"There is no {name} {given!r}", hint=f"One of: {', '.join(known)}")
     limits = {

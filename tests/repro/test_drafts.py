@@ -145,6 +145,64 @@ def test_a_carried_class_can_be_made_and_an_object_that_only_holds_values_needs_
     assert space["model"](torch.ones(2)).tolist() == [5.0, 5.0]  # type: ignore[operator]
 
 
+CACHED = """import torch
+class Layers:
+    def __init__(self): self.layers = []
+    def width(self): return self.layers[0]["keys"].shape[1]
+class Cache(Layers):
+    pass
+class Model(torch.nn.Module):
+    def forward(self, x, cache):
+        keys = cache.layers[0]["keys"]
+        return x[:, :cache.width()] + keys if keys.sum() > 0 else x
+def made(children):
+    cache = Cache()
+    cache.layers = [{"keys": children[0]}]
+    return cache
+"""
+
+
+def test_an_input_of_a_class_that_the_part_registers_is_taken_apart_in_a_script_too(
+    runner: CandidateRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cache: outside of an attempt it is no container, and its dynamic sizes would be those of other inputs."""
+    from exportdoctor.core.records.probe import Probe
+    from exportdoctor.targets.built import BuiltPart
+    from exportdoctor.torch_internals.pytree_registry import register_node, temporary_registrations
+    from exportdoctor.worker.capture.session import capture_root_only
+    from exportdoctor.worker.repro.draft_variants import write_drafts
+    from exportdoctor.worker.repro.watched_run import run_watched
+
+    (tmp_path / "of_caches.py").write_text(CACHED)
+    monkeypatch.syspath_prepend(tmp_path)
+    of_caches = importlib.import_module("of_caches")
+    dynamic = {0: torch.export.Dim.DYNAMIC}
+    part = capture_root_only(
+        BuiltPart(
+            name="all",
+            title="all",
+            module=of_caches.Model(),
+            prefix="",
+            args=(torch.ones(2, 5), of_caches.made([torch.ones(2, 3)])),
+            kwargs={},
+            dynamic_shapes=(dynamic, [dynamic]),
+            prepare=lambda: temporary_registrations(
+                lambda: register_node(of_caches.Cache, lambda cache: [cache.layers[0]["keys"]], of_caches.made)
+            ),
+        )
+    )
+    probe = Probe(part="all", fqn="")
+    outcome, record = run_watched(part, probe, exporting=True)
+    wanted = name_free_signature(outcome, exporter="export")
+    assert wanted is not None
+    assert wanted.kind == FailureKind.DATA_DEPENDENT_GUARD
+    judge = CandidateJudge(runner=runner, wanted=wanted, exporter="export", log=VerdictLog(None))
+    fitting = {
+        draft.what for draft in write_drafts(part, probe, outcome, record, []) if judge(draft.source) is Verdict.YES
+    }
+    assert {"what ran", "the torc"} <= {what[:8] for what in fitting}, "of the source, and of torch's functions"
+
+
 FIRST = "if x.sum() > 0:\n            raise ValueError('negative')"
 SECOND = "return torch.zeros(int(x.abs().sum().item()))"
 TWO = "import torch\nclass M(torch.nn.Module):\n    def forward(self, x):\n        {}\n        {}\n{}"

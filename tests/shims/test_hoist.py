@@ -329,6 +329,8 @@ def test_the_conversion_function_stands_in_the_file_of_the_shims(
     for row in inputs:
         args, kwargs = cure.convert(module, row)
         torch.testing.assert_close(program(*args, **kwargs), module(*row))
+    with pytest.raises(cure.NotApplicable):
+        cure.convert(nn.Linear(2, 2), (torch.ones(1, 2),))
 
 
 def sort_places(values: Tensor) -> Tensor:

@@ -8,10 +8,12 @@ from typing import Any, Literal
 
 import pytest
 
+from exportdoctor.cli.main import run
 from exportdoctor.core.codec import decode, pretty
+from exportdoctor.core.errors import ExitCode
 from exportdoctor.core.failure.finding import ExceptionRecord, Finding
 from exportdoctor.core.failure.kinds import FailureKind
-from exportdoctor.core.run.atlas import Atlas, AtlasCell, AtlasRow, SampleFact
+from exportdoctor.core.run.atlas import Also, Atlas, AtlasCell, AtlasRow, SampleFact
 from exportdoctor.core.run.report import ModuleRecord, NumbersCheck, PartRecord, PartVerdict, Report, TargetRecord
 from exportdoctor.report.atlas.atlas_difference import compare_atlases
 from exportdoctor.report.atlas.atlas_markdown import render_markdown
@@ -171,7 +173,7 @@ def test_hostile_names_stay_text() -> None:
         ),
         ("fails", {"export": "pass", "numbers": "fail"}, "passes fails not_asked not_asked"),
         ("fails", {"export": "pass", "translate": "fail"}, "passes not_asked fails not_asked"),
-        ("cured", {"export": "fail"}, "cured not_asked cured cured"),
+        ("cured", {"export": "fail"}, "cured not_asked not_asked not_asked"),
         ("passes", {}, "passes not_asked not_asked not_asked"),
     ],
 )
@@ -183,10 +185,65 @@ def test_only_a_stage_that_ran_passes(tmp_path: Path, verdict: PartVerdict, stag
     report = Report(target=TargetRecord(ref="m.py:build"), parts=(part,))
     (tmp_path / "static").mkdir()
     (tmp_path / "static" / "report.json").write_bytes(pretty(report))
-    run = RunAnswer(sizes="static", status=AnswerStatus.ANSWERED)
-    answer = SweepAnswer(name="m", ref="m.py:build", key="", at=0.0, timeout=1.0, memory_mb=1.0, runs=(run,))
-    row, _ = make_row(answer, tmp_path, to="ort", command=("exportdoctor", "scan", "m.py:build"))
+    asked = RunAnswer(sizes="static", status=AnswerStatus.ANSWERED)
+    answer = SweepAnswer(name="m", ref="m.py:build", key="", at=0.0, timeout=1.0, memory_mb=1.0, runs=(asked,))
+    row, _ = make_row(answer, tmp_path, to="ort", ref="m.py:build", words=("--no-cure",))
     assert " ".join(cell.verdict for cell in row.cells) == told
+
+
+def test_strict_and_decomposed_have_columns_and_commands_of_their_own(tmp_path: Path) -> None:
+    def report(folder: str, verdict: PartVerdict, stages: dict[str, str], *findings: Finding) -> None:
+        root = ModuleRecord(fqn="", class_name="Net", status="pass", stages=stages)
+        part = PartRecord(name="text", verdict=verdict, exporter="export", seconds=1.0, modules=(root,))
+        (tmp_path / folder).mkdir()
+        found = Report(target=TargetRecord(ref="m"), parts=(part,), findings=findings)
+        (tmp_path / folder / "report.json").write_bytes(pretty(found))
+
+    strict, decomposed = _finding(stage="export"), _finding("mask", stage="decompose")
+    report("static", "passes", {"export": "pass", "translate": "pass"})
+    report("static-strict", "fails", {"export": "fail"}, strict)
+    report("static-decomposed", "fails", {"export": "pass", "decompose": "fail"}, decomposed)
+    asked: tuple[Also, ...] = ("", "strict", "decomposed")
+    runs = tuple(RunAnswer(sizes="static", also=also, status=AnswerStatus.ANSWERED) for also in asked)
+    answer = SweepAnswer(name="m", ref="m", key="", at=0.0, timeout=1.0, memory_mb=1.0, runs=runs)
+    words = ("--exporter", "export", "--to", "onnx", "--no-cure")
+    row, found = make_row(answer, tmp_path, to="onnx", ref="m", words=words)
+    told = {
+        cell.stage: (cell.verdict, cell.command.removeprefix("exportdoctor scan m --static ")) for cell in row.cells
+    }
+    assert told == {
+        "export": ("passes", "--exporter export --to onnx --no-cure"),
+        "numbers": ("not_asked", "--exporter export --to onnx --no-cure"),
+        "onnx": ("passes", "--exporter export --to onnx --no-cure"),
+        "strict": ("fails", "--no-cure --exporter export-strict"),
+        "decomposed": ("fails", "--exporter export --no-cure --to decomposed"),
+    }  # fmt: skip
+    shares = count_shares([row], ("static",), "onnx", of=1, also=("strict", "decomposed"))
+    assert [(one.stage, one.tried, one.as_is) for one in shares[-2:]] == [("strict", 1, 0), ("decomposed", 1, 0)]
+    atlas = _atlas([row], {"m": found}, shares=shares)
+    assert {cause.kind for cause in atlas.causes} == {"data_dependent_guard"}
+    assert len(atlas.causes) == 2
+    for text in (render_markdown(atlas), render_page(atlas)):
+        assert "strict" in text
+        assert "decomposed" in text
+    before = [AtlasRow(name="m", ref="m", cells=row.cells[:3])]
+    changed = compare_atlases(before, [row], name="e", environment=({}, {})).cells
+    assert [change.what for change in changed] == ["m text static strict", "m text static decomposed"]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--also", "strict", "--exporter", "export-strict"), "--also strict asks what"),
+        (("--also", "decomposed", "--to", "decomposed"), "--also decomposed asks what"),
+        (("--also", "decomposed", "--exporter", "torchscript"), "makes no program"),
+    ],
+)
+def test_a_column_that_is_there_already_or_cannot_be_is_refused(
+    words: tuple[str, ...], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["sweep", "m.py:build", *words]) == ExitCode.USAGE
+    assert told in capsys.readouterr().err
 
 
 def test_a_limit_is_no_verdict_and_notes_hold_for_every_verdict(tmp_path: Path) -> None:
@@ -198,9 +255,9 @@ def test_a_limit_is_no_verdict_and_notes_hold_for_every_verdict(tmp_path: Path) 
     report = Report(target=TargetRecord(ref="m"), parts=(part,), findings=(killed,), notes=(note,))
     (tmp_path / "static").mkdir()
     (tmp_path / "static" / "report.json").write_bytes(pretty(report))
-    run = RunAnswer(sizes="static", status=AnswerStatus.ANSWERED)
-    answer = SweepAnswer(name="m", ref="m", key="", at=0.0, timeout=1.0, memory_mb=1.0, runs=(run,))
-    row, found = make_row(answer, tmp_path, to="export", command=("exportdoctor", "scan", "m"))
+    asked = RunAnswer(sizes="static", status=AnswerStatus.ANSWERED)
+    answer = SweepAnswer(name="m", ref="m", key="", at=0.0, timeout=1.0, memory_mb=1.0, runs=(asked,))
+    row, found = make_row(answer, tmp_path, to="export", ref="m", words=())
     assert [(cell.verdict, cell.why) for cell in row.cells] == [("no_verdict", "Killed after 3 s"), ("not_asked", "")]
     atlas = _atlas([row], {"m": found})
     assert atlas.causes == ()

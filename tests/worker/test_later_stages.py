@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from exportdoctor.core.errors import UsageError
+from exportdoctor.report.wording.findings import why
 from exportdoctor.worker.translate.onnx_program import translate, warm_up_translation
 from exportdoctor.worker.translate.onnx_session import refuse_other_provider
 from scanning import scan_file
@@ -34,6 +35,19 @@ def build():
     torch.manual_seed(0)
     return Net().eval(), (torch.randn(2, 4, 4),)
 
+class Cache(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("kept", torch.zeros(4, 4))
+        self.register_buffer("flat", self.kept.view(-1))
+
+    def forward(self, x):
+        self.kept.add_(x)
+        return self.flat * 2
+
+def aliased():
+    return nn.Sequential(nn.Linear(4, 4), Cache()).eval(), (torch.randn(4, 4),)
+
 def plain():
     return nn.Sequential(nn.Linear(4, 4), nn.GELU()).eval(), (torch.randn(2, 4),)
 """
@@ -55,6 +69,17 @@ def test_an_operator_without_translation_is_blamed_on_its_submodule_and_line(mod
     assert (finding.kind, finding.stage, finding.module) == ("translate", "translate", "spectrum")
     assert finding.op == "aten.linalg_eig.default"
     assert "linalg.eigvals" in (finding.source or "")
+
+
+def test_a_program_that_does_not_decompose_fails_at_that_stage_in_its_submodule(model: Path) -> None:
+    report = scan_file(model, factory="aliased", to="decomposed")
+    status = {module.fqn: (module.status, module.stages) for module in report.parts[0].modules}
+    fails = {"export": "pass", "decompose": "fail"}
+    passes = {"export": "pass", "decompose": "pass"}
+    assert status == {"": ("fails_child", fails), "0": ("pass", passes), "1": ("fails_own", fails)}
+    (finding,) = report.findings
+    assert (finding.stage, finding.module) == ("decompose", "1")
+    assert "run_decompositions() fails" in why(finding)
 
 
 def test_a_model_that_translates_is_loaded_run_and_compared(model: Path) -> None:

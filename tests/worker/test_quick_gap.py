@@ -22,6 +22,8 @@ def values(kind: str) -> torch.Tensor:
             return torch.where(plain > 0, plain.abs() + 0.1, 1e-9)
         case "one small row":
             return plain * torch.tensor([1.0, 1e-4, 1e-4, 1e4]).view(4, 1, 1)
+        case "a few small ones":
+            return torch.where(torch.arange(plain.numel()).view(plain.shape) % 1500 == 7, 1e-12, plain.abs() + 0.1)
         case "zeros":
             return plain.relu()
         case "infinite":
@@ -33,7 +35,17 @@ def values(kind: str) -> torch.Tensor:
     return plain
 
 
-KINDS = ("plain", "filled", "a small cluster", "one small row", "zeros", "infinite", "narrow", "flat")
+KINDS = (
+    "plain",
+    "filled",
+    "a small cluster",
+    "a few small ones",
+    "one small row",
+    "zeros",
+    "infinite",
+    "narrow",
+    "flat",
+)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -185,7 +185,7 @@ def make_server(session: ToolSession) -> MCPServer:
         weights: str = "fake",
         static: bool = False,
         exporter: Literal["export", "export-strict", "torchscript"] = "export",
-        to: Literal["export", "onnx", "ort"] = "export",
+        to: Literal["export", "decomposed", "onnx", "ort"] = "export",
         cure: bool = True,
     ) -> dict[str, Any]:
         """Find which submodules of a model fail to export, why, and which shims cure it.

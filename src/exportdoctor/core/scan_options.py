@@ -67,8 +67,8 @@ OPTIONS: Mapping[str, OptionSpec] = {
     "exporter": OptionSpec(flag="--exporter", choices=tuple(EXPORTERS), help="Exporter to use."),
     "to": OptionSpec(
         flag="--to",
-        choices=("export", "onnx", "ort"),
-        help="How far to go: export only, also translate to ONNX, or also run in ONNX Runtime.",
+        choices=("export", "decomposed", "onnx", "ort"),
+        help="How far to go: export only, also decompose to core ATen, translate to ONNX, or run in ONNX Runtime.",
     ),
     "modules": OptionSpec(
         flag="--module", metavar="FQN", help="Export this submodule instead of the whole part. Can be repeated."

@@ -64,11 +64,12 @@ def convert(module, args=(), kwargs=None, *, dynamic_shapes=None):
     """Inputs of the untouched module as inputs of the exported program: (args, kwargs)."""
     call = ExportCall(module=module, args=tuple(args), kwargs=kwargs or {{}}, dynamic_shapes=dynamic_shapes)
     with ExitStack() as stack:
-        for enter in SHIMS.values():
+        for name, enter in SHIMS.items():
             try:
                 call = stack.enter_context(enter(call))
             except NotApplicable:  # it is about dynamic sizes, of which one call has none
-                continue
+                if name in {changing!r}:  # the program takes what it makes
+                    raise
         return call.args, call.kwargs
 '''
 
@@ -144,7 +145,8 @@ def shims_module(shims: Sequence[Shim], about: ModuleHeader) -> str:
         entries.append((shim.id, _expression(bundler, shim)))
     for name in ("contextmanager", "ExitStack"):
         bundler.imports[name] = ("contextlib", name)
-    tail = _TAIL.format(table="\n".join(f'    "{name}": {text},' for name, text in entries))
+    changing = tuple(shim.id for shim in shims if shim.soundness == "signature")
+    tail = _TAIL.format(table="\n".join(f'    "{name}": {text},' for name, text in entries), changing=changing)
     if about.program.endswith(".pt2"):
         opaque = tuple(shim.id for shim in shims if shim.soundness == "opaque")
         tail += (_LOAD_OPAQUE_TAIL if opaque else _LOAD_TAIL).format(imports=about.imports, opaque=opaque)

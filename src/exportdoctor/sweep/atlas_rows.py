@@ -16,45 +16,48 @@ from exportdoctor.core.errors import ExportdoctorError
 from exportdoctor.core.failure.finding import Finding
 from exportdoctor.core.failure.kinds import FailureKind
 from exportdoctor.core.failure.messages import first_line, without_names
-from exportdoctor.core.run.atlas import TRIED, AtlasCell, AtlasRow, CellVerdict, RootCause, Sizes, StageShare
+from exportdoctor.core.run.atlas import TRIED, Also, AtlasCell, AtlasRow, CellVerdict, RootCause, Sizes, StageShare
 from exportdoctor.core.run.report import PartRecord, Report
+from exportdoctor.report.wording.atlas import NOT_ASKED_CURED
 from exportdoctor.report.wording.statuses import STATUS_WORDS
 from exportdoctor.store.run_folder import REPORT
 from exportdoctor.store.runs import read_run
-from exportdoctor.sweep.target_task import AnswerStatus, RunAnswer, SweepAnswer
+from exportdoctor.sweep.target_task import AnswerStatus, RunAnswer, SweepAnswer, scan_words
 
-STAGES = {"export": ("export", "numbers"), "onnx": ("export", "numbers", "onnx"),
-          "ort": ("export", "numbers", "onnx", "ort")}  # fmt: skip
+STAGES = {"export": ("export", "numbers"), "decomposed": ("export", "numbers", "decomposed"),
+          "onnx": ("export", "numbers", "onnx"), "ort": ("export", "numbers", "onnx", "ort")}  # fmt: skip
 """The columns for each `--to`."""
-_STAGE_OF = {"translate": "onnx", "check": "onnx", "load": "ort", "run": "ort"}
+_STAGE_OF = {"decompose": "decomposed", "translate": "onnx", "check": "onnx", "load": "ort", "run": "ort"}
 _AT_A_LIMIT = frozenset({FailureKind.TIMEOUT, FailureKind.OUT_OF_MEMORY})
 _NO_PLACE = frozenset({FailureKind.CRASH, FailureKind.TIMEOUT, FailureKind.OUT_OF_MEMORY})
 
 
-def make_row(answer: SweepAnswer, folder: Path, *, to: str, command: tuple[str, ...]) -> tuple[AtlasRow, list[Finding]]:
-    """The row of one target, and the findings of its runs. `folder` holds its runs; `command` gives one again."""
+def make_row(
+    answer: SweepAnswer, folder: Path, *, to: str, ref: str, words: tuple[str, ...]
+) -> tuple[AtlasRow, list[Finding]]:
+    """The row of one target, and the findings of its runs. `folder` holds its runs; `words` are the sweep's options."""
     cells: list[AtlasCell] = []
     findings: list[Finding] = []
     notes: dict[str, None] = {}
     for run in answer.runs:
-        report = _read_report(folder / run.sizes)
-        words = " ".join((*command, *(("--static",) if run.sizes == "static" else ())))
+        report = _read_report(folder / run.folder)
         where: dict[str, Any] = {
-            "command": words,
-            "run": str(Path("runs") / answer.name / run.sizes),
+            "command": " ".join(("exportdoctor", "scan", ref, *scan_words(words, run.sizes, run.also))),
+            "run": str(Path("runs") / answer.name / run.folder),
             "memory_mb": _memory(run, report),
         }
-        found = list(_cells(answer.name, run, report, to, where)) if report else []
+        columns = (run.also,) if run.also else STAGES[to]
+        found = list(_cells(answer.name, run, report, columns, where)) if report else []
         findings += report.findings if report else ()
         notes |= dict.fromkeys(report.notes if report else ())
         if run.status != AnswerStatus.ANSWERED or not found:
             why = run.why.replace(f"{folder.parents[1]}{os.sep}", "") or "the run shows no part"
             found += [
                 AtlasCell(part="", sizes=run.sizes, stage=stage, verdict="no_verdict", why=why, **where)
-                for stage in STAGES[to]
+                for stage in columns
             ]
         cells += found
-    return AtlasRow(name=answer.name, ref=command[2], at=answer.at, cells=tuple(cells), notes=tuple(notes)), findings
+    return AtlasRow(name=answer.name, ref=ref, at=answer.at, cells=tuple(cells), notes=tuple(notes)), findings
 
 
 def _memory(run: RunAnswer, report: Report | None) -> float:
@@ -73,19 +76,22 @@ def _read_report(folder: Path) -> Report | None:
     return found
 
 
-def _cells(name: str, run: RunAnswer, report: Report, to: str, where: dict[str, Any]) -> Iterable[AtlasCell]:
+def _cells(
+    name: str, run: RunAnswer, report: Report, columns: tuple[str, ...], where: dict[str, Any]
+) -> Iterable[AtlasCell]:
     for part in report.parts:
         if not part.complete and not any(f.part == part.name for f in report.findings):
             continue
         stages = part.root_stages
-        for stage in STAGES[to]:
+        for column in columns:
+            stage = "export" if column == "strict" else column  # what the run's own exporter says
             mine = [f for f in report.findings if f.part == part.name and _column_of(f.stage, stages) == stage]
             verdict = _verdict(part, stage, stages, mine)
             ended = mine and all(one.kind in _AT_A_LIMIT for one in mine)
             if verdict == "fails" and ended:  # a limit is ours: the model has not failed
                 why = first_line(mine[0].exception.message, 300)
                 yield AtlasCell(
-                    part=part.name, sizes=run.sizes, stage=stage, verdict="no_verdict", why=why,
+                    part=part.name, sizes=run.sizes, stage=column, verdict="no_verdict", why=why,
                     seconds=round(part.seconds, 3), **where,
                 )  # fmt: skip
                 continue
@@ -95,7 +101,7 @@ def _cells(name: str, run: RunAnswer, report: Report, to: str, where: dict[str, 
             yield AtlasCell(
                 part=part.name,
                 sizes=run.sizes,
-                stage=stage,
+                stage=column,
                 verdict=verdict,
                 failures=tuple(dict.fromkeys(identity_of(one, model=name) for one in shown)),
                 kind=str(first.kind) if first else "",
@@ -116,14 +122,17 @@ def _column_of(stage: str, stages: dict[str, str]) -> str:
 
 
 def _why(part: PartRecord, stage: str, verdict: CellVerdict) -> str:
-    """What is missing where there is no verdict, or why no numbers were compared."""
+    """What is missing where there is no verdict, or why no numbers were compared, or no later stage was asked."""
     if verdict == "no_verdict":
         return STATUS_WORDS["unknown"]
+    if verdict == "not_asked" and part.verdict == "cured" and stage != "numbers":
+        return NOT_ASKED_CURED
     return part.numbers.note if stage == "numbers" and part.numbers is not None else ""
 
 
 def _verdict(part: PartRecord, stage: str, stages: dict[str, str], findings: Sequence[Finding]) -> CellVerdict:
-    """A stage's verdict. Not asked: stages after one that fails, and ONNX Runtime without values."""
+    """A stage's verdict. Not asked: stages after one that fails, also where shims cure it, since a search for a cure
+    ends with the exported program; and ONNX Runtime without values."""
     if part.verdict == "unknown":
         return "no_verdict"
     if stage == "numbers" and not findings:
@@ -133,7 +142,7 @@ def _verdict(part: PartRecord, stage: str, stages: dict[str, str], findings: Seq
         return part.verdict
     if ended or (part.verdict == "passes" and stage == "export"):
         return "passes"
-    return "cured" if part.verdict == "cured" else "not_asked"
+    return "not_asked"
 
 
 def _verdict_of_numbers(part: PartRecord) -> CellVerdict:
@@ -228,14 +237,16 @@ def find_causes(rows: Sequence[AtlasRow], findings: dict[str, list[Finding]]) ->
 # --- shares
 
 
-def count_shares(rows: Sequence[AtlasRow], sizes: Sequence[Sizes], to: str, *, of: int) -> tuple[StageShare, ...]:
+def count_shares(
+    rows: Sequence[AtlasRow], sizes: Sequence[Sizes], to: str, *, of: int, also: tuple[Also, ...] = ()
+) -> tuple[StageShare, ...]:
     """How many models pass each stage. Of `of` models, those asked are in `rows`.
 
     One counts as tried if each part that was reached has a verdict there.
     """
     shares = []
     for size in sizes:
-        for stage in STAGES[to]:
+        for stage in (*STAGES[to], *also):
             verdicts = [
                 {
                     "fails" if cell.soundness == "unsound" else cell.verdict

@@ -12,7 +12,7 @@ import msgspec
 from exportdoctor.core.codec import decode, pretty
 from exportdoctor.core.errors import UsageError
 from exportdoctor.core.failure.finding import Finding
-from exportdoctor.core.run.atlas import Atlas, SampleFact, Sizes
+from exportdoctor.core.run.atlas import Also, Atlas, SampleFact, Sizes
 from exportdoctor.report.atlas.atlas_difference import compare_atlases
 from exportdoctor.report.atlas.atlas_markdown import render_markdown
 from exportdoctor.report.atlas.atlas_page import render_page
@@ -34,7 +34,10 @@ from exportdoctor.sweep.target_task import (
 
 
 class SweepRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A sweep of `targets` in `folder`. `to` and `words` are options of `scan`; `command` is the user's own."""
+    """A sweep of `targets` in `folder`. `to` and `words` are options of `scan`; `command` is the user's own.
+
+    `also` are columns with scans of their own.
+    """
 
     targets: tuple[SweepTarget, ...]
     folder: Path
@@ -47,6 +50,7 @@ class SweepRequest(msgspec.Struct, frozen=True, kw_only=True):
     command: str
     sample: SampleFact | None = None
     earlier: Path | None = None
+    also: tuple[Also, ...] = ()
 
 
 def read_atlas(file: Path) -> Atlas:
@@ -106,7 +110,7 @@ def _has_ended(client: object, seconds: float = 15.0) -> bool:
 def _find_kept(task: SweepTask) -> SweepAnswer | None:
     """The earlier answer, where every run of it still holds."""
     earlier = read_answer(Path(task.folder))
-    holds = earlier is not None and all(kept_run(task, sizes, earlier) is not None for sizes in task.sizes)
+    holds = earlier is not None and all(kept_run(task, *asked, earlier) is not None for asked in task.asks)
     return earlier if holds else None
 
 
@@ -119,8 +123,9 @@ def write_atlas(request: SweepRequest, tasks: Sequence[SweepTask]) -> Atlas:
         if answer is None or answer.key != task.key:
             continue
         final += answer.is_final
-        command = ("exportdoctor", "scan", refs[task.name], *request.words)
-        row, found = make_row(answer, Path(task.folder), to=request.to, command=command)
+        wanted = tuple(run for run in answer.runs if (run.sizes, run.also) in task.asks)
+        answer = msgspec.structs.replace(answer, runs=wanted)
+        row, found = make_row(answer, Path(task.folder), to=request.to, ref=refs[task.name], words=request.words)
         rows.append(row)
         findings[row.name] = found
     environment = {name: version for name, version in child_environment().items() if name != "folder"}
@@ -136,7 +141,7 @@ def write_atlas(request: SweepRequest, tasks: Sequence[SweepTask]) -> Atlas:
         environment=environment,
         sample=request.sample,
         difference=difference,
-        shares=count_shares(rows, request.sizes, request.to, of=len(tasks)),
+        shares=count_shares(rows, request.sizes, request.to, of=len(tasks), also=request.also),
         causes=find_causes(rows, findings),
         rows=tuple(rows),
         complete=final == len(tasks),

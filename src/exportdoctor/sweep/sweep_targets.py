@@ -14,7 +14,7 @@ from exportdoctor.core.codec import encode
 from exportdoctor.core.errors import ExportdoctorError, UsageError, WorkerLost
 from exportdoctor.core.protocol.model_types import ModelTypes, ModelTypesReply, ModelTypesRequest
 from exportdoctor.core.records.target import TargetRef
-from exportdoctor.core.run.atlas import SampleFact, Sizes
+from exportdoctor.core.run.atlas import Also, SampleFact, Sizes
 from exportdoctor.process.client import spawn
 from exportdoctor.store.digest import surroundings
 from exportdoctor.store.places import slug
@@ -83,6 +83,7 @@ def make_tasks(
     words: tuple[str, ...],
     timeout: float,
     memory_mb: float,
+    also: tuple[Also, ...] = (),
 ) -> list[SweepTask]:
     """A task for each target, with whole paths: a node may have another working directory."""
     around, session = surroundings(), os.urandom(6).hex()
@@ -108,6 +109,7 @@ def make_tasks(
                 session=session,
                 hash_seed=os.environ.get(HASH_SEED),
                 why=why,
+                also=also,
             )
         )
     return tasks

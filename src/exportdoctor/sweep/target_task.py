@@ -21,7 +21,7 @@ import psutil
 
 from exportdoctor.core.codec import decode, pretty
 from exportdoctor.core.errors import ExitCode, StoreError
-from exportdoctor.core.run.atlas import Sizes
+from exportdoctor.core.run.atlas import Also, Sizes
 from exportdoctor.process.descendants import kill_below, kill_marked, new_mark
 from exportdoctor.process.group import kill_group, name_exit
 from exportdoctor.store.atomic_write import make_folder, replace_file
@@ -55,7 +55,7 @@ class AnswerStatus(StrEnum):
 
 
 class SweepTask(msgspec.Struct, frozen=True, kw_only=True):
-    """What one task asks. `words` are options of `scan`; one run for each of `sizes`, in a folder of that name.
+    """What one task asks. `words` are options of `scan`; one run for each of `asks`, in a folder of that name.
 
     `timeout` in seconds and `memory_mb` in MiB are of one run. `key` digests what the answer depends on, `session`
     names the sweep's process, whose PYTHONHASHSEED was `hash_seed`. With `why` there is nothing to ask: it says what
@@ -73,6 +73,12 @@ class SweepTask(msgspec.Struct, frozen=True, kw_only=True):
     session: str
     hash_seed: str | None = None
     why: str = ""
+    also: tuple[Also, ...] = ()
+
+    @property
+    def asks(self) -> tuple[tuple[Sizes, Also], ...]:
+        """The runs: first those that are always made. `also` is not in `key`, so that what was asked before holds."""
+        return tuple((sizes, also) for also in ("", *self.also) for sizes in self.sizes)
 
 
 class RunAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,6 +89,12 @@ class RunAnswer(msgspec.Struct, frozen=True, kw_only=True):
     why: str = ""
     seconds: float = 0.0
     memory_mb: float = 0.0
+    also: Also = ""
+
+    @property
+    def folder(self) -> str:
+        """The name of its folder."""
+        return run_folder(self.sizes, self.also)
 
 
 class SweepAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,9 +114,23 @@ class SweepAnswer(msgspec.Struct, frozen=True, kw_only=True):
         return all(run.status not in (AnswerStatus.STOPPED, AnswerStatus.LOST) for run in self.runs)
 
 
+def run_folder(sizes: Sizes, also: Also) -> str:
+    """The name of the folder of a run."""
+    return f"{sizes}-{also}" if also else sizes
+
+
+def scan_words(words: tuple[str, ...], sizes: Sizes, also: Also) -> tuple[str, ...]:
+    """The options of one run: those of the sweep, with the run's own in place of what they contradict."""
+    own = {"": (), "strict": ("--exporter", "export-strict"), "decomposed": ("--to", "decomposed")}[also]
+    taken = {"": (), "strict": ("--exporter", "--to"), "decomposed": ("--to",)}[also]
+    places = {place + step for place, word in enumerate(words) if word in taken for step in (0, 1)}
+    kept = (word for place, word in enumerate(words) if place not in places)
+    return (*(("--static",) if sizes == "static" else ()), *kept, *own)
+
+
 def answer_without_run(task: SweepTask, status: AnswerStatus, why: str) -> SweepAnswer:
     """The answer of a task that did not run."""
-    runs = tuple(RunAnswer(sizes=sizes, status=status, why=why) for sizes in task.sizes)
+    runs = tuple(RunAnswer(sizes=sizes, also=also, status=status, why=why) for sizes, also in task.asks)
     return _answer(task, runs)
 
 
@@ -134,7 +160,7 @@ def ask_target(task: SweepTask) -> SweepAnswer:
     if earlier > 1:
         answer = answer_without_run(task, AnswerStatus.LOST, "the node that asked was lost twice")
     else:
-        answer = _answer(task, tuple(_run(task, sizes, anew=earlier > 0) for sizes in task.sizes))
+        answer = _answer(task, tuple(_run(task, *asked, anew=earlier > 0) for asked in task.asks))
     keep_answer(task, answer)
     return answer
 
@@ -151,17 +177,17 @@ def _answer(task: SweepTask, runs: tuple[RunAnswer, ...]) -> SweepAnswer:
     )
 
 
-def kept_run(task: SweepTask, sizes: Sizes, earlier: SweepAnswer | None) -> RunAnswer | None:
+def kept_run(task: SweepTask, sizes: Sizes, also: Also, earlier: SweepAnswer | None) -> RunAnswer | None:
     """The earlier answer of one run if it still holds: same question, same sources, and no more time or memory now."""
     if earlier is None or earlier.key != task.key:
         return None
-    found = next((run for run in earlier.runs if run.sizes == sizes), None)
+    found = next((run for run in earlier.runs if (run.sizes, run.also) == (sizes, also)), None)
     if found is None or found.status in (AnswerStatus.STOPPED, AnswerStatus.LOST):
         return None
     more = (found.status == AnswerStatus.TIMED_OUT and task.timeout > earlier.timeout) or (
         found.status == AnswerStatus.OUT_OF_MEMORY and task.memory_mb > earlier.memory_mb
     )
-    return None if more or _has_changed(Path(task.folder) / sizes, found) else found
+    return None if more or _has_changed(Path(task.folder) / found.folder, found) else found
 
 
 def _has_changed(folder: Path, found: RunAnswer) -> bool:
@@ -174,19 +200,19 @@ def _has_changed(folder: Path, found: RunAnswer) -> bool:
         return True
 
 
-def _run(task: SweepTask, sizes: Sizes, *, anew: bool) -> RunAnswer:
+def _run(task: SweepTask, sizes: Sizes, also: Also, *, anew: bool) -> RunAnswer:
     """One run; what was begun of the same question is continued, if it can be."""
-    folder, begun = Path(task.folder) / sizes, time.monotonic()
+    folder, begun = Path(task.folder) / run_folder(sizes, also), time.monotonic()
     earlier = read_answer(Path(task.folder))
-    if (kept := kept_run(task, sizes, earlier)) is not None:
+    if (kept := kept_run(task, sizes, also, earlier)) is not None:
         return kept
     if (anew or (earlier is not None and earlier.key == task.key and not earlier.is_final)) and _is_unfinished(folder):
-        ended = _scan(("--resume", str(folder)), task, sizes)
+        ended = _scan(("--resume", str(folder)), task, sizes, also)
         if ended.status != AnswerStatus.NO_VERDICT:
             return msgspec.structs.replace(ended, seconds=time.monotonic() - begun)
     shutil.rmtree(folder, ignore_errors=True)
-    words = (task.ref, *(("--static",) if sizes == "static" else ()), *task.words, "--out", str(folder))
-    ended = _scan(words, task, sizes)
+    words = (task.ref, *scan_words(task.words, sizes, also), "--out", str(folder))
+    ended = _scan(words, task, sizes, also)
     return msgspec.structs.replace(ended, seconds=time.monotonic() - begun)
 
 
@@ -198,12 +224,12 @@ def _is_unfinished(folder: Path) -> bool:
     return finished is None or not finished.complete
 
 
-def _scan(words: tuple[str, ...], task: SweepTask, sizes: Sizes) -> RunAnswer:
+def _scan(words: tuple[str, ...], task: SweepTask, sizes: Sizes, also: Also) -> RunAnswer:
     """`exportdoctor scan` with these words, within the task's limits."""
     stop = Path(task.folder).parents[1] / f"{STOP}-{task.session}"
     if stop.exists():
-        return RunAnswer(sizes=sizes, status=AnswerStatus.STOPPED, why="interrupted")
-    errors, mark = Path(task.folder) / f"{sizes}.stderr", new_mark()
+        return RunAnswer(sizes=sizes, also=also, status=AnswerStatus.STOPPED, why="interrupted")
+    errors, mark = Path(task.folder) / f"{run_folder(sizes, also)}.stderr", new_mark()
     _NODE.warm = getattr(_NODE, "warm", None) or WarmProcess()
     process = _NODE.warm.start(("scan", *words, "--jobs", "1", "--quiet"), errors, _environment(task), mark=mark)
     try:
@@ -217,7 +243,7 @@ def _scan(words: tuple[str, ...], task: SweepTask, sizes: Sizes) -> RunAnswer:
         AnswerStatus.CRASHED: f"the scan ended with {name_exit(process.returncode)}",
         AnswerStatus.NO_VERDICT: _last_line(errors) or name_exit(process.returncode),
     }.get(status, "")
-    return RunAnswer(sizes=sizes, status=status, why=why, memory_mb=memory)
+    return RunAnswer(sizes=sizes, also=also, status=status, why=why, memory_mb=memory)
 
 
 def _environment(task: SweepTask) -> dict[str, str]:

@@ -111,7 +111,7 @@ def main() -> None:
         importlib.import_module(_WORKER).warm_up()
     for line in sys.stdin:
         words, errors, mark = json.loads(line)
-        if "--to" in words:
+        if {"onnx", "ort"} & set(words):
             with suppress(ImportError):
                 importlib.import_module(_TRANSLATOR).warm_up_translation()
         pid = os.fork()

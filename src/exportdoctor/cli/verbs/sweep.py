@@ -16,9 +16,10 @@ from exportdoctor.cli.packages import require_packages
 from exportdoctor.cli.scan_flags import scan_option
 from exportdoctor.cli.terminal import write_out
 from exportdoctor.core.errors import ExitCode, UsageError
+from exportdoctor.core.exporters import EXPORTERS
 from exportdoctor.core.protocol.model_types import MODEL_KINDS
 
-_PACKAGES = {"export": (), "onnx": ("onnx", "onnxscript"), "ort": ("onnx", "onnxscript", "onnxruntime")}
+_PACKAGES = {"onnx": ("onnx", "onnxscript"), "ort": ("onnx", "onnxscript", "onnxruntime")}
 _SCAN_OPTIONS = ("exporter", "to", "cure", "allow", "timeout", "memory_mb", "use_cache")
 
 
@@ -43,6 +44,12 @@ _SCAN_OPTIONS = ("exporter", "to", "cure", "allow", "timeout", "memory_mb", "use
     help="Fix all sizes, leave them dynamic, or one after the other.",
 )
 @scan_option("to")
+@click.option(
+    "--also",
+    type=click.Choice(["strict", "decomposed"]),
+    multiple=True,
+    help="Also ask for a strict export, or to decompose the program: one more scan of each target. Can be repeated.",
+)
 @scan_option("exporter")
 @scan_option("cure")
 @scan_option("allow")
@@ -80,7 +87,7 @@ def sweep(context: click.Context, /, **given: Any) -> int:
     130 interrupted.
     """
     require_packages(("dask", "distributed"), option="sweep", extra="sweep")
-    require_packages(_PACKAGES[given["to"]], option=f"--to {given['to']}", extra="onnx")
+    require_packages(_PACKAGES.get(given["to"], ()), option=f"--to {given['to']}", extra="onnx")
     if not (given["targets"] or given["kind"] or given["list_file"]):
         raise click.UsageError(
             "TARGETS are missing: name some, or give --transformers KIND or --list FILE", ctx=context
@@ -102,6 +109,7 @@ def _sweep(given: dict[str, Any], *, command: str) -> int:
     )
     from exportdoctor.sweep.sweep_targets import find_model_types, make_tasks, name_targets, read_list
 
+    _check_columns(given)
     if given["against"] is not None:
         read_atlas(given["against"])  # before any work
     folder = given["out"] or data_home() / "sweeps" / new_run_id("sweep")
@@ -133,6 +141,7 @@ def _sweep(given: dict[str, Any], *, command: str) -> int:
         command=command,
         sample=sampled,
         earlier=given["against"],
+        also=tuple(dict.fromkeys(given["also"])),
     )
     tasks = make_tasks(
         request.targets,
@@ -141,6 +150,7 @@ def _sweep(given: dict[str, Any], *, command: str) -> int:
         words=words,
         timeout=given["target_timeout"],
         memory_mb=memory_mb,
+        also=request.also,
     )
     begun, done = time.monotonic(), 0
 
@@ -148,7 +158,7 @@ def _sweep(given: dict[str, Any], *, command: str) -> int:
         nonlocal done
         done += 1
         if not given["quiet"]:
-            told = ", ".join(f"{run.sizes} {run.why or run.status}" for run in answer.runs)
+            told = ", ".join(f"{run.folder} {run.why or run.status}" for run in answer.runs)
             print_line(sweep_progress(answer.name, told, done=done, of=of, seconds=time.monotonic() - begun))
 
     stopped: BaseException | None = None
@@ -172,6 +182,17 @@ def _sweep(given: dict[str, Any], *, command: str) -> int:
     if verdicts <= {"passes"}:
         return ExitCode.EXPORTS
     return ExitCode.TARGET if verdicts <= {"no_verdict"} else ExitCode.FINDINGS
+
+
+def _check_columns(given: dict[str, Any]) -> None:
+    """Refuse columns that the scan which is always made has already, or whose exporter makes no program."""
+    exporter, also = EXPORTERS[given["exporter"]], given["also"]
+    if "strict" in also and exporter.traces_with_dynamo:
+        raise UsageError(f"--also strict asks what --exporter {given['exporter']} asks", hint="Leave out one of them")
+    if "decomposed" in also and given["to"] == "decomposed":
+        raise UsageError("--also decomposed asks what --to decomposed asks", hint="Leave out one of them")
+    if "decomposed" in also and not exporter.makes_program:
+        raise UsageError(f"--exporter {given['exporter']} makes no program that could be decomposed")
 
 
 def _check_folder(folder: Path) -> None:

@@ -9,6 +9,8 @@ import msgspec
 ATLAS_SCHEMA = "exportdoctor.atlas/1"
 
 Sizes = Literal["static", "dynamic"]
+Also = Literal["", "strict", "decomposed"]
+"""A column with a scan of its own; empty for the columns of the scan that is always made."""
 CellVerdict = Literal["passes", "cured", "fails", "not_asked", "no_verdict"]
 TRIED: frozenset[str] = frozenset({"passes", "cured", "fails"})
 

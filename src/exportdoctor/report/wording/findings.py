@@ -206,6 +206,8 @@ def expression(finding: Finding) -> str:
 
 def why(finding: Finding) -> str:
     """Why it fails."""
+    if finding.stage == "decompose":
+        return "It exports, but ExportedProgram.run_decompositions() fails on its program."
     if finding.kind is FailureKind.PYTHON_ERROR and _has_no_line(finding):
         return "The exporter raises this itself, outside of the forward."
     if finding.only_inside is None:

@@ -43,7 +43,7 @@ from exportdoctor.worker.describe.value_origins import find_value_origin
 from exportdoctor.worker.prove.ground import disturb_each
 from exportdoctor.worker.translate.later_stages import StageFailed, run_later_stages
 
-_LATER = frozenset({"onnx", "ort"})
+_LATER = frozenset({"decomposed", "onnx", "ort"})
 """What a probe asks for beyond the export: the translation, or the file loaded, run and compared as well."""
 
 _NO_MEMORY = (MemoryError, torch.cuda.OutOfMemoryError)
@@ -160,7 +160,7 @@ class _Attempt:
                 if probe.to not in _LATER or not EXPORTERS[probe.exporter].makes_program:
                     return {}, ()
                 later = run_later_stages(program, module, call, probe)
-                self._refuse_cost(cost, "translate", ("export",))
+                self._refuse_cost(cost, "decompose" if probe.to == "decomposed" else "translate", ("export",))
                 return later, ()
 
     def _refuse_cost(self, cost: CostSamples | None, stage: Stage, passed: tuple[Stage, ...]) -> None:

@@ -26,6 +26,7 @@ from exportdoctor.worker.numbers.number_match import match_by_numbers
 from exportdoctor.worker.numbers.onnx_steps import onnx_steps
 from exportdoctor.worker.numbers.program_steps import match_programs, names_by_place, program_steps
 from exportdoctor.worker.numbers.step_graph import Float64Run, GraphStep, StepGraph, stream_values
+from exportdoctor.worker.numbers.value_gap import forget_scratch
 from exportdoctor.worker.numbers.walk import Walk, make_cause
 from exportdoctor.worker.prove.compare_calls import compare_calls
 from exportdoctor.worker.prove.compare_outputs import failed_run, tensors_in
@@ -156,6 +157,7 @@ class Comparer:
         try:
             return self._compare_stage(before, rung)
         finally:
+            forget_scratch()
             if not was_frozen:
                 gc.unfreeze()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -38,7 +39,9 @@ def onnx_steps(path: Path) -> StepGraph:
         if node.op_type == "Constant" and (value := _constant(node)) is not None:
             constants[node.output[0]] = value
         else:
-            steps.append(_step(node, made))
+            alone = onnx.NodeProto()
+            alone.CopyFrom(node)  # one that is part of the file would keep all of it in memory
+            steps.append(_step(alone, made))
     return StepGraph(
         steps=steps,
         constants=constants,
@@ -54,7 +57,7 @@ def _constant(node: Any) -> torch.Tensor | None:
 
 
 def _tensor(proto: Any) -> torch.Tensor | None:
-    """The tensor, None where torch has no such dtype."""
+    """The tensor, which nobody may write to; None where torch has no such dtype."""
     from onnx import TensorProto, numpy_helper
 
     if proto.data_type not in torch_dtypes():
@@ -62,7 +65,9 @@ def _tensor(proto: Any) -> torch.Tensor | None:
     array = numpy_helper.to_array(proto)
     if proto.data_type == TensorProto.BFLOAT16:
         return torch.from_numpy(array.view("int16").copy()).view(torch.bfloat16)
-    return torch.from_numpy(array.copy())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about an array that is read-only
+        return torch.from_numpy(array)
 
 
 def _step(node: Any, made: _Sessions) -> GraphStep:
@@ -133,7 +138,7 @@ class _Sessions:
         self.embedded: dict[str, Any] = {}
         self._opsets = {one.domain: one.version for one in model.opset_import}
         self._version = model.ir_version
-        self._made: dict[bytes, OnnxSession] = {}
+        self._made: dict[tuple[object, ...], OnnxSession] = {}
         self._asked: dict[tuple[object, ...], OnnxSession] = {}
 
     def run(self, node: Any, inputs: Sequence[str], values: Mapping[str, Any]) -> list[torch.Tensor]:
@@ -146,17 +151,24 @@ class _Sessions:
             raise UnrunnableStep(f"{node.name or node.op_type}: {error}") from error
         if any(not one.startswith("tensor") for one in session.output_types):
             raise UnrunnableStep(f"{node.name or node.op_type} gives what is no tensor")
-        found = iter(session.run_named({names[name]: value for name, value in values.items() if name in names}))
+        given = {names[name]: value for name, value in values.items() if name in names}
+        found = iter(session.run_named(given, copy=False))
         return [next(found) if name else torch.empty(0) for name in node.output]
 
     def _session(self, node: Any, names: Mapping[str, str], values: Mapping[str, Any]) -> OnnxSession:
         asked = (id(node), *(value.dtype for value in values.values()))
         if asked in self._asked:
             return self._asked[asked]
-        key = self.model_of(node, names, values).SerializeToString(deterministic=True)
+        key = (
+            node.domain, node.op_type, node.overload, *(one.SerializeToString() for one in node.attribute),
+            *(names.get(name, "") for name in node.input), *map(bool, node.output),
+            *((names[name], value.dtype) for name, value in values.items()),
+            *(self.embedded[name].SerializeToString() for name in names if name in self.embedded),
+        )  # fmt: skip
         if key not in self._made:
             try:
-                self._made[key] = OnnxSession(key, optimise=False)
+                alone = self.model_of(node, names, values)
+                self._made[key] = OnnxSession(alone.SerializeToString(), optimise=False)
             except Exception:  # some operators take some inputs as constants only
                 few = {name: value for name, value in values.items() if value.numel() <= _SMALL}
                 fixed = self.model_of(node, names, values, fixed=few)

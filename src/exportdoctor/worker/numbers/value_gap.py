@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
+import numpy
 import torch
 
 from exportdoctor.core.protocol.numbers_ladder import Side
@@ -63,12 +64,33 @@ def gap_between(found: Any, wanted: torch.Tensor) -> Gap:
         return Gap(absolute=LARGEST, trouble=f"is {_name(found)} instead of {_name(wanted)}")
     share = max(_SHARES.get(one.dtype, _SHARES[torch.float32]) for one in (found, wanted))
     if found.dtype == wanted.dtype and found.device == wanted.device and torch.equal(found, wanted):
-        return Gap(allowed=share * SMALLEST_SCALE if wanted.is_floating_point() else 0.0)
+        return no_gap(wanted)
     quick = _quick_gap(found, wanted, share)
     if quick is not None:
         return quick
     absolute, _, allowed = largest_difference(found, wanted, share=share)
     return Gap(absolute=absolute, allowed=allowed)
+
+
+def no_gap(wanted: torch.Tensor) -> Gap:
+    """That of equal values."""
+    share = _SHARES.get(wanted.dtype, _SHARES[torch.float32])
+    return Gap(allowed=share * SMALLEST_SCALE if wanted.is_floating_point() else 0.0)
+
+
+_KEPT: dict[str, torch.Tensor] = {}
+
+
+def _scratch(use: str, like: torch.Tensor) -> torch.Tensor:
+    """Memory for a float32 tensor of this shape, used again: fresh pages would cost more than the difference does."""
+    if use not in _KEPT or _KEPT[use].numel() < like.numel() or _KEPT[use].device != like.device:
+        _KEPT[use] = torch.empty(like.numel(), device=like.device)
+    return _KEPT[use][: like.numel()].view(like.shape)
+
+
+def forget_scratch() -> None:
+    """Give the memory back."""
+    _KEPT.clear()
 
 
 def _quick_gap(found: torch.Tensor, wanted: torch.Tensor, share: float) -> Gap | None:
@@ -79,31 +101,46 @@ def _quick_gap(found: torch.Tensor, wanted: torch.Tensor, share: float) -> Gap |
     if not found.dtype == wanted.dtype == torch.float32 or wanted.numel() < _MANY or found.device != wanted.device:
         return None
     found, wanted = found.detach(), wanted.detach()
-    apart, sizes = (found - wanted).abs(), wanted.abs()
-    largest = float(apart.max())
-    if not (isfinite(largest) and isfinite(whole := float(sizes.max()))) or may_hold_fill_values(sizes, whole):
+    apart = torch.sub(found, wanted, out=_scratch("apart", wanted))
+    low, high = (float(one) for one in torch.aminmax(apart))
+    if not isfinite(largest := max(-low, high)):
         return None
-    scales = slice_scales(sizes)
+    sizes = torch.abs(wanted, out=_scratch("sizes", wanted))
+    whole, scales = slice_scales(sizes)
+    if not isfinite(whole) or may_hold_fill_values(sizes, whole):
+        return None
     least = min(float(one.min()) for one in scales) if scales else whole
     if largest > share * max(least, SMALLEST_SCALE):
         scale = sizes.new_full((), whole)
         for one in scales:
             scale = torch.minimum(scale, one)
-        if bool((apart > share * torch.maximum(sizes, scale).clamp_min(SMALLEST_SCALE)).any()):
+        if bool((apart.abs() > share * torch.maximum(sizes, scale).clamp_min(SMALLEST_SCALE)).any()):
             return None
-    flat = apart.cpu().numpy().argmax()  # torch's own takes as long as all the rest (2.13, CPU)
-    place = torch.unravel_index(torch.tensor(flat), apart.shape)
+    array = apart.cpu().numpy()  # torch's own argmax takes as long as all the rest (2.13, CPU)
+    ends = [find() for end, find in ((high, array.argmax), (-low, array.argmin)) if end == largest]
+    place = numpy.unravel_index(min(ends), array.shape)
     around = min((float(one.expand(sizes.shape)[place]) for one in scales), default=whole)
     return Gap(absolute=largest, allowed=share * max(float(sizes[place]), around, SMALLEST_SCALE), plain=True)
 
 
 def inherited_gap(found: Any, wanted: torch.Tensor, local: Gap) -> Gap:
     """As `gap_between`, without looking for what is allowed of floats where the local difference did not need it."""
-    if local.plain and isinstance(found, torch.Tensor) and (found.dtype, found.shape) == (wanted.dtype, wanted.shape):
-        low, high = torch.aminmax(found - wanted)
+    alike = isinstance(found, torch.Tensor) and (found.dtype, found.shape) == (wanted.dtype, wanted.shape)
+    alike = alike and wanted.dtype == torch.float32 and found.device == wanted.device
+    if alike and (local.plain or _is_plain(wanted)):
+        low, high = torch.aminmax(torch.sub(found, wanted, out=_scratch("apart", wanted)))
         if isfinite(largest := max(-float(low), float(high))):
             return Gap(absolute=largest, allowed=LARGEST)
     return gap_between(found, wanted)
+
+
+def _is_plain(wanted: torch.Tensor) -> bool:
+    """Whether it is known to be finite and without fill values."""
+    if wanted.dtype != torch.float32 or wanted.numel() < _MANY:
+        return False
+    sizes = torch.abs(wanted.detach(), out=_scratch("sizes", wanted))
+    whole = float(sizes.max())
+    return isfinite(whole) and not may_hold_fill_values(sizes, whole)
 
 
 def _name(value: torch.Tensor) -> str:

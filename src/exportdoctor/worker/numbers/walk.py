@@ -1,8 +1,8 @@
 """One pass over two stages side by side: every value with the reference's inputs and with its own.
 
 The candidate runs twice, along with the reference: once on its own values, which shows what it inherits, and once with
-each value replaced by the reference's as soon as it was compared, which shows what each step adds by itself. Values are
-kept only as long as a step needs them.
+each value replaced by the reference's as soon as it was compared, which shows what each step adds by itself. Where both
+take the same a step runs once. Values are kept only as long as a step needs them.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from exportdoctor.worker.numbers.value_gap import (
     is_tie,
     is_written_twice,
     judge_by_float64,
+    no_gap,
 )
 from exportdoctor.worker.prove.compare_outputs import LARGEST
 from exportdoctor.worker.translate.failed_node import NodeFact, user_frame
@@ -41,20 +42,8 @@ _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 _STEPS = 10
 """The bound of an output, in bounds of one step."""
-
-
-@dataclass(kw_only=True)
-class _Values:
-    """The candidate's values in one of its two runs, and how often each is still needed."""
-
-    known: dict[str, Any]
-    uses: Counter[str]
-    ran: set[int] = field(default_factory=set)
-
-    def copy(self, graph: StepGraph) -> _Values:
-        """Another run that has come as far as this one; values that share memory share it there too."""
-        known = copy.deepcopy(self.known) if graph.changes_values else dict(self.known)
-        return _Values(known=known, uses=Counter(self.uses), ran=set(self.ran))
+_SMALL = 64
+"""Of so few elements it is worth to see whether both runs have the same: sizes, and what is made of them."""
 
 
 class StepRaised(Exception):
@@ -86,13 +75,14 @@ class Walk:
         awaited = {name for name in names if name in self.graph.producer or name in self.graph.constants}
         self._awaited = awaited
         self._alive = self.graph.without_dead_steps(awaited)
-        uses = Counter(name for place in self._alive for name in self.graph.steps[place].inputs)
-        uses.update(awaited)
-        uses.update(self.graph.outputs)
+        self._uses = Counter(name for place in self._alive for name in self.graph.steps[place].inputs)
+        self._uses.update(awaited)
+        self._uses.update(self.graph.outputs)
         start = {**self.graph.constants, **self.inputs}
-        self._fed = _Values(known={name: _copy(value, self.graph) for name, value in start.items()}, uses=uses)
-        self._own: _Values | None = None  # the same as `_fed` until a value differs
         self._in_order = self.graph.changes_values
+        self._fed: dict[str, Any] = {name: _copy(value) if self._in_order else value for name, value in start.items()}
+        self._own: dict[str, Any] | None = None  # the same as `_fed` until a value differs
+        self._ran: set[int] = set()
         self._done: set[str] = set()
         self._kept: dict[str, tuple[str, list[Any]]] = {}
 
@@ -145,10 +135,10 @@ class Walk:
         step = self.graph.step_of(name)
         fact = _join_facts(step.fact() if step else None, other)
         try:
-            before = len(self._fed.ran)
-            fed = self._value(name, self._fed)
-            steps = max(1, len(self._fed.ran) - before)
-            own = fed if self._own is None else self._value(name, self._own)
+            before = len(self._ran)
+            self._make(name)
+            steps = max(1, len(self._ran) - before)
+            fed, own = self._fed[name], (self._own or self._fed)[name]
         except UnrunnableStep as error:
             self.ended = str(error)
             return
@@ -156,11 +146,12 @@ class Walk:
             self.ended = str(error)
             self.blame("raises", str(error), _join_facts(error.step.fact(), other))
             return
-        local = gap_between(fed, wanted)
-        inherited = local if self._own is None else inherited_gap(own, wanted, local)
-        if self._own is None and not _is_identical(fed, wanted):
-            self._own = self._fed.copy(self.graph)
-            own = self._own.known[name]
+        identical = _is_identical(fed, wanted)
+        local = no_gap(wanted) if identical else gap_between(fed, wanted)
+        inherited = local if own is fed else inherited_gap(own, wanted, local)
+        if self._own is None and not identical:  # values that share memory share it in the other run, too
+            self._own = copy.deepcopy(self._fed) if self._in_order else dict(self._fed)
+            own = self._own[name]
         excuse: Excuse = "random" if step and step.effect == "random" else ""
         right: Side = "unknown"
         op, inputs = self._kept.pop(name, (fact.op, []))
@@ -181,7 +172,10 @@ class Walk:
         if self.cause is None and not excuse and inherited.absolute >= LARGEST and _left_the_numbers(own, wanted):
             self.blame("value", not_finite(name), fact)
         nearly = not excuse and not inherited.holds and is_tie(op, own, wanted, inputs, slack=_NEARLY)
-        self._replace(name, wanted, step, also_own=bool(excuse and excuse != "rounding") or nearly)
+        also_own = bool(excuse and excuse != "rounding") or nearly
+        if self._own is not None and (also_own or not identical):
+            self._replace(name, wanted, step, self._own if also_own else None)
+        self._release(name)
 
     def _note(self, name: str, fact: NodeFact, local: Gap, inherited: Gap, excuse: Excuse) -> None:
         frame = user_frame(fact)
@@ -199,72 +193,88 @@ class Walk:
         if source is not None or chooses_or_writes(step.op):
             self._kept.update(dict.fromkeys(step.outputs, source or (step.op, list(before.values()))))
 
-    def _value(self, name: str, values: _Values) -> Any:
-        """The candidate's value, with all steps run that it needs."""
-        if name not in values.known:
-            places = self._needed_for(name, values)
-            for place in places:
-                self._run(place, values)
-        if name not in values.known:
+    def _make(self, name: str) -> None:
+        """Run all steps that a value needs."""
+        if name not in self._fed:
+            for place in self._needed_for(name):
+                self._run(place)
+        if name not in self._fed:
             raise UnrunnableStep(f"{name} is not there any more")
-        return values.known[name]
 
-    def _needed_for(self, name: str, values: _Values) -> list[int]:
+    def _needed_for(self, name: str) -> list[int]:
         last = self.graph.producer.get(name)
         if last is None:
             raise UnrunnableStep(f"{name} is made by nothing")
         if self._in_order:
-            return [place for place in sorted(self._alive) if place <= last and place not in values.ran]
+            return [place for place in sorted(self._alive) if place <= last and place not in self._ran]
         found: set[int] = set()
         waiting = [name]
         while waiting:
             one = waiting.pop()
             place = self.graph.producer.get(one)
-            if one not in values.known and place is not None and place not in found and place not in values.ran:
+            if one not in self._fed and place is not None and place not in found and place not in self._ran:
                 found.add(place)
                 waiting += self.graph.steps[place].inputs
         return sorted(found)
 
-    def _run(self, place: int, values: _Values) -> None:
+    def _run(self, place: int) -> None:
         step = self.graph.steps[place]
-        before = {name: values.known[name] for name in step.inputs if name in values.known}
-        try:
-            made = step.run(before)
-        except UnrunnableStep:
-            raise
-        except Exception as error:
-            raise StepRaised(step, error) from error
-        values.ran.add(place)
-        values.known.update(zip(step.outputs, made, strict=False))
-        if values is self._fed:
-            self._keep_inputs(step, before)
+        before = {name: self._fed[name] for name in step.inputs if name in self._fed}
+        made = _outputs_of(step, before)
+        self._fed.update(zip(step.outputs, made, strict=False))
+        if self._own is not None:
+            mine = {name: self._own[name] for name in step.inputs if name in self._own}
+            can_share = step.effect != "random" and not self._in_order
+            if not (can_share and all(mine[name] is value for name, value in before.items())):
+                other = _outputs_of(step, mine)
+                made = [b if can_share and _are_small(a, b) else a for a, b in zip(other, made, strict=False)]
+            self._own.update(zip(step.outputs, made, strict=False))
+        self._ran.add(place)
+        self._keep_inputs(step, before)
         for name in step.inputs:
-            self._release(name, values)
+            self._release(name)
         for name in step.outputs:
-            if not values.uses[name]:
-                del values.known[name]
+            if not self._uses[name]:
+                self._drop(name)
 
-    def _release(self, name: str, values: _Values) -> None:
-        values.uses[name] -= 1
-        if values.uses[name] <= 0:
-            values.known.pop(name, None)
+    def _release(self, name: str) -> None:
+        self._uses[name] -= 1
+        if self._uses[name] <= 0:
+            self._drop(name)
 
-    def _replace(self, name: str, wanted: torch.Tensor, step: GraphStep | None, *, also_own: bool) -> None:
-        """Put the reference's value in place of the candidate's."""
-        if self._own is None:  # it is what it would be replaced by
-            self._release(name, self._fed)
-            return
-        for values in (self._fed, self._own) if also_own else (self._fed,):
-            old = values.known.get(name)
+    def _drop(self, name: str) -> None:
+        self._fed.pop(name, None)
+        if self._own is not None:
+            self._own.pop(name, None)
+
+    def _replace(
+        self, name: str, wanted: torch.Tensor, step: GraphStep | None, own: dict[str, Any] | None = None
+    ) -> None:
+        """Put the reference's value in place of the candidate's; with `own` in that run, too."""
+        for values in (self._fed,) if own is None else (self._fed, own):
+            old = values.get(name)
             effect = step.effect if step else "new"
             if isinstance(old, torch.Tensor) and old.shape == wanted.shape and effect == "inplace":
                 old.copy_(wanted)  # what shares its memory changes with it
-            elif effect != "view" or also_own:
+            elif effect != "view" or own is not None:
                 floats = isinstance(old, torch.Tensor) and old.is_floating_point() == wanted.is_floating_point()
                 dtype = old.dtype if isinstance(old, torch.Tensor) and floats else wanted.dtype
-                values.known[name] = wanted.to(dtype, copy=True)
-        for values in (self._fed, self._own):
-            self._release(name, values)
+                values[name] = wanted.to(dtype, copy=True)
+
+
+def _outputs_of(step: GraphStep, values: Mapping[str, Any]) -> Sequence[Any]:
+    """What a step makes. Raises UnrunnableStep, or StepRaised with what it raised."""
+    try:
+        return step.run(values)
+    except UnrunnableStep:
+        raise
+    except Exception as error:
+        raise StepRaised(step, error) from error
+
+
+def _are_small(one: Any, other: Any) -> bool:
+    """Whether two values are small and the same."""
+    return isinstance(other, torch.Tensor) and other.numel() <= _SMALL and _is_identical(one, other)
 
 
 def _is_identical(one: Any, other: torch.Tensor) -> bool:
@@ -310,5 +320,5 @@ def _join_facts(fact: NodeFact | None, other: NodeFact | None) -> NodeFact:
     return NodeFact(name=fact.name, op=fact.op, module=other.module, module_class=other.module_class, stack=other.stack)
 
 
-def _copy(value: Any, graph: StepGraph) -> Any:
-    return value.clone() if isinstance(value, torch.Tensor) and graph.changes_values else value
+def _copy(value: Any) -> Any:
+    return value.clone() if isinstance(value, torch.Tensor) else value

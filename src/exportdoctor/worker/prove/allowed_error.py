@@ -9,7 +9,7 @@ rest, so fill values (`finfo.min`, -1e9, -1e4) are left out of the estimate and 
 from __future__ import annotations
 
 from itertools import pairwise
-from math import prod
+from math import ldexp, prod
 
 import torch
 
@@ -88,8 +88,16 @@ def may_hold_fill_values(sizes: torch.Tensor, largest: float) -> bool:
         smallest = torch.where(flat > 0, flat, largest).min()
     ends = torch.stack((smallest, flat.new_tensor(largest)))
     counts = _order_counts(torch.cat((flat[:: max(1, flat.numel() // _SAMPLE)], ends)))
-    if not _gaps(counts):
+    gaps = _gaps(counts)
+    if not gaps:
         return False
+    lowest, above = gaps[0]
+    if len(gaps) == 1 and int(counts[1 : lowest + 1].sum()) == 1 and above - _BIAS <= _LARGE:
+        least = ldexp(
+            1.0, above - _BIAS - 1
+        )  # where the order above begins; what is below is too few to be the computed ones
+        if int((flat < least).sum()) < _FEWEST:
+            return False
     counts = _order_counts(flat)
     if int(counts[0]) != int((flat == 0).sum()):  # numbers below the normal ones have no order here
         return True
@@ -111,15 +119,21 @@ def _gaps(counts: torch.Tensor) -> list[tuple[int, int]]:
     return [(below, above) for below, above in pairwise(present) if above - below > _GAP]
 
 
-def slice_scales(sizes: torch.Tensor) -> list[torch.Tensor]:
-    """The largest magnitudes of the slices that give an element its scale, where every element is counted.
+def slice_scales(sizes: torch.Tensor) -> tuple[float, list[torch.Tensor]]:
+    """The largest of these magnitudes, and those of the slices that give an element its scale, where all are counted.
 
     Slices of fewer than eight elements have the whole output's scale, and are left out.
     """
+    if sizes.dim() < 2:
+        return float(sizes.max()), []
     every = tuple(range(sizes.dim()))
-    rests = [tuple(other for other in every if other != dim) for dim in every]
-    groups = [dims for dims in (*rests, every[-1:]) if sizes.dim() > 1]
-    return [sizes.amax(dims, keepdim=True) for dims in groups if prod(sizes.shape[dim] for dim in dims) >= _FEWEST]
+    rows = sizes.amax(-1, keepdim=True)
+    scales = [rows] if sizes.shape[-1] >= _FEWEST else []
+    for dim in every:
+        others = tuple(other for other in every if other != dim)
+        if prod(sizes.shape[other] for other in others) >= _FEWEST:
+            scales.append((sizes if dim == every[-1] else rows).amax(others, keepdim=True))
+    return float(rows.max()), scales
 
 
 def _scale_of_slices(sizes: torch.Tensor, counted: torch.Tensor) -> torch.Tensor:

@@ -31,6 +31,7 @@ from exportdoctor.torch_internals.dynamo_frames import keep_interpreter_frames
 from exportdoctor.worker.attempt.fast_export import FastExport
 from exportdoctor.worker.child import Child, fork
 from exportdoctor.worker.describe.describe_failure import cause_chain, describe_failure, qualified_name
+from exportdoctor.worker.describe.python_frames import tracebacks
 from exportdoctor.worker.describe.symbol_origins import SymbolOrigins, record_symbol_origins
 from exportdoctor.worker.describe.value_origins import find_value_origin
 from exportdoctor.worker.standard_streams import take_line_streams, write_line
@@ -82,9 +83,9 @@ def _execute(candidate: Candidate, writer: int) -> Outcome:
     except (Exception, SystemExit, GeneratorExit) as error:
         stage: Stage = "export" if gate.entered else "capture"
         chain = tuple(cause_chain(error))
-        if gate.entered and _is_translation(chain):
+        if gate.entered and (later := _later_stage(chain)):
             innermost = ExceptionFact(type=qualified_name(type(chain[-1])), message=str(chain[-1]))
-            failure = Failure(stage="translate", exceptions=(innermost,))
+            failure = Failure(stage=later, exceptions=(innermost,))
             return _outcome(candidate, OutcomeStatus.FAILED, started, failure)
         failure = describe_failure(error, stage=stage, names={})
         made = find_value_origin(chain, lambda: _run(source))
@@ -96,10 +97,13 @@ def _execute(candidate: Candidate, writer: int) -> Outcome:
     return _outcome(candidate, OutcomeStatus.PASSED, started, None)
 
 
-def _is_translation(chain: tuple[BaseException, ...]) -> bool:
-    """Whether torch.onnx raised it when the export was over."""
+def _later_stage(chain: tuple[BaseException, ...]) -> Stage | None:
+    """The stage after the export in which it was raised: by torch.onnx, or below the script's own decomposition."""
     names = [qualified_name(type(error)) for error in chain]
-    return names[0].startswith("torch.onnx.") and not any(name.endswith("TorchExportError") for name in names)
+    if names[0].startswith("torch.onnx."):
+        return None if any(name.endswith("TorchExportError") for name in names) else "translate"
+    called = [link.tb_frame.f_code.co_name for link in tracebacks(chain[0])]
+    return "decompose" if "run_decompositions" in called else None
 
 
 def _run(source: str) -> None:

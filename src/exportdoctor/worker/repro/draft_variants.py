@@ -26,6 +26,7 @@ from exportdoctor.worker.capture.size_inference import infer_size
 from exportdoctor.worker.repro.script.literals import export_code, shapes_code
 from exportdoctor.worker.repro.script.prune import CodeSelection
 from exportdoctor.worker.repro.script.recorder import Record
+from exportdoctor.worker.repro.script.registrations import write_registrations
 from exportdoctor.worker.repro.script.script_builder import ScriptBuilder
 from exportdoctor.worker.repro.stand_ins import write_stand_ins
 from exportdoctor.worker.repro.torch_calls import write_call_drafts
@@ -42,14 +43,14 @@ def write_drafts(
 ) -> Iterator[ScriptDraft]:
     """Drafts from the barest to the fullest; one that cannot be written leaves a note."""
     yield from write_stand_ins(outcome, probe.exporter)
-    onnx = outcome.failure is not None and outcome.failure.stage == "translate"
+    stage = outcome.failure.stage if outcome.failure is not None else "export"
     seen: set[str] = set()
     by_calls = _of_calls(part, probe, outcome, notes)  # gives each once
     for what, run, substitute, decorators in _ways(part, probe, record):
         try:
             selection = CodeSelection.of(run, substitute=substitute, decorators=decorators)
             sizes = (False, True) if probe.opaque else (False,)
-            drafts = [_write_draft(part, probe, what, selection, onnx=onnx, sized=one) for one in sizes]
+            drafts = [_write_draft(part, probe, what, selection, stage=stage, sized=one) for one in sizes]
         except Exception as error:  # another way may do
             notes.append(f"no script of {what}: {type(error).__name__}: {error}")
             traceback.print_exc()
@@ -85,7 +86,7 @@ def _ways(part: PartCapture, probe: Probe, record: Record) -> Iterator[_Way]:
 
 
 def _write_draft(
-    part: PartCapture, probe: Probe, what: str, selection: CodeSelection, *, onnx: bool, sized: bool
+    part: PartCapture, probe: Probe, what: str, selection: CodeSelection, *, stage: str, sized: bool
 ) -> ScriptDraft:
     """One draft; with `sized` what opaque children return has sizes that follow from their inputs'."""
     module, call = part.module_at(probe.fqn), part.calls_of(probe.fqn)[probe.call]
@@ -93,15 +94,17 @@ def _write_draft(
     if probe.opaque:
         script.replace_modules(dict(_child_outputs(script, call, sized=sized)))
         script.notes.append("children return tensors of their captured shapes, because they fail themselves")
-    shapes = shapes_for(part, probe, module)
+    with part.prepare():  # it may register classes
+        shapes = shapes_for(part, probe, module)
+        known = list(write_registrations(script, (call.args, call.kwargs)))
     instance = _write_instance(script, module, call)
     positional, keywords = _positional(module, call.args, call.kwargs, shapes)
     args, kwargs = script.value_code(positional), script.value_code(keywords)
     dims: dict[str, str] = {}
     dynamic = "" if shapes is None else f", dynamic_shapes={shapes_code(shapes, dims)}"
-    ending = [f"{name} = {code}" for name, code in dims.items()]
+    ending = [*known, *(f"{name} = {code}" for name, code in dims.items())]
     export_call = export_code(
-        probe.exporter, f"{instance}, {args}", kwargs=kwargs if keywords else "", shapes=dynamic, onnx=onnx
+        probe.exporter, f"{instance}, {args}", kwargs=kwargs if keywords else "", shapes=dynamic, stage=stage
     )
     ending.append(export_call)
     notes, imports = tuple(dict.fromkeys(script.notes)), tuple(dict.fromkeys(script.imports))

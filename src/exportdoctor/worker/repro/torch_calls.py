@@ -262,9 +262,9 @@ class _Symbolic(ast.NodeTransformer):
 def write_call_drafts(part: PartCapture, probe: Probe, outcome: Outcome) -> Iterator[ScriptDraft]:
     """The drafts; none where the calls are not seen one by one, or too many lead to the failure."""
     stage = outcome.failure.stage if outcome.failure else "export"
-    if stage not in ("export", "translate"):
+    if stage not in ("export", "decompose", "translate"):
         return
-    unseen = stage == "translate" or EXPORTERS[probe.exporter].traces_with_dynamo
+    unseen = stage != "export" or EXPORTERS[probe.exporter].traces_with_dynamo
     watched = msgspec.structs.replace(probe, exporter="export", to="export") if unseen else probe
     culprit = outcome.failure.culprit if outcome.failure else None
     line = f"{culprit.file}:{culprit.line}" if culprit else ""
@@ -275,7 +275,9 @@ def write_call_drafts(part: PartCapture, probe: Probe, outcome: Outcome) -> Iter
         return
     calls = [fact for fact in facts if fact[0] == "call"]
     symbols = {fact[1]: fact[2] for fact in facts if fact[0] == "symbol"}
-    inputs, memory = dict(_inputs(part, probe)), {fact[1]: fact[2] for fact in facts if fact[0] == "memory"}
+    with part.prepare():  # it may register classes
+        inputs = dict(_inputs(part, probe))
+    memory = {fact[1]: fact[2] for fact in facts if fact[0] == "memory"}
     stopped = bool(calls) and (facts[-1][0] == "failed" or again.status.ended_the_process)
     bodies = []
     if unseen or (translates and not stopped):
@@ -296,7 +298,7 @@ def write_call_drafts(part: PartCapture, probe: Probe, outcome: Outcome) -> Iter
         used = set(_NAME.findall("\n".join(lines)))
         given = [(name, inputs[path], axes) for kind, path, name, axes in (f for f in facts if f[0] == "input")
                  if name in used and path in inputs]  # fmt: skip
-        yield ScriptDraft(what=_MADE_BY, source=_render(lines, given, probe, onnx=stage == "translate"))
+        yield ScriptDraft(what=_MADE_BY, source=_render(lines, given, probe, stage=stage))
 
 
 def _attempt_logged(part: PartCapture, probe: Probe, out: int, suspect: str) -> Outcome:
@@ -359,12 +361,12 @@ def _leading_to(ending: str, calls: list[Any], memory: dict[str, int]) -> list[s
     return lines[::-1]
 
 
-def _render(lines: list[str], given: list[tuple[str, Any, list[int]]], probe: Probe, *, onnx: bool) -> str:
+def _render(lines: list[str], given: list[tuple[str, Any, list[int]]], probe: Probe, *, stage: str) -> str:
     names = ", ".join(["self", *(name for name, _, _ in given)])
     values = "".join(f"{tensor_code(v) if isinstance(v, torch.Tensor) else plain_code(v)}, " for _, v, _ in given)
     shapes = [_dynamic(value, axes) for _, value, axes in given]
     dynamic = f", dynamic_shapes=({', '.join(shapes)},)" if any(one != "None" for one in shapes) else ""
-    call = export_code(probe.exporter, f"Model(), ({values})", shapes=dynamic, onnx=onnx)
+    call = export_code(probe.exporter, f"Model(), ({values})", shapes=dynamic, stage=stage)
     body = "\n        ".join(lines)
     return f"import torch\nclass Model(torch.nn.Module):\n    def forward({names}):\n        {body}\n{call}\n"
 

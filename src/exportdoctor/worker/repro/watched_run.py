@@ -49,9 +49,9 @@ def _record(part: PartCapture, probe: Probe, out: int, *, exporting: bool) -> Ou
         return _eager(part, probe, recorder)
     if EXPORTERS[probe.exporter].traces_with_dynamo:
         return attempt(part, probe)  # dynamo runs no user code that could be watched
-    plain = msgspec.structs.replace(probe, to="export") if probe.to in ("onnx", "ort") else probe
+    plain = msgspec.structs.replace(probe, to="export") if probe.to in ("decomposed", "onnx", "ort") else probe
     outcome: Outcome = recorder.run(lambda: attempt(part, plain))
-    # a translation runs none of the user's code, and takes minutes if it is watched
+    # a later stage runs none of the user's code, and takes minutes if it is watched
     return outcome if plain is probe or not outcome.passed else attempt(part, probe)
 
 

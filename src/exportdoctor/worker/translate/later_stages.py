@@ -1,4 +1,4 @@
-"""The stages after an export: translation to ONNX, and with real values the file loaded, run and compared with eager.
+"""The stages after an export: decomposition, or translation to ONNX, and with real values its file run and compared.
 
 A failure there is described like any other: with the submodule and the line that the graph's node came from.
 """
@@ -37,11 +37,15 @@ class StageFailed(Exception):
 
 
 def run_later_stages(program: Any, module: torch.nn.Module, call: Call, probe: Probe) -> dict[str, str]:
-    """Translate the program of `module`; with `probe.to` = ort load, run and compare it. Returns the stages passed.
+    """Decompose or translate the program of `module`; with `probe.to` = ort load, run and compare the file.
 
-    Raises StageFailed. Without real values only the translation is tried: an ONNX file with fake weights cannot run.
+    Returns the stages passed. Raises StageFailed. Without real values only the translation is tried: an ONNX file with
+    fake weights cannot run.
     """
     prefix = probe.fqn
+    if probe.to == "decomposed":
+        _stage("decompose", program.run_decompositions, (), prefix)
+        return {"decompose": "pass"}
     if probe.to != "ort" or has_fakes(module, (call.args, call.kwargs)):
         _stage("translate", lambda: translate(program, optimise=False), (), prefix)
         return {"translate": "pass"}

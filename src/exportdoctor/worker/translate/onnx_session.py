@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,10 @@ _PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 
 
 class OnnxSession:
-    """A loaded file (None: bytes); `save_as` gets the graph that runs. Raises what ONNX Runtime raises if it cannot."""
+    """A loaded file (None: bytes); `save_as` gets the graph that runs. Raises what ONNX Runtime raises if it cannot.
+
+    `inputs` and `outputs` are their names, in order.
+    """
 
     def __init__(
         self, model: Path | bytes, *, device: str = "cpu", optimise: bool = True, save_as: Path | None = None
@@ -49,13 +53,10 @@ class OnnxSession:
         self._run_options.log_severity_level = 4
         # onnxruntime 1.31 looks this up in each run, and raises inside where it is absent; -1 is without a CUDA graph
         self._run_options.add_run_config_entry("gpu_graph_id", "-1")
+        self.inputs = tuple(one.name for one in self._session.get_inputs())
+        self.outputs = tuple(one.name for one in self._session.get_outputs())
         self.providers = tuple(self._session.get_providers())
         refuse_other_provider(device, self.providers)
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        """The names of its inputs, in order."""
-        return tuple(one.name for one in self._session.get_inputs())
 
     @property
     def input_dtypes(self) -> tuple[torch.dtype | None, ...]:
@@ -63,12 +64,7 @@ class OnnxSession:
         kinds = {f"tensor({name})": dtype for dtype, name in _TYPE_WORDS.items()}
         return tuple(kinds.get(one.type) for one in self._session.get_inputs())
 
-    @property
-    def outputs(self) -> tuple[str, ...]:
-        """The names of its outputs, in order."""
-        return tuple(one.name for one in self._session.get_outputs())
-
-    @property
+    @functools.cached_property
     def output_types(self) -> tuple[str, ...]:
         """As ONNX Runtime writes them: `tensor(float)`."""
         return tuple(one.type for one in self._session.get_outputs())
@@ -77,8 +73,11 @@ class OnnxSession:
         """The outputs on the CPU, for inputs in the order of `inputs`. Raises what ONNX Runtime raises."""
         return self.run_named(dict(zip(self.inputs, inputs, strict=True)))
 
-    def run_named(self, inputs: Mapping[str, torch.Tensor | float]) -> list[torch.Tensor]:
-        """As `run`, by name; names that the file does not have are left out."""
+    def run_named(self, inputs: Mapping[str, torch.Tensor | float], *, copy: bool = True) -> list[torch.Tensor]:
+        """As `run`, by name; names that the file does not have are left out.
+
+        Without `copy` the outputs stay where ONNX Runtime has put them, as long as somebody holds them.
+        """
         binding = self._session.io_binding()
         # alive until it has run; a dynamic size or number that the forward takes is a plain number
         kept = {name: torch.as_tensor(inputs[name]).detach().contiguous() for name in self.inputs}
@@ -90,7 +89,7 @@ class OnnxSession:
         for name in self.outputs:
             binding.bind_output(name, "cpu")
         self._session.run_with_iobinding(binding, self._run_options)
-        return [_tensor(value) for value in binding.get_outputs()]
+        return [(_tensor if copy else _view)(value) for value in binding.get_outputs()]
 
 
 _NOTHING = ctypes.c_byte(0)
@@ -147,6 +146,17 @@ def _element(dtype: torch.dtype) -> int:
 def torch_dtypes() -> dict[int, torch.dtype]:
     """The dtype of torch for a number of ONNX's."""
     return {_element(dtype): dtype for dtype in _ELEMENTS}
+
+
+def _view(value: Any) -> torch.Tensor:
+    """A tensor of ONNX Runtime's on the CPU, in its own memory; `value` lives as long as the tensor's storage."""
+    shape, dtype = tuple(value.shape()), torch_dtypes()[value.element_type()]
+    size = math.prod(shape) * dtype.itemsize
+    if not size:
+        return torch.empty(shape, dtype=dtype)
+    memory: Any = (ctypes.c_byte * size).from_address(value.data_ptr())
+    memory.owner = value
+    return torch.frombuffer(memory, dtype=dtype).view(shape)
 
 
 def _tensor(value: Any) -> torch.Tensor:

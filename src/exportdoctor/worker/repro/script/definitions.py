@@ -119,9 +119,16 @@ class DefinitionWriter:
             self._selection.prune(part, path, part.name) for part in node.body
             if isinstance(part, ast.FunctionDef) and part.name != "__init__" and self._selection.has(path, part)
         ]  # fmt: skip
-        self._define(name, ast.ClassDef(name, [], [], [init, *methods], []), space, rename={node.name: name})
+        bases = [code for code, base in zip(node.bases, kind.__bases__) if any(map(self._has_run, base.__mro__))]
+        self._define(name, ast.ClassDef(name, bases, [], [init, *methods], []), space, rename={node.name: name})
         self._carry_registrations(node.name, space, path)
         return name
+
+    def _has_run(self, kind: type) -> bool:
+        """Whether any method of a class did."""
+        node, path, _ = class_source(kind)
+        methods = [part for part in node.body if isinstance(part, ast.FunctionDef)] if node is not None else []
+        return any(self._selection.has(path, part) for part in methods if part.name != "__init__")
 
     def carry_statement(self, name: str, statement: ast.stmt, space: Mapping[str, Any], path: str) -> str:
         """A top-level assignment or decorated function, as it stands; returns its name in the script."""

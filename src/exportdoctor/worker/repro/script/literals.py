@@ -134,13 +134,14 @@ def torch_name(value: Any) -> str:
 _TO_ONNX = "torch.onnx.export({inputs}{kwargs_argument}{shapes}, dynamo=True)"
 
 
-def export_code(exporter: Exporter, inputs: str, *, kwargs: str = "", shapes: str = "", onnx: bool = False) -> str:
-    """The call that exports, or with `onnx` translates too.
+def export_code(exporter: Exporter, inputs: str, *, kwargs: str = "", shapes: str = "", stage: str = "export") -> str:
+    """The call that exports, and goes on to the `stage` that fails: decompose or translate.
 
     `inputs` are the module and its positional inputs, `shapes` has its own comma.
     """
     strict_by_default = inspect.signature(torch.export.export).parameters["strict"].default
-    return (_TO_ONNX if onnx else EXPORTERS[exporter].script).format(
+    script = _TO_ONNX if stage == "translate" else EXPORTERS[exporter].script
+    return f"{script}{'.run_decompositions()' if stage == 'decompose' else ''}".format(
         inputs=inputs,
         kwargs=f", {kwargs}" if kwargs else "",
         kwargs_argument=f", kwargs={kwargs}" if kwargs else "",

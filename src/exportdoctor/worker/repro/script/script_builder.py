@@ -44,9 +44,16 @@ class ScriptBuilder:
         """The code that builds an equal module; `keywords` are the names that its forward's `**kwargs` become."""
         return self._modules.code_of(module, keywords=keywords)
 
-    def value_code(self, value: Any) -> str:
-        """The code that makes an equal value, an object with every attribute. Raises LookupError."""
-        return self._modules.values.code_of(value, whole=True)
+    def value_code(self, value: Any, *, known: Mapping[int, str] | None = None) -> str:
+        """The code that makes an equal value, an object with every attribute. Raises LookupError.
+
+        `known` has the code of what it holds, by id.
+        """
+        self._modules.values.known = known or {}
+        try:
+            return self._modules.values.code_of(value, whole=True)
+        finally:
+            self._modules.values.known = {}
 
     def render(self, ending: list[str]) -> str:
         """The whole script with the lines of `ending` last."""

@@ -36,13 +36,14 @@ class ValueWriter:
         self._selection = selection
         self._definitions = definitions
         self._write_module = write_module
+        self.known: Mapping[int, str] = {}
 
     def code_of(self, value: Any, *, owner: torch.nn.Module | None = None, depth: int = 0, whole: bool = False) -> str:
         """The code that makes an equal value. Raises LookupError.
 
         `owner` is the module whose attribute it is; `whole` keeps every attribute of an object.
         """
-        code = plain_code(value)
+        code = self.known.get(id(value)) or plain_code(value)
         if code is not None:
             return code
         if depth > _DEPTH:
