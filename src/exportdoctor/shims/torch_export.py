@@ -12,6 +12,7 @@ from typing import Any
 from exportdoctor.core.failure.messages import suggested_fixes
 from exportdoctor.core.patch_attribute import patch_attribute
 from exportdoctor.shims.export_call import ExportCall, shapes_by_name
+from exportdoctor.torch_internals.trees import tree_leaves
 
 _SIZE = re.compile(r"L\['(?P<name>\w+)'\]\.size\(\)\[(?P<place>\d+)\] = (?P<expression>.+)")
 _ROUNDS = 4
@@ -97,7 +98,6 @@ def _relate_made_inputs(call: ExportCall, message: str) -> ExportCall | None:
     Their conversion computes them from the others, so the relation holds for whatever the caller passes.
     """
     import sympy  # type: ignore[import-untyped]
-    from torch.utils._pytree import tree_leaves
 
     named = {dim.__name__: dim for dim in tree_leaves(call.dynamic_shapes) if hasattr(dim, "__name__")}
     changed = dict(call.dynamic_shapes) if isinstance(call.dynamic_shapes, dict) else {}

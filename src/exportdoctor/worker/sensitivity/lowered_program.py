@@ -14,6 +14,7 @@ from exportdoctor.core.errors import TargetError, UsageError
 from exportdoctor.core.failure.messages import first_line
 from exportdoctor.core.protocol.sensitivity import Lowering
 from exportdoctor.targets.eager import run_once
+from exportdoctor.torch_internals.tracer_frames import is_operator
 from exportdoctor.worker.sensitivity.layers import GraphLayer
 from exportdoctor.worker.sensitivity.lowered_modules import CALL, float_outputs
 from exportdoctor.worker.sensitivity.quantisers import Feed
@@ -142,8 +143,4 @@ def lower_program(program: Any, to: Lowering, calibration: Sequence[Feed]) -> Lo
 
 
 def _is_dequantised(node: torch.fx.Node) -> bool:
-    return (
-        isinstance(node.target, torch._ops.OpOverload)
-        and node.target.namespace == "quantized_decomposed"
-        and node.target._opname.startswith("dequantize_per")
-    )
+    return is_operator(node.target) and str(node.target).startswith("quantized_decomposed.dequantize_per")
