@@ -6,9 +6,11 @@ is scanned again with the caches on: the second answer must be what plain torch.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import shutil
+import sqlite3
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -301,6 +303,17 @@ def test_a_forked_worker_has_no_part_in_what_its_parent_read(tmp_path: Path) -> 
     log.forget()
     assert not log.reasons()
     assert "/of/the/parent" not in log.collect()
+
+
+def test_memory_that_processes_share_about_a_database_is_not_read(tmp_path: Path) -> None:
+    """ONNX Runtime keeps one in the user's cache folder, into which every process with it writes."""
+    file, log = tmp_path / "own.db", ReadLog()
+    log.forget()
+    with contextlib.closing(sqlite3.connect(file)) as database:
+        database.execute("PRAGMA journal_mode=WAL")
+        database.execute("CREATE TABLE t (x)")
+        assert str(file) + "-shm" in Path("/proc/self/maps").read_text()
+        assert str(file) + "-shm" not in log.collect()
 
 
 SHIM = """

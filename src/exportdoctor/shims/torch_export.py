@@ -99,11 +99,13 @@ def _relate_made_inputs(call: ExportCall, message: str) -> ExportCall | None:
     """
     import sympy  # type: ignore[import-untyped]
 
+    if not isinstance(call.dynamic_shapes, dict):
+        return None
     named = {dim.__name__: dim for dim in tree_leaves(call.dynamic_shapes) if hasattr(dim, "__name__")}
-    changed = dict(call.dynamic_shapes) if isinstance(call.dynamic_shapes, dict) else {}
+    changed = dict(call.dynamic_shapes)
     for line in suggested_fixes(message):
         size = _SIZE.match(line)
-        if size is None or size["name"] not in call.made & changed.keys():
+        if size is None or size["name"] not in call.made or not isinstance(changed.get(size["name"]), dict):
             continue
         expression = sympy.sympify(size["expression"])
         root = next((symbol for symbol in expression.free_symbols if symbol.name in named), None)

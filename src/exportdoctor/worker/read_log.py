@@ -242,7 +242,7 @@ class ReadLog:
         except OSError:
             return
         for path in map(os.fsdecode, mapped - self._mapped):
-            if is_local_file(path) and not _is_system_library(path):
+            if is_local_file(path) and not _is_system_library(path) and not _is_index_of_sqlite(path):
                 self._note_file(path)
         self._mapped |= mapped
 
@@ -271,6 +271,11 @@ def _source_of(path: str) -> str:
         return source_from_cache(path)
     except ValueError:
         return path
+
+
+def _is_index_of_sqlite(path: str) -> bool:
+    """The memory that processes share about a database's log, which each of them writes. It holds no data."""
+    return path.endswith("-shm") and os.path.exists(path.removesuffix("-shm"))
 
 
 def _is_system_library(path: str) -> bool:
