@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _CONTAINERS = (list, dict, set, deque)
-_MOST_ITEMS = 256
+_MOST_ITEMS, _LONG = 256, 1000
 _TENSORS_OF_MODULES = frozenset({"_parameters", "_buffers", "_modules"})
 
 
@@ -75,7 +75,7 @@ def _words(value: Any, *, deep: bool) -> Iterator[Any]:
     import torch
 
     if isinstance(value, _PLAIN):
-        yield type(value).__name__, repr(value)
+        yield type(value).__name__, _text(value)
     elif isinstance(value, torch.Tensor):
         if deep and not value.is_inference():
             yield value._version
@@ -92,4 +92,10 @@ def _item(item: Any) -> Any:
     """A plain value; of any other only what kind it is."""
     if isinstance(item, tuple):
         return tuple(map(_item, item))
-    return repr(item) if isinstance(item, _PLAIN) else type(item).__name__
+    return _text(item) if isinstance(item, _PLAIN) else type(item).__name__
+
+
+def _text(value: Any) -> str | tuple[int, int]:
+    """Of a long text, which a file may hold, its length and hash."""
+    is_long = isinstance(value, str | bytes) and len(value) > _LONG
+    return (len(value), hash(value)) if is_long else repr(value)
