@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -22,6 +21,7 @@ from exportdoctor.targets.built import Inputs
 from exportdoctor.targets.eager import run_calls
 from exportdoctor.worker.describe.guard_origin import GuardLog
 from exportdoctor.worker.domain.branch_line import branch_line
+from exportdoctor.worker.domain.linked_axes import join_linked
 from exportdoctor.worker.domain.size_axes import (
     Axis,
     Place,
@@ -43,8 +43,6 @@ _MOST_EVALUATED = 4100
 _SMALL_GROWTH, _SMALL_SIZE = 8, 256
 """Sizes up to this, or up to so many times the example's, are tried in any case."""
 _MOST_FIXED = 6
-_LARGEST_STEP, _MOST_LINKED = 4, 4
-"""So much larger a size is tried, to see which other one of how many has to change with it."""
 _NEAR = 128
 """Sizes that are looked at for one that passes, below a large one."""
 
@@ -66,7 +64,7 @@ class DomainSearch:
     """
 
     inputs: SizedInputs
-    axes: Sequence[Axis]
+    axes: list[Axis]
     stages: Sequence[TriedStage]
     eager: torch.nn.Module | None = None
     checks: SizeChecks | None = None
@@ -83,7 +81,8 @@ class DomainSearch:
     def plan(self) -> None:
         """Evaluate the checks, and choose the sizes on both sides of each boundary; nothing runs."""
         self._facts = [self._fact_of(axis) for axis in self.axes]
-        self._join_linked()
+        if self.checks is not None:
+            join_linked(self.axes, self._facts, self._pass, self._fact_of)
         self._add({}, wording.EXAMPLE)
         for axis, fact in zip(self.axes, self._facts, strict=True):
             if not axis.fixed:
@@ -162,26 +161,6 @@ class DomainSearch:
         assert self.checks is not None
         return self.checks.refusal(self._sizes(values)) is None
 
-    def _join_linked(self) -> None:
-        """Axes that pass at the example's size alone, and at others if one follows the other, become one axis."""
-        stuck = [one.name for one in self._facts if self.checks is not None and one.until and _is_stuck(one)]
-        for lead, other in itertools.permutations(stuck[:_MOST_LINKED], 2):
-            known = {axis.name: axis for axis in self.axes}
-            if lead in known and other in known and (rule := self._link(known[lead], known[other])) is not None:
-                known[lead].follow(known[other], rule)
-                self.axes = [axis for axis in self.axes if axis.name != other]
-                self._facts = [
-                    self._fact_of(known[lead]) if one.name == lead else one for one in self._facts if one.name != other
-                ]
-
-    def _link(self, lead: Axis, other: Axis) -> Callable[[int], int] | None:
-        """By how much `other` has to change with `lead`; None if no such steps pass."""
-        for by, step in itertools.product(range(1, _LARGEST_STEP + 1), range(1, _EVALUATED)):
-            both = ({lead.name: lead.example + n * by, other.name: other.example + n * step} for n in (1, 2, 3))
-            if all(map(self._pass, both)):
-                return lambda size: max(0, other.example + (size - lead.example) * step // by)
-        return None
-
     def _highest(self, axis: Axis, last: int, until: int) -> int | None:
         """The largest size that passes, None where no end was found below 2**31."""
         if until - last > until // 3:
@@ -201,7 +180,7 @@ class DomainSearch:
         return next(one for one in range(refused, taken - 1, -1) if one == taken or self._passes(axis, one))
 
     def _sizes(self, values: Mapping[str, int]) -> dict[Place, int]:
-        return sizes_of_axes(values, list(self.axes))
+        return sizes_of_axes(values, self.axes)
 
     # --- what runs
 
@@ -397,10 +376,6 @@ def make_search(
 
     first = TriedStage(name=PROGRAM, run=run, holder=ready)
     return DomainSearch(inputs=inputs, axes=axes, stages=[first], eager=None if alone else part.module, checks=checks)
-
-
-def _is_stuck(fact: SizeAxis) -> bool:
-    return not fact.fixed and set(fact.only) <= {fact.example} and (bool(fact.only) or fact.highest == -1)
 
 
 def _is_same(axis: Axis, place: Place) -> bool:
