@@ -13,9 +13,10 @@ from pathlib import Path
 
 import psutil
 import pytest
+from msgspec import structs
 
 from exportdoctor.cli.main import run
-from exportdoctor.core.codec import decode
+from exportdoctor.core.codec import decode, pretty
 from exportdoctor.core.errors import ExitCode
 from exportdoctor.core.run.atlas import Atlas
 from exportdoctor.sweep.target_task import ANSWER, SweepAnswer, SweepTask, ask_target
@@ -73,6 +74,36 @@ def test_each_target_has_its_verdict_and_none_is_asked_twice(
     again = _atlas(out)
     assert again.difference is not None
     assert (again.difference.cells, again.difference.same) == ((), 6)
+
+
+def test_rows_of_an_earlier_atlas_are_kept_and_their_targets_not_asked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    assert run([*_words(first, "fails"), "--jobs", "1"]) == ExitCode.FINDINGS
+    words = [*_words(second, "passes", "fails"), "--jobs", "1", "--keep", str(first / "atlas.json")]
+    assert run(words) == ExitCode.FINDINGS
+    assert _asked(second) == 1
+    before, after = _atlas(first), _atlas(second)
+    kept = next(row for row in after.rows if row.kept)
+    assert [row.kept for row in after.rows] == [False, True]
+    assert (kept.at, [cell.verdict for cell in kept.cells]) == (before.rows[0].at, ["fails", "not_asked"])
+    assert (after.causes, after.complete) == (before.causes, True)
+    assert "1 row of earlier sweeps, asked " in (second / "atlas.md").read_text()
+    for change in (
+        {"complete": False},  # stopped
+        {"cells": kept.cells[:1]},  # a column is missing
+        {"cells": (structs.replace(kept.cells[0], verdict="no_verdict"), kept.cells[1]), "timeout": 1.0},
+    ):
+        row = structs.replace(before.rows[0], **change)
+        (first / "atlas.json").write_bytes(pretty(structs.replace(before, rows=(row,))))
+        third = tmp_path / f"asked for {' '.join(change)}"
+        assert run([*_words(third, "fails"), "--keep", str(first / "atlas.json")]) == ExitCode.FINDINGS
+        assert [row.kept for row in _atlas(third).rows] == [False]
+    other = structs.replace(before, environment=before.environment | {"torch": "1.0"})
+    (first / "atlas.json").write_bytes(pretty(other))
+    assert run([*words[:-1], str(first / "atlas.json")]) == ExitCode.USAGE
+    assert "were asked with torch 1.0, here is" in capsys.readouterr().err
 
 
 def test_a_killed_node_loses_nothing_and_doubles_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

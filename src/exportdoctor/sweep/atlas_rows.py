@@ -11,6 +11,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from exportdoctor.core.codec import decode, encode
 from exportdoctor.core.errors import ExportdoctorError
 from exportdoctor.core.failure.finding import Finding
@@ -57,7 +59,17 @@ def make_row(
                 for stage in columns
             ]
         cells += found
-    return AtlasRow(name=answer.name, ref=ref, at=answer.at, cells=tuple(cells), notes=tuple(notes)), findings
+    row = AtlasRow(
+        name=answer.name,
+        ref=ref,
+        at=answer.at,
+        cells=tuple(cells),
+        notes=tuple(notes),
+        complete=answer.is_final,
+        timeout=answer.timeout,
+        memory_mb=answer.memory_mb,
+    )
+    return row, findings
 
 
 def _memory(run: RunAnswer, report: Report | None) -> float:
@@ -196,12 +208,22 @@ def _short(file: str) -> str:
     return os.sep.join(Path(file).parts[-2:])
 
 
-def find_causes(rows: Sequence[AtlasRow], findings: dict[str, list[Finding]]) -> tuple[RootCause, ...]:
-    """The root causes, those first whose fix lets most models pass what was asked. `findings` by model."""
-    shown: dict[str, tuple[str, Finding]] = {}
-    for model, found in findings.items():
-        for finding in found:
-            shown.setdefault(identity_of(finding, model=model), (model, finding))
+def find_causes(
+    rows: Sequence[AtlasRow], findings: dict[str, list[Finding]], earlier: Iterable[RootCause] = ()
+) -> tuple[RootCause, ...]:
+    """The root causes, those first whose fix lets most models pass what was asked. `findings` by model; `earlier` are
+    those of the atlases from which rows are kept."""
+    shown = {
+        identity_of(finding, model=model): RootCause(
+            identity=identity_of(finding, model=model),
+            kind=str(finding.kind),
+            exception=first_line(finding.exception.message, 300),
+            source=_source(finding).strip()[:300],
+        )
+        for model, found in findings.items()
+        for finding in reversed(found)  # the first of each identity stays
+    }
+    shown = {cause.identity: cause for cause in earlier} | shown
     models: defaultdict[str, set[str]] = defaultdict(set)
     places: defaultdict[str, set[str]] = defaultdict(set)
     cures: defaultdict[str, Counter[str]] = defaultdict(Counter)
@@ -218,11 +240,8 @@ def find_causes(rows: Sequence[AtlasRow], findings: dict[str, list[Finding]]) ->
         if len(causes) == 1 and not any(cell.verdict == "no_verdict" for cell in row.cells):
             unlocks[next(iter(causes))].add(row.name)
     found_causes = [
-        RootCause(
-            identity=identity,
-            kind=str(shown[identity][1].kind),
-            exception=first_line(shown[identity][1].exception.message, 300),
-            source=_source(shown[identity][1]).strip()[:300],
+        msgspec.structs.replace(
+            shown[identity],
             places=tuple(sorted(places[identity])),
             models=tuple(sorted(having)),
             unlocks=tuple(sorted(unlocks[identity])),

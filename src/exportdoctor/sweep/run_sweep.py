@@ -12,12 +12,12 @@ import msgspec
 from exportdoctor.core.codec import decode, pretty
 from exportdoctor.core.errors import UsageError
 from exportdoctor.core.failure.finding import Finding
-from exportdoctor.core.run.atlas import Also, Atlas, SampleFact, Sizes
+from exportdoctor.core.run.atlas import Also, Atlas, AtlasRow, RootCause, SampleFact, Sizes
 from exportdoctor.report.atlas.atlas_difference import compare_atlases
 from exportdoctor.report.atlas.atlas_markdown import render_markdown
 from exportdoctor.report.atlas.atlas_page import render_page
 from exportdoctor.store.atomic_write import make_folder, replace_file
-from exportdoctor.sweep.atlas_rows import count_shares, find_causes, make_row
+from exportdoctor.sweep.atlas_rows import STAGES, count_shares, find_causes, make_row
 from exportdoctor.sweep.cluster import ask_all, child_environment, open_cluster
 from exportdoctor.sweep.sweep_targets import SweepTarget
 from exportdoctor.sweep.target_task import (
@@ -35,7 +35,8 @@ from exportdoctor.sweep.target_task import (
 class SweepRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A sweep of `targets` in `folder`. `to` and `words` are options of `scan`; `command` is the user's own.
 
-    `also` are columns with scans of their own.
+    `also` are columns with scans of their own. `keep` are earlier atlases, the latest last: a target with a row there
+    that still holds is not asked.
     """
 
     targets: tuple[SweepTarget, ...]
@@ -50,6 +51,44 @@ class SweepRequest(msgspec.Struct, frozen=True, kw_only=True):
     sample: SampleFact | None = None
     earlier: Path | None = None
     also: tuple[Also, ...] = ()
+    keep: tuple[Path, ...] = ()
+
+
+class KeptRows(msgspec.Struct, frozen=True, kw_only=True):
+    """Rows of earlier atlases by model, and the root causes that they name."""
+
+    rows: dict[str, AtlasRow] = {}
+    causes: tuple[RootCause, ...] = ()
+
+
+_SAME_VERSIONS = ("torch", "transformers", "onnx", "onnxscript", "onnxruntime")
+"""What a row that is kept must have been asked with."""
+
+
+def read_kept_rows(request: SweepRequest, *, timeout: float) -> KeptRows:
+    """The rows of `request.keep` that a sweep need not ask: complete, with every column of this sweep, and not cut off
+    at a limit that is higher now (`timeout` in seconds).
+
+    Raises UsageError for an atlas of other versions, and what `read_atlas` raises.
+    """
+    now, rows, causes = child_environment(), dict[str, AtlasRow](), list[RootCause]()
+    columns = {(sizes, stage) for sizes in request.sizes for stage in (*STAGES[request.to], *request.also)}
+    for file in request.keep:
+        atlas = read_atlas(file)
+        for name in _SAME_VERSIONS:
+            then, here = atlas.environment.get(name, "missing"), now.get(name, "missing")
+            if then != here:
+                raise UsageError(f"the rows of {str(file)!r} were asked with {name} {then}, here is {here}")
+        causes += atlas.causes
+        for row in atlas.rows:
+            cut = any(cell.verdict == "no_verdict" for cell in row.cells)
+            more = timeout > row.timeout or request.memory_mb > row.memory_mb
+            if row.complete and columns <= {(cell.sizes, cell.stage) for cell in row.cells} and not (cut and more):
+                cells = (cell for cell in row.cells if (cell.sizes, cell.stage) in columns)
+                rows[row.name] = msgspec.structs.replace(
+                    row, cells=tuple(msgspec.structs.replace(cell, run="") for cell in cells), kept=True
+                )
+    return KeptRows(rows=rows, causes=tuple(causes))
 
 
 def read_atlas(file: Path) -> Atlas:
@@ -113,15 +152,16 @@ def _find_kept(task: SweepTask) -> SweepAnswer | None:
     return earlier if holds else None
 
 
-def write_atlas(request: SweepRequest, tasks: Sequence[SweepTask]) -> Atlas:
-    """Write atlas.json, atlas.md and atlas.html of the answers kept; those of another question are left out."""
-    rows, findings, final = [], dict[str, list[Finding]](), 0
+def write_atlas(request: SweepRequest, tasks: Sequence[SweepTask], kept: KeptRows) -> Atlas:
+    """Write atlas.json, atlas.md and atlas.html of the answers here, and of `kept` where there is none; answers to
+    another question are left out."""
+    rows, findings = list[AtlasRow](), dict[str, list[Finding]]()
     refs = {target.name: target.ref for target in request.targets}
     for task in tasks:
         answer = read_answer(Path(task.folder))
-        if answer is None or answer.key != task.key:
+        if answer is None or answer.key != task.key or (not answer.is_final and task.name in kept.rows):
+            rows += [kept.rows[task.name]] if task.name in kept.rows else []
             continue
-        final += answer.is_final
         wanted = tuple(run for run in answer.runs if (run.sizes, run.also) in task.asks)
         answer = msgspec.structs.replace(answer, runs=wanted)
         row, found = make_row(answer, Path(task.folder), to=request.to, ref=refs[task.name], words=request.words)
@@ -141,9 +181,9 @@ def write_atlas(request: SweepRequest, tasks: Sequence[SweepTask]) -> Atlas:
         sample=request.sample,
         difference=difference,
         shares=count_shares(rows, request.sizes, request.to, of=len(tasks), also=request.also),
-        causes=find_causes(rows, findings),
+        causes=find_causes(rows, findings, kept.causes),
         rows=tuple(rows),
-        complete=final == len(tasks),
+        complete=len([row for row in rows if row.complete]) == len(tasks),
     )
     make_folder(request.folder)
     replace_file(request.folder / "atlas.json", pretty(atlas))

@@ -72,6 +72,13 @@ _SCAN_OPTIONS = ("exporter", "to", "cure", "allow", "timeout", "memory_mb", "use
     metavar="MiB",
     help="Memory limit for one scan. Default: its share of the free memory.",
 )
+@click.option(
+    "--keep",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    metavar="ATLAS.json",
+    help="Do not ask targets that have a row in this earlier atlas: keep the row, with its date. Can be repeated.",
+)
 @click.option("--against", type=click.Path(path_type=Path), metavar="ATLAS.json", help="Show first what changed since.")
 @click.option(
     "--out", type=click.Path(path_type=Path), metavar="DIR", help="Folder of the sweep; one there is continued."
@@ -105,6 +112,7 @@ def _sweep(given: dict[str, Any], *, command: str) -> int:
         ask_what_is_left,
         default_jobs,
         read_atlas,
+        read_kept_rows,
         write_atlas,
     )
     from exportdoctor.sweep.sweep_targets import find_model_types, make_tasks, name_targets, read_list
@@ -142,7 +150,9 @@ def _sweep(given: dict[str, Any], *, command: str) -> int:
         sample=sampled,
         earlier=given["against"],
         also=tuple(dict.fromkeys(given["also"])),
+        keep=given["keep"],
     )
+    kept = read_kept_rows(request, timeout=given["target_timeout"])
     tasks = make_tasks(
         request.targets,
         folder,
@@ -164,12 +174,12 @@ def _sweep(given: dict[str, Any], *, command: str) -> int:
     stopped: BaseException | None = None
     with Interruption():
         try:
-            ask_what_is_left(request, tasks, tell)
+            ask_what_is_left(request, [task for task in tasks if task.name not in kept.rows], tell)
         except (KeyboardInterrupt, Exception) as error:
             stopped = error
         if isinstance(stopped, UsageError) and not done:
             raise stopped
-        atlas = write_atlas(request, tasks)
+        atlas = write_atlas(request, tasks, kept)
     write_out("".join(f"{line}\n" for line in sweep_summary(atlas)))
     if not given["quiet"]:
         print_line(f"saved in {folder}")

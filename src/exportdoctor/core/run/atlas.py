@@ -47,13 +47,21 @@ class AtlasCell(msgspec.Struct, frozen=True, kw_only=True):
 
 class AtlasRow(msgspec.Struct, frozen=True, kw_only=True):
     """One model. `at` = when it was asked, in seconds since the epoch. `notes` are those of its runs: that it was
-    scanned in another form, or without some of its inputs, holds for every verdict."""
+    scanned in another form, or without some of its inputs, holds for every verdict.
+
+    `complete` is false where its runs were stopped or lost. `timeout` (seconds) and `memory_mb` (MiB) are the limits of
+    one run; 0 where they are not known. `kept` is true if the row is taken from an earlier atlas.
+    """
 
     name: str
     ref: str
     at: float = 0.0
     cells: tuple[AtlasCell, ...] = ()
     notes: tuple[str, ...] = ()
+    complete: bool = True
+    timeout: float = 0.0
+    memory_mb: float = 0.0
+    kept: bool = False
 
 
 class StageShare(msgspec.Struct, frozen=True, kw_only=True):

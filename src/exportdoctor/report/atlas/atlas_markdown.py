@@ -31,6 +31,7 @@ def render_markdown(atlas: Atlas) -> str:
             words.cell_cure(cell),
             f"{cell.seconds:.1f}",
             f"{cell.memory_mb:.0f}",
+            words.day(row.at),
             cell.command,
         )
         for row in atlas.rows

@@ -94,7 +94,7 @@ def _part(row: AtlasRow, cells: Sequence[AtlasCell], columns: Sequence[tuple[Siz
     return (
         f'<details data-verdict="{leading}"><summary class=line><b class=name>{_text(row.name)}</b>'
         f"<span class=part>{_text(cells[0].part)}</span>{marks}<span class=first>{_text(first)}</span></summary>\n"
-        + "\n".join([*(f"<p class=dim>{_text(note)}</p>" for note in row.notes), *map(_cell, cells)])
+        + "\n".join([*(f"<p class=dim>{_text(note)}</p>" for note in row.notes), *(_cell(row, cell) for cell in cells)])
         + "\n</details>"
     )
 
@@ -106,12 +106,13 @@ def _mark(cell: AtlasCell | None, column: str) -> str:
     return f'<span class="{cell.verdict}" title="{said}">{words.VERDICT_SYMBOLS[cell.verdict]}</span>'
 
 
-def _cell(cell: AtlasCell) -> str:
+def _cell(row: AtlasRow, cell: AtlasCell) -> str:
     facts = (
         ("failure", words.cell_failure(cell)),
         ("line", words.cell_line(cell)),
         ("cure", words.cell_cure(cell)),
         ("cost", f"{wording.duration(cell.seconds)}, {cell.memory_mb:.0f} MiB"),
+        ("asked", words.day(row.at)),
         ("again", cell.command),
     )
     title = f"{' '.join(filter(None, (cell.part, words.stage_name(cell.sizes, cell.stage))))}"

@@ -18,7 +18,7 @@ VERDICT_SYMBOLS = {"passes": "✓", "cured": "✚", "fails": "✗", "not_asked":
 SHARES_HEADER = ("stage", "models", "with a verdict", "pass as they are", "of all", "of those tried", "also with shims",
                  "of all", "of those tried")  # fmt: skip
 CAUSES_HEADER = ("#", "one fix unlocks", "fail so", "root cause", "where", "cured by")
-CELLS_HEADER = ("model", "part", "stage", "verdict", "failure", "line", "cure", "s", "MiB", "command")
+CELLS_HEADER = ("model", "part", "stage", "verdict", "failure", "line", "cure", "s", "MiB", "asked", "command")
 NOTES_HEADER = ("model", "note")
 NOT_ASKED_CURED = "shims cure the export; a scan takes the cured program no further"
 UNLOCK_NOTE = (
@@ -43,6 +43,10 @@ def atlas_lines(atlas: Atlas) -> list[str]:
             f"A sample: {drawn.drawn} of {drawn.of} targets, drawn with seed {drawn.seed}. "
             "The percentages are of the sample."
         )
+    kept = sorted(row.at for row in atlas.rows if row.kept)
+    if kept:
+        days = " to ".join(dict.fromkeys((day(kept[0]), day(kept[-1]))))
+        lines.append(f"{count(len(kept), 'row')} of earlier sweeps, asked {days}, by exportdoctor as it was then.")
     if not atlas.complete:
         lines.append("Not complete: targets without an answer are not shown, but count among all.")
     versions = ", ".join(f"{name} {version}" for name, version in sorted(atlas.environment.items()))
