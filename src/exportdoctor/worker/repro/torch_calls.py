@@ -59,7 +59,7 @@ def write_call_drafts(part: PartCapture, probe: Probe, outcome: Outcome) -> Iter
     if outcome.failure and outcome.failure.guard:
         guard = outcome.failure.guard
         bodies = [[*_leading_to(end, before, memory), end]
-                  for before, end in _guarding(facts, f"{guard.file}:{guard.line}")]  # fmt: skip
+                  for before, end in _guard_endings(facts, f"{guard.file}:{guard.line}")]  # fmt: skip
     elif unseen or (translates and not stopped):
         places = [place for place, call in enumerate(calls) if call[4] == line][: -_PLACES - 1 : -1]
         for place in places:
@@ -99,7 +99,7 @@ def _inputs(part: PartCapture, probe: Probe) -> dict[str, tuple[Any, dict[int | 
     }
 
 
-def _guarding(facts: list[list[Any]], line: str) -> Iterator[tuple[list[Any], str]]:
+def _guard_endings(facts: list[list[Any]], line: str) -> Iterator[tuple[list[Any], str]]:
     """What fixed or compared a size on that line, as a statement, with the calls before it."""
     calls: dict[str, Any] = {}
     seen = set()
