@@ -28,11 +28,19 @@ def at_size(axis: str, size: int) -> str:
     return f"{axis} {size}"
 
 
-def apart(axis: str, size: int, other: str, unchanged: int) -> str:
+def apart(axis: str, size: int, other: str, unchanged: int | str) -> str:
     """A trial's title, where of two sizes that go together one is changed."""
     return f"{axis} {size}, {other} {unchanged}"
 
 
+def at_described_size(axis: str, size: int, by: str, numbers: list[int] | list[list[int]]) -> str:
+    """A trial's title, where whole numbers say the size: the last row of them, and how many come before."""
+    last = numbers[-1]
+    row = " x ".join(map(str, last)) if isinstance(last, list) else str(last)
+    return f"{axis} {size}, {by} {'..., ' if len(numbers) > 1 else ''}{row}"
+
+
+UNCHANGED = "unchanged"
 DIVIDES_BY_ZERO = "a guard divides by zero"
 OTHER_WAY = "eager goes another way here than on the example, and the program does not"
 
@@ -45,7 +53,9 @@ def drawn_sets(tried: int, told: int) -> str:
 
 def sizes_in_words(axis: SizeAxis) -> str:
     """The sizes that a program takes: `multiples of 2 from 6 to 98`, and at which of them it raises or is wrong."""
-    apart_from = f"; an operation refuses {', '.join(map(str, axis.refused))}" if axis.refused else ""
+    beyond = [text for end, text in ((axis.lowest, "less"), (axis.highest, "more")) if end in axis.ends_by_runs]
+    apart_from = f" (an operation refuses {' and '.join(beyond)})" if beyond else ""
+    apart_from += f"; an operation refuses {', '.join(map(str, axis.refused))}" if axis.refused else ""
     apart_from += f"; wrong at {', '.join(map(str, axis.wrong))}" if axis.wrong else ""
     if axis.partly and not axis.fixed:
         shown = ", ".join(map(str, axis.right[:_MOST_SIZES]))
@@ -102,8 +112,11 @@ def axis_rows(domain: SizeDomain) -> list[tuple[str, str]]:
     """Each axis with the sizes that the program takes."""
     rows = []
     for axis in domain.axes:
-        name = " = ".join((axis.name, *axis.same))
-        follows = f"; {', '.join(axis.follows)} follows" if axis.follows else ""
+        rest = [f"{len(axis.same) - _MOST_SIZES} more"] if len(axis.same) > _MOST_SIZES else []
+        name = " = ".join((axis.name, *axis.same[:_MOST_SIZES], *rest))
+        more = f" and {len(axis.follows) - _MOST_SIZES} more" if len(axis.follows) > _MOST_SIZES else ""
+        verb = "follows" if len(axis.follows) == 1 else "follow"
+        follows = f"; {', '.join(axis.follows[:_MOST_SIZES])}{more} {verb}" if axis.follows else ""
         rows.append((name, f"{sizes_in_words(axis)}{follows}"))
     return rows
 
@@ -159,6 +172,8 @@ def domain_details(domain: SizeDomain) -> Iterator[str]:
             yield f"  {_then(domain, number)}"
     for trial in domain.trials:
         told = [one for one in trial.answers if one.outcome == "refuses" and not trial.eager and trial.condition < 0]
+        if trial.eager and trial.condition < 0 and trial.answers[0].outcome == "refuses":
+            yield f"{trial.inputs}: refused, as by eager: {trial.eager}"
         for one in told[:1]:
             yield f"{trial.inputs}: {one.stage} refuses what eager answers: {one.message}"
         for one in trial.answers:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,6 +20,7 @@ from exportdoctor.targets.built import Inputs
 from exportdoctor.targets.eager import run_calls
 from exportdoctor.worker.describe.guard_origin import GuardLog
 from exportdoctor.worker.domain.branch_line import branch_line
+from exportdoctor.worker.domain.described_sizes import DescribedSize
 from exportdoctor.worker.domain.linked_axes import join_linked
 from exportdoctor.worker.domain.size_axes import (
     Axis,
@@ -32,6 +32,7 @@ from exportdoctor.worker.domain.size_axes import (
     sizes_of_axes,
 )
 from exportdoctor.worker.domain.size_checks import SizeChecks
+from exportdoctor.worker.domain.size_rules import describe_sizes, ends_by_runs, points_of, takes
 from exportdoctor.worker.domain.value_growth import ValueGrowth, measure_growth
 from exportdoctor.worker.prove.compare_calls import compare_calls
 from exportdoctor.worker.prove.input_set import InputSet, says_nothing
@@ -42,7 +43,7 @@ _EVALUATED = 130
 _MOST_EVALUATED = 4100
 _SMALL_GROWTH, _SMALL_SIZE = 8, 256
 """Sizes up to this, or up to so many times the example's, are tried in any case."""
-_MOST_FIXED = 6
+_MOST_FIXED = _MOST_APART = 6
 _NEAR = 128
 """Sizes that are looked at for one that passes, below a large one."""
 
@@ -69,6 +70,7 @@ class DomainSearch:
     eager: torch.nn.Module | None = None
     checks: SizeChecks | None = None
     seconds: float = 60.0
+    seconds_for_ends: float = 15.0
     right: list[Inputs] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -79,19 +81,28 @@ class DomainSearch:
         self._growths: dict[frozenset[Place], ValueGrowth] = {}
 
     def plan(self) -> None:
-        """Evaluate the checks, and choose the sizes on both sides of each boundary; nothing runs."""
+        """Evaluate the checks, run the program where these let any size pass, and choose the sizes of the trials."""
         self._facts = [self._fact_of(axis) for axis in self.axes]
         if self.checks is not None:
-            join_linked(self.axes, self._facts, self._pass, self._fact_of)
+            join_linked(self.axes, self._facts, self.checks.find_violated, self._fact_of)
+        end = time.monotonic() + self.seconds_for_ends
+        self._facts = [
+            ends_by_runs(fact, lambda size, axis=axis: self._runs({axis.name: size}, end))  # type: ignore[misc]
+            for axis, fact in zip(self.axes, self._facts, strict=True)
+        ]
         self._add({}, wording.EXAMPLE)
         for axis, fact in zip(self.axes, self._facts, strict=True):
             if not axis.fixed:
-                for size in _points(fact):
-                    self._add(self._sizes({axis.name: size}), wording.at_size(axis.name, size))
-                for name, place in axis.same.items():  # what follows from it, changed alone
+                for size in self._points_of(axis, fact):
+                    self._add(self._sizes({axis.name: size}), self._title(axis, size))
+                place, described = self._description_of(axis)
+                if described is not None:
+                    size, numbers = axis.example + fact.step, self.inputs.paths[described.by]
+                    self._add({place: size}, wording.apart(axis.name, size, numbers, wording.UNCHANGED), alone=True)
+                for name, place in [*axis.same.items()][:_MOST_APART]:  # what follows from it, changed alone
                     size = self.inputs.size_at(place) + 1
                     shown = name if is_plain(name) else self.inputs.place_name(place)
-                    self._add({place: size}, wording.apart(shown, size, axis.name, axis.example))
+                    self._add({place: size}, wording.apart(shown, size, axis.name, axis.example), alone=True)
         for axis in [one for one in self.axes if one.fixed][:_MOST_FIXED]:
             size = axis.example + 1
             self._add(self._sizes({axis.name: size}), wording.at_size(axis.name, size))
@@ -128,7 +139,7 @@ class DomainSearch:
         for condition in self.checks.conditions_on_values() if self.checks is not None else ():
             self._number(condition)
         return SizeDomain(
-            axes=tuple(self._with_wrong(fact, trials) for fact in self._facts),
+            axes=tuple(self._with_wrong(*one, trials) for one in zip(self.axes, self._facts, strict=True)),
             conditions=tuple(self._conditions),
             trials=tuple(trials),
             dropped=_dropped_conditions(trials),
@@ -141,10 +152,12 @@ class DomainSearch:
     def _fact_of(self, axis: Axis) -> SizeAxis:
         """Which sizes pass the checks, others as in the example."""
         places = tuple(self.inputs.place_name(place) for place in axis.rules)
+        described = self._description_of(axis)[1]
+        numbers = (self.inputs.paths[described.by],) if described is not None else ()
         equal = tuple(name for name, place in axis.same.items() if _is_same(axis, place))
         fact = SizeAxis(
             name=axis.name, example=axis.example, places=places, fixed=axis.fixed, same=equal,
-            follows=tuple(name for name in axis.same if name not in equal),
+            follows=(*(name for name in axis.same if name not in equal), *numbers),
             only=(axis.example,) if axis.fixed else (), partly=self.inputs.order is None,
         )  # fmt: skip
         if self.checks is None or axis.fixed:
@@ -155,11 +168,8 @@ class DomainSearch:
         return describe_sizes(msgspec.structs.replace(fact, until=until), taken, highest)
 
     def _passes(self, axis: Axis, size: int) -> bool:
-        return self._pass({axis.name: size})
-
-    def _pass(self, values: Mapping[str, int]) -> bool:
         assert self.checks is not None
-        return self.checks.refusal(self._sizes(values)) is None
+        return self.checks.refusal(self._sizes({axis.name: size})) is None
 
     def _highest(self, axis: Axis, last: int, until: int) -> int | None:
         """The largest size that passes, None where no end was found below 2**31."""
@@ -180,11 +190,40 @@ class DomainSearch:
         return next(one for one in range(refused, taken - 1, -1) if one == taken or self._passes(axis, one))
 
     def _sizes(self, values: Mapping[str, int]) -> dict[Place, int]:
-        return sizes_of_axes(values, self.axes)
+        return self.inputs.with_described(sizes_of_axes(values, self.axes))
+
+    def _description_of(self, axis: Axis) -> tuple[Place, DescribedSize | None]:
+        """The place of the axis' size, and the whole numbers that say how large it is."""
+        place = next(iter(axis.rules))
+        return place, self.inputs.described_by(place)
+
+    def _title(self, axis: Axis, size: int) -> str:
+        """The axis' size, with the whole numbers that say it."""
+        described = self._description_of(axis)[1]
+        numbers = described.numbers(self.inputs.leaves, size) if described is not None else None
+        if described is None or numbers is None:
+            return wording.at_size(axis.name, size)
+        return wording.at_described_size(axis.name, size, self.inputs.paths[described.by], numbers.tolist())
+
+    def _points_of(self, axis: Axis, fact: SizeAxis) -> list[int]:
+        """The sizes on both sides of each boundary; those that whole numbers can say, where some say the size."""
+        described = self._description_of(axis)[1]
+        if described is None:
+            return points_of(fact)
+        points = {*points_of(fact), *described.near(self.inputs.leaves)}
+        points.discard(axis.example)
+        return sorted(size for size in points if described.numbers(self.inputs.leaves, size) is not None)
 
     # --- what runs
 
-    def _add(self, sizes: dict[Place, int], title: str) -> None:
+    def _runs(self, values: Mapping[str, int], end: float) -> bool | None:
+        """Whether the program answers at these sizes of axes; None if that was not asked."""
+        sizes = self._sizes(values)
+        if time.monotonic() > end or self._is_too_large(sizes) or not self._can_be_made(sizes):
+            return None
+        return self._answer(self.stages[0], None, self.inputs.resize(sizes)).outcome != "refuses"
+
+    def _add(self, sizes: dict[Place, int], title: str, *, alone: bool = False) -> None:
         if title in self._planned:
             return
         refused = self.checks.refusal(sizes) if self.checks is not None else None
@@ -193,7 +232,7 @@ class DomainSearch:
         if self._is_too_large(sizes) or not self._can_be_made(sizes):
             self._untried.append(title)
         else:
-            self._planned[title] = _Planned(title=title, inputs=self.inputs.resize(sizes), refused=refused)
+            self._planned[title] = _Planned(title=title, inputs=self.inputs.resize(sizes, alone=alone), refused=refused)
 
     def _leave_out(self, title: str) -> None:
         del self._planned[title]
@@ -257,20 +296,19 @@ class DomainSearch:
         refused = self.checks.refusal(sizes) if self.checks is not None and sizes is not None else None
         return _Planned(title=one.title, inputs=one.inputs, known=one, refused=refused)
 
-    def _with_wrong(self, fact: SizeAxis, trials: Sequence[SizeTrial]) -> SizeAxis:
-        said = {one.inputs: one.answers[0].outcome for one in trials if not one.eager}
-        points = [(size, said.get(wording.at_size(fact.name, size))) for size in _points(fact)]
+    def _with_wrong(self, axis: Axis, fact: SizeAxis, trials: Sequence[SizeTrial]) -> SizeAxis:
+        said = {one.inputs: (one.answers[0].outcome, one.eager) for one in trials}
+        points = [(size, *said.get(self._title(axis, size), ("", ""))) for size in self._points_of(axis, fact)]
         return msgspec.structs.replace(
             fact,
-            wrong=tuple(size for size, outcome in points if outcome == "wrong"),
-            refused=tuple(size for size, outcome in points if outcome == "refuses" and self._is_unsaid(fact, size)),
+            wrong=tuple(size for size, outcome, eager in points if outcome == "wrong" and not eager),
+            refused=tuple(size for size, outcome, _ in points if outcome == "refuses" and self._is_unsaid(fact, size)),
             right=self._right_sizes(fact, trials),
         )
 
     def _is_unsaid(self, fact: SizeAxis, size: int) -> bool:
-        """Whether eager takes the size, and nothing that was evaluated refuses it."""
-        planned = self._planned[wording.at_size(fact.name, size)]
-        return self.eager is not None and self.checks is not None and not fact.fixed and planned.refused is None
+        """Whether nothing that was evaluated refuses the size."""
+        return self.checks is not None and not fact.fixed and not fact.partly and takes(fact, size)
 
     def _right_sizes(self, fact: SizeAxis, trials: Sequence[SizeTrial]) -> tuple[int, ...]:
         """The axis' sizes in all inputs at which every stage was right."""
@@ -327,46 +365,20 @@ def _dropped_conditions(trials: Sequence[SizeTrial]) -> tuple[int, ...]:
     return tuple(sorted(found))
 
 
-def describe_sizes(fact: SizeAxis, taken: Sequence[int], highest: int | None) -> SizeAxis:
-    """The sizes as a rule: from, to, in steps, without some; or as a list, where no rule is shorter."""
-    if not taken:
-        return msgspec.structs.replace(fact, highest=-1)
-    if len(taken) < 3:
-        return msgspec.structs.replace(fact, only=tuple(taken))
-    step = math.gcd(*(size - taken[0] for size in taken[1:]))
-    gaps = tuple(size for size in range(taken[0], taken[-1], step) if size not in set(taken))
-    if len(gaps) > len(taken) // 2:
-        return msgspec.structs.replace(fact, only=tuple(taken))
-    return msgspec.structs.replace(fact, lowest=taken[0], highest=highest, step=step, but=gaps)
-
-
-def _points(fact: SizeAxis) -> list[int]:
-    """The sizes on both sides of each boundary."""
-    if fact.only:
-        return sorted({0, 1, *(size + by for size in fact.only[:3] for by in (-1, 0, 1) if size + by >= 0)})
-    found = {0, 1, fact.example + 1, fact.example + fact.step}
-    if fact.until:
-        found |= {fact.lowest, fact.lowest - 1, fact.lowest - fact.step}
-        for gap in fact.but[:2]:
-            found |= {gap, gap + fact.step}
-        if fact.highest is not None:
-            found |= {fact.highest, fact.highest + 1}
-    else:
-        found |= {fact.example - 1, 2 * fact.example}
-    return sorted(size for size in found if size >= 0)
-
-
 def make_search(
     part: BuiltPart, call: ExportCall, program: Any, log: GuardLog | None, *, alone: bool = False
 ) -> DomainSearch:
     """The search of the domain of a program that was exported by this call; `alone`: there is no eager."""
     example = (part.args, part.kwargs)
-    inputs = sized_inputs(part.module, example, part.dynamic_shapes, program, (call.args, call.kwargs))
+    given = (call.args, call.kwargs)
+    inputs = sized_inputs(part.module, example, part.dynamic_shapes, program, given, others=part.more_inputs)
     axes = find_axes(inputs, part.axes)
     ready = program.module()
     checks = None
     if inputs.shapes:
-        names = {inputs.place_name(place): axis.name for axis in axes for place in axis.rules if _is_same(axis, place)}
+        own = {place for axis in axes for place in axis.same.values()}
+        mine = [(place, axis) for axis in axes for place in axis.rules if place not in own and _is_same(axis, place)]
+        names = {inputs.place_name(place): axis.name for place, axis in mine}
         names |= {place: name for name, places in part.axes.items() if is_plain(name) for place in places}
         checks = SizeChecks(inputs=inputs, program=program, module=ready, names=names, log=log)
 
