@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import random
+import re
 import shutil
 import sys
 import traceback
@@ -131,7 +132,8 @@ def _differences(report: Report, plain: dict[str, tuple[str, ...]], file: Path) 
             )
             if finding.behind and not own and str(line or 0) not in lines:
                 lines = _lines_unmasked(file, module.class_name, fqn)
-            if not own and str(line or 0) not in lines:
+            unsaid = lines == {"0"} and line and "shape" in source[line - 1]  # torch names no line of a fixed size
+            if not own and not unsaid and str(line or 0) not in lines:
                 yield f"{fqn}: line {line} ({finding.kind}, {finding.source}), plain: {failures}"
 
 
@@ -139,9 +141,11 @@ def _lines_unmasked(file: Path, class_name: str, fqn: str) -> set[str]:
     """The lines at which a plain export of a module ends once no other class has a planted fault."""
 
     def mended(line: str) -> str:
-        code, mark, planted = line.partition("  # fault: ")
-        keeps = not mark or planted.strip() == class_name or code.endswith(":")
-        return line if keeps else f"{code[: len(code) - len(code.lstrip())]}pass"
+        code, _, planted = line.partition("  # fault: ")
+        if not re.fullmatch(r"K\d+", planted.strip()) or planted.strip() == class_name or code.endswith(":"):
+            return line
+        said = code.lstrip()
+        return f"{code[: len(code) - len(said)]}{'return x' if said.startswith('return') else 'pass'}"
 
     with TemporaryDirectory() as folder:
         copied = Path(shutil.copytree(file.parent, Path(folder) / "mended"))
@@ -233,6 +237,7 @@ Call = tuple[tuple[Any, ...], dict[str, Any]]
 def plain_exports(file: Path) -> dict[str, tuple[str, ...]]:
     """Of each called module the failures of its calls, each exported in a process of its own: "" where it passes."""
     made = in_child(lambda: repr(_all_exports(file)))
+    assert made.startswith("{"), made
     found: dict[str, tuple[str, ...]] = eval(made)
     return found
 
