@@ -24,6 +24,7 @@ from mcp.server.mcpserver.exceptions import ToolError
 from exportdoctor.cli.packages import version
 from exportdoctor.core.errors import ExitCode, ExportdoctorError
 from exportdoctor.core.failure.finding import Finding
+from exportdoctor.core.limits import INTERRUPTED
 from exportdoctor.core.run.report import Report
 from exportdoctor.report import wording
 from exportdoctor.report.brief import brief
@@ -35,7 +36,6 @@ _CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TORCH_EXTENSIONS_DIR"
 """Variables by which packages that a model imports are told where to write."""
 _PLAIN = re.compile(r"[\w.:+ -]+")
 _LONGEST_LINE = 2**26  # bytes of a line of stderr
-_PATIENCE = 10.0  # seconds that an interrupted command gets to save what it has
 
 
 class NamedFolder:
@@ -151,7 +151,7 @@ async def _end(process: asyncio.subprocess.Process) -> None:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, number)
         with suppress(asyncio.TimeoutError):
-            await asyncio.shield(asyncio.wait_for(process.wait(), _PATIENCE))
+            await asyncio.shield(asyncio.wait_for(process.wait(), INTERRUPTED))
 
 
 def serve(folder: Path) -> None:
