@@ -270,7 +270,7 @@ def test_a_candidate_of_strict_mode_knows_what_asked_for_a_number_and_what_made_
 
 
 def test_only_the_calls_of_the_last_forward_are_in_a_draft(tmp_path: Path) -> None:
-    from exportdoctor.worker.repro.torch_calls import CallLog, read_calls
+    from exportdoctor.worker.repro.call_log import CallLog, read_calls
 
     path, module = tmp_path / "facts", torch.nn.ReLU()
     with open(path, "wb") as file:
@@ -332,7 +332,7 @@ CALLED = {
 }
 
 
-def fitting_draft(body: str, runner: CandidateRunner, **asked: Any) -> str:
+def fitting_draft(body: str, runner: CandidateRunner, dynamic_shapes: Any = None, **asked: Any) -> str:
     """The first script of the functions called by that `forward`, made without a file, that fails as it does."""
     from exportdoctor.core.records.probe import Probe
     from exportdoctor.targets.built import BuiltPart
@@ -349,7 +349,7 @@ def fitting_draft(body: str, runner: CandidateRunner, **asked: Any) -> str:
     made = type("Made", (torch.nn.Module,), {"forward": names["forward"]})()
     made.child = torch.nn.Linear(3, 3)
     built = BuiltPart(
-        name="all", title="all", module=made, prefix="", args=(torch.ones(3),), kwargs={}, dynamic_shapes=None
+        name="all", title="all", module=made, prefix="", args=(torch.ones(3),), kwargs={}, dynamic_shapes=dynamic_shapes
     )
     part, probe = capture_root_only(built), Probe(part="all", fqn="", **asked)
     wanted = name_free_signature(outcome := attempt(part, probe), exporter=probe.exporter)
@@ -364,6 +364,24 @@ def test_code_that_was_made_by_a_template_has_a_script_of_the_torch_functions_th
     body: str, runner: CandidateRunner
 ) -> None:
     assert code_lines(draft := fitting_draft(body, runner)) in range(5, 12), draft
+
+
+FIXING = {
+    "if x.shape[0] == 3:": "y = self.child(torch.ones(3))\n    if x.shape[0] == 3:\n        return y\n    return -y",
+    "range(x.shape[0] - 1)": "rows = [x[n] for n in range(x.shape[0] - 1)]\n    return torch.stack(rows)",
+    "int(x.shape[0] - 1)": "return self.child(torch.ones(3)) * (0.0, 1.0, 2.0)[x.shape[0] - 1]",
+    "torch.ones((3))": "y = x.sin()\n    return y + torch.ones(3)",
+}
+
+
+@pytest.mark.parametrize("named", [False, True], ids=["hint", "name"])
+@pytest.mark.parametrize("kept", FIXING)
+def test_a_fixed_size_has_one_that_ends_with_what_fixed_it(kept: str, named: bool, runner: CandidateRunner) -> None:
+    rows = torch.export.Dim("rows") if named else torch.export.Dim.DYNAMIC
+    draft = fitting_draft(FIXING[kept], runner, dynamic_shapes=({0: rows},))
+    assert code_lines(draft) in range(5, 10), draft
+    assert kept.replace("x.", "x0.") in draft or kept.startswith("torch")
+    assert "linear" not in draft
 
 
 def test_a_strict_export_has_one_of_the_calls_on_the_line_where_dynamo_ended(runner: CandidateRunner) -> None:

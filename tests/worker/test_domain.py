@@ -22,7 +22,8 @@ from exportdoctor.targets import BuiltPart
 from exportdoctor.worker.describe.guard_origin import record_guards
 from exportdoctor.worker.domain.domain_server import find_domain
 from exportdoctor.worker.domain.size_checks import condition_text
-from exportdoctor.worker.domain.size_trials import describe_sizes, make_search
+from exportdoctor.worker.domain.size_rules import describe_sizes
+from exportdoctor.worker.domain.size_trials import make_search
 from exportdoctor.worker.prove.input_set import InputSet
 
 FILE = Path(__file__).parents[2] / "fixtures" / "domain" / "sizes.py"

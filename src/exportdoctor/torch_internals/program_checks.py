@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from exportdoctor.core.patch_attribute import patch_attribute
 from exportdoctor.torch_internals.hook import Hook
 
 Shape = tuple[Any, ...]
@@ -53,6 +54,24 @@ def size_ranges(program: Any) -> dict[Any, tuple[int, int | None]]:
 def guards_of(module: Any) -> Callable[..., Any] | None:
     """What `ExportedProgram.module()` calls with its flat inputs first; raises AssertionError where a guard fails."""
     return getattr(module, "_guards_fn", None)
+
+
+def violated_guards(guards: Callable[..., Any], leaves: Sequence[Any]) -> list[str]:
+    """What each of these guards that flat inputs violate says; of one that itself raises the exception's name."""
+    import torch
+
+    found: list[str] = []
+
+    def note(holds: Any, message: str) -> None:
+        if not holds:
+            found.append(message.removeprefix("Guard failed: "))
+
+    with patch_attribute(torch, "_assert", note):
+        try:
+            guards(*leaves)
+        except Exception as error:  # it divides by zero, say: those that come after it were not asked
+            found.append(type(error).__name__)
+    return found
 
 
 def _has_guards() -> bool:

@@ -19,10 +19,11 @@ class SizeAxis(msgspec.Struct, frozen=True, kw_only=True):
 
     They are `lowest`, `lowest + step`, ... up to `highest` (None: no end was found), without `but`; or `only` these.
     All sizes up to `until` were evaluated. At the sizes `wrong` the program was tried, and gives other numbers than
-    eager; at the sizes `refused` it raises where eager does not, and nothing that was evaluated says so; at the sizes
-    `right` every stage was right for some inputs. `partly`: other inputs of the program are made of the part's, and
-    what it asks of those was not evaluated. `fixed`: the declared shapes fix it. `same` are axes that must be equal
-    to it, `follows` those that it decides.
+    eager; at the sizes `refused` it raises, and nothing that was evaluated says so. `ends_by_runs` are those of
+    `lowest` and `highest` beyond which that is so wherever it was tried. At the sizes `right` every stage was right for
+    some inputs. `partly`: other inputs of the program are made of the part's, and what it asks of those was not
+    evaluated. `fixed`: the declared shapes fix it. `same` are axes that must be equal to it, `follows` those that it
+    decides.
     """
 
     name: str
@@ -36,6 +37,7 @@ class SizeAxis(msgspec.Struct, frozen=True, kw_only=True):
     until: int = 0
     wrong: tuple[int, ...] = ()
     refused: tuple[int, ...] = ()
+    ends_by_runs: tuple[int, ...] = ()
     right: tuple[int, ...] = ()
     partly: bool = False
     fixed: bool = False

@@ -45,7 +45,9 @@ def drawn_sets(tried: int, told: int) -> str:
 
 def sizes_in_words(axis: SizeAxis) -> str:
     """The sizes that a program takes: `multiples of 2 from 6 to 98`, and at which of them it raises or is wrong."""
-    apart_from = f"; an operation refuses {', '.join(map(str, axis.refused))}" if axis.refused else ""
+    beyond = [text for end, text in ((axis.lowest, "less"), (axis.highest, "more")) if end in axis.ends_by_runs]
+    apart_from = f" (an operation refuses {' and '.join(beyond)})" if beyond else ""
+    apart_from += f"; an operation refuses {', '.join(map(str, axis.refused))}" if axis.refused else ""
     apart_from += f"; wrong at {', '.join(map(str, axis.wrong))}" if axis.wrong else ""
     if axis.partly and not axis.fixed:
         shown = ", ".join(map(str, axis.right[:_MOST_SIZES]))
@@ -102,8 +104,11 @@ def axis_rows(domain: SizeDomain) -> list[tuple[str, str]]:
     """Each axis with the sizes that the program takes."""
     rows = []
     for axis in domain.axes:
-        name = " = ".join((axis.name, *axis.same))
-        follows = f"; {', '.join(axis.follows)} follows" if axis.follows else ""
+        rest = [f"{len(axis.same) - _MOST_SIZES} more"] if len(axis.same) > _MOST_SIZES else []
+        name = " = ".join((axis.name, *axis.same[:_MOST_SIZES], *rest))
+        more = f" and {len(axis.follows) - _MOST_SIZES} more" if len(axis.follows) > _MOST_SIZES else ""
+        verb = "follows" if len(axis.follows) == 1 else "follow"
+        follows = f"; {', '.join(axis.follows[:_MOST_SIZES])}{more} {verb}" if axis.follows else ""
         rows.append((name, f"{sizes_in_words(axis)}{follows}"))
     return rows
 
@@ -159,6 +164,8 @@ def domain_details(domain: SizeDomain) -> Iterator[str]:
             yield f"  {_then(domain, number)}"
     for trial in domain.trials:
         told = [one for one in trial.answers if one.outcome == "refuses" and not trial.eager and trial.condition < 0]
+        if trial.eager and trial.condition < 0 and trial.answers[0].outcome == "refuses":
+            yield f"{trial.inputs}: refused, as by eager: {trial.eager}"
         for one in told[:1]:
             yield f"{trial.inputs}: {one.stage} refuses what eager answers: {one.message}"
         for one in trial.answers:

@@ -3,40 +3,135 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
 
 from exportdoctor.core.records.size_domain import SizeAxis
-from exportdoctor.worker.domain.size_axes import Axis
+from exportdoctor.worker.domain.size_axes import Axis, Place, sizes_of_axes
 
-Passes = Callable[[Mapping[str, int]], bool]
-_LARGEST_STEP, _LARGEST_FOLLOWING_STEP, _MOST_LINKED = 4, 129, 4
-"""By how much one size is changed, by how much another one with it, and how many are looked at."""
+FactOf = Callable[[Axis], SizeAxis]
+Violated = Callable[[Mapping[Place, int]], Mapping[str, frozenset[Place]]]
+_LARGEST_STEP, _LARGEST_FOLLOWING_STEP, _MOST_ASKED = 4, 520, 20_000
+"""By how much one size is changed, by how much others with it, and how many combinations are looked at."""
+_LARGEST_DEGREE = 3
+"""A follower's size may go with the square of the lead's, say: the patches of a square picture."""
 
 
-def join_linked(axes: list[Axis], facts: list[SizeAxis], passes: Passes, fact_of: Callable[[Axis], SizeAxis]) -> None:
-    """Axes that pass at the example's size alone, and at others if one follows the other, become one axis.
+def join_linked(axes: list[Axis], facts: list[SizeAxis], violated: Violated, fact_of: FactOf) -> None:
+    """Of axes that pass at the example's size alone, one leads, and those that must change with it follow.
 
-    Both lists, which are in one order, are changed. `passes` says whether the checks take these sizes of axes.
+    A size that follows several (a product, a sum) does so in each of them. `violated` gives the conditions that sizes
+    violate, each with the sizes that it is about. Both lists, which are in one order, are changed.
     """
-    stuck = [one.name for one in facts if one.until and _is_stuck(one)]
-    for lead, other in itertools.permutations(stuck[:_MOST_LINKED], 2):
-        known = {axis.name: axis for axis in axes}
-        if lead in known and other in known and (rule := _find_link(known[lead], known[other], passes)) is not None:
-            known[lead].follow(known[other], rule)
-            place = axes.index(known[other])
-            del axes[place], facts[place]
-            facts[axes.index(known[lead])] = fact_of(known[lead])
+    stuck = [axis for axis, fact in zip(axes, facts, strict=True) if fact.until and _is_stuck(fact)]
+    before = [replace(axis, rules=dict(axis.rules), same=dict(axis.same)) for axis in axes]
+    links = _Links(axes=before, violated=violated)
+    leads: list[str] = []
+    following: set[str] = set()
+    for lead in stuck:
+        if lead.name in following or (found := links.points_of(lead.name)) is None:
+            continue
+        by, points = found
+        leads.append(lead.name)
+        for name in points[0].keys() - {lead.name}:
+            lead.follow(links.known[name], _through([one[name] for one in points], lead.example, by))
+            following.add(name)
+        facts[axes.index(lead)] = fact_of(lead)
+    for axis in [one for one in axes if one.name in following and one.name not in leads]:
+        del facts[axes.index(axis)], axes[axes.index(axis)]
 
 
-def _find_link(lead: Axis, other: Axis, passes: Passes) -> Callable[[int], int] | None:
-    """The size of `other` for each one of `lead`; None if no steps of both pass three times."""
-    steps = itertools.product(range(1, _LARGEST_STEP + 1), range(1, _LARGEST_FOLLOWING_STEP + 1))
-    for by, step in steps:
-        both = ({lead.name: lead.example + n * by, other.name: other.example + n * step} for n in (1, 2, 3))
-        if all(map(passes, both)):
-            return lambda size: max(0, other.example + (size - lead.example) * step // by)
-    return None
+def _through(sizes: Sequence[int], example: int, by: int) -> Callable[[int], int]:
+    """The polynomial of least degree with these sizes where the lead has its example's, `by` more, twice `by` more."""
+    rows = [list(sizes)]
+    while len(rows[-1]) > 1:
+        rows.append([right - left for left, right in itertools.pairwise(rows[-1])])
+
+    def follow(size: int) -> int:
+        at, factor, found = Fraction(size - example, by), Fraction(1), Fraction(0)
+        for order, row in enumerate(rows):
+            found += factor * row[0]
+            factor *= (at - order) / (order + 1)
+        return max(0, math.floor(found))
+
+    return follow
+
+
+@dataclass(kw_only=True)
+class _Links:
+    """`axes` as they are before any follows another."""
+
+    axes: list[Axis]
+    violated: Violated
+    asked: int = 0
+    known: dict[str, Axis] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.known = {axis.name: axis for axis in self.axes}
+        self._owners = {place: axis.name for axis in self.axes for place in axis.rules}
+
+    def points_of(self, lead: str) -> tuple[int, list[dict[str, int]]] | None:
+        """By how much this axis can be changed, and the sizes of all that change with it: none, one, ... times.
+
+        As many as a polynomial needs with whose sizes two further ones pass; None if there is none.
+        """
+        for by in range(1, _LARGEST_STEP + 1):
+            for first in self._repair({lead: self.known[lead].example + by}):
+                points = [{name: self.known[name].example for name in first}, first]
+                while len(points) <= _LARGEST_DEGREE + 1:
+                    times = len(points)
+                    if all(self._pass(self._on_from(points, lead, by, more)) for more in (times, times + 1)):
+                        return by, points
+                    guess = self._on_from(points, lead, by, times)
+                    further = self._repair({lead: guess[lead]}, guess)
+                    point = next((one for one in further if one.keys() == first.keys()), None)
+                    if point is None:
+                        break
+                    points.append(point)
+        return None
+
+    def _on_from(self, points: Sequence[Mapping[str, int]], lead: str, by: int, times: int) -> dict[str, int]:
+        example = self.known[lead].example
+        rules = {name: _through([one[name] for one in points], example, by) for name in points[0]}
+        return {name: rule(example + times * by) for name, rule in rules.items()}
+
+    def _pass(self, sizes: Mapping[str, int]) -> bool:
+        return not self._find_violated(sizes)
+
+    def _repair(self, sizes: dict[str, int], guess: Mapping[str, int] | None = None) -> Iterator[dict[str, int]]:
+        """These sizes with others changed until nothing is violated, each change where a condition asks for it."""
+        violated = self._find_violated(sizes)
+        if not violated:
+            yield sizes
+            return
+        free = {text: names - sizes.keys() for text, names in violated.items()}
+        text = min(free, key=lambda one: len(free[one]))
+        for name in sorted(free[text]):
+            for size in self._others(name, sizes, guess):
+                if self.asked >= _MOST_ASKED:
+                    return
+                changed = {**sizes, name: size}
+                left = self._find_violated(changed)
+                if text not in left and all(names - changed.keys() for names in left.values()):
+                    yield from self._repair(changed, guess)
+
+    def _others(self, name: str, sizes: Mapping[str, int], guess: Mapping[str, int] | None) -> Iterator[int]:
+        """Sizes of an axis: in proportion to the first that was changed, then from the guess on on both sides."""
+        example, (lead, size) = self.known[name].example, next(iter(sizes.items()))
+        whole, rest = divmod(example * size, max(1, self.known[lead].example))
+        start = (guess or {}).get(name, example)
+        near = [start + sign * by for by in range(_LARGEST_FOLLOWING_STEP + 1) for sign in (1, -1)]
+        proportional = [whole] if not rest else []
+        return (one for one in dict.fromkeys([*proportional, *near]) if one >= 0 and one != example)
+
+    def _find_violated(self, sizes: Mapping[str, int]) -> dict[str, set[str]]:
+        """What is violated, with the axes that it is about."""
+        self.asked += 1
+        found = self.violated(sizes_of_axes(sizes, self.axes))
+        return {text: {self._owners[one] for one in places if one in self._owners} for text, places in found.items()}
 
 
 def _is_stuck(fact: SizeAxis) -> bool:
-    return not fact.fixed and set(fact.only) <= {fact.example} and (bool(fact.only) or fact.highest == -1)
+    return not fact.fixed and set(fact.only) <= {0, 1, fact.example} and (bool(fact.only) or fact.highest == -1)

@@ -185,7 +185,8 @@ def find_axes(inputs: SizedInputs, named: Mapping[str, tuple[str, ...]]) -> list
         follow = {one: other for one, other in follow.items() if one not in met or len(other.free_symbols) > 1}
         name = owners.get(place) or inputs.place_name(place)
         axes.append(_axis(inputs, name, list(follow), exprs=follow, base=expr, symbol=symbol))
-        axes[-1].same = {owners[one]: one for one in follow if owners.get(one, name) != name}
+        named_follow = {owners.get(one) or inputs.place_name(one): one for one in follow}
+        axes[-1].same = {other: one for other, one in named_follow.items() if one != place and other != name}
         met.update(follow)
     axes = _join_derived_names(_join_equal_names(axes))
     return sorted(axes, key=lambda one: (one.fixed, min(place[0] for place in one.rules)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ from exportdoctor.core.failure.messages import first_line
 from exportdoctor.core.records.outcome import Frame
 from exportdoctor.core.records.size_domain import ConditionKind, SizeCondition
 from exportdoctor.report.wording import size_domains as wording
-from exportdoctor.torch_internals.program_checks import guards_of, size_ranges, user_input_names
+from exportdoctor.torch_internals.program_checks import guards_of, size_ranges, user_input_names, violated_guards
 from exportdoctor.torch_internals.shape_env import sources_by_symbol
 from exportdoctor.worker.describe.guard_origin import GuardLog
 from exportdoctor.worker.domain.size_axes import Place, SizedInputs, put_in, solve_linear
@@ -26,6 +26,9 @@ _SIZE = re.compile(
     r"(?:L\['(?P<local>\w+)'\]|(?P<name>[A-Za-z_]\w*))(?P<rest>(?:\[[^\]]+\])*)\.size\(\)\[(?P<dim>\d+)\]"
 )
 _SYMBOL = re.compile(r"\b[su]\d+\b")
+_NAME = re.compile(r"[A-Za-z_]\w*")
+_Found = tuple[str, ConditionKind, frozenset[Place]]
+"""A violated condition, who asks for it, and the sizes that it is about."""
 
 
 @dataclass(kw_only=True)
@@ -61,9 +64,9 @@ class SizeChecks:
 
     def refusal(self, sizes: Mapping[Place, int]) -> SizeCondition | None:
         """The first condition that these sizes violate; None if the program takes them as far as sizes go."""
-        found = self._violated_shape(sizes)
+        found = next(self._violated_shapes(sizes), None)
         if found is not None:
-            return self._with_line(*found, sizes)
+            return self._with_line(found[0], found[1], sizes)
         if self.inputs.order is None:
             frame, said = self._line_for(sizes)
             return self._condition(said, "guard", frame) if frame is not None else None
@@ -78,7 +81,18 @@ class SizeChecks:
                 return self._condition(wording.DIVIDES_BY_ZERO, "guard", None)
             except Exception:  # a guard on what a hollow tensor does not have
                 pass
-        return self._violated_assertion(leaves) if self._assertions else None
+        node = next(self._violated_assertions(leaves), None)
+        return self._condition(_said_by(node), "assertion", _frame_of(node)) if node is not None else None
+
+    def find_violated(self, sizes: Mapping[Place, int]) -> dict[str, frozenset[Place]]:
+        """Every condition that these sizes violate, as torch writes it, with the sizes that it is about."""
+        found = {text: places for text, _, places in self._violated_shapes(sizes)}
+        if self.inputs.order is not None:
+            leaves = self.inputs.hollow(sizes)
+            texts = violated_guards(self._guards, leaves) if self._guards is not None else []
+            found |= {text: self._places_in(text) for text in texts}
+            found |= {text: self._places_in(text) for text in map(_said_by, self._violated_assertions(leaves))}
+        return found
 
     def condition_of_message(self, message: str) -> SizeCondition | None:
         """The condition that a program's exception is about."""
@@ -93,14 +107,13 @@ class SizeChecks:
         """The program's assertions on what is known only when it runs."""
         found = []
         for node in self._nodes:
-            message = _message_of(node)
-            text = _ASSERTION.search(message)
-            if message and (text is None or re.search(r"\bu\d+\b", text[1])):
-                found.append(self._condition(text[1] if text else message, "assertion", _frame_of(node)))
+            said = _said_by(node)
+            if said and (said == _message_of(node) or re.search(r"\bu\d+\b", said)):
+                found.append(self._condition(said, "assertion", _frame_of(node)))
         return found
 
-    def _violated_shape(self, sizes: Mapping[Place, int]) -> tuple[str, ConditionKind] | None:
-        """What a fixed size, a range, or a relation between sizes in the program's signature refuses."""
+    def _violated_shapes(self, sizes: Mapping[Place, int]) -> Iterator[_Found]:
+        """What fixed sizes, ranges, and relations between sizes in the program's signature refuse."""
         values: dict[Any, int] = {}
         derived = []
         for leaf, shape in self.inputs.shapes.items():
@@ -110,30 +123,32 @@ class SizeChecks:
                 if expr is None or (dimension is None and not isinstance(self.inputs.leaves[leaf], int)):
                     continue
                 size = sizes.get(place, self.inputs.size_at(place))
-                name = self.inputs.place_name(place)
+                name = self._name(self.inputs.place_name(place))
                 if isinstance(expr, int):
                     if size != expr:
-                        return f"{self._name(name)} = {expr}", "fixed"
+                        yield f"{name} = {expr}", "fixed", frozenset({place})
                 elif expr.is_Symbol:
                     if values.setdefault(expr, size) != size:
-                        other = self.inputs.place_name(self._symbols[expr])
-                        return f"{self._name(name)} = {self._name(other)}", "guard"
+                        other = self._symbols[expr]
+                        text = f"{name} = {self._name(self.inputs.place_name(other))}"
+                        yield text, "guard", frozenset({place, other})
                     lower, upper = self._ranges.get(expr, (0, None))
                     if size < lower or (upper is not None and size > upper):
                         bound = f"≥ {lower}" if size < lower else f"≤ {upper}"
-                        return f"{self._name(name)} {bound}", "declared"
+                        yield f"{name} {bound}", "declared", frozenset({place})
                 else:
-                    derived.append((name, expr, size))
-        for name, expr, size in derived:
+                    derived.append((place, expr, size))
+        for place, expr, size in derived:
             free = expr.free_symbols - values.keys()
+            violated = not free and int(put_in(expr, values)) != size
             if len(free) == 1:
                 solved = solve_linear(put_in(expr, values), next(iter(free)), size)
-                if solved is None or solved.denominator > 1:
-                    return self._relation(name, expr), "guard"
-                values[next(iter(free))] = int(solved)
-            elif not free and int(put_in(expr, values)) != size:
-                return self._relation(name, expr), "guard"
-        return None
+                violated = solved is None or solved.denominator > 1
+                if solved is not None and not violated:
+                    values[next(iter(free))] = int(solved)
+            if violated:
+                about = {self._symbols[one] for one in expr.free_symbols if one in self._symbols}
+                yield self._relation(self.inputs.place_name(place), expr), "guard", frozenset({place, *about})
 
     def _relation(self, name: str, expr: Any) -> str:
         factor = expr.as_coeff_Mul()
@@ -141,26 +156,30 @@ class SizeChecks:
             return f"{self._name(name)} is a multiple of {factor[0]}"
         return f"{self._name(name)} = {self._in_words(str(expr))}"
 
-    def _violated_assertion(self, leaves: list[Any]) -> SizeCondition | None:
-        """The first assertion on sizes alone that does not hold."""
+    def _violated_assertions(self, leaves: list[Any]) -> Iterator[torch.fx.Node]:
+        """The assertions on sizes alone that do not hold."""
         known: dict[torch.fx.Node, Any] = {}
         given = iter(leaves)
-        for node in self._nodes:
+        for node in self._nodes if self._assertions else ():
             if node.op == "placeholder":
                 known[node] = next(given)
-                continue
-            message = _message_of(node)
-            if message:
+            elif _message_of(node):
                 if node.args[0] in known and not known[node.args[0]]:
-                    text = _ASSERTION.search(message)
-                    return self._condition(text[1] if text else message, "assertion", _frame_of(node))
+                    yield node
             elif _is_about_sizes(node) and all(one in known for one in node.all_input_nodes):
                 try:
                     args = torch.fx.node.map_arg((node.args, node.kwargs), lambda one: known[one])
                     known[node] = node.target(*args[0], **args[1])  # type: ignore[operator]
                 except Exception:  # a division by zero, say
                     continue
-        return None
+
+    def _places_in(self, text: str) -> frozenset[Place]:
+        """The sizes that a condition of torch's mentions, by their sources or symbols."""
+        places = self.inputs.places()
+        symbols: dict[str, Place] = {str(symbol): place for symbol, place in self._symbols.items()}
+        names = [_matched_place(one) for one in _SIZE.finditer(text)] + _NAME.findall(_SIZE.sub("", text))
+        known = {**symbols, **places}
+        return frozenset(known[name] for name in names if name in known)
 
     def _with_line(self, text: str, kind: ConditionKind, sizes: Mapping[Place, int]) -> SizeCondition:
         frame, found = self._line_for(sizes)
@@ -262,6 +281,12 @@ def _message_of(node: torch.fx.Node) -> str:
     if node.op == "call_function" and "_assert_scalar" in str(node.target) and len(node.args) > 1:
         return str(node.args[1])
     return ""
+
+
+def _said_by(node: torch.fx.Node) -> str:
+    """What an assertion in the graph asks."""
+    text = _ASSERTION.search(_message_of(node))
+    return text[1] if text else _message_of(node)
 
 
 def _frame_of(node: torch.fx.Node | None) -> Frame | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -32,6 +31,7 @@ from exportdoctor.worker.domain.size_axes import (
     sizes_of_axes,
 )
 from exportdoctor.worker.domain.size_checks import SizeChecks
+from exportdoctor.worker.domain.size_rules import describe_sizes, ends_by_runs, points_of, takes
 from exportdoctor.worker.domain.value_growth import ValueGrowth, measure_growth
 from exportdoctor.worker.prove.compare_calls import compare_calls
 from exportdoctor.worker.prove.input_set import InputSet, says_nothing
@@ -42,7 +42,7 @@ _EVALUATED = 130
 _MOST_EVALUATED = 4100
 _SMALL_GROWTH, _SMALL_SIZE = 8, 256
 """Sizes up to this, or up to so many times the example's, are tried in any case."""
-_MOST_FIXED = 6
+_MOST_FIXED = _MOST_APART = 6
 _NEAR = 128
 """Sizes that are looked at for one that passes, below a large one."""
 
@@ -69,6 +69,7 @@ class DomainSearch:
     eager: torch.nn.Module | None = None
     checks: SizeChecks | None = None
     seconds: float = 60.0
+    seconds_for_ends: float = 15.0
     right: list[Inputs] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -79,16 +80,21 @@ class DomainSearch:
         self._growths: dict[frozenset[Place], ValueGrowth] = {}
 
     def plan(self) -> None:
-        """Evaluate the checks, and choose the sizes on both sides of each boundary; nothing runs."""
+        """Evaluate the checks, run the program where these let any size pass, and choose the sizes of the trials."""
         self._facts = [self._fact_of(axis) for axis in self.axes]
         if self.checks is not None:
-            join_linked(self.axes, self._facts, self._pass, self._fact_of)
+            join_linked(self.axes, self._facts, self.checks.find_violated, self._fact_of)
+        end = time.monotonic() + self.seconds_for_ends
+        self._facts = [
+            ends_by_runs(fact, lambda size, axis=axis: self._runs({axis.name: size}, end))  # type: ignore[misc]
+            for axis, fact in zip(self.axes, self._facts, strict=True)
+        ]
         self._add({}, wording.EXAMPLE)
         for axis, fact in zip(self.axes, self._facts, strict=True):
             if not axis.fixed:
-                for size in _points(fact):
+                for size in points_of(fact):
                     self._add(self._sizes({axis.name: size}), wording.at_size(axis.name, size))
-                for name, place in axis.same.items():  # what follows from it, changed alone
+                for name, place in [*axis.same.items()][:_MOST_APART]:  # what follows from it, changed alone
                     size = self.inputs.size_at(place) + 1
                     shown = name if is_plain(name) else self.inputs.place_name(place)
                     self._add({place: size}, wording.apart(shown, size, axis.name, axis.example))
@@ -155,11 +161,8 @@ class DomainSearch:
         return describe_sizes(msgspec.structs.replace(fact, until=until), taken, highest)
 
     def _passes(self, axis: Axis, size: int) -> bool:
-        return self._pass({axis.name: size})
-
-    def _pass(self, values: Mapping[str, int]) -> bool:
         assert self.checks is not None
-        return self.checks.refusal(self._sizes(values)) is None
+        return self.checks.refusal(self._sizes({axis.name: size})) is None
 
     def _highest(self, axis: Axis, last: int, until: int) -> int | None:
         """The largest size that passes, None where no end was found below 2**31."""
@@ -183,6 +186,13 @@ class DomainSearch:
         return sizes_of_axes(values, self.axes)
 
     # --- what runs
+
+    def _runs(self, values: Mapping[str, int], end: float) -> bool | None:
+        """Whether the program answers at these sizes of axes; None if that was not asked."""
+        sizes = self._sizes(values)
+        if time.monotonic() > end or self._is_too_large(sizes) or not self._can_be_made(sizes):
+            return None
+        return self._answer(self.stages[0], None, self.inputs.resize(sizes)).outcome != "refuses"
 
     def _add(self, sizes: dict[Place, int], title: str) -> None:
         if title in self._planned:
@@ -258,19 +268,18 @@ class DomainSearch:
         return _Planned(title=one.title, inputs=one.inputs, known=one, refused=refused)
 
     def _with_wrong(self, fact: SizeAxis, trials: Sequence[SizeTrial]) -> SizeAxis:
-        said = {one.inputs: one.answers[0].outcome for one in trials if not one.eager}
-        points = [(size, said.get(wording.at_size(fact.name, size))) for size in _points(fact)]
+        said = {one.inputs: (one.answers[0].outcome, one.eager) for one in trials}
+        points = [(size, *said.get(wording.at_size(fact.name, size), ("", ""))) for size in points_of(fact)]
         return msgspec.structs.replace(
             fact,
-            wrong=tuple(size for size, outcome in points if outcome == "wrong"),
-            refused=tuple(size for size, outcome in points if outcome == "refuses" and self._is_unsaid(fact, size)),
+            wrong=tuple(size for size, outcome, eager in points if outcome == "wrong" and not eager),
+            refused=tuple(size for size, outcome, _ in points if outcome == "refuses" and self._is_unsaid(fact, size)),
             right=self._right_sizes(fact, trials),
         )
 
     def _is_unsaid(self, fact: SizeAxis, size: int) -> bool:
-        """Whether eager takes the size, and nothing that was evaluated refuses it."""
-        planned = self._planned[wording.at_size(fact.name, size)]
-        return self.eager is not None and self.checks is not None and not fact.fixed and planned.refused is None
+        """Whether nothing that was evaluated refuses the size."""
+        return self.checks is not None and not fact.fixed and not fact.partly and takes(fact, size)
 
     def _right_sizes(self, fact: SizeAxis, trials: Sequence[SizeTrial]) -> tuple[int, ...]:
         """The axis' sizes in all inputs at which every stage was right."""
@@ -327,35 +336,6 @@ def _dropped_conditions(trials: Sequence[SizeTrial]) -> tuple[int, ...]:
     return tuple(sorted(found))
 
 
-def describe_sizes(fact: SizeAxis, taken: Sequence[int], highest: int | None) -> SizeAxis:
-    """The sizes as a rule: from, to, in steps, without some; or as a list, where no rule is shorter."""
-    if not taken:
-        return msgspec.structs.replace(fact, highest=-1)
-    if len(taken) < 3:
-        return msgspec.structs.replace(fact, only=tuple(taken))
-    step = math.gcd(*(size - taken[0] for size in taken[1:]))
-    gaps = tuple(size for size in range(taken[0], taken[-1], step) if size not in set(taken))
-    if len(gaps) > len(taken) // 2:
-        return msgspec.structs.replace(fact, only=tuple(taken))
-    return msgspec.structs.replace(fact, lowest=taken[0], highest=highest, step=step, but=gaps)
-
-
-def _points(fact: SizeAxis) -> list[int]:
-    """The sizes on both sides of each boundary."""
-    if fact.only:
-        return sorted({0, 1, *(size + by for size in fact.only[:3] for by in (-1, 0, 1) if size + by >= 0)})
-    found = {0, 1, fact.example + 1, fact.example + fact.step}
-    if fact.until:
-        found |= {fact.lowest, fact.lowest - 1, fact.lowest - fact.step}
-        for gap in fact.but[:2]:
-            found |= {gap, gap + fact.step}
-        if fact.highest is not None:
-            found |= {fact.highest, fact.highest + 1}
-    else:
-        found |= {fact.example - 1, 2 * fact.example}
-    return sorted(size for size in found if size >= 0)
-
-
 def make_search(
     part: BuiltPart, call: ExportCall, program: Any, log: GuardLog | None, *, alone: bool = False
 ) -> DomainSearch:
@@ -366,7 +346,9 @@ def make_search(
     ready = program.module()
     checks = None
     if inputs.shapes:
-        names = {inputs.place_name(place): axis.name for axis in axes for place in axis.rules if _is_same(axis, place)}
+        own = {place for axis in axes for place in axis.same.values()}
+        mine = [(place, axis) for axis in axes for place in axis.rules if place not in own and _is_same(axis, place)]
+        names = {inputs.place_name(place): axis.name for place, axis in mine}
         names |= {place: name for name, places in part.axes.items() if is_plain(name) for place in places}
         checks = SizeChecks(inputs=inputs, program=program, module=ready, names=names, log=log)
 
