@@ -106,7 +106,7 @@ class ToolSession:
         except ExportdoctorError as error:
             raise ToolError(error.line()) from None
 
-    async def call(self, context: Context, *words: str, good: tuple[int, ...] = (0, 1)) -> tuple[int, str, list[str]]:
+    async def call(self, context: Context, *words: str) -> tuple[int, str, list[str]]:
         """Run the command line; returns its exit code, its output and the lines of its stderr."""
         self.prepare()
         if any("\0" in word for word in words):
@@ -125,7 +125,7 @@ class ToolSession:
             code = await process.wait()
         finally:
             await _end(process)
-        if code not in good:
+        if code not in (ExitCode.EXPORTS, ExitCode.FINDINGS):
             told = [line for line in lines if line.startswith("exportdoctor: ")] or lines
             raise ToolError("\n".join(told[-1:]) or f"the command ended with exit code {code}")
         return code, output.decode(errors="replace"), lines
