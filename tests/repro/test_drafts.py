@@ -324,6 +324,10 @@ CALLED = {
     "what was written in place": (
         "y = torch.zeros(3)\n    y[0] = x[0]\n    y.add_(1)\n    y -= x\n    return torch.zeros(int(y.sum()))"
     ),
+    "a number of rows": "return x[: len(x.nonzero())]",
+    "many calls before": (
+        "y = x\n    for _ in range(30):\n        y = torch.relu(y.sin() + x)\n    return y if y.sum() > 0 else -y"
+    ),
     "a list of numbers": "y = x.nonzero()[1:, 0]\n    return y.tolist()",
     "sizes without a value": (
         "q, n = x.expand(1, 1, 3, 3), x.nonzero().shape[0]\n"
@@ -363,7 +367,7 @@ def fitting_draft(body: str, runner: CandidateRunner, dynamic_shapes: Any = None
 def test_code_that_was_made_by_a_template_has_a_script_of_the_torch_functions_that_it_called(
     body: str, runner: CandidateRunner
 ) -> None:
-    assert code_lines(draft := fitting_draft(body, runner)) in range(5, 12), draft
+    assert code_lines(draft := fitting_draft(body, runner)) in range(5, 13), draft
 
 
 FIXING = {
