@@ -94,10 +94,8 @@ class SizedInputs:
         """These sizes, with those that the whole numbers describe whose count changes."""
         found = dict(sizes)
         for one in self.described:
-            if (rows := sizes.get((one.by, 0))) and (one.leaf, 0) not in sizes:
-                leaves = [*self.leaves]
-                leaves[one.by] = repeat_to(leaves[one.by], 0, rows)
-                found[one.leaf, 0] = one.size(leaves)
+            if (rows := sizes.get((one.by, 0))) is not None and (one.leaf, 0) not in sizes:
+                found[one.leaf, 0] = one.size(self.leaves, rows)
         return found
 
     def described_by(self, place: Place) -> DescribedSize | None:
