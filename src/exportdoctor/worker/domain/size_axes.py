@@ -112,7 +112,9 @@ class SizedInputs:
             leaves[leaf] = size if dimension is None else repeat_to(leaves[leaf], dimension, size)
         for place, size in sizes.items() if not alone else ():
             described = self.described_by(place)
-            if described is not None and (numbers := described.numbers(leaves, size)) is not None:
+            if described is None or (described.by, 0) in sizes:
+                continue
+            if (numbers := described.numbers(leaves, size)) is not None:
                 leaves[described.by] = numbers
         made: Inputs = tree_unflatten(leaves, self.layout)
         return made
