@@ -53,6 +53,14 @@ class Encoder(nn.Module):
         return self.proj(patches)[window_index]
 
 
+class Windows(nn.Module):
+    """Sums of windows of four rows, of which the example has two."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        ends = [min(x.shape[0], start + 4) for start in range(0, x.shape[0], 4)]
+        return torch.stack([x[start:end].sum(0) for start, end in zip(range(0, 8, 4), ends)])
+
+
 class Cropping(nn.Module):
     """A number that is read where it is needed."""
 
@@ -419,6 +427,15 @@ CASES: dict[str, Case] = {
     "check-as-assertion": case(Checked, checks(6, 9), "Ne|Eq", {"values": _FREE, "chosen": _FREE, "expected": _FREE}),
     "branch-as-where": case(
         Clamping, [(torch.randn(3),), (torch.tensor([1.0, float("inf")]),)], "Eq|guard", ({0: Dim.DYNAMIC},)
+    ),
+    "max-pool-1d-as-2d": case(
+        lambda: nn.MaxPool1d(3, 2, 1, ceil_mode=True),
+        [(torch.randn(2, 3, 9),), (torch.randn(4, 3, 14),)],
+        "Constraints violated",
+        ({0: Dim.DYNAMIC, 2: Dim.DYNAMIC},),
+    ),
+    "loops-by-count": case(
+        Windows, [(torch.randn(7, 2),), (torch.randn(6, 2),), (torch.randn(8, 2),)], "Constraints violated", (_FREE,)
     ),
     "attn-eager": case(lambda: ShortRow(with_attention("sdpa")), counted(5, 3), "u0 > 1"),
     "register-cache-pytree": case(tiny_llama, _WORDS, "DynamicCache", {"input_ids": {1: Dim.DYNAMIC}}),

@@ -278,9 +278,11 @@ def test_a_part_is_the_submodule_with_the_inputs_of_the_whole(
     export(made)
 
 
-def test_a_model_without_a_key_value_cache_says_that_it_has_no_decode(tmp_path: Path) -> None:
+def test_a_model_that_keeps_nothing_says_that_it_has_no_decode(tmp_path: Path) -> None:
+    sizes = {"n_embd": 32, "n_layer": 2, "n_head": 4, "vocab_size": 99, "n_positions": 64}
+    config = {"model_type": "openai-gpt", "architectures": ["OpenAIGPTLMHeadModel"], **sizes}
     with pytest.raises(NoPartError, match="no part decode"):
-        built(write_config(tmp_path / "mamba", FAMILIES["mamba"]), "decode").part("decode")
+        built(write_config(tmp_path / "gpt", config), "decode").part("decode")
 
 
 def test_random_weights_are_the_same_every_time() -> None:

@@ -20,6 +20,7 @@ from exportdoctor.report.wording.size_domains import axis_rows, domain_details, 
 from exportdoctor.shims import call_for_part, export_program
 from exportdoctor.targets import BuiltPart
 from exportdoctor.worker.describe.guard_origin import record_guards
+from exportdoctor.worker.domain.described_sizes import DescribedSize, find_described
 from exportdoctor.worker.domain.domain_server import find_domain
 from exportdoctor.worker.domain.size_checks import condition_text
 from exportdoctor.worker.domain.size_rules import describe_sizes
@@ -247,3 +248,48 @@ def test_conditions_are_told_as_people_write_them() -> None:
     assert condition_text(sympy.Eq(sympy.Mod(4 * n, 8, evaluate=False), 0, evaluate=False)) == "n is a multiple of 2"
     assert condition_text(sympy.Ne(n, m)) == "n ≠ m"
     assert condition_text(sympy.Le(n, 5)) == "n ≤ 5"
+
+
+class Areas(torch.nn.Module):
+    """Rows of pictures, of which a grid says the sides; the number of pictures is open as well."""
+
+    def forward(self, patches: torch.Tensor, grid: torch.Tensor) -> torch.Tensor:
+        if not torch.compiler.is_exporting() and int(grid.prod(1).sum()) != len(patches):
+            raise ValueError("the grid describes other patches")
+        return patches * 2
+
+
+def test_sizes_that_whole_numbers_say_are_tried_together_with_these() -> None:
+    def inputs(*sides: tuple[int, int]) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.randn(sum(one * other for one, other in sides), 3), torch.tensor(sides)
+
+    example = inputs((2, 3), (4, 5))
+    part = BuiltPart(
+        name="default", title="", module=Areas(), prefix="", args=example, kwargs={},
+        dynamic_shapes=({0: torch.export.Dim.AUTO}, {0: torch.export.Dim.AUTO}), more_inputs=((inputs((7, 1)), {}),),
+        axes={"patches": ("patches[0]",), "pictures": ("grid[0]",)},
+    )  # fmt: skip
+    call = call_for_part(part)
+    search = make_search(part, call, export_program(call), None)
+    search.plan()
+    search.ask_eager(InputSet(title="", kind="example", calls=(), results=()))
+    domain = search.finish()
+    ends = {one.inputs: (bool(one.eager), one.answers[0].outcome) for one in domain.trials}
+    assert ends["patches 30, grid ..., 4 x 6"] == (False, "right")
+    assert ends["patches 6, grid ..., 4 x 0"] == (False, "right")
+    assert ends["pictures 3"] == (False, "right")
+    assert ends["patches 27, grid unchanged"] == (True, "alone")
+
+
+def test_what_whole_numbers_say_holds_in_every_known_set() -> None:
+    sides = [torch.tensor([[2, 3], [4, 5]]), torch.tensor([[7, 1]])]
+    leaves = [[torch.randn(size, 2), numbers] for size, numbers in zip((26, 7), sides, strict=True)]
+    found = list(find_described(leaves))
+    assert found == [DescribedSize(leaf=0, by=1)]
+    assert list(find_described([leaves[0]])) == []  # one set shows nothing
+    assert list(find_described([leaves[0], [torch.randn(8, 2), sides[1]]])) == []
+    assert [found[0].size(leaves[0], rows) for rows in (0, 1, 2, 3, 5)] == [0, 6, 26, 32, 58]
+    for size in range(60):
+        numbers = found[0].numbers(leaves[0], size)
+        assert numbers is None or found[0].size([leaves[0][0], numbers]) == size
+    assert all(found[0].numbers(leaves[0], size) is not None for size in found[0].near(leaves[0]))

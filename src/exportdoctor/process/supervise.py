@@ -242,6 +242,25 @@ def resident_mb(pid: int) -> float:
     return 0.0
 
 
+def family_mb(pid: int) -> float:
+    """Memory of a process and all that it has started, in MiB; a page that several share counts once."""
+    total = 0.0
+    with contextlib.suppress(psutil.Error):
+        root = psutil.Process(pid)
+        for process in (root, *root.children(recursive=True)):
+            with contextlib.suppress(psutil.Error):
+                total += _proportional_kib(process) / 1024
+    return total
+
+
+def _proportional_kib(process: psutil.Process) -> float:
+    try:
+        with open(f"/proc/{process.pid}/smaps_rollup", encoding="ascii") as file:
+            return next(float(line.split()[1]) for line in file if line.startswith("Pss:"))
+    except (OSError, StopIteration):
+        return float(process.memory_info().rss) / 1024
+
+
 def _cpu_seconds(process: psutil.Process) -> float:
     times = process.cpu_times()
     return float(times.user + times.system)

@@ -24,7 +24,6 @@ from exportdoctor.sweep.target_task import (
     SweepTask,
     answer_without_run,
     ask_target,
-    child_environment,
 )
 
 MEMORY = "memory_mb"
@@ -187,3 +186,13 @@ def _result(future: Any) -> SweepAnswer | None:
 
 def _cluster_gone(what: str) -> UsageError:
     return UsageError(what, hint="The same command with the same --out asks what is left")
+
+
+def child_environment() -> dict[str, str]:
+    """What answers depend on, of the process in which this runs."""
+    import platform
+
+    from exportdoctor.core.versions import installed_versions
+
+    names = ("exportdoctor", "torch", "transformers", "onnx", "onnxscript", "onnxruntime", "dask", "distributed")
+    return {"python": platform.python_version(), **installed_versions(names), "folder": os.getcwd()}

@@ -18,7 +18,7 @@ from exportdoctor.report.atlas.atlas_markdown import render_markdown
 from exportdoctor.report.atlas.atlas_page import render_page
 from exportdoctor.store.atomic_write import make_folder, replace_file
 from exportdoctor.sweep.atlas_rows import STAGES, count_shares, find_causes, make_row
-from exportdoctor.sweep.cluster import ask_all, open_cluster
+from exportdoctor.sweep.cluster import ask_all, child_environment, open_cluster
 from exportdoctor.sweep.sweep_targets import SweepTarget
 from exportdoctor.sweep.target_task import (
     STOP,
@@ -26,7 +26,6 @@ from exportdoctor.sweep.target_task import (
     SweepAnswer,
     SweepTask,
     answer_without_run,
-    child_environment,
     keep_answer,
     kept_run,
     read_answer,

@@ -17,18 +17,20 @@ from enum import StrEnum
 from pathlib import Path
 
 import msgspec
-import psutil
 
 from exportdoctor.core.codec import decode, pretty
 from exportdoctor.core.errors import ExitCode, StoreError
+from exportdoctor.core.limits import INTERRUPTED
 from exportdoctor.core.run.atlas import Also, Sizes
 from exportdoctor.process.descendants import kill_below, kill_marked, new_mark
 from exportdoctor.process.group import kill_group, name_exit
+from exportdoctor.process.supervise import family_mb
 from exportdoctor.store.atomic_write import make_folder, replace_file
 from exportdoctor.store.digest import name_changes, sources_of
 from exportdoctor.store.journal import NAME as JOURNAL
 from exportdoctor.store.runs import read_run
 from exportdoctor.sweep.warm_process import WarmProcess, WarmScan
+from exportdoctor.targets.resolve import is_factory
 
 ANSWER = "answer.json"
 STOP = ".stop"
@@ -36,8 +38,6 @@ HASH_SEED = "PYTHONHASHSEED"
 _ASKED = "asked.log"
 _TICK = 0.2
 _MEMORY_EVERY = 1.0
-_PATIENCE = 10.0
-"""Seconds that an interrupted scan has to save what it knows."""
 _NODE = threading.local()
 """Holds the warm process of each thread of a Dask worker: it runs one scan at a time."""
 
@@ -160,7 +160,10 @@ def ask_target(task: SweepTask) -> SweepAnswer:
     if earlier > 1:
         answer = answer_without_run(task, AnswerStatus.LOST, "the node that asked was lost twice")
     else:
-        answer = _answer(task, tuple(_run(task, *asked, anew=earlier > 0) for asked in task.asks))
+        try:
+            answer = _answer(task, tuple(_run(task, *asked, anew=earlier > 0) for asked in task.asks))
+        finally:
+            _let_go()
     keep_answer(task, answer)
     return answer
 
@@ -230,20 +233,52 @@ def _scan(words: tuple[str, ...], task: SweepTask, sizes: Sizes, also: Also) -> 
     if stop.exists():
         return RunAnswer(sizes=sizes, also=also, status=AnswerStatus.STOPPED, why="interrupted")
     errors, mark = Path(task.folder) / f"{run_folder(sizes, also)}.stderr", new_mark()
+    begun, code = time.monotonic(), 0
     _NODE.warm = getattr(_NODE, "warm", None) or WarmProcess()
-    process = _NODE.warm.start(("scan", *words, "--jobs", "1", "--quiet"), errors, _environment(task), mark=mark)
-    try:
-        status, memory = _watch(process, task, stop)
-    finally:
-        _kill_family(process, mark)
+    status, memory = _hold(task, stop) if (sizes, also) != task.asks[-1] else (AnswerStatus.ANSWERED, 0.0)
+    if status in (AnswerStatus.ANSWERED, AnswerStatus.NO_VERDICT, AnswerStatus.CRASHED):
+        process = _NODE.warm.start(("scan", *words, "--jobs", "1", "--quiet"), errors, _environment(task), mark=mark)
+        try:
+            status, memory = _watch(process, task, stop, begun=begun)
+        finally:
+            _kill_family(process, mark)
+        code = process.returncode
     why = {
         AnswerStatus.TIMED_OUT: f"no end after {task.timeout:g} s",
         AnswerStatus.OUT_OF_MEMORY: f"it took {memory:.0f} MiB of {task.memory_mb:.0f}",
         AnswerStatus.STOPPED: "interrupted",
-        AnswerStatus.CRASHED: f"the scan ended with {name_exit(process.returncode)}",
-        AnswerStatus.NO_VERDICT: _last_line(errors) or name_exit(process.returncode),
+        AnswerStatus.CRASHED: f"the scan ended with {name_exit(code)}",
+        AnswerStatus.NO_VERDICT: _last_line(errors) or name_exit(code),
     }.get(status, "")
     return RunAnswer(sizes=sizes, also=also, status=status, why=why, memory_mb=memory)
+
+
+def _hold(task: SweepTask, stop: Path) -> tuple[AnswerStatus, float]:
+    """Have the warm process build the target once for all scans of the task, if it does not yet.
+
+    Returns how that ended, as of a scan; whatever ended by itself is asked by scans that build it themselves.
+    """
+    if getattr(_NODE, "held", None) or is_factory(task.ref):
+        return AnswerStatus.ANSWERED, 0.0
+    mark = new_mark()
+    holder = _NODE.warm.hold(task.ref, task.words, _environment(task), mark=mark)
+    _NODE.held = mark
+    try:
+        status, memory = _watch(holder, task, stop, begun=time.monotonic())
+    except BaseException:
+        _kill_family(holder, mark)
+        raise
+    if status != AnswerStatus.ANSWERED:
+        _kill_family(holder, mark)
+    return status, memory
+
+
+def _let_go() -> None:
+    """End what holds the target."""
+    if held := getattr(_NODE, "held", None):
+        _NODE.warm.let_go()
+        kill_marked(held)
+        _NODE.held = None
 
 
 def _environment(task: SweepTask) -> dict[str, str]:
@@ -252,9 +287,9 @@ def _environment(task: SweepTask) -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name != HASH_SEED} | given
 
 
-def _watch(process: WarmScan, task: SweepTask, stop: Path) -> tuple[AnswerStatus, float]:
-    """Wait for the end; how it came, and the most memory seen, in MiB."""
-    begun, looked, memory = time.monotonic(), 0.0, 0.0
+def _watch(process: WarmScan, task: SweepTask, stop: Path, *, begun: float) -> tuple[AnswerStatus, float]:
+    """Wait for the end; how it came, and the most memory seen, in MiB. The task's time counts from `begun`."""
+    looked, memory = 0.0, 0.0
     while process.poll() is None:
         with suppress(subprocess.TimeoutExpired):
             process.wait(_TICK)
@@ -265,7 +300,7 @@ def _watch(process: WarmScan, task: SweepTask, stop: Path) -> tuple[AnswerStatus
             _interrupt(process)
             return AnswerStatus.STOPPED, memory
         if now - looked > _MEMORY_EVERY:
-            looked, taken = now, _memory_mb(process.pid)
+            looked, taken = now, family_mb(process.pid)
             memory = max(memory, taken)
             if taken > task.memory_mb:
                 return AnswerStatus.OUT_OF_MEMORY, taken
@@ -278,7 +313,7 @@ def _watch(process: WarmScan, task: SweepTask, stop: Path) -> tuple[AnswerStatus
 def _interrupt(process: WarmScan) -> None:
     process.send_signal(signal.SIGINT)
     with suppress(subprocess.TimeoutExpired):
-        process.wait(_PATIENCE)
+        process.wait(INTERRUPTED)
 
 
 def _kill_family(process: WarmScan, mark: str) -> None:
@@ -288,25 +323,6 @@ def _kill_family(process: WarmScan, mark: str) -> None:
     kill_group(process.pid)
     process.wait()
     kill_marked(mark)
-
-
-def _memory_mb(pid: int) -> float:
-    """Memory of a process and all that it has started, in MiB; a page that several share counts once."""
-    total = 0.0
-    with suppress(psutil.Error):
-        root = psutil.Process(pid)
-        for process in (root, *root.children(recursive=True)):
-            with suppress(psutil.Error):
-                total += _proportional_kib(process) / 1024
-    return total
-
-
-def _proportional_kib(process: psutil.Process) -> float:
-    try:
-        with open(f"/proc/{process.pid}/smaps_rollup", encoding="ascii") as file:
-            return next(float(line.split()[1]) for line in file if line.startswith("Pss:"))
-    except (OSError, StopIteration):
-        return float(process.memory_info().rss) / 1024
 
 
 def _last_line(file: Path) -> str:
@@ -320,13 +336,3 @@ def _last_line(file: Path) -> str:
         return ""
     told = [line for line in lines if not line.startswith("exportdoctor: saved in")]
     return told[-1].removeprefix("exportdoctor: ")[:1000] if told else ""
-
-
-def child_environment() -> dict[str, str]:
-    """What answers depend on, of the process in which this runs."""
-    import platform
-
-    from exportdoctor.core.versions import installed_versions
-
-    names = ("exportdoctor", "torch", "transformers", "onnx", "onnxscript", "onnxruntime", "dask", "distributed")
-    return {"python": platform.python_version(), **installed_versions(names), "folder": os.getcwd()}

@@ -111,6 +111,7 @@ def _build_configuration(plan: ConfigurationPlan) -> BuiltTarget:
         weights=weights if find_checkpoint(weights) is None else "checkpoint",
         makers={name: partial(_make_part, name, plan, subject, whole) for name in plan.available_parts},
         substitutions=substitutions,
+        static=plan.options.static,
     )
 
 

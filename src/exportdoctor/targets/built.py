@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from exportdoctor.core.errors import UsageError
+from exportdoctor.targets.sizes.dynamic_shapes import dynamic_title
 
 if TYPE_CHECKING:
     from torch import nn
@@ -26,7 +27,8 @@ class BuiltPart:
     axis in the user's words and lists the inputs that have it, as `input_ids[1]`. `left_out` are inputs of the
     model that eager did not take as they were made (`because`), so that the part goes without them. `alone` says why
     the whole does not call the part, whose inputs were then made for it alone. `several` makes the same part with
-    several pictures in several rows, for a file that takes any number.
+    several pictures in several rows, for a file that takes any number. `prepare_fixed` takes the place of `prepare` at
+    fixed sizes, where that is for the sake of dynamic ones.
     """
 
     name: str
@@ -43,6 +45,19 @@ class BuiltPart:
     because: str = ""
     alone: str = ""
     several: Callable[[], BuiltPart] | None = None
+    prepare_fixed: Callable[[], AbstractContextManager[Any]] | None = None
+
+    def at_fixed_sizes(self) -> BuiltPart:
+        """The part with its one input set, and no dynamic sizes."""
+        return replace(
+            self,
+            title=dynamic_title({}),
+            dynamic_shapes=None,
+            more_inputs=(),
+            axes={},
+            several=None,
+            prepare=self.prepare_fixed or self.prepare,
+        )
 
 
 @dataclass(frozen=True)
@@ -58,7 +73,7 @@ class BuiltTarget:
     """A target's model, in eval mode on its device. `parameters` counts unique elements, tied ones once.
 
     `weights` is `fake`, `random`, `checkpoint` or `as built`. `substitutions`: what was built in place of
-    what the configuration says.
+    what the configuration says. `static`: every part is at fixed sizes, whatever its maker says.
     """
 
     model: nn.Module
@@ -68,9 +83,11 @@ class BuiltTarget:
     weights: str
     makers: Mapping[str, Callable[[], BuiltPart]]
     substitutions: tuple[Substitution, ...] = ()
+    static: bool = False
 
     def part(self, name: str) -> BuiltPart:
         """The part and its inputs. Raises `TargetError` where the model cannot provide it."""
         if name not in self.makers:
             raise UsageError(f"There is no part {name!r}", hint=f"Parts: {', '.join(self.makers)}")
-        return self.makers[name]()
+        part = self.makers[name]()
+        return part.at_fixed_sizes() if self.static else part

@@ -37,6 +37,11 @@ def resolve(target: TargetRef) -> Plan:
         ) from error
 
 
+def is_factory(ref: str) -> bool:
+    """Whether it is written as `file.py:factory`."""
+    return _FACTORY.match(ref) is not None
+
+
 def _find(target: TargetRef) -> Plan:
     ref = target.ref
     if not ref:

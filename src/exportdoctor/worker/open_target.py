@@ -39,6 +39,7 @@ from exportdoctor.worker.capture.session import (
 from exportdoctor.worker.child import fork
 from exportdoctor.worker.describe.describe_failure import describe_failure, state_id
 from exportdoctor.worker.describe.own_fault import own_fault
+from exportdoctor.worker.held_target import take_held
 from exportdoctor.worker.placement import ChildPlacement, Placement, forks_can_open, plan_placement, replace_device
 from exportdoctor.worker.read_log import LOG
 from exportdoctor.worker.translate.onnx_program import warm_up_translation
@@ -84,7 +85,7 @@ class OpenTarget:
         with without_context():
             warm_up(command.to)  # before the target's code, which may replace parts of torch
         with blame_running_code(f"Building {self.plan.title} failed"):
-            built = self.built = build(self.plan)
+            built = self.built = take_held(self.plan) or build(self.plan)
             if self.placement is not None and _keeps_forks_off(self.placement):
                 self.plan, self.placement = replace_device(self.plan, asked), None
                 built = self.built = build(self.plan)

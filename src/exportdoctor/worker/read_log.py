@@ -12,7 +12,7 @@ import os
 import random
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache, partial
 from importlib.util import source_from_cache
@@ -90,6 +90,10 @@ class ReadLog:
             kept.clear()
         self.take_environment()
         self._take_state()
+
+    def recall(self, known: Mapping[str, str]) -> None:
+        """Add what the process that this one was forked from had read for the purpose of both."""
+        self.known.update(known)
 
     def _take_state(self) -> None:
         self._state_of_chance = _state_of_chance()

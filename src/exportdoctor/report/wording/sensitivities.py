@@ -126,7 +126,7 @@ def sensitivity_details(result: SensitivityResult) -> Iterator[str]:
     if more > 0:
         yield f"{count(more, 'layer')} cost less; --format json has all"
     yield f"all of the {count(len(result.layers), 'layer')} lowered: error {error_text(result.whole)} of the outputs"
-    yield f"the budget is {error_text(result.budget)} ({decibel(result.budget)})"
+    yield f"the budget is {error_text(result.budget)} ({decibel(result.budget)}), of which the search uses four fifths"
     if result.kept:
         yield f"to keep in high precision (•): {count(len(result.kept), 'layer')} of {len(result.layers)}"
         yield from (f"  {name}" for name in result.kept)

@@ -28,11 +28,19 @@ def at_size(axis: str, size: int) -> str:
     return f"{axis} {size}"
 
 
-def apart(axis: str, size: int, other: str, unchanged: int) -> str:
+def apart(axis: str, size: int, other: str, unchanged: int | str) -> str:
     """A trial's title, where of two sizes that go together one is changed."""
     return f"{axis} {size}, {other} {unchanged}"
 
 
+def at_described_size(axis: str, size: int, by: str, numbers: list[int] | list[list[int]]) -> str:
+    """A trial's title, where whole numbers say the size: the last row of them, and how many come before."""
+    last = numbers[-1]
+    row = " x ".join(map(str, last)) if isinstance(last, list) else str(last)
+    return f"{axis} {size}, {by} {'..., ' if len(numbers) > 1 else ''}{row}"
+
+
+UNCHANGED = "unchanged"
 DIVIDES_BY_ZERO = "a guard divides by zero"
 OTHER_WAY = "eager goes another way here than on the example, and the program does not"
 

@@ -12,13 +12,14 @@ from exportdoctor.shims.own import (
     grid_methods,
     known_values,
     masks_by_broadcast,
+    max_pool_1d,
     modes,
     module_state,
     position_ids,
     sdpa_without_size_check,
     vision_geometry,
 )
-from exportdoctor.shims.rules import branch, hoist, hoisted_reads, joined_split
+from exportdoctor.shims.rules import branch, counted_loops, hoist, hoisted_reads, joined_split
 
 OWN = (
     vision_geometry.SHIM,
@@ -32,6 +33,8 @@ OWN = (
     sdpa_without_size_check.SHIM,
     check_as_assertion.SHIM,
     branch.SHIM,
+    max_pool_1d.SHIM,
+    counted_loops.SHIM,
     eager_attention.SHIM,
     cache_pytrees.SHIM,
     cache_pytrees.FIXED,

@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from exportdoctor.core.errors import TargetError
-from exportdoctor.targets.eager import blame_target
+from exportdoctor.core.exception_text import summary
 
 _SAYS_DTYPE = (4, 56)
 _FLOATS = ("Infinity", "-Infinity", "NaN")
@@ -52,8 +52,10 @@ def load_config(content: dict[str, Any]) -> Any:
             f"transformers {transformers.__version__} does not know the model type {model_type!r}{own_code}",
             hint="Install a version that does, or give file.py:factory",
         )
-    with blame_target("transformers rejects the configuration"):
+    try:
         return CONFIG_MAPPING[model_type].from_dict(_with_floats(content))
+    except Exception as error:  # the stack is transformers' own check
+        raise TargetError(f"transformers rejects the configuration: {summary(error)}") from error
 
 
 def _with_floats(value: Any) -> Any:

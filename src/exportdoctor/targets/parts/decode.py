@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING, Any
 
 from exportdoctor.core.errors import NoPartError
 from exportdoctor.targets.eager import blame_target, run_once, runs_in_eager
 from exportdoctor.targets.parts.dynamic_cache import cache_from, registered_cache, tensors_of
 from exportdoctor.targets.parts.model_context import ModelContext, assemble, forward_names, takes_input
+from exportdoctor.targets.parts.model_state import ModelState, fill_state, prompt_inputs
 
 if TYPE_CHECKING:
     import torch
@@ -21,9 +24,15 @@ _AXES = {"input_ids": {0: "batch"}, "attention_mask": {0: "batch", 1: "cache len
 
 
 def decode_part(subject: ModelContext) -> BuiltPart:
-    """`input_ids` (batch, 1), `attention_mask` (batch, length + 1), and the cache of `length` positions."""
-    _refuse_without_cache(subject, "decode")
-    cached = _fill(subject, "decode")
+    """`input_ids` (batch, 1), `attention_mask` (batch, length + 1), and the cache of `length` positions.
+
+    A model that fills no plain DynamicCache gets what it returns of its own, see `model_state`.
+    """
+    try:
+        _refuse_without_cache(subject, "decode")
+        cached = _fill(subject, "decode")
+    except NoPartError as error:
+        return _own_decode_part(subject, error)
     inputs = _inputs(subject, cached, batch=_BATCH[0], length=_LENGTH[0])
     positions = _positions_needed(subject, inputs)
     other = _inputs(subject, cached, batch=_BATCH[1], length=_LENGTH[1])
@@ -44,14 +53,64 @@ def decode_part(subject: ModelContext) -> BuiltPart:
 
 def prefill_part(subject: ModelContext) -> BuiltPart:
     """`input_ids` and `attention_mask` (batch, sequence) to logits and the cache that decoding goes on with."""
-    _refuse_without_cache(subject, "prefill")
-    _fill(subject, "prefill")
+    prepare: Callable[[], AbstractContextManager[None]] = registered_cache
+    try:
+        _refuse_without_cache(subject, "prefill")
+        _fill(subject, "prefill")
+    except NoPartError as error:
+        prepare = _own_states(subject, error)[1].as_node
     first, second = (
-        {"input_ids": ids, "attention_mask": ids.new_ones(ids.shape), "use_cache": True}
-        for ids in (subject.token_ids(batch, length) for batch, length in zip(_BATCH, _LENGTH, strict=True))
+        prompt_inputs(subject, batch=batch, length=length) for batch, length in zip(_BATCH, _LENGTH, strict=True)
     )
     axes = {name: {0: "batch", 1: "sequence"} for name in ("input_ids", "attention_mask")}
-    return assemble("prefill", subject, inputs=first, other_inputs=second, axes=axes, prepare=registered_cache)
+    return assemble("prefill", subject, inputs=first, other_inputs=second, axes=axes, prepare=prepare)
+
+
+def _own_states(subject: ModelContext, refusal: NoPartError) -> tuple[str, ModelState, tuple[Any, Any]]:
+    """The input by which forward takes the state, its kind, and the states of both sizes. Raises the refusal."""
+    with suppress(Exception):
+        first, second = (fill_state(subject, batch=_BATCH[place], length=_LENGTH[place]) for place in (0, 1))
+        if first is not None and second is not None:
+            kind = ModelState(type(first[1]), subject.config)
+            kind.context(first[1])
+            return first[0], kind, (first[1], second[1])
+    raise refusal
+
+
+def _own_decode_part(subject: ModelContext, refusal: NoPartError) -> BuiltPart:
+    """One new token for each sequence, and the state that the model returned for a prompt. Raises the refusal."""
+    name, kind, states = _own_states(subject, refusal)
+    sizes = list(zip(_BATCH, _LENGTH, strict=True))
+    masks = ("all", "one", "none") if takes_input(subject.model, "attention_mask") else ("none",)
+    for mask in masks:
+        sets = [
+            {**_own_inputs(subject, batch, {"all": length + 1, "one": 1, "none": 0}[mask]), name: state}
+            for (batch, length), state in zip(sizes, states, strict=True)
+        ]
+        if runs_in_eager(subject.model, ((), sets[0])):
+            break
+    else:
+        raise refusal
+    same = kind.context(states[0]) == kind.context(states[1]) and runs_in_eager(subject.model, ((), sets[1]))
+    pairs = zip(kind.tensors(states[0]), kind.tensors(states[1]), strict=True) if same else ()
+    named = {0: "batch", 1: "cache length + 1"} if mask == "all" else {0: "batch"}
+    children = [_axes_between(*pair) for pair in pairs]
+    axes = {"input_ids": {0: "batch"}, "attention_mask": named, name: children} if same else {}
+    return assemble("decode", subject, inputs=sets[0], other_inputs=sets[1], axes=axes, prepare=kind.as_node)
+
+
+def _own_inputs(subject: ModelContext, batch: int, positions: int) -> dict[str, Any]:
+    """A token for each sequence, with a mask of so many positions if any."""
+    ids = subject.token_ids(batch, 1)
+    mask = {"attention_mask": ids.new_ones(batch, positions)} if positions else {}
+    return {"input_ids": ids, **mask, "use_cache": True}
+
+
+def _axes_between(one: torch.Tensor, other: torch.Tensor) -> dict[int, str]:
+    """The dimensions in which two tensors of the state differ, named where they are the batch or the length."""
+    names = {_BATCH: "batch", _LENGTH: "cache length"}
+    sizes = enumerate(zip(one.shape, other.shape, strict=True))
+    return {place: names.get(pair, f"dimension {place} of the state") for place, pair in sizes if pair[0] != pair[1]}
 
 
 def _refuse_without_cache(subject: ModelContext, part: str) -> None:

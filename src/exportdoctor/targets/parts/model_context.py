@@ -182,8 +182,8 @@ def assemble(
     prefix: str = "",
     prepare: Callable[[], AbstractContextManager[Any]] = nullcontext,
 ) -> BuiltPart:
-    """The part with these axes dynamic, or with one input set of fixed sizes where the options are static."""
-    axes = {} if subject.options.static else {key: axes[key] for key in axes if key in inputs}
+    """The part with these axes dynamic."""
+    axes = {key: axes[key] for key in axes if key in inputs}
     names = axes_by_name(axes)
     module = subject.model if module is None else module
     bundled = tuple(key for key in inputs if key not in forward_names(module)) if axes else ()
@@ -198,6 +198,7 @@ def assemble(
         more_inputs=(((), dict(other_inputs)),) if axes else (),
         prepare=partial(_spelled_out, module, bundled, prepare) if bundled else prepare,
         axes=names,
+        prepare_fixed=prepare,
     )
 
 

@@ -231,7 +231,14 @@ def _heads_part(subject: ModelContext, whole: BuiltPart) -> BuiltPart:
     shapes = {"inputs": part.dynamic_shapes} if part.dynamic_shapes else None
     more = tuple((args, {"inputs": kwargs}) for args, kwargs in part.more_inputs)
     # nothing is spelled out: the names of the children are keys of the one input
-    return replace(part, kwargs={"inputs": part.kwargs}, dynamic_shapes=shapes, more_inputs=more, prepare=nullcontext)
+    return replace(
+        part,
+        kwargs={"inputs": part.kwargs},
+        dynamic_shapes=shapes,
+        more_inputs=more,
+        prepare=nullcontext,
+        prepare_fixed=None,
+    )
 
 
 def _heads(children: Mapping[str, nn.Module]) -> nn.Module:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
@@ -17,6 +17,7 @@ from exportdoctor.targets.sizes.other_sizes import repeat_to
 from exportdoctor.torch_internals.program_checks import input_shapes
 from exportdoctor.torch_internals.pytree_registry import inputs_in_traced_order
 from exportdoctor.torch_internals.trees import tree_flatten, tree_unflatten
+from exportdoctor.worker.domain.described_sizes import DescribedSize, find_described
 
 Place = tuple[int, int | None]
 """A leaf of the inputs by number, and its dimension; None for a number that is its own size."""
@@ -43,7 +44,8 @@ class Axis:
 @dataclass(kw_only=True)
 class SizedInputs:
     """The example's inputs. `paths` names each leaf; `order` has the leaves as the program takes them, None where some
-    of its inputs are made from others; `shapes` are the program's, by leaf that it takes."""
+    of its inputs are made from others; `shapes` are the program's, by leaf that it takes. `described` are sizes that
+    the values of other inputs say."""
 
     example: Inputs
     leaves: list[Any]
@@ -51,6 +53,7 @@ class SizedInputs:
     paths: list[str]
     order: list[int] | None = None
     shapes: dict[int, Any] = field(default_factory=dict)
+    described: tuple[DescribedSize, ...] = ()
 
     def place_name(self, place: Place) -> str:
         """The place as users write it: `x[0]`."""
@@ -87,11 +90,32 @@ class SizedInputs:
                 found[number, None] = leaf
         return found
 
-    def resize(self, sizes: Mapping[Place, int]) -> Inputs:
-        """The example with these sizes; values are cut, or repeated from the start."""
+    def with_described(self, sizes: Mapping[Place, int]) -> dict[Place, int]:
+        """These sizes, with those that the whole numbers describe whose count changes."""
+        found = dict(sizes)
+        for one in self.described:
+            if (rows := sizes.get((one.by, 0))) is not None and (one.leaf, 0) not in sizes:
+                found[one.leaf, 0] = one.size(self.leaves, rows)
+        return found
+
+    def described_by(self, place: Place) -> DescribedSize | None:
+        """Which whole numbers say the size at this place."""
+        return next((one for one in self.described if (one.leaf, 0) == place), None)
+
+    def resize(self, sizes: Mapping[Place, int], *, alone: bool = False) -> Inputs:
+        """The example with these sizes; values are cut, or repeated from the start.
+
+        Whole numbers that describe a size are changed with it, if one of them can be, and not if `alone`.
+        """
         leaves = list(self.leaves)
         for (leaf, dimension), size in sizes.items():
             leaves[leaf] = size if dimension is None else repeat_to(leaves[leaf], dimension, size)
+        for place, size in sizes.items() if not alone else ():
+            described = self.described_by(place)
+            if described is None or (described.by, 0) in sizes:
+                continue
+            if (numbers := described.numbers(leaves, size)) is not None:
+                leaves[described.by] = numbers
         made: Inputs = tree_unflatten(leaves, self.layout)
         return made
 
@@ -111,9 +135,18 @@ class SizedInputs:
 
 
 def sized_inputs(
-    module: torch.nn.Module, example: Inputs, shapes: Any, program: Any, given: Inputs | None = None
+    module: torch.nn.Module,
+    example: Inputs,
+    shapes: Any,
+    program: Any,
+    given: Inputs | None = None,
+    *,
+    others: Sequence[Inputs] = (),
 ) -> SizedInputs:
-    """The inputs of a part. `program` takes them as they are, or those that were made of them: `given`."""
+    """The inputs of a part. `program` takes them as they are, or those that were made of them: `given`.
+
+    `others` are sets of other sizes: what describes a size in the example does so in these.
+    """
     leaves, layout = tree_flatten(example)
     paths: list[str] = []
 
@@ -128,6 +161,8 @@ def sized_inputs(
     if len(paths) != len(leaves):
         paths = [f"input {number}" for number in range(len(leaves))]
     made = SizedInputs(example=example, leaves=leaves, layout=layout, paths=paths)
+    further = [flat for flat, form in map(tree_flatten, others) if form == layout]
+    made.described = tuple(find_described([leaves, *further]))
     if program is not None:
         made.order = _traced_order(program, example, leaves)
         numbers = made.order if made.order is not None else _kept_leaves(program, given, leaves)

@@ -20,6 +20,7 @@ from exportdoctor.targets.built import Inputs
 from exportdoctor.targets.eager import run_calls
 from exportdoctor.worker.describe.guard_origin import GuardLog
 from exportdoctor.worker.domain.branch_line import branch_line
+from exportdoctor.worker.domain.described_sizes import DescribedSize
 from exportdoctor.worker.domain.linked_axes import join_linked
 from exportdoctor.worker.domain.size_axes import (
     Axis,
@@ -92,12 +93,16 @@ class DomainSearch:
         self._add({}, wording.EXAMPLE)
         for axis, fact in zip(self.axes, self._facts, strict=True):
             if not axis.fixed:
-                for size in points_of(fact):
-                    self._add(self._sizes({axis.name: size}), wording.at_size(axis.name, size))
+                for size in self._points_of(axis, fact):
+                    self._add(self._sizes({axis.name: size}), self._title(axis, size))
+                place, described = self._description_of(axis)
+                if described is not None:
+                    size, numbers = axis.example + fact.step, self.inputs.paths[described.by]
+                    self._add({place: size}, wording.apart(axis.name, size, numbers, wording.UNCHANGED), alone=True)
                 for name, place in [*axis.same.items()][:_MOST_APART]:  # what follows from it, changed alone
                     size = self.inputs.size_at(place) + 1
                     shown = name if is_plain(name) else self.inputs.place_name(place)
-                    self._add({place: size}, wording.apart(shown, size, axis.name, axis.example))
+                    self._add({place: size}, wording.apart(shown, size, axis.name, axis.example), alone=True)
         for axis in [one for one in self.axes if one.fixed][:_MOST_FIXED]:
             size = axis.example + 1
             self._add(self._sizes({axis.name: size}), wording.at_size(axis.name, size))
@@ -134,7 +139,7 @@ class DomainSearch:
         for condition in self.checks.conditions_on_values() if self.checks is not None else ():
             self._number(condition)
         return SizeDomain(
-            axes=tuple(self._with_wrong(fact, trials) for fact in self._facts),
+            axes=tuple(self._with_wrong(*one, trials) for one in zip(self.axes, self._facts, strict=True)),
             conditions=tuple(self._conditions),
             trials=tuple(trials),
             dropped=_dropped_conditions(trials),
@@ -147,10 +152,12 @@ class DomainSearch:
     def _fact_of(self, axis: Axis) -> SizeAxis:
         """Which sizes pass the checks, others as in the example."""
         places = tuple(self.inputs.place_name(place) for place in axis.rules)
+        described = self._description_of(axis)[1]
+        numbers = (self.inputs.paths[described.by],) if described is not None else ()
         equal = tuple(name for name, place in axis.same.items() if _is_same(axis, place))
         fact = SizeAxis(
             name=axis.name, example=axis.example, places=places, fixed=axis.fixed, same=equal,
-            follows=tuple(name for name in axis.same if name not in equal),
+            follows=(*(name for name in axis.same if name not in equal), *numbers),
             only=(axis.example,) if axis.fixed else (), partly=self.inputs.order is None,
         )  # fmt: skip
         if self.checks is None or axis.fixed:
@@ -183,7 +190,29 @@ class DomainSearch:
         return next(one for one in range(refused, taken - 1, -1) if one == taken or self._passes(axis, one))
 
     def _sizes(self, values: Mapping[str, int]) -> dict[Place, int]:
-        return sizes_of_axes(values, self.axes)
+        return self.inputs.with_described(sizes_of_axes(values, self.axes))
+
+    def _description_of(self, axis: Axis) -> tuple[Place, DescribedSize | None]:
+        """The place of the axis' size, and the whole numbers that say how large it is."""
+        place = next(iter(axis.rules))
+        return place, self.inputs.described_by(place)
+
+    def _title(self, axis: Axis, size: int) -> str:
+        """The axis' size, with the whole numbers that say it."""
+        described = self._description_of(axis)[1]
+        numbers = described.numbers(self.inputs.leaves, size) if described is not None else None
+        if described is None or numbers is None:
+            return wording.at_size(axis.name, size)
+        return wording.at_described_size(axis.name, size, self.inputs.paths[described.by], numbers.tolist())
+
+    def _points_of(self, axis: Axis, fact: SizeAxis) -> list[int]:
+        """The sizes on both sides of each boundary; those that whole numbers can say, where some say the size."""
+        described = self._description_of(axis)[1]
+        if described is None:
+            return points_of(fact)
+        points = {*points_of(fact), *described.near(self.inputs.leaves)}
+        points.discard(axis.example)
+        return sorted(size for size in points if described.numbers(self.inputs.leaves, size) is not None)
 
     # --- what runs
 
@@ -194,7 +223,7 @@ class DomainSearch:
             return None
         return self._answer(self.stages[0], None, self.inputs.resize(sizes)).outcome != "refuses"
 
-    def _add(self, sizes: dict[Place, int], title: str) -> None:
+    def _add(self, sizes: dict[Place, int], title: str, *, alone: bool = False) -> None:
         if title in self._planned:
             return
         refused = self.checks.refusal(sizes) if self.checks is not None else None
@@ -203,7 +232,7 @@ class DomainSearch:
         if self._is_too_large(sizes) or not self._can_be_made(sizes):
             self._untried.append(title)
         else:
-            self._planned[title] = _Planned(title=title, inputs=self.inputs.resize(sizes), refused=refused)
+            self._planned[title] = _Planned(title=title, inputs=self.inputs.resize(sizes, alone=alone), refused=refused)
 
     def _leave_out(self, title: str) -> None:
         del self._planned[title]
@@ -267,9 +296,9 @@ class DomainSearch:
         refused = self.checks.refusal(sizes) if self.checks is not None and sizes is not None else None
         return _Planned(title=one.title, inputs=one.inputs, known=one, refused=refused)
 
-    def _with_wrong(self, fact: SizeAxis, trials: Sequence[SizeTrial]) -> SizeAxis:
+    def _with_wrong(self, axis: Axis, fact: SizeAxis, trials: Sequence[SizeTrial]) -> SizeAxis:
         said = {one.inputs: (one.answers[0].outcome, one.eager) for one in trials}
-        points = [(size, *said.get(wording.at_size(fact.name, size), ("", ""))) for size in points_of(fact)]
+        points = [(size, *said.get(self._title(axis, size), ("", ""))) for size in self._points_of(axis, fact)]
         return msgspec.structs.replace(
             fact,
             wrong=tuple(size for size, outcome, eager in points if outcome == "wrong" and not eager),
@@ -341,7 +370,8 @@ def make_search(
 ) -> DomainSearch:
     """The search of the domain of a program that was exported by this call; `alone`: there is no eager."""
     example = (part.args, part.kwargs)
-    inputs = sized_inputs(part.module, example, part.dynamic_shapes, program, (call.args, call.kwargs))
+    given = (call.args, call.kwargs)
+    inputs = sized_inputs(part.module, example, part.dynamic_shapes, program, given, others=part.more_inputs)
     axes = find_axes(inputs, part.axes)
     ready = program.module()
     checks = None

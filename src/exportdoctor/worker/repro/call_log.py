@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import json
-import linecache
 import os
 import sys
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from torch.overrides import TorchFunctionMode, resolve_name
 from exportdoctor.core.failure.frames import is_user_file
 from exportdoctor.torch_internals.shape_env import before_each_guard
 from exportdoctor.torch_internals.trees import leaves_with_paths, path_text
+from exportdoctor.worker.describe.symbol_origins import user_frame_of
 from exportdoctor.worker.repro.script.literals import plain_code, tensor_code, torch_name
 
 _UNARY = {"__neg__": "-", "__invert__": "~"}
@@ -35,9 +35,10 @@ class CallLog(TorchFunctionMode):
     """Writes each call to the descriptor `out` before it runs, so that nothing is lost where it crashes.
 
     A fact is ["entered"], ["input", path, name, its dynamic dimensions], ["call", name, code, what it changes, the
-    user's line as `file:line`], ["symbol", which symbol, which code], ["memory", name, its memory], ["failed", the
-    code of the last call with new tensors], ["suspected", that code of a call on the line `suspect`] or ["guard", the
-    user's line, its text, the call that runs, how Python asked ("int", "bool" or ""), the code of what it asked for].
+    user's line as `file:line`], ["symbol", which symbol, which code], ["value", name, its memory, the code of a new
+    tensor of its sizes or ""], ["failed", the code of the last call with new tensors], ["suspected", that code of a
+    call on the line `suspect`] or ["guard", the user's line, its text, the call that runs, how Python asked ("int",
+    "float", "bool" or ""), the code of what it asked for].
     """
 
     def __init__(self, out: int, suspect: str = "") -> None:
@@ -78,9 +79,8 @@ class CallLog(TorchFunctionMode):
                 code = self.code_of(value) if how else ""
             except LookupError:
                 return
-            at = _user_frame(frame)
-            text = linecache.getline(at.f_code.co_filename, at.f_lineno).strip() if at else ""
-            self._write("guard", _place(at), text, self._running, how, code)
+            if (at := user_frame_of(frame)) is not None:
+                self._write("guard", f"{at.file}:{at.line}", at.source, self._running, how, code)
 
         with before_each_guard(note, note):
             yield
@@ -163,7 +163,11 @@ class CallLog(TorchFunctionMode):
         self._kept.append(value)
         if isinstance(value, torch.Tensor):
             self._names[id(value)] = code
-            self._write("memory", code, value.untyped_storage()._cdata if value.layout == torch.strided else 0)
+            try:
+                new = self._new_tensor(value)
+            except LookupError:  # a size that it has brought
+                new = ""
+            self._write("value", code, value.untyped_storage()._cdata if value.layout == torch.strided else 0, new)
             for axis, size in enumerate(value.shape):
                 if isinstance(size, torch.SymInt):
                     self._name_symbol(size, f"{code}.shape[{axis}]")
@@ -200,7 +204,8 @@ class _Call:
         given += [f"{key}={self._log.code_of(one)}" for key, one in kwargs.items()]
         if not full.startswith("torch.Tensor."):
             name = torch_name(self._func) if not full or full.startswith("torch.functional.") else full
-            if not name.startswith("torch.") or name.startswith("torch.ops.exportdoctor."):
+            # what switches a mode computes nothing, and is called on the way out of a failure, too
+            if not name.startswith("torch.") or name.startswith(("torch.ops.exportdoctor.", "torch._C._set_")):
                 raise LookupError(name)
             return f"{name}({', '.join(given)})"
         name = full.removeprefix("torch.Tensor.")

@@ -31,6 +31,7 @@ from exportdoctor.worker.repro.watched_run import run_in_child
 _UNGUARDED = re.compile(r"data-dependent expression (.+?)(?: \(unhinted: |\.?$)", re.M)
 _NAME = re.compile(r"\b[pvx]\d+\b")
 _SHORT, _MOST = 25, 300  # lines of a draft
+_CUTS = (4, 12)  # calls that stay where more would lead to the failure
 _PLACES = 4  # calls on one line, the last ones, that may be what failed
 _MADE_BY = "the torch functions that were called until it failed"
 
@@ -53,24 +54,25 @@ def write_call_drafts(part: PartCapture, probe: Probe, outcome: Outcome) -> Iter
     symbols = {fact[1]: fact[2] for fact in facts if fact[0] == "symbol"}
     with part.prepare():  # it may register classes
         inputs = _inputs(part, probe)
-    memory = {fact[1]: fact[2] for fact in facts if fact[0] == "memory"}
+    values = {fact[1]: (fact[2], fact[3]) for fact in facts if fact[0] == "value"}
     stopped = bool(calls) and (facts[-1][0] == "failed" or again.status.ended_the_process)
-    bodies = []
+    bodies: list[list[str]] = []
     if outcome.failure and outcome.failure.guard:
         guard = outcome.failure.guard
-        bodies = [[*_leading_to(end, before, memory), end]
-                  for before, end in _guarding(facts, f"{guard.file}:{guard.line}")]  # fmt: skip
+        for before, end in _guard_endings(facts, f"{guard.file}:{guard.line}"):
+            bodies += _slices(end, before, values)
     elif unseen or (translates and not stopped):
         places = [place for place, call in enumerate(calls) if call[4] == line][: -_PLACES - 1 : -1]
         for place in places:
             before = calls[:place]
-            bodies += [[*_leading_to(end, before, memory), end] for end in _endings(calls[place], before, {}, outcome)]
+            for end in _endings(calls[place], before, {}, outcome):
+                bodies += _slices(end, before, values)
         bodies += [[f"return {fact[1]}"] for fact in facts if fact[0] == "suspected"][: -_PLACES - 1 : -1]
     else:
-        endings = list(_endings(calls.pop() if stopped else None, calls, symbols, outcome))
+        for end in _endings(calls.pop() if stopped else None, calls, symbols, outcome):
+            bodies += _slices(end, calls, values)
         if stopped and facts[-1][1:] > [""]:
-            endings.append(f"return {facts[-1][1]}")
-        bodies = [[*_leading_to(ending, calls, memory), ending] for ending in endings]
+            bodies += _slices(f"return {facts[-1][1]}", calls, values)
     # new tensors in place of given ones hide where a value came from: they come first only where much would be left
     for lines in sorted(bodies, key=lambda lines: len(lines) > _SHORT):
         if len(lines) > _MOST:
@@ -99,7 +101,7 @@ def _inputs(part: PartCapture, probe: Probe) -> dict[str, tuple[Any, dict[int | 
     }
 
 
-def _guarding(facts: list[list[Any]], line: str) -> Iterator[tuple[list[Any], str]]:
+def _guard_endings(facts: list[list[Any]], line: str) -> Iterator[tuple[list[Any], str]]:
     """What fixed or compared a size on that line, as a statement, with the calls before it."""
     calls: dict[str, Any] = {}
     seen = set()
@@ -146,15 +148,40 @@ def _endings(last: Any, calls: list[Any], symbols: dict[str, str], outcome: Outc
             continue
         yield f"if {asked}:\n            pass"
         yield from (f"return {how}({asked})" for how in ("int", "range", "bool"))
+        if rows := re.fullmatch(r"(.+)\.shape\[0\]", asked):
+            yield f"return len({rows[1]})"
         return
 
 
-def _leading_to(ending: str, calls: list[Any], memory: dict[str, int]) -> list[str]:
-    """The calls from which the ending's names were computed, as statements; also what was written into them."""
-    wanted, lines = set(_NAME.findall(ending)), []
+_Values = dict[str, tuple[int, str]]
+"""Of each tensor by name: its memory, and the code of a new one of the same sizes, or ""."""
+
+
+def _slices(ending: str, calls: list[Any], values: _Values) -> Iterator[list[str]]:
+    """The ending after the calls that lead to it; first after the last few of them where they are many."""
+    whole = [*_leading_to(ending, calls, values), ending]
+    if len(whole) > _SHORT:
+        yield from ([*_leading_to(ending, calls, values, most), ending] for most in _CUTS)
+    yield whole
+
+
+def _leading_to(ending: str, calls: list[Any], values: _Values, most: int = _MOST) -> list[str]:
+    """The calls from which the ending's names were computed, as statements; also what was written into them.
+
+    Of more than `most` calls new tensors take the place of what the first ones gave.
+    """
+    wanted, lines = set(_NAME.findall(ending)), list[str]()
     for _, name, code, changed, _ in reversed(calls):
-        written = changed is not None and any(memory.get(changed, 0) == memory.get(one) for one in wanted)
+        memory = values[changed][0] if changed in values else None
+        written = changed is not None and any(memory == values[one][0] for one in wanted if one in values)
         if name not in wanted and not written:
+            continue
+        new = values[name][1] if name in values else ""
+        if len(lines) >= most and (new or name not in wanted):
+            if name in wanted:
+                wanted.discard(name)
+                wanted |= {*_NAME.findall(new)}
+                lines.append(f"{name} = {new}")
             continue
         wanted |= {*_NAME.findall(code)}
         lines.append(code if written and name not in wanted else f"{name} = {code}")

@@ -1,0 +1,66 @@
+"""Shims that keep a size dynamic: the program says nothing false at any size, and a kernel's stand-in is the kernel."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.export import Dim
+
+from exportdoctor.shims import ExportCall, apply_shims, export_program, find
+from exportdoctor.shims.own.max_pool_1d import pool_as_2d
+from exportdoctor.shims.rules.counted_loops import steps_of
+
+
+class Windows(nn.Module):
+    """Sums over windows, which need not join; `start` may be a size as well."""
+
+    def __init__(self, start: int, step: int, width: int) -> None:
+        super().__init__()
+        self.start, self.step, self.width = start, step, width
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = x.shape[0]
+        begin = rows // 3 if self.start < 0 else self.start
+        sums = [x[first : min(rows, first + self.width)].sum(0) for first in range(begin, rows, self.step)]
+        return torch.stack([x.sum(0), *sums])
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_program_with_counted_loops_is_eagers_or_refuses(seed: int) -> None:
+    draw = random.Random(seed)
+    module = Windows(draw.choice([-1, 0, 1, 2]), draw.randint(2, 9), draw.randint(2, 9))
+    call = ExportCall(module=module, args=(torch.randn(draw.randint(9, 14), 2),), dynamic_shapes=({0: Dim.DYNAMIC},))
+    with apply_shims([find("loops-by-count")], call) as changed:
+        program = export_program(changed).module()
+    agreed = 0
+    for rows in range(2, 30):
+        x = torch.randn(rows, 2)
+        try:
+            found = program(x)
+        except (AssertionError, RuntimeError):  # a guard of the program
+            continue
+        torch.testing.assert_close(found, module(x))
+        agreed += 1
+    assert agreed
+
+
+@pytest.mark.parametrize("given", [(0, 7, 2), (7, 0, -2), (3, 3, 1), (5, 2, 3)])
+def test_a_loop_over_numbers_is_as_it_was(given: tuple[int, int, int]) -> None:
+    assert steps_of(*given) == range(*given)
+
+
+def test_the_pool_is_torchs_with_any_arguments() -> None:
+    draw = random.Random(0)
+    for _ in range(60):
+        size = draw.randint(1, 5)
+        given: dict[str, Any] = {"padding": draw.randint(0, size // 2), "dilation": draw.randint(1, 2)}
+        given |= {"kernel_size": draw.choice([size, (size,), [size]]), "stride": draw.choice([None, 1, 2, [3]])}
+        given["ceil_mode"] = draw.random() < 0.5
+        dtype = draw.choice([torch.float32, torch.float64])
+        x = torch.randn(*draw.choice([(3,), (2, 3)]), draw.randint(10, 20), dtype=dtype)
+        x[..., draw.randrange(10)] = draw.choice([float("nan"), float("inf"), -float("inf")])
+        torch.testing.assert_close(pool_as_2d(x, **given), torch.max_pool1d(x, **given), equal_nan=True, rtol=0, atol=0)
