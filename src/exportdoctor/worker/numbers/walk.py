@@ -251,20 +251,14 @@ class Walk:
         """Run steps in a row. What takes the same in both runs runs once."""
         steps = [self.graph.steps[place] for place in places]
         self._fetch(name for step in steps for name in step.inputs)
-        alike = self._takes_the_same(steps)
-        for group in (
-            [step for step in steps if step.name in alike],
-            [step for step in steps if step.name not in alike],
-        ):
-            if not group:
-                continue
+        for group, is_same in self._split_by_inputs(steps):
             inside = Counter(name for step in group for name in step.inputs)
             wanted = [name for step in group for name in step.outputs if self._uses[name] > inside[name]]
             before = {name: self._fed[name] for step in group for name in step.inputs if name in self._fed}
             made = self._outputs_of(group, wanted, before)
             if self._own is not None:
                 mine = made
-                if group[0].name not in alike:
+                if not is_same:
                     mine = self._outputs_of(group, wanted, {name: self._own[name] for name in before})
                     if group[0].effect != "random" and not self._in_order:
                         mine = {
@@ -278,18 +272,18 @@ class Walk:
                 self._release(name, times)
         self._ran.update(places)
 
-    def _takes_the_same(self, steps: Sequence[GraphStep]) -> set[str]:
-        """The steps, by name, that are given the same values in both runs."""
-        if self._own is None:
-            return {step.name for step in steps}
-        found: set[str] = set()
+    def _split_by_inputs(self, steps: Sequence[GraphStep]) -> list[tuple[list[GraphStep], bool]]:
+        """The steps that are given the same values in both runs, and then the others."""
+        same: list[GraphStep] = []
+        other: list[GraphStep] = []
         made: dict[str, bool] = {}
         for step in steps:
-            same = step.effect != "random" and not self._in_order
-            same = same and all(made.get(name, self._own.get(name) is self._fed.get(name)) for name in step.inputs)
-            made.update(dict.fromkeys(step.outputs, same))
-            found.update([step.name] if same else [])
-        return found
+            is_same = self._own is None or (step.effect != "random" and not self._in_order)
+            if is_same and self._own is not None:
+                is_same = all(made.get(name, self._own.get(name) is self._fed.get(name)) for name in step.inputs)
+            made.update(dict.fromkeys(step.outputs, is_same))
+            (same if is_same else other).append(step)
+        return [(group, group is same) for group in (same, other) if group]
 
     def _outputs_of(
         self, steps: Sequence[GraphStep], wanted: Sequence[str], values: Mapping[str, Any]
