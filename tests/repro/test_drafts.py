@@ -325,6 +325,7 @@ CALLED = {
     "what was written in place": (
         "y = torch.zeros(3)\n    y[0] = x[0]\n    y.add_(1)\n    y -= x\n    return torch.zeros(int(y.sum()))"
     ),
+    "a number in a list of lists": "for a, _ in x[:2].long().view(1, 2).tolist():\n        return x[: int(a)]",
     "a number of rows": "return x[: len(x.nonzero())]",
     "many calls before": (
         "y = x\n    for _ in range(30):\n        y = torch.relu(y.sin() + x)\n    return y if y.sum() > 0 else -y"
