@@ -68,7 +68,7 @@ def choose_recipe(config: Mapping[str, Any], *, name: str = "", has_inputs: bool
         )
     nested = _nested_models(config)
     if nested and any(map(_PLACEHOLDER.match, config)):
-        towers = [part for part in nested if part != "text"]
+        towers = tuple(part for part in nested if part != "text")
         default = (*towers, *(("text", "decode") if "text" in nested else ()), "full")
         return Recipe(
             name=COMPOSITE,
