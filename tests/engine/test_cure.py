@@ -63,8 +63,15 @@ def failing_part(failures: int, cures: Cures, numbers: Callable[[frozenset[str]]
     return answer
 
 
-def run_search(answer: Part, shims: tuple[Shim, ...], *, twin: bool = False, values: bool = True) -> CureSearch:
-    """A search at its end."""
+def run_search(
+    answer: Part,
+    shims: tuple[Shim, ...],
+    *,
+    twin: bool = False,
+    values: bool = True,
+    see: Callable[[list[Probe]], object] = len,
+) -> CureSearch:
+    """A search at its end; `see` is called with the probes that wait for an answer at the same time."""
     first = answer(ROOT)
     search = CureSearch(
         root=ROOT, first=first, small=TWIN if twin else None, values=values, shims=shims, versions={"torch": "2.13.0"}
@@ -72,6 +79,7 @@ def run_search(answer: Part, shims: tuple[Shim, ...], *, twin: bool = False, val
     driver = ProbeDriver()
     waiting = list(driver.start(search.steps()))
     while waiting:  # the newest first: what was asked ahead may be answered late
+        see(waiting)
         probe = waiting.pop()
         outcome = msgspec.structs.replace(answer(probe), probe=probe.id)
         assert driver.awaits(outcome)
@@ -182,6 +190,18 @@ def test_an_alternative_that_would_not_be_prescribed_is_compared_on_the_known_se
     assert (other.shims, other.proof) == (("b",), None)
     assert other.compared is not None
     assert other.compared.inputs_tried == 1
+
+
+def test_the_first_sets_beyond_the_cure_are_asked_side_by_side() -> None:
+    others = shim("other-a", 1, soundness="signature"), shim("other-b", 2, soundness="signature")
+    cures = {"a": 1, "b": 2, "other-a": 1, "other-b": 2}
+    together: list[set[frozenset[str]]] = []
+    run_search(
+        failing_part(2, cures),
+        (shim("a", 1), shim("b", 2), *others),
+        see=lambda waiting: together.append({frozenset(probe.shims) for probe in waiting}),
+    )
+    assert any({frozenset({"a", "other-b"}), frozenset({"other-a", "b"})} <= sets for sets in together)
 
 
 def test_alternatives_come_from_exchanging_a_shim_and_are_ranked_by_soundness_then_size() -> None:

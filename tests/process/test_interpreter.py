@@ -84,7 +84,7 @@ def test_one_that_hangs_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.Mo
     path = tmp_path / "python"
     path.write_text("#!/bin/sh\nsleep 30\n")
     path.chmod(0o755)
-    monkeypatch.setattr(interpreter, "_SECONDS", 0.2)
+    monkeypatch.setattr(interpreter, "INTERPRETER_SECONDS", 0.2)
     with pytest.raises(UsageError, match="does not answer within"):
         find_interpreter(str(path))
 

@@ -320,10 +320,12 @@ def test_a_module_of_torch_is_made_again_with_its_arguments(module: torch.nn.Mod
 CALLED = {
     "a number that Python reads": "return x[: int(x.abs().max())]",
     "a branch": "if x.sum() > 0:\n        return x\n    return -x",
+    "a branch under a mode": "with torch.no_grad():\n        y = x.sin()\n        return y if y.sum() > 0 else -y",
     "a size that is compared": "n = x.nonzero().shape[0]\n    if n == 3:\n        return x\n    return -x",
     "what was written in place": (
         "y = torch.zeros(3)\n    y[0] = x[0]\n    y.add_(1)\n    y -= x\n    return torch.zeros(int(y.sum()))"
     ),
+    "a number in a list of lists": "for a, _ in x[:2].long().view(1, 2).tolist():\n        return x[: int(a)]",
     "a number of rows": "return x[: len(x.nonzero())]",
     "many calls before": (
         "y = x\n    for _ in range(30):\n        y = torch.relu(y.sin() + x)\n    return y if y.sum() > 0 else -y"

@@ -384,3 +384,20 @@ def test_a_result_that_is_called_clean_is_the_same_whatever_the_floats_are(steps
     for calls in zip(*rows, strict=True):
         if calls[0].clean:
             assert all(torch.equal(calls[0].result, other.result) for other in calls)
+
+
+class Applied(nn.Module):
+    """Torch calls a function of the user's for each element."""
+
+    def forward(self, x: Tensor, ids: Tensor) -> Tensor:
+        return x * identity(ids.clone().apply_(increase))
+
+
+def increase(number: int) -> int:
+    return number + 1
+
+
+def test_a_function_that_torch_is_given_and_calls_is_recorded() -> None:
+    """What runs inside of a torch function is not watched otherwise."""
+    records, _ = record_calls(Applied(), ((torch.randn(2), torch.tensor([3, 0])), {}))
+    assert [one.frame.f_code.co_name for one in records] == ["forward", "increase", "increase", "identity"]

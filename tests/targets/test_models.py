@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 TINY = "Qwen2.5-VL-3B-tiny"
-PARTS = ("vision", "text", "decode", "full", "video")
+PARTS = ("vision", "projector", "text", "decode", "prefill", "full", "video")
 
 
 def built(ref: object, *parts: str, **options: Any) -> BuiltTarget:
@@ -151,8 +151,10 @@ def test_titles_and_axes_are_in_the_users_words(tiny: BuiltTarget) -> None:
     titles = {name: tiny.part(name).title for name in PARTS}
     assert titles == {
         "vision": "patches dynamic",
+        "projector": "patches dynamic",
         "text": "batch, sequence dynamic",
         "decode": "batch, cache length dynamic",
+        "prefill": "batch, sequence dynamic",
         "full": "sequence, patches dynamic",
         "video": "sequence, patches dynamic",
     }

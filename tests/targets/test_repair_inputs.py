@@ -308,6 +308,26 @@ class Waves(Picky):
         return self.layer(hidden_states)
 
 
+class Channels(Picky):
+    """The documentation says frames by features, and forward takes features by frames, in chunks of whole frames."""
+
+    main_input_name = "input_features"
+
+    def __init__(self) -> None:
+        super().__init__(num_mel_bins=12)
+        self.layer = nn.Conv1d(12, 2, 3)
+
+    def forward(self, input_features: torch.Tensor, input_features_mask: torch.Tensor) -> torch.Tensor:
+        """
+        Args:
+            input_features (`torch.FloatTensor` of shape `(batch_size, sequence_length, num_mel_bins)`): a sound
+            input_features_mask (`torch.LongTensor` of shape `(batch_size, sequence_length)`): a mask
+        """
+        if input_features.shape[-1] % 50:
+            raise ValueError(f"expected a multiple of `2 * window` (50), but got {input_features.shape[-1]}.")
+        return self.layer(input_features * input_features_mask[:, None])
+
+
 class Joined(Picky):
     """Both pictures together have the size of the configuration."""
 
@@ -366,6 +386,7 @@ class Places(Picky):
         (Rows(), {"marks": (1, 2), "counts": (1, 2)}),
         (PassedOn(), {"features": (2, 13, 6), "condition": (2, 13, 6)}),
         (Waves(), {"hidden_states": (2, 1, 4000)}),
+        (Channels(), {"input_features": (2, 12, 50), "input_features_mask": (2, 50)}),
         (Joined(), {"pixel_values": (2, 3, 32, 32), "prompt_pixel_values": (2, 3, 32, 32)}),
         (Clip(), {"input_ids": (2, 13), "pixel_values": (2, 3, 3, 8, 8)}),
         (Places(), {"pixel_values": (2, 36, 12), "pixel_position_ids": (2, 36, 2)}),

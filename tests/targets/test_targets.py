@@ -18,7 +18,8 @@ from exportdoctor.targets import Plan, preset_names, resolve
 from exportdoctor.targets.configuration import ConfigurationPlan
 from tiny_configs import FAMILIES, write_config
 
-FIVE = ("vision", "text", "decode", "full", "video")
+SEVEN = ("vision", "projector", "text", "decode", "prefill", "full", "video")
+DEFAULT = ("vision", "text", "decode", "full")
 FACTORY = "def build():\n    raise RuntimeError('run')\n\nif True:\n    def other(): ...\n"
 
 
@@ -57,7 +58,7 @@ print([name for name in ("torch", "transformers", "huggingface_hub", "numpy") if
 @pytest.mark.parametrize("ref", ["Qwen2.5-VL-3B", "qwen2.5-vl-3b", "Qwen/Qwen2.5-VL-3B-Instruct"])
 def test_a_preset_is_found_by_its_name_in_any_case_and_by_its_hub_id(ref: str) -> None:
     found = plan(ref)
-    assert (found.title, found.parts, found.available_parts) == ("Qwen2.5-VL-3B", FIVE[:-1], FIVE)
+    assert (found.title, found.parts, found.available_parts) == ("Qwen2.5-VL-3B", DEFAULT, SEVEN)
     assert found.options == BuildOptions(weights="fake", image_size=(672, 672))
 
 
@@ -104,9 +105,9 @@ def test_a_vision_language_configuration_in_a_folder_has_the_same_parts(tmp_path
     assert isinstance(preset, ConfigurationPlan)
     folder = write_config(tmp_path / "model", preset.config)
     found = plan(folder)
-    assert (found.title, found.available_parts) == ("model", FIVE)
+    assert (found.title, found.available_parts) == ("model", SEVEN)
     heard = plan(write_config(tmp_path / "heard", {**preset.config, "audio_config": {"hidden_size": 8}}))
-    assert heard.available_parts == ("vision", "audio", *FIVE[1:])
+    assert heard.available_parts == ("vision", "audio", *SEVEN[1:])
 
 
 def test_a_text_generator_offers_decode_and_scans_default(tmp_path: Path) -> None:

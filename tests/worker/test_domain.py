@@ -288,6 +288,7 @@ def test_what_whole_numbers_say_holds_in_every_known_set() -> None:
     assert found == [DescribedSize(leaf=0, by=1)]
     assert list(find_described([leaves[0]])) == []  # one set shows nothing
     assert list(find_described([leaves[0], [torch.randn(8, 2), sides[1]]])) == []
+    assert [found[0].size(leaves[0], rows) for rows in (0, 1, 2, 3, 5)] == [0, 6, 26, 32, 58]
     for size in range(60):
         numbers = found[0].numbers(leaves[0], size)
         assert numbers is None or found[0].size([leaves[0][0], numbers]) == size

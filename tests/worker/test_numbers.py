@@ -76,6 +76,32 @@ def test_a_file_that_is_none_is_refused_in_one_line(tmp_path: Path) -> None:
         climb_quietly(f"{FOLDER / 'stale_cache.py'}:build", str(broken))
 
 
+CHANCE = """
+import torch
+
+class M(torch.nn.Module):
+    def forward(self, x):
+        dropped = torch.nn.functional.dropout(x, 0.5, training=True) + torch.rand_like(x)
+        turned = torch.view_as_complex(x.reshape(-1, 4, 2))
+        return dropped * 2, torch.view_as_real(turned * turned)
+
+def build():
+    torch.manual_seed(0)
+    return M(), (torch.randn(2, 8),)
+"""
+
+
+@pytest.mark.slow
+def test_chance_and_complex_numbers_are_no_errors(tmp_path: Path) -> None:
+    (tmp_path / "target.py").write_text(CHANCE)
+    result = climb_quietly(f"{tmp_path / 'target.py'}:build")
+    assert (result.verdict, result.cause) == ("agrees", None)
+    file = next(stage for stage in result.stages if stage.name == "ONNX")
+    assert {value.excuse for value in file.values} == {"", "random"}
+    assert not file.notes
+    assert {"view_as_complex", "mul_1"} & {value.name for value in file.values}
+
+
 CUSTOM = """
 import torch
 

@@ -283,3 +283,10 @@ def test_without_torchao_one_line_says_how_to_get_it(monkeypatch: pytest.MonkeyP
     with pytest.raises(UsageError) as raised:
         exportdoctor.main(command, standalone_mode=False)
     assert raised.value.hint == "pip install 'exportdoctor[torchao]'"
+
+
+def test_of_products_that_the_quantiser_does_not_lower_another_engine_is_named(tmp_path: Path) -> None:
+    path = write_file(torch.nn.Linear(64, 4), torch.randn(3, 64), tmp_path / "gemm.onnx")
+    with pytest.raises(UsageError, match="products with weights are Gemm") as raised:
+        measure(path, to="w4a16")
+    assert "--engine torchao" in raised.value.hint

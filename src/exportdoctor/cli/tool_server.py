@@ -24,6 +24,7 @@ from mcp.server.mcpserver.exceptions import ToolError
 from exportdoctor.cli.packages import version
 from exportdoctor.core.errors import ExitCode, ExportdoctorError
 from exportdoctor.core.failure.finding import Finding
+from exportdoctor.core.limits import INTERRUPTED
 from exportdoctor.core.run.report import Report
 from exportdoctor.report import wording
 from exportdoctor.report.brief import brief
@@ -35,7 +36,6 @@ _CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TORCH_EXTENSIONS_DIR"
 """Variables by which packages that a model imports are told where to write."""
 _PLAIN = re.compile(r"[\w.:+ -]+")
 _LONGEST_LINE = 2**26  # bytes of a line of stderr
-_PATIENCE = 10.0  # seconds that an interrupted command gets to save what it has
 
 
 class NamedFolder:
@@ -106,7 +106,7 @@ class ToolSession:
         except ExportdoctorError as error:
             raise ToolError(error.line()) from None
 
-    async def call(self, context: Context, *words: str, good: tuple[int, ...] = (0, 1)) -> tuple[int, str, list[str]]:
+    async def call(self, context: Context, *words: str) -> tuple[int, str, list[str]]:
         """Run the command line; returns its exit code, its output and the lines of its stderr."""
         self.prepare()
         if any("\0" in word for word in words):
@@ -125,7 +125,7 @@ class ToolSession:
             code = await process.wait()
         finally:
             await _end(process)
-        if code not in good:
+        if code not in (ExitCode.EXPORTS, ExitCode.FINDINGS):
             told = [line for line in lines if line.startswith("exportdoctor: ")] or lines
             raise ToolError("\n".join(told[-1:]) or f"the command ended with exit code {code}")
         return code, output.decode(errors="replace"), lines
@@ -151,7 +151,7 @@ async def _end(process: asyncio.subprocess.Process) -> None:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, number)
         with suppress(asyncio.TimeoutError):
-            await asyncio.shield(asyncio.wait_for(process.wait(), _PATIENCE))
+            await asyncio.shield(asyncio.wait_for(process.wait(), INTERRUPTED))
 
 
 def serve(folder: Path) -> None:

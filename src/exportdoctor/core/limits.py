@@ -39,5 +39,18 @@ SHORTEST_CANDIDATE = 8.0
 SCRIPT_SECONDS = 120.0
 SCRIPT_MB = 1500.0
 
+# Programs that are asked for one thing
+INTERPRETER_SECONDS = 60.0
+"""What another interpreter has installed."""
+ENVIRONMENT_SECONDS = 60.0
+"""torch.utils.collect_env, for the folder of an issue."""
+SHIM_LIST_SECONDS = 120.0
+"""The list of all shims, for the terminal interface."""
+HUB_SECONDS = 5.0
+"""Whether the hub answers at all."""
+
+INTERRUPTED = 10.0
+"""What an interrupted command gets to save what it has."""
+
 # What a process prints
 LOG_MB = 32.0

@@ -19,6 +19,7 @@ from typing import NoReturn
 import msgspec
 
 from exportdoctor.core.errors import ExportdoctorError, UsageError, WorkerLost
+from exportdoctor.core.limits import INTERPRETER_SECONDS
 from exportdoctor.core.versions import SUPPORTED_VERSIONS, is_in_range
 from exportdoctor.process.client import START_MODULE
 from exportdoctor.process.describe_interpreter import MARK
@@ -26,7 +27,6 @@ from exportdoctor.process.group import kill_group, name_exit
 from exportdoctor.process.start_module import CARRIED, STDOUT
 
 _OLDEST = (3, 11)
-_SECONDS = 60.0
 _MOST_OUTPUT = 1 << 20
 _MOST_SAID = 200
 _RAISED = re.compile(r"Fatal Python error|[\w.]+(Error|Exception|Exit|Interrupt)\b")
@@ -184,7 +184,7 @@ def _run(command: list[str], path: str) -> str:
         late.set()
         kill_group(process.pid)
 
-    limit = threading.Timer(_SECONDS, end)
+    limit = threading.Timer(INTERPRETER_SECONDS, end)
     limit.start()
     assert process.stdout is not None
     try:
@@ -195,5 +195,5 @@ def _run(command: list[str], path: str) -> str:
         process.stdout.close()
         process.wait()
     if late.is_set():
-        raise UsageError(f"{path} does not answer within {_SECONDS:.0f} s")
+        raise UsageError(f"{path} does not answer within {INTERPRETER_SECONDS:.0f} s")
     return said

@@ -22,7 +22,7 @@ from exportdoctor.report.wording.sensitivities import (
 _WIDTH, _LEFT, _RIGHT, _TOP = 1100, 74, 30, 86
 _HEIGHT, _NAMED, _LONGEST = 330, 8, 110
 _FLOOR, _CEILING = 1e-9, 1e3
-_NAME, _LARGEST = 28, 1e300
+_ROWS, _CELLS, _NAME, _LARGEST = 24, 30, 28, 1e300
 _BAR, _DOT, _MARKED = "#2563a8", "#d9822b", "#b3261e"
 
 
@@ -91,11 +91,11 @@ def draw_stage(stage: LadderStage) -> str:
     )  # fmt: skip
 
 
-def stage_in_text(stage: LadderStage, *, rows: int = 24, bar: int = 30) -> list[tuple[bool, str]]:
-    """A line for each value, or for as many neighbours as leave `rows` lines: the one that adds most, whether it is too
+def stage_in_text(stage: LadderStage) -> list[tuple[bool, str]]:
+    """A line for each value, or for as many neighbours as leave 24 lines: the one that adds most, whether it is too
     much, its error as a bar on a scale of powers of ten, with `│` at what is allowed and `●` at what it inherits."""
     values = stage.values
-    size = max(1, math.ceil(len(values) / rows))
+    size = max(1, math.ceil(len(values) / _ROWS))
     wrong, cause = set(stage.wrong), stage.cause.node if stage.cause is not None else ""
     worst = [
         max(values[start : start + size], key=lambda one: (one.name == cause, one in wrong, one.local, one.inherited))
@@ -105,10 +105,10 @@ def stage_in_text(stage: LadderStage, *, rows: int = 24, bar: int = 30) -> list[
     width = max(map(len, names), default=0)
     found = []
     for one, name in zip(worst, names, strict=True):
-        line = ["█" if place < _cells(one.local, bar) else " " for place in range(bar + 1)]
+        line = ["█" if place < _cells(one.local) else " " for place in range(_CELLS + 1)]
         for value, sign in ((one.allowed, "│"), (one.inherited, "●")):
             if value:
-                line[_cells(value, bar)] = sign
+                line[_cells(value)] = sign
         number = f"{one.local:.1e}" if one.local < _LARGEST else "not finite"
         found.append(
             (one.name == cause or one in wrong, f"{name:<{width}}  {''.join(line)}  {number if one.local else 0}")
@@ -116,10 +116,10 @@ def stage_in_text(stage: LadderStage, *, rows: int = 24, bar: int = 30) -> list[
     return found
 
 
-def _cells(value: float, most: int) -> int:
-    """How far an error reaches on a scale of `most` cells; one cell for the smallest that is shown."""
+def _cells(value: float) -> int:
+    """How far an error reaches on a scale of `_CELLS` cells; one cell for the smallest that is shown."""
     low, high = math.log10(_FLOOR), math.log10(_CEILING)
-    return max(1, round((math.log10(_within(value)) - low) / (high - low) * most)) if value else 0
+    return max(1, round((math.log10(_within(value)) - low) / (high - low) * _CELLS)) if value else 0
 
 
 def draw_errors(plot: ErrorPlot) -> str:

@@ -19,6 +19,7 @@ from exportdoctor.core.exporters import EXPORTERS, ONNX_CALL
 from exportdoctor.core.failure.finding import Finding
 from exportdoctor.core.failure.kinds import FailureKind
 from exportdoctor.core.failure.messages import without_advice
+from exportdoctor.core.limits import ENVIRONMENT_SECONDS
 from exportdoctor.core.records.outcome import Frame
 from exportdoctor.report import wording
 from exportdoctor.report.graph_slice_svg import as_svg
@@ -30,7 +31,6 @@ from exportdoctor.store.atomic_write import make_folder, replace_file
 from exportdoctor.store.runs import StoredRun
 
 _AROUND = 2
-_COLLECT_TIMEOUT = 60.0
 _MOST_SHOWN = 3000
 _SLICE_LINES = 25
 _CHANGED_LINES = 6  # of a diff to the closest variant: a longer one says nothing
@@ -207,7 +207,7 @@ def collect_environment(environment: dict[str, str]) -> str:
             [sys.executable, "-I", "-m", "torch.utils.collect_env"],
             capture_output=True,
             text=True,
-            timeout=_COLLECT_TIMEOUT,
+            timeout=ENVIRONMENT_SECONDS,
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired):

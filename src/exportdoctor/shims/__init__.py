@@ -18,14 +18,14 @@ from exportdoctor.shims.record import (
     Soundness,
     Unfit,
 )
-from exportdoctor.shims.registry import candidates, find, installed_versions, registry
+from exportdoctor.shims.registry import candidates, find, installed_versions, load_package_shims, registry
 from exportdoctor.shims.torch_export import export_program
 
 __all__ = [
     # the record
     "Shim", "Cure", "Replacement", "Soundness", "SOUNDNESS", "SOUNDNESS_MEANS",
     # finding one
-    "registry", "find", "candidates", "FailureView", "seen_in_failure", "installed_versions",
+    "registry", "load_package_shims", "find", "candidates", "FailureView", "seen_in_failure", "installed_versions",
     # applying some
     "ExportCall", "ExportOptions", "Inputs", "call_for_part", "apply_shims", "order_shims", "export_program",
     "conflicts_with", "find_conflict", "NotApplicable", "Unfit", "ShimTrouble",

@@ -28,13 +28,13 @@ def registry(files: Sequence[str] = ()) -> tuple[Shim, ...]:
 
 @cache
 def _load_installed() -> tuple[Shim, ...]:
-    others = (
-        *switches.shims(),
-        *transformers_exporters.shims(),
-        *onnx_diagnostic.shims(),
-        *user.shims_of_entry_points(),
-    )
-    return (*OWN, *others)
+    return (*OWN, *load_package_shims(), *user.shims_of_entry_points())
+
+
+@cache
+def load_package_shims() -> tuple[Shim, ...]:
+    """The shims that are found in the sources of installed packages, none of whose code runs."""
+    return (*switches.shims(), *transformers_exporters.shims(), *onnx_diagnostic.shims())
 
 
 def installed_versions() -> dict[str, str]:

@@ -20,6 +20,7 @@ import msgspec
 
 from exportdoctor.core.codec import decode, pretty
 from exportdoctor.core.errors import ExitCode, StoreError
+from exportdoctor.core.limits import INTERRUPTED
 from exportdoctor.core.run.atlas import Also, Sizes
 from exportdoctor.process.descendants import kill_below, kill_marked, new_mark
 from exportdoctor.process.group import kill_group, name_exit
@@ -37,8 +38,6 @@ HASH_SEED = "PYTHONHASHSEED"
 _ASKED = "asked.log"
 _TICK = 0.2
 _MEMORY_EVERY = 1.0
-_PATIENCE = 10.0
-"""Seconds that an interrupted scan has to save what it knows."""
 _NODE = threading.local()
 """Holds the warm process of each thread of a Dask worker: it runs one scan at a time."""
 
@@ -314,7 +313,7 @@ def _watch(process: WarmScan, task: SweepTask, stop: Path, *, begun: float) -> t
 def _interrupt(process: WarmScan) -> None:
     process.send_signal(signal.SIGINT)
     with suppress(subprocess.TimeoutExpired):
-        process.wait(_PATIENCE)
+        process.wait(INTERRUPTED)
 
 
 def _kill_family(process: WarmScan, mark: str) -> None:

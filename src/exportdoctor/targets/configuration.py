@@ -15,6 +15,7 @@ import msgspec
 
 from exportdoctor.core.errors import TargetError, UsageError
 from exportdoctor.core.failure.messages import first_line
+from exportdoctor.core.limits import HUB_SECONDS
 from exportdoctor.core.read_file import read_file
 from exportdoctor.targets.inputs_file import check_inputs_file, inputs_identity
 from exportdoctor.targets.model.checkpoint import checkpoint_identity, find_checkpoint
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from exportdoctor.targets.preset_files import Preset
 
 _USUAL_IMAGE_SIZE = 672
-_SECONDS_TO_ANSWER = 5
 _NAMES_SHOWN = 5
 
 
@@ -186,7 +186,7 @@ def _download(hub_id: str) -> Path:
     from huggingface_hub import constants, hf_hub_download
 
     _check_reachable(constants.ENDPOINT)
-    return Path(hf_hub_download(hub_id, "config.json", etag_timeout=_SECONDS_TO_ANSWER))
+    return Path(hf_hub_download(hub_id, "config.json", etag_timeout=HUB_SECONDS))
 
 
 def _check_reachable(address: str) -> None:
@@ -199,6 +199,6 @@ def _check_reachable(address: str) -> None:
         return
     endpoint = urlsplit(address)
     try:
-        socket.create_connection((endpoint.hostname or "", endpoint.port or 443), timeout=_SECONDS_TO_ANSWER).close()
+        socket.create_connection((endpoint.hostname or "", endpoint.port or 443), timeout=HUB_SECONDS).close()
     except OSError as error:
         raise OSError(f"{endpoint.hostname} cannot be reached from here") from error

@@ -221,7 +221,7 @@ def _restore(container: Any, contents: tuple[Any, ...]) -> None:
 
 
 @contextmanager
-def blame_target(what: str, *, hint: str = "") -> Iterator[None]:
+def blame_target(what: str) -> Iterator[None]:
     """Raise the target's own exceptions as `TargetError`: `what`, the exception, and the frames that are not ours."""
     try:
         yield
@@ -230,8 +230,8 @@ def blame_target(what: str, *, hint: str = "") -> Iterator[None]:
     except BaseException as error:  # also what ends a process: KeyboardInterrupt, SystemExit, GeneratorExit
         message = f"{what}: {summary(error)}"
         if isinstance(error, ImportError):
-            raise MissingPackageError(message, hint=install_command(error) or hint, stack=own_stack(error)) from error
-        raise TargetError(message, hint=hint, stack=own_stack(error)) from error
+            raise MissingPackageError(message, hint=install_command(error), stack=own_stack(error)) from error
+        raise TargetError(message, stack=own_stack(error)) from error
 
 
 @contextmanager

@@ -56,20 +56,19 @@ def choose_recipe(config: Mapping[str, Any], *, name: str = "", has_inputs: bool
         parts: tuple[str, ...] = ("default",)
         return Recipe(name=ONE_FORWARD, available=parts, default=parts, takes_images=False, chooses_image_size=False)
     if (name or _recipe_by_structure(config)) == VISION_LANGUAGE:
-        others = (part for part in _nested_models(config) if part not in ("vision", "text"))
-        parts = ("vision", *others, "text", "decode", "full", "video")
+        towers = ("vision", *(part for part in _nested_models(config) if part not in ("vision", "text")))
         # video runs the same code as full with other sizes: only scanned on request
         return Recipe(
             name=VISION_LANGUAGE,
-            available=parts,
-            default=parts[:-1],
+            available=(*towers, "projector", "text", "decode", "prefill", "full", "video"),
+            default=(*towers, "text", "decode", "full"),
             takes_images=True,
             chooses_image_size=True,
             whole="full",
         )
     nested = _nested_models(config)
     if nested and any(map(_PLACEHOLDER.match, config)):
-        towers = [part for part in nested if part != "text"]
+        towers = tuple(part for part in nested if part != "text")
         default = (*towers, *(("text", "decode") if "text" in nested else ()), "full")
         return Recipe(
             name=COMPOSITE,

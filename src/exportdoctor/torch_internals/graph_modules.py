@@ -90,13 +90,19 @@ def walk_node_stacks() -> AbstractContextManager[None]:
         return nullcontext()
     from torch.fx import proxy
 
-    kept: dict[Any, bool] = {}
+    # by the identity of the code, which stays alive, and the place in it: to hash code or to find a line takes longer
+    known: dict[tuple[int, int], tuple[traceback.FrameSummary, bool, Any]] = {}
 
-    def is_kept(code: Any) -> bool:
-        found = kept.get(code)
+    def summary_of(frame: Any) -> tuple[traceback.FrameSummary, bool, Any]:
+        """The frame's summary, and whether a tracer may keep it outside of a forward."""
+        code = frame.f_code
+        key = id(code), frame.f_lasti
+        found = known.get(key)
         if found is None:
-            anchor = (code.co_filename, code.co_name) in proxy._STACK_TRACE_ANCHORS
-            found = kept[code] = anchor or code.co_filename.endswith("torch/__init__.py")
+            name = code.co_filename
+            kept = (name, code.co_name) in proxy._STACK_TRACE_ANCHORS or name.endswith("torch/__init__.py")
+            summary = traceback.FrameSummary(name, frame.f_lineno, code.co_name, lookup_line=False)
+            found = known[key] = summary, kept, code
         return found
 
     class FrameStack:
@@ -118,12 +124,8 @@ def walk_node_stacks() -> AbstractContextManager[None]:
             frames.reverse()
             first = next((n for n, one in enumerate(frames) if one.f_code.co_name == "forward"), len(frames))
             stack = traceback.StackSummary()
-            stack.extend(
-                traceback.FrameSummary(code.co_filename, one.f_lineno, code.co_name, lookup_line=False)
-                for n, one in enumerate(frames)
-                if n >= first or is_kept(one.f_code)
-                for code in (one.f_code,)
-            )
+            summaries = map(summary_of, frames)
+            stack.extend(summary for n, (summary, kept, _) in enumerate(summaries) if n >= first or kept)
             return stack
 
     return patch_attribute(proxy, "CapturedTraceback", FrameStack)

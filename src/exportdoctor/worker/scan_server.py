@@ -13,8 +13,10 @@ import selectors
 import signal
 import traceback
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from importlib import import_module
+from types import MappingProxyType
 from typing import assert_never
 
 import msgspec
@@ -39,6 +41,7 @@ from exportdoctor.core.records.outcome import Outcome, OutcomeStatus
 from exportdoctor.core.records.probe import Probe
 from exportdoctor.process.descendants import adopt_orphans
 from exportdoctor.process.group import die_with_parent, kill_group, lead_group
+from exportdoctor.shims import load_package_shims
 from exportdoctor.targets import Plan
 from exportdoctor.worker.attempt.export_attempt import attempt, attempt_fast
 from exportdoctor.worker.attempt.fast_export import has_no_side_effects
@@ -98,6 +101,7 @@ class ScanServer:
     isolation: str = "fork"
     attempts: dict[int, AttemptChild] = field(default_factory=dict)
     batch: BatchChild | None = None
+    _shim_sources: dict[str, str] | None = None
     _buffer: bytearray = field(default_factory=bytearray)
     _wake: tuple[int, int] = (-1, -1)
 
@@ -224,6 +228,7 @@ class ScanServer:
         part, files, log = self.target.parts[probe.part], self.target.shim_files, self._log(probe)
         card = self._freest_card()
         placed = self._child_placement(card)
+        sources = self._load_shims() if probe.shims else {}
 
         def work(pipe: int) -> bytes | None:
             before = LOG.start_attempt()
@@ -233,11 +238,21 @@ class ScanServer:
                 outcome = (attempt if full else attempt_fast)(part, probe, shim_files=files)
             if outcome is None:
                 return None
-            return encode(_with_sources(placed.judge(outcome) if placed is not None else outcome, before))
+            return encode(_with_sources(placed.judge(outcome) if placed is not None else outcome, before, sources))
 
         child = fork(work, log=log, close=self._descriptors())
         self.attempts[child.pid] = AttemptChild(child, probe, log, full, card)
         self._reply(Started(probe=probe.id, pid=child.pid))
+
+    def _load_shims(self) -> dict[str, str]:
+        """Load what attempts with shims need, once for all of them, and return what was read for it."""
+        if self._shim_sources is None:
+            before = len(LOG.known)
+            with LOG.watch():
+                load_package_shims()
+                import_module("sympy.physics.units")  # torch does when it simplifies an unbacked size
+            self._shim_sources = LOG.collect(since=before)
+        return self._shim_sources
 
     def _freest_card(self) -> int:
         """The card with the fewest attempts."""
@@ -294,9 +309,9 @@ def _watch_reads(probe: Probe) -> contextlib.AbstractContextManager[None]:
     return contextlib.nullcontext() if EXPORTERS[probe.exporter].traces_with_dynamo else LOG.watch()
 
 
-def _with_sources(outcome: Outcome, before: int) -> Outcome:
-    """The outcome with what was read since so much was known: its part's capture did not read it."""
-    return msgspec.structs.replace(outcome, sources=LOG.collect(since=before))
+def _with_sources(outcome: Outcome, before: int, loaded: Mapping[str, str] = MappingProxyType({})) -> Outcome:
+    """The outcome with what was `loaded` for it or read since so much was known; its part's capture did not."""
+    return msgspec.structs.replace(outcome, sources={**loaded, **LOG.collect(since=before)})
 
 
 def _drain(descriptor: int) -> None:

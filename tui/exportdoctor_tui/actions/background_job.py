@@ -14,11 +14,12 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from exportdoctor.core.limits import INTERRUPTED
+
 if TYPE_CHECKING:
     from exportdoctor_tui.actions.commands import Argv
 
 JobState = Literal["running", "done", "failed", "cancelled"]
-_PATIENCE = 8.0  # seconds from SIGINT to SIGKILL
 _TAIL = 200_000
 _LINE = 2_000
 
@@ -50,7 +51,7 @@ class BackgroundJob:
     def code(self) -> int | None:
         """The exit code; None while it runs. A job that ignores its cancellation for too long is killed here."""
         code = self._process.poll()
-        if code is None and self._cancelled_at and time.monotonic() - self._cancelled_at > _PATIENCE:
+        if code is None and self._cancelled_at and time.monotonic() - self._cancelled_at > INTERRUPTED:
             self._signal(signal.SIGKILL)
         return code
 

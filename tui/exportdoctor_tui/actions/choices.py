@@ -7,6 +7,7 @@ import subprocess
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from exportdoctor.core.limits import SHIM_LIST_SECONDS
 from exportdoctor.report import wording
 from exportdoctor.store.runs import list_runs
 from exportdoctor_tui.actions.commands import fitting_shims
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
 
     from exportdoctor.core.scan_options import ScanOptions
     from exportdoctor_tui.state.selection import Selection
-
-_PATIENCE = 120.0  # seconds for the list of all shims, on a machine that is busy
 
 
 class PickerItem(NamedTuple):
@@ -48,7 +47,9 @@ def _known_shims(selection: Selection) -> Iterator[PickerItem]:
 def all_shims(options: ScanOptions, python: str = "") -> tuple[PickerItem, ...]:
     """Every shim that fits the installed versions. Takes seconds, in another process. Raises OSError."""
     command = fitting_shims(options, python)
-    done = subprocess.run(command, capture_output=True, timeout=_PATIENCE, check=False, stdin=subprocess.DEVNULL)
+    done = subprocess.run(
+        command, capture_output=True, timeout=SHIM_LIST_SECONDS, check=False, stdin=subprocess.DEVNULL
+    )
     if done.returncode:
         raise OSError(done.stderr.decode("utf-8", "replace").strip() or "the list of shims could not be had")
     shims: list[dict[str, Any]] = json.loads(done.stdout)

@@ -113,14 +113,14 @@ class RunFollower:
         self._trees_at = self._between = 0.0
         self._problem = ""
 
-    def follow(self, stopped: Callable[[], bool], *, clock: Callable[[], float] = time.monotonic) -> None:
+    def follow(self, stopped: Callable[[], bool]) -> None:
         """Read until `stopped`. An error becomes the view's `problem`, and reading is tried again."""
-        self.look(clock())
+        self.look(time.monotonic())
         # events that were read are never freed: a collector that walks them again and again stops every key for 50 ms
         gc.freeze()
         while not stopped():
             time.sleep(PAUSE)
-            self.look(clock())
+            self.look(time.monotonic())
 
     def look(self, now: float) -> None:
         """Read new events and show the view; at most a few times a second, however fast events come."""

@@ -7,12 +7,14 @@ proved.
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Protocol
 
 from exportdoctor.core.records.outcome import Outcome
+from exportdoctor.core.records.probe import Probe
 from exportdoctor.engine.cure.catalogue import Ids, ShimCatalogue
 from exportdoctor.engine.cure.trial import CuringSet, ShimTrial
 from exportdoctor.engine.probe_driver import Prefetch, ProbeSteps
@@ -38,14 +40,18 @@ def find_alternatives(
     tried: list[ShimTrial],
     try_set: TryShims,
     *,
+    probe_of: Callable[..., Probe],
     ahead: Callable[[Ids], Prefetch],
 ) -> ProbeSteps[tuple[CuringSet, ...]]:
     """`best` and what was found beside it, the soundest first, then the smallest, then the first that was found.
 
-    `ahead` asks ahead what the set that will be prescribed needs, as soon as nothing that is left could take its place.
+    The first sets are asked side by side, by `probe_of`. `ahead` asks ahead what the set that will be prescribed needs,
+    as soon as nothing that is left could take its place.
     """
     found, left, settled = [best], MOST_TRIES, False
     turns = deque(_exchanges(best, catalogue))
+    firsts = itertools.islice(_first_sets(turns, best, catalogue, tried), left)
+    yield Prefetch(tuple(probe_of(shims, proved=_would_lead(shims, found, catalogue)) for shims in firsts))
     while turns and left:
         if not settled and not _may_one_lead(turns, best, found, catalogue, tried):
             settled = True
@@ -103,6 +109,18 @@ def _exchanges(best: CuringSet, catalogue: ShimCatalogue) -> Iterator[Turn]:
         rest = _without(best.shims, name)
         fits = (shim for shim in catalogue.find_fitting(failure) if shim.id not in best.shims)
         yield name, deque(shim for shim in fits if not catalogue.clashes(shim, rest))
+
+
+def _first_sets(
+    turns: Iterable[Turn], best: CuringSet, catalogue: ShimCatalogue, tried: list[ShimTrial]
+) -> Iterator[Ids]:
+    """The set that each turn begins with."""
+    for name, others in turns:
+        for shim in others:
+            shims = _exchange(best, name, shim, catalogue)
+            if _is_worth_trying(shims, name, shim.id, best, tried):
+                yield shims
+                break
 
 
 def _exchange(best: CuringSet, name: str, shim: Shim, catalogue: ShimCatalogue) -> Ids:

@@ -81,6 +81,7 @@ class CureSearch:
                 self._catalogue,
                 self.trials,
                 partial(self._try, target),
+                probe_of=target.with_shims,
                 ahead=lambda shims: Prefetch((large.with_shims(shims),) if small is not None else ()),
             )
         if small is not None:

@@ -66,11 +66,6 @@ from exportdoctor.report.wording.formatting import (
     short_path,
     to_ascii,
 )
-from exportdoctor.report.wording.interpreters import (
-    no_lanes,
-    project_python,
-    project_python_refused,
-)
 from exportdoctor.report.wording.repro import (
     ISSUE_HEADINGS,
     SEEN_VERSIONS,
@@ -141,7 +136,12 @@ from exportdoctor.report.wording.statuses import (
     row_name,
     same_object,
 )
-from exportdoctor.report.wording.version_searches import known_versions
+from exportdoctor.report.wording.version_searches import (
+    known_versions,
+    no_lanes,
+    project_python,
+    project_python_refused,
+)
 
 __all__ = [
     "heavy_export", "slow_export",

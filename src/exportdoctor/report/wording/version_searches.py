@@ -1,4 +1,4 @@
-"""Sentences about where a failure came or went."""
+"""Sentences about where a failure came or went, and the environments in which it is asked."""
 
 from __future__ import annotations
 
@@ -119,3 +119,19 @@ def _unknown(sets: Sequence[str]) -> str:
 
 def _detail(text: str) -> str:
     return f" ({text})" if text else ""
+
+
+def project_python(path: str, versions: Mapping[str, str]) -> str:
+    """The project's own environment is taken."""
+    found = ", ".join(f"{name} {version}" for name, version in versions.items() if version)
+    return f"runs under {path} ({found}); --python chooses another"
+
+
+def project_python_refused(path: str, reason: str) -> str:
+    """The project's own environment cannot be taken."""
+    return f"{path} is not used: {reason.removeprefix(f'{path} ')}"
+
+
+def no_lanes() -> str:
+    """None was made yet, or none is to be deleted."""
+    return "There are no such lanes. Make one with: exportdoctor lanes make --transformers 4.57.1"

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -165,7 +165,8 @@ def follow_values(module: Any, seen: Callable[[], None] = lambda: None) -> Itera
 
     class Following(TorchFunctionMode):
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            made = func(*args, **(kwargs or {}))
+            with nullcontext() if any(map(callable, args)) else _trace_paused():
+                made = func(*args, **(kwargs or {}))
             if values.note(func, args, kwargs or {}, made):
                 seen()
             return made
@@ -244,3 +245,14 @@ def _trace(note: Any) -> Iterator[None]:
     finally:
         sys.settrace(before[1])
         sys.setprofile(before[0])
+
+
+@contextmanager
+def _trace_paused() -> Iterator[None]:
+    """Within it no call is noted: inside a function of torch runs torch's own code, which is most of all calls."""
+    before = sys.gettrace()
+    sys.settrace(None)
+    try:
+        yield
+    finally:
+        sys.settrace(before)

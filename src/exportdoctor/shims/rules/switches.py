@@ -13,7 +13,6 @@ import re
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +49,6 @@ class ImplementationRegistry:
         return self.setting.removesuffix("_implementation").strip("_") or "-".join(words).lower()
 
 
-@lru_cache(maxsize=1)
 def shims() -> tuple[Shim, ...]:
     """One for each implementation; none without transformers."""
     folder = folder_of("transformers")

@@ -135,6 +135,7 @@ def _changes(subject: ModelContext, specs: Specs, refusal: _Refusal, documented:
                 yield {**specs, name: _with(spec, 0, FIRST.batch * int(rows[1]))}
     yield from _separate_joined(specs, text)
     yield from _ranks(specs, text)
+    yield from _channels_first(specs, text)
     yield from _sizes(specs, text)
     yield from _axes(specs, text)
     yield from _kinds(specs, text)
@@ -196,6 +197,19 @@ def _ranks(specs: Specs, text: str) -> Iterator[Specs]:
         elif len(spec.dims) == wanted + 1:
             yield {**specs, name: replace(spec, dims=(spec.dims[0], *spec.dims[2:]))}
             yield {**specs, name: replace(spec, dims=spec.dims[:-1])}
+
+
+def _channels_first(specs: Specs, text: str) -> Iterator[Specs]:
+    """Sequences of features as features of a sequence, where the message says that sizes do not fit."""
+    if not (_PRODUCT.search(text) or _MULTIPLE.search(text)):
+        return
+    for name, spec in specs.items():
+        match spec.dims:
+            case (batch, str(axis), int(features)) if spec.kind == "float":
+                turned = {**specs, name: replace(spec, dims=(batch, features, axis))}
+                yield turned
+                if "multiple of" in text:
+                    yield from _axes(turned, text)
 
 
 def _sizes(specs: Specs, text: str) -> Iterator[Specs]:

@@ -102,16 +102,13 @@ class Behaviour:
         if _LISTENER.is_on:
             _LISTENER.hear(frame, event, arg)
         code = frame.f_code
-        origin = _ORIGINS.get(code) or _origin(code)
+        origin = _origin(code)
         if event == "call":
             if origin & _READS and any(isinstance(v, torch.nn.Module) for v in frame.f_locals.values()):
                 self.whole_state_reads += 1
-            if origin & _USERS:
+            back = frame.f_back
+            if origin & _USERS or (origin & _LIBRARY and back is not None and _origin(back.f_code) & _USERS):
                 self._words.append(code)
-            elif origin & _LIBRARY and frame.f_back is not None:
-                back = frame.f_back.f_code
-                if (_ORIGINS.get(back) or _origin(back)) & _USERS:
-                    self._words.append(code)
         elif event == "c_call" and origin & _USERS:
             self._words.append(getattr(arg, "__name__", ""))
 
@@ -165,8 +162,9 @@ def _shape(tensor: torch.Tensor) -> tuple[int, ...]:
         return ()
 
 
-_KNOWN, _USERS, _LIBRARY, _READS = 1, 2, 4, 8
-_ORIGINS: dict[CodeType, int] = {}
+_USERS, _LIBRARY, _READS = 1, 2, 4
+_ORIGINS: dict[int, tuple[int, CodeType]] = {}
+"""By the identity of the code, which is kept: to hash code takes as long as to look it up ten times."""
 _OWN = str(Path(__file__).parents[2])
 # called from wherever a reference was dropped, and at every attribute of a module
 _NOISE = ("weakref.py", "weak.py", "_weakrefset.py")
@@ -174,7 +172,10 @@ _NOISE = ("weakref.py", "weak.py", "_weakrefset.py")
 
 def _origin(code: CodeType) -> int:
     """Whose the code is, the user's (neither torch's, Python's nor ours) or a library's; whether it reads a state."""
-    name, found = code.co_filename, _KNOWN
+    known = _ORIGINS.get(id(code))
+    if known is not None:
+        return known[0]
+    name, found = code.co_filename, 0
     modules = name.startswith(_TORCH) and name.endswith("module.py")
     if not name.startswith(_OWN):
         theirs = any(site in name for site in _SITE) or not name.startswith((*_LIBRARIES, "<frozen"))
@@ -185,7 +186,7 @@ def _origin(code: CodeType) -> int:
         constants = (constant for constant in code.co_consts if type(constant) is str)
         if not modules and not _WHOLE_STATE.isdisjoint((*code.co_names, *constants)):
             found |= _READS
-    _ORIGINS[code] = found
+    _ORIGINS[id(code)] = found, code
     return found
 
 

@@ -22,9 +22,11 @@ class DescribedSize:
     leaf: int
     by: int
 
-    def size(self, leaves: Sequence[Any]) -> int:
-        """What the numbers say."""
-        return _total_of(leaves[self.by])
+    def size(self, leaves: Sequence[Any], rows: int | None = None) -> int:
+        """What the numbers say; with `rows`, what so many of them do if they are cut or repeated from the start."""
+        numbers: torch.Tensor = leaves[self.by]
+        times, rest = divmod(len(numbers) if rows is None else rows, len(numbers))
+        return times * _total_of(numbers) + _total_of(numbers[:rest])
 
     def numbers(self, leaves: Sequence[Any], size: int) -> torch.Tensor | None:
         """The whole numbers with one of them changed so that they describe this size; None where that is not possible.
@@ -76,4 +78,4 @@ def _may_describe(numbers: Any) -> bool:
 
 
 def _total_of(numbers: torch.Tensor) -> int:
-    return sum(math.prod(row) for row in numbers.reshape(len(numbers), -1).tolist())
+    return sum(math.prod(row) for row in numbers.view(len(numbers), math.prod(numbers.shape[1:])).tolist())

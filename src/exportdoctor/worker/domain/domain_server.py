@@ -34,7 +34,7 @@ from exportdoctor.worker import environment
 from exportdoctor.worker.describe.describe_failure import state_id
 from exportdoctor.worker.describe.guard_origin import record_guards
 from exportdoctor.worker.domain.size_trials import SAVED, TriedStage, make_search
-from exportdoctor.worker.numbers.comparer import file_rung, program_rung
+from exportdoctor.worker.numbers.rung import file_rung, program_rung
 from exportdoctor.worker.one_request import Progress, open_part, serve_one_request
 from exportdoctor.worker.prove.input_set import InputSet
 from exportdoctor.worker.prove.proof_inputs import input_sets

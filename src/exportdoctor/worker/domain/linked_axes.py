@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -13,8 +14,12 @@ from exportdoctor.worker.domain.size_axes import Axis, Place, sizes_of_axes
 
 FactOf = Callable[[Axis], SizeAxis]
 Violated = Callable[[Mapping[Place, int]], Mapping[str, frozenset[Place]]]
-_LARGEST_STEP, _LARGEST_FOLLOWING_STEP, _MOST_ASKED = 4, 520, 20_000
-"""By how much one size is changed, by how much others with it, and how many combinations are looked at."""
+_LARGEST_STEP, _LARGEST_FOLLOWING_STEP = 4, 520
+"""By how much one size is changed, and by how much others with it."""
+_MOST_TOGETHER, _MOST_ASKED, _SECONDS = 8, 10_000, 20.0
+"""How many sizes change together, how many combinations are looked at for each lead, and how long for all."""
+_FURTHER = 32
+"""So many sizes, and twice as many as before it, are looked at after the first that satisfies a condition."""
 _LARGEST_DEGREE = 3
 """A follower's size may go with the square of the lead's, say: the patches of a square picture."""
 
@@ -66,10 +71,12 @@ class _Links:
     axes: list[Axis]
     violated: Violated
     asked: int = 0
+    end: float = field(default_factory=lambda: time.monotonic() + _SECONDS)
     known: dict[str, Axis] = field(init=False)
 
     def __post_init__(self) -> None:
         self.known = {axis.name: axis for axis in self.axes}
+        self._answers: dict[frozenset[tuple[str, int]], dict[str, set[str]]] = {}
         self._owners = {place: axis.name for axis in self.axes for place in axis.rules}
 
     def points_of(self, lead: str) -> tuple[int, list[dict[str, int]]] | None:
@@ -77,15 +84,16 @@ class _Links:
 
         As many as a polynomial needs with whose sizes two further ones pass; None if there is none.
         """
-        for by in range(1, _LARGEST_STEP + 1):
-            for first in self._repair({lead: self.known[lead].example + by}):
+        self.asked = 0
+        for most, by in itertools.product(range(2, _MOST_TOGETHER + 1), range(1, _LARGEST_STEP + 1)):
+            for first in self._repair({lead: self.known[lead].example + by}, most):
                 points = [{name: self.known[name].example for name in first}, first]
                 while len(points) <= _LARGEST_DEGREE + 1:
                     times = len(points)
                     if all(self._pass(self._on_from(points, lead, by, more)) for more in (times, times + 1)):
                         return by, points
                     guess = self._on_from(points, lead, by, times)
-                    further = self._repair({lead: guess[lead]}, guess)
+                    further = self._repair({lead: guess[lead]}, most, guess)
                     point = next((one for one in further if one.keys() == first.keys()), None)
                     if point is None:
                         break
@@ -100,22 +108,32 @@ class _Links:
     def _pass(self, sizes: Mapping[str, int]) -> bool:
         return not self._find_violated(sizes)
 
-    def _repair(self, sizes: dict[str, int], guess: Mapping[str, int] | None = None) -> Iterator[dict[str, int]]:
-        """These sizes with others changed until nothing is violated, each change where a condition asks for it."""
+    def _repair(
+        self, sizes: dict[str, int], most: int, guess: Mapping[str, int] | None = None
+    ) -> Iterator[dict[str, int]]:
+        """These sizes with others changed until nothing is violated, each change where a condition asks for it.
+
+        No more than `most` are changed.
+        """
         violated = self._find_violated(sizes)
         if not violated:
             yield sizes
+        if not violated or len(sizes) == most:
             return
         free = {text: names - sizes.keys() for text, names in violated.items()}
         text = min(free, key=lambda one: len(free[one]))
         for name in sorted(free[text]):
-            for size in self._others(name, sizes, guess):
-                if self.asked >= _MOST_ASKED:
+            first = None
+            for place, size in enumerate(self._others(name, sizes, guess)):
+                if first is not None and place > 2 * first + _FURTHER:
+                    break
+                if self.asked >= _MOST_ASKED or time.monotonic() > self.end:
                     return
                 changed = {**sizes, name: size}
                 left = self._find_violated(changed)
                 if text not in left and all(names - changed.keys() for names in left.values()):
-                    yield from self._repair(changed, guess)
+                    first = place if first is None else first
+                    yield from self._repair(changed, most, guess)
 
     def _others(self, name: str, sizes: Mapping[str, int], guess: Mapping[str, int] | None) -> Iterator[int]:
         """Sizes of an axis: in proportion to the first that was changed, then from the guess on on both sides."""
@@ -128,9 +146,14 @@ class _Links:
 
     def _find_violated(self, sizes: Mapping[str, int]) -> dict[str, set[str]]:
         """What is violated, with the axes that it is about."""
-        self.asked += 1
-        found = self.violated(sizes_of_axes(sizes, self.axes))
-        return {text: {self._owners[one] for one in places if one in self._owners} for text, places in found.items()}
+        key = frozenset(sizes.items())
+        if key not in self._answers:
+            self.asked += 1
+            found = self.violated(sizes_of_axes(sizes, self.axes))
+            self._answers[key] = {
+                text: {self._owners[one] for one in places if one in self._owners} for text, places in found.items()
+            }
+        return self._answers[key]
 
 
 def _is_stuck(fact: SizeAxis) -> bool:

@@ -94,10 +94,8 @@ class SizedInputs:
         """These sizes, with those that the whole numbers describe whose count changes."""
         found = dict(sizes)
         for one in self.described:
-            if (rows := sizes.get((one.by, 0))) and (one.leaf, 0) not in sizes:
-                leaves = [*self.leaves]
-                leaves[one.by] = repeat_to(leaves[one.by], 0, rows)
-                found[one.leaf, 0] = one.size(leaves)
+            if (rows := sizes.get((one.by, 0))) is not None and (one.leaf, 0) not in sizes:
+                found[one.leaf, 0] = one.size(self.leaves, rows)
         return found
 
     def described_by(self, place: Place) -> DescribedSize | None:
@@ -114,7 +112,9 @@ class SizedInputs:
             leaves[leaf] = size if dimension is None else repeat_to(leaves[leaf], dimension, size)
         for place, size in sizes.items() if not alone else ():
             described = self.described_by(place)
-            if described is not None and (numbers := described.numbers(leaves, size)) is not None:
+            if described is None or (described.by, 0) in sizes:
+                continue
+            if (numbers := described.numbers(leaves, size)) is not None:
                 leaves[described.by] = numbers
         made: Inputs = tree_unflatten(leaves, self.layout)
         return made

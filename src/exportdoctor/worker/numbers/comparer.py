@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -19,116 +18,22 @@ from exportdoctor.shims import ExportCall
 from exportdoctor.targets import BuiltPart
 from exportdoctor.targets.built import Inputs
 from exportdoctor.targets.eager import copy_inputs, restore_afterwards, run_calls
-from exportdoctor.torch_internals.pytree_registry import inputs_in_traced_order
+from exportdoctor.worker.numbers.cause import make_cause
 from exportdoctor.worker.numbers.eager_stream import EagerStream
 from exportdoctor.worker.numbers.file_names import match_file, names_by_origin
 from exportdoctor.worker.numbers.number_match import match_by_numbers
-from exportdoctor.worker.numbers.onnx_steps import onnx_steps
-from exportdoctor.worker.numbers.program_steps import match_programs, names_by_place, program_steps
-from exportdoctor.worker.numbers.step_graph import Float64Run, GraphStep, StepGraph, stream_values
+from exportdoctor.worker.numbers.program_steps import match_programs, names_by_place
+from exportdoctor.worker.numbers.rung import Rung
+from exportdoctor.worker.numbers.step_graph import Float64Run, GraphStep, stream_values
 from exportdoctor.worker.numbers.value_gap import forget_scratch
-from exportdoctor.worker.numbers.walk import Walk, make_cause
+from exportdoctor.worker.numbers.walk import Walk
 from exportdoctor.worker.prove.compare_calls import compare_calls
 from exportdoctor.worker.prove.compare_outputs import failed_run, tensors_in
 from exportdoctor.worker.prove.input_set import InputSet
 from exportdoctor.worker.translate.failed_node import NodeFact
-from exportdoctor.worker.translate.onnx_process import OnnxProcess
-from exportdoctor.worker.translate.onnx_program import flat_inputs, runnable
-from exportdoctor.worker.translate.onnx_session import OnnxSession
 
 EAGER = "eager"
-_CHOICES = frozenset({"tie", "duplicates"})
-
-
-@dataclass(kw_only=True)
-class Rung:
-    """A stage that can be run. `run` gives its output for inputs of the program; `holder` has its buffers.
-
-    `program` is the exported program of a stage that is one, `file` the ONNX file of the others. `reader` is the
-    program whose inputs the file takes. `named`: its values have the names of the stage before, or say where they come
-    from; else they are matched by numbers, and `pairs` says how.
-    """
-
-    name: str
-    run: Callable[[Inputs], Any]
-    program: Any = None
-    file: Path | None = None
-    reader: Any = None
-    dtypes: Sequence[torch.dtype | None] = ()
-    holder: torch.nn.Module = field(default_factory=torch.nn.Module)
-    named: bool = True
-    pairs: dict[str, str] | None = None
-
-    def steps(self, state: Mapping[str, torch.Tensor]) -> StepGraph:
-        """Its graph, with buffers as earlier calls left them."""
-        if self.program is not None:
-            return program_steps(self.program, state)
-        assert self.file is not None
-        return onnx_steps(self.file)
-
-    def inputs(self, graph: StepGraph, inputs: Inputs) -> dict[str, Any]:
-        """A call's inputs by their names in the graph."""
-        if self.program is not None:
-            leaves = inputs_in_traced_order(self.program, *inputs)
-            return {name: leaf for name, leaf in zip(graph.inputs, leaves, strict=True) if name}
-        return dict(zip(graph.inputs, _file_inputs(self.reader, inputs, self.dtypes), strict=True))
-
-
-def program_rung(name: str, program: Any, *, check_guards: bool = False) -> Rung:
-    """A stage that is an exported program."""
-    module = program.module() if check_guards else runnable(program)
-    return Rung(name=name, run=lambda inputs: module(*inputs[0], **inputs[1]), program=program, holder=module)
-
-
-def file_rung(
-    name: str,
-    path: Path,
-    reader: Any,
-    *,
-    optimise: bool,
-    given: Path | None = None,
-    named: bool = True,
-    own_process: bool = False,
-) -> Rung:
-    """A stage that is an ONNX file; with `optimise` as ONNX Runtime changes it, which is written to `path`.
-
-    With `own_process` it may end that when it runs, and not this one.
-    """
-    session = OnnxSession(given or path, optimise=optimise, save_as=path if given else None)
-    runner = OnnxProcess(path) if own_process else session
-
-    def run(inputs: Inputs) -> list[torch.Tensor]:
-        return runner.run(_file_inputs(reader, inputs, session.input_dtypes))
-
-    return Rung(name=name, run=run, file=path, reader=reader, dtypes=session.input_dtypes, named=named)
-
-
-def has_names_of(path: Path, rung: Rung | None) -> bool:
-    """Whether an ONNX file calls its values as a program does: at least a third of those that make numbers."""
-    if rung is None:
-        return False
-    file, program = onnx_steps(path), rung.steps({})
-    there = {name for step in file.steps for name in step.outputs} - set(file.outputs)  # those are named by callers
-    names = [step.name for step in program.steps if step.effect == "new" and step.op.startswith("aten.")]
-    names = [name for name in names if name not in program.outputs]
-    return 3 * sum(name in there for name in names) >= len(names)
-
-
-def has_scopes(path: Path) -> bool:
-    """Whether an ONNX file says of its values which submodules gave them."""
-    return bool(match_file(onnx_steps(path)))
-
-
-def _file_inputs(reader: Any, inputs: Inputs, dtypes: Sequence[torch.dtype | None]) -> list[torch.Tensor]:
-    """The inputs in the order of the file's, floats in the file's dtypes."""
-    leaves = flat_inputs(reader, *inputs) if reader is not None else tensors_in(inputs)
-    given = [torch.as_tensor(leaf) for leaf in leaves]
-    if len(given) != len(dtypes):
-        raise ValueError(f"the file takes {len(dtypes)} inputs, and there are {len(given)}")
-    return [
-        one.to(dtype) if dtype is not None and one.is_floating_point() and dtype.is_floating_point else one
-        for one, dtype in zip(given, dtypes, strict=True)
-    ]
+_CHOICES = frozenset({"tie", "duplicates", "random"})
 
 
 @dataclass(kw_only=True)
@@ -165,6 +70,7 @@ class Comparer:
         name = before.name if before is not None else EAGER
         self.doing(f"comparing {rung.name} with {name}")
         rows = [self._row(rung, one) for one in self.sets]
+        rung.release()
         wrong = [one for one, row in zip(self.sets, rows, strict=True) if not row.holds]
         wrong.sort(key=lambda one: len(one.calls))  # of several calls the last one is walked
         made = LadderStage(name=rung.name, before=name, rows=tuple(rows))
@@ -283,7 +189,7 @@ class Comparer:
                 stream.run(copy_inputs(call), argument_names=one.names)
             writers = dict(stream.writers)
             kept = {name: value.detach() for name, value in module.state_dict(keep_vars=True).items()}
-            walk.compare_weights(kept, writers)
+            walk.compare_weights(kept.items(), writers)
             stream.on_value = lambda name, value, fact, high: walk.compare(name, value, fact, high)
             output = stream.run(copy_inputs(last), argument_names=one.names)
         walk.compare_outputs(tensors_in(output))
@@ -315,7 +221,7 @@ class Comparer:
             walk.compare(pairs.get(name, ""), value, step.fact(), high)
 
         walk.compare_weights(
-            {fqn: source.constants[name] for fqn, name in source.weights.items() if name in source.constants}, {}
+            ((fqn, source.constants[name]) for fqn, name in source.weights.items() if name in source.constants), {}
         )
         walk.compare_outputs(stream_values(source, before.inputs(source, copy_inputs(inputs)), tell))
 

@@ -27,12 +27,13 @@ from exportdoctor.shims import apply_shims, call_for_part, export_program
 from exportdoctor.targets.eager import blame_running_code
 from exportdoctor.worker import environment
 from exportdoctor.worker.describe.describe_failure import state_id
-from exportdoctor.worker.numbers.comparer import Comparer, Rung, file_rung, has_names_of, has_scopes, program_rung
+from exportdoctor.worker.numbers.comparer import Comparer
+from exportdoctor.worker.numbers.rung import Rung, file_rung, has_names_of, has_scopes, program_rung
 from exportdoctor.worker.one_request import Progress, open_part, serve_one_request
 from exportdoctor.worker.prove.input_set import InputSet
 from exportdoctor.worker.prove.proof_inputs import input_sets
 from exportdoctor.worker.translate.failed_node import describe_export_failure, describe_stage_failure
-from exportdoctor.worker.translate.onnx_program import needs_external_data, translate
+from exportdoctor.worker.translate.onnx_program import translate
 
 
 @dataclass(kw_only=True)
@@ -127,7 +128,7 @@ def _add_onnx(ladder: _Ladder, program: Any, request: LadderRequest, folder: Pat
         return
     ladder.add(program_rung("decomposed", made.exported_program))
     plain, better, final = folder / "plain.onnx", folder / "optimised.onnx", folder / "runtime.onnx"
-    made.save(str(plain), external_data=needs_external_data(made))
+    made.save(str(plain), external_data=True)
     steps: list[tuple[str, Callable[[], Rung]]] = [
         ("ONNX", lambda: file_rung("ONNX", plain, reader, optimise=False)),
         ("ONNX optimised", lambda: _optimise(made, better, reader)),
@@ -138,7 +139,7 @@ def _add_onnx(ladder: _Ladder, program: Any, request: LadderRequest, folder: Pat
 
 def _optimise(made: Any, path: Path, reader: Any) -> Rung:
     made.optimize()
-    made.save(str(path), external_data=needs_external_data(made))
+    made.save(str(path), external_data=True)
     return file_rung("ONNX optimised", path, reader, optimise=False)
 
 

@@ -1,4 +1,4 @@
-"""An ONNX file as steps: each node is run by ONNX Runtime in a session of its own, which equal nodes share."""
+"""An ONNX file as steps, which ONNX Runtime runs one by one or several in a row."""
 
 from __future__ import annotations
 
@@ -10,44 +10,45 @@ from typing import Any
 
 import torch
 
+from exportdoctor.worker.numbers.file_weights import FileWeights, read_graph
+from exportdoctor.worker.numbers.node_sessions import NodeSessions
 from exportdoctor.worker.numbers.step_graph import Effect, GraphStep, StepGraph, UnrunnableStep, to_float64
 from exportdoctor.worker.translate.failed_node import onnx_fact
-from exportdoctor.worker.translate.onnx_session import OnnxSession, torch_dtypes
+from exportdoctor.worker.translate.onnx_session import torch_dtypes
 
 _RANDOM = frozenset(
     {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli"}
 )
-_SMALL = 64
-"""Constants of so few elements are written into a node's session: some operators take no others."""
+_LISTS = frozenset({"SplitToSequence", "SequenceAt", "SequenceConstruct", "ConcatFromSequence"})
+"""Operators on lists of tensors, which are computed here: a session gives tensors only."""
 
 
 def onnx_steps(path: Path) -> StepGraph:
     """The steps of a file, functions inlined. Raises what onnx raises where it is none."""
-    import onnx
     from onnx import inliner
 
-    model = onnx.load(str(path))
+    model, places = read_graph(path)
     if model.functions:
         model = inliner.inline_local_functions(model)
     graph = model.graph
-    made = _Sessions(model)
     held = {one.name: one for one in graph.initializer}
-    constants = {name: tensor for name, one in held.items() if (tensor := _tensor(one)) is not None}
-    made.embedded = {name: one for name, one in held.items() if name not in constants}
+    in_file = {name: one for name, one in held.items() if name in places}
+    known = {name: tensor for name, one in held.items() if name not in places and (tensor := _tensor(one)) is not None}
+    embedded = {name: one for name, one in held.items() if name not in places and name not in known}
+    made = NodeSessions(model, embedded)
     steps = []
     for node in graph.node:
         if node.op_type == "Constant" and (value := _constant(node)) is not None:
-            constants[node.output[0]] = value
+            known[node.output[0]] = value
         else:
-            alone = onnx.NodeProto()
-            alone.CopyFrom(node)  # one that is part of the file would keep all of it in memory
-            steps.append(_step(alone, made))
+            steps.append(_step(node, made, known))
     return StepGraph(
         steps=steps,
-        constants=constants,
+        constants=FileWeights(known, in_file, places),
         inputs=tuple(one.name for one in graph.input if one.name not in held),
         outputs=tuple(one.name for one in graph.output),
         weights={name: name for name in held},
+        join=made.run_joined,
     )
 
 
@@ -70,9 +71,9 @@ def _tensor(proto: Any) -> torch.Tensor | None:
         return torch.from_numpy(array)
 
 
-def _step(node: Any, made: _Sessions) -> GraphStep:
+def _step(node: Any, made: NodeSessions, known: Mapping[str, torch.Tensor]) -> GraphStep:
     inputs = tuple(dict.fromkeys((*filter(None, node.input), *_outer_names(node))))
-    effect: Effect = "random" if node.op_type in _RANDOM else "new"
+    effect: Effect = "random" if node.op_type in _RANDOM or _drops(node, known) else "new"
     return GraphStep(
         name=node.name or node.output[0],
         op=node.op_type,
@@ -82,10 +83,17 @@ def _step(node: Any, made: _Sessions) -> GraphStep:
         fact=functools.cache(lambda: onnx_fact(node)),
         run_in_float64=None if node.op_type == "Cast" else lambda values: _reference(node, made, values),
         effect=effect,
+        node=node if made.can_join(node) and effect == "new" and node.op_type not in _LISTS else None,
     )
 
 
-def _run(node: Any, inputs: Sequence[str], values: Mapping[str, Any], made: _Sessions) -> Sequence[Any]:
+def _drops(node: Any, known: Mapping[str, torch.Tensor]) -> bool:
+    """Whether it is a dropout that drops something, as in training."""
+    training = known.get(node.input[2]) if node.op_type == "Dropout" and len(node.input) > 2 else None
+    return training is not None and bool(training)
+
+
+def _run(node: Any, inputs: Sequence[str], values: Mapping[str, Any], made: NodeSessions) -> Sequence[Any]:
     """The outputs; those of operators on lists of tensors are computed here, for a session gives tensors only."""
     given: list[Any] = [values.get(name) for name in node.input]
     noted = {one.name: one.i for one in node.attribute}
@@ -119,7 +127,7 @@ def _outer_names(node: Any) -> Iterator[str]:
             yield from (one.name for one in graph.output if one.name not in inside)
 
 
-def _reference(node: Any, made: _Sessions, values: Mapping[str, Any]) -> Any:
+def _reference(node: Any, made: NodeSessions, values: Mapping[str, Any]) -> Any:
     """What onnx's reference implementation gives in float64. Raises where it has none, or several outputs."""
     from onnx.reference import ReferenceEvaluator
 
@@ -129,76 +137,3 @@ def _reference(node: Any, made: _Sessions, values: Mapping[str, Any]) -> Any:
     given = {name: value.numpy() for name, value in high.items()}
     found: Any = ReferenceEvaluator(model).run(None, given)
     return torch.as_tensor(found[0])
-
-
-class _Sessions:
-    """Sessions of single nodes, shared by nodes that are equal but for the names of values."""
-
-    def __init__(self, model: Any) -> None:
-        self.embedded: dict[str, Any] = {}
-        self._opsets = {one.domain: one.version for one in model.opset_import}
-        self._version = model.ir_version
-        self._made: dict[tuple[object, ...], OnnxSession] = {}
-        self._asked: dict[tuple[object, ...], OnnxSession] = {}
-
-    def run(self, node: Any, inputs: Sequence[str], values: Mapping[str, Any]) -> list[torch.Tensor]:
-        """The outputs, empty those without a name. Raises UnrunnableStep where the node cannot stand alone."""
-        has_graphs = any(one.HasField("g") or one.graphs for one in node.attribute)  # they use the names
-        names = {name: name if has_graphs else f"i{place}" for place, name in enumerate(inputs)}
-        try:
-            session = self._session(node, names, values)
-        except Exception as error:
-            raise UnrunnableStep(f"{node.name or node.op_type}: {error}") from error
-        if any(not one.startswith("tensor") for one in session.output_types):
-            raise UnrunnableStep(f"{node.name or node.op_type} gives what is no tensor")
-        given = {names[name]: value for name, value in values.items() if name in names}
-        found = iter(session.run_named(given, copy=False))
-        return [next(found) if name else torch.empty(0) for name in node.output]
-
-    def _session(self, node: Any, names: Mapping[str, str], values: Mapping[str, Any]) -> OnnxSession:
-        asked = (id(node), *(value.dtype for value in values.values()))
-        if asked in self._asked:
-            return self._asked[asked]
-        key = (
-            node.domain, node.op_type, node.overload, *(one.SerializeToString() for one in node.attribute),
-            *(names.get(name, "") for name in node.input), *map(bool, node.output),
-            *((names[name], value.dtype) for name, value in values.items()),
-            *(self.embedded[name].SerializeToString() for name in names if name in self.embedded),
-        )  # fmt: skip
-        if key not in self._made:
-            try:
-                alone = self.model_of(node, names, values)
-                self._made[key] = OnnxSession(alone.SerializeToString(), optimise=False)
-            except Exception:  # some operators take some inputs as constants only
-                few = {name: value for name, value in values.items() if value.numel() <= _SMALL}
-                fixed = self.model_of(node, names, values, fixed=few)
-                return OnnxSession(fixed.SerializeToString(), optimise=False)
-        self._asked[asked] = self._made[key]
-        return self._made[key]
-
-    def model_of(
-        self, node: Any, names: Mapping[str, str], values: Mapping[str, Any], fixed: Mapping[str, Any] | None = None
-    ) -> Any:
-        """A model of this node alone: its inputs renamed, of the dtypes of `values`; constants for those in `fixed`."""
-        import onnx
-        from onnx import helper, numpy_helper
-
-        alone = onnx.NodeProto()
-        alone.CopyFrom(node)
-        alone.name, alone.doc_string = "", ""
-        del alone.metadata_props[:]
-        alone.input[:] = [names.get(name, "") for name in node.input]
-        alone.output[:] = [f"o{place}" if name else "" for place, name in enumerate(node.output)]
-        kinds = {dtype: number for number, dtype in torch_dtypes().items()}
-        constants = [numpy_helper.from_array(value.numpy(), names[name]) for name, value in (fixed or {}).items()]
-        for name in names.keys() & self.embedded.keys():
-            one = onnx.TensorProto()
-            one.CopyFrom(self.embedded[name])
-            one.name = names[name]
-            constants.append(one)
-        taken = [name for name in names if name in values and name not in (fixed or {})]
-        inputs = [helper.make_tensor_value_info(names[name], kinds[values[name].dtype], None) for name in taken]
-        outputs = [helper.make_empty_tensor_value_info(name) for name in alone.output if name]
-        graph = helper.make_graph([alone], "step", inputs, outputs, initializer=constants)
-        opsets = [helper.make_opsetid(domain, version) for domain, version in self._opsets.items()]
-        return helper.make_model(graph, opset_imports=opsets, ir_version=self._version)

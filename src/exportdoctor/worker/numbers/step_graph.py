@@ -24,7 +24,10 @@ class UnrunnableStep(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class GraphStep:
-    """One node. `run` takes the values of `inputs` by name and gives those of `outputs`, in order."""
+    """One node. `run` takes the values of `inputs` by name and gives those of `outputs`, in order.
+
+    `node` is what a graph's `join` needs of it; None for one that always runs alone.
+    """
 
     name: str
     op: str
@@ -34,17 +37,26 @@ class GraphStep:
     fact: Callable[[], NodeFact]
     run_in_float64: Callable[[Mapping[str, Any]], Any] | None = None
     effect: Effect = "new"
+    node: Any = None
+
+
+Join = Callable[[Sequence[GraphStep], Sequence[str], Mapping[str, Any]], Sequence[Any]]
+"""Runs steps in a row as one; gives the named outputs. Raises what it cannot do."""
 
 
 @dataclass(kw_only=True)
 class StepGraph:
-    """Steps in an order in which they can run. `weights` gives for a parameter's or buffer's FQN its value's name."""
+    """Steps in an order in which they can run. `weights` gives for a parameter's or buffer's FQN its value's name.
+
+    `constants` may read a value each time that it is asked for.
+    """
 
     steps: list[GraphStep]
-    constants: dict[str, Any]
+    constants: Mapping[str, Any]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     weights: dict[str, str] = field(default_factory=dict)
+    join: Join | None = None
 
     def __post_init__(self) -> None:
         self.producer = {name: place for place, step in enumerate(self.steps) for name in step.outputs}
@@ -53,6 +65,16 @@ class StepGraph:
     def changes_values(self) -> bool:
         """Whether some step changes a value in place, so that the order of steps matters."""
         return any(step.effect == "inplace" for step in self.steps)
+
+    def written_constants(self) -> set[str]:
+        """The constants that some step changes in place, directly or through a view of them."""
+        found: set[str] = set()
+        for step in self.steps:
+            one: GraphStep | None = step if step.effect == "inplace" else None
+            while one is not None and one.effect in ("inplace", "view"):
+                found.update(name for name in one.inputs if name in self.constants)
+                one = self.step_of(one.inputs[0]) if one.inputs else None
+        return found
 
     def step_of(self, name: str) -> GraphStep | None:
         """The step that makes a value."""
@@ -79,9 +101,11 @@ def stream_values(graph: StepGraph, inputs: Mapping[str, Any], on_value: OnValue
     alive = graph.without_dead_steps(name for step in graph.steps for name in step.outputs)
     uses = Counter(name for place in alive for name in graph.steps[place].inputs)
     uses.update(graph.outputs)
-    values: dict[str, Any] = {**graph.constants, **inputs}
+    values: dict[str, Any] = {name: graph.constants[name] for name in graph.outputs if name in graph.constants}
+    values.update(inputs)
     for place in sorted(alive):
         step = graph.steps[place]
+        values.update({name: graph.constants[name] for name in step.inputs if name not in values})
         before = {name: values[name] for name in step.inputs}
         for name, value in zip(step.outputs, step.run(before), strict=False):
             values[name] = value
@@ -90,8 +114,8 @@ def stream_values(graph: StepGraph, inputs: Mapping[str, Any], on_value: OnValue
         for name in step.inputs:
             uses[name] -= 1
         for name in (*step.inputs, *step.outputs):
-            if not uses[name] and name in values and name not in graph.constants:
-                del values[name]
+            if not uses[name]:
+                values.pop(name, None)
     return [values.get(name) for name in graph.outputs]
 
 

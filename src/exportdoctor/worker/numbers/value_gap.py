@@ -63,11 +63,11 @@ def gap_between(found: Any, wanted: torch.Tensor) -> Gap:
     if found.is_floating_point() != wanted.is_floating_point() and found.dtype != wanted.dtype:
         return Gap(absolute=LARGEST, trouble=f"is {_name(found)} instead of {_name(wanted)}")
     share = max(_SHARES.get(one.dtype, _SHARES[torch.float32]) for one in (found, wanted))
-    if found.dtype == wanted.dtype and found.device == wanted.device and torch.equal(found, wanted):
-        return no_gap(wanted)
     quick = _quick_gap(found, wanted, share)
     if quick is not None:
         return quick
+    if found.dtype == wanted.dtype and found.device == wanted.device and torch.equal(found, wanted):
+        return no_gap(wanted)
     absolute, _, allowed = largest_difference(found, wanted, share=share)
     return Gap(absolute=absolute, allowed=allowed)
 
@@ -76,6 +76,38 @@ def no_gap(wanted: torch.Tensor) -> Gap:
     """That of equal values."""
     share = _SHARES.get(wanted.dtype, _SHARES[torch.float32])
     return Gap(allowed=share * SMALLEST_SCALE if wanted.is_floating_point() else 0.0)
+
+
+_BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_BLOCK = 1 << 18
+"""Elements that are compared at once, so that they stay in a processor's cache."""
+
+
+def same_bits(one: Any, other: torch.Tensor) -> bool:
+    """Whether the two are equal to the last bit, so that whatever is made of them is."""
+    if not isinstance(one, torch.Tensor) or one.dtype != other.dtype:
+        return False
+    if one.shape != other.shape or one.device != other.device or one.layout != other.layout:
+        return False
+    kind = _BITS.get(one.element_size())
+    if (
+        kind is None
+        or one.layout != torch.strided
+        or one.is_conj()
+        or one.is_neg()
+        or other.is_conj()
+        or other.is_neg()
+    ):
+        return False
+    one, other = one.detach().view(kind), other.detach().view(kind)
+    if one.device.type != "cpu":
+        return torch.equal(one, other)
+    left, right = one.numpy(), other.numpy()  # torch.equal takes five times as long (2.13)
+    if not (one.is_contiguous() and other.is_contiguous()):
+        return numpy.array_equal(left, right)
+    left, right = left.reshape(-1), right.reshape(-1)
+    blocks = range(0, left.size, _BLOCK)
+    return all(numpy.array_equal(left[at : at + _BLOCK], right[at : at + _BLOCK]) for at in blocks)
 
 
 _KEPT: dict[str, torch.Tensor] = {}
@@ -105,6 +137,8 @@ def _quick_gap(found: torch.Tensor, wanted: torch.Tensor, share: float) -> Gap |
     low, high = (float(one) for one in torch.aminmax(apart))
     if not isfinite(largest := max(-low, high)):
         return None
+    if not largest:
+        return no_gap(wanted)
     sizes = torch.abs(wanted, out=_scratch("sizes", wanted))
     whole, scales = slice_scales(sizes)
     if not isfinite(whole) or may_hold_fill_values(sizes, whole):

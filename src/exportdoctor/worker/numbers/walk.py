@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +20,7 @@ import torch
 from exportdoctor.core.failure.messages import first_line
 from exportdoctor.core.protocol.numbers_ladder import CauseKind, Excuse, LadderCause, LadderValue, Side
 from exportdoctor.report.wording.ladder import not_finite, value_differs
-from exportdoctor.worker.numbers.expression import expression_of
+from exportdoctor.worker.numbers.cause import join_facts, make_cause
 from exportdoctor.worker.numbers.step_graph import Float64Run, GraphStep, StepGraph, UnrunnableStep
 from exportdoctor.worker.numbers.value_gap import (
     Gap,
@@ -30,6 +31,7 @@ from exportdoctor.worker.numbers.value_gap import (
     is_written_twice,
     judge_by_float64,
     no_gap,
+    same_bits,
 )
 from exportdoctor.worker.prove.compare_outputs import LARGEST
 from exportdoctor.worker.translate.failed_node import NodeFact, user_frame
@@ -37,8 +39,6 @@ from exportdoctor.worker.translate.failed_node import NodeFact, user_frame
 _NEARLY = 1e-4
 """Values that are so near, as a share of the largest, may change places because of what was inherited."""
 
-
-_BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 _STEPS = 10
 """The bound of an output, in bounds of one step."""
@@ -78,9 +78,11 @@ class Walk:
         self._uses = Counter(name for place in self._alive for name in self.graph.steps[place].inputs)
         self._uses.update(awaited)
         self._uses.update(self.graph.outputs)
-        start = {**self.graph.constants, **self.inputs}
         self._in_order = self.graph.changes_values
-        self._fed: dict[str, Any] = {name: _copy(value) if self._in_order else value for name, value in start.items()}
+        self._written = self.graph.written_constants() if self._in_order else set()
+        self._fed: dict[str, Any] = {
+            name: _copy(value) if self._in_order else value for name, value in self.inputs.items()
+        }
         self._own: dict[str, Any] | None = None  # the same as `_fed` until a value differs
         self._ran: set[int] = set()
         self._done: set[str] = set()
@@ -96,11 +98,12 @@ class Walk:
             self._done.add(name)
             self._compare_at(name, value.detach(), fact, run_in_float64)
 
-    def compare_weights(self, wanted: Mapping[str, torch.Tensor], writers: Mapping[str, NodeFact]) -> None:
+    def compare_weights(self, wanted: Iterable[tuple[str, torch.Tensor]], writers: Mapping[str, NodeFact]) -> None:
         """Take the reference's parameters and buffers by FQN; `writers` are the lines that changed some before."""
-        for fqn, name in self.graph.weights.items():
-            value, found = wanted.get(fqn), self.graph.constants.get(name)
-            if value is None or not isinstance(found, torch.Tensor) or found.shape != value.shape:
+        for fqn, value in wanted:
+            name = self.graph.weights.get(fqn, "")
+            found = self.graph.constants.get(name)
+            if not isinstance(found, torch.Tensor) or found.shape != value.shape or same_bits(found, value):
                 continue
             gap = gap_between(found, value)
             if not gap.holds:
@@ -133,7 +136,7 @@ class Walk:
 
     def _compare_at(self, name: str, wanted: torch.Tensor, other: NodeFact | None, run: Float64Run | None) -> None:
         step = self.graph.step_of(name)
-        fact = _join_facts(step.fact() if step else None, other)
+        fact = join_facts(step.fact() if step else None, other)
         try:
             before = len(self._ran)
             self._make(name)
@@ -144,13 +147,15 @@ class Walk:
             return
         except StepRaised as error:
             self.ended = str(error)
-            self.blame("raises", str(error), _join_facts(error.step.fact(), other))
+            self.blame("raises", str(error), join_facts(error.step.fact(), other))
             return
-        identical = _is_identical(fed, wanted)
+        if wanted.is_complex() and isinstance(fed, torch.Tensor) and not fed.is_complex():
+            wanted, run = torch.view_as_real(wanted.resolve_conj()), None  # as ONNX files hold complex numbers
+        identical = same_bits(fed, wanted)
         local = no_gap(wanted) if identical else gap_between(fed, wanted)
         inherited = local if own is fed else inherited_gap(own, wanted, local)
         if self._own is None and not identical:  # values that share memory share it in the other run, too
-            self._own = copy.deepcopy(self._fed) if self._in_order else dict(self._fed)
+            self._own = self._copy_of_all() if self._in_order else dict(self._fed)
             own = self._own[name]
         excuse: Excuse = "random" if step and step.effect == "random" else ""
         right: Side = "unknown"
@@ -194,12 +199,37 @@ class Walk:
             self._kept.update(dict.fromkeys(step.outputs, source or (step.op, list(before.values()))))
 
     def _make(self, name: str) -> None:
-        """Run all steps that a value needs."""
-        if name not in self._fed:
+        """Run all steps that a value needs, those in a row that can be joined as one."""
+        if name in self.graph.constants:
+            self._fetch([name])
+        elif name not in self._fed:
+            row: list[int] = []
             for place in self._needed_for(name):
-                self._run(place)
+                step = self.graph.steps[place]
+                if self.graph.join is None or step.node is None or chooses_or_writes(step.op):
+                    self._run(row)
+                    self._run([place])
+                    row = []
+                else:
+                    row.append(place)
+            self._run(row)
         if name not in self._fed:
             raise UnrunnableStep(f"{name} is not there any more")
+
+    def _fetch(self, names: Iterable[str]) -> None:
+        """Put constants where steps find them, which are read from a file only now."""
+        for name in names:
+            if name not in self._fed and name in self.graph.constants and self._uses[name] > 0:
+                value = self.graph.constants[name]
+                self._fed[name] = _copy(value) if name in self._written else value
+                if self._own is not None:
+                    self._own[name] = _copy(value) if name in self._written else self._fed[name]
+
+    def _copy_of_all(self) -> dict[str, Any]:
+        """The values of the other run, which share memory as those of this run do; what nothing writes to is shared."""
+        kept = {name: value for name, value in self._fed.items() if name in self.graph.constants}
+        memo = {id(value): value for name, value in kept.items() if name not in self._written}
+        return copy.deepcopy(self._fed, memo)
 
     def _needed_for(self, name: str) -> list[int]:
         last = self.graph.producer.get(name)
@@ -217,28 +247,64 @@ class Walk:
                 waiting += self.graph.steps[place].inputs
         return sorted(found)
 
-    def _run(self, place: int) -> None:
-        step = self.graph.steps[place]
-        before = {name: self._fed[name] for name in step.inputs if name in self._fed}
-        made = _outputs_of(step, before)
-        self._fed.update(zip(step.outputs, made, strict=False))
-        if self._own is not None:
-            mine = {name: self._own[name] for name in step.inputs if name in self._own}
-            can_share = step.effect != "random" and not self._in_order
-            if not (can_share and all(mine[name] is value for name, value in before.items())):
-                other = _outputs_of(step, mine)
-                made = [b if can_share and _are_small(a, b) else a for a, b in zip(other, made, strict=False)]
-            self._own.update(zip(step.outputs, made, strict=False))
-        self._ran.add(place)
-        self._keep_inputs(step, before)
-        for name in step.inputs:
-            self._release(name)
-        for name in step.outputs:
-            if not self._uses[name]:
-                self._drop(name)
+    def _run(self, places: Sequence[int]) -> None:
+        """Run steps in a row. What takes the same in both runs runs once."""
+        steps = [self.graph.steps[place] for place in places]
+        self._fetch(name for step in steps for name in step.inputs)
+        for group, is_same in self._split_by_inputs(steps):
+            inside = Counter(name for step in group for name in step.inputs)
+            wanted = [name for step in group for name in step.outputs if self._uses[name] > inside[name]]
+            before = {name: self._fed[name] for step in group for name in step.inputs if name in self._fed}
+            made = self._outputs_of(group, wanted, before)
+            if self._own is not None:
+                mine = made
+                if not is_same:
+                    mine = self._outputs_of(group, wanted, {name: self._own[name] for name in before})
+                    if group[0].effect != "random" and not self._in_order:
+                        mine = {
+                            name: made[name] if _are_small(value, made[name]) else value for name, value in mine.items()
+                        }
+                self._own.update(mine)
+            self._fed.update(made)
+            for step in group:
+                self._keep_inputs(step, before)
+            for name, times in inside.items():
+                self._release(name, times)
+        self._ran.update(places)
 
-    def _release(self, name: str) -> None:
-        self._uses[name] -= 1
+    def _split_by_inputs(self, steps: Sequence[GraphStep]) -> list[tuple[list[GraphStep], bool]]:
+        """The steps that are given the same values in both runs, and then the others."""
+        same: list[GraphStep] = []
+        other: list[GraphStep] = []
+        made: dict[str, bool] = {}
+        for step in steps:
+            is_same = self._own is None or (step.effect != "random" and not self._in_order)
+            if is_same and self._own is not None:
+                is_same = all(made.get(name, self._own.get(name) is self._fed.get(name)) for name in step.inputs)
+            made.update(dict.fromkeys(step.outputs, is_same))
+            (same if is_same else other).append(step)
+        return [(group, group is same) for group in (same, other) if group]
+
+    def _outputs_of(
+        self, steps: Sequence[GraphStep], wanted: Sequence[str], values: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """What steps in a row make. Raises UnrunnableStep, or StepRaised with what one raised."""
+        if len(steps) > 1 and self.graph.join is not None:
+            with suppress(Exception):  # then one of them shows it
+                return dict(zip(wanted, self.graph.join(steps, wanted, values), strict=True))
+        known = dict(values)
+        for step in steps:
+            before = {name: known[name] for name in step.inputs if name in known}
+            try:
+                known.update(zip(step.outputs, step.run(before), strict=False))
+            except UnrunnableStep:
+                raise
+            except Exception as error:
+                raise StepRaised(step, error) from error
+        return {name: known[name] for name in wanted if name in known}
+
+    def _release(self, name: str, times: int = 1) -> None:
+        self._uses[name] -= times
         if self._uses[name] <= 0:
             self._drop(name)
 
@@ -262,31 +328,9 @@ class Walk:
                 values[name] = wanted.to(dtype, copy=True)
 
 
-def _outputs_of(step: GraphStep, values: Mapping[str, Any]) -> Sequence[Any]:
-    """What a step makes. Raises UnrunnableStep, or StepRaised with what it raised."""
-    try:
-        return step.run(values)
-    except UnrunnableStep:
-        raise
-    except Exception as error:
-        raise StepRaised(step, error) from error
-
-
 def _are_small(one: Any, other: Any) -> bool:
     """Whether two values are small and the same."""
-    return isinstance(other, torch.Tensor) and other.numel() <= _SMALL and _is_identical(one, other)
-
-
-def _is_identical(one: Any, other: torch.Tensor) -> bool:
-    """Whether the two are equal to the last bit, so that whatever is made of them is."""
-    if not isinstance(one, torch.Tensor) or one.dtype != other.dtype:
-        return False
-    if one.shape != other.shape or one.device != other.device:
-        return False
-    kind = _BITS.get(one.element_size())
-    if kind is None or one.is_conj() or one.is_neg() or other.is_conj() or other.is_neg():
-        return False
-    return torch.equal(one.view(kind), other.view(kind))
+    return isinstance(other, torch.Tensor) and other.numel() <= _SMALL and same_bits(one, other)
 
 
 def _left_the_numbers(own: Any, wanted: torch.Tensor) -> bool:
@@ -294,30 +338,6 @@ def _left_the_numbers(own: Any, wanted: torch.Tensor) -> bool:
     if not isinstance(own, torch.Tensor) or own.shape != wanted.shape or not own.is_floating_point():
         return False
     return bool((~own.isfinite() & wanted.isfinite()).any())
-
-
-def make_cause(
-    kind: CauseKind, message: str, fact: NodeFact | None, *, title: str, prefix: str, right: Side = "unknown"
-) -> LadderCause:
-    """The cause at a node."""
-    if fact is None:
-        return LadderCause(kind=kind, inputs=title, message=message, right=right)
-    frame = user_frame(fact)
-    return LadderCause(
-        kind=kind, inputs=title, message=message, node=fact.name, op=fact.op,
-        module=".".join(filter(None, (prefix, fact.module))), module_class=fact.module_class, right=right,
-        file=frame.file if frame else "", line=frame.line if frame else 0, source=frame.source if frame else "",
-        expression=expression_of(frame.file, frame.line, fact.op) if frame else "",
-    )  # fmt: skip
-
-
-def _join_facts(fact: NodeFact | None, other: NodeFact | None) -> NodeFact:
-    """The candidate's node, with the reference's submodule and line where it has none of its own."""
-    if fact is None or other is None:
-        return fact or other or NodeFact(name="", op="")
-    if fact.stack:
-        return fact
-    return NodeFact(name=fact.name, op=fact.op, module=other.module, module_class=other.module_class, stack=other.stack)
 
 
 def _copy(value: Any) -> Any:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from itertools import pairwise
 from math import ldexp, prod
 
+import numpy
 import torch
 
 RELATIVE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
@@ -96,10 +97,12 @@ def may_hold_fill_values(sizes: torch.Tensor, largest: float) -> bool:
         least = ldexp(
             1.0, above - _BIAS - 1
         )  # where the order above begins; what is below is too few to be the computed ones
-        if int((flat < least).sum()) < _FEWEST:
+        if numpy.count_nonzero(flat.cpu().numpy() < least) < _FEWEST:
             return False
     counts = _order_counts(flat)
-    if int(counts[0]) != int((flat == 0).sum()):  # numbers below the normal ones have no order here
+    if int(counts[0]) != flat.numel() - numpy.count_nonzero(
+        flat.cpu().numpy()
+    ):  # numbers below the normal ones have no order here
         return True
     return any(int(counts[: below + 1].sum()) >= _FEWEST or above - _BIAS > _LARGE for below, above in _gaps(counts))
 

@@ -150,7 +150,21 @@ def _endings(last: Any, calls: list[Any], symbols: dict[str, str], outcome: Outc
         yield from (f"return {how}({asked})" for how in ("int", "range", "bool"))
         if rows := re.fullmatch(r"(.+)\.shape\[0\]", asked):
             yield f"return len({rows[1]})"
+        if listed := _of_list(asked, calls):
+            yield from (f"return {how}({listed})" for how in ("int", "range", "bool"))
         return
+
+
+def _of_list(asked: str, calls: list[Any]) -> str:
+    """A number that `item()` read from what `unbind(0)` gave, as one of `tolist()`, which torch runs so; or ""."""
+    code = {call[1]: str(call[2]) for call in calls}
+    read, places = re.fullmatch(r"(\w+)\[(\d+)\]\.item\(\)", code.get(asked, "")), ""
+    while read and (rows := re.fullmatch(r"(.+)\.unbind\(0\)", code.get(read[1], ""))):
+        places = f"[{read[2]}]{places}"
+        read = re.fullmatch(r"(\w+)\[(\d+)\]", rows[1])
+        if not read:
+            return f"{rows[1]}.tolist(){places}"
+    return ""
 
 
 _Values = dict[str, tuple[int, str]]

@@ -31,11 +31,16 @@ def read_sets(given: str) -> list[dict[str, torch.Tensor]]:
             loaded = torch.load(path, weights_only=True)
             found = loaded if isinstance(loaded, list) else [loaded]
     except Exception as error:
-        raise UsageError(f"{path} cannot be read: {type(error).__name__}: {first_line(error)}", hint=_FORMS) from error
+        raise UsageError(f"{path} cannot be read: {type(error).__name__}: {_reason(error)}", hint=_FORMS) from error
     fits = all(isinstance(one, dict) and all(isinstance(leaf, torch.Tensor) for leaf in one.values()) for one in found)
     if not found or not fits:
         raise UsageError(f"{path} holds no input sets", hint=_FORMS)
     return found
+
+
+def _reason(error: Exception) -> str:
+    """Its first sentence: torch goes on with advice to load files that may run code."""
+    return first_line(error).partition(". ")[0]
 
 
 def _arrays(file: Path) -> Iterator[dict[str, torch.Tensor]]:

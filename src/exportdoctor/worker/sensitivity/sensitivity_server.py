@@ -22,6 +22,7 @@ from exportdoctor.core.protocol.sensitivity import (
 )
 from exportdoctor.core.versions import installed_versions
 from exportdoctor.report.wording import sensitivities as wording
+from exportdoctor.report.wording.formatting import count
 from exportdoctor.shims import Shim, apply_shims, call_for_part, export_program
 from exportdoctor.targets import BuiltPart
 from exportdoctor.targets.eager import blame_running_code, run_once
@@ -215,7 +216,7 @@ def _split(feeds: Sequence[Feed]) -> tuple[Sequence[Feed], Sequence[Feed], Seque
     """For calibration, search and proof: every third one."""
     if len(feeds) < 3:
         raise UsageError(
-            f"There are {len(feeds)} input sets, and three are needed: for calibration, search and proof",
+            f"{count(len(feeds), 'input set')} cannot be enough: calibration, search and proof need one each",
             hint="Give more with --calibration",
         )
     return feeds[0::3], feeds[1::3], feeds[2::3]

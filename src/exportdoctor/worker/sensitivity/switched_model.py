@@ -82,7 +82,11 @@ def switch_layers(model: Any, to: Lowering, values: LoweredValues, folder: Path,
     floats = float_values(model)
     layers = find_layers(model.graph, to, floats, prefix=prefix)
     if not layers:
-        raise UsageError(f"There is nothing in it that {to} could lower")
+        gemm = to == "w4a16" and any(node.op_type == "Gemm" for node in model.graph.node)
+        raise UsageError(
+            f"There is nothing in it that {to} could lower" + (": its products with weights are Gemm" if gemm else ""),
+            hint="ONNX Runtime's quantiser takes MatMul only; --engine torchao lowers linear layers" if gemm else "",
+        )
     places = {node.name: number for number, layer in enumerate(layers) for node in layer.nodes}
     maker = _SwitchMaker(model=model, to=to, values=values)
     nodes = []

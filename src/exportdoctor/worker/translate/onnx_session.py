@@ -46,6 +46,11 @@ class OnnxSession:
             options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
         if save_as is not None:
             options.optimized_model_filepath = str(save_as)
+            # a protobuf message ends at 2 GiB, and is held twice while it is written
+            options.add_session_config_entry(
+                "session.optimized_model_external_initializers_file_name", f"{save_as.name}.data"
+            )
+            options.add_session_config_entry("session.optimized_model_external_initializers_min_size_in_bytes", "1024")
         source = str(model) if isinstance(model, Path) else model
         self.device, self.file = device, model if isinstance(model, Path) else None
         self._session = ort.InferenceSession(source, options, providers=providers(device))
