@@ -512,6 +512,17 @@ class ReturnsBoxInTuple(Construct):
         return x, {"box": box}  # <- here: ReturnsBoxInTuple
 
 
+class ReturnsBoxThroughAHook(Construct):
+    KIND = "unregistered_pytree"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_forward_hook(lambda module, args, output: output)
+
+    def forward(self, x: Tensor) -> Any:
+        return _Box(x * 3)  # <- here: ReturnsBoxThroughAHook
+
+
 class LeakByData(Construct):
     KIND = "input_mutation"
 

@@ -65,11 +65,12 @@ class ValueOrigins:
                 self.tensors[id(value)] = user_frame_of(frame)
 
     def note_return(self, frame: FrameType, event: str, value: Any) -> None:
-        """A profile function: notes what the user's functions return."""
+        """A profile function: notes what the user's functions return, but for what they were given, as hooks are."""
         if event != "return" or value is None or isinstance(value, torch.Tensor) or not is_user_frame(frame):
             return
         code, line = frame.f_code, frame.f_lineno
-        if len(self.returned) < _KEPT:
+        given = (frame.f_locals.get(name) for name in code.co_varnames[: code.co_argcount])
+        if len(self.returned) < _KEPT and not any(one is value for one in given):
             source = source_line(code.co_filename, line)
             place = Frame(file=code.co_filename, line=line, function=code.co_qualname, source=source, user=True)
             owner = frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
