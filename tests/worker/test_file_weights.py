@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from onnx import helper, numpy_helper
 
 from exportdoctor.worker.numbers.file_weights import read_graph
 from exportdoctor.worker.numbers.onnx_steps import onnx_steps
+from exportdoctor.worker.numbers.step_graph import stream_values
 
 DTYPES = (numpy.float32, numpy.float64, numpy.float16, numpy.int64, numpy.int8, numpy.bool_)
 
@@ -80,3 +82,21 @@ def test_nodes_in_a_row_give_what_each_gives(tmp_path: Path) -> None:
     made = graph.join(graph.steps, ["b", "e"], given)
     assert torch.equal(made[0], values["b"])
     assert torch.equal(made[1], values["e"])
+
+
+def test_the_values_that_are_asked_for_do_not_depend_on_which_others_are(tmp_path: Path) -> None:
+    """Nodes between them run joined; whatever is asked for, the values and the outputs are those of single nodes."""
+    save(tmp_path / "m.onnx", external=True)
+    graph = onnx_steps(tmp_path / "m.onnx")
+    given = {"x": torch.randn(700, 7)}
+    alone: dict[str, torch.Tensor] = {}
+    outputs = stream_values(graph, given, lambda name, value, *_: alone.update({name: value.clone()}))
+    names = sorted(name for step in graph.steps for name in step.outputs)
+    for chosen in (set(one) for count in range(len(names) + 1) for one in combinations(names, count)):
+        told: dict[str, torch.Tensor] = {}
+        made = stream_values(
+            graph, given, lambda name, value, *_, told=told: told.update({name: value.clone()}), wanted=chosen
+        )
+        assert told.keys() == chosen
+        assert all(torch.equal(value, alone[name]) for name, value in told.items())
+        assert all(torch.equal(one, other) for one, other in zip(made, outputs, strict=True))

@@ -223,7 +223,11 @@ class Comparer:
         walk.compare_weights(
             ((fqn, source.constants[name]) for fqn, name in source.weights.items() if name in source.constants), {}
         )
-        walk.compare_outputs(stream_values(source, before.inputs(source, copy_inputs(inputs)), tell))
+        wanted = None
+        if source.join is not None:  # nodes between two values that are compared run as one
+            wanted = pairs
+            walk.unmatched += len(made - pairs.keys())
+        walk.compare_outputs(stream_values(source, before.inputs(source, copy_inputs(inputs)), tell, wanted=wanted))
 
     def _pairs_by_numbers(self, before: Rung, rung: Rung) -> dict[str, str]:
         """Values of the stage before with those of a file without its names, found on the example."""

@@ -160,7 +160,7 @@ def _add_file(ladder: _Ladder, path: Path, program: Any, folder: Path) -> None:
         if path.suffix == ".pt2":
             saved = program_rung(path.name, torch.export.load(path))
         else:
-            file_rung(path.name, path, None, optimise=False)
+            file_rung(path.name, path, None, optimise=False).release()
     except Exception as error:
         raise UsageError(f"{path} cannot be loaded: {type(error).__name__}: {first_line(error)}") from error
     if saved is not None:

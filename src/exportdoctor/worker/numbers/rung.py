@@ -81,10 +81,12 @@ def file_rung(
     With `own_process` it may end that when it runs, and not this one.
     """
 
-    def load(save_as: Path | None = None) -> OnnxSession:
-        return OnnxSession(given or path, optimise=optimise, save_as=save_as)
+    def load() -> OnnxSession:
+        return OnnxSession(given or path, optimise=optimise)
 
-    held = [load(path if given else None)]
+    if given:
+        OnnxSession(given, optimise=optimise, save_as=path)
+    held = [load()]
     dtypes = held[0].input_dtypes
     process = OnnxProcess(path) if own_process else None
 

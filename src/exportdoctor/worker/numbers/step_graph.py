@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -96,27 +97,67 @@ class StepGraph:
 OnValue = Callable[[str, Any, GraphStep, Float64Run | None], None]
 
 
-def stream_values(graph: StepGraph, inputs: Mapping[str, Any], on_value: OnValue) -> list[Any]:
-    """Run a graph, tell each value as soon as it is there, keep only what is still needed; returns the outputs."""
+def stream_values(
+    graph: StepGraph, inputs: Mapping[str, Any], on_value: OnValue, *, wanted: Container[str] | None = None
+) -> list[Any]:
+    """Run a graph, tell each value as soon as it is there, keep only what is still needed; returns the outputs.
+
+    With `wanted` only these values are told, and steps in a row that lead to one of them run joined where they can.
+    """
     alive = graph.without_dead_steps(name for step in graph.steps for name in step.outputs)
     uses = Counter(name for place in alive for name in graph.steps[place].inputs)
     uses.update(graph.outputs)
     values: dict[str, Any] = {name: graph.constants[name] for name in graph.outputs if name in graph.constants}
     values.update(inputs)
+    row: list[GraphStep] = []
     for place in sorted(alive):
         step = graph.steps[place]
+        told = wanted is None or any(name in wanted for name in step.outputs)
+        if row and (step.node is None or told):
+            _run_row(graph, row, values, uses)
+            row = []
+        if not told and wanted is not None and graph.join is not None and step.node is not None:
+            row.append(step)
+            continue
         values.update({name: graph.constants[name] for name in step.inputs if name not in values})
         before = {name: values[name] for name in step.inputs}
         for name, value in zip(step.outputs, step.run(before), strict=False):
             values[name] = value
             high = None if step.run_in_float64 is None or step.effect != "new" else _in_float64(step, before)
-            on_value(name, value, step, high)
-        for name in step.inputs:
-            uses[name] -= 1
-        for name in (*step.inputs, *step.outputs):
-            if not uses[name]:
-                values.pop(name, None)
+            if wanted is None or name in wanted:
+                on_value(name, value, step, high)
+        _forget(values, uses, step)
+    _run_row(graph, row, values, uses)
     return [values.get(name) for name in graph.outputs]
+
+
+def _run_row(graph: StepGraph, row: Sequence[GraphStep], values: dict[str, Any], uses: Counter[str]) -> None:
+    """Run steps whose values nobody asks for, as one if they can be joined; what later steps take stays."""
+    inside = Counter(name for step in row for name in step.inputs)
+    made = {name for step in row for name in step.outputs}
+    taken = dict.fromkeys(name for step in row for name in step.inputs if name not in made)
+    values.update({name: graph.constants[name] for name in taken if name not in values})
+    before = {name: values[name] for name in taken}
+    later = [name for step in row for name in step.outputs if uses[name] > inside[name]]
+    joined = False
+    if len(row) > 1 and graph.join is not None:
+        with suppress(Exception):
+            values.update(zip(later, graph.join(row, later, before), strict=True))
+            joined = True
+    for step in row:
+        if not joined:
+            given = {name: values[name] for name in step.inputs}
+            values.update(zip(step.outputs, step.run(given), strict=False))
+        _forget(values, uses, step)
+
+
+def _forget(values: dict[str, Any], uses: Counter[str], step: GraphStep) -> None:
+    """Drop what no later step takes."""
+    for name in step.inputs:
+        uses[name] -= 1
+    for name in (*step.inputs, *step.outputs):
+        if not uses[name]:
+            values.pop(name, None)
 
 
 def _in_float64(step: GraphStep, values: Mapping[str, Any]) -> Float64Run:

@@ -168,13 +168,20 @@ def inherited_gap(found: Any, wanted: torch.Tensor, local: Gap) -> Gap:
     return gap_between(found, wanted)
 
 
+_NO_FILL_ABOVE = 2.0**13
+"""Where no magnitude is larger, a difference at a fill value is too small to hide another one."""
+
+
 def _is_plain(wanted: torch.Tensor) -> bool:
-    """Whether it is known to be finite and without fill values."""
+    """Whether it is known to be finite, and without fill values whose rounding would hide other differences."""
     if wanted.dtype != torch.float32 or wanted.numel() < _MANY:
         return False
-    sizes = torch.abs(wanted.detach(), out=_scratch("sizes", wanted))
-    whole = float(sizes.max())
-    return isfinite(whole) and not may_hold_fill_values(sizes, whole)
+    wanted = wanted.detach()
+    low, high = torch.aminmax(wanted)
+    whole = max(-float(low), float(high))
+    if not isfinite(whole):
+        return False
+    return whole <= _NO_FILL_ABOVE or not may_hold_fill_values(torch.abs(wanted, out=_scratch("sizes", wanted)), whole)
 
 
 def _name(value: torch.Tensor) -> str:

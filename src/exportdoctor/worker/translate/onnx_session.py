@@ -29,7 +29,8 @@ _PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 
 
 class OnnxSession:
-    """A loaded file (None: bytes); `save_as` gets the graph that runs. Raises what ONNX Runtime raises if it cannot.
+    """A loaded file, or its bytes; `save_as` gets the graph that runs, in a session that runs slower. Raises what ONNX
+    Runtime raises if it cannot load it.
 
     `inputs` and `outputs` are their names, in order.
     """
@@ -44,6 +45,7 @@ class OnnxSession:
         options.intra_op_num_threads = max(1, torch.get_num_threads())
         if not optimise:
             options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+            options.enable_cpu_mem_arena = False  # it would keep what each node made: every transposed weight, say
         if save_as is not None:
             options.optimized_model_filepath = str(save_as)
             # a protobuf message ends at 2 GiB, and is held twice while it is written
@@ -51,6 +53,7 @@ class OnnxSession:
                 "session.optimized_model_external_initializers_file_name", f"{save_as.name}.data"
             )
             options.add_session_config_entry("session.optimized_model_external_initializers_min_size_in_bytes", "1024")
+            options.add_session_config_entry("session.disable_prepacking", "1")  # else each weight is held twice
         source = str(model) if isinstance(model, Path) else model
         self.device, self.file = device, model if isinstance(model, Path) else None
         self._session = ort.InferenceSession(source, options, providers=providers(device))
@@ -138,6 +141,7 @@ def can_run_on(device: str) -> bool:
     return _PROVIDERS.get(device) in ort.get_available_providers()
 
 
+@functools.cache
 @functools.cache
 def _element(dtype: torch.dtype) -> int:
     from onnx import TensorProto
