@@ -109,6 +109,7 @@ def measure_time(width: int, layers: int, *, verification: bool) -> None:
             lambda: file_rung("ONNX Runtime", final, program, optimise=True, given=better),
         ]
         before = eager
+        passes = runs = 0.0
         for make in makers:
             if before.name == "ONNX":
                 made.optimize()
@@ -120,11 +121,13 @@ def measure_time(width: int, layers: int, *, verification: bool) -> None:
                 took = seconds(lambda: stages.append(comparer.stage(None if before is eager else before, fresh)))  # noqa: B023
                 plain.append(seconds(lambda: before.run(example)) + seconds(lambda: rung.run(example)))  # noqa: B023
                 ratios.append(2 * took / sum(plain))
+                passes, runs = passes + took, runs + sum(plain) / 2
             stage = stages[-1]
             print(f"  {rung.name:18} {len(stage.values):4} values  least {min(ratios):.2f}, median "
                   f"{statistics.median(ratios):.2f}, most {max(ratios):.2f} plain runs  (a pass {took:.2f} s)  "
                   f"{'agrees' if stage.holds else 'differs'}")  # fmt: skip
             before = rung
+        print(f"  all stages together {passes / runs:.2f} plain runs")
 
 
 stages: list[Any] = []
