@@ -19,6 +19,7 @@ from exportdoctor.cli.main import run
 from exportdoctor.core.codec import decode, pretty
 from exportdoctor.core.errors import ExitCode
 from exportdoctor.core.run.atlas import Atlas
+from exportdoctor.sweep.run_sweep import SweepRequest, read_kept_rows
 from exportdoctor.sweep.target_task import ANSWER, SweepAnswer, SweepTask, ask_target
 
 HERE = Path(__file__).parents[1] / "support" / "sweep_factories.py"
@@ -90,16 +91,21 @@ def test_rows_of_an_earlier_atlas_are_kept_and_their_targets_not_asked(
     assert (kept.at, [cell.verdict for cell in kept.cells]) == (before.rows[0].at, ["fails", "not_asked"])
     assert (after.causes, after.complete) == (before.causes, True)
     assert "1 row of earlier sweeps, asked " in (second / "atlas.md").read_text()
-    for change in (
-        {"complete": False},  # stopped
-        {"cells": kept.cells[:1]},  # a column is missing
-        {"cells": (structs.replace(kept.cells[0], verdict="no_verdict"), kept.cells[1]), "timeout": 1.0},
+    request = SweepRequest(
+        targets=(), folder=second, sizes=("static",), to="export", words=(), jobs=1, memory_mb=2.0, scheduler="",
+        command="", keep=(first / "atlas.json",),
+    )  # fmt: skip
+    cut = structs.replace(kept.cells[0], verdict="no_verdict")
+    for change, held in (
+        ({}, True),
+        ({"complete": False}, False),  # stopped
+        ({"cells": kept.cells[:1]}, False),  # a column is missing
+        ({"cells": (cut, kept.cells[1]), "timeout": 1.0, "memory_mb": 2.0}, False),  # more time now
+        ({"cells": (cut, kept.cells[1]), "timeout": 3.0, "memory_mb": 2.0}, True),
     ):
         row = structs.replace(before.rows[0], **change)
         (first / "atlas.json").write_bytes(pretty(structs.replace(before, rows=(row,))))
-        third = tmp_path / f"asked for {' '.join(change)}"
-        assert run([*_words(third, "fails"), "--keep", str(first / "atlas.json")]) == ExitCode.FINDINGS
-        assert [row.kept for row in _atlas(third).rows] == [False]
+        assert bool(read_kept_rows(request, timeout=3.0).rows) is held
     other = structs.replace(before, environment=before.environment | {"torch": "1.0"})
     (first / "atlas.json").write_bytes(pretty(other))
     assert run([*words[:-1], str(first / "atlas.json")]) == ExitCode.USAGE

@@ -19,7 +19,13 @@ _OWN = {"run", "at", "seconds", "memory", "peak_rss_mb", "log", "command", "stat
 _FACTORY = Path(__file__).parents[1] / "support" / "sweep_factories.py"
 
 
-def test_scans_of_a_held_target_say_what_they_say_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+_ASKED = {"static": ("--static",), "dynamic": (), "strict": ("--exporter", "export-strict")}
+
+
+@pytest.mark.parametrize("names", [("static",), pytest.param(("dynamic", "strict"), marks=pytest.mark.night)])
+def test_scans_of_a_held_target_say_what_they_say_alone(
+    names: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("EXPORTDOCTOR_HOME", str(tmp_path / "home"))
     target, refused = tmp_path / "llama", tmp_path / "refused"
     for folder, changes in ((target, {}), (refused, {"num_attention_heads": 3})):
@@ -32,7 +38,7 @@ def test_scans_of_a_held_target_say_what_they_say_alone(tmp_path: Path, monkeypa
         return warm.start(started, tmp_path / f"{name}.stderr", os.environ)
 
     try:
-        asked = {"static": ("--static",), "dynamic": (), "strict": ("--exporter", "export-strict")}
+        asked = {name: _ASKED[name] for name in names}
         codes = {name: scan(f"{name}-alone", *words).wait(120) for name, words in asked.items()}
         holder = warm.hold(str(target), (), os.environ, mark="exportdoctor-test")
         assert holder.wait(120) == 0
@@ -42,7 +48,7 @@ def test_scans_of_a_held_target_say_what_they_say_alone(tmp_path: Path, monkeypa
             assert held.wait(120) == codes[name]
             assert _said(tmp_path / name) == _said(tmp_path / f"{name}-alone")
         os.kill(holder.pid, signal.SIGKILL)  # what holds the target is lost, and no scan with it
-        assert scan("after", "--static").wait(120) == codes["static"]
+        assert scan("after", *asked[names[0]]).wait(120) == codes[names[0]]
         warm.let_go()
         assert warm.hold(f"{_FACTORY}:passes", (), os.environ, mark="exportdoctor-test").wait(120) != 0
         alone = scan("refused-alone", ref=refused).wait(120)

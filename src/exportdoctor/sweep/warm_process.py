@@ -75,27 +75,31 @@ class WarmProcess:
 
         Raises OSError where there is no process.
         """
-        if self._process is None or self._process.poll() is not None or self._environment != environment:
+        for _ in range(2):  # the request may be lost with what held a target
+            if self._process is None or self._process.poll() is not None or self._environment != environment:
+                self._open(environment)
+            replies = self._ask(words, str(errors), mark)
+            reply = _read(replies)
+            while reply is not None and reply[0] != self._requests:  # what held a target had ended before
+                reply = _read(replies) if select.select([replies], [], [], _PATIENCE)[0] else None
+            if reply is not None:
+                return WarmScan(reply[1], replies, request=self._requests)
             self.close()
-            self._environment = dict(environment)
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", _START_MODULE, "exportdoctor.sweep.warm_process"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                process_group=0,
-                preexec_fn=die_with_parent,
-                env=self._environment,
-                bufsize=0,
-            )
-        replies = self._ask(words, str(errors), mark)
-        reply = _read(replies)
-        while reply is not None and reply[0] != self._requests:  # what held a target had ended before
-            reply = _read(replies) if select.select([replies], [], [], _PATIENCE)[0] else None
-        if reply is None:
-            self.close()
-            raise OSError("the warm process has ended")
-        return WarmScan(reply[1], replies, request=self._requests)
+        raise OSError("the warm process has ended")
+
+    def _open(self, environment: Mapping[str, str]) -> None:
+        self.close()
+        self._environment = dict(environment)
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", _START_MODULE, "exportdoctor.sweep.warm_process"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            process_group=0,
+            preexec_fn=die_with_parent,
+            env=self._environment,
+            bufsize=0,
+        )
 
     def _ask(self, words: Sequence[str], errors: str = "", mark: str = "") -> IO[bytes]:
         assert self._process is not None
