@@ -393,11 +393,26 @@ class Applied(nn.Module):
         return x * identity(ids.clone().apply_(increase))
 
 
+class AppliedByName(nn.Module):
+    """Torch is given a function of the user's by a keyword."""
+
+    def forward(self, x: Tensor, ids: Tensor) -> Tensor:
+        apart = nn.functional.triplet_margin_with_distance_loss
+        return x * identity(apart(ids[None], ids[None] + 1, ids[None] - 1, distance_function=far))
+
+
 def increase(number: int) -> int:
     return number + 1
 
 
-def test_a_function_that_torch_is_given_and_calls_is_recorded() -> None:
+def far(one: Tensor, other: Tensor) -> Tensor:
+    return (one - other).abs().sum(-1)
+
+
+@pytest.mark.parametrize(
+    ("module", "called"), [(Applied(), ["increase", "increase"]), (AppliedByName(), ["far", "far"])], ids=repr
+)
+def test_a_function_that_torch_is_given_and_calls_is_recorded(module: nn.Module, called: list[str]) -> None:
     """What runs inside of a torch function is not watched otherwise."""
-    records, _ = record_calls(Applied(), ((torch.randn(2), torch.tensor([3, 0])), {}))
-    assert [one.frame.f_code.co_name for one in records] == ["forward", "increase", "increase", "identity"]
+    records, _ = record_calls(module, ((torch.randn(2), torch.tensor([3, 0])), {}))
+    assert [one.frame.f_code.co_name for one in records] == ["forward", *called, "identity"]

@@ -165,9 +165,10 @@ def follow_values(module: Any, seen: Callable[[], None] = lambda: None) -> Itera
 
     class Following(TorchFunctionMode):
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            with nullcontext() if any(map(callable, args)) else _trace_paused():
-                made = func(*args, **(kwargs or {}))
-            if values.note(func, args, kwargs or {}, made):
+            kwargs = kwargs or {}
+            with nullcontext() if any(map(callable, (*args, *kwargs.values()))) else _trace_paused():
+                made = func(*args, **kwargs)
+            if values.note(func, args, kwargs, made):
                 seen()
             return made
 
