@@ -47,7 +47,7 @@ def export_part(
     with draft_folder(output.parent, request.stem) as draft:
         inside, limits = msgspec.structs.replace(request, folder=str(draft)), building or build_limits()
         result: ExportResult = ask_while_building(
-            "worker.export.export_server", inside, ExportReply, limits, doing=doing
+            "worker.export.export_server", inside, ExportReply, limits, doing=doing, steps=2, part=request.part
         )
         names = tuple(result.shims)
         if result.needs_caches and not set(CACHE_SHIMS) & set(names):

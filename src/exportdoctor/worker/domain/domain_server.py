@@ -57,7 +57,7 @@ def find_domain(request: DomainRequest, doing: Progress) -> DomainResult:
         part, shims = opened.part, opened.shims
         doing("running eager")
         with blame_running_code(f"The eager forward of part {part.name} fails"):
-            sets = input_sets(part, opened.plan, seconds=request.seconds)
+            sets = input_sets(part, opened.plan, seconds=request.seconds, doing=doing)
         with part.prepare():
             domain, failure = _of_part(part, shims, sets, Path(folder), request.against, doing)
     return DomainResult(

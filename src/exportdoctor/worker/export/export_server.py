@@ -30,6 +30,7 @@ from exportdoctor.targets import BuiltPart, BuiltTarget, Plan, build, resolve
 from exportdoctor.targets.eager import blame_running_code
 from exportdoctor.worker import environment
 from exportdoctor.worker.export.image_input import with_image_input
+from exportdoctor.worker.export.mapped_weights import map_weights_if_short
 from exportdoctor.worker.export.part_files import PartExport, PartJob, export_part_files
 from exportdoctor.worker.export.prefill_decode import Step, compare_generation, has_pictures, prefill_decode_pair
 from exportdoctor.worker.one_request import Progress, serve_one_request
@@ -63,14 +64,16 @@ def export_target(request: ExportRequest, doing: Progress) -> ExportResult:
         reference.share_with(built)
     if request.to == "onnx":
         providers(built.device)
+    map_weights_if_short(built.model, Path(request.folder))
     part = _part(request, plan, built)
+    doing("running eager")
     several = _export_several(request, plan, built, part, doing)
     if several.pieces:
         pieces, found = several.pieces, several.found
     else:
         parts = _parts(request, built, part)
         with blame_running_code(f"The eager forward of part {part.name} fails"):
-            sets = [input_sets(one, plan) for one in parts]
+            sets = [input_sets(one, plan, doing=doing) for one in parts]
         pieces, found = _export_parts(request, built, parts, sets, doing)
         found[0].notes += several.notes
     if request.cache and all(made.trouble is None for made in found):
@@ -98,7 +101,7 @@ def _export_several(
     why = ""
     try:
         parts = _parts(request, built, part.several())
-        sets = [input_sets(one, plan) for one in parts]
+        sets = [input_sets(one, plan, doing=doing) for one in parts]
     except Exception as error:  # the model takes no such inputs: the file for one picture stands
         return SeveralPictures(notes=[wording.one_picture(f"{type(error).__name__}: {first_line(error, 160)}")])
     for more in ((), (KEEPS_NUMBER_OPEN,)):

@@ -62,7 +62,7 @@ def climb(request: LadderRequest, doing: Progress) -> LadderResult:
     part, shims = opened.part, opened.shims
     doing("running eager")
     with blame_running_code(f"The eager forward of part {part.name} fails"):
-        sets = _with_own_titles(input_sets(part, opened.plan, seconds=request.seconds))
+        sets = _with_own_titles(input_sets(part, opened.plan, seconds=request.seconds, doing=doing))
     with (
         torch.no_grad(),
         part.prepare(),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -28,16 +28,22 @@ _SECONDS = 60.0
 """For drawing sets; at least one set of each real model's known sizes runs in any case."""
 
 
-def input_sets(part: BuiltPart, plan: Plan, *, seconds: float = _SECONDS) -> tuple[InputSet, ...]:
-    """The example first. Raises what eager raises for it; what eager refuses of the others is left out."""
+def input_sets(
+    part: BuiltPart, plan: Plan, *, seconds: float = _SECONDS, doing: Callable[[str], None] = lambda what: None
+) -> tuple[InputSet, ...]:
+    """The example first. Raises what eager raises for it; what eager refuses of the others is left out.
+
+    `doing` hears of the others, once the example has run.
+    """
     example = (part.args, part.kwargs)
     found = [example, *part.more_inputs]
     with part.prepare():
+        results = run_calls(part.module, [example])
+        doing("running eager on other inputs")
         if part.dynamic_shapes is not None:
             more = [_another_image(part, plan), *_larger_inputs(part)]
             found += [inputs for inputs in more if inputs is not None and runs_in_eager(part.module, inputs)]
         fresh = [inputs for place, inputs in enumerate(found) if not any(inputs is one for one in found[:place])]
-        results = run_calls(part.module, [example])
         first = InputSet(
             title=sizes_title(part, example),
             kind="example",

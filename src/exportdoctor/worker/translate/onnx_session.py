@@ -142,7 +142,6 @@ def can_run_on(device: str) -> bool:
 
 
 @functools.cache
-@functools.cache
 def _element(dtype: torch.dtype) -> int:
     from onnx import TensorProto
 
