@@ -252,3 +252,17 @@ def test_a_small_model_has_few_experts_and_numbers_of_layers_are_no_kinds() -> N
     assert shrink_config({"num_experts": 64})["num_experts"] == 64
     hooks = {"model_config": {"num_hidden_layers": 12}, "intermediate_hook_ids": [11, 5]}
     assert shrink_config(hooks)["intermediate_hook_ids"] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("setting", "kept"),
+    [
+        ({"attn_layer_period": 8, "attn_layer_offset": 4, "expert_layer_period": 2, "expert_layer_offset": 1}, 5),
+        ({"attn_layer_period": 6}, 6),
+        ({"block_types": ["recurrent", "recurrent", "attention"]}, 3),
+        ({"layers_block_type": ["mamba", "moe", "attention", "mlp"]}, 4),
+        ({"layer_types": ["mamba"] * 11 + ["attention"]}, 8),
+    ],
+)
+def test_a_small_model_has_a_layer_of_each_kind(setting: dict[str, Any], kept: int) -> None:
+    assert shrink_config({"num_hidden_layers": 12, **setting})["num_hidden_layers"] == kept

@@ -31,7 +31,9 @@ _LAYER_PLACE = re.compile(r"(?:merge_index|layer_id|layer_idx|layer_index)$")
 _STAGES = ("out_indices", "out_features")
 """Settings that count the stem of an encoder as stage 0 and its layers from 1."""
 _CHOSEN_EXPERTS = re.compile(r"_per_tok(?:en)?$|^moe_top_?k$|^moe_k$|^top_k(?:_experts)?$")
-_PERIOD = re.compile(r"_(?:interval|pattern|freq|step|every_n_layers)$")
+_PERIOD = re.compile(r"_(?:interval|pattern|freq|step|period|every_n_layers)$")
+_KINDS = re.compile(r"(?:block|layer)s?_types?$")
+"""Kinds of layers; fewer than there are layers come again and again."""
 _HEADS = re.compile(r"(?:^|_)(?:num|n)_(?:attention_)?heads?$|^(?:en|de)coder_attention_heads$")
 _KEY_VALUE_HEADS = re.compile(r"num_key_value_heads$|^n_head_kv$")
 _WIDTH = re.compile(r"^(?:hidden_size|d_model|n_embd|embed_dim|dim)$")
@@ -167,7 +169,7 @@ def _layers_kept(config: Mapping[str, Any], depth: int) -> int:
     for key, value in config.items():
         if isinstance(value, list) and key in _STAGES:
             needed = max(needed, len(value))
-        elif isinstance(value, list) and len(value) == depth:
+        elif isinstance(value, list) and value and (len(value) == depth or _KINDS.search(key)):
             if value == list(range(depth)):
                 continue  # the numbers of layers, not their kinds
             firsts = [place for place, kind in enumerate(value) if kind not in value[:place]]
@@ -175,7 +177,8 @@ def _layers_kept(config: Mapping[str, Any], depth: int) -> int:
         elif _LAYER_PLACE.search(key) and _is_count(value) and value < depth:
             needed = max(needed, value + 2)
         elif _PERIOD.search(key) and _is_count(value):
-            needed = max(needed, value)
+            first = config.get(re.sub(r"period$", "offset", key)) if key.endswith("period") else None
+            needed = max(needed, first + 1 if type(first) is int else value)
     return min(needed, depth, _MOST_LAYERS)
 
 
