@@ -402,3 +402,44 @@ def test_a_full_disk_leaves_no_file_and_one_line(tmp_path: Path) -> None:
     assert len(done.stderr.strip().splitlines()) == 1, done.stderr
     assert "cannot be written" in done.stderr
     assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_limits_of_building_end_once_the_example_has_run_in_eager(tmp_path: Path) -> None:
+    steps: list[str] = []
+    request = ExportRequest(
+        target=TargetRef(ref=f"{FACTORIES}:plain"), part="default", to="pt2", folder=str(tmp_path), stem="default"
+    )
+    export_target(request, steps.append)
+    assert steps[1:4] == ["running eager", "running eager on other inputs", "exporting default"]
+
+
+ENDS_LATER = '''
+import os, signal
+from pathlib import Path
+import torch
+
+class Model(torch.nn.Module):
+    """Ends its process once a file of it was written."""
+
+    def forward(self, x):
+        if any(Path(__file__).parent.rglob("*.pt2")):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return x + 1
+
+def build():
+    batch = torch.export.Dim("batch")
+    return {"module": Model(), "args": (torch.randn(3, 4),), "dynamic_shapes": {"x": {0: batch}}}
+'''
+
+
+def test_a_file_that_agrees_is_kept_where_trying_sizes_ends_the_process(tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text(ENDS_LATER)
+    done = command("model.py:build", "--to", "pt2", "--shims", "none", "--quiet", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "default.pt2").is_file()
+    proof = json.loads((tmp_path / "default.proof.json").read_text())
+    assert proof["verdict"] == "proved"
+    assert len(proof["numbers"]) > 3
+    (note,) = (one for one in proof["notes"] if "not derived" in one)
+    assert "killed" in note
+    assert "trying sizes" in note

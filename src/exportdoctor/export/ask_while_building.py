@@ -7,13 +7,16 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
+import msgspec
+
 from exportdoctor.core.errors import TargetError, WorkerLost
-from exportdoctor.core.protocol.export import ExportProgress
+from exportdoctor.core.protocol.export import ExportProgress, ExportSoFar
 from exportdoctor.core.protocol.reply import Refused
 from exportdoctor.process.client import spawn
 from exportdoctor.process.group import name_exit
 from exportdoctor.process.supervise import Limits, keep_within
 from exportdoctor.report.wording import build_ended, build_killed, export_ended
+from exportdoctor.report.wording.capture import sizes_not_tried
 
 
 def ask_while_building(
@@ -30,9 +33,9 @@ def ask_while_building(
 
     The limits, if any, hold until it has told of more than so many `steps`; in the second it runs `part` in eager.
     Raises TargetError where the target's code ends the process or exceeds them, WorkerLost where it ends before its
-    first step.
+    first step. Where it ends after it has told a result so far, that is the answer, with a note of its end.
     """
-    told, step = 0, ""
+    told, step, so_far = 0, "", None
     with spawn(server, log=None) as client, ExitStack() as building:
         client.send(request)
         supervisor = building.enter_context(keep_within(client.pid, limits)) if limits is not None else None
@@ -43,11 +46,15 @@ def ask_while_building(
                     if told > steps:
                         building.close()
                     doing(what)
+                case ExportSoFar(result=found):
+                    so_far = found
                 case Refused():
                     raise reply.to_error()
                 case _:
                     return reply
         end = name_exit(client.wait())
+    if so_far is not None:
+        return msgspec.structs.replace(so_far, notes=(*so_far.notes, sizes_not_tried(export_ended(end, step))))
     where = part if told > 1 else ""
     hint = "" if os.environ.get("EXPORTDOCTOR_DEBUG") else "EXPORTDOCTOR_DEBUG=1 shows what it printed"
     if supervisor is not None and (reason := supervisor.kill_reason):

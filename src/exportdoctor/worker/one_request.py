@@ -6,6 +6,7 @@ import os
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NoReturn
 
 from exportdoctor.core.codec import decode
@@ -45,18 +46,28 @@ def open_part(
     return RequestedPart(plan=plan, built=built, part=part, shims=tuple(found))
 
 
-def serve_one_request(kind: type[Any], answer: Callable[[Any, Progress], Any]) -> NoReturn:
+@dataclass(frozen=True)
+class Teller:
+    """Writes to whoever asks: called, which step begins; `keep`, what would be the answer if the process ended now."""
+
+    keep: Callable[[Any], None]
+
+    def __call__(self, what: str) -> None:
+        self.keep(ExportProgress(what=what))
+
+
+def serve_one_request(kind: type[Any], answer: Callable[[Any, Teller], Any]) -> NoReturn:
     """Answer a request of this kind, and end without destroying sessions of ONNX Runtime or writers that failed."""
     requests, replies = take_line_streams()
     with os.fdopen(requests, "rb") as lines:
         request: Any = decode(lines.readline(), kind)
-    write_line(replies, _answer(request, answer, lambda what: write_line(replies, ExportProgress(what=what))))
+    write_line(replies, _answer(request, answer, Teller(partial(write_line, replies))))
     leave(0)
 
 
-def _answer(request: Any, answer: Callable[[Any, Progress], Any], doing: Progress) -> Any:
+def _answer(request: Any, answer: Callable[[Any, Teller], Any], tell: Teller) -> Any:
     try:
-        return answer(request, doing)
+        return answer(request, tell)
     except (ShimTrouble, NotApplicable) as error:
         return Refused(message=f"A shim does not apply: {error}", fault="usage", hint="Choose others with --shims")
     except ExportdoctorError as error:

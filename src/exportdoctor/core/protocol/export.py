@@ -150,4 +150,10 @@ class ExportResult(Reply, frozen=True, kw_only=True, tag="result"):
     domains: tuple[SizeDomain, ...] = ()
 
 
-ExportReply = ExportProgress | Refused | ExportResult
+class ExportSoFar(Reply, frozen=True, kw_only=True, tag="so_far"):
+    """What is the result if the process ends before it has told one."""
+
+    result: ExportResult
+
+
+ExportReply = ExportProgress | ExportSoFar | Refused | ExportResult

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
+import psutil
 import torch
 
 from exportdoctor.core.failure.messages import first_line
@@ -35,6 +36,7 @@ from exportdoctor.worker.domain.size_checks import SizeChecks
 from exportdoctor.worker.domain.size_rules import describe_sizes, ends_by_runs, points_of, takes
 from exportdoctor.worker.domain.value_growth import ValueGrowth, measure_growth
 from exportdoctor.worker.prove.compare_calls import compare_calls
+from exportdoctor.worker.prove.compare_outputs import tensors_in
 from exportdoctor.worker.prove.input_set import InputSet, says_nothing
 
 PROGRAM, SAVED = "exported program", "saved program"
@@ -44,6 +46,7 @@ _MOST_EVALUATED = 4100
 _SMALL_GROWTH, _SMALL_SIZE = 8, 256
 """Sizes up to this, or up to so many times the example's, are tried in any case."""
 _MOST_FIXED = _MOST_APART = 6
+_SHARE_OF_MEMORY = 0.25
 _NEAR = 128
 """Sizes that are looked at for one that passes, below a large one."""
 
@@ -110,14 +113,16 @@ class DomainSearch:
     def ask_eager(self, first: InputSet) -> None:
         """Run eager on what is planned, while no shim is applied. What it answers by NaN alone is left out.
 
-        `first` is the example's set, which knows the outputs that a program may leave out.
+        `first` is the example's set, which knows the outputs that a program may leave out. Answers are kept until all
+        are there: those beyond a share of the free memory are not asked for.
         """
-        end = time.monotonic() + self.seconds
+        end, room = time.monotonic() + self.seconds, _SHARE_OF_MEMORY * psutil.virtual_memory().available
         for title, one in list(self._planned.items()):
-            if time.monotonic() > end:
+            if time.monotonic() > end or room < 0:
                 self._leave_out(title)
             elif self.eager is not None and not one.ask(self.eager, first):
                 del self._planned[title]
+            room -= one.size_of_answer()
 
     def finish(self, others: Sequence[InputSet] = ()) -> SizeDomain:
         """Run the stages. `others` are sets that eager takes: those that a stage does not answer rightly are told."""
@@ -128,6 +133,7 @@ class DomainSearch:
                 self._leave_out(title)
             else:
                 trials.append(self._trial(planned))
+            planned.known = None  # its answers may be large
         known = {_outcomes_of(one) for one in trials}
         tried = [self._trial(self._of_set(one)) for one in others if time.monotonic() < end]
         told = [one for one in tried if not _is_right(one)]
@@ -337,6 +343,11 @@ class _Planned:
             return True
         self.known = replace(first, title=self.title, kind="sizes", calls=(self.inputs,), results=results, same=False)
         return not any(says_nothing(result.output) for result in results)
+
+    def size_of_answer(self) -> int:
+        """Bytes of what eager gave."""
+        results = self.known.results if self.known is not None else ()
+        return sum(one.numel() * one.element_size() for each in results for one in tensors_in(each.output))
 
 
 def _is_right(trial: SizeTrial) -> bool:

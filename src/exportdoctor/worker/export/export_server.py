@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from exportdoctor.core.protocol.export import (
     ExportReply,
     ExportRequest,
     ExportResult,
+    ExportSoFar,
     ExportVerdict,
     Precision,
 )
@@ -31,9 +32,9 @@ from exportdoctor.targets.eager import blame_running_code
 from exportdoctor.worker import environment
 from exportdoctor.worker.export.image_input import with_image_input
 from exportdoctor.worker.export.mapped_weights import map_weights_if_short
-from exportdoctor.worker.export.part_files import PartExport, PartJob, export_part_files
+from exportdoctor.worker.export.part_files import PartExport, PartJob, export_part_files, try_sizes
 from exportdoctor.worker.export.prefill_decode import Step, compare_generation, has_pictures, prefill_decode_pair
-from exportdoctor.worker.one_request import Progress, serve_one_request
+from exportdoctor.worker.one_request import Progress, Teller, serve_one_request
 from exportdoctor.worker.prove.input_set import InputSet
 from exportdoctor.worker.prove.proof_inputs import input_sets
 from exportdoctor.worker.translate.onnx_session import can_run_on, providers
@@ -53,8 +54,13 @@ class PartFile:
     shims: tuple[Shim, ...] = ()
 
 
-def export_target(request: ExportRequest, doing: Progress) -> ExportResult:
-    """Make the files of a request and verify them. Raises UsageError, TargetError, ShimTrouble, OSError."""
+def export_target(
+    request: ExportRequest, doing: Progress, keep: Callable[[ExportResult], None] = lambda result: None
+) -> ExportResult:
+    """Make the files of a request and verify them. Raises UsageError, TargetError, ShimTrouble, OSError.
+
+    `keep` is given the result before sizes are tried, which may end the process.
+    """
     plan = resolve(_choose_device(request))
     doing(f"building {plan.title}")
     reference = reference_for(plan)
@@ -80,7 +86,13 @@ def export_target(request: ExportRequest, doing: Progress) -> ExportResult:
         doing(f"generating {request.tokens} tokens")
         pair, steps = [piece.part for piece in pieces], [_step(made) for made in found]
         found[-1].numbers += compare_generation(pair, steps, request.tokens)
-    return _result(request, built, found, pieces, _precision(reference, pieces[0], found))
+    precision = _precision(reference, pieces[0], found)
+    for piece, made in zip(pieces, found, strict=False):
+        if made.search is not None:
+            keep(_result(request, built, found, pieces, precision))
+            doing("trying sizes")
+            try_sizes(_job(request, built, piece, doing), made)
+    return _result(request, built, found, pieces, precision)
 
 
 @dataclass
@@ -169,7 +181,7 @@ def _export_parts(
         piece = PartFile(part=part, sets=some, suffix=suffix, shims=shims)
         while len(found) == len(pieces):
             try:
-                found.append(_export_piece(request, built, piece, doing))
+                found.append(export_part_files(_job(request, built, piece, doing)))
             except NotApplicable as reason:
                 left_out.append(reason.shim)
                 if left_out.count(reason.shim) == len(parts):
@@ -180,18 +192,16 @@ def _export_parts(
     return pieces, found
 
 
-def _export_piece(request: ExportRequest, built: BuiltTarget, piece: PartFile, doing: Progress) -> PartExport:
-    return export_part_files(
-        PartJob(
-            request=request,
-            part=piece.part,
-            shims=piece.shims,
-            sets=piece.sets,
-            stem=f"{request.stem}{piece.suffix}",
-            doing=doing,
-            device=built.device,
-            find_losses=built.dtype in LOW and not request.cache,
-        )
+def _job(request: ExportRequest, built: BuiltTarget, piece: PartFile, doing: Progress) -> PartJob:
+    return PartJob(
+        request=request,
+        part=piece.part,
+        shims=piece.shims,
+        sets=piece.sets,
+        stem=f"{request.stem}{piece.suffix}",
+        doing=doing,
+        device=built.device,
+        find_losses=built.dtype in LOW and not request.cache,
     )
 
 
@@ -266,9 +276,9 @@ def _takes_or_gives_caches(part: BuiltPart) -> bool:
     return part.prepare is not nullcontext
 
 
-def _answer(request: ExportRequest, doing: Progress) -> ExportReply:
+def _answer(request: ExportRequest, tell: Teller) -> ExportReply:
     try:
-        return export_target(request, doing)
+        return export_target(request, tell, lambda found: tell.keep(ExportSoFar(result=found)))
     except ShimTrouble as error:
         return Refused(message=error.message, fault="usage", hint=error.hint)  # another choice of shims may do
     except OSError as error:

@@ -62,7 +62,8 @@ RunProgram = Callable[[tuple[Any, ...], dict[str, Any]], list[torch.Tensor]]
 class PartExport:
     """The result of one part's export. `runs` maps labels to loaded programs; empty if a stage failed.
 
-    `loaded` holds the buffers that a program keeps from call to call; empty for one that keeps nothing.
+    `loaded` holds the buffers that a program keeps from call to call; empty for one that keeps nothing. `search` has
+    the sizes that remain to be tried; None where a stage failed, or nothing is known of sizes.
     """
 
     files: list[ExportedFile] = field(default_factory=list)
@@ -76,6 +77,7 @@ class PartExport:
     losses: tuple[PrecisionLoss, ...] = ()
     imports: tuple[str, ...] = ()
     domain: SizeDomain | None = None
+    search: DomainSearch | None = None
     convert: Callable[[Inputs], Inputs] = field(default=lambda inputs: inputs)
 
 
@@ -108,16 +110,17 @@ class StageStopped(Exception):
 
 def export_part_files(job: PartJob) -> PartExport:
     """Export, write, load, run and compare. Raises NotApplicable, ShimTrouble, and OSError where the disk is full."""
-    with torch.no_grad(), job.part.prepare():
-        with apply_shims(job.shims, call_for_part(job.part)) as call:
-            made, search = _export_under_shims(job, call)
-        if search is not None and made.trouble is None:
-            job.doing("trying sizes")
-            with _no_harm(made):
-                search.ask_eager(job.sets[0])
-                with apply_shims(job.shims, call_for_part(job.part)):
-                    made.domain = search.finish()
-    return made
+    with torch.no_grad(), job.part.prepare(), apply_shims(job.shims, call_for_part(job.part)) as call:
+        return _export_under_shims(job, call)
+
+
+def try_sizes(job: PartJob, made: PartExport) -> None:
+    """Try the sizes that were planned while the files were made, and note the domain. Raises ShimTrouble."""
+    assert made.search is not None
+    with torch.no_grad(), job.part.prepare(), _no_harm(made):
+        made.search.ask_eager(job.sets[0])
+        with apply_shims(job.shims, call_for_part(job.part)):
+            made.domain = made.search.finish()
 
 
 @contextmanager
@@ -129,8 +132,8 @@ def _no_harm(made: PartExport) -> Iterator[None]:
         made.notes.append(wording.sizes_not_tried(f"{type(error).__name__}: {first_line(error, 160)}"))
 
 
-def _export_under_shims(job: PartJob, call: ExportCall) -> tuple[PartExport, DomainSearch | None]:
-    """The files, compared; and the sizes that remain to be tried."""
+def _export_under_shims(job: PartJob, call: ExportCall) -> PartExport:
+    """The files, compared, with the sizes that remain to be tried."""
     made = PartExport()
     search: DomainSearch | None = None
     try:
@@ -159,7 +162,9 @@ def _export_under_shims(job: PartJob, call: ExportCall) -> tuple[PartExport, Dom
             search.right = [one.inputs for one in proved]
     except StageStopped as failure:
         made.trouble = failure.found
-    return made, search
+    if made.trouble is None:
+        made.search = search
+    return made
 
 
 def _export(job: PartJob, call: ExportCall) -> Any:
