@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from exportdoctor.worker.export.mapped_weights import map_weights, map_weights_if_short
+from exportdoctor.worker.export.mapped_weights import map_weights, map_weights_if_short, release_mapped_weights
 
 
 class Tied(nn.Module):
@@ -85,3 +85,14 @@ def test_fake_and_meta_weights_stay(tmp_path: Path) -> None:
         fake = nn.Linear(4096, 4096)
     assert map_weights(fake, tmp_path) == 0
     assert map_weights(nn.Linear(4096, 4096, device="meta"), tmp_path) == 0
+
+
+def test_mapped_weights_leave_memory_and_come_back(tmp_path: Path) -> None:
+    model, x = nn.Linear(8192, 4096), torch.randn(2, 8192)
+    wanted = model(x)
+    map_weights(model, tmp_path)
+    assert torch.equal(model(x), wanted)
+    before = memory("VmRSS")
+    release_mapped_weights()
+    assert before - memory("VmRSS") > 100  # of 128
+    assert torch.equal(model(x), wanted)

@@ -39,7 +39,7 @@ from exportdoctor.targets.parts.model_context import (
 from exportdoctor.targets.parts.submodule_part import submodule_part
 from exportdoctor.targets.parts.vision_language import full_part, text_part, video_part, vision_part
 from exportdoctor.targets.recipes import COMPOSITE, VISION_LANGUAGE
-from exportdoctor.targets.small_model import plan_small_model
+from exportdoctor.targets.small_model import plan_small_models
 
 if TYPE_CHECKING:
     from torch import nn
@@ -208,17 +208,27 @@ def _forms(plan: ConfigurationPlan, subject: ModelContext) -> Iterator[tuple[Cal
         yield (lambda: subject), ""
         if subject.search.form_matters:
             yield from _other_forms(plan, subject, with_options)
-    small = plan_small_model(plan)
-    subject.search.seconds = max(subject.search.seconds, _SECONDS_FOR_SMALL_MODEL)
-    yield partial(_small_subject, small), _AS_SMALL_MODEL
+    for small in plan_small_models(plan):
+        subject.search.seconds = max(subject.search.seconds, _SECONDS_FOR_SMALL_MODEL)
+        yield partial(_small_subject, small), _AS_SMALL_MODEL
 
 
 def _small_subject(small: ConfigurationPlan) -> ModelContext:
     """The small model with values. Raises TargetError where it is not small: its widths do not divide by its heads."""
+    _check_small(small)
+    return _subject(small, small.options)[0]
+
+
+def build_small_model(small: ConfigurationPlan) -> BuiltTarget:
+    """Build one of `plan_small_models`. Raises TargetError where it cannot be built, or is not small."""
+    _check_small(small)
+    return build(small)
+
+
+def _check_small(small: ConfigurationPlan) -> None:
     parameters = count_parameters(_subject(small, msgspec.structs.replace(small.options, weights="fake"))[0].model)
     if parameters > _MOST_PARAMETERS_FILLED:
         raise TargetError(f"It cannot be made small: {parameters / 1e6:,.0f} million parameters are left")
-    return _subject(small, small.options)[0]
 
 
 def _other_forms(

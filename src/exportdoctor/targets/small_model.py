@@ -52,10 +52,21 @@ def has_small_model(plan: Plan) -> bool:
     return isinstance(plan, ConfigurationPlan)
 
 
-def plan_small_model(plan: Plan) -> ConfigurationPlan:
-    """The plan of the small model, with random weights in float32 on the CPU. Imports transformers."""
+def plan_small_models(plan: Plan) -> Iterator[ConfigurationPlan]:
+    """Plans of small models, with random weights in float32 on the CPU, to be tried in order. Imports transformers.
+
+    The second, if there is one, has the configuration's own widths, which may belong together.
+    """
     assert isinstance(plan, ConfigurationPlan), "has_small_model(plan) is False"
-    config = _smallest_accepted({**load_config(plan.config).to_dict(), **_architectures(plan.config)})
+    config = {**load_config(plan.config).to_dict(), **_architectures(plan.config)}
+    narrow, wide = shrink_config(config), shrink_config(config, narrow=False)
+    if _is_accepted(narrow) or narrow == wide:
+        yield _small_plan(plan, narrow)
+    if narrow != wide:
+        yield _small_plan(plan, wide)
+
+
+def _small_plan(plan: ConfigurationPlan, config: dict[str, Any]) -> ConfigurationPlan:
     size = _image_size(config) if plan.recipe.chooses_image_size else plan.options.image_size
     options = msgspec.structs.replace(
         plan.options, weights="random", dtype="float32", device="cpu", image_size=size or plan.options.image_size
@@ -63,15 +74,11 @@ def plan_small_model(plan: Plan) -> ConfigurationPlan:
     return dataclasses.replace(plan, config=config, title=f"{plan.title}, small model", options=options)
 
 
-def _smallest_accepted(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The configuration made small; with its own widths where transformers refuses narrow ones, which may belong
-    together."""
-    small = shrink_config(config)
-    for found in (small, shrink_config(config, narrow=False)):
-        with suppress(TargetError):
-            load_config(found)
-            return found
-    return small
+def _is_accepted(config: dict[str, Any]) -> bool:
+    with suppress(TargetError):
+        load_config(config)
+        return True
+    return False
 
 
 def _architectures(config: Mapping[str, Any]) -> dict[str, Any]:

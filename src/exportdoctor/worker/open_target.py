@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 
@@ -20,7 +21,7 @@ from exportdoctor.core.records.target import TargetRef
 from exportdoctor.process.group import name_exit
 from exportdoctor.report.wording import capture as wording
 from exportdoctor.report.wording import missing_internals, substitution, unrecorded_note
-from exportdoctor.targets import Plan, build, has_small_model, plan_small_model, resolve
+from exportdoctor.targets import Plan, build, build_small_model, has_small_model, plan_small_models, resolve
 from exportdoctor.targets.built import BuiltPart, BuiltTarget
 from exportdoctor.targets.eager import blame_running_code, own_stack, run_once
 from exportdoctor.targets.factory.factory_plan import FactoryPlan
@@ -49,7 +50,7 @@ from exportdoctor.worker.translate.onnx_program import warm_up_translation
 class OpenTarget:
     """The target of this worker and its parts. `given` is a plan whose module is in memory already.
 
-    `small_model` has the same architecture; it is built when one of its parts is first captured. With a `placement` the
+    `small_models` have the same architecture; each is built when its parts are first captured. With a `placement` the
     model is held on the CPU, and each attempt moves its own question to the GPU.
     """
 
@@ -58,7 +59,7 @@ class OpenTarget:
     built: BuiltTarget | None = None
     parts: dict[str, PartCapture] = field(default_factory=dict)
     shim_files: tuple[str, ...] = ()
-    small_model: BuiltTarget | None = None
+    small_models: list[BuiltTarget | TargetError] = field(default_factory=list)
     placement: Placement | None = None
     _prepared: dict[str, BuiltPart] = field(default_factory=dict)
     _sources: dict[str, str] = field(default_factory=dict)
@@ -185,16 +186,30 @@ class OpenTarget:
             raise _eager_failure(error, command.part, entry, fake=fake) from error
 
     def _capture_small_model(self, name: str) -> PartCapture:
-        """The root alone; its submodules are never attempted. Raises TargetError where the small model does not run."""
+        """The root alone; its submodules are never attempted. Raises TargetError where no small model runs."""
+        first: Exception | None = None
+        for model in self._build_small_models():
+            try:
+                if isinstance(model, TargetError):
+                    raise model
+                entry = model.part(name)
+                run_once(entry.module, (entry.args, entry.kwargs))
+                return capture_root_only(entry)
+            except Exception as error:
+                first = first or error
+        assert first is not None, "there is a plan of a small model"
+        raise TargetError(f"There is no small model: {summary(first)}") from first
+
+    def _build_small_models(self) -> Iterator[BuiltTarget | TargetError]:
+        """Those that were built, then the others, as far as they are asked for; or why one cannot be built."""
         assert self.plan is not None
-        try:
-            if self.small_model is None:
-                self.small_model = build(plan_small_model(self.plan))
-            entry = self.small_model.part(name)
-            run_once(entry.module, (entry.args, entry.kwargs))
-        except Exception as error:
-            raise TargetError(f"There is no small model: {summary(error)}") from error
-        return capture_root_only(entry)
+        for place, plan in enumerate(plan_small_models(self.plan)):
+            if place == len(self.small_models):
+                try:
+                    self.small_models.append(build_small_model(plan))
+                except TargetError as error:
+                    self.small_models.append(error)
+            yield self.small_models[place]
 
     def _rebuild_with_values(self, error: BaseException) -> BuiltTarget | None:
         """The same target with random weights, where the forward failed because of fake ones and memory suffices."""

@@ -271,7 +271,9 @@ def asked_lines(call: ExportCall) -> dict[FunctionType, frozenset[int]]:
                 frame: Any = sys._getframe(1)
                 while frame is not None and not is_user_file(frame.f_code.co_filename):
                     frame = frame.f_back
-                function = function_of(frame, classes) if frame is not None else None
+                if frame is None:
+                    return func(*args, **(kwargs or {}))
+                function = function_of(frame.f_code, frame.f_globals, frame.f_locals, classes)
                 if function is not None:
                     found.setdefault(function, set()).add(frame.f_lineno)
             return func(*args, **(kwargs or {}))

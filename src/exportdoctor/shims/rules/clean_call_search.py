@@ -47,10 +47,11 @@ def _choose(
     known: dict[int, tuple[FunctionType, CallRecord]] = {}
     found: dict[int, tuple[FunctionType, CallRecord]] = {}
     for record in records:
-        if record.frame.f_code.co_qualname != name if name else not record.asks:
+        if record.code.co_qualname != name if name else not record.asks:
             continue
         around = [one for one in _calls_around(records, record) if one.parent != -1 and one.clean and _has_value(one)]
-        functions = [(function, one) for one in around if (function := function_of(one.frame, classes)) is not None]
+        named = [(function_of(one.code, one.names, one.arguments, classes), one) for one in around]
+        functions = [(function, one) for function, one in named if function is not None]
         direct = [pair for pair in functions if _sources(pair[1], given, call) is not None]
         known.update({pair[1].place: pair for pair in direct[-1:]})
         found.update({pair[1].place: pair for pair in (direct or functions)[-1:]})
@@ -63,11 +64,11 @@ def _number_calls(
 ) -> list[tuple[FunctionType, int, CallRecord]]:
     """Those that are in no other, in order, each with its number among the calls of its function outside of others."""
     outer = {place for place, (_, one) in found.items() if not _is_inside(records, one, found.keys() - {place})}
-    functions = {found[place][1].frame.f_code: found[place][0] for place in outer}
+    functions = {found[place][1].code: found[place][0] for place in outer}
     numbers: dict[FunctionType, Iterator[int]] = {}
     result = []
     for record in records:
-        function = functions.get(record.frame.f_code)
+        function = functions.get(record.code)
         if function is not None and not _is_inside(records, record, outer - {record.place}):
             number = next(numbers.setdefault(function, itertools.count()))
             if record.place in outer:

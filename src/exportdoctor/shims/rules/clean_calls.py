@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from types import CodeType
 from typing import Any
 
 from exportdoctor.core.failure.frames import is_user_file
@@ -40,10 +41,12 @@ class CallRecord:
     """One call of a function of the user's, at `place` in the list; `parent` is the place of the call around it or -1.
 
     `clean`: its result follows from whole numbers, buffers and constants, and it wrote into nothing older than itself.
-    `asks`: its own code, not that of calls in it, does what depends on values.
+    Others keep neither their result nor their arguments, which may be all that the model computes. `asks`: its own
+    code, not that of calls in it, does what depends on values. `names` are its globals.
     """
 
-    frame: Any
+    code: CodeType
+    names: dict[str, Any]
     arguments: dict[str, Any]
     parent: int
     place: int
@@ -57,7 +60,7 @@ class CallRecord:
 class CleanValues:
     """The storages of clean tensors with the time they were first seen, and those of what operators made of others.
 
-    They are kept alive, so that none is reused.
+    Their identities are held, so that none is given away again; their memory is not.
     """
 
     seen: dict[int, tuple[Any, int]] = field(default_factory=dict)
@@ -70,7 +73,7 @@ class CleanValues:
     def mark(self, tensor: Any) -> None:
         """From here on it is clean."""
         self.clock += 1
-        self.seen.setdefault(storage_id(tensor), (tensor, self.clock))
+        self.seen.setdefault(storage_id(tensor), (_identity(tensor), self.clock))
 
     def mark_inputs(self, inputs: Any) -> None:
         """Those of whole numbers are clean, others are not."""
@@ -81,7 +84,7 @@ class CleanValues:
                 if _is_whole(leaf):
                     self.mark(leaf)
                 else:
-                    self.unclean[storage_id(leaf)] = leaf
+                    self.unclean[storage_id(leaf)] = _identity(leaf)
 
     def mark_state(self, part: Any) -> None:
         """A module's buffers and tensors are clean, also those of one that no other module lists."""
@@ -118,7 +121,7 @@ class CleanValues:
             self.written.append(self.seen[key][1] if key in self.seen else 0)
             if not clean:
                 self.seen.pop(key, None)
-                self.unclean[key] = tensors[0]
+                self.unclean[key] = _identity(tensors[0])
         if (clean or name in _VALUE_FREE) and not self.reads and not any(word in name for word in _RANDOM):
             for leaf in _tensors(made):
                 self.mark(leaf)
@@ -130,7 +133,17 @@ class CleanValues:
         if any(word in name for word in _RANDOM) or not all(map(self.is_clean, tensors)):
             written = tensors[:1] if _writes(name.partition(".")[0]) else []
             for leaf in (*_tensors(made), *written):
-                self.unclean[storage_id(leaf)] = leaf
+                self.unclean[storage_id(leaf)] = _identity(leaf)
+
+
+def _identity(tensor: Any) -> Any:
+    """As long as this lives, no other storage has the tensor's identity; its values may be freed."""
+    from torch.multiprocessing.reductions import StorageWeakRef
+
+    try:
+        return StorageWeakRef(tensor.untyped_storage())
+    except (NotImplementedError, RuntimeError):
+        return tensor
 
 
 def _tensors(tree: Any) -> list[Any]:
@@ -188,29 +201,31 @@ def record_calls(module: Any, inputs: Inputs) -> tuple[list[CallRecord], Inputs]
     Raises what the module raises.
     """
     calls: list[CallRecord] = []
-    running: list[CallRecord] = []
+    running: list[tuple[CallRecord, Any]] = []
     args, kwargs = copy_inputs(inputs)
 
     def note_value() -> None:
         if running:
-            running[-1].asks = True
+            running[-1][0].asks = True
 
     def note_call(frame: Any, event: str, value: Any) -> Callable[..., Any] | None:
         if not is_user_file(frame.f_code.co_filename):
             return None
         frame.f_trace_lines = False
-        parent = running[-1].place if running else -1
+        parent = running[-1][0].place if running else -1
         given, start = dict(frame.f_locals), (len(values.written), values.clock)
         for one in given.values():
             values.mark_state(one)
-        record = CallRecord(frame=frame, arguments=given, parent=parent, place=len(calls), start=start)
+        record = CallRecord(
+            code=frame.f_code, names=frame.f_globals, arguments=given, parent=parent, place=len(calls), start=start
+        )
         calls.append(record)
-        running.append(record)
+        running.append((record, frame))
         return note_end
 
     def note_end(frame: Any, event: str, value: Any) -> Callable[..., Any]:
-        if event == "return" and running and running[-1].frame is frame:
-            _end(running.pop(), value, values)
+        if event == "return" and running and running[-1][1] is frame:
+            _end(running.pop()[0], value, values)
         return note_end
 
     with follow_values(module, note_value) as values:
@@ -230,9 +245,12 @@ def _end(record: CallRecord, value: Any, values: CleanValues) -> None:
     written, clock = record.start
     writes = any(born <= clock for born in values.written[written:])
     tensors = [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]
-    plain = not record.frame.f_code.co_flags & _GENERATOR
-    record.result = value
+    plain = not record.code.co_flags & _GENERATOR
     record.clean = plain and not values.reads and not writes and all(map(values.is_clean, tensors))
+    if record.clean:
+        record.result = value
+    else:
+        record.arguments.clear()
 
 
 @contextmanager

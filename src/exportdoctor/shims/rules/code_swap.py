@@ -14,20 +14,21 @@ from typing import Any
 from exportdoctor.core.patch_attribute import patch_item
 
 
-def function_of(frame: Any, classes: Iterable[type[Any]]) -> FunctionType | None:
-    """The function that a frame runs: a method of one of `classes` or of the class of its first argument, or what its
-    qualified name says, inside decorators.
+def function_of(
+    code: CodeType, names: Mapping[str, Any], locals_: Mapping[str, Any], classes: Iterable[type[Any]]
+) -> FunctionType | None:
+    """The function of some code: a method of one of `classes` or of the class of its first argument, or what its
+    qualified name says among `names`, its globals, inside decorators.
 
     `None` for one that is made anew at each call, and for a lambda.
     """
-    code = frame.f_code
-    first = frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
+    first = locals_.get(code.co_varnames[0]) if code.co_argcount else None
     for owner in (*classes, *type(first).__mro__):
         if code.co_name in vars(owner) and (
             found := inside_decorators(vars(owner)[code.co_name], lambda one: one is code)
         ):
             return found
-    holder: Any = frame.f_globals
+    holder: Any = names
     for name in code.co_qualname.split("."):
         holder = (holder if isinstance(holder, dict) else getattr(holder, "__dict__", {})).get(name)
     return inside_decorators(holder, lambda one: one is code)

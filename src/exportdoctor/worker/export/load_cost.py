@@ -10,6 +10,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from exportdoctor.worker.export.mapped_weights import release_mapped_weights
+
 _RESET_PEAK = "5"
 """Written to clear_refs, it sets VmHWM to what the process holds now (man 5 proc)."""
 
@@ -41,6 +43,7 @@ def _start_peak() -> float:
     """MiB that the process holds; 0.0 where its peak cannot be set to that."""
     with suppress(OSError, AttributeError):  # no glibc, no Linux, or not allowed
         ctypes.CDLL(None).malloc_trim(0)
+        release_mapped_weights()  # the kernel may take them back meanwhile, and the peak would be too small
         Path("/proc/self/clear_refs").write_text(_RESET_PEAK)
         return _memory_mib("VmRSS")
     return 0.0

@@ -6,6 +6,7 @@ model move to disk, and only those of the file need memory.
 
 from __future__ import annotations
 
+import ctypes
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -22,6 +23,10 @@ _SPARE = 2 * 2**30
 """Bytes of memory for everything that is no weight: values of a run, the program, torch.onnx's model."""
 _SMALL = 2**20
 """Bytes of a storage that stays in memory."""
+_PREFIX = ".weights."
+"""Of the names of the files."""
+_DONT_NEED = 4
+"""MADV_DONTNEED of madvise(2)."""
 
 
 def map_weights_if_short(model: nn.Module, folder: Path) -> int:
@@ -51,6 +56,18 @@ def map_weights(model: nn.Module, folder: Path) -> int:
     return sum(one.nbytes() for one in moved.values())
 
 
+def release_mapped_weights() -> None:
+    """Take the weights that this process has mapped out of its memory; they are read again when they are used.
+
+    Raises OSError where there is no /proc.
+    """
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        addresses, access, *_ = line.split()
+        if access.endswith("s") and f"/{_PREFIX}" in line:  # shared: what was written is in the file
+            start, end = (int(one, 16) for one in addresses.split("-"))
+            ctypes.CDLL(None).madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), _DONT_NEED)
+
+
 def _large_tensors(model: nn.Module) -> Iterator[torch.Tensor]:
     """Parameters and buffers with values on the CPU, whose storage is not small."""
     for tensor in (*model.parameters(), *model.buffers()):
@@ -65,7 +82,7 @@ def _storage(tensor: torch.Tensor) -> torch.UntypedStorage:
 
 def _mapped(storage: torch.UntypedStorage, folder: Path) -> torch.UntypedStorage:
     """The storage's bytes in a file that has no name any more."""
-    with tempfile.NamedTemporaryFile(dir=folder, prefix=".weights.") as file:
+    with tempfile.NamedTemporaryFile(dir=folder, prefix=_PREFIX) as file:
         made: Any = torch.UntypedStorage.from_file(file.name, True, storage.nbytes())
         made.copy_(storage)
     return cast(torch.UntypedStorage, made)
