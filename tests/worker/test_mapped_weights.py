@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from exportdoctor.worker.export.mapped_weights import map_weights, map_weights_if_short, release_mapped_weights
+from exportdoctor.worker.mapped_weights import map_weights, map_weights_if_short, release_mapped_weights
 
 
 class Tied(nn.Module):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import tempfile
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, NoReturn
 
 from exportdoctor.core.codec import decode
@@ -17,6 +19,7 @@ from exportdoctor.core.records.target import TargetRef
 from exportdoctor.shims import NotApplicable, Shim, ShimTrouble, find, order_shims
 from exportdoctor.targets import BuiltPart, BuiltTarget, Plan, build, resolve
 from exportdoctor.targets.eager import blame_running_code
+from exportdoctor.worker.mapped_weights import map_weights_if_short
 from exportdoctor.worker.standard_streams import leave, take_line_streams, write_line
 
 Progress = Callable[[str], None]
@@ -41,6 +44,7 @@ def open_part(
     doing(f"building {plan.title}")
     with blame_running_code(f"Building {plan.title} failed"):
         built = build(plan)
+    map_weights_if_short(built.model, Path(tempfile.gettempdir()))
     part = built.part(name or plan.parts[0])
     found = order_shims([find(shim, files=shim_files, axes=part.axes) for shim in shims])
     return RequestedPart(plan=plan, built=built, part=part, shims=tuple(found))

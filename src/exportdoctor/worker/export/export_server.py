@@ -31,9 +31,9 @@ from exportdoctor.targets import BuiltPart, BuiltTarget, Plan, build, resolve
 from exportdoctor.targets.eager import blame_running_code
 from exportdoctor.worker import environment
 from exportdoctor.worker.export.image_input import with_image_input
-from exportdoctor.worker.export.mapped_weights import map_weights_if_short
 from exportdoctor.worker.export.part_files import PartExport, PartJob, export_part_files, try_sizes
 from exportdoctor.worker.export.prefill_decode import Step, compare_generation, has_pictures, prefill_decode_pair
+from exportdoctor.worker.mapped_weights import map_weights_if_short
 from exportdoctor.worker.one_request import Progress, Teller, serve_one_request
 from exportdoctor.worker.prove.input_set import InputSet
 from exportdoctor.worker.prove.proof_inputs import input_sets

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from exportdoctor.worker.export.mapped_weights import release_mapped_weights
+from exportdoctor.worker.mapped_weights import release_mapped_weights
 
 _RESET_PEAK = "5"
 """Written to clear_refs, it sets VmHWM to what the process holds now (man 5 proc)."""

@@ -23,6 +23,8 @@ _MARGIN = 0.8
 """The share of the budget that the search may use, so that other inputs stay within all of it."""
 _MOST_PAIRED, _TOLD_RATIO = 6, 1.5
 _SMALLEST = 1e-30
+_AT_ONCE = 20
+"""Layers whose exact values are held together."""
 
 
 class LowerableModel(Protocol):
@@ -66,10 +68,12 @@ class Sensitivity:
 
     def costs(self) -> list[LayerCost]:
         """Every layer, most sensitive first."""
-        found = []
+        found: list[LayerCost] = []
+        own: list[dict[str, Any]] = []
         for number, layer in enumerate(self.model.layers):
-            if number % 20 == 0:
+            if number % _AT_ONCE == 0:
                 self.doing(f"lowering layer {number + 1} of {len(self.names)}")
+                own = self._exact_values(self.model.layers[number : number + _AT_ONCE])
             found.append(
                 LayerCost(
                     name=layer.name,
@@ -77,22 +81,26 @@ class Sensitivity:
                     ops=tuple(dict.fromkeys(node.op_type for node in layer.nodes)),
                     depth=layer.depth,
                     kept=self.error([name for name in self.names if name != layer.name]),
-                    **self._lower_alone(layer.name),
+                    **self._lower_alone(layer.name, own),
                     file=layer.file,
                     line=layer.line,
                 )
             )
         return sorted(found, key=lambda one: (-one.alone, -one.local, one.depth))
 
-    def _lower_alone(self, name: str) -> dict[str, float]:
+    def _exact_values(self, layers: Sequence[GraphLayer]) -> list[dict[str, Any]]:
+        """What these layers give where nothing is lowered, by name, for each set."""
+        names = list(dict.fromkeys(value for layer in layers for value in self.model.local[layer.name]))
+        return [dict(zip(names, self.model.run(feed, (), names), strict=True)) for feed in self.feeds]
+
+    def _lower_alone(self, name: str, own: Sequence[Mapping[str, Any]]) -> dict[str, float]:
         """What one layer costs alone: of its own values and of the outputs, the worst of the sets."""
         local, alone, cosine, kl, top1 = 0.0, 0.0, 1.0, -1.0, -1.0
         values = self.model.local[name]
         wanted = list(dict.fromkeys((*self.model.outputs, *values)))
-        for feed, exact in zip(self.feeds, self._exact, strict=True):
+        for feed, exact, known in zip(self.feeds, self._exact, own, strict=True):
             found = dict(zip(wanted, self.model.run(feed, [name], wanted), strict=True))
-            own = zip(values, self.model.run(feed, (), values), strict=True)
-            local = max((local, *(relative_error(found[value], other) for value, other in own)))
+            local = max((local, *(relative_error(found[value], known[value]) for value in values)))
             for output, other in zip(self.model.outputs, exact, strict=True):
                 one = found[output]
                 alone = max(alone, relative_error(one, other))

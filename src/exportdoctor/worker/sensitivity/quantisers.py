@@ -46,13 +46,13 @@ def write_lowered(
             _quantise_statically(model, to, calibration, output, exclude)
         elif to == "w4a16":
             made = _nbits(onnx.load(str(model)), exclude, qdq=False)
-            onnx.save(made, str(output), **_external(made, output))
+            save_model(made, output)
         elif to == "fp16":
             from onnxruntime.transformers.float16 import convert_float_to_float16
 
             loaded = onnx.load(str(model))
             made = convert_float_to_float16(loaded, keep_io_types=True, node_block_list=list(exclude))
-            onnx.save(made, str(output), **_external(made, output))
+            save_model(made, output)
         else:
             return False
     return True
@@ -170,10 +170,15 @@ def _is_large(model: Path) -> bool:
     return sum(one.stat().st_size for one in model.parent.glob(f"{model.name}*")) > 2**30
 
 
-def _external(model: Any, output: Path) -> dict[str, Any]:
-    """How to save a model that a protobuf message may not hold."""
-    large = model.ByteSize() > 2**30
-    return {"save_as_external_data": True, "location": f"{output.name}.data"} if large else {}
+def save_model(model: Any, output: Path) -> None:
+    """Save it; weights go beside the file where they are much of what a protobuf message may hold, and out of `model`.
+
+    The size of a whole model of more than 2 GiB is no number that protobuf tells.
+    """
+    import onnx
+
+    large = sum(one.ByteSize() for one in model.graph.initializer) > 2**30
+    onnx.save(model, str(output), save_as_external_data=large, location=f"{output.name}.data")
 
 
 @contextmanager

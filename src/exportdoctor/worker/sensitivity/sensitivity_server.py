@@ -34,7 +34,7 @@ from exportdoctor.worker.sensitivity.calibration import read_sets, unnamed_sets
 from exportdoctor.worker.sensitivity.lowered_modules import CALL, float_outputs, lower_modules, quantise_copy
 from exportdoctor.worker.sensitivity.lowered_program import lower_program, quantise_program
 from exportdoctor.worker.sensitivity.measure import LARGEST, LowerableModel, Sensitivity, relative_error
-from exportdoctor.worker.sensitivity.quantisers import Feed, read_lowered, write_lowered
+from exportdoctor.worker.sensitivity.quantisers import Feed, read_lowered, save_model, write_lowered
 from exportdoctor.worker.sensitivity.switched_model import load_graph, switch_layers
 from exportdoctor.worker.translate.onnx_program import flat_inputs, name_values, needs_external_data, translate
 
@@ -56,7 +56,6 @@ class _Subject:
 
 def find_sensitivity(request: SensitivityRequest, doing: Progress) -> SensitivityResult:
     """What a request asks for. Raises UsageError, TargetError, ShimTrouble."""
-    import onnx
 
     if request.engine != "onnxruntime":
         return _find_in_torch(request, doing)
@@ -65,7 +64,8 @@ def find_sensitivity(request: SensitivityRequest, doing: Progress) -> Sensitivit
         subject = _of_target(request, room, doing) if request.target is not None else _of_file(request, room)
         model = load_graph(subject.path)
         plain = room / "plain.onnx"
-        onnx.save(model, str(plain), save_as_external_data=model.ByteSize() > 2**30, location="plain.onnx.data")
+        save_model(model, plain)
+        del model
         calibration, search, proof = _split(subject.feeds)
         doing(f"asking the quantiser for {request.to}")
         try:

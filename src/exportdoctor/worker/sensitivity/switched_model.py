@@ -17,7 +17,7 @@ import torch
 from exportdoctor.core.errors import UsageError
 from exportdoctor.core.protocol.sensitivity import Lowering
 from exportdoctor.worker.sensitivity.layers import GraphLayer, find_layers, lowered_values
-from exportdoctor.worker.sensitivity.quantisers import Feed, LoweredValues
+from exportdoctor.worker.sensitivity.quantisers import Feed, LoweredValues, save_model
 
 _FLAGS = "exportdoctor_lowered"
 
@@ -75,7 +75,6 @@ def float_values(model: Any) -> dict[str, bool]:
 
 def switch_layers(model: Any, to: Lowering, values: LoweredValues, folder: Path, *, prefix: str = "") -> SwitchedModel:
     """The model with a switch for each layer. Raises UsageError where nothing can be lowered."""
-    import onnx
     import onnxruntime as ort
     from onnx import TensorProto, helper
 
@@ -117,7 +116,7 @@ def switch_layers(model: Any, to: Lowering, values: LoweredValues, folder: Path,
     model.graph.output.extend(helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in wanted)
     del model.graph.value_info[:]
     path = folder / "switched.onnx"
-    onnx.save(model, str(path), save_as_external_data=model.ByteSize() > 2**30, location="switched.onnx.data")
+    save_model(model, path)
     options = ort.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = max(1, torch.get_num_threads())
