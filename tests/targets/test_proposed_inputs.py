@@ -266,3 +266,9 @@ def test_a_small_model_has_few_experts_and_numbers_of_layers_are_no_kinds() -> N
 )
 def test_a_small_model_has_a_layer_of_each_kind(setting: dict[str, Any], kept: int) -> None:
     assert shrink_config({"num_hidden_layers": 12, **setting})["num_hidden_layers"] == kept
+
+
+def test_groups_of_heads_are_as_few_as_heads_and_every_name_of_a_width_is_narrow() -> None:
+    heads = {"num_heads": 128, "head_dim": 64, "n_groups": 8, "hidden_size": 4096}
+    assert shrink_config(heads) == {"num_heads": 2, "head_dim": 64, "n_groups": 2, "hidden_size": 64}
+    assert shrink_config({"n_embd": 768, "n_head": 12}) == {"n_embd": 128, "n_head": 2}

@@ -38,7 +38,9 @@ _HEADS = re.compile(r"(?:^|_)(?:num|n)_(?:attention_)?heads?$|^(?:en|de)coder_at
 _KEY_VALUE_HEADS = re.compile(r"num_key_value_heads$|^n_head_kv$")
 _WIDTH = re.compile(r"^(?:hidden_size|d_model|n_embd|embed_dim|dim)$")
 _INNER = re.compile(r"(?:^|_)(?:intermediate_size|ffn_dim|ffn_hidden_size|d_ff|n_inner|mlp_dim)$")
-_OTHER_WIDTH = re.compile(r"(?:hidden|embed|proj|dim|out)\w*$|_size$|_groups$")
+_HEAD_GROUPS = re.compile(r"(?:^|_)n_?groups$")
+"""Of heads that share their states, at most one a head."""
+_OTHER_WIDTH = re.compile(r"(?:hidden|embd|embed|proj|dim|out)\w*$|_size$|_groups$")
 _NO_WIDTH = re.compile(r"image|patch|window|vocab|kernel|position|head_dim|merge|group_")
 _TOKEN = re.compile(r"token_(?:id|index)s?$|token_ids$")
 _FEW, _HEADS_KEPT, _VOCABULARY = 2, 2, 512
@@ -160,6 +162,8 @@ def _scalar(
     if widths is None:
         return value
     if _HEADS.search(key):
+        return min(value, _HEADS_KEPT)
+    if _HEAD_GROUPS.search(key):
         return min(value, _HEADS_KEPT)
     if _KEY_VALUE_HEADS.search(key):
         return _key_value_heads(config, value)
