@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from exportdoctor.report.wording.formatting import count
+from exportdoctor.report.wording.formatting import count, short_path
 
 _MOST_NAMED = 3
 
@@ -102,6 +102,11 @@ def lacking_kernels(operators: Sequence[str]) -> str:
         f"ONNX Runtime has no kernels of 16 bits on this processor for {', '.join(operators)}: the file does not load "
         "here, and was verified with these computed in float32"
     )
+
+
+def assertion(expression: str, file: str, line: int) -> str:
+    """What a program asserts of a value, and the line at which the value is asked for."""
+    return f"{expression} for the value at {short_path(file)}:{line}"
 
 
 def sizes_not_tried(error: str) -> str:

@@ -134,7 +134,8 @@ def sensitivity_details(result: SensitivityResult) -> Iterator[str]:
         yield "nothing needs to be kept in high precision"
     yield f"with that, on the sets of the search: {error_text(result.searched)}"
     verb = "stays within" if result.proved <= result.budget else "exceeds"
-    yield f"on {count(result.sets[2], 'set')} that were not used before: {error_text(result.proved)}, {verb} the budget"
+    others = f"{count(result.sets[2], 'set')} that {'was' if result.sets[2] == 1 else 'were'} not used before"
+    yield f"on {others}: {error_text(result.proved)}, {verb} the budget"
     if result.made >= 0:
         verb = "stays within" if result.made <= result.budget else "exceeds"
         yield f"{_MADE[result.engine]} with this list, on those sets: {error_text(result.made)}, {verb} the budget"

@@ -131,7 +131,7 @@ def _graph_slice(
 def _node(node: torch.fx.Node, label: str, created_at: Mapping[str, Frame | None]) -> SliceNode:
     made = {str(symbol) for symbol in node.meta.get("unbacked_bindings") or ()}
     frame = next((frame for symbol in sorted(made) if (frame := created_at.get(symbol)) is not None), None)
-    file, line = (frame.file, frame.line) if frame is not None else _place(node)
+    file, line = (frame.file, frame.line) if frame is not None else user_place(node)
     value = value_of(node)
     return SliceNode(
         name=node.name,
@@ -150,7 +150,7 @@ def _target_name(target: Any) -> str:
     return getattr(target, "__name__", None) or str(target)
 
 
-def _place(node: torch.fx.Node) -> tuple[str, int]:
+def user_place(node: torch.fx.Node) -> tuple[str, int]:
     """The innermost of the user's lines in the stack that torch noted, which outside of strict mode has no helpers."""
     for entry in reversed((node.stack_trace or "").splitlines()):
         found = _STACK_ENTRY.match(entry)

@@ -74,7 +74,9 @@ def find_sensitivity(request: SensitivityRequest, doing: Progress) -> Sensitivit
             raise TargetError(f"The quantiser fails: {type(error).__name__}: {first_line(error)}") from error
         switched = switch_layers(load_graph(plain), request.to, values, room, prefix=subject.prefix)
         found = _measure(request, switched, search, proof, doing)
-        made, note = _run_made(plain, request.to, calibration, proof, found.kept_nodes, room, switched.outputs)
+        outputs = switched.outputs
+        del switched  # its weights, and lowered ones: the two files that are compared now have theirs
+        made, note = _run_made(plain, request.to, calibration, proof, found.kept_nodes, room, outputs)
         return msgspec.structs.replace(
             found,
             target=subject.title,

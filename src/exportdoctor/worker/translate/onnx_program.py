@@ -21,13 +21,16 @@ from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
 
 from exportdoctor.core.failure.messages import first_line
 from exportdoctor.core.protocol.export import ExportedFile, ValueInfo
+from exportdoctor.report.wording import capture as wording
 from exportdoctor.torch_internals.onnx_library import remember_onnx_library
 from exportdoctor.torch_internals.pytree_registry import inputs_in_traced_order
 from exportdoctor.torch_internals.trees import leaves_with_paths, path_text, tree_leaves, tree_unflatten
+from exportdoctor.worker.describe.trace_slice import user_place
 from exportdoctor.worker.translate.onnx_session import OnnxSession
 
 _CHECKS = ("_assert_", "sym_constrain_range", "_check")
 _ABOUT_DTYPES = "_assert_tensor_metadata"
+_ABOUT_EXPRESSION = re.compile(r"Runtime assertion failed for expression (.+) on node '")
 _INLINE_LIMIT = 2**31 - 2**20
 """A protobuf message ends at 2 GiB; a graph needs some of it."""
 
@@ -110,10 +113,18 @@ def drop_assertions(program: Any) -> tuple[str, ...]:
         for node in list(graph.nodes):
             if node.op == "call_function" and not node.users and any(word in str(node.target) for word in _CHECKS):
                 if _ABOUT_DTYPES not in str(node.target):
-                    dropped.append(next((one for one in node.args if isinstance(one, str)), str(node.target)))
+                    dropped.append(_assertion_text(node))
                 _erase(graph, node)
         module.recompile()
     return tuple(dict.fromkeys(dropped))
+
+
+def _assertion_text(node: torch.fx.Node) -> str:
+    """What an assertion says; of one about a value that the program computes, which torch names `u0`, its line, too."""
+    said = next((one for one in node.args if isinstance(one, str)), str(node.target))
+    found = _ABOUT_EXPRESSION.match(said)
+    file, line = user_place(node)
+    return wording.assertion(found[1], file, line) if found is not None and file else said
 
 
 def _erase(graph: Any, node: torch.fx.Node) -> None:
