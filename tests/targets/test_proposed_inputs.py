@@ -272,3 +272,5 @@ def test_groups_of_heads_are_as_few_as_heads_and_every_name_of_a_width_is_narrow
     heads = {"num_heads": 128, "head_dim": 64, "n_groups": 8, "hidden_size": 4096}
     assert shrink_config(heads) == {"num_heads": 2, "head_dim": 64, "n_groups": 2, "hidden_size": 64}
     assert shrink_config({"n_embd": 768, "n_head": 12}) == {"n_embd": 128, "n_head": 2}
+    stated = {"hidden_size": 4096, "num_attention_heads": 96, "head_dim": 128}
+    assert shrink_config(stated) == {"hidden_size": 256, "num_attention_heads": 2, "head_dim": 128}

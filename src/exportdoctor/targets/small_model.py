@@ -240,11 +240,16 @@ def _widths(config: Mapping[str, Any]) -> list[int]:
 
 
 def _narrow(config: Mapping[str, Any], width: int) -> int:
-    """As many heads as are kept, each as wide as before: rotary sections and norms of heads stay as they are."""
+    """As many heads as are kept, each as wide as before: rotary sections and norms of heads stay as they are.
+
+    The width of a head is stated where heads do not divide the width.
+    """
     heads = [value for key, value in config.items() if _HEADS.search(key) and _is_count(value)]
-    if not heads or width % max(heads):
+    stated = config.get("head_dim")
+    if not heads or (width % max(heads) and not _is_count(stated)):
         return width
-    return min(width, width // max(heads) * min(_HEADS_KEPT, max(heads)))
+    head = width // max(heads) if not width % max(heads) else int(stated or 0)
+    return min(width, head * min(_HEADS_KEPT, max(heads)))
 
 
 def _key_value_heads(config: Mapping[str, Any], value: int) -> int:
