@@ -163,10 +163,12 @@ def test_ctrl_c_keeps_what_is_known_and_ends_all_processes(tmp_path: Path) -> No
         _until(lambda: _asked(out) == 2)
         scan = _scan_of(process.pid)
         family = psutil.Process(process.pid).children(recursive=True)
-        process.send_signal(signal.SIGINT)
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does it: nodes hear of it, too
         assert process.wait(60) == ExitCode.INTERRUPTED
     finally:
         process.kill()
+    assert process.stderr is not None
+    assert b"Traceback" not in process.stderr.read()
     assert psutil.wait_procs([*family, scan], timeout=10)[1] == []
     atlas = _atlas(out)
     rows = {row.name.rpartition("-")[2]: [(cell.verdict, cell.why) for cell in row.cells] for row in atlas.rows}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -72,10 +73,20 @@ def open_cluster(*, jobs: int, memory_mb: float, scheduler: str = "") -> Iterato
             dashboard_address="127.0.0.1:0",
             silence_logs=logging.CRITICAL,
             resources={MEMORY: memory_mb},
+            preload=["exportdoctor.sweep.cluster"],
         ) as cluster,
         Client(cluster, set_as_default=False) as client,
     ):
         yield client
+
+
+def dask_setup(worker: Any) -> None:
+    """Dask calls this in each process of a local cluster. Ctrl-C reaches them, too; what becomes of it is decided by
+    the process that has started them.
+
+    A function that does nothing, and not `SIG_IGN`, which scans would inherit.
+    """
+    signal.signal(signal.SIGINT, lambda *_: None)
 
 
 @contextmanager
