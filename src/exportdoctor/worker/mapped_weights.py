@@ -50,7 +50,7 @@ def map_weights(model: nn.Module, folder: Path) -> int:
     for tensor in _large_tensors(model):
         old = _storage(tensor)
         if old.data_ptr() not in moved:
-            moved[old.data_ptr()] = _mapped(old, folder)
+            moved[old.data_ptr()] = _map_storage(old, folder)
         layout = tensor.storage_offset(), tensor.shape, tensor.stride()
         tensor.data = torch.empty(0, dtype=tensor.dtype).set_(moved[old.data_ptr()], *layout)  # type: ignore[call-overload]
     return sum(one.nbytes() for one in moved.values())
@@ -80,7 +80,7 @@ def _storage(tensor: torch.Tensor) -> torch.UntypedStorage:
     return tensor.untyped_storage()
 
 
-def _mapped(storage: torch.UntypedStorage, folder: Path) -> torch.UntypedStorage:
+def _map_storage(storage: torch.UntypedStorage, folder: Path) -> torch.UntypedStorage:
     """The storage's bytes in a file that has no name any more."""
     with tempfile.NamedTemporaryFile(dir=folder, prefix=_PREFIX) as file:
         made: Any = torch.UntypedStorage.from_file(file.name, True, storage.nbytes())
