@@ -443,3 +443,43 @@ def test_a_file_that_agrees_is_kept_where_trying_sizes_ends_the_process(tmp_path
     (note,) = (one for one in proof["notes"] if "not derived" in one)
     assert "killed" in note
     assert "trying sizes" in note
+
+
+def test_a_file_that_agrees_is_kept_where_trying_sizes_hangs(tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text(
+        ENDS_LATER.replace("os.kill(os.getpid(), signal.SIGKILL)", "time.sleep(1000)").replace("signal", "time")
+    )
+    options = ("--to", "pt2", "--shims", "none", "--build-timeout", "20", "--quiet")
+    done = command("model.py:build", *options, folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    proof = json.loads((tmp_path / "default.proof.json").read_text())
+    (note,) = (one for one in proof["notes"] if "not derived" in one)
+    assert "(hang)" in note
+
+
+HANGS_AT_OTHER_SIZES = '''
+import time
+import torch
+
+class Model(torch.nn.Module):
+    """Never ends on a batch other than its example's."""
+
+    def forward(self, x):
+        if not torch.compiler.is_compiling() and x.shape[0] != 3:
+            time.sleep(1000)
+        return x + 1
+
+def build():
+    batch = torch.export.Dim("batch")
+    return {"module": Model(), "args": (torch.randn(3, 4),), "dynamic_shapes": {"x": {0: batch}}}
+'''
+
+
+def test_a_target_that_hangs_on_other_inputs_is_stopped(tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text(HANGS_AT_OTHER_SIZES)
+    options = ("--to", "pt2", "--shims", "none", "--build-timeout", "15", "--quiet")
+    done = command("model.py:build", *options, folder=tmp_path)
+    assert done.returncode == 3
+    assert "Traceback" not in done.stderr
+    assert "hang" in done.stderr or "did nothing" in done.stderr
+    assert not (tmp_path / "default.pt2").exists()

@@ -16,6 +16,8 @@ PATIENCE = 5.0
 # Importing and building a target, and capturing one part of it: the target's code runs
 BUILD = 600.0
 """Of processor time."""
+OTHER_INPUTS = 4.0
+"""How many times as long a part may take, once its example has run, for all other inputs together."""
 BUILD_SHARE = 0.8
 """Of the memory that is available when it begins."""
 IDLE_BUILD = 120.0

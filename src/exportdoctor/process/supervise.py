@@ -15,13 +15,13 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Literal
 
 import psutil
 
-from exportdoctor.core.limits import BUILD, BUILD_SHARE, IDLE_BUILD, PATIENCE
+from exportdoctor.core.limits import BUILD, BUILD_SHARE, IDLE_BUILD, OTHER_INPUTS, PATIENCE
 from exportdoctor.core.records.outcome import OutcomeStatus
 from exportdoctor.process.descendants import kill_marked, new_mark, with_mark
 from exportdoctor.process.group import die_with_parent, kill_group
@@ -55,6 +55,11 @@ def build_limits(seconds: float | None = None, memory_mb: float | None = None) -
     if seconds is None:
         return Limits(wall=PATIENCE * BUILD, cpu=BUILD, idle=IDLE_BUILD, memory_mb=memory_mb)
     return Limits(wall=seconds, idle=seconds, memory_mb=memory_mb)
+
+
+def limits_of_other_inputs(limits: Limits) -> Limits:
+    """Those of a process that has built its target and run the example, for its runs on all other inputs."""
+    return replace(limits, wall=OTHER_INPUTS * limits.wall, cpu=limits.cpu and OTHER_INPUTS * limits.cpu)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -301,7 +301,20 @@ def stack_line(file: str, line: int, function: str, source: str) -> str:
 
 def storage_id(tensor: Any) -> int:
     """The identity, while it lives, of the memory that a tensor is a view of; its own where it has none."""
+    storage = _storage(tensor)
+    return id(tensor) if storage is None else int(storage._cdata)
+
+
+def hold_storage_id(tensor: Any) -> Any:
+    """As long as what this returns lives, no other memory gets the tensor's `storage_id`; its values may be freed."""
+    from torch.multiprocessing.reductions import StorageWeakRef
+
+    storage = _storage(tensor)
+    return tensor if storage is None else StorageWeakRef(storage)
+
+
+def _storage(tensor: Any) -> Any:
     try:
-        return int(tensor.untyped_storage()._cdata)
+        return tensor.untyped_storage()
     except (NotImplementedError, RuntimeError):  # sparse tensors and some subclasses
-        return id(tensor)
+        return None

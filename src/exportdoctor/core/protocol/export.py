@@ -13,6 +13,9 @@ from exportdoctor.core.records.target import TargetRef
 
 Format = Literal["pt2", "onnx"]
 
+OTHER_INPUTS_STEP = "running eager on other inputs"
+"""The step in which the target's code runs on all inputs but the example."""
+
 ExportVerdict = Literal["proved", "specialised", "differs", "fails"]
 """`specialised`: right at the traced sizes alone. `differs`: other numbers than eager's. `fails`: nothing that runs."""
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from exportdoctor.core.failure.frames import is_user_file
 from exportdoctor.shims.export_call import Inputs
-from exportdoctor.targets.eager import copy_inputs, restore_afterwards, storage_id
+from exportdoctor.targets.eager import copy_inputs, hold_storage_id, restore_afterwards, storage_id
 from exportdoctor.torch_internals.tracing_modes import dispatch_mode_class
 from exportdoctor.torch_internals.trees import tree_leaves
 
@@ -73,7 +73,7 @@ class CleanValues:
     def mark(self, tensor: Any) -> None:
         """From here on it is clean."""
         self.clock += 1
-        self.seen.setdefault(storage_id(tensor), (_identity(tensor), self.clock))
+        self.seen.setdefault(storage_id(tensor), (hold_storage_id(tensor), self.clock))
 
     def mark_inputs(self, inputs: Any) -> None:
         """Those of whole numbers are clean, others are not."""
@@ -84,7 +84,7 @@ class CleanValues:
                 if _is_whole(leaf):
                     self.mark(leaf)
                 else:
-                    self.unclean[storage_id(leaf)] = _identity(leaf)
+                    self.unclean[storage_id(leaf)] = hold_storage_id(leaf)
 
     def mark_state(self, part: Any) -> None:
         """A module's buffers and tensors are clean, also those of one that no other module lists."""
@@ -121,7 +121,7 @@ class CleanValues:
             self.written.append(self.seen[key][1] if key in self.seen else 0)
             if not clean:
                 self.seen.pop(key, None)
-                self.unclean[key] = _identity(tensors[0])
+                self.unclean[key] = hold_storage_id(tensors[0])
         if (clean or name in _VALUE_FREE) and not self.reads and not any(word in name for word in _RANDOM):
             for leaf in _tensors(made):
                 self.mark(leaf)
@@ -133,17 +133,7 @@ class CleanValues:
         if any(word in name for word in _RANDOM) or not all(map(self.is_clean, tensors)):
             written = tensors[:1] if _writes(name.partition(".")[0]) else []
             for leaf in (*_tensors(made), *written):
-                self.unclean[storage_id(leaf)] = _identity(leaf)
-
-
-def _identity(tensor: Any) -> Any:
-    """As long as this lives, no other storage has the tensor's identity; its values may be freed."""
-    from torch.multiprocessing.reductions import StorageWeakRef
-
-    try:
-        return StorageWeakRef(tensor.untyped_storage())
-    except (NotImplementedError, RuntimeError):
-        return tensor
+                self.unclean[storage_id(leaf)] = hold_storage_id(leaf)
 
 
 def _tensors(tree: Any) -> list[Any]:

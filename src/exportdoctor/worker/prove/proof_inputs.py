@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import torch
 
+from exportdoctor.core.protocol.export import OTHER_INPUTS_STEP
 from exportdoctor.core.records.target import TargetRef
 from exportdoctor.targets import BuiltPart, Plan, build, resolve
 from exportdoctor.targets.built import Inputs
@@ -39,7 +40,7 @@ def input_sets(
     found = [example, *part.more_inputs]
     with part.prepare():
         results = run_calls(part.module, [example])
-        doing("running eager on other inputs")
+        doing(OTHER_INPUTS_STEP)
         if part.dynamic_shapes is not None:
             more = [_another_image(part, plan), *_larger_inputs(part)]
             found += [inputs for inputs in more if inputs is not None and runs_in_eager(part.module, inputs)]
