@@ -9,14 +9,21 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
+import pytest
 
 from exportdoctor.core.protocol.repro import Candidate
+from exportdoctor.core.protocol.scan import Open, Opened, Ready, ScanReply
+from exportdoctor.core.records.target import TargetRef
 from exportdoctor.process.client import LineClient, spawn
 from exportdoctor.process.group import name_exit
+from exportdoctor.process.launcher import Fork, Spawn
+
+FIXTURES = Path(__file__).parents[2] / "fixtures"
 
 ECHO = "import sys\nfor line in sys.stdin: print(line, end='', flush=True)"
 REQUEST = Candidate(id="1", source="pass")
@@ -101,3 +108,17 @@ def test_a_client_of_a_forked_process_knows_how_it_ended() -> None:
     client = LineClient(pid, os.fdopen(writer, "wb"), io.BytesIO())
     assert name_exit(client.wait()) == "SIGKILL"
     assert name_exit(client.wait()) == "SIGKILL"
+
+
+@pytest.mark.parametrize("launcher", [Spawn(), Fork(None)], ids=["spawn", "fork"])
+def test_a_worker_outlives_the_thread_that_started_it(launcher: Spawn | Fork) -> None:
+    """The kernel's parent of a process is a thread: a worker was killed where the one that had replaced it ended."""
+    with ThreadPoolExecutor(1) as threads:
+        client = threads.submit(launcher.start, log=None).result()
+        request = Open(target=TargetRef(ref=f"{FIXTURES / 'tolist_loop.py'}:build"))
+        first = threads.submit(client.ask, request, ScanReply).result()
+    with client:
+        assert isinstance(first, Ready)
+        assert isinstance(next(client.listen(ScanReply)), Opened)
+        client.finish()
+        assert client.wait() == 0

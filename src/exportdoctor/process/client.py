@@ -22,7 +22,7 @@ from exportdoctor.core.codec import decode, encode
 from exportdoctor.core.errors import StoreError
 from exportdoctor.core.file_hash import WORKER_DEFAULTS
 from exportdoctor.process.descendants import kill_below, kill_marked, new_mark, with_mark
-from exportdoctor.process.group import kill_group
+from exportdoctor.process.group import kill_group, start_from_lasting_thread
 
 _LOOK = 200
 """Milliseconds between two looks whether a silent process is still there."""
@@ -171,13 +171,15 @@ def spawn(module: str, *, log: Path | None, environment: Mapping[str, str] | Non
     """
     mark = new_mark()
     with contextlib.ExitStack() as stack:
-        process = subprocess.Popen(
-            [sys.executable, "-P", START_MODULE, f"exportdoctor.{module}"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=_open_log(log, stack),
-            env=with_mark(_environment(environment or {}), mark),
-            process_group=0,
+        process = start_from_lasting_thread(
+            lambda: subprocess.Popen(
+                [sys.executable, "-P", START_MODULE, f"exportdoctor.{module}"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=_open_log(log, stack),
+                env=with_mark(_environment(environment or {}), mark),
+                process_group=0,
+            )
         )
     assert process.stdin is not None
     assert process.stdout is not None

@@ -7,7 +7,13 @@ import ctypes
 import os
 import signal
 import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from typing import TypeVar
 
+T = TypeVar("T")
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 # looked up at import: between fork and exec nothing may be loaded
 PRCTL = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
@@ -15,9 +21,27 @@ PRCTL = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
 
 
 def die_with_parent() -> None:
-    """On Linux, have the kernel kill this process when its parent dies; elsewhere a closed pipe has to do."""
+    """On Linux, have the kernel kill this process when its parent dies; elsewhere a closed pipe has to do.
+
+    For the kernel the parent is the thread that started it (prctl(2), PR_SET_PDEATHSIG): `start_from_lasting_thread`.
+    """
     if PRCTL is not None:
         PRCTL(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def start_from_lasting_thread(start: Callable[[], T]) -> T:
+    """What `start` returns, which starts a process that dies with its parent and may outlive the thread that asks."""
+    if threading.current_thread() is threading.main_thread():
+        return start()
+    return _starter().submit(start).result()
+
+
+@cache
+def _starter() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(1, thread_name_prefix="starter")
+
+
+os.register_at_fork(after_in_child=_starter.cache_clear)  # a fork has one thread: that in which it was made
 
 
 def lead_group(pid: int = 0) -> None:

@@ -7,11 +7,13 @@ import importlib
 import os
 import sys
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 from exportdoctor.process.client import LineClient, spawn
 from exportdoctor.process.descendants import mark_this_process, new_mark
+from exportdoctor.process.group import start_from_lasting_thread
 
 
 class Launcher(Protocol):
@@ -49,6 +51,9 @@ class Fork:
 
     def start(self, *, log: Path | None) -> LineClient:
         """A copy of this process that serves commands and never returns."""
+        return start_from_lasting_thread(partial(self._fork, log))
+
+    def _fork(self, log: Path | None) -> LineClient:
         command_reader, command_writer = os.pipe()
         reply_reader, reply_writer = os.pipe()
         sys.stdout.flush()

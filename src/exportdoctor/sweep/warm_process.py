@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO
 
 from exportdoctor.process.descendants import mark_this_process
-from exportdoctor.process.group import die_with_parent, lead_group
+from exportdoctor.process.group import die_with_parent, lead_group, start_from_lasting_thread
 from exportdoctor.process.launcher import fork_workers
 
 _START_MODULE = str(Path(__file__).parents[1] / "process" / "start_module.py")
@@ -90,15 +90,17 @@ class WarmProcess:
     def _open(self, environment: Mapping[str, str]) -> None:
         self.close()
         self._environment = dict(environment)
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", _START_MODULE, "exportdoctor.sweep.warm_process"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            process_group=0,
-            preexec_fn=die_with_parent,
-            env=self._environment,
-            bufsize=0,
+        self._process = start_from_lasting_thread(
+            lambda: subprocess.Popen(
+                [sys.executable, "-P", _START_MODULE, "exportdoctor.sweep.warm_process"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                process_group=0,
+                preexec_fn=die_with_parent,
+                env=self._environment,
+                bufsize=0,
+            )
         )
 
     def _ask(self, words: Sequence[str], errors: str = "", mark: str = "") -> IO[bytes]:
