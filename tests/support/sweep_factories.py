@@ -35,6 +35,11 @@ def passes() -> Any:
     return torch.nn.Linear(2, 2), (torch.zeros(3, 2),)
 
 
+def refuses() -> Any:
+    """What is no target."""
+    raise ValueError("no such layer")
+
+
 def fails() -> Any:
     """A branch."""
     return Branch(), (torch.zeros(3, 2),)

@@ -92,8 +92,8 @@ def test_rows_of_an_earlier_atlas_are_kept_and_their_targets_not_asked(
     assert (after.causes, after.complete) == (before.causes, True)
     assert "1 row of earlier sweeps, asked " in (second / "atlas.md").read_text()
     request = SweepRequest(
-        targets=(), folder=second, sizes=("static",), to="export", words=(), jobs=1, memory_mb=2.0, scheduler="",
-        command="", keep=(first / "atlas.json",),
+        targets=(), folder=second, sizes=("static",), to="export", words=("--no-cure",), jobs=1, memory_mb=2.0,
+        scheduler="", command="", keep=(first / "atlas.json",),
     )  # fmt: skip
     cut = structs.replace(kept.cells[0], verdict="no_verdict")
     for change, held in (
@@ -102,10 +102,13 @@ def test_rows_of_an_earlier_atlas_are_kept_and_their_targets_not_asked(
         ({"cells": kept.cells[:1]}, False),  # a column is missing
         ({"cells": (cut, kept.cells[1]), "timeout": 1.0, "memory_mb": 2.0}, False),  # more time now
         ({"cells": (cut, kept.cells[1]), "timeout": 3.0, "memory_mb": 2.0}, True),
+        ({"few": "depth 2 for 3"}, False),  # all layers now
     ):
         row = structs.replace(before.rows[0], **change)
         (first / "atlas.json").write_bytes(pretty(structs.replace(before, rows=(row,))))
         assert bool(read_kept_rows(request, timeout=3.0).rows) is held
+    (first / "atlas.json").write_bytes(pretty(before))
+    assert not read_kept_rows(structs.replace(request, words=()), timeout=3.0).rows  # cures now
     other = structs.replace(before, environment=before.environment | {"torch": "1.0"})
     (first / "atlas.json").write_bytes(pretty(other))
     assert run([*words[:-1], str(first / "atlas.json")]) == ExitCode.USAGE
@@ -187,6 +190,19 @@ def test_a_target_whose_node_is_lost_twice_is_told_and_not_asked_again(tmp_path:
     assert [one.status for one in ask_target(task).runs] == ["lost"]
     answer: SweepAnswer = decode((folder / ANSWER).read_bytes(), SweepAnswer)
     assert not answer.is_final
+
+
+@pytest.mark.parametrize(("few", "asked"), [("passes", ["passes"]), ("refuses", ["refuses", "passes"])])
+def test_a_model_that_does_not_run_with_few_layers_is_asked_whole(few: str, asked: list[str], tmp_path: Path) -> None:
+    folder = tmp_path / "runs" / "one"
+    task = SweepTask(
+        name="one", ref=f"{HERE}:{few}", whole=f"{HERE}:passes", folder=str(folder), sizes=("static", "dynamic"),
+        words=("--no-cure",), timeout=60, memory_mb=4000, key="k", session="this",
+    )  # fmt: skip
+    answer = ask_target(task)
+    assert answer.ref == f"{HERE}:{asked[-1]}"
+    assert {one.status for one in answer.runs} == {"answered"}
+    assert ask_target(structs.replace(task, session="next")).runs == answer.runs  # kept
 
 
 @pytest.mark.parametrize("address", ["tcp://127.0.0.1:9", "nonsense://x", "127.0.0.1:notaport"])

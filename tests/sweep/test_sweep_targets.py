@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from exportdoctor.core.errors import UsageError
-from exportdoctor.sweep.sweep_targets import make_tasks, name_targets, read_list
+from exportdoctor.sweep.sweep_targets import find_model_types, make_tasks, name_targets, read_list
+from exportdoctor.targets.configuration import read_config
 from exportdoctor.worker.model_types import kinds_of_types
 
 REFS = st.text(alphabet="ab/.:-_ é\x1b", min_size=1, max_size=12)
@@ -63,3 +65,26 @@ def test_a_type_has_the_first_kind_of_its_tables() -> None:
         "MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES": {"c": "C"},
     }
     assert kinds_of_types(tables) == {"a": "text", "b": "multimodal", "c": "vision", "d": "other"}
+
+
+@pytest.mark.slow
+def test_model_types_have_few_layers_where_they_can(tmp_path: Path) -> None:
+    """And the widths of their own configuration."""
+    targets, sampled = find_model_types("audio", tmp_path / "all", sample=6, seed=3, few=tmp_path / "few")
+    assert sampled is not None
+    assert len(targets) == 6
+    assert any(one.few for one in targets)
+    for one in targets:
+        whole = read_config(tmp_path / "all" / one.name / "config.json")
+        assert (one.ref, one.whole) == (
+            (str(tmp_path / "few" / one.name), str(tmp_path / "all" / one.name))
+            if one.few
+            else (str(tmp_path / "all" / one.name), "")
+        )
+        asked = read_config(Path(one.ref) / "config.json")
+        changed = {key for key in whole if asked[key] != whole[key]}
+        assert not {
+            key for key in changed if key in ("hidden_size", "d_model", "intermediate_size", "num_attention_heads")
+        }
+        for key in re.findall(r"(?:^|, )(\w+) \d", one.few):
+            assert 0 < asked[key] < whole[key]

@@ -20,7 +20,7 @@ from exportdoctor.core.failure.kinds import FailureKind
 from exportdoctor.core.failure.messages import first_line, without_names
 from exportdoctor.core.run.atlas import TRIED, Also, AtlasCell, AtlasRow, CellVerdict, RootCause, Sizes, StageShare
 from exportdoctor.core.run.report import PartRecord, Report
-from exportdoctor.report.wording.atlas import NOT_ASKED_CURED
+from exportdoctor.report.wording.atlas import NOT_ASKED_CURED, few_layers_note
 from exportdoctor.report.wording.statuses import STATUS_WORDS
 from exportdoctor.store.run_folder import REPORT
 from exportdoctor.store.runs import read_run
@@ -35,9 +35,12 @@ _NO_PLACE = frozenset({FailureKind.CRASH, FailureKind.TIMEOUT, FailureKind.OUT_O
 
 
 def make_row(
-    answer: SweepAnswer, folder: Path, *, to: str, ref: str, words: tuple[str, ...]
+    answer: SweepAnswer, folder: Path, *, to: str, ref: str, words: tuple[str, ...], few: str = ""
 ) -> tuple[AtlasRow, list[Finding]]:
-    """The row of one target, and the findings of its runs. `folder` holds its runs; `words` are the sweep's options."""
+    """The row of one target, and the findings of its runs. `folder` holds its runs; `words` are the sweep's options.
+
+    `few` says which layers it has of a model that has more.
+    """
     cells: list[AtlasCell] = []
     findings: list[Finding] = []
     notes: dict[str, None] = {}
@@ -64,7 +67,8 @@ def make_row(
         ref=ref,
         at=answer.at,
         cells=tuple(cells),
-        notes=tuple(notes),
+        notes=(*((few_layers_note(few),) if few else ()), *notes),
+        few=few,
         complete=answer.is_final,
         timeout=answer.timeout,
         memory_mb=answer.memory_mb,

@@ -32,6 +32,13 @@ MEMORY = "memory_mb"
 _CONNECT = 5.0
 _NO_NODE = 60.0
 _LOOK = 0.5
+_RARE_LOOKS = {
+    "distributed.worker.profile.enabled": False,
+    "distributed.admin.tick.interval": "500ms",
+    "distributed.admin.system-monitor.interval": "10s",
+}
+"""By default each of Dask's processes looks at itself up to a hundred times a second, beside the scans: 3 to 7 % of a
+core each. Nobody sees a dashboard of a local cluster."""
 
 
 def default_memory_mb(jobs: int) -> float:
@@ -65,6 +72,7 @@ def open_cluster(*, jobs: int, memory_mb: float, scheduler: str = "") -> Iterato
         return
     with (
         _hash_seed_kept(),
+        dask.config.set(_RARE_LOOKS),
         LocalCluster(
             n_workers=jobs,
             threads_per_worker=1,

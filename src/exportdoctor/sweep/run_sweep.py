@@ -36,7 +36,7 @@ class SweepRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A sweep of `targets` in `folder`. `to` and `words` are options of `scan`; `command` is the user's own.
 
     `also` are columns with scans of their own. `keep` are earlier atlases, the latest last: a target with a row there
-    that still holds is not asked.
+    that still holds is not asked. `few`: model types have few layers where they can.
     """
 
     targets: tuple[SweepTarget, ...]
@@ -52,6 +52,7 @@ class SweepRequest(msgspec.Struct, frozen=True, kw_only=True):
     earlier: Path | None = None
     also: tuple[Also, ...] = ()
     keep: tuple[Path, ...] = ()
+    few: bool = False
 
 
 class KeptRows(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,6 +62,7 @@ class KeptRows(msgspec.Struct, frozen=True, kw_only=True):
     causes: tuple[RootCause, ...] = ()
 
 
+_NO_CURE = "--no-cure"
 _SAME_VERSIONS = ("torch", "transformers", "onnx", "onnxscript", "onnxruntime")
 """What a row that is kept must have been asked with."""
 
@@ -81,14 +83,21 @@ def read_kept_rows(request: SweepRequest, *, timeout: float) -> KeptRows:
                 raise UsageError(f"the rows of {str(file)!r} were asked with {name} {then}, here is {here}")
         causes += atlas.causes
         for row in atlas.rows:
-            cut = any(cell.verdict == "no_verdict" for cell in row.cells)
-            more = timeout > row.timeout or request.memory_mb > row.memory_mb
-            if row.complete and columns <= {(cell.sizes, cell.stage) for cell in row.cells} and not (cut and more):
+            asked = {(cell.sizes, cell.stage) for cell in row.cells}
+            if row.complete and columns <= asked and not _asks_more(request, row, timeout=timeout):
                 cells = (cell for cell in row.cells if (cell.sizes, cell.stage) in columns)
                 rows[row.name] = msgspec.structs.replace(
                     row, cells=tuple(msgspec.structs.replace(cell, run="") for cell in cells), kept=True
                 )
     return KeptRows(rows=rows, causes=tuple(causes))
+
+
+def _asks_more(request: SweepRequest, row: AtlasRow, *, timeout: float) -> bool:
+    """Whether a sweep gives a target more time, memory or layers than its row had, or searches for cures beyond it."""
+    cut = any(cell.verdict == "no_verdict" for cell in row.cells)
+    more = timeout > row.timeout or request.memory_mb > row.memory_mb
+    without_cures = any(_NO_CURE in cell.command.split() for cell in row.cells) and _NO_CURE not in request.words
+    return (cut and more) or without_cures or (bool(row.few) and not request.few)
 
 
 def read_atlas(file: Path) -> Atlas:
@@ -156,7 +165,7 @@ def write_atlas(request: SweepRequest, tasks: Sequence[SweepTask], kept: KeptRow
     """Write atlas.json, atlas.md and atlas.html of the answers here, and of `kept` where there is none; answers to
     another question are left out."""
     rows, findings = list[AtlasRow](), dict[str, list[Finding]]()
-    refs = {target.name: target.ref for target in request.targets}
+    targets = {target.name: target for target in request.targets}
     for task in tasks:
         answer = read_answer(Path(task.folder))
         if answer is None or answer.key != task.key or (not answer.is_final and task.name in kept.rows):
@@ -164,7 +173,15 @@ def write_atlas(request: SweepRequest, tasks: Sequence[SweepTask], kept: KeptRow
             continue
         wanted = tuple(run for run in answer.runs if (run.sizes, run.also) in task.asks)
         answer = msgspec.structs.replace(answer, runs=wanted)
-        row, found = make_row(answer, Path(task.folder), to=request.to, ref=refs[task.name], words=request.words)
+        target, is_whole = targets[task.name], answer.ref == task.whole
+        row, found = make_row(
+            answer,
+            Path(task.folder),
+            to=request.to,
+            ref=target.whole if is_whole else target.ref,
+            words=request.words,
+            few="" if is_whole else target.few,
+        )
         rows.append(row)
         findings[row.name] = found
     environment = {name: version for name, version in child_environment().items() if name != "folder"}

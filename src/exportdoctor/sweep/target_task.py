@@ -59,7 +59,7 @@ class SweepTask(msgspec.Struct, frozen=True, kw_only=True):
 
     `timeout` in seconds and `memory_mb` in MiB are of one run. `key` digests what the answer depends on, `session`
     names the sweep's process, whose PYTHONHASHSEED was `hash_seed`. With `why` there is nothing to ask: it says what
-    is missing.
+    is missing. `whole` is asked where `ref`, the same model with few layers, gets no verdict.
     """
 
     name: str
@@ -74,6 +74,7 @@ class SweepTask(msgspec.Struct, frozen=True, kw_only=True):
     hash_seed: str | None = None
     why: str = ""
     also: tuple[Also, ...] = ()
+    whole: str = ""
 
     @property
     def asks(self) -> tuple[tuple[Sizes, Also], ...]:
@@ -160,12 +161,24 @@ def ask_target(task: SweepTask) -> SweepAnswer:
     if earlier > 1:
         answer = answer_without_run(task, AnswerStatus.LOST, "the node that asked was lost twice")
     else:
-        try:
-            answer = _answer(task, tuple(_run(task, *asked, anew=earlier > 0) for asked in task.asks))
-        finally:
-            _let_go()
+        answer = _ask(task, anew=earlier > 0)
     keep_answer(task, answer)
     return answer
+
+
+def _ask(task: SweepTask, *, anew: bool) -> SweepAnswer:
+    """The answer; where few layers get no verdict, that of all."""
+    whole = msgspec.structs.replace(task, ref=task.whole, whole="") if task.whole else None
+    earlier = read_answer(Path(task.folder))
+    if whole is not None and earlier is not None and (earlier.key, earlier.ref) == (task.key, whole.ref):
+        task, whole = whole, None
+    try:
+        answer = _answer(task, tuple(_run(task, *asked, anew=anew) for asked in task.asks))
+    finally:
+        _let_go()
+    if whole is None or any(run.status != AnswerStatus.NO_VERDICT for run in answer.runs):
+        return answer
+    return _ask(whole, anew=False)
 
 
 def _answer(task: SweepTask, runs: tuple[RunAnswer, ...]) -> SweepAnswer:
@@ -182,7 +195,7 @@ def _answer(task: SweepTask, runs: tuple[RunAnswer, ...]) -> SweepAnswer:
 
 def kept_run(task: SweepTask, sizes: Sizes, also: Also, earlier: SweepAnswer | None) -> RunAnswer | None:
     """The earlier answer of one run if it still holds: same question, same sources, and no more time or memory now."""
-    if earlier is None or earlier.key != task.key:
+    if earlier is None or earlier.key != task.key or earlier.ref not in (task.ref, task.whole):
         return None
     found = next((run for run in earlier.runs if (run.sizes, run.also) == (sizes, also)), None)
     if found is None or found.status in (AnswerStatus.STOPPED, AnswerStatus.LOST):

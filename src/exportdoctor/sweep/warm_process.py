@@ -63,7 +63,7 @@ class WarmScan:
 
 
 class WarmProcess:
-    """The process, for one environment. It dies with the thread that started it, and is then started again."""
+    """The process, for one environment. It dies with its parent; one that has died is started again."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None

@@ -97,6 +97,22 @@ def shrink_config(config: Mapping[str, Any], *, narrow: bool = True) -> dict[str
     return _with_layers_named(_shrink(config, widths if narrow else None, tokens))
 
 
+def keep_few_layers(config: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """The configuration with its widths, and few layers of each kind, experts and tokens; which numbers of layers and
+    of experts that changes, as `num_hidden_layers 2 for 40`. Both are unchanged where it has few layers already."""
+    few = {**shrink_config(config, narrow=False), **_architectures(config)}
+    changed = list(_counts_changed(config, few))
+    return (few, changed) if changed else (dict(config), [])
+
+
+def _counts_changed(config: Mapping[str, Any], few: Mapping[str, Any], around: str = "") -> Iterator[str]:
+    for key, value in config.items():
+        if isinstance(value, Mapping) and isinstance(few.get(key), Mapping):
+            yield from _counts_changed(value, few[key], f"{around}{key}.")
+        elif few.get(key) != value and (LAYERS.search(str(key)) or EXPERTS.search(str(key))):
+            yield f"{around}{key} {few.get(key)} for {value}"
+
+
 def _with_layers_named(config: Mapping[str, Any]) -> dict[str, Any]:
     """The configuration with the layers of an encoder whose output is used, which have become fewer."""
     depths = [

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 from pathlib import Path
 from types import ModuleType
 
 from exportdoctor.core.codec import decode
+from exportdoctor.core.errors import ExportdoctorError
 from exportdoctor.core.exception_text import summary
 from exportdoctor.core.protocol.model_types import ModelTypes, ModelTypesReply, ModelTypesRequest
 from exportdoctor.core.protocol.reply import Refused
-from exportdoctor.targets.model.model_class import import_transformers
+from exportdoctor.targets.configuration import read_config
+from exportdoctor.targets.model.model_class import import_transformers, load_config
+from exportdoctor.targets.small_model import keep_few_layers
 from exportdoctor.worker.standard_streams import take_line_streams, write_line
 
 _TABLE = "_MAPPING_NAMES"
@@ -50,9 +54,9 @@ def answer(request: ModelTypesRequest) -> ModelTypesReply:
         drawn = types
         if request.sample is not None and request.sample < len(types):
             drawn = random.Random(request.seed).sample(types, request.sample)  # in this order: a part is a sample, too
-        return ModelTypes(
-            types={name: _write(transformers, name, Path(request.folder) / name) for name in drawn}, of=len(types)
-        )
+        whole = {name: _write(transformers, name, Path(request.folder) / name) for name in drawn}
+        few = {name: _write_few(Path(request.folder) / name, Path(request.few) / name) for name in whole if request.few}
+        return ModelTypes(types=whole, of=len(types), few={name: changed for name, changed in few.items() if changed})
     except Exception as error:
         return Refused.from_error(error)
 
@@ -80,6 +84,20 @@ def _write(transformers: ModuleType, model_type: str, folder: Path) -> str:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(text, encoding="utf-8")
     return ""
+
+
+def _write_few(whole: Path, folder: Path) -> str:
+    """Save the configuration in `whole` with few layers to `folder`; what that changes, empty where it is not done."""
+    try:
+        config = read_config(whole / "config.json")
+        few, changed = keep_few_layers(config)
+        load_config(few)
+    except (ExportdoctorError, OSError):  # it is asked with all layers
+        return ""
+    if changed:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "config.json").write_text(json.dumps(few, indent=2), encoding="utf-8")
+    return ", ".join(changed)
 
 
 def main() -> None:

@@ -37,6 +37,12 @@ _SCAN_OPTIONS = ("exporter", "to", "cure", "allow", "timeout", "memory_mb", "use
 @click.option("--sample", type=click.IntRange(min=1), metavar="N", help="Only N of the model types, drawn with --seed.")
 @click.option("--seed", type=int, default=0, show_default=True, metavar="N", help="Seed of --sample.")
 @click.option(
+    "--few-layers",
+    is_flag=True,
+    help="Ask the model types with few layers of each kind, few experts and tokens, and all their widths: quicker. The "
+    "atlas says so. A type that does not run so is asked as it is.",
+)
+@click.option(
     "--sizes",
     type=click.Choice(["both", "static", "dynamic"]),
     default="both",
@@ -125,7 +131,13 @@ def _sweep(given: dict[str, Any], *, command: str) -> int:
     refs = [*given["targets"], *(read_list(given["list_file"]) if given["list_file"] else ())]
     targets, sampled = name_targets(refs), None
     if given["kind"]:
-        types, sampled = find_model_types(given["kind"], folder / "targets", sample=given["sample"], seed=given["seed"])
+        types, sampled = find_model_types(
+            given["kind"],
+            folder / "targets",
+            sample=given["sample"],
+            seed=given["seed"],
+            few=folder / "few-layers" if given["few_layers"] else None,
+        )
         taken = {target.name for target in targets}
         targets += [one for one in types if one.name not in taken]
     if not targets:
@@ -151,6 +163,7 @@ def _sweep(given: dict[str, Any], *, command: str) -> int:
         earlier=given["against"],
         also=tuple(dict.fromkeys(given["also"])),
         keep=given["keep"],
+        few=given["few_layers"],
     )
     kept = read_kept_rows(request, timeout=given["target_timeout"])
     tasks = make_tasks(

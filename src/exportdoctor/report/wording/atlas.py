@@ -122,6 +122,11 @@ def change_line(change: AtlasChange) -> str:
     return f"{change.what}: {change.before or 'missing'} → {change.after or 'missing'}"
 
 
+def few_layers_note(few: str) -> str:
+    """That a row holds for fewer layers; `few` says which."""
+    return f"The model was asked with few layers and its own widths: {few}"
+
+
 def sweep_progress(name: str, told: str, *, done: int, of: int, seconds: float) -> str:
     """A line for each target that is done."""
     left = f" · about {duration(seconds / done * (of - done))} left" if 0 < done < of else ""
