@@ -416,7 +416,8 @@ def far(one: Tensor, other: Tensor) -> Tensor:
 def test_a_function_that_torch_is_given_and_calls_is_recorded(module: nn.Module, called: list[str]) -> None:
     """What runs inside of a torch function is not watched otherwise."""
     records, _ = record_calls(module, ((torch.randn(2), torch.tensor([3, 0])), {}))
-    assert [one.code.co_name for one in records] == ["forward", *called, "identity"]
+    mine = [one.code.co_name for one in records if one.code.co_filename == __file__]  # hypothesis hears of collections
+    assert mine == ["forward", *called, "identity"]
 
 
 class Deep(nn.Module):
@@ -440,4 +441,4 @@ def test_what_a_model_computes_is_not_held_in_memory() -> None:
     MADE.clear()
     records, _ = record_calls(Deep(), ((torch.randn(2), torch.tensor([3, 0])), {}))
     assert [one.expired() for one in MADE] == [True] * 9
-    assert len([one for one in records if one.clean]) == 9  # of `identity`, whose results are needed
+    assert len([one for one in records if one.clean and one.code.co_filename == __file__]) == 9  # of `identity`, whose results are needed

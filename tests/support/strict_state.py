@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial, wraps
 from typing import Any
 
 import torch
@@ -31,6 +32,71 @@ class Counter(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         self.count += 1
         return x * self.count
+
+
+class Defaulted(nn.Module):
+    """Keeps its count in the default of an argument."""
+
+    def forward(self, x: Tensor, seen: list[int] = []) -> Tensor:  # noqa: B006
+        seen.append(1)
+        return x * 2 if len(seen) % 3 else x * 3
+
+
+def _counting() -> Callable[[Tensor], Tensor]:
+    count = 0
+
+    def scale(x: Tensor) -> Tensor:
+        nonlocal count
+        count += 1
+        return x * count
+
+    return scale
+
+
+class Closed(nn.Module):
+    """Keeps its count in a variable of the function around one that it holds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = _counting()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.scale(x)
+
+
+def _twice(forward: Callable[[Any, Tensor], Tensor]) -> Callable[[Any, Tensor], Tensor]:
+    calls = [0]
+
+    @wraps(forward)
+    def wrapped(self: Any, x: Tensor) -> Tensor:
+        calls[0] += 1
+        return forward(self, x) * calls[0]
+
+    return wrapped
+
+
+class Decorated(nn.Module):
+    """Its decorator keeps the count."""
+
+    @_twice
+    def forward(self, x: Tensor) -> Tensor:
+        return x + 1
+
+
+def _scaled(held: list[int], x: Tensor) -> Tensor:
+    held.append(1)
+    return x * len(held)
+
+
+class Partial(nn.Module):
+    """Calls a partial with an argument that grows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = partial(_scaled, [])
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.scale(x)
 
 
 class Memo(nn.Module):
@@ -92,7 +158,9 @@ class Buffered(nn.Module):
         return x * self.count
 
 
-REFUSED: tuple[Callable[[], nn.Module], ...] = (Third, Counter, Memo, Asserting, Clamping)
+COUNTING: tuple[Callable[[], nn.Module], ...] = (Third, Counter, Defaulted, Closed, Decorated, Partial)
+"""Each call leaves another number, wherever that stands."""
+REFUSED: tuple[Callable[[], nn.Module], ...] = (*COUNTING, Memo, Asserting, Clamping)
 HARMLESS: tuple[Callable[[], nn.Module], ...] = (Positive, Collecting, Buffered)
 
 

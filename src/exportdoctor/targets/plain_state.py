@@ -6,7 +6,9 @@ import itertools
 import sys
 from collections import deque
 from collections.abc import Iterator
-from types import FunctionType, ModuleType
+from contextlib import suppress
+from functools import partial
+from types import FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from exportdoctor.core.failure.frames import is_local_file, is_user_file
@@ -16,22 +18,25 @@ if TYPE_CHECKING:
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _CONTAINERS = (list, dict, set, deque)
+_WITH_FUNCTIONS = (staticmethod, classmethod, property, partial, MethodType)
 _MOST_ITEMS, _LONG = 256, 1000
 _TENSORS_OF_MODULES = frozenset({"_parameters", "_buffers", "_modules"})
 
 
 def plain_state(module: nn.Module) -> dict[str, Any]:
     """Numbers, flags, texts, containers with the plain values in them, and how often tensors were written into, by
-    path: of the modules, of the files and classes of their code, and of what those hold."""
+    path: of the modules, of the files, classes and functions of their code, and of what those hold."""
     found: dict[str, Any] = {}
+    seen: set[int] = set()
     for path, child in module.named_modules():
         for name, value in vars(child).items():
-            _note(found, f"{path}.{name}".lstrip("."), value, deep=name not in _TENSORS_OF_MODULES)
-    seen: set[int] = set()
+            place = f"{path}.{name}".lstrip(".")
+            _note(found, place, value, deep=name not in _TENSORS_OF_MODULES)
+            _note_function(found, place, value, seen)
     for kind in dict.fromkeys(kind for child in module.modules() for kind in type(child).__mro__):
         space = sys.modules.get(kind.__module__)
         if is_user_file(getattr(space, "__file__", None) or "<none>"):
-            _note_all(found, kind.__qualname__, vars(kind))
+            _note_all(found, kind.__qualname__, vars(kind), seen)
             _note_file(found, space, seen)
     return found
 
@@ -42,16 +47,45 @@ def _note_file(found: dict[str, Any], file: Any, seen: set[int]) -> None:
         return
     seen.add(id(file))
     stem = file.__name__.rpartition(".")[2]
-    _note_all(found, stem, vars(file))
+    _note_all(found, stem, vars(file), seen)
     for name, value in list(vars(file).items()):
         if isinstance(value, ModuleType):
             if _is_local(value):
                 _note_file(found, value, seen)
         elif isinstance(value, type):
             if value.__module__ == file.__name__:
-                _note_all(found, value.__qualname__, vars(value))
-        elif type(value) is FunctionType or _is_local(sys.modules.get(type(value).__module__)):
-            _note_all(found, f"{stem}.{name}", getattr(value, "__dict__", {}))
+                _note_all(found, value.__qualname__, vars(value), seen)
+        elif _is_local(sys.modules.get(type(value).__module__)):
+            _note_all(found, f"{stem}.{name}", getattr(value, "__dict__", {}), seen)
+
+
+def _note_function(found: dict[str, Any], path: str, value: Any, seen: set[int]) -> None:
+    """What a function holds between its calls: attributes, defaults, and the variables of the functions around it; of
+    a partial its arguments, too.
+    """
+    if isinstance(value, partial):
+        given = {f"argument {place}": one for place, one in enumerate(value.args)}
+        _note_all(found, path, {**given, **value.keywords}, seen)
+    for function in _functions_of(value):
+        if id(function) in seen:
+            continue
+        seen.add(id(function))
+        code = function.__code__
+        arguments = code.co_varnames[: code.co_argcount]
+        held = dict(zip(reversed(arguments), reversed(function.__defaults__ or ()), strict=False))
+        held |= {**(function.__kwdefaults__ or {}), **vars(function)}
+        for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+            with suppress(ValueError):  # not filled yet
+                held[name] = cell.cell_contents
+        _note_all(found, path, held, seen)
+
+
+def _functions_of(value: Any) -> Iterator[FunctionType]:
+    """A function, and those of a method, a property or a partial."""
+    names = ("__func__", "func", "fget", "fset") if isinstance(value, _WITH_FUNCTIONS) else ()
+    for one in (value, *(getattr(value, name, None) for name in names)):
+        if type(one) is FunctionType:
+            yield one
 
 
 def _is_local(module: Any) -> bool:
@@ -59,10 +93,11 @@ def _is_local(module: Any) -> bool:
     return bool(file) and is_local_file(file)
 
 
-def _note_all(found: dict[str, Any], path: str, values: Any) -> None:
+def _note_all(found: dict[str, Any], path: str, values: Any, seen: set[int]) -> None:
     for name, value in list(values.items()):
         if not name.startswith("__"):
             _note(found, f"{path}.{name}", value)
+        _note_function(found, f"{path}.{name}", value, seen)
 
 
 def _note(found: dict[str, Any], path: str, value: Any, *, deep: bool = True) -> None:
