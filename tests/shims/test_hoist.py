@@ -441,4 +441,5 @@ def test_what_a_model_computes_is_not_held_in_memory() -> None:
     MADE.clear()
     records, _ = record_calls(Deep(), ((torch.randn(2), torch.tensor([3, 0])), {}))
     assert [one.expired() for one in MADE] == [True] * 9
-    assert len([one for one in records if one.clean and one.code.co_filename == __file__]) == 9  # of `identity`, whose results are needed
+    clean = [one for one in records if one.clean and one.code.co_filename == __file__]
+    assert len(clean) == 9  # of `identity`, whose results are needed
