@@ -28,6 +28,7 @@ def test_every_choice_is_a_default_or_can_be_left_out() -> None:
         to=st.sampled_from(OPTIONS["to"].choices),
         exhaustive=st.booleans(),
         cure=st.booleans(),
+        search=st.booleans(),
         timeout=st.none() | st.integers(1, 1000).map(float),
         jobs=st.integers(1, 9),
         use_cache=st.booleans(),

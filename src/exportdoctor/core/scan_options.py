@@ -29,6 +29,7 @@ class ScanOptions(msgspec.Struct, frozen=True, kw_only=True):
     exporter: Exporter = "export"
     to: str = "export"
     exhaustive: bool = False
+    search: bool = True
     audit: bool = False
     cure: bool = True
     timeout: float | None = None
@@ -75,6 +76,10 @@ OPTIONS: Mapping[str, OptionSpec] = {
     ),
     "exhaustive": OptionSpec(
         flag="--exhaustive", help="Export every distinct submodule, not only those below a failing parent."
+    ),
+    "search": OptionSpec(
+        flag="--no-search",
+        help="Export each part as a whole. Do not look for the smallest submodule that fails: the stack names one.",
     ),
     "audit": OptionSpec(
         flag="--audit", help="Also export every submodule that equals another one, and compare. Else a few are drawn."

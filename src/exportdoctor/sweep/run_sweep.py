@@ -12,6 +12,7 @@ import msgspec
 from exportdoctor.core.codec import decode, pretty
 from exportdoctor.core.errors import UsageError
 from exportdoctor.core.failure.finding import Finding
+from exportdoctor.core.scan_options import OPTIONS
 from exportdoctor.core.run.atlas import Also, Atlas, AtlasRow, RootCause, SampleFact, Sizes
 from exportdoctor.report.atlas.atlas_difference import compare_atlases
 from exportdoctor.report.atlas.atlas_markdown import render_markdown
@@ -62,7 +63,8 @@ class KeptRows(msgspec.Struct, frozen=True, kw_only=True):
     causes: tuple[RootCause, ...] = ()
 
 
-_NO_CURE = "--no-cure"
+_LESS = tuple(OPTIONS[name].flag for name in ("cure", "search"))
+"""Words with which a scan asks less."""
 _SAME_VERSIONS = ("torch", "transformers", "onnx", "onnxscript", "onnxruntime")
 """What a row that is kept must have been asked with."""
 
@@ -93,11 +95,11 @@ def read_kept_rows(request: SweepRequest, *, timeout: float) -> KeptRows:
 
 
 def _asks_more(request: SweepRequest, row: AtlasRow, *, timeout: float) -> bool:
-    """Whether a sweep gives a target more time, memory or layers than its row had, or searches for cures beyond it."""
+    """Whether a sweep gives a target more time, memory or layers than its row had, or searches where that did not."""
     cut = any(cell.verdict == "no_verdict" for cell in row.cells)
     more = timeout > row.timeout or request.memory_mb > row.memory_mb
-    without_cures = any(_NO_CURE in cell.command.split() for cell in row.cells) and _NO_CURE not in request.words
-    return (cut and more) or without_cures or (bool(row.few) and not request.few)
+    left_out = {word for cell in row.cells for word in cell.command.split() if word in _LESS}
+    return (cut and more) or not left_out <= {*request.words} or (bool(row.few) and not request.few)
 
 
 def read_atlas(file: Path) -> Atlas:

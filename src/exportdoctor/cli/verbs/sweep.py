@@ -20,7 +20,7 @@ from exportdoctor.core.exporters import EXPORTERS
 from exportdoctor.core.protocol.model_types import MODEL_KINDS
 
 _PACKAGES = {"onnx": ("onnx", "onnxscript"), "ort": ("onnx", "onnxscript", "onnxruntime")}
-_SCAN_OPTIONS = ("exporter", "to", "cure", "allow", "timeout", "memory_mb", "use_cache")
+_SCAN_OPTIONS = ("exporter", "to", "search", "cure", "allow", "timeout", "memory_mb", "use_cache")
 
 
 @click.command(context_settings=CONTEXT)
@@ -57,6 +57,7 @@ _SCAN_OPTIONS = ("exporter", "to", "cure", "allow", "timeout", "memory_mb", "use
     help="Also ask for a strict export, or to decompose the program: one more scan of each target. Can be repeated.",
 )
 @scan_option("exporter")
+@scan_option("search")
 @scan_option("cure")
 @scan_option("allow")
 @scan_option("timeout")
@@ -143,7 +144,7 @@ def _sweep(given: dict[str, Any], *, command: str) -> int:
     if not targets:
         raise UsageError("there is no target", hint="The list is empty")
     options = {name: given[name] for name in _SCAN_OPTIONS if given[name] not in (None, ())}
-    options |= {name: not given[name] for name in ("cure", "use_cache")}
+    options |= {name: not given[name] for name in ("search", "cure", "use_cache")}
     jobs = given["jobs"] or default_jobs()
     memory_mb = given["target_memory"] or default_memory_mb(jobs)
     words = option_words(ScanOptions(**options, jobs=DEFAULTS["jobs"]))

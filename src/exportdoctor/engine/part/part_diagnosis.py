@@ -172,7 +172,7 @@ class PartDiagnosis:
         """
         verdict = self.verdicts[fqn]
         children = list(self.tree.successors(fqn))
-        if verdict.located or not children or self.has_wrong_numbers(verdict):
+        if verdict.located or not children or self.has_wrong_numbers(verdict) or not self.options.search:
             return verdict
         if not all(child in self.verdicts for child in children):
             return verdict if line_identity(verdict.outcome) and not verdict.outcome.status.ended_the_process else None

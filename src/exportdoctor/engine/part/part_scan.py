@@ -117,6 +117,8 @@ class PartScan:
 
     def start_follow_ups(self) -> Iterator[Probe]:
         """What is asked of the failures once every module has its verdict."""
+        if not self.diagnosis.options.search:
+            return
         self._follow_ups = FollowUps(self.diagnosis, self.questions.template, self.questions.fact)
         for steps in self._follow_ups.own_code_steps():
             yield from self._driver.start(steps)
@@ -204,6 +206,8 @@ class PartScan:
         if self.diagnosis.options.exhaustive:
             return
         if not verdict.outcome.passed:
+            if not self.diagnosis.options.search:
+                return
             for child in list(tree.successors(verdict.fqn)):
                 yield from self._want(child)
             return
