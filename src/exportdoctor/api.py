@@ -50,6 +50,7 @@ def scan(
     exporter: Exporter = "export",
     to: Literal["export", "decomposed", "onnx", "ort"] = "export",
     exhaustive: bool = False,
+    search: bool = True,
     audit: bool = False,
     cure: bool = True,
     timeout: float | None = None,
@@ -69,6 +70,7 @@ def scan(
     - `exporter`: `export` (the default), `export-strict` or `torchscript`
     - `to`: how far to go: `export` only, `onnx` to translate too, `ort` to run that in ONNX Runtime
     - `exhaustive`: export every distinct submodule, not only those below a failing parent
+    - `search`: look for the smallest submodule that fails; else each part is exported once, as a whole
     - `audit`: also export every submodule that equals another one, and compare; else a few are drawn
     - `cure`: search for shims under which it exports and computes eager's numbers
     - `timeout`: seconds for one attempt; `memory_mb`: MiB for one attempt on top of what this process holds
@@ -103,6 +105,7 @@ def scan(
         exporter=exporter,
         to=to,
         exhaustive=exhaustive,
+        search=search,
         audit=audit,
         cure=cure,
         timeout=timeout,

@@ -104,3 +104,16 @@ def told(report: Report, expected: dict[str, Any]) -> list[tuple[str, ...]]:
         (f.module, (f.function or "").rpartition(".")[2], "" if chance else f.source or "", f.kind)
         for f in report.findings
     )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["if_tensor", "nonzero", "parent_own_code_and_child", "segfault", "passing"])
+def test_without_a_search_each_part_is_asked_once_and_the_line_is_the_same(name: str) -> None:
+    ref = f"{FIXTURES[0].parent / name}.py:build"
+    found, whole = (fold(events_of(ref, search=search)).report() for search in (False, True))
+    assert [part.asked for part in found.parts] == [1]
+    lines = {(one.kind, one.file, one.line) for one in whole.findings}
+    assert {(one.kind, one.file, one.line) for one in found.findings} <= lines
+    assert bool(found.findings) == bool(whole.findings)
+    passed = {module.fqn for module in found.parts[0].modules if module.status == "pass"}
+    assert passed <= {module.fqn for module in whole.parts[0].modules if module.status == "pass"}

@@ -32,7 +32,8 @@ class ExportdoctorError(Exception):
 
     def line(self) -> str:
         """The message and the hint on one line."""
-        text = f"{self.message}. {self.hint}" if self.hint else self.message
+        end = "" if self.message.rstrip().endswith((".", "!", "?")) else "."
+        text = f"{self.message}{end} {self.hint}" if self.hint else self.message
         return " ".join(text.split())
 
 

@@ -12,8 +12,8 @@ import msgspec
 from exportdoctor.core.codec import decode, pretty
 from exportdoctor.core.errors import UsageError
 from exportdoctor.core.failure.finding import Finding
-from exportdoctor.core.scan_options import OPTIONS
 from exportdoctor.core.run.atlas import Also, Atlas, AtlasRow, RootCause, SampleFact, Sizes
+from exportdoctor.core.scan_options import OPTIONS
 from exportdoctor.report.atlas.atlas_difference import compare_atlases
 from exportdoctor.report.atlas.atlas_markdown import render_markdown
 from exportdoctor.report.atlas.atlas_page import render_page

@@ -47,10 +47,26 @@ def atlas_lines(atlas: Atlas) -> list[str]:
     if kept:
         days = " to ".join(dict.fromkeys((day(kept[0]), day(kept[-1]))))
         lines.append(f"{count(len(kept), 'row')} of earlier sweeps, asked {days}, by exportdoctor as it was then.")
+    lines += [
+        f"{count(number, 'model')} {how}."
+        for how, number in (
+            ("asked with few layers and the widths of the configuration", sum(bool(row.few) for row in atlas.rows)),
+            ("asked by one attempt for each part (--no-search)", _asked_with(atlas, "--no-search")),
+            (
+                "asked without a search for cures, which also compares numbers (--no-cure)",
+                _asked_with(atlas, "--no-cure"),
+            ),
+        )
+        if number
+    ]
     if not atlas.complete:
         lines.append("Not complete: targets without an answer are not shown, but count among all.")
     versions = ", ".join(f"{name} {version}" for name, version in sorted(atlas.environment.items()))
     return [*lines, f"Versions: {versions}.", f"Command: {atlas.command}"]
+
+
+def _asked_with(atlas: Atlas, word: str) -> int:
+    return sum(any(word in cell.command.split() for cell in row.cells) for row in atlas.rows)
 
 
 def day(at: float) -> str:
