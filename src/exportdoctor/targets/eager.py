@@ -20,7 +20,7 @@ from exportdoctor.core.exception_text import summary, text_of
 from exportdoctor.core.failure.frames import is_our_file, is_user_file
 from exportdoctor.core.patch_attribute import patch_attribute
 from exportdoctor.targets.plain_state import plain_state
-from exportdoctor.torch_internals.fake_tensors import is_fake, select_by_real_masks
+from exportdoctor.torch_internals.fake_tensors import is_fake, select_as_real_tensors_do
 
 if TYPE_CHECKING:
     import torch
@@ -176,7 +176,7 @@ def restore_afterwards(module: nn.Module) -> Iterator[None]:
     children = [(child, dict(child.__dict__), _containers(child)) for child in module.modules()]
     values = [(buffer, buffer.detach().clone()) for buffer in module.buffers()]
     devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
-    masks = select_by_real_masks() if any(map(is_fake, module.parameters())) else nullcontext()
+    masks = select_as_real_tensors_do() if any(map(is_fake, module.parameters())) else nullcontext()
     with torch.random.fork_rng(devices=devices), torch.compiler.set_stance("force_eager"), masks:
         try:
             yield

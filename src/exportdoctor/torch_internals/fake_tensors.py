@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, cast
 
@@ -39,8 +39,11 @@ def new_fake_mode() -> Any:
     return FakeTensorMode(allow_non_fake_inputs=True)
 
 
-def select_by_real_masks() -> AbstractContextManager[Any]:
-    """Within it, a mask that has values selects from fake tensors; torch alone raises, as if it had none."""
+def select_as_real_tensors_do() -> AbstractContextManager[Any]:
+    """Within it, a mask that has values selects from fake tensors; torch alone raises, as if it had none.
+
+    Positions that have values are checked, as in tensors that have them. Raises IndexError as torch does there.
+    """
     import torch
 
     aten, broadcast = torch.ops.aten, cast("Any", torch.broadcast_shapes)
@@ -49,22 +52,43 @@ def select_by_real_masks() -> AbstractContextManager[Any]:
     class RealMasks(mode):  # type: ignore[misc]
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             if func is aten.index.Tensor and is_fake(args[0]):
-                args = (args[0], [place for index in args[1] for place in _places(index)])
+                args = (args[0], list(_positions(args[0].shape, args[1])))
             elif func is aten.masked_select.default and is_fake(args[0]) and not is_fake(args[1]):
                 shape = broadcast(args[0].shape, args[1].shape)
-                func, args = aten.index.Tensor, (args[0].expand(shape), _places(args[1].expand(shape)))
+                func, args = aten.index.Tensor, (args[0].expand(shape), args[1].expand(shape).nonzero().unbind(1))
+            elif func is aten.embedding.default and is_fake(args[0]) and _is_beyond(args[1], args[0].shape[0]):
+                raise IndexError("index out of range in self")
             return func(*args, **(kwargs or {}))
 
     made: AbstractContextManager[Any] = RealMasks()
     return made
 
 
-def _places(index: Any) -> Sequence[Any]:
-    """A real mask as one tensor of positions for each of its dimensions; any other index as it is."""
+def _positions(shape: Sequence[int], indices: Sequence[Any]) -> Iterator[Any]:
+    """The indices into a tensor of that shape, with a real mask as positions, one for each of its dimensions."""
     import torch
 
-    is_mask = isinstance(index, torch.Tensor) and index.dtype in (torch.bool, torch.uint8) and not is_fake(index)
-    return index.nonzero().unbind(1) if is_mask else (index,)
+    dim = 0
+    for index in indices:
+        is_mask = isinstance(index, torch.Tensor) and index.dtype in (torch.bool, torch.uint8)
+        if not is_mask or is_fake(index):
+            yield index
+        else:
+            if dim + index.dim() > len(shape):
+                raise IndexError(f"too many indices for tensor of dimension {len(shape)}")
+            for place, size in enumerate(index.shape):
+                if size != shape[dim + place]:
+                    raise IndexError(
+                        f"The shape of the mask {list(index.shape)} at index {place} does not match the shape of the "
+                        f"indexed tensor {list(shape)} at index {dim + place}"
+                    )
+            yield from index.nonzero().unbind(1)
+        dim += index.dim() if is_mask else 1
+
+
+def _is_beyond(index: Any, size: int) -> bool:
+    """Whether a position with a value is none of so many."""
+    return not is_fake(index) and index.numel() > 0 and bool((index.min() < 0) | (index.max() >= size))
 
 
 def _has_fake_tensors() -> bool:
