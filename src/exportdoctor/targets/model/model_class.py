@@ -72,13 +72,25 @@ def find_model_classes(config: Any) -> Iterator[Any]:
     Those named in `architectures`, the auto classes that know it, and the model classes of its package.
     """
     transformers = import_transformers()
-    found = [kind for kind in dict.fromkeys(_candidates(transformers, config)) if _has_forward(kind)]
+    listed = list(dict.fromkeys(_candidates(transformers, config)))
+    found = [kind for kind in listed if _has_forward(kind)]
+    if listed and not found:
+        raise TargetError(
+            f"{listed[0].__name__} has no forward of its own: it holds models that `generate` calls one after the other",
+            hint=f"Give the configuration of one of them: {', '.join(_nested_types(config)) or 'none is named'}",
+        )
     if not found:
         raise TargetError(
             f"transformers {transformers.__version__} has no model class for {type(config).__name__}",
             hint="Name one in the configuration's `architectures`",
         )
     yield from found
+
+
+def _nested_types(config: Any) -> list[str]:
+    """The model types of the configurations in a configuration."""
+    nested = (value for name, value in sorted(vars(config).items()) if not name.startswith("_"))
+    return [str(kind) for value in nested if (kind := getattr(value, "model_type", None))]
 
 
 def _has_forward(model_class: Any) -> bool:
