@@ -195,6 +195,19 @@ def checks(*sizes: int) -> list[tuple[Tensor, ...]]:
     return [(torch.randn(size), torch.arange(size) % 2 == 0, torch.randn((size + 1) // 2)) for size in sizes]
 
 
+class Router(nn.Module):
+    """As routers of experts do, which compute in the dtype that was asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.classifier = nn.Linear(4, 3)
+
+    def forward(self, values: Tensor) -> Tensor:
+        self.classifier = self.classifier.to(torch.float32)
+        found: Tensor = self.classifier(values).softmax(-1)
+        return found
+
+
 class Clamping(nn.Module):
     """As models do in low precision: values that overflow are clamped."""
 
@@ -433,6 +446,9 @@ CASES: dict[str, Case] = {
         [(torch.randn(2, 3, 9),), (torch.randn(4, 3, 14),)],
         "Constraints violated",
         ({0: Dim.DYNAMIC, 2: Dim.DYNAMIC},),
+    ),
+    "module-to-if-other": case(
+        Router, [(torch.randn(2, 4),), (torch.randn(3, 4),)], "Couldn't swap", ({0: Dim.DYNAMIC},)
     ),
     "loops-by-count": case(
         Windows, [(torch.randn(7, 2),), (torch.randn(6, 2),), (torch.randn(8, 2),)], "Constraints violated", (_FREE,)

@@ -12,6 +12,7 @@ from torch import Tensor
 from exportdoctor.torch_internals.fake_tensors import new_fake_mode, select_as_real_tensors_do
 
 SIZES = st.integers(1, 3)
+SHAPES = st.lists(SIZES, min_size=1, max_size=3)
 
 
 def outcome_of(call: Any, tensor: Tensor) -> str:
@@ -30,7 +31,9 @@ def outcomes_of(call: Any, tensor: Tensor) -> tuple[str, str]:
 
 
 @settings(max_examples=80, deadline=None)
-@given(st.lists(SIZES, min_size=1, max_size=3), st.lists(SIZES, min_size=1, max_size=3), st.integers(0, 1), st.integers(0))
+@given(
+    st.lists(SIZES, min_size=1, max_size=3), st.lists(SIZES, min_size=1, max_size=3), st.integers(0, 1), st.integers(0)
+)
 def test_a_mask_selects_from_a_fake_tensor_what_it_selects_from_a_real_one(
     shape: list[int], of_mask: list[int], before: int, seed: int
 ) -> None:

@@ -67,7 +67,7 @@ def is_installed(target: str) -> bool:
 
 
 def definition(tree: ast.AST, names: list[str]) -> ast.AST | None:
-    """The definition at that path of names, also below `if` and `try`."""
+    """The definition at that path of names, also below `if` and `try`; of overloads the one that runs."""
     node: ast.AST | None = tree
     for name in names:
         node = next((found for found in _definitions(node) if found.name == name), None) if node else None
@@ -88,7 +88,8 @@ def _definitions(node: ast.AST) -> list[Definition]:
     found: list[Definition] = []
     for child in ast.iter_child_nodes(node):
         if isinstance(child, Definition):
-            found.append(child)
+            if not any(ast.unparse(one).rpartition(".")[2] == "overload" for one in child.decorator_list):
+                found.append(child)
         elif isinstance(child, ast.If | ast.Try | ast.ExceptHandler | ast.With):
             found += _definitions(child)
     return found

@@ -76,7 +76,7 @@ def find_model_classes(config: Any) -> Iterator[Any]:
     found = [kind for kind in listed if _has_forward(kind)]
     if listed and not found:
         raise TargetError(
-            f"{listed[0].__name__} has no forward of its own: it holds models that `generate` calls one after the other",
+            f"{listed[0].__name__} has no forward of its own, only models that `generate` calls in turn",
             hint=f"Give the configuration of one of them: {', '.join(_nested_types(config)) or 'none is named'}",
         )
     if not found:
