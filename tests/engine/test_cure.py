@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import runpy
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,8 +21,9 @@ from exportdoctor.core.records.probe import Probe
 from exportdoctor.core.run.report import FAILING
 from exportdoctor.engine.cure.search import CureSearch
 from exportdoctor.engine.probe_driver import ProbeDriver
-from exportdoctor.shims import SOUNDNESS, Cure, Shim
+from exportdoctor.shims import SOUNDNESS, Cure, ExportCall, Shim, apply_shims, export_program, find
 from exportdoctor.store.runs import read_run
+from exportdoctor.worker.translate.onnx_session import OnnxSession
 from scanning import scan_file
 
 ROOT, TWIN = Probe(part="full", fqn=""), Probe(part="full~twin", fqn="")
@@ -69,12 +72,18 @@ def run_search(
     *,
     twin: bool = False,
     values: bool = True,
+    to: str = "export",
     see: Callable[[list[Probe]], object] = len,
 ) -> CureSearch:
     """A search at its end; `see` is called with the probes that wait for an answer at the same time."""
-    first = answer(ROOT)
+    root, small = (msgspec.structs.replace(one, to=to) for one in (ROOT, TWIN))
     search = CureSearch(
-        root=ROOT, first=first, small=TWIN if twin else None, values=values, shims=shims, versions={"torch": "2.13.0"}
+        root=root,
+        first=answer(root),
+        small=small if twin else None,
+        values=values,
+        shims=shims,
+        versions={"torch": "2.13.0"},
     )
     driver = ProbeDriver()
     waiting = list(driver.start(search.steps()))
@@ -336,6 +345,89 @@ def test_the_part_itself_is_asked_once_under_shims_and_for_the_smallest_set(spar
 
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
+
+
+def failing_later(nth: int) -> Outcome:
+    """The program exports, and torch.onnx stops at that line."""
+    found = failing(nth)
+    assert found.failure is not None
+    return msgspec.structs.replace(found, failure=msgspec.structs.replace(found.failure, stage="translate"))
+
+
+@pytest.mark.parametrize("twin", [False, True])
+def test_beyond_the_export_the_numbers_of_what_translates_are_asked_for_apart(twin: bool) -> None:
+    """A shim that lets it translate and computes something else is no cure; one that breaks the export is none."""
+    asked = list[tuple[str, tuple[str, ...]]]()
+
+    def answer(probe: Probe) -> Outcome:
+        asked.append((probe.to, probe.shims))
+        if "breaks" in probe.shims:
+            return failing(7)
+        if probe.to == "run":
+            rows = WRONG if "liar" in probe.shims else RIGHT
+            passed = all(row.holds for row in rows)
+            return Outcome(probe="", status=OutcomeStatus.PASSED if passed else OutcomeStatus.FAILED, numbers=rows)
+        if probe.to == "ground" or {"liar", "honest"} & {*probe.shims}:
+            return Outcome(probe="", status=OutcomeStatus.PASSED)
+        return failing_later(3)
+
+    shims = (shim("breaks", 3), shim("liar", 3), shim("honest", 3, soundness="signature"))
+    search = run_search(answer, shims, twin=twin, values=not twin, to="onnx")
+    results = [(trial.shims, trial.result) for trial in search.trials]
+    assert results[:3] == [(("breaks",), "error"), (("liar",), "error"), (("honest",), "cured")]
+    assert search.prescription is not None
+    assert search.prescription.shims == ("honest",)
+    assert search.prescription.proof is not None
+    assert search.prescription.proof.inputs_tried == len(RIGHT)
+    assert {to for to, _ in asked} <= {"onnx", "run", "compare", "ground"}
+    assert ("onnx", ("honest",)) in asked
+
+
+BIASED = '''
+import torch
+from torch import nn
+
+class Attention(nn.Module):
+    """Its mask is a parameter, as relative positions are."""
+
+    def __init__(self):
+        super().__init__()
+        self.mix = nn.Linear(8, 24)
+        self.bias = nn.Parameter(torch.randn(2, 5, 5))
+
+    def forward(self, rows):
+        batch, length, width = rows.shape
+        query, key, value = (one.view(batch, length, 2, 4).transpose(1, 2) for one in self.mix(rows).chunk(3, -1))
+        mask = self.bias[None].expand(batch, -1, -1, -1)
+        found = nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+        return found.transpose(1, 2).contiguous().view(batch, length, width)
+
+def build():
+    return Attention().eval(), (torch.randn(2, 5, 8),)
+'''
+
+
+@pytest.mark.slow
+def test_what_exports_and_does_not_translate_is_cured_and_its_file_computes_the_same(tmp_path: Path) -> None:
+    (tmp_path / "biased.py").write_text(BIASED)
+    report = scan_file(tmp_path / "biased.py", cure=True, to="onnx")
+    (part,), (finding,) = report.parts, report.findings
+    assert (finding.stage, str(finding.kind)) == ("translate", "translate")
+    assert part.verdict == "cured"
+    assert part.prescription is not None
+    assert part.prescription.proof is not None
+    assert part.prescription.proof.inputs_tried > 2
+    module, args = runpy.run_path(str(tmp_path / "biased.py"))["build"]()
+    with pytest.raises(Exception, match="Cannot view"):
+        torch.onnx.export(torch.export.export(module, args, strict=False), dynamo=True, verbose=False)
+    shims = [find(name) for name in part.prescription.shims]
+    with apply_shims(shims, ExportCall(module=module, args=args)) as given:
+        made = torch.onnx.export(export_program(given), dynamo=True, verbose=False)
+        assert made is not None
+        made.save(str(tmp_path / "biased.onnx"))
+    (found,) = OnnxSession(tmp_path / "biased.onnx").run([args[0]])
+    with torch.no_grad():
+        torch.testing.assert_close(found, module(*args), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.slow

@@ -371,7 +371,7 @@ async def test_the_cure_tells_before_and_after_with_its_proof_and_what_to_paste(
             "Verified on a small",
             "exportdoctor export Qwen2.5-VL-3B --part vision --weights FOLDER --to pt2 -o vision.pt2",
             "→ precompute-grid  gets past this; next failure F2",
-            "✓ precompute-grid+block-diagonal-attention  makes it export",
+            "✓ precompute-grid+block-diagonal-attention  works",
             "○ check-as-assertion  not applicable",
         )
         await press(pilot, "tab", "end")

@@ -209,7 +209,8 @@ class ProbeScheduler:
             if probe.id not in self._resumed:
                 yield ev.ProbeFinished(probe=probe, outcome=outcome, cached=cached)
             part = self._part_of(probe)
-            if part.diagnosis.captured.at_one_size and not outcome.passed and not part.asked_further(outcome):
+            unsized = part.diagnosis.captured.at_one_size and self._options.search
+            if unsized and not outcome.passed and not part.asked_further(outcome):
                 part = yield from self._capture_at_other_sizes(part)
             yield from self._take(part.take(outcome))
             yield from part.new_findings(self._finding_numbers)

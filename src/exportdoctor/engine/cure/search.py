@@ -28,6 +28,8 @@ from exportdoctor.shims import Shim
 
 MOST_TRIES = 48
 """Sets tried on one target; a chain of three failures takes about ten. One that does not apply does not count."""
+_MOST_TRIES_LATER = 8
+"""Where the program exports and fails in a later stage, which takes longer, and for which few shims are known."""
 
 _TRIES_FOR_A_SOUNDER = 4
 
@@ -37,7 +39,10 @@ _MODES = frozenset({"strict", "non-strict"})
 
 @dataclass
 class CureSearch:
-    """`root` is the part's own probe, `first` its failure, `small` the probe of its small model. `steps` searches."""
+    """`root` is the part's own probe, `first` its failure, `small` the probe of its small model. `steps` searches.
+
+    With these shims the program must get as far as `root.to`: through the export, or a stage behind it.
+    """
 
     root: Probe
     first: Outcome
@@ -65,7 +70,8 @@ class CureSearch:
         self.done = True
 
     def _search(self) -> ProbeSteps[None]:
-        large = SearchTarget(probe=self.root, first=self.first, values=self.values, name=wording.PART_ITSELF)
+        to = self.root.to
+        large = SearchTarget(probe=self.root, first=self.first, values=self.values, name=wording.PART_ITSELF, to=to)
         small = yield from self._small_target()
         target = small or large
         found = yield from self._find_cure(target)
@@ -114,7 +120,7 @@ class CureSearch:
         outcome = yield self.small
         if not self._same(outcome, self.first):
             return None
-        return SearchTarget(probe=self.small, first=outcome, values=True, name=wording.SMALL_MODEL)
+        return SearchTarget(probe=self.small, first=outcome, values=True, name=wording.SMALL_MODEL, to=self.small.to)
 
     def _confirm(
         self, large: SearchTarget, small: SearchTarget, cures: tuple[CuringSet, ...]
@@ -129,7 +135,7 @@ class CureSearch:
             self.note = self.note or wording.NOT_AT_FULL_SIZE
             return ()
         again = yield from self._reduce(large, again)
-        proven = yield small.with_shims(again.shims)
+        proven = yield from _ask(small, again.shims)
         if not proven.passed:
             self.note = wording.NOT_COMPARED_ON_SMALL_MODEL
             return ()
@@ -145,7 +151,7 @@ class CureSearch:
         frontier = CandidateQueue(self._catalogue)
         chain: Chain = tuple((name, target.first) for name in start)
         frontier.widen(start, first or target.first, chain=chain)
-        found, left = None, MOST_TRIES
+        found, left = None, MOST_TRIES if target.to == "export" else _MOST_TRIES_LATER
         while left and (candidate := frontier.next()) is not None:
             if found is not None and candidate.price >= (self._rank(found),):
                 break
@@ -160,7 +166,8 @@ class CureSearch:
                 frontier.widen(candidate.shims, trial.outcome, chain=candidate.chain)
                 self.met.append((candidate.shims, trial.outcome))
         if found is None and not self.note:
-            self.note = wording.NONE_CURES if self.trials else wording.NONE_FITS
+            none_cures = wording.NONE_CURES if target.to == "export" else wording.NONE_CURES_LATER
+            self.note = none_cures if self.trials else wording.NONE_FITS
         return found
 
     def _rank(self, cured: CuringSet) -> int:
@@ -179,7 +186,7 @@ class CureSearch:
             for index, subset in enumerate(batch):
                 if not subset:
                     continue  # without any it fails
-                answer = yield target.with_shims(subset)
+                answer = yield from _ask(target, subset)
                 if self._result(target.first, answer, subset) == "cured":
                     chain = tuple(pair for pair in best.chain if pair[0] in subset)
                     reply, best = index, replace(best, shims=subset, outcome=answer, chain=chain)
@@ -195,7 +202,7 @@ class CureSearch:
         proved: bool = True,
     ) -> ProbeSteps[ShimTrial]:
         """Try a set, and note what came of it."""
-        outcome = yield target.with_shims(shims, proved=proved)
+        outcome = yield from _ask(target, shims, proved=proved)
         result, note = self._result(before, outcome, shims), wording.try_note(outcome)
         if result == "moved" and any(self._same(outcome, one) for one in met):
             note = note or wording.MET_BEFORE
@@ -219,7 +226,17 @@ class CureSearch:
             return "error"
         if self._same(before, after):
             return "same"
+        if before.failure is not None and before.failure.stage != "export" and after.failure.stage == "export":
+            return "error"
         return "moved" if is_later_failure(before, after, exporter=self.root.exporter) else "error"
 
     def _same(self, one: Outcome, other: Outcome) -> bool:
         return same_failure(one, other, exporter=self.root.exporter)
+
+
+def _ask(target: SearchTarget, shims: Ids, *, proved: bool = True) -> ProbeSteps[Outcome]:
+    """What comes of these shims. Numbers are asked for apart where the program has to get beyond the export."""
+    outcome = yield target.with_shims(shims, proved=proved)
+    if target.to != "export" and target.values and outcome.passed:
+        outcome = yield target.with_numbers(shims, proved=proved)
+    return outcome

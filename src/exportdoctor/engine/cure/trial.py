@@ -17,18 +17,25 @@ from exportdoctor.engine.cure.catalogue import Chain, Ids
 class SearchTarget:
     """What a search tries shims on: the part or its small model, called `name` in a proof; `first` is its failure.
 
-    `values`: its tensors have values, so that a program's numbers can be compared with eager's.
+    `values`: its tensors have values, so that a program's numbers can be compared with eager's. `to` is how far the
+    program has to get: where that is further than the export, its numbers are asked for apart.
     """
 
     probe: Probe
     first: Outcome
     values: bool
     name: str
+    to: str = "export"
 
     def with_shims(self, shims: Ids, *, proved: bool = True) -> Probe:
         """The probe with these shims; if not `proved`, the program is compared on the known input sets only."""
-        goal = "run" if proved else "compare"
-        return msgspec.structs.replace(self.probe, shims=shims, to=goal if self.values else "export")
+        if self.to == "export" and self.values:
+            return self.with_numbers(shims, proved=proved)
+        return msgspec.structs.replace(self.probe, shims=shims, to=self.to)
+
+    def with_numbers(self, shims: Ids, *, proved: bool = True) -> Probe:
+        """The probe that compares the program with eager."""
+        return msgspec.structs.replace(self.probe, shims=shims, to="run" if proved else "compare")
 
     @property
     def ground(self) -> Probe:

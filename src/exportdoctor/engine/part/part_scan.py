@@ -29,6 +29,9 @@ from exportdoctor.engine.probe_driver import ProbeDriver
 from exportdoctor.engine.verdicts.judge import ModuleVerdict
 from exportdoctor.shims import installed_versions, registry
 
+_SEARCHED = {"export": "export", "decompose": "decomposed", "translate": "onnx"}
+"""The stages of failures for which shims are searched, each with how far the program has to get."""
+
 
 class PartScan:
     """Given outcomes with `take`, it yields the probes that are needed next and the events of what became known."""
@@ -128,14 +131,15 @@ class PartScan:
         """Begin the search for shims under which the part exports; `small` is the part of the small model."""
         diagnosis, root = self.diagnosis, self.diagnosis.root
         assert root is not None
-        if root.outcome.failure is not None and root.outcome.failure.stage != "export":
-            return  # it exports; no shim is known that mends a later stage
+        stage = root.outcome.failure.stage if root.outcome.failure is not None else "export"
+        if stage not in _SEARCHED:
+            return  # no shim is known that mends what a file computes
         self._small = small
-        template = msgspec.structs.replace(self.questions.template, fqn=diagnosis.captured.prefix, to="export")
+        template = msgspec.structs.replace(self.questions.template, fqn=diagnosis.captured.prefix, to=_SEARCHED[stage])
         diagnosis.cure = CureSearch(
             root=template,
             first=root.outcome,
-            small=self._root_of(small) if small else None,
+            small=self._root_of(small, to=_SEARCHED[stage]) if small else None,
             values=values,
             shims=registry(diagnosis.options.shim_files),
             versions={**installed_versions(), **diagnosis.versions},
@@ -172,8 +176,8 @@ class PartScan:
             return self._small.modules[0].calls[0]
         return self.questions.fact(CallSite(probe.fqn, probe.call))
 
-    def _root_of(self, small: Captured) -> Probe:
-        return msgspec.structs.replace(self.questions.template, part=small.part, fqn=small.prefix, to="export")
+    def _root_of(self, small: Captured, *, to: str = "export") -> Probe:
+        return msgspec.structs.replace(self.questions.template, part=small.part, fqn=small.prefix, to=to)
 
     def _tell_audit(self) -> Iterator[Probe | ev.AnyEvent]:
         """What the audit found, and new verdicts for the modules of a class that it split."""

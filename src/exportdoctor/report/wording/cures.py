@@ -18,6 +18,9 @@ _TO_DEFAULT = "non-strict"
 _REGISTERS = "register-cache-pytree"
 """Makes nodes of the classes that exportdoctor registers while it exports a part."""
 
+_DOES = {"decompose": "decomposes", "translate": "translates to ONNX"}
+"""What a part does with shims, by the stage at which it fails without."""
+
 _SOUNDNESS = {
     "exact": "exact",
     "signature": "changes the inputs",
@@ -38,8 +41,13 @@ def cure(part: PartRecord) -> str:
     found = part.prescription
     if found is None:
         return ""
-    does = "exports" if part.verdict == "cured" else "gets further"
+    does = _DOES.get(_failing_stage(part), "exports") if part.verdict == "cured" else "gets further"
     return f"{does} with {count(len(found.shims), 'shim')} ({soundness(found.soundness)})"
+
+
+def _failing_stage(part: PartRecord) -> str:
+    """The stage at which the part's root fails as it is; empty where it does not."""
+    return next((stage for stage, how in part.root_stages.items() if how == "fail"), "")
 
 
 def part_without_shims(part: PartRecord) -> str:
@@ -148,13 +156,16 @@ def prescription_code(part: PartRecord) -> str:
             "import torch\n\nfrom exportdoctor.shims import ExportCall, apply_shims, find\n\n"
             f"call = ExportCall(module={model}, kwargs=inputs)\n{shims}    {call}"
         )
-    options, imported = "", ""
+    options, imported, first, last = "", "", "", ""
+    if _failing_stage(part) == "translate":
+        first, last = "import torch\n\n", '    torch.onnx.export(program, dynamo=True).save("model.onnx")\n'
     if exporter.traces_with_dynamo:
         options, imported = ", options=ExportOptions(strict=True)", "ExportOptions, "
     return (
-        f"from exportdoctor.shims import ExportCall, {imported}apply_shims, export_program, find\n\n"
+        f"{first}from exportdoctor.shims import ExportCall, {imported}apply_shims, export_program, find\n\n"
         f"call = ExportCall(module={model}, kwargs=inputs, dynamic_shapes=shapes{options})\n{shims}"
         "    program = export_program(given)\n"
+        f"{last}"
         "    outputs = program.module()(**given.convert(((), other_inputs))[1])"
     )
 
@@ -230,7 +241,8 @@ def export_command(part: PartRecord, report: Report) -> str:
     if part.exporter != DEFAULTS["exporter"] and part.prescription is not None:
         options.append(f"--shims {'+'.join(one for one in part.prescription.shims if one != _TO_DEFAULT) or 'none'}")
     name = "model" if part.name == "default" else part.name
-    return " ".join(("exportdoctor export", shlex.quote(target.ref), *options, f"--to pt2 -o {name}.pt2"))
+    to = "onnx" if _failing_stage(part) == "translate" else "pt2"
+    return " ".join(("exportdoctor export", shlex.quote(target.ref), *options, f"--to {to} -o {name}.{to}"))
 
 
 def next_commands(report: Report) -> tuple[tuple[str, str], ...]:

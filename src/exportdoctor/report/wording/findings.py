@@ -344,7 +344,7 @@ def shim_effect(tried: ShimTry) -> str:
     """What a shim, or a set of them, did."""
     following = f"; next failure {tried.next}" if tried.next else ", then another failure"
     return {
-        "cured": "makes it export",
+        "cured": "works",
         "moved": f"gets past this{following}",
         "same": "no effect",
         "error": "does not work",

@@ -17,6 +17,7 @@ OF_SMALL_MODEL = " (compared on a small model)"
 
 MET_BEFORE = "a failure seen before"
 NONE_CURES = "none of the shims tried makes it export"
+NONE_CURES_LATER = "it exports, and none of the shims tried gets the program further"
 NONE_FITS = "no known shim applies to this failure"
 NOT_PROVED = "not proved: compared on the known input sets only"
 NOT_AT_FULL_SIZE = "the shims that work on the small model do not work at full size"

@@ -38,6 +38,7 @@ SHIM = Shim(
     cures=(
         Cure(where=r"sdpa_attention|flash_attention|flex_attention|scaled_dot_product"),
         Cure(message=r"scaled_dot_product|flash_attn|is_causal"),
+        Cure(kinds=("translate",), where=r"[Aa]ttention|attn"),
     ),
     needs={"torch": ">=2.8", "transformers": ">=4.53"},
     link="https://huggingface.co/docs/transformers/attention_interface",

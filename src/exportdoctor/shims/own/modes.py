@@ -204,15 +204,16 @@ STRICT = _mode(
 
 NO_GRAD = _mode(
     id="no-grad",
-    title="Exports under torch.no_grad()",
+    title="Exports, and translates to ONNX, under torch.no_grad()",
     soundness="exact",
     enter=_without_gradients,
     does=(
         "Gradients are disabled while forward is traced, as at inference. Refused where forward asks whether they are "
-        "recorded, so that the outputs do not depend on it."
+        "recorded, so that the outputs do not depend on it. `torch.onnx.export` decomposes fused attention in another "
+        "way where gradients are recorded, and fails at views of its result: call it under torch.no_grad(), too."
     ),
     cures=(
-        Cure(kinds=("autograd_state",)),
+        Cure(kinds=("autograd_state", "translate")),
         Cure(message=r"requires_grad|requires grad|leaf Variable|set_grad_enabled|does not require grad|autograd"),
     ),
     link="https://docs.pytorch.org/docs/stable/generated/torch.no_grad.html",

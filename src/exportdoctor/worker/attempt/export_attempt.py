@@ -151,8 +151,7 @@ class _Attempt:
                 return {}, ()
             shapes = shapes_for(part, probe, module)
             if probe.shims or probe.to in ("run", "compare"):
-                given, axes = self._export_call(shapes), part.built.axes
-                return {}, shimmed_export(given, probe, files=self.shim_files, axes=axes, saving=self.around_export)
+                return self._export_with_shims(shapes)
             with watch_cost(probe, sys._getframe()) as cost:
                 with self.around_export():
                     program = EXPORTER_CALLS[probe.exporter](module, call.args, call.kwargs, shapes)
@@ -162,6 +161,24 @@ class _Attempt:
                 later = run_later_stages(program, module, call, probe)
                 self._refuse_cost(cost, "decompose" if probe.to == "decomposed" else "translate", ("export",))
                 return later, ()
+
+    def _export_with_shims(self, shapes: Shapes) -> tuple[dict[str, str], tuple[Agreement, ...]]:
+        """What `_export` returns; under the shims the program also goes through the later stages that are asked."""
+        probe, later = self.probe, dict[str, str]()
+
+        def go_on(program: Any) -> None:
+            if probe.to in _LATER:
+                later.update(run_later_stages(program, self.module, self.call, probe))
+
+        rows = shimmed_export(
+            self._export_call(shapes),
+            probe,
+            files=self.shim_files,
+            axes=self.part.built.axes,
+            saving=self.around_export,
+            go_on=go_on,
+        )
+        return later, rows
 
     def _refuse_cost(self, cost: CostSamples | None, stage: Stage, passed: tuple[Stage, ...]) -> None:
         """Raise StageFailed where the attempt has taken more than the user allows."""

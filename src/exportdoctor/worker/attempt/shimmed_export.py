@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -34,12 +34,19 @@ _EAGER_SECONDS = 10.0
 
 
 def shimmed_export(
-    call: ExportCall, probe: Probe, *, files: Sequence[str], axes: Any, saving: ExportContext
+    call: ExportCall,
+    probe: Probe,
+    *,
+    files: Sequence[str],
+    axes: Any,
+    saving: ExportContext,
+    go_on: Callable[[Any], None] = lambda program: None,
 ) -> tuple[Agreement, ...]:
     """Export `call` under the probe's shims; with `to` = run or compare, compare the program with eager.
 
-    `saving` surrounds the export, not the runs. Sets are drawn when the program agrees on those that are known, since
-    most shims that are tried export nothing. Raises what the export raises, NotApplicable and ShimTrouble.
+    `saving` surrounds the export, not the runs. What goes on with the program does so under the shims, too. Sets are
+    drawn when the program agrees on those that are known, since most shims that are tried export nothing. Raises what
+    the export raises, what `go_on` raises, NotApplicable and ShimTrouble.
     """
     shims = order_shims([find(name, files=files, axes=axes) for name in probe.shims])
     compares = probe.to in ("run", "compare")
@@ -53,6 +60,7 @@ def shimmed_export(
             program = export_program(given)
             finish_graphs(program)
         if not sets:
+            go_on(program)
             return ()
         ready = program.module()  # a run leaves it as it was
         rows = [compare_set(ready, given, one) for one in sets]
