@@ -18,8 +18,11 @@ from exportdoctor.cli.main import run as command_line
 from exportdoctor.core.errors import UsageError
 from exportdoctor.core.records.outcome import Agreement, ExceptionFact, Failure, Frame, Outcome, OutcomeStatus
 from exportdoctor.core.records.probe import Probe
+from exportdoctor.core.records.target import TargetRef
 from exportdoctor.core.run.report import FAILING
+from exportdoctor.core.scan_options import ScanOptions
 from exportdoctor.engine.cure.search import CureSearch
+from exportdoctor.engine.cure.try_shims import try_shims
 from exportdoctor.engine.probe_driver import ProbeDriver
 from exportdoctor.shims import SOUNDNESS, Cure, ExportCall, Shim, apply_shims, export_program, find
 from exportdoctor.store.runs import read_run
@@ -417,6 +420,9 @@ def test_what_exports_and_does_not_translate_is_cured_and_its_file_computes_the_
     assert part.prescription is not None
     assert part.prescription.proof is not None
     assert part.prescription.proof.inputs_tried > 2
+    target, options = TargetRef(ref=f"{tmp_path / 'biased.py'}:build"), ScanOptions(to="onnx")
+    tried = [next(try_shims(target, options, shims)) for shims in (("no-grad",), part.prescription.shims)]
+    assert [(one.result, one.cured) for one in tried] == [("same", False), ("cured", True)]
     module, args = runpy.run_path(str(tmp_path / "biased.py"))["build"]()
     with pytest.raises(Exception, match="Cannot view"):
         torch.onnx.export(torch.export.export(module, args, strict=False), dynamo=True, verbose=False)

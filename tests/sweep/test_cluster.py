@@ -205,6 +205,11 @@ def test_a_model_that_does_not_run_with_few_layers_is_asked_whole(few: str, aske
     assert ask_target(structs.replace(task, session="next")).runs == answer.runs  # kept
 
 
+def test_few_layers_without_model_types_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["sweep", f"{HERE}:passes", "--few-layers"]) == ExitCode.USAGE
+    assert "--few-layers is about model types" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("address", ["tcp://127.0.0.1:9", "nonsense://x", "127.0.0.1:notaport"])
 def test_an_unreachable_scheduler_is_one_line(address: str, tmp_path: Path) -> None:
     process = _start([*_words(tmp_path / "sweep", "passes"), "--scheduler", address])

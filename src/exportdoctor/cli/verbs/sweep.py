@@ -125,6 +125,8 @@ def _sweep(given: dict[str, Any], *, command: str) -> int:
     from exportdoctor.sweep.sweep_targets import find_model_types, make_tasks, name_targets, read_list
 
     _check_columns(given)
+    if given["few_layers"] and not given["kind"]:
+        raise UsageError("--few-layers is about model types", hint="Name their kind with --transformers")
     if given["against"] is not None:
         read_atlas(given["against"])  # before any work
     folder = given["out"] or data_home() / "sweeps" / new_run_id("sweep")

@@ -12,6 +12,9 @@ from exportdoctor.core.records.outcome import Failure, Frame, Outcome
 from exportdoctor.core.records.probe import Probe
 from exportdoctor.engine.cure.catalogue import Chain, Ids
 
+SEARCHED_STAGES = {"export": "export", "decompose": "decomposed", "translate": "onnx"}
+"""The stages of failures for which shims are searched, each with how far the program has to get."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class SearchTarget:

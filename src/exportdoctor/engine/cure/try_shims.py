@@ -16,6 +16,7 @@ from exportdoctor.core.records.outcome import Agreement, Frame, Outcome, Outcome
 from exportdoctor.core.records.probe import Probe, probe_template
 from exportdoctor.core.records.target import TargetRef
 from exportdoctor.core.scan_options import ScanOptions
+from exportdoctor.engine.cure.trial import SEARCHED_STAGES
 from exportdoctor.engine.pool.worker_pool import Pool
 from exportdoctor.process.launcher import Launcher, Spawn
 from exportdoctor.report.wording.shim_tries import OF_SMALL_MODEL, outcome_line
@@ -90,6 +91,9 @@ def _try_on_part(
     plain = msgspec.structs.replace(template, fqn=captured.prefix if fqn is None else fqn, timeout=timeout)
     treated = msgspec.structs.replace(plain, shims=shims, to="run" if values else "export")
     before, after = (future.result() for future in [pool.submit(plain), pool.submit(treated)])
+    if after.passed and (goal := SEARCHED_STAGES.get(_stage(before), "export")) != "export":
+        further = pool.submit(msgspec.structs.replace(treated, to=goal)).result()
+        after = after if further.passed else further
     shown: Outcome | None = after
     if after.passed and not values and opened.has_small_model and fqn is None:
         shown = _try_on_small_model(pool, treated)
@@ -124,10 +128,15 @@ def _try_on_small_model(pool: Pool, treated: Probe) -> Outcome | None:
     return pool.submit(msgspec.structs.replace(treated, part=found.part, fqn=found.prefix, to="run")).result()
 
 
+def _stage(outcome: Outcome) -> str:
+    """The stage at which it failed; empty where it did not."""
+    return outcome.failure.stage if outcome.failure is not None else ""
+
+
 def _result(before: Outcome, after: Outcome, *, exporter: str, proved: bool) -> ShimResult:
     if after.status == OutcomeStatus.NOT_APPLICABLE:
         return "not_applicable"
-    if after.stages.get("export") == "pass":
+    if after.stages.get("export") == "pass" and _stage(after) not in SEARCHED_STAGES:
         return "cured" if proved else "error"
     if after.status != OutcomeStatus.FAILED or before.status != OutcomeStatus.FAILED:
         return "error"

@@ -19,6 +19,7 @@ from exportdoctor.core.run import events as ev
 from exportdoctor.core.scan_options import ScanOptions
 from exportdoctor.engine.call_tree import CallSite, below
 from exportdoctor.engine.cure.search import CureSearch
+from exportdoctor.engine.cure.trial import SEARCHED_STAGES
 from exportdoctor.engine.part.audit import Audit
 from exportdoctor.engine.part.followups import FollowUps
 from exportdoctor.engine.part.numbers_check import numbers_steps, numbers_steps_of_small_model
@@ -28,9 +29,6 @@ from exportdoctor.engine.part.questions import Questions
 from exportdoctor.engine.probe_driver import ProbeDriver
 from exportdoctor.engine.verdicts.judge import ModuleVerdict
 from exportdoctor.shims import installed_versions, registry
-
-_SEARCHED = {"export": "export", "decompose": "decomposed", "translate": "onnx"}
-"""The stages of failures for which shims are searched, each with how far the program has to get."""
 
 
 class PartScan:
@@ -132,14 +130,15 @@ class PartScan:
         diagnosis, root = self.diagnosis, self.diagnosis.root
         assert root is not None
         stage = root.outcome.failure.stage if root.outcome.failure is not None else "export"
-        if stage not in _SEARCHED:
+        if stage not in SEARCHED_STAGES:
             return  # no shim is known that mends what a file computes
         self._small = small
-        template = msgspec.structs.replace(self.questions.template, fqn=diagnosis.captured.prefix, to=_SEARCHED[stage])
+        to = SEARCHED_STAGES[stage]
+        template = msgspec.structs.replace(self.questions.template, fqn=diagnosis.captured.prefix, to=to)
         diagnosis.cure = CureSearch(
             root=template,
             first=root.outcome,
-            small=self._root_of(small, to=_SEARCHED[stage]) if small else None,
+            small=self._root_of(small, to=to) if small else None,
             values=values,
             shims=registry(diagnosis.options.shim_files),
             versions={**installed_versions(), **diagnosis.versions},

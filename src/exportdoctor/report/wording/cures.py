@@ -84,6 +84,8 @@ def no_cure(part: PartRecord, *, searched: bool) -> str:
     """Said of a part that fails and has no prescription."""
     if not searched:
         return f"No shims were tried on {part.name}: the scan ran with --no-cure."
+    if _failing_stage(part) in _DOES:
+        return f"{part.name} exports, and no set of shims that was tried gets its program further."
     return f"No set of shims that was tried makes {part.name} export."
 
 
