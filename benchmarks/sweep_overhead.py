@@ -3,6 +3,7 @@
     python benchmarks/sweep_overhead.py [--targets 300] [--jobs 1]
 
 A target's time is what its scan took by its own clock; the overhead is the rest of the sweep's, on each of its nodes.
+Also the processor time of the cluster's own processes while nothing is asked, as a share of one core each.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import os
 import tempfile
 import time
 from pathlib import Path
+
+import psutil
 
 from exportdoctor.sweep.cluster import ask_all, open_cluster
 from exportdoctor.sweep.target_task import SweepAnswer, SweepTask
@@ -37,9 +40,20 @@ def main() -> None:
         ask_all(client, refused[:1], lambda _: None)  # the node imports what it needs
         scan_seconds, _ = _measure(client, scans)
         _, overhead = _measure(client, refused[1:])
+        idle = _idle_shares()
     each = scan_seconds / len(scans)
     print(f"{len(refused)} targets on {given.jobs} node(s): {1000 * overhead:.1f} ms of overhead for each")
+    print(f"the cluster's processes, idle: {', '.join(f'{share:.1%}' for share in idle)} of a core")
     print(f"a trivial scan takes {each:.2f} s: the overhead is {overhead / (overhead + each):.2%} of it")
+
+
+def _idle_shares(seconds: float = 20.0) -> list[float]:
+    """For this process and those of the cluster that use a processor at all, which share of one."""
+    processes = [psutil.Process(), *psutil.Process().children(recursive=True)]
+    before = [sum(one.cpu_times()[:2]) for one in processes]
+    time.sleep(seconds)
+    used = (sum(one.cpu_times()[:2]) - then for one, then in zip(processes, before, strict=True))
+    return [share / seconds for share in used if share > 0]
 
 
 def _measure(client: object, tasks: list[SweepTask]) -> tuple[float, float]:
