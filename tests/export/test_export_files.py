@@ -449,7 +449,7 @@ def test_a_file_that_agrees_is_kept_where_trying_sizes_hangs(tmp_path: Path) -> 
     (tmp_path / "model.py").write_text(
         ENDS_LATER.replace("os.kill(os.getpid(), signal.SIGKILL)", "time.sleep(1000)").replace("signal", "time")
     )
-    options = ("--to", "pt2", "--shims", "none", "--build-timeout", "20", "--quiet")
+    options = ("--to", "pt2", "--shims", "none", "--build-timeout", "40", "--quiet")
     done = command("model.py:build", *options, folder=tmp_path)
     assert done.returncode == 0, done.stderr
     proof = json.loads((tmp_path / "default.proof.json").read_text())
@@ -477,7 +477,7 @@ def build():
 
 def test_a_target_that_hangs_on_other_inputs_is_stopped(tmp_path: Path) -> None:
     (tmp_path / "model.py").write_text(HANGS_AT_OTHER_SIZES)
-    options = ("--to", "pt2", "--shims", "none", "--build-timeout", "15", "--quiet")
+    options = ("--to", "pt2", "--shims", "none", "--build-timeout", "40", "--quiet")
     done = command("model.py:build", *options, folder=tmp_path)
     assert done.returncode == 3
     assert "Traceback" not in done.stderr
