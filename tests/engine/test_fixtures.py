@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from exportdoctor.core.errors import UsageError
 from exportdoctor.core.failure.identity import name_free_signature
 from exportdoctor.core.records.outcome import Outcome
 from exportdoctor.core.records.target import BuildOptions
@@ -117,3 +118,8 @@ def test_without_a_search_each_part_is_asked_once_and_the_line_is_the_same(name:
     assert bool(found.findings) == bool(whole.findings)
     passed = {module.fqn for module in found.parts[0].modules if module.status == "pass"}
     assert passed <= {module.fqn for module in whole.parts[0].modules if module.status == "pass"}
+
+
+def test_every_submodule_and_none_cannot_both_be_asked() -> None:
+    with pytest.raises(UsageError, match="--exhaustive asks every submodule"):
+        events_of(f"{FIXTURES[0].parent / 'passing'}.py:build", exhaustive=True, search=False)

@@ -102,7 +102,7 @@ def test_rows_of_an_earlier_atlas_are_kept_and_their_targets_not_asked(
         ({"cells": kept.cells[:1]}, False),  # a column is missing
         ({"cells": (cut, kept.cells[1]), "timeout": 1.0, "memory_mb": 2.0}, False),  # more time now
         ({"cells": (cut, kept.cells[1]), "timeout": 3.0, "memory_mb": 2.0}, True),
-        ({"few": "depth 2 for 3"}, False),  # all layers now
+        ({"few_layers": "depth 2 for 3"}, False),  # all layers now
     ):
         row = structs.replace(before.rows[0], **change)
         (first / "atlas.json").write_bytes(pretty(structs.replace(before, rows=(row,))))

@@ -70,15 +70,15 @@ def test_a_type_has_the_first_kind_of_its_tables() -> None:
 @pytest.mark.slow
 def test_model_types_have_few_layers_where_they_can(tmp_path: Path) -> None:
     """And the widths of their own configuration."""
-    targets, sampled = find_model_types("audio", tmp_path / "all", sample=6, seed=3, few=tmp_path / "few")
+    targets, sampled = find_model_types("audio", tmp_path / "all", sample=6, seed=3, few_folder=tmp_path / "few")
     assert sampled is not None
     assert len(targets) == 6
-    assert any(one.few for one in targets)
+    assert any(one.few_layers for one in targets)
     for one in targets:
         whole = read_config(tmp_path / "all" / one.name / "config.json")
         assert (one.ref, one.whole) == (
             (str(tmp_path / "few" / one.name), str(tmp_path / "all" / one.name))
-            if one.few
+            if one.few_layers
             else (str(tmp_path / "all" / one.name), "")
         )
         asked = read_config(Path(one.ref) / "config.json")
@@ -86,5 +86,5 @@ def test_model_types_have_few_layers_where_they_can(tmp_path: Path) -> None:
         assert not {
             key for key in changed if key in ("hidden_size", "d_model", "intermediate_size", "num_attention_heads")
         }
-        for key in re.findall(r"(?:^|, )(\w+) \d", one.few):
+        for key in re.findall(r"(?:^|, )(\w+) \d", one.few_layers):
             assert 0 < asked[key] < whole[key]

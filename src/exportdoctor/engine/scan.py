@@ -58,6 +58,8 @@ def scan(request: ScanRequest, launcher: Launcher | None = None) -> Generator[ev
 
 def _events(request: ScanRequest, launcher: Launcher) -> Iterator[ev.AnyEvent]:
     started = time.monotonic()
+    if request.options.exhaustive and not request.options.search:
+        raise UsageError("--exhaustive asks every submodule, --no-search none", hint="Leave out one of them")
     with ExitStack() as stack:
         pool = stack.enter_context(closing(_open_pool(request, launcher)))
         yield ev.StepStarted(text=f"importing torch and building {request.target.ref}")

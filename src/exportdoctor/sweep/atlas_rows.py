@@ -35,11 +35,11 @@ _NO_PLACE = frozenset({FailureKind.CRASH, FailureKind.TIMEOUT, FailureKind.OUT_O
 
 
 def make_row(
-    answer: SweepAnswer, folder: Path, *, to: str, ref: str, words: tuple[str, ...], few: str = ""
+    answer: SweepAnswer, folder: Path, *, to: str, ref: str, words: tuple[str, ...], few_layers: str = ""
 ) -> tuple[AtlasRow, list[Finding]]:
     """The row of one target, and the findings of its runs. `folder` holds its runs; `words` are the sweep's options.
 
-    `few` says which layers it has of a model that has more.
+    `few_layers` says which it has of a model that has more.
     """
     cells: list[AtlasCell] = []
     findings: list[Finding] = []
@@ -67,8 +67,8 @@ def make_row(
         ref=ref,
         at=answer.at,
         cells=tuple(cells),
-        notes=(*((few_layers_note(few),) if few else ()), *notes),
-        few=few,
+        notes=(*((few_layers_note(few_layers),) if few_layers else ()), *notes),
+        few_layers=few_layers,
         complete=answer.is_final,
         timeout=answer.timeout,
         memory_mb=answer.memory_mb,

@@ -37,7 +37,7 @@ class SweepRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A sweep of `targets` in `folder`. `to` and `words` are options of `scan`; `command` is the user's own.
 
     `also` are columns with scans of their own. `keep` are earlier atlases, the latest last: a target with a row there
-    that still holds is not asked. `few`: model types have few layers where they can.
+    that still holds is not asked. `few_layers`: model types have few where they can.
     """
 
     targets: tuple[SweepTarget, ...]
@@ -53,7 +53,7 @@ class SweepRequest(msgspec.Struct, frozen=True, kw_only=True):
     earlier: Path | None = None
     also: tuple[Also, ...] = ()
     keep: tuple[Path, ...] = ()
-    few: bool = False
+    few_layers: bool = False
 
 
 class KeptRows(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,7 +99,7 @@ def _asks_more(request: SweepRequest, row: AtlasRow, *, timeout: float) -> bool:
     cut = any(cell.verdict == "no_verdict" for cell in row.cells)
     more = timeout > row.timeout or request.memory_mb > row.memory_mb
     left_out = {word for cell in row.cells for word in cell.command.split() if word in _LESS}
-    return (cut and more) or not left_out <= {*request.words} or (bool(row.few) and not request.few)
+    return (cut and more) or not left_out <= {*request.words} or (bool(row.few_layers) and not request.few_layers)
 
 
 def read_atlas(file: Path) -> Atlas:
@@ -182,7 +182,7 @@ def write_atlas(request: SweepRequest, tasks: Sequence[SweepTask], kept: KeptRow
             to=request.to,
             ref=target.whole if is_whole else target.ref,
             words=request.words,
-            few="" if is_whole else target.few,
+            few_layers="" if is_whole else target.few_layers,
         )
         rows.append(row)
         findings[row.name] = found

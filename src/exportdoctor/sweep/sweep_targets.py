@@ -28,14 +28,14 @@ _LONGEST_LIST = 1_000_000
 class SweepTarget(msgspec.Struct, frozen=True, kw_only=True):
     """A target, with a name that no other target of the sweep has; `why` there is nothing to ask, if so.
 
-    `whole` is the reference of the whole model where `ref` has few of its layers, and `few` says which.
+    `whole` is the reference of the whole model where `ref` has few of its layers, and `few_layers` says which.
     """
 
     name: str
     ref: str
     why: str = ""
     whole: str = ""
-    few: str = ""
+    few_layers: str = ""
 
 
 def read_list(file: Path) -> list[str]:
@@ -65,15 +65,14 @@ def name_targets(refs: Iterable[str]) -> list[SweepTarget]:
 
 
 def find_model_types(
-    kind: str, folder: Path, *, sample: int | None, seed: int, few: Path | None = None
+    kind: str, folder: Path, *, sample: int | None, seed: int, few_folder: Path | None = None
 ) -> tuple[list[SweepTarget], SampleFact | None]:
     """The model types of a kind that transformers lists with a model class, as folders in `folder`; or some of them.
 
-    With few layers where they can be had so, if there is a folder `few` for these.
+    With few layers where they can be had so, if there is a folder for these.
     """
-    request = ModelTypesRequest(
-        kind=kind, folder=os.path.abspath(folder), sample=sample, seed=seed, few=os.path.abspath(few) if few else ""
-    )
+    few = os.path.abspath(few_folder) if few_folder is not None else ""
+    request = ModelTypesRequest(kind=kind, folder=os.path.abspath(folder), sample=sample, seed=seed, few_folder=few)
     with spawn("worker.model_types", log=None) as client:
         reply = client.ask(request, ModelTypesReply)
     if reply is None:
@@ -81,13 +80,10 @@ def find_model_types(
     if not isinstance(reply, ModelTypes):
         raise reply.to_error()
     targets = [SweepTarget(name=name, ref=str(folder / name), why=why) for name, why in reply.types.items()]
-    if few is not None:
-        targets = [
-            msgspec.structs.replace(one, ref=str(few / one.name), whole=one.ref, few=reply.few[one.name])
-            if one.name in reply.few
-            else one
-            for one in targets
-        ]
+    for place, one in enumerate(targets):
+        if few_folder is not None and (changed := reply.few_layers.get(one.name)):
+            ref = str(few_folder / one.name)
+            targets[place] = msgspec.structs.replace(one, ref=ref, whole=one.ref, few_layers=changed)
     sampled = SampleFact(drawn=len(targets), of=reply.of, seed=seed) if len(targets) < reply.of else None
     return targets, sampled
 

@@ -55,8 +55,11 @@ def answer(request: ModelTypesRequest) -> ModelTypesReply:
         if request.sample is not None and request.sample < len(types):
             drawn = random.Random(request.seed).sample(types, request.sample)  # in this order: a part is a sample, too
         whole = {name: _write(transformers, name, Path(request.folder) / name) for name in drawn}
-        few = {name: _write_few(Path(request.folder) / name, Path(request.few) / name) for name in whole if request.few}
-        return ModelTypes(types=whole, of=len(types), few={name: changed for name, changed in few.items() if changed})
+        few = {}
+        for name in whole if request.few_folder else ():
+            if changed := _write_few(Path(request.folder) / name, Path(request.few_folder) / name):
+                few[name] = changed
+        return ModelTypes(types=whole, of=len(types), few_layers=few)
     except Exception as error:
         return Refused.from_error(error)
 

@@ -139,7 +139,7 @@ def _sweep(given: dict[str, Any], *, command: str) -> int:
             folder / "targets",
             sample=given["sample"],
             seed=given["seed"],
-            few=folder / "few-layers" if given["few_layers"] else None,
+            few_folder=folder / "few-layers" if given["few_layers"] else None,
         )
         taken = {target.name for target in targets}
         targets += [one for one in types if one.name not in taken]
@@ -166,7 +166,7 @@ def _sweep(given: dict[str, Any], *, command: str) -> int:
         earlier=given["against"],
         also=tuple(dict.fromkeys(given["also"])),
         keep=given["keep"],
-        few=given["few_layers"],
+        few_layers=given["few_layers"],
     )
     kept = read_kept_rows(request, timeout=given["target_timeout"])
     tasks = make_tasks(

@@ -50,8 +50,8 @@ class AtlasRow(msgspec.Struct, frozen=True, kw_only=True):
     scanned in another form, or without some of its inputs, holds for every verdict.
 
     `complete` is false where its runs were stopped or lost. `timeout` (seconds) and `memory_mb` (MiB) are the limits of
-    one run; 0 where they are not known. `kept` is true if the row is taken from an earlier atlas. `few` says where the
-    model had fewer layers or experts than its configuration: `num_hidden_layers 2 for 40`.
+    one run; 0 where they are not known. `kept` is true if the row is taken from an earlier atlas. `few_layers` says
+    where the model had fewer layers or experts than its configuration: `num_hidden_layers 2 for 40`.
     """
 
     name: str
@@ -63,7 +63,7 @@ class AtlasRow(msgspec.Struct, frozen=True, kw_only=True):
     timeout: float = 0.0
     memory_mb: float = 0.0
     kept: bool = False
-    few: str = ""
+    few_layers: str = ""
 
 
 class StageShare(msgspec.Struct, frozen=True, kw_only=True):

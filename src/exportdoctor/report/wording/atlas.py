@@ -50,7 +50,10 @@ def atlas_lines(atlas: Atlas) -> list[str]:
     lines += [
         f"{count(number, 'model')} {how}."
         for how, number in (
-            ("asked with few layers and the widths of the configuration", sum(bool(row.few) for row in atlas.rows)),
+            (
+                "asked with few layers and the widths of the configuration",
+                sum(bool(row.few_layers) for row in atlas.rows),
+            ),
             ("asked by one attempt for each part (--no-search)", _asked_with(atlas, "--no-search")),
             (
                 "asked without a search for cures, which also compares numbers (--no-cure)",
