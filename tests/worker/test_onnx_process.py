@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 from pathlib import Path
 
 import onnx
@@ -11,6 +12,7 @@ import pytest
 import torch
 from onnx import TensorProto, helper
 
+from exportdoctor.worker.child import fork
 from exportdoctor.worker.translate.onnx_process import OnnxProcess, OnnxRuntimeError
 
 
@@ -32,7 +34,8 @@ def test_the_end_of_its_process_is_an_exception_and_the_next_run_starts_another(
     assert torch.equal(process.run([ones, ones])[0], 2 * ones)
     with pytest.raises(OnnxRuntimeError, match=r"Error.*Add node"):
         process.run([ones, ones[:2]])
-    os.kill(process._pid, signal.SIGKILL)
+    assert process._child is not None
+    os.kill(process._child.pid, signal.SIGKILL)
     with pytest.raises(OnnxRuntimeError, match="SIGKILL"):
         process.run([ones, ones])
     assert torch.equal(process.run([ones, ones])[0], 2 * ones)
@@ -48,3 +51,16 @@ def test_one_can_be_closed_while_another_that_was_started_later_lives(tmp_path: 
     first.close()  # the second holds the end of its pipe, too
     assert torch.equal(second.run([ones, ones])[0], 2 * ones)
     second.close()
+
+
+def test_what_begins_after_one_was_closed_is_not_killed_as_something_left_behind(tmp_path: Path) -> None:
+    process, ones = OnnxProcess(write_sum(tmp_path / "sum.onnx")), torch.ones(3, dtype=torch.bfloat16)
+    process.run([ones, ones])
+    process.close()
+    beside = subprocess.Popen(["sleep", "60"])
+    try:
+        assert fork(lambda _: b"made").wait().data == b"made"
+        assert beside.poll() is None
+    finally:
+        beside.kill()
+        beside.wait()

@@ -15,7 +15,6 @@ from exportdoctor.core.codec import decode, encode
 from exportdoctor.core.errors import StoreError
 from exportdoctor.core.records.outcome import Outcome
 from exportdoctor.core.records.probe import Probe
-from exportdoctor.process.group import kill_group
 from exportdoctor.worker.child import Child, fork
 
 Attempt = Callable[[Probe], Outcome | None]
@@ -50,12 +49,10 @@ class BatchChild:
 
     def close(self) -> None:
         """Kill it."""
-        kill_group(self.pid)
         for stream in (self.probes, self.outcomes):
             with contextlib.suppress(OSError):
                 stream.close()
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(self.pid, 0)
+        self.child.end()
 
 
 def start_batch(attempt: Attempt, *, close: tuple[int, ...]) -> BatchChild:

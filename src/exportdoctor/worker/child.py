@@ -112,6 +112,15 @@ class Child:
         reason = supervisor.kill_reason
         return end or self.wait(), reason.status if reason else None
 
+    def end(self) -> int | None:
+        """Kill and reap it, and leave its pipe as it is; its exit status, as `subprocess` gives it, if it is known."""
+        kill_group(self.pid)
+        _forked.discard(self.pid)
+        try:
+            return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        except ChildProcessError:
+            return None
+
     def _reap(self, options: int) -> ChildEnd | None:
         pid, status, usage = os.wait4(self.pid, options)
         if not pid:

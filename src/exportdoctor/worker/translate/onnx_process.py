@@ -13,8 +13,8 @@ from typing import BinaryIO
 import torch
 
 from exportdoctor.core.exception_text import summary
-from exportdoctor.process.group import kill_group, name_exit
-from exportdoctor.worker.child import fork
+from exportdoctor.process.group import name_exit
+from exportdoctor.worker.child import Child, fork
 from exportdoctor.worker.translate.onnx_session import OnnxSession
 
 _LENGTH = struct.Struct("<Q")
@@ -29,14 +29,14 @@ class OnnxProcess:
 
     def __init__(self, file: Path) -> None:
         self.file = file
-        self._pid = 0
+        self._child: Child | None = None
 
     def __del__(self) -> None:
         self.close()
 
     def run(self, inputs: Sequence[torch.Tensor | float]) -> list[torch.Tensor]:
         """The outputs, for inputs in the file's order. Raises OnnxRuntimeError."""
-        if not self._pid:
+        if self._child is None:
             self._start()
         with contextlib.suppress(OSError):
             _write(self._requests, list(inputs))
@@ -49,24 +49,20 @@ class OnnxProcess:
 
     def close(self) -> int | None:
         """End the process; returns its exit status, as `subprocess` gives it."""
-        if not self._pid:
+        if self._child is None:
             return None
-        pid, self._pid = self._pid, 0
+        child, self._child = self._child, None
         for stream in (self._requests, self._answers):
             with contextlib.suppress(OSError):
                 stream.close()
-        kill_group(pid)  # a process that was forked later holds its requests open: it may never see their end
-        try:
-            return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-        except ChildProcessError:
-            return None
+        return child.end()  # a process that was forked later holds its requests open: it may never see their end
 
     def _start(self) -> None:
         reader, writer = os.pipe()
         child = fork(lambda pipe: _serve(self.file, reader, pipe), close=(writer,))
         os.close(reader)
         os.set_blocking(child.pipe, True)
-        self._pid, self._requests, self._answers = child.pid, os.fdopen(writer, "wb"), os.fdopen(child.pipe, "rb")
+        self._child, self._requests, self._answers = child, os.fdopen(writer, "wb"), os.fdopen(child.pipe, "rb")
 
 
 def _serve(file: Path, reader: int, pipe: int) -> bytes:
