@@ -24,6 +24,7 @@ from exportdoctor.core.scan_options import ScanOptions
 from exportdoctor.engine.cure.search import CureSearch
 from exportdoctor.engine.cure.try_shims import try_shims
 from exportdoctor.engine.probe_driver import ProbeDriver
+from exportdoctor.report import wording
 from exportdoctor.shims import SOUNDNESS, Cure, ExportCall, Shim, apply_shims, export_program, find
 from exportdoctor.store.runs import read_run
 from exportdoctor.worker.translate.onnx_session import OnnxSession
@@ -76,6 +77,7 @@ def run_search(
     twin: bool = False,
     values: bool = True,
     to: str = "export",
+    goal: str = "",
     see: Callable[[list[Probe]], object] = len,
 ) -> CureSearch:
     """A search at its end; `see` is called with the probes that wait for an answer at the same time."""
@@ -87,6 +89,7 @@ def run_search(
         values=values,
         shims=shims,
         versions={"torch": "2.13.0"},
+        goal=goal or to,
     )
     driver = ProbeDriver()
     waiting = list(driver.start(search.steps()))
@@ -354,7 +357,8 @@ def failing_later(nth: int) -> Outcome:
     """The program exports, and torch.onnx stops at that line."""
     found = failing(nth)
     assert found.failure is not None
-    return msgspec.structs.replace(found, failure=msgspec.structs.replace(found.failure, stage="translate"))
+    failure = msgspec.structs.replace(found.failure, stage="translate")
+    return msgspec.structs.replace(found, failure=failure, stages={"export": "pass", "translate": "fail"})
 
 
 @pytest.mark.parametrize("twin", [False, True])
@@ -386,6 +390,62 @@ def test_beyond_the_export_the_numbers_of_what_translates_are_asked_for_apart(tw
     assert ("onnx", ("honest",)) in asked
 
 
+@st.composite
+def situations_behind(draw: st.DrawFn) -> tuple[int, int, tuple[Shim, ...], dict[str, int]]:
+    """As `situations`, where the last failures are of the translation; each of the export's has a shim."""
+    exports, later = draw(st.integers(1, 2)), draw(st.integers(0, 2))
+    shims, cures = [], {}
+    for nth in range(1, exports + later + 1):
+        for number in range(draw(st.integers(int(nth <= exports), 2))):
+            name = f"s{nth}{number}"
+            soundness = draw(st.sampled_from([one for one in SOUND if one != "unsound"]))
+            shims.append(shim(name, nth, soundness=soundness))
+            if draw(st.booleans()) or (nth <= exports and number == 0):
+                cures[name] = nth
+    return exports, later, tuple(draw(st.permutations(shims))), cures
+
+
+@given(situations_behind(), st.booleans())
+def test_what_cures_the_export_is_asked_as_far_as_the_scan_goes(
+    situation: tuple[int, int, tuple[Shim, ...], dict[str, int]], twin: bool
+) -> None:
+    """Where it fails there the search goes on; without success the cure of the export stays, and the failure is told.
+
+    `stages` say what was asked: with the shims that are prescribed, as far as the goal.
+    """
+    exports, later, shims, cures = situation
+
+    def answer(probe: Probe) -> Outcome:
+        left = sorted({*range(1, exports + later + 1)} - {cures[one] for one in probe.shims if one in cures})
+        if left and left[0] <= exports:
+            return failing(left[0])
+        if left and probe.to == "onnx":
+            return failing_later(left[0])
+        stages = {"export": "pass", **({"translate": "pass"} if probe.to == "onnx" else {})}
+        rows = RIGHT if probe.to == "run" else RIGHT[:1] if probe.to == "compare" else ()
+        return Outcome(probe="", status=OutcomeStatus.PASSED, stages=stages, numbers=rows)
+
+    search = run_search(answer, shims, twin=twin, values=not twin, goal="onnx")
+    found = search.prescription
+    assert found is not None
+    assert found.proof is not None
+    assert found.proof.inputs_tried == len(RIGHT)
+    solved = {cures[name] for name in found.shims}
+    assert len(found.shims) == len(solved)
+    assert {*range(1, exports + 1)} <= solved
+    uncured = [nth for nth in range(exports + 1, exports + later + 1) if nth not in cures.values()]
+    if uncured:
+        assert search.note
+        assert found.stages == {"export": "pass", "translate": "fail"}
+        assert {*range(1, exports + 1)} == solved
+        hidden = [one.failure for one in search.hidden_failures() if one.failure is not None]
+        assert [one.stage for one in hidden if one.stage != "export"] == ["translate"]
+    else:
+        assert not search.note
+        assert found.stages == {"export": "pass", "translate": "pass"}
+        assert solved == {*range(1, exports + later + 1)}
+
+
 BIASED = '''
 import torch
 from torch import nn
@@ -405,8 +465,23 @@ class Attention(nn.Module):
         found = nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=mask)
         return found.transpose(1, 2).contiguous().view(batch, length, width)
 
+class Clamped(nn.Module):
+    """It has another failure, before that one."""
+
+    def __init__(self):
+        super().__init__()
+        self.attention = Attention()
+
+    def forward(self, rows):
+        if rows.abs().max() > 100:
+            rows = rows.clamp(-100, 100)
+        return self.attention(rows)
+
 def build():
     return Attention().eval(), (torch.randn(2, 5, 8),)
+
+def build_clamped():
+    return Clamped().eval(), (torch.randn(2, 5, 8),)
 '''
 
 
@@ -420,6 +495,11 @@ def test_what_exports_and_does_not_translate_is_cured_and_its_file_computes_the_
     assert part.prescription is not None
     assert part.prescription.proof is not None
     assert part.prescription.proof.inputs_tried > 2
+    assert wording.cure(part).startswith("translates to ONNX with 1 shim (")
+    assert wording.export_command(part, report).endswith("--to onnx -o model.onnx")
+    code = wording.prescription_code(part)
+    assert code.startswith("import torch\n")
+    assert "torch.onnx.export(program, dynamo=True)" in code
     target, options = TargetRef(ref=f"{tmp_path / 'biased.py'}:build"), ScanOptions(to="onnx")
     tried = [next(try_shims(target, options, shims)) for shims in (("no-grad",), part.prescription.shims)]
     assert [(one.result, one.cured) for one in tried] == [("same", False), ("cured", True)]
@@ -434,6 +514,21 @@ def test_what_exports_and_does_not_translate_is_cured_and_its_file_computes_the_
     (found,) = OnnxSession(tmp_path / "biased.onnx").run([args[0]])
     with torch.no_grad():
         torch.testing.assert_close(found, module(*args), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_what_cures_the_export_is_made_to_translate_too(tmp_path: Path) -> None:
+    (tmp_path / "biased.py").write_text(BIASED)
+    report = scan_file(tmp_path / "biased.py", factory="build_clamped", cure=True, to="onnx")
+    (part,) = report.parts
+    found = part.prescription
+    assert found is not None
+    assert found.shims[0] == "branch-as-where"
+    assert len(found.shims) == 2
+    assert found.stages["translate"] == "pass"
+    assert wording.cure(part) == "exports and translates to ONNX with 2 shims (under a condition)"
+    assert wording.export_command(part, report).endswith("--to onnx -o model.onnx")
+    assert [(one.stage, one.modules) for one in report.findings] == [("export", ("",)), ("translate", ("attention",))]
 
 
 @pytest.mark.slow

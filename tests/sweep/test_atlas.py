@@ -14,7 +14,16 @@ from exportdoctor.core.errors import ExitCode
 from exportdoctor.core.failure.finding import ExceptionRecord, Finding
 from exportdoctor.core.failure.kinds import FailureKind
 from exportdoctor.core.run.atlas import Also, Atlas, AtlasCell, AtlasRow, SampleFact
-from exportdoctor.core.run.report import ModuleRecord, NumbersCheck, PartRecord, PartVerdict, Report, TargetRecord
+from exportdoctor.core.run.report import (
+    ModuleRecord,
+    NumbersCheck,
+    PartRecord,
+    PartVerdict,
+    Prescription,
+    Proof,
+    Report,
+    TargetRecord,
+)
 from exportdoctor.report.atlas.atlas_difference import compare_atlases
 from exportdoctor.report.atlas.atlas_markdown import render_markdown
 from exportdoctor.report.atlas.atlas_page import render_page
@@ -189,6 +198,38 @@ def test_only_a_stage_that_ran_passes(tmp_path: Path, verdict: PartVerdict, stag
     answer = SweepAnswer(name="m", ref="m.py:build", key="", at=0.0, timeout=1.0, memory_mb=1.0, runs=(asked,))
     row, _ = make_row(answer, tmp_path, to="ort", ref="m.py:build", words=("--no-cure",))
     assert " ".join(cell.verdict for cell in row.cells) == told
+
+
+@pytest.mark.parametrize(
+    ("verdict", "stages", "with_shims", "told"),
+    [
+        ("cured", {"export": "fail"}, {"export": "pass", "translate": "pass"}, "cured cured cured not_asked"),
+        ("fails", {"export": "fail"}, {"export": "pass", "translate": "fail"}, "cured cured fails not_asked"),
+        ("cured", {"export": "pass", "translate": "fail"}, {}, "passes cured cured not_asked"),
+        ("cured", {"export": "pass", "translate": "fail"}, {"export": "pass", "translate": "pass", "load": "pass",
+                                                            "run": "pass"}, "passes cured cured cured"),
+        ("fails", {"export": "pass", "translate": "fail"}, {"export": "pass", "translate": "pass", "load": "fail"},
+         "passes cured cured fails"),
+    ],
+)  # fmt: skip
+def test_a_stage_behind_what_shims_cure_says_how_it_ended_with_them(
+    tmp_path: Path, verdict: PartVerdict, stages: dict[str, str], with_shims: dict[str, str], told: str
+) -> None:
+    root = ModuleRecord(fqn="", class_name="Net", status="fails_own", stages=stages)
+    proof = Proof(inputs_tried=3, max_abs_diff=1e-7, stage="run")
+    found = Prescription(shims=("a", "b"), soundness="exact", proof=proof, stages=with_shims)
+    part = PartRecord(
+        name="p", verdict=verdict, exporter="export", seconds=1.0, modules=(root,), prescription=found
+    )  # fmt: skip
+    failing = next((stage for stage, how in stages.items() if how == "fail"), "export")
+    report = Report(target=TargetRecord(ref="m"), parts=(part,), findings=(_finding("a", stage=failing),))
+    (tmp_path / "static").mkdir()
+    (tmp_path / "static" / "report.json").write_bytes(pretty(report))
+    asked = RunAnswer(sizes="static", status=AnswerStatus.ANSWERED)
+    answer = SweepAnswer(name="m", ref="m", key="", at=0.0, timeout=1.0, memory_mb=1.0, runs=(asked,))
+    row, _ = make_row(answer, tmp_path, to="ort", ref="m", words=())
+    assert " ".join(cell.verdict for cell in row.cells) == told
+    assert {cell.cure for cell in row.cells if cell.verdict == "cured"} == {("a", "b")}
 
 
 def test_strict_and_decomposed_have_columns_and_commands_of_their_own(tmp_path: Path) -> None:

@@ -147,13 +147,17 @@ def _why(part: PartRecord, stage: str, verdict: CellVerdict) -> str:
 
 
 def _verdict(part: PartRecord, stage: str, stages: dict[str, str], findings: Sequence[Finding]) -> CellVerdict:
-    """A stage's verdict. Not asked: stages after one that fails, also where shims cure it, since a search for a cure
-    ends with the exported program; and ONNX Runtime without values."""
+    """A stage's verdict. Not asked: stages after one that fails and that no shims cure, and ONNX Runtime without
+    values."""
     if part.verdict == "unknown":
         return "no_verdict"
     if stage == "numbers" and not findings:
         return _verdict_of_numbers(part)
     ended = [how for one, how in stages.items() if _column_of(one, stages) == stage]
+    shown = part.prescription.stages if part.prescription is not None else {}
+    with_shims = [how for one, how in shown.items() if _column_of(one, shown) == stage]
+    if with_shims and (not ended or "fail" in ended):
+        return "fails" if "fail" in with_shims else "cured"
     if "fail" in ended or findings or (stage == "export" and not ended and part.verdict != "passes"):
         return part.verdict
     if ended or (part.verdict == "passes" and stage == "export"):
@@ -163,8 +167,8 @@ def _verdict(part: PartRecord, stage: str, stages: dict[str, str], findings: Seq
 
 def _verdict_of_numbers(part: PartRecord) -> CellVerdict:
     """How the program compares with eager: the part's own, with its shims, or its small model's."""
-    if part.verdict == "cured":
-        proof = part.prescription.proof if part.prescription is not None else None
+    if part.prescription is not None:
+        proof = part.prescription.proof
         return "cured" if proof is not None and proof.max_abs_diff is not None else "not_asked"
     if part.numbers is None or part.numbers.verdict == "unknown":
         return "not_asked"

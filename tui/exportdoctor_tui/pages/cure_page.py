@@ -63,7 +63,7 @@ def _before_and_after(selection: Selection, found: Prescription) -> Iterator[Con
     proof = wording.proof(found)
     yield Content.assemble(("before  ", "bold"), ("✗ ", "$text-error"), _short(line(raised)))
     if part.verdict == "cured":
-        said = f"exports{', ' if proof else ''}{line(proof)}"
+        said = f"{wording.cured_step(part)}{', ' if proof else ''}{line(proof)}"
         yield Content.assemble(("after   ", "bold"), ("✓ ", "$text-success"), said)
     else:
         yield Content.assemble(("after   ", "bold"), ("✗ ", "$text-error"), "gets further, then fails")
@@ -139,5 +139,5 @@ def _report(selection: Selection) -> Report:
 def export_command(selection: Selection) -> str:
     """The command that applies the prescription; empty where there is none."""
     part = selection.part.record
-    cured = part.prescription is not None and part.verdict == "cured"
-    return wording.export_command(part, _report(selection)) if cured and not selection.view.target.in_memory else ""
+    ready = wording.exports_with_shims(part) and not selection.view.target.in_memory
+    return wording.export_command(part, _report(selection)) if ready else ""

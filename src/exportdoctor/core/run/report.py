@@ -103,7 +103,8 @@ class Alternative(msgspec.Struct, frozen=True, kw_only=True):
 class Prescription(msgspec.Struct, frozen=True, kw_only=True):
     """The smallest set of shims that makes a part export, in the order in which they are applied, with its proof.
 
-    `alternatives` are the soundest first, then the smallest; there may be others, which were not looked for.
+    `alternatives` are the soundest first, then the smallest; there may be others, which were not looked for. `stages`
+    says how the part with these shims ended at each stage, where the scan asks for more than what they cure.
     """
 
     shims: tuple[str, ...]
@@ -112,6 +113,7 @@ class Prescription(msgspec.Struct, frozen=True, kw_only=True):
     files: dict[str, str] = {}
     steps: tuple[Step, ...] = ()
     alternatives: tuple[Alternative, ...] = ()
+    stages: dict[str, str] = {}
 
 
 class NumbersCheck(msgspec.Struct, frozen=True, kw_only=True):

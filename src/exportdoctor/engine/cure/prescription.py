@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
@@ -15,9 +15,15 @@ from exportdoctor.report.wording.shim_tries import STRUCTURE_ALONE, not_chosen_n
 
 
 def prescription_of(
-    cures: Sequence[CuringSet], catalogue: ShimCatalogue, *, on: SearchTarget, ground: Ground | None
+    cures: Sequence[CuringSet],
+    catalogue: ShimCatalogue,
+    *,
+    on: SearchTarget,
+    ground: Ground | None,
+    stages: Mapping[str, str],
 ) -> Prescription:
-    """The first of them, with the others as alternatives; `ground` is what the outputs of `on` can show."""
+    """The first of them, with the others as alternatives; `ground` is what the outputs of `on` can show, `stages` how
+    the part with the first gets on behind what it cures."""
     best, *others = cures
     return Prescription(
         shims=best.shims,
@@ -25,6 +31,7 @@ def prescription_of(
         proof=msgspec.structs.replace(proof_of(best.outcome, on=on), ground=ground),
         steps=catalogue.steps(best.shims),
         alternatives=tuple(_alternative(one, best, catalogue, on=on) for one in others),
+        stages=dict(stages),
     )
 
 

@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+import msgspec
+
 from exportdoctor.core.exporters import EXPORTERS
 from exportdoctor.core.failure.finding import ShimResult
 from exportdoctor.core.failure.identity import same_failure
@@ -20,7 +22,7 @@ from exportdoctor.core.run.report import Prescription
 from exportdoctor.engine.cure.alternatives import find_alternatives
 from exportdoctor.engine.cure.catalogue import CandidateQueue, Chain, Ids, ShimCatalogue
 from exportdoctor.engine.cure.prescription import prescription_of
-from exportdoctor.engine.cure.trial import CuringSet, SearchTarget, ShimTrial, is_later_failure
+from exportdoctor.engine.cure.trial import SEARCHED_STAGES, CuringSet, SearchTarget, ShimTrial, is_later_failure
 from exportdoctor.engine.probe_driver import Prefetch, ProbeSteps
 from exportdoctor.reduce import ddmin
 from exportdoctor.report.wording import shim_tries as wording
@@ -41,7 +43,8 @@ _MODES = frozenset({"strict", "non-strict"})
 class CureSearch:
     """`root` is the part's own probe, `first` its failure, `small` the probe of its small model. `steps` searches.
 
-    With these shims the program must get as far as `root.to`: through the export, or a stage behind it.
+    With these shims the program must get as far as `root.to`: through the export, or a stage behind it. `goal` is how
+    far the scan asks it to get: what cures is asked as far as that, and the search goes on where it fails there.
     """
 
     root: Probe
@@ -52,9 +55,11 @@ class CureSearch:
     versions: Mapping[str, str]
     axes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     allow: Sequence[str] = ()
+    goal: str = "export"
     trials: list[ShimTrial] = field(default_factory=list)
     met: list[tuple[Ids, Outcome]] = field(default_factory=list)
     cures: tuple[CuringSet, ...] = ()
+    stages: Mapping[str, str] = field(default_factory=dict)
     prescription: Prescription | None = None
     note: str = ""
     done: bool = False
@@ -92,12 +97,16 @@ class CureSearch:
             )
         if small is not None:
             self.cures = yield from self._confirm(large, small, self.cures)
+        if self.cures and self.goal != to:
+            target = yield from self._go_on(large, small)
         if self.cures:
             ground = (yield target.ground).ground if self.cures[0].outcome.numbers else None
-            self.prescription = prescription_of(self.cures, self._catalogue, on=target, ground=ground)
+            self.prescription = prescription_of(
+                self.cures, self._catalogue, on=target, ground=ground, stages=self.stages
+            )
             if not self.cures[0].outcome.numbers:
                 makes_program = EXPORTERS[self.root.exporter].makes_program
-                self.note = wording.NO_VALUES if makes_program else wording.NO_PROGRAM
+                self.note = self.note or (wording.NO_VALUES if makes_program else wording.NO_PROGRAM)
 
     def hidden_failures(self) -> list[Outcome]:
         """The failures that were met behind the first: on the way to a cure, or without one in the part's own mode.
@@ -127,7 +136,7 @@ class CureSearch:
     ) -> ProbeSteps[tuple[CuringSet, ...]]:
         """The small model's cure at full size; where that fails further on, the search goes on there."""
         best = cures[0]
-        trial = yield from self._try(large, best.shims, self.first)
+        trial = yield from self._try(large, best.shims, large.first)
         if trial.outcome.passed:
             return cures
         again = yield from self._find_cure(large, start=best.shims, first=trial.outcome)
@@ -141,15 +150,57 @@ class CureSearch:
             return ()
         return (replace(again, outcome=proven),)
 
+    # --- behind the stage that fails
+
+    def _go_on(self, large: SearchTarget, small: SearchTarget | None) -> ProbeSteps[SearchTarget]:
+        """Ask the part with what cures it as far as the goal, and search on where that fails.
+
+        Of several sets the first that gets there comes first. It returns what the first set was compared on.
+        """
+        best, first = self.cures[0], None
+        for cured in self.cures:
+            outcome = yield msgspec.structs.replace(self.root, shims=cured.shims, to=self.goal)
+            if outcome.passed:
+                self.cures = (cured, *(one for one in self.cures if one is not cured))
+                self.stages = outcome.stages
+                return small or large
+            first = first or outcome
+        assert first is not None
+        to = SEARCHED_STAGES.get(first.failure.stage, "") if first.failure is not None else ""
+        if to and to != large.to:
+            further, further_small = large.at_stage(to, first), None
+            if small is not None:
+                outcome = yield msgspec.structs.replace(small.probe, shims=best.shims, to=to)
+                further_small = small.at_stage(to, outcome) if self._same(outcome, first) else None
+            found = yield from self._cure_further(further, further_small, best)
+            if found is not None:
+                self.cures = (found,)
+                return (yield from self._go_on(further, further_small))
+        self.stages, self.note = first.stages, wording.NONE_GETS_FURTHER
+        self.met.append((best.shims, first))
+        return small or large
+
+    def _cure_further(
+        self, large: SearchTarget, small: SearchTarget | None, best: CuringSet
+    ) -> ProbeSteps[CuringSet | None]:
+        """What gets beyond the failure behind `best`, with these shims or other ones; None where nothing was found."""
+        target = small or large
+        found = yield from self._find_cure(target, start=best.shims, chain=best.chain)
+        if found is None:
+            return None
+        found = yield from self._reduce(target, found)
+        confirmed = (yield from self._confirm(large, small, (found,))) if small is not None else (found,)
+        return confirmed[0] if confirmed else None
+
     # --- the search on one target
 
     def _find_cure(
-        self, target: SearchTarget, *, start: Ids = (), first: Outcome | None = None
+        self, target: SearchTarget, *, start: Ids = (), first: Outcome | None = None, chain: Chain = ()
     ) -> ProbeSteps[CuringSet | None]:
         """The first set that cures, None where none was found. One that refuses drawn inputs counts as specialised: a
-        few sounder ones are tried after it."""
+        few sounder ones are tried after it. `start` are shims that it has already, `chain` why each was added."""
         frontier = CandidateQueue(self._catalogue)
-        chain: Chain = tuple((name, target.first) for name in start)
+        chain = chain or tuple((name, target.first) for name in start)
         frontier.widen(start, first or target.first, chain=chain)
         found, left = None, MOST_TRIES if target.to == "export" else _MOST_TRIES_LATER
         while left and (candidate := frontier.next()) is not None:

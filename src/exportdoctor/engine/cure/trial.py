@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -39,6 +39,10 @@ class SearchTarget:
     def with_numbers(self, shims: Ids, *, proved: bool = True) -> Probe:
         """The probe that compares the program with eager."""
         return msgspec.structs.replace(self.probe, shims=shims, to="run" if proved else "compare")
+
+    def at_stage(self, to: str, first: Outcome) -> SearchTarget:
+        """The same part, whose program has to get as far as `to`, and with shims ends in `first`."""
+        return replace(self, probe=msgspec.structs.replace(self.probe, to=to), first=first, to=to)
 
     @property
     def ground(self) -> Probe:

@@ -20,7 +20,7 @@ SHARES_HEADER = ("stage", "models", "with a verdict", "pass as they are", "of al
 CAUSES_HEADER = ("#", "one fix unlocks", "fail so", "root cause", "where", "cured by")
 CELLS_HEADER = ("model", "part", "stage", "verdict", "failure", "line", "cure", "s", "MiB", "asked", "command")
 NOTES_HEADER = ("model", "note")
-NOT_ASKED_CURED = "shims cure the export; a scan takes the cured program no further"
+NOT_ASKED_CURED = "shims cure the export; this stage was not asked with them"
 UNLOCK_NOTE = (
     "A model counts as unlocked if it shows no other failure; another one may hide behind it. Failures are one if "
     "kind, exception, normalised message and line of code are equal, whatever the model or file. A failure that shims "

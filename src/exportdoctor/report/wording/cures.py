@@ -41,8 +41,33 @@ def cure(part: PartRecord) -> str:
     found = part.prescription
     if found is None:
         return ""
-    does = _DOES.get(_failing_stage(part), "exports") if part.verdict == "cured" else "gets further"
+    does = cured_step(part) if part.verdict == "cured" else "gets further"
     return f"{does} with {count(len(found.shims), 'shim')} ({soundness(found.soundness)})"
+
+
+def cured_step(part: PartRecord) -> str:
+    """What the part does with its shims, and not without."""
+    stages = part.prescription.stages if part.prescription is not None else {}
+    failing = _failing_stage(part)
+    later = next((does for stage, does in reversed(_DOES.items()) if stages.get(stage) == "pass"), "")
+    if failing not in _DOES:
+        return f"exports and {later}" if later else "exports"
+    return later or _DOES[failing]
+
+
+def exports_with_shims(part: PartRecord) -> bool:
+    """Whether a program that computes what eager does was made with shims, also where it fails in a later stage."""
+    found = part.prescription
+    if found is None or not EXPORTERS.get(part.exporter, EXPORTERS["export"]).makes_program:
+        return False
+    compared = found.proof is not None and found.proof.max_abs_diff is not None
+    return part.verdict == "cured" or (compared and found.stages.get("export") == "pass")
+
+
+def _gets_to_onnx(part: PartRecord) -> bool:
+    """Whether the part with its shims was found to translate, as was asked."""
+    found = part.prescription
+    return found is not None and (_failing_stage(part) == "translate" or found.stages.get("translate") == "pass")
 
 
 def _failing_stage(part: PartRecord) -> str:
@@ -131,7 +156,7 @@ def prescription(part: PartRecord, report: Report) -> tuple[str, ...]:
     sentences += map(_alternative, found.alternatives)
     if report.target.in_memory:
         return tuple(sentences)
-    if part.verdict == "cured" and EXPORTERS.get(part.exporter, EXPORTERS["export"]).makes_program:
+    if exports_with_shims(part):
         sentences.append(f"{EXPORT_LABEL}{export_command(part, report)}")
     return tuple(sentences)
 
@@ -159,7 +184,7 @@ def prescription_code(part: PartRecord) -> str:
             f"call = ExportCall(module={model}, kwargs=inputs)\n{shims}    {call}"
         )
     options, imported, first, last = "", "", "", ""
-    if _failing_stage(part) == "translate":
+    if _gets_to_onnx(part):
         first, last = "import torch\n\n", '    torch.onnx.export(program, dynamo=True).save("model.onnx")\n'
     if exporter.traces_with_dynamo:
         options, imported = ", options=ExportOptions(strict=True)", "ExportOptions, "
@@ -243,7 +268,7 @@ def export_command(part: PartRecord, report: Report) -> str:
     if part.exporter != DEFAULTS["exporter"] and part.prescription is not None:
         options.append(f"--shims {'+'.join(one for one in part.prescription.shims if one != _TO_DEFAULT) or 'none'}")
     name = "model" if part.name == "default" else part.name
-    to = "onnx" if _failing_stage(part) == "translate" else "pt2"
+    to = "onnx" if _gets_to_onnx(part) else "pt2"
     return " ".join(("exportdoctor export", shlex.quote(target.ref), *options, f"--to {to} -o {name}.{to}"))
 
 
@@ -259,8 +284,7 @@ def next_commands(report: Report) -> tuple[tuple[str, str], ...]:
             commands.append((locate, "the node and the line where the numbers begin to differ"))
         else:
             commands.append((f"exportdoctor repro {first}", "a minimal script that fails in the same way"))
-    ready = (part for part in report.parts if part.verdict == "cured" or _passes_by_default(part))
-    part = next((part for part in ready if EXPORTERS.get(part.exporter, EXPORTERS["export"]).makes_program), None)
+    part = next((part for part in report.parts if exports_with_shims(part) or _passes_by_default(part)), None)
     if part is not None and not part.only:
         commands.append((export_command(part, report), "write the program, and compare it with eager"))
     else:

@@ -99,8 +99,9 @@ def export_lines(request: ExportRequest, result: ExportResult, shims: Sequence[S
         lines.append(_fact_line("note", f"import {', '.join(result.imports)} before torch.export.load"))
     if result.trouble is not None:
         lines += [f"  {line}" for line in _trouble(result.trouble)]
-        if result.trouble.stage == "export":
-            lines.append(f"  To search for shims: exportdoctor scan {request.target.ref} --part {request.part}")
+        if result.trouble.stage in ("export", "translate"):
+            to = " --to onnx" if result.trouble.stage == "translate" else ""
+            lines.append(f"  To search for shims: exportdoctor scan {request.target.ref} --part {request.part}{to}")
     return [*lines, f"  {_verdict(result)}"]
 
 
