@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from exportdoctor.torch_internals.pytree_registry import flatten_once, is_registered
+from exportdoctor.torch_internals.pytree_registry import flatten_once, is_registered, node_kind
 
 if TYPE_CHECKING:
     from torch import nn
@@ -32,12 +32,12 @@ Visit = Callable[[str, Any, Any], Any]
 
 
 def dynamic_shapes(axes: Axes, *, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The `dynamic_shapes` of these keyword arguments: `Dim.DYNAMIC` at each named axis, else `None`.
+    """The `dynamic_shapes` of these keyword arguments: `Dim.DYNAMIC` at each named axis, else `None` at each leaf.
 
-    `Dim.DYNAMIC` and not a named `Dim`: torch may then infer relations such as a multiple of four, and still
-    refuses to freeze the dimension.
+    torch refuses `None` for a container: an argument such as a list of numbers has a list. `Dim.DYNAMIC` and not a
+    named `Dim`: torch may then infer relations such as a multiple of four, and still refuses to freeze the dimension.
     """
-    return {name: _shape(axes.get(name)) for name in inputs}
+    return {name: _shape(axes[name]) if axes.get(name) else _static_shape(value) for name, value in inputs.items()}
 
 
 def axes_by_name(axes: Axes) -> dict[str, tuple[str, ...]]:
@@ -118,6 +118,16 @@ def _shape(spec: Any) -> Any:
             return [_shape(child) for child in spec]
         case _:
             return None
+
+
+def _static_shape(value: Any) -> Any:
+    """`None` at each leaf, in containers like those of the value."""
+    kind = node_kind(value)
+    if kind == "leaf":
+        return None
+    children, rebuild = flatten_once(value)
+    children_shapes = [_static_shape(child) for child in children]
+    return rebuild(children_shapes) if kind == "builtin" else children_shapes
 
 
 def _number_children(name: str, specs: list[dict[int, str]]) -> list[tuple[str, dict[int, str]]]:
