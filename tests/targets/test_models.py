@@ -287,6 +287,13 @@ def test_a_model_that_keeps_nothing_says_that_it_has_no_decode(tmp_path: Path) -
         built(write_config(tmp_path / "gpt", config), "decode").part("decode")
 
 
+def test_every_class_that_cannot_be_built_is_named(tmp_path: Path) -> None:
+    config = write_config(tmp_path / "emu", {"model_type": "emu3"})  # transformers' own default cannot be built
+    with pytest.raises(TargetError, match=r"Emu3ForCausalLM .*Nor can it build Emu3ForConditionalGeneration, ") as told:
+        built(config)
+    assert told.value.stack
+
+
 def test_random_weights_are_the_same_every_time() -> None:
     first, second = (built(TINY).model.state_dict() for _ in range(2))
     assert all(torch.equal(value, second[name]) for name, value in first.items())

@@ -59,6 +59,42 @@ class Seer(nn.Module):
         raise ValueError("this is no picture")
 
 
+class Prompted(nn.Module):
+    """Half of its picture is another one; the configuration states the size of both together."""
+
+    main_input_name = "pixel_values"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.config = ViTConfig(image_size=[32, 16])
+        self.layer = nn.Conv2d(3, 4, 4)
+
+    def forward(self, pixel_values: torch.Tensor, prompt: torch.Tensor, prompt_masks: torch.Tensor) -> torch.Tensor:
+        """Two pictures beside each other.
+
+        Args:
+            pixel_values (`torch.Tensor` of shape `(batch_size, num_channels, image_size, image_size)`):
+                The lower half.
+            prompt (`torch.Tensor` of shape `(batch_size, num_channels, height, width)`):
+                The upper half.
+            prompt_masks (`torch.Tensor` of shape `(batch_size, num_channels, height, width)`):
+                A picture, too.
+        """
+        whole = torch.cat((prompt, pixel_values), dim=2)
+        if (shape := tuple(whole.shape[2:])) != (32, 16):
+            raise ValueError(f"Input image size ({shape[0]}*{shape[1]}) doesn't match model (32*16).")
+        masks: torch.Tensor = self.layer(torch.cat((prompt_masks, prompt_masks), dim=2))
+        return self.layer(whole) + masks
+
+
+def test_a_picture_with_a_prompt_has_its_half_of_the_size() -> None:
+    part = default_part(context(Prompted()))
+    assert {name: tuple(value.shape) for name, value in part.kwargs.items()} == dict.fromkeys(
+        ("pixel_values", "prompt", "prompt_masks"), (2, 3, 16, 16)
+    )
+    assert all(value.is_floating_point() for value in part.kwargs.values())
+
+
 def test_missing_packages_of_the_models_own_processors_are_told() -> None:
     missing = "pip install pillow" if find_spec("PIL") is None else ""
     assert packages_for_processors(context(Seer())) == missing

@@ -80,6 +80,7 @@ _AS_SMALL_MODEL = "as a small model with random weights"
 _SECONDS_FOR_SMALL_MODEL = 10.0
 """For its search, if the others have spent all."""
 _MOST_PARAMETERS_FILLED = 300_000_000
+_MOST_CLASSES_NAMED = 3
 """Up to so many parameters, random weights replace fake ones where the model does not run without values."""
 
 
@@ -257,17 +258,22 @@ def _subject(plan: ConfigurationPlan, options: BuildOptions) -> tuple[ModelConte
     """
     config = load_config(plan.config)
     first: TargetError | None = None
+    others: list[str] = []
     for model_class in find_model_classes(config):
         try:
             subject = _context(model_class, config, options)
         except MissingPackageError:
             raise
         except TargetError as error:
+            others += [model_class.__name__] if first is not None else []
             first = first or error
             continue
         return subject, (Substitution(f"as {model_class.__name__}", str(first)),) if first else ()
     assert first is not None, "find_model_classes yields at least one"
-    raise first
+    if not others:
+        raise first
+    named = ", ".join(others[:_MOST_CLASSES_NAMED]) + (" and others" if len(others) > _MOST_CLASSES_NAMED else "")
+    raise TargetError(f"{first.message}. Nor can it build {named}", hint=first.hint, stack=first.stack) from first
 
 
 def _context(model_class: Any, config: Any, options: BuildOptions) -> ModelContext:

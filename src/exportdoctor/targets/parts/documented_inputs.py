@@ -7,6 +7,7 @@ dynamic, one that names a setting takes its value from the configuration, and an
 from __future__ import annotations
 
 import inspect
+import itertools
 import math
 import re
 from collections.abc import Mapping
@@ -99,8 +100,13 @@ def documented_inputs(subject: ModelContext) -> Mapping[str, TensorSpec]:
         if entry["name"] in names:
             stated = (symbol.strip(" `") for symbol in entry["shape"].split(","))
             symbols = [one for symbol in stated if symbol for one in _TEMPLATE.get(symbol, (symbol,))]
-            dims = tuple(_size(subject, symbol) for symbol in symbols)
-            found.setdefault(entry["name"], _spec(subject, entry["name"], entry["type"], dims))
+            dims = tuple(
+                subject.image_size[1] if symbol in _SIDES and symbol == before else _size(subject, symbol)
+                for before, symbol in itertools.pairwise(("", *symbols))
+            )
+            spec = _spec(subject, entry["name"], entry["type"], dims)
+            is_picture = spec.kind == "mask" and "num_channels" in symbols
+            found.setdefault(entry["name"], TensorSpec(dims=dims, kind="float") if is_picture else spec)
     return found
 
 
