@@ -10,6 +10,7 @@ from exportdoctor.torch_internals import (
     onnx_library,
     program_checks,
     pytree_registry,
+    scan_operator,
     shape_env,
     tracer_frames,
     tracing_modes,
@@ -19,7 +20,7 @@ from exportdoctor.torch_internals.hook import Hook
 
 _ROOMS = (
     fake_tensors, shape_env, program_checks, tracer_frames, dynamo_frames, trees, pytree_registry, graph_modules,
-    onnx_library, tracing_modes, fake_cuda,
+    onnx_library, tracing_modes, fake_cuda, scan_operator,
 )  # fmt: skip
 
 HOOKS: tuple[Hook, ...] = tuple(hook for room in _ROOMS for hook in room.HOOKS)

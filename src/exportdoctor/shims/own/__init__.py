@@ -20,7 +20,7 @@ from exportdoctor.shims.own import (
     sdpa_without_size_check,
     vision_geometry,
 )
-from exportdoctor.shims.rules import branch, counted_loops, hoist, hoisted_reads, joined_split
+from exportdoctor.shims.rules import branch, counted_loops, hoist, hoisted_reads, joined_split, scanned_loops
 
 OWN = (
     vision_geometry.SHIM,
@@ -37,6 +37,7 @@ OWN = (
     max_pool_1d.SHIM,
     module_conversion.SHIM,
     counted_loops.SHIM,
+    scanned_loops.SHIM,
     eager_attention.SHIM,
     cache_pytrees.SHIM,
     cache_pytrees.FIXED,

@@ -41,7 +41,8 @@ def inside_decorators(value: Any, wanted: Callable[[CodeType], bool], depth: int
     if depth == 0:
         return None
     inner = [getattr(value, name, None) for name in ("__wrapped__", "__func__", "fget")]
-    inner += [cell.cell_contents for cell in getattr(value, "__closure__", None) or () if _is_filled(cell)]
+    closure = getattr(value, "__closure__", None)  # a class may have a descriptor of that name
+    inner += [cell.cell_contents for cell in closure if _is_filled(cell)] if isinstance(closure, tuple) else []
     inner = [one for one in inner if one is not None and (callable(one) or isinstance(one, staticmethod | classmethod))]
     return next((found for one in inner if (found := inside_decorators(one, wanted, depth - 1))), None)
 

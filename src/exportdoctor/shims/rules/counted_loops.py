@@ -62,7 +62,7 @@ def _rewritten(function: FunctionType) -> CodeType | None:
     return compile_for(function, changed) if counting.count else None
 
 
-def _functions(call: ExportCall) -> Iterator[FunctionType]:
+def functions_that_loop(call: ExportCall) -> Iterator[FunctionType]:
     """The user's functions that mention `range`: methods of the modules, and functions beside their classes."""
     classes = dict.fromkeys(kind for module in call.module.modules() for kind in type(module).__mro__)
     files = dict.fromkeys(sys.modules.get(kind.__module__) for kind in classes)
@@ -80,7 +80,7 @@ def _mentions_range(code: CodeType) -> bool:
 
 @contextmanager
 def _enter(call: ExportCall) -> Iterator[ExportCall]:
-    changes = {one: code for one in dict.fromkeys(_functions(call)) if (code := _rewritten(one)) is not None}
+    changes = {one: code for one in dict.fromkeys(functions_that_loop(call)) if (code := _rewritten(one)) is not None}
     if not changes:
         raise NotApplicable("no function loops over `range` with a step")
     with swap_code(changes, {_STEPS: steps_of}):

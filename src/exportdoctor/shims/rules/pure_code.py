@@ -35,11 +35,15 @@ _UNKNOWN = object()
 
 @dataclass(frozen=True, kw_only=True)
 class Purity:
-    """Judges code of `function`; `instances` are the modules that its `self` may be, none where it has no self."""
+    """Judges code of `function`; `instances` are the modules that its `self` may be, none where it has no self.
+
+    Code that only computes or raises is pure, too, if it `may_raise`: where it does, no value is left to be wrong.
+    """
 
     function: FunctionType
     instances: Sequence[Any] = ()
     depth: int = _DEPTH
+    may_raise: bool = False
 
     def of_statements(self, statements: Sequence[ast.stmt]) -> bool:
         """Whether they only compute and bind local names, or return."""
@@ -79,6 +83,8 @@ class Purity:
     def _is_pure_statement(self, node: ast.stmt) -> bool:
         if isinstance(node, ast.Expr):
             return isinstance(node.value, ast.Constant)
+        if isinstance(node, ast.Raise):
+            return self.may_raise
         if not isinstance(node, _STATEMENTS):
             return False
         targets = getattr(node, "targets", [getattr(node, "target", None)])
@@ -121,7 +127,9 @@ class Purity:
         if self.depth == 0 or not isinstance(function, FunctionType):
             return False
         node = definition_of(function)
-        inner = Purity(function=function, instances=instances, depth=self.depth - 1)
+        inner = Purity(
+            function=function, instances=instances, depth=self.depth - 1, may_raise=self.may_raise
+        )  # fmt: skip
         return node is not None and inner.of_statements(node.body)
 
     def _resolve(self, node: ast.expr) -> Any:

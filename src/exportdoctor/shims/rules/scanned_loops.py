@@ -1,0 +1,151 @@
+"""A loop over the rows of a dynamic dimension that carries state becomes a scan in the program.
+
+Python asks `range` for its number, so that a recurrence over the sequence fixes the sequence. The functions are
+rewritten by their syntax tree (`loop_rewrite.py`), so that where the number is symbolic torch's scan runs the body.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import CodeType, FunctionType
+from typing import Any
+
+from exportdoctor.shims.cure_pattern import Cure
+from exportdoctor.shims.export_call import ExportCall
+from exportdoctor.shims.record import NotApplicable, Replacement, Shim
+from exportdoctor.shims.rules.code_swap import compile_for, definition_of, swap_code
+from exportdoctor.shims.rules.counted_loops import functions_that_loop
+from exportdoctor.shims.rules.loop_rewrite import APPLIES, JOIN, KEEP, SCAN, TAKE, WRITE, LoopRewrite
+from exportdoctor.shims.rules.pure_code import Purity
+from exportdoctor.torch_internals import scan_operator
+
+
+class Rows:
+    """A list of as many tensors as a scan had steps, as one tensor with the steps as dimension 0."""
+
+    def __init__(self, rows: Any) -> None:
+        self.rows = rows
+
+
+def scan_applies(length: Any, state: Sequence[Any], lists: Sequence[Any]) -> bool:
+    """Whether a loop of that many steps is one for a scan: it is symbolic, what it carries are tensors, and its lists
+    are empty."""
+    import torch
+
+    tensors = all(isinstance(one, torch.Tensor) for one in state)
+    return isinstance(length, torch.SymInt) and tensors and all(one == [] for one in lists)
+
+
+def rows_of(tensor: Any, place: int, start: Any, length: Any) -> Any:
+    """The rows that the loop reads, as dimension 0."""
+    return tensor.movedim(place, 0).narrow(0, start, length)
+
+
+def scan(step: Callable[[Any, Any], Any], state: Sequence[Any], rows: Sequence[Any], length: Any) -> tuple[Any, Any]:
+    """The state after all steps, and the rows that they computed."""
+    import torch
+
+    carried = [one.clone(memory_format=torch.contiguous_format) for one in state]
+    read = list(rows) or [torch.zeros(length)]
+
+    def one_step(before: Any, given: Any) -> tuple[list[Any], list[Any]]:
+        after, made = step(tuple(before[: len(state)]), tuple(given[: len(rows)]))
+        new = [one.clone(memory_format=torch.contiguous_format) for one in after]
+        return new or [before[0].clone()], [one.clone() for one in made]
+
+    last, made = scan_operator.scan(one_step, carried or [torch.zeros(1)], read)
+    return tuple(last[: len(state)]), tuple(made)
+
+
+class _Joins:
+    """`torch.stack` and its like of a list, or of the rows of a scan."""
+
+    def stack(self, tensors: Any, dim: int = 0) -> Any:
+        """As `torch.stack`."""
+        import torch
+
+        return tensors.rows.movedim(0, dim) if isinstance(tensors, Rows) else torch.stack(tensors, dim)
+
+    def cat(self, tensors: Any, dim: int = 0) -> Any:
+        """As `torch.cat`."""
+        import torch
+
+        if not isinstance(tensors, Rows):
+            return torch.cat(tensors, dim)
+        place = dim if dim >= 0 else dim + tensors.rows.dim() - 1
+        return tensors.rows.movedim(0, place).flatten(place, place + 1)
+
+    concat = cat
+
+
+def write_rows(tensor: Any, place: int, start: Any, rows: Any) -> None:
+    """What the steps write to the tensor."""
+    tensor.movedim(place, 0).narrow(0, start, rows.shape[0]).copy_(rows)
+
+
+JOINS = _Joins()
+_NAMES: dict[str, Any] = {
+    APPLIES: scan_applies, SCAN: scan, TAKE: rows_of, KEEP: Rows, JOIN: JOINS, WRITE: write_rows,
+}  # fmt: skip
+
+
+def _rewritten(function: FunctionType, instances: tuple[Any, ...]) -> CodeType | None:
+    """Its code with loops that may be scans; None where there is no such loop."""
+    node = definition_of(function)
+    if node is None or "range" in {*function.__globals__, *function.__code__.co_varnames}:
+        return None
+    rewrite = LoopRewrite(Purity(function=function, instances=instances, may_raise=True))
+    changed = rewrite.of_function(node)
+    return compile_for(function, changed) if rewrite.count else None
+
+
+def _instances(call: ExportCall, function: FunctionType) -> tuple[Any, ...]:
+    """The modules whose method it is."""
+    owner = function.__code__.co_qualname.rpartition(".")[0]
+    return tuple(
+        one
+        for one in call.module.modules()
+        if any((kind.__module__, kind.__qualname__) == (function.__module__, owner) for kind in type(one).__mro__)
+    )
+
+
+@contextmanager
+def _enter(call: ExportCall) -> Iterator[ExportCall]:
+    found = dict.fromkeys(functions_that_loop(call))
+    changes = {one: code for one in found if (code := _rewritten(one, _instances(call, one))) is not None}
+    if not changes:
+        raise NotApplicable("no function has a loop over `range` whose steps read and write one row and carry state")
+    with swap_code(changes, _NAMES):
+        yield call
+
+
+SHIM = Shim(
+    id="loops-as-scan",
+    title="Makes a loop over a dynamic dimension that carries state a scan in the program",
+    soundness="exact",
+    enter=_enter,
+    does=(
+        "Python asks `range` for its number, so that a recurrence over the sequence fixes how long it is. Where each "
+        "step of a loop reads and writes one row and carries tensors to the next, torch's scan runs it, whose program "
+        "holds for any number of steps. torch.onnx translates it to ONNX's Scan."
+    ),
+    cures=(Cure(kinds=("dynamic_dim_specialised",)),),
+    needs={"torch": ">=2.13"},
+    link="https://onnx.ai/onnx/operators/onnx__Scan.html",
+    retire="torch.export keeps the number of steps of such loops dynamic",
+    rank=30,
+    replaces=(
+        Replacement(
+            target="the functions that loop over the rows of a tensor",
+            before=(
+                "for t in range(x.shape[1]):\n    state = decay[:, t] * state + x[:, t]\n    states.append(state)\n"
+                "return torch.stack(states, dim=1)\n"
+            ),
+            after=(
+                "state, states = scan(step, state, (decay.movedim(1, 0), x.movedim(1, 0)))\n"
+                "return states.movedim(0, 1)\n"
+            ),
+        ),
+    ),
+)

@@ -1,0 +1,245 @@
+"""Loops as scans: the steps compute what the loop does, whatever runs them; and a program holds for any length."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Sequence
+from types import FunctionType, SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.export import Dim
+
+from exportdoctor.shims import ExportCall, apply_shims, export_program, find
+from exportdoctor.shims.record import NotApplicable
+from exportdoctor.shims.rules import scanned_loops
+from exportdoctor.shims.rules.loop_rewrite import APPLIES, JOIN, KEEP, SCAN, TAKE, WRITE, LoopRewrite
+from exportdoctor.shims.rules.pure_code import Purity
+from exportdoctor.worker.translate.onnx_session import OnnxSession
+
+STATEMENTS = (
+    "a = a * 0.5 + x[:, t]",
+    "b = b - x[:, t, :].abs() * a",
+    "a, b = b, a + 1",
+    "u = a + y[:, :, t]",
+    "u = y[..., t] * 2",
+    "v = x[:, t : t + 1].sum(1) - b",
+    "a = torch.where(u > 0, u, a)",
+    "b = helper(v, a)",
+    "outs.append(a)",
+    "outs.append(u + v)",
+    "more.append(b[:, None])",
+    "written[:, t] = a",
+    "written[:, t] = (b - x[:, t]).to(written.dtype)",
+    "if a.shape[0] == 2:\n            a = a + 3",
+    "x[:, t] = a",
+    # and what no step may do
+    "a = a + t",
+    "a = x[:, t - 1]",
+    "a += x[:, t]",
+    "outs.append(outs[-1] * 2)",
+    "written[:, t] = a\n        u = written[:, t] + a",
+    "box.count = box.count + 1",
+    "if t > 2:\n            break",
+    "u = sum([one for one in (a, b)])",
+    "box.rows.append(a)",
+)
+RESULTS = (
+    "a", "b", "u", "v", "t", "torch.stack(outs, dim=1)", "torch.stack(outs, -1)", "torch.cat(more, 1)", "written",
+    "len(outs)", "box.count",
+)  # fmt: skip
+
+
+def helper(one: Tensor, other: Tensor) -> Tensor:
+    if one.shape != other.shape:
+        raise ValueError("of two shapes")
+    return torch.tanh(one) + other
+
+
+def run_in_turn(step: Callable[..., Any], state: Sequence[Tensor], rows: Sequence[Tensor], length: int) -> Any:
+    """What a scan means."""
+    made = []
+    for index in range(length):
+        state, outputs = step(state, tuple(one[index] for one in rows))
+        made.append(outputs)
+    return state, tuple(torch.stack(column) for column in zip(*made, strict=True))
+
+
+def run_both(source: str, names: dict[str, Any]) -> tuple[int, Any, Any]:
+    """How many loops of `forward` were rewritten, and what it returns as it is and rewritten."""
+    node = ast.parse(source).body[0]
+    assert isinstance(node, ast.FunctionDef)
+    own: dict[str, Any] = {"torch": torch, "helper": helper}
+    exec(compile(source, "<drawn>", "exec"), own)
+    function: FunctionType = own["forward"]
+    rewrite = LoopRewrite(Purity(function=function, may_raise=True))
+    changed = rewrite.of_function(node)
+    steps = {APPLIES: lambda *_: True, SCAN: run_in_turn, TAKE: scanned_loops.rows_of, KEEP: scanned_loops.Rows}
+    steps |= {JOIN: scanned_loops.JOINS, WRITE: scanned_loops.write_rows}
+    new: dict[str, Any] = {**own, **steps}
+    exec(compile(ast.unparse(changed), "<rewritten>", "exec"), new)
+    return rewrite.count, outcome(function, names), outcome(new["forward"], names)
+
+
+def outcome(function: Callable[..., Any], names: dict[str, Any]) -> Any:
+    """What it returns, or raises, and what it leaves of its arguments."""
+    given = {name: value.clone() for name, value in names.items()}
+    box = SimpleNamespace(count=0, rows=[])
+    try:
+        found = function(**given, box=box)
+    except (RuntimeError, ValueError, NameError, IndexError, TypeError) as error:
+        return type(error).__name__
+    return found, given, box.count, box.rows
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    st.lists(st.sampled_from(STATEMENTS[:15]), min_size=1, max_size=6),
+    st.lists(st.sampled_from(STATEMENTS[15:]), max_size=1),
+    st.lists(st.sampled_from(RESULTS), min_size=1, max_size=4),
+    st.sampled_from(["x.shape[1]", "1, x.shape[1]", "x.size(1) - 1"]),
+    st.integers(0, 6),
+    st.booleans(),
+)
+def test_steps_compute_what_the_loop_does(
+    body: list[str], refused: list[str], results: list[str], limits: str, place: int, are_bound: bool
+) -> None:
+    statements = [*body[:place], *refused, *body[place:]]
+    source = "def forward(x, y, box):\n    a, b = torch.zeros(x.shape[0], 3), torch.ones(x.shape[0], 3)\n"
+    source += "    u = v = a - 1\n" if are_bound else ""
+    source += "    outs, more = [], []\n    written = torch.zeros_like(x)\n"
+    source += f"    for t in range({limits}):\n"
+    source += "".join(f"        {one}\n" for one in statements)
+    source += f"    return ({', '.join(results)},)\n"
+    names = {"x": torch.randn(2, 5, 3), "y": torch.randn(2, 3, 5)}
+    count, expected, found = run_both(source, names)
+    assert not (refused and count), source
+    if isinstance(expected, str):
+        assert found == expected, source
+    else:
+        torch.testing.assert_close(found, expected, rtol=0, atol=0)
+
+
+ROWS = """
+def forward(x, y, box):
+    a = torch.zeros(x.shape[0], 3)
+    outs, more = [], []
+    written = torch.zeros_like(x)
+    for t in range(x.shape[1]):
+        u = helper(y[:, :, t], a)
+        a = u * 0.5 + x[:, t]
+        outs.append(a)
+        more.append(u[:, None])
+        written[:, t] = u
+    return torch.stack(outs, dim=-1), torch.cat(more, dim=1), written, a
+"""
+
+
+def test_a_plain_recurrence_is_rewritten() -> None:
+    count, expected, found = run_both(ROWS, {"x": torch.randn(2, 5, 3), "y": torch.randn(2, 3, 5)})
+    assert count == 1
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+
+
+class Mixer(nn.Module):
+    """As the slow forward of Mamba: rows of three tensors, a list that is stacked, and the last state."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.outer = nn.Linear(4, 6), nn.Linear(6, 4)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        hidden = self.inner(x).transpose(1, 2)
+        decay, seen = torch.sigmoid(hidden)[..., None], hidden.transpose(1, 2)[:, :, :2]
+        state = hidden.new_zeros(x.shape[0], 6, 2)
+        outputs = []
+        for index in range(x.shape[1]):
+            state = decay[:, :, index, :] * state + hidden[:, :, index, None]
+            output = torch.matmul(state.to(x.dtype), seen[:, index, :].unsqueeze(-1))
+            outputs.append(output[:, :, 0])
+        output = torch.stack(outputs, dim=-1)
+        return self.outer(output.transpose(1, 2)), state
+
+
+class Gated(nn.Module):
+    """As RG-LRU: each step writes its row of a tensor that was made before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        gate, state, written = torch.sigmoid(self.gate(x)), torch.zeros(x.shape[0], 4), torch.zeros_like(x)
+        for t in range(x.shape[1]):
+            state = gate[:, t].to(torch.float32) * state
+            state = state + x[:, t].to(torch.float32)
+            written[:, t] = state.to(x.dtype)
+        return written, state
+
+
+class Cell(nn.Module):
+    """A cell of submodules behind a method, from the second row on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.of_input, self.of_state = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def step(self, row: Tensor, state: Tensor) -> Tensor:
+        if row.dim() != 2:
+            raise ValueError(f"{row.dim()} dimensions")
+        return torch.tanh(self.of_input(row) + self.of_state(state))
+
+    def forward(self, x: Tensor) -> Tensor:
+        state, rows = torch.zeros(x.shape[0], 4), []
+        for t in range(1, x.size(1)):
+            state = self.step(x[:, t : t + 1].squeeze(1), state)
+            rows.append(state[:, None])
+        return torch.cat(rows, dim=1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("module", [Mixer, Gated, Cell])
+def test_a_recurrence_exports_for_any_length_and_translates(module: type[nn.Module], tmp_path: Any) -> None:
+    model = module().eval()
+    shapes = ({0: Dim.DYNAMIC, 1: Dim.DYNAMIC},)
+    call = ExportCall(module=model, args=(torch.randn(2, 5, 4),), dynamic_shapes=shapes)
+    with pytest.raises(Exception, match="Constraints violated"):
+        export_program(call)
+    with torch.no_grad(), apply_shims([find("loops-as-scan")], call) as changed:
+        program = export_program(changed)
+        made = torch.onnx.export(program, dynamo=True, verbose=False)
+        assert made is not None
+        made.save(str(tmp_path / "scan.onnx"))
+    session = OnnxSession(tmp_path / "scan.onnx")
+    for sizes in ((2, 5), (3, 3), (4, 17)):
+        x = torch.randn(*sizes, 4)
+        with torch.no_grad():
+            expected = model(x)
+        torch.testing.assert_close(program.module()(x), expected, rtol=1e-5, atol=1e-6)
+        several = expected if isinstance(expected, tuple) else (expected,)
+        torch.testing.assert_close(tuple(session.run([x])), several, rtol=1e-4, atol=1e-5)
+
+
+class Counting(nn.Module):
+    """Its steps do more than compute."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        state = torch.zeros(x.shape[0], 4)
+        for t in range(x.shape[1]):
+            self.steps += 1
+            state = state + x[:, t]
+        return state
+
+
+def test_a_loop_that_does_more_stays_as_it_is() -> None:
+    call = ExportCall(module=Counting(), args=(torch.randn(2, 5, 4),), dynamic_shapes=({1: Dim.DYNAMIC},))
+    with pytest.raises(NotApplicable, match="no function has a loop"), apply_shims([find("loops-as-scan")], call):
+        pass
