@@ -53,6 +53,17 @@ class Encoder(nn.Module):
         return self.proj(patches)[window_index]
 
 
+class Recurrence(nn.Module):
+    """Each row decays what the rows before it left."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        state, states = x[0] * 0, []
+        for row in range(x.shape[0]):
+            state = state * 0.5 + x[row]
+            states.append(state)
+        return torch.stack(states)
+
+
 class Windows(nn.Module):
     """Sums of windows of four rows, of which the example has two."""
 
@@ -452,6 +463,9 @@ CASES: dict[str, Case] = {
     ),
     "loops-by-count": case(
         Windows, [(torch.randn(7, 2),), (torch.randn(6, 2),), (torch.randn(8, 2),)], "Constraints violated", (_FREE,)
+    ),
+    "loops-as-scan": case(
+        Recurrence, [(torch.randn(5, 2),), (torch.randn(3, 2),), (torch.randn(9, 2),)], "Constraints violated", (_FREE,)
     ),
     "attn-eager": case(lambda: ShortRow(with_attention("sdpa")), counted(5, 3), "u0 > 1"),
     "register-cache-pytree": case(tiny_llama, _WORDS, "DynamicCache", {"input_ids": {1: Dim.DYNAMIC}}),

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import ast
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from exportdoctor.shims.rules.name_flow import OTHER_SCOPES, bound_names, is_read_first, read_names
 from exportdoctor.shims.rules.pure_code import Purity
 
 APPLIES, SCAN, TAKE, KEEP, JOIN, WRITE = "_scan_applies", "_scan", "_rows_of", "_ScannedRows", "_join", "_write_rows"
@@ -22,9 +23,6 @@ _NO_STEP = (
     ast.Break, ast.Continue, ast.Return, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp, ast.Lambda,
 )  # fmt: skip
 """What leaves a loop, or binds names of its own."""
-_OTHER_SCOPES = (ast.FunctionDef, ast.Lambda, ast.ClassDef, ast.AsyncFunctionDef)
-_PARTS_OF_WRITTEN = frozenset({"dtype", "device"})
-"""What a step may ask of a tensor that it writes."""
 
 
 @dataclass
@@ -53,7 +51,7 @@ class LoopRewrite:
             if isinstance(one, ast.For) and (found := self._scan_of(one, after)) is not None:
                 made += found
                 continue
-            if not isinstance(one, _OTHER_SCOPES):
+            if not isinstance(one, OTHER_SCOPES):
                 again = [one] if isinstance(one, ast.For | ast.While) else []
                 for name in ("body", "orelse", "finalbody"):
                     if isinstance(inner := getattr(one, name, None), list):
@@ -80,10 +78,10 @@ class LoopRewrite:
             or not all(map(self.purity.of_expression, (start, stop)))
         ):
             return None
-        bound = {name for one in body for name in _stored(one)}
-        carried = [name for name in sorted(bound) if _is_read_first(name, body)]
+        bound = {name for one in body for name in bound_names(one)}
+        carried = [name for name in sorted(bound) if is_read_first(name, body)]
         lost = bound - set(carried)
-        if any(_is_read_first(name, after) for name in (*lost, index)) or index in bound:
+        if any(is_read_first(name, after) for name in (*lost, index)) or index in bound:
             return None
         self.count += 1
         self._stacked |= {one.name for one in step.outputs if one.place is None}
@@ -166,7 +164,7 @@ class _Step:
 
     def of_body(self, statements: Sequence[ast.stmt]) -> list[ast.stmt] | None:
         """The step's statements; None where the body is none."""
-        bound = {name for one in statements for name in _stored(one)}
+        bound = {name for one in statements for name in bound_names(one)}
         made: list[ast.stmt] = []
         for one in copy.deepcopy(list(statements)):
             output = self._output(one)
@@ -179,7 +177,7 @@ class _Step:
         reads = _RowReads(self, bound)
         made = [reads.visit(one) for one in made]
         outside = {one.name for one in self.outputs}
-        used = [name for one in (*made, *(each.tensor for each in self.inputs)) for name in _loaded(one)]
+        used = [name for one in (*made, *(each.tensor for each in self.inputs)) for name in read_names(one)]
         if reads.failed or self.index in used or outside & {*used, *bound} or len(outside) < len(self.outputs):
             return None
         return made
@@ -225,7 +223,7 @@ class _RowReads(ast.NodeTransformer):
         if place is None:
             node.slice = self.visit(node.slice)
             return node
-        if not isinstance(node.ctx, ast.Load) or {*_loaded(node.value)} & self.bound or _has_call(node.value):
+        if not isinstance(node.ctx, ast.Load) or {*read_names(node.value)} & self.bound or _has_call(node.value):
             self.failed = True
             return node
         name = f"_row_{len(self.step.inputs)}"
@@ -340,51 +338,3 @@ def _stacked_list(node: ast.AST) -> str | None:
         ):
             return name
     return None
-
-
-def _stored(node: ast.AST) -> Iterator[str]:
-    """The names that a statement binds."""
-    return (one.id for one in ast.walk(node) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store))
-
-
-def _loaded(node: ast.AST) -> Iterator[str]:
-    """The names whose values a piece of code reads; a tensor's dtype and device are none of them."""
-    if isinstance(node, ast.Attribute) and node.attr in _PARTS_OF_WRITTEN and isinstance(node.value, ast.Name):
-        return
-    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
-        yield node.id
-    for child in ast.iter_child_nodes(node):
-        yield from _loaded(child)
-
-
-def _is_read_first(name: str, statements: Sequence[ast.stmt]) -> bool:
-    """Whether its value may be read before it is bound anew."""
-    return _fate(name, statements) == "read"
-
-
-def _fate(name: str, statements: Sequence[ast.stmt]) -> str:
-    """`read`, `bound` or `` (neither), whichever may come first."""
-    for one in statements:
-        inner = [getattr(one, part) for part in ("body", "orelse") if isinstance(getattr(one, part, None), list)]
-        if isinstance(one, ast.If):
-            if name in _all_loaded(one.test):
-                return "read"
-            fates = [_fate(name, block) for block in inner]
-            if "read" in fates:
-                return "read"
-            if fates == ["bound", "bound"]:
-                return "bound"
-        elif inner or isinstance(one, (*_OTHER_SCOPES, ast.Try, ast.With)):
-            if name in _all_loaded(one):
-                return "read"
-        elif name in _all_loaded(one):
-            return "read"
-        elif (name in _stored(one) and isinstance(one, ast.Assign | ast.AnnAssign)) or isinstance(one, ast.Return):
-            return "bound"
-        elif isinstance(one, ast.AugAssign) and name in _stored(one):
-            return "read"
-    return ""
-
-
-def _all_loaded(node: ast.AST) -> set[str]:
-    return {one.id for one in ast.walk(node) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Load | ast.Del)}

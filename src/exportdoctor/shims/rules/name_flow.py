@@ -1,0 +1,57 @@
+"""Which local names a piece of code binds and reads, and whether a value is read before it is bound anew."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+
+OTHER_SCOPES = (ast.FunctionDef, ast.Lambda, ast.ClassDef, ast.AsyncFunctionDef)
+_PARTS_WITHOUT_VALUES = frozenset({"dtype", "device"})
+
+
+def bound_names(node: ast.AST) -> Iterator[str]:
+    """The names that a statement binds."""
+    return (one.id for one in ast.walk(node) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store))
+
+
+def read_names(node: ast.AST) -> Iterator[str]:
+    """The names whose values a piece of code reads; a tensor's dtype and device are none of them."""
+    if isinstance(node, ast.Attribute) and node.attr in _PARTS_WITHOUT_VALUES and isinstance(node.value, ast.Name):
+        return
+    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+        yield node.id
+    for child in ast.iter_child_nodes(node):
+        yield from read_names(child)
+
+
+def is_read_first(name: str, statements: Sequence[ast.stmt]) -> bool:
+    """Whether its value may be read before it is bound anew."""
+    return _fate(name, statements) == "read"
+
+
+def _fate(name: str, statements: Sequence[ast.stmt]) -> str:
+    """`read`, `bound` or `` (neither), whichever may come first."""
+    for one in statements:
+        inner = [getattr(one, part) for part in ("body", "orelse") if isinstance(getattr(one, part, None), list)]
+        if isinstance(one, ast.If):
+            if name in _all_names_read(one.test):
+                return "read"
+            fates = [_fate(name, block) for block in inner]
+            if "read" in fates:
+                return "read"
+            if fates == ["bound", "bound"]:
+                return "bound"
+        elif inner or isinstance(one, (*OTHER_SCOPES, ast.Try, ast.With)):
+            if name in _all_names_read(one):
+                return "read"
+        elif name in _all_names_read(one):
+            return "read"
+        elif (name in bound_names(one) and isinstance(one, ast.Assign | ast.AnnAssign)) or isinstance(one, ast.Return):
+            return "bound"
+        elif isinstance(one, ast.AugAssign) and name in bound_names(one):
+            return "read"
+    return ""
+
+
+def _all_names_read(node: ast.AST) -> set[str]:
+    return {one.id for one in ast.walk(node) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Load | ast.Del)}
