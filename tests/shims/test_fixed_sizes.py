@@ -13,6 +13,7 @@ from torch.export import Dim
 from exportdoctor.shims import ExportCall, apply_shims, export_program, find
 from exportdoctor.shims.own.max_pool_1d import pool_as_2d
 from exportdoctor.shims.rules.counted_loops import steps_of
+from exportdoctor.shims.rules.tensor_lengths import length_of
 
 
 class Windows(nn.Module):
@@ -64,3 +65,13 @@ def test_the_pool_is_torchs_with_any_arguments() -> None:
         x = torch.randn(*draw.choice([(3,), (2, 3)]), draw.randint(10, 20), dtype=dtype)
         x[..., draw.randrange(10)] = draw.choice([float("nan"), float("inf"), -float("inf")])
         torch.testing.assert_close(pool_as_2d(x, **given), torch.max_pool1d(x, **given), equal_nan=True, rtol=0, atol=0)
+
+
+def test_the_length_of_anything_but_a_tensor_is_as_it_was() -> None:
+    values: list[Any] = [[], (1, 2), {"a": 1}, "abc", range(4), torch.ones(3, 2)]
+    for value in values:
+        assert length_of(value) == len(value)
+    with pytest.raises(TypeError, match="0-d tensor"):
+        length_of(torch.tensor(1.0))
+    with pytest.raises(TypeError, match="has no len"):
+        length_of(3)

@@ -53,6 +53,13 @@ class Encoder(nn.Module):
         return self.proj(patches)[window_index]
 
 
+class Mean(nn.Module):
+    """It counts rows, and parts of its own."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.sum(0) / len(x) + len([x, x]) * len("ab")
+
+
 class Recurrence(nn.Module):
     """Each row decays what the rows before it left."""
 
@@ -463,6 +470,9 @@ CASES: dict[str, Case] = {
     ),
     "loops-by-count": case(
         Windows, [(torch.randn(7, 2),), (torch.randn(6, 2),), (torch.randn(8, 2),)], "Constraints violated", (_FREE,)
+    ),
+    "len-as-size": case(
+        Mean, [(torch.randn(5, 2),), (torch.randn(2, 2),), (torch.randn(9, 2),)], "Constraints violated", (_FREE,)
     ),
     "loops-as-scan": case(
         Recurrence, [(torch.randn(5, 2),), (torch.randn(3, 2),), (torch.randn(9, 2),)], "Constraints violated", (_FREE,)

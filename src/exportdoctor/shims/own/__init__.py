@@ -20,7 +20,15 @@ from exportdoctor.shims.own import (
     sdpa_without_size_check,
     vision_geometry,
 )
-from exportdoctor.shims.rules import branch, counted_loops, hoist, hoisted_reads, joined_split, scanned_loops
+from exportdoctor.shims.rules import (
+    branch,
+    counted_loops,
+    hoist,
+    hoisted_reads,
+    joined_split,
+    scanned_loops,
+    tensor_lengths,
+)
 
 OWN = (
     vision_geometry.SHIM,
@@ -38,6 +46,7 @@ OWN = (
     module_conversion.SHIM,
     counted_loops.SHIM,
     scanned_loops.SHIM,
+    tensor_lengths.SHIM,
     eager_attention.SHIM,
     cache_pytrees.SHIM,
     cache_pytrees.FIXED,
