@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import FunctionType, SimpleNamespace
 from typing import Any
 
@@ -20,6 +20,7 @@ from exportdoctor.shims.rules import scanned_loops
 from exportdoctor.shims.rules.loop_rewrite import APPLIES, JOIN, KEEP, SCAN, TAKE, WRITE, LoopRewrite
 from exportdoctor.shims.rules.pure_code import Purity
 from exportdoctor.worker.translate.onnx_session import OnnxSession
+from scan_steps import run_in_turn
 
 STATEMENTS = (
     "a = a * 0.5 + x[:, t]",
@@ -58,15 +59,6 @@ def helper(one: Tensor, other: Tensor) -> Tensor:
     if one.shape != other.shape:
         raise ValueError("of two shapes")
     return torch.tanh(one) + other
-
-
-def run_in_turn(step: Callable[..., Any], state: Sequence[Tensor], rows: Sequence[Tensor], length: int) -> Any:
-    """What a scan means."""
-    made = []
-    for index in range(length):
-        state, outputs = step(state, tuple(one[index] for one in rows))
-        made.append(outputs)
-    return state, tuple(torch.stack(column) for column in zip(*made, strict=True))
 
 
 def run_both(source: str, names: dict[str, Any]) -> tuple[int, Any, Any]:

@@ -474,6 +474,12 @@ CASES: dict[str, Case] = {
     "len-as-size": case(
         Mean, [(torch.randn(5, 2),), (torch.randn(2, 2),), (torch.randn(9, 2),)], "Constraints violated", (_FREE,)
     ),
+    "rnn-as-scan": case(
+        lambda: nn.GRU(2, 3),
+        [(torch.randn(5, 2, 2),), (torch.randn(3, 2, 2),), (torch.randn(9, 2, 2),)],
+        "Constraints violated",
+        (_FREE,),
+    ),
     "loops-as-scan": case(
         Recurrence, [(torch.randn(5, 2),), (torch.randn(3, 2),), (torch.randn(9, 2),)], "Constraints violated", (_FREE,)
     ),

@@ -17,6 +17,7 @@ from exportdoctor.shims.own import (
     module_conversion,
     module_state,
     position_ids,
+    recurrent_modules,
     sdpa_without_size_check,
     vision_geometry,
 )
@@ -43,6 +44,7 @@ OWN = (
     check_as_assertion.SHIM,
     branch.SHIM,
     max_pool_1d.SHIM,
+    recurrent_modules.SHIM,
     module_conversion.SHIM,
     counted_loops.SHIM,
     scanned_loops.SHIM,

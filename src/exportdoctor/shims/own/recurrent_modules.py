@@ -1,0 +1,167 @@
+"""LSTM, GRU and RNN over a dynamic sequence: torch.export takes their steps apart, which fixes how many there are.
+
+Here the steps are torch's scan. The formulas are those of the documentation of `torch.nn.LSTM`, `torch.nn.GRU` and
+`torch.nn.RNN`; the products with the inputs of all steps are taken at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
+
+from exportdoctor.core.patch_attribute import patch_attribute
+from exportdoctor.shims.cure_pattern import Cure
+from exportdoctor.shims.export_call import ExportCall
+from exportdoctor.shims.record import NotApplicable, Replacement, Shim
+from exportdoctor.shims.rules.scanned_loops import scan
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+Run = Callable[[Any, Sequence[Any], Sequence[Any], Any], tuple[Any, Any]]
+"""Runs a step for each row and carries state, as `scan` does."""
+
+
+def run_recurrent(module: nn.RNNBase, given: Tensor, state: Any = None, *, run: Run = scan) -> tuple[Tensor, Any]:
+    """What an LSTM, a GRU or an RNN computes of tensors, in evaluation mode.
+
+    `given` is (steps, batch, width), (batch, steps, width) with `batch_first`, or (steps, width) without a batch;
+    `state` and the results are those of the module's forward.
+    """
+    import torch
+
+    is_lstm, batched = module.mode == "LSTM", given.dim() == 3
+    steps = given if batched else given.unsqueeze(1)
+    steps = steps.transpose(0, 1) if module.batch_first and batched else steps
+    directions = 2 if module.bidirectional else 1
+    starts = _first_states(module, steps, state, is_lstm=is_lstm, batched=batched, count=module.num_layers * directions)
+    last: list[tuple[Tensor, ...]] = []
+    for layer in range(module.num_layers):
+        outputs = []
+        for direction in range(directions):
+            weights = _weights(module, f"_l{layer}" + "_reverse" * direction)
+            place = layer * directions + direction
+            found, end = _run_layer(
+                module.mode, steps.flip(0) if direction else steps, tuple(one[place] for one in starts), weights, run
+            )
+            outputs.append(found.flip(0) if direction else found)
+            last.append(end)
+        steps = torch.cat(outputs, dim=-1) if directions == 2 else outputs[0]
+    ends = [torch.stack(column) for column in zip(*last, strict=True)]
+    ends = ends if batched else [one.squeeze(1) for one in ends]
+    output = steps.transpose(0, 1) if module.batch_first and batched else steps if batched else steps.squeeze(1)
+    return output, tuple(ends) if is_lstm else ends[0]
+
+
+def _first_states(
+    module: nn.RNNBase, steps: Tensor, state: Any, *, is_lstm: bool, batched: bool, count: int
+) -> tuple[Tensor, ...]:
+    """The states before the first step: (layers * directions, batch, width) each."""
+    if state is not None:
+        given = tuple(state) if is_lstm else (state,)
+        return given if batched else tuple(one.unsqueeze(1) for one in given)
+    hidden = steps.new_zeros(count, steps.shape[1], module.proj_size or module.hidden_size)
+    return (hidden, steps.new_zeros(count, steps.shape[1], module.hidden_size)) if is_lstm else (hidden,)
+
+
+def _weights(module: nn.RNNBase, suffix: str) -> dict[str, Any]:
+    return {name: getattr(module, f"{name}{suffix}", None) for name in
+            ("weight_ih", "weight_hh", "bias_ih", "bias_hh", "weight_hr")}  # fmt: skip
+
+
+def _run_layer(
+    mode: str, steps: Tensor, state: tuple[Tensor, ...], weights: dict[str, Any], run: Run
+) -> tuple[Tensor, tuple[Tensor, ...]]:
+    from torch.nn import functional
+
+    products = functional.linear(steps, weights["weight_ih"], weights["bias_ih"])
+    cell = {"LSTM": _lstm_cell, "GRU": _gru_cell}.get(mode) or _plain_cell(mode)
+
+    def step(before: tuple[Tensor, ...], rows: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+        of_state = functional.linear(before[0], weights["weight_hh"], weights["bias_hh"])
+        after = cell(rows[0], of_state, before, weights)
+        return after, (after[0],)
+
+    last, (outputs,) = run(step, state, (products,), steps.shape[0])
+    return outputs, last
+
+
+def _lstm_cell(
+    given: Tensor, of_state: Tensor, before: tuple[Tensor, ...], weights: dict[str, Any]
+) -> tuple[Tensor, ...]:
+    from torch.nn import functional
+
+    admit, forget, candidate, show = (given + of_state).chunk(4, dim=-1)
+    cell = forget.sigmoid() * before[1] + admit.sigmoid() * candidate.tanh()
+    hidden = show.sigmoid() * cell.tanh()
+    narrow = weights["weight_hr"]
+    return (hidden if narrow is None else functional.linear(hidden, narrow)), cell
+
+
+def _gru_cell(
+    given: Tensor, of_state: Tensor, before: tuple[Tensor, ...], weights: dict[str, Any]
+) -> tuple[Tensor, ...]:
+    (reset, update, new), (reset_too, update_too, new_too) = given.chunk(3, dim=-1), of_state.chunk(3, dim=-1)
+    keep = (update + update_too).sigmoid()
+    fresh = (new + (reset + reset_too).sigmoid() * new_too).tanh()
+    return (fresh + keep * (before[0] - fresh),)
+
+
+def _plain_cell(mode: str) -> Callable[..., tuple[Tensor, ...]]:
+    def cell(given: Tensor, of_state: Tensor, before: object, weights: object) -> tuple[Tensor, ...]:
+        both = given + of_state
+        return (both.tanh() if mode == "RNN_TANH" else both.relu(),)
+
+    return cell
+
+
+def _forward_of(plain: Callable[..., Any]) -> Callable[..., Any]:
+    """The forward in which a symbolic number of steps is scanned."""
+    import torch
+
+    def forward(self: Any, input: Any, hx: Any = None) -> Any:
+        is_tensor = isinstance(input, torch.Tensor)
+        length = input.shape[1 if self.batch_first and input.dim() == 3 else 0] if is_tensor else 0
+        if not isinstance(length, torch.SymInt) or (self.training and self.dropout):
+            return plain(self, input, hx)
+        return run_recurrent(self, input, hx)
+
+    return forward
+
+
+@contextmanager
+def _enter(call: ExportCall) -> Iterator[ExportCall]:
+    from torch import nn
+
+    kinds = [kind for kind in (nn.LSTM, nn.GRU, nn.RNN) if any(isinstance(one, kind) for one in call.module.modules())]
+    if not kinds:
+        raise NotApplicable("the module has no LSTM, GRU or RNN")
+    with ExitStack() as stack:
+        for kind in kinds:
+            stack.enter_context(patch_attribute(kind, "forward", _forward_of(kind.forward)))
+        yield call
+
+
+SHIM = Shim(
+    id="rnn-as-scan",
+    title="Runs the steps of LSTM, GRU and RNN over a dynamic sequence as a scan",
+    soundness="exact",
+    enter=_enter,
+    does=(
+        "torch.export takes the steps of a recurrent module apart, which fixes the length of the sequence. Here "
+        "torch's scan runs them, whose program holds for any length. torch.onnx translates it to ONNX's Scan."
+    ),
+    cures=(Cure(kinds=("dynamic_dim_specialised",)),),
+    needs={"torch": ">=2.13"},
+    link="https://docs.pytorch.org/docs/stable/generated/torch.nn.LSTM.html",
+    retire="torch.export keeps the sequence of recurrent modules dynamic",
+    rank=22,
+    replaces=(
+        Replacement(
+            target="torch.nn.LSTM.forward, and those of GRU and RNN",
+            before="outputs, state = self.lstm(x)\n",
+            after="outputs, state = run_recurrent(self.lstm, x)\n",
+        ),
+    ),
+)
