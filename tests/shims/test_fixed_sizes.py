@@ -1,8 +1,9 @@
-"""Shims that keep a size dynamic: the program says nothing false at any size, and a kernel's stand-in is the kernel."""
+"""Shims for single functions: programs with dynamic sizes say nothing false, and stand-ins compute the same."""
 
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from torch.export import Dim
 
 from exportdoctor.shims import ExportCall, apply_shims, export_program, find
+from exportdoctor.shims.own.float_minus_integers import subtract_promoted
 from exportdoctor.shims.own.max_pool_1d import pool_as_2d
 from exportdoctor.shims.rules.counted_loops import steps_of
 from exportdoctor.shims.rules.tensor_lengths import length_of
@@ -75,3 +77,27 @@ def test_the_length_of_anything_but_a_tensor_is_as_it_was() -> None:
         length_of(torch.tensor(1.0))
     with pytest.raises(TypeError, match="has no len"):
         length_of(3)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int64, torch.bool, torch.float16, torch.float64, torch.complex64])
+@pytest.mark.parametrize("other", [1.0, 2, -0.5, True, 1j])
+def test_a_number_minus_a_tensor_is_what_it_was(dtype: torch.dtype, other: Any) -> None:
+    for tensor in (torch.tensor([0, 1, 3]).to(dtype), torch.tensor(1).to(dtype)):
+        expected, found = (result_of(minus, tensor, other) for minus in (plain_minus, minus_promoted))
+        assert str(found) == str(expected)
+        assert getattr(found, "dtype", None) == getattr(expected, "dtype", None)
+
+
+def plain_minus(tensor: Tensor, other: Any) -> Any:
+    return other - tensor
+
+
+def minus_promoted(tensor: Tensor, other: Any) -> Any:
+    return subtract_promoted(tensor, other, torch.Tensor.__rsub__)
+
+
+def result_of(minus: Callable[[Tensor, Any], Any], tensor: Tensor, other: Any) -> Any:
+    try:
+        return minus(tensor, other)
+    except RuntimeError as error:
+        return error

@@ -60,6 +60,13 @@ class Mean(nn.Module):
         return x.sum(0) / len(x) + len([x, x]) * len("ab")
 
 
+class Unmasked(nn.Module):
+    """What a mask leaves out."""
+
+    def forward(self, mask: Tensor) -> Tensor:
+        return (1.0 - mask) * -10.0
+
+
 class Recurrence(nn.Module):
     """Each row decays what the rows before it left."""
 
@@ -409,6 +416,13 @@ def with_attention(implementation: str) -> Any:
     return config
 
 
+def translated(call: ExportCall) -> Any:
+    """The program, after torch.onnx has translated it."""
+    program = sh.export_program(call)
+    torch.onnx.export(program, dynamo=True, verbose=False)
+    return program
+
+
 def case(
     module: Callable[[], nn.Module],
     inputs: list[Any],
@@ -473,6 +487,13 @@ CASES: dict[str, Case] = {
     ),
     "len-as-size": case(
         Mean, [(torch.randn(5, 2),), (torch.randn(2, 2),), (torch.randn(9, 2),)], "Constraints violated", (_FREE,)
+    ),
+    "float-minus-integers": case(
+        Unmasked,
+        [(torch.tensor([1, 0, 1]),), (torch.tensor([0, 0, 5, 7]),)],
+        "OpOverload for aten.sub",
+        (_FREE,),
+        export=translated,
     ),
     "rnn-as-scan": case(
         lambda: nn.GRU(2, 3),
