@@ -131,6 +131,35 @@ def forward(x, y, box):
 """
 
 
+UNFIT = ("x[:, i] * i", "x[:, i - 1]")
+"""No rows of a step."""
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.sampled_from(["x[:, i]", "x[:, i] * scale + y[:, :, i]", "helper(y[:, :, i], scale)", "x[:, i] * i",
+                     "y[:, :, i : i + 1].squeeze(-1).cumsum(0)", "x[:, i - 1]"]),
+    st.sampled_from(["{}", "({}) * 2 + i", "(i, {}, torch.stack([i], 0))", "{} if i.sum() > 0 else -i"]),
+    st.sampled_from(["torch.stack([{} for i in range(x.shape[1])], dim=-1)", "torch.stack([{} for i in range(1, 4)])",
+                     "torch.cat([{}[None] for i in range(x.shape[1])])",
+                     "torch.stack([{} for i in range(x.shape[1]) if i])"]),
+)  # fmt: skip
+def test_a_list_that_is_stacked_is_computed_in_steps(row: str, around: str, stack: str) -> None:
+    source = (
+        "def forward(x, y, box):\n"
+        "    i, scale = x.sum(1), torch.tensor(0.5)\n"
+        "    scale = scale + x.sum(1)\n"
+        f"    found = {around.format(stack.format(row))}\n"
+        "    return found, i\n"
+    )
+    count, expected, found = run_both(source, {"x": torch.randn(2, 5, 3), "y": torch.randn(2, 3, 5)})
+    assert count == (row not in UNFIT and " if " not in stack + around), source
+    if isinstance(expected, str):
+        assert found == expected
+    else:
+        torch.testing.assert_close(found, expected, rtol=0, atol=0)
+
+
 def test_a_plain_recurrence_is_rewritten() -> None:
     count, expected, found = run_both(ROWS, {"x": torch.randn(2, 5, 3), "y": torch.randn(2, 3, 5)})
     assert count == 1

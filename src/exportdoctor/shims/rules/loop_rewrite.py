@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 
 from exportdoctor.shims.rules.name_flow import OTHER_SCOPES, bound_names, is_read_first, read_names
 from exportdoctor.shims.rules.pure_code import Purity
+from exportdoctor.shims.rules.stacked_lists import JOINS, LoopsOfLists
 
 APPLIES, SCAN, TAKE, KEEP, JOIN, WRITE = "_scan_applies", "_scan", "_rows_of", "_ScannedRows", "_join", "_write_rows"
 """What rewritten code calls."""
 
-_JOINS = ("stack", "cat", "concat")
 _NO_STEP = (
     ast.Break, ast.Continue, ast.Return, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp, ast.Lambda,
 )  # fmt: skip
@@ -35,6 +35,7 @@ class LoopRewrite:
     def of_function(self, node: ast.FunctionDef) -> ast.FunctionDef:
         """The function with its loops rewritten, in a copy."""
         node = copy.deepcopy(node)
+        node.body = LoopsOfLists().of_block(node.body)
         self._function = node
         self._stacked: set[str] = set()
         node.body = self._block(node.body, [])
@@ -334,7 +335,7 @@ def _stacked_list(node: ast.AST) -> str | None:
     """The name of the list in `torch.stack(name, ...)`, and its like."""
     match node:
         case ast.Call(func=ast.Attribute(value=ast.Name(id="torch"), attr=attribute), args=[ast.Name(id=name), *_]) if (
-            attribute in _JOINS
+            attribute in JOINS
         ):
             return name
     return None

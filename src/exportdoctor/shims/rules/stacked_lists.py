@@ -1,0 +1,83 @@
+"""`torch.stack([... for index in range(length)])` becomes a loop that appends to a list, and the stack of that."""
+
+from __future__ import annotations
+
+import ast
+
+from exportdoctor.shims.rules.name_flow import OTHER_SCOPES
+
+JOINS = ("stack", "cat", "concat")
+"""Functions of torch that make one tensor of a list."""
+
+
+class LoopsOfLists:
+    """Takes such lists out of the statements of a function."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def of_block(self, statements: list[ast.stmt]) -> list[ast.stmt]:
+        """The statements, with such loops before them."""
+        made: list[ast.stmt] = []
+        for one in statements:
+            if isinstance(one, ast.Assign | ast.Return) and one.value is not None:
+                lists = _Lists(self.count)
+                one.value = lists.visit(one.value)
+                self.count += len(lists.loops) // 2
+                made += [ast.fix_missing_locations(ast.copy_location(loop, one)) for loop in lists.loops]
+            elif not isinstance(one, OTHER_SCOPES):
+                for name in ("body", "orelse", "finalbody"):
+                    if isinstance(inner := getattr(one, name, None), list):
+                        setattr(one, name, self.of_block(inner))
+            made.append(one)
+        return made
+
+
+class _Lists(ast.NodeTransformer):
+    """Takes lists that are stacked out of an expression. What may not be computed, or not first, stays in it."""
+
+    def __init__(self, count: int) -> None:
+        self.count, self.loops = count, list[ast.stmt]()
+
+    def generic_visit(self, node: ast.AST) -> ast.AST:
+        if isinstance(node, ast.IfExp | ast.BoolOp | ast.Lambda | ast.ListComp | ast.GeneratorExp | ast.DictComp):
+            return node
+        return super().generic_visit(node)
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        match node:
+            case ast.Call(
+                func=ast.Attribute(value=ast.Name(id="torch"), attr=attribute),
+                args=[
+                    ast.ListComp(
+                        elt=row,
+                        generators=[
+                            ast.comprehension(
+                                target=ast.Name(id=index), iter=ast.Call(func=ast.Name(id="range")) as over, ifs=[]
+                            )
+                        ],
+                    ),
+                    *_,
+                ],
+            ) if attribute in JOINS:
+                number = self.count + len(self.loops) // 2
+                name, own = f"_list_{number}", f"_index_{number}"
+                row = _Renamed(index, own).visit(row)
+                append = ast.Call(ast.Attribute(ast.Name(name, ast.Load()), "append", ast.Load()), [row], [])
+                self.loops += [
+                    ast.Assign([ast.Name(name, ast.Store())], ast.List([], ast.Load())),
+                    ast.For(ast.Name(own, ast.Store()), over, [ast.Expr(append)], []),
+                ]
+                node.args[0] = ast.Name(name, ast.Load())
+                return node
+        return self.generic_visit(node)
+
+
+class _Renamed(ast.NodeTransformer):
+    """A name by another one."""
+
+    def __init__(self, old: str, new: str) -> None:
+        self.old, self.new = old, new
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        return ast.Name(self.new, node.ctx) if node.id == self.old else node
