@@ -127,8 +127,8 @@ SHIM = Shim(
     enter=_enter,
     does=(
         "Python asks `range` for its number, so that a recurrence over the sequence fixes how long it is. Where each "
-        "step of a loop reads and writes one row and carries tensors to the next, torch's scan runs it, whose program "
-        "holds for any number of steps; so with a list of rows that is stacked. torch.onnx translates it to ONNX's Scan."
+        "step of a loop reads and writes one row and carries tensors to the next, or a list of rows is stacked, "
+        "torch's scan runs it, whose program holds for any number of steps. torch.onnx translates it to ONNX's Scan."
     ),
     cures=(Cure(kinds=("dynamic_dim_specialised",)),),
     needs={"torch": ">=2.13"},
