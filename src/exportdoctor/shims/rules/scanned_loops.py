@@ -18,7 +18,7 @@ from exportdoctor.shims.rules.code_swap import compile_for, definition_of, swap_
 from exportdoctor.shims.rules.counted_loops import functions_that_loop
 from exportdoctor.shims.rules.loop_rewrite import APPLIES, JOIN, KEEP, SCAN, TAKE, WRITE, LoopRewrite
 from exportdoctor.shims.rules.pure_code import Purity
-from exportdoctor.torch_internals import scan_operator
+from exportdoctor.torch_internals.scan_operator import run_steps
 
 
 class Rows:
@@ -54,7 +54,7 @@ def scan(step: Callable[[Any, Any], Any], state: Sequence[Any], rows: Sequence[A
         new = [one.clone(memory_format=torch.contiguous_format) for one in after]
         return new or [before[0].clone()], [one.clone() for one in made]
 
-    last, made = scan_operator.scan(one_step, carried or [torch.zeros(1)], read)
+    last, made = run_steps(one_step, carried or [torch.zeros(1)], read)
     return tuple(last[: len(state)]), tuple(made)
 
 
