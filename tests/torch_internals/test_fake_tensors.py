@@ -32,7 +32,10 @@ def outcomes_of(call: Any, tensor: Tensor) -> tuple[str, str]:
 
 @settings(max_examples=80, deadline=None)
 @given(
-    st.lists(SIZES, min_size=1, max_size=3), st.lists(SIZES, min_size=1, max_size=3), st.integers(0, 1), st.integers(0)
+    st.lists(SIZES, min_size=1, max_size=3),
+    st.lists(SIZES, min_size=1, max_size=3),
+    st.integers(0, 1),
+    st.integers(0, 999),
 )
 def test_a_mask_selects_from_a_fake_tensor_what_it_selects_from_a_real_one(
     shape: list[int], of_mask: list[int], before: int, seed: int

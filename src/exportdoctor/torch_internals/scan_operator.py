@@ -8,7 +8,9 @@ from typing import Any
 from exportdoctor.torch_internals.hook import Hook
 
 
-def run_steps(step: Callable[[Any, Any], tuple[Any, Any]], state: Sequence[Any], rows: Sequence[Any]) -> tuple[Any, Any]:
+def run_steps(
+    step: Callable[[Any, Any], tuple[Any, Any]], state: Sequence[Any], rows: Sequence[Any]
+) -> tuple[Any, Any]:
     """The last state, and the outputs of all steps with the steps as dimension 0.
 
     `step` takes the state and a row of each of `rows`, which have the steps as dimension 0. It returns the new state,
