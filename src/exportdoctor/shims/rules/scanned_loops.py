@@ -80,8 +80,11 @@ class _Joins:
 
 
 def write_rows(tensor: Any, place: int, start: Any, rows: Any) -> None:
-    """What the steps write to the tensor."""
-    tensor.movedim(place, 0).narrow(0, start, rows.shape[0]).copy_(rows)
+    """What the steps write to the tensor, each row in the shape of what it is written to."""
+    written = tensor.movedim(place, 0).narrow(0, start, rows.shape[0])
+    while rows.dim() < written.dim():
+        rows = rows.unsqueeze(1)
+    written.copy_(rows)
 
 
 JOINS = _Joins()
