@@ -17,6 +17,7 @@ from torch.export import Dim
 from exportdoctor.shims import ExportCall, apply_shims, export_program, find
 from exportdoctor.shims.record import NotApplicable
 from exportdoctor.shims.rules import scanned_loops
+from exportdoctor.shims.rules.loop_headers import COUNT, SOURCE
 from exportdoctor.shims.rules.loop_rewrite import APPLIES, JOIN, KEEP, SCAN, TAKE, WRITE, LoopRewrite
 from exportdoctor.shims.rules.pure_code import Purity
 from exportdoctor.worker.translate.onnx_session import OnnxSession
@@ -28,6 +29,7 @@ STATEMENTS = (
     "a, b = b, a + 1",
     "u = a + y[:, :, t]",
     "u = y[..., t] * 2",
+    "a = a + w",
     "v = x[:, t : t + 1].sum(1) - b",
     "a = torch.where(u > 0, u, a)",
     "b = helper(v, a)",
@@ -52,7 +54,7 @@ STATEMENTS = (
     "box.rows.append(a)",
 )
 RESULTS = (
-    "a", "b", "u", "v", "t", "torch.stack(outs, dim=1)", "torch.stack(outs, -1)", "torch.cat(more, 1)", "written",
+    "a", "b", "u", "v", "w", "t", "torch.stack(outs, dim=1)", "torch.stack(outs, -1)", "torch.cat(more, 1)", "written",
     "len(outs)", "box.count",
 )  # fmt: skip
 
@@ -74,6 +76,7 @@ def run_both(source: str, names: dict[str, Any]) -> tuple[int, Any, Any]:
     changed = rewrite.of_function(node)
     steps = {APPLIES: lambda *_: True, SCAN: run_in_turn, TAKE: scanned_loops.rows_of, KEEP: scanned_loops.Rows}
     steps |= {JOIN: scanned_loops.JOINS, WRITE: scanned_loops.write_rows}
+    steps |= {SOURCE: scanned_loops.rows_first, COUNT: scanned_loops.count_of}
     new: dict[str, Any] = {**own, **steps}
     exec(compile(ast.unparse(changed), "<rewritten>", "exec"), new)
     return rewrite.count, outcome(function, names), outcome(new["forward"], names)
@@ -92,21 +95,31 @@ def outcome(function: Callable[..., Any], names: dict[str, Any]) -> Any:
 
 @settings(max_examples=400, deadline=None)
 @given(
-    st.lists(st.sampled_from(STATEMENTS[:17]), min_size=1, max_size=6),
-    st.lists(st.sampled_from(STATEMENTS[17:]), max_size=1),
+    st.lists(st.sampled_from(STATEMENTS[:18]), min_size=1, max_size=6),
+    st.lists(st.sampled_from(STATEMENTS[18:]), max_size=1),
     st.lists(st.sampled_from(RESULTS), min_size=1, max_size=4),
-    st.sampled_from(["x.shape[1]", "1, x.shape[1]", "x.size(1) - 1"]),
+    st.sampled_from(
+        [
+            "t in range(x.shape[1])",
+            "t in range(1, x.shape[1])",
+            "t in range(x.size(1) - 1)",
+            "t, w in enumerate(x.unbind(1))",
+            "t, u in enumerate(torch.unbind(x, dim=1))",
+            "t, w in enumerate(z)",
+        ]
+    ),
     st.integers(0, 6),
     st.booleans(),
 )
 def test_steps_compute_what_the_loop_does(
-    body: list[str], refused: list[str], results: list[str], limits: str, place: int, are_bound: bool
+    body: list[str], refused: list[str], results: list[str], header: str, place: int, are_bound: bool
 ) -> None:
     statements = [*body[:place], *refused, *body[place:]]
     source = "def forward(x, y, box):\n    a, b = torch.zeros(x.shape[0], 3), torch.ones(x.shape[0], 3)\n"
-    source += "    u = v = a - 1\n" if are_bound else ""
+    source += "    u = v = w = a - 1\n" if are_bound else ""
+    source += "    z = x.transpose(0, 1)\n"
     source += "    outs, more = [], []\n    written = torch.zeros_like(x)\n"
-    source += f"    for t in range({limits}):\n"
+    source += f"    for {header}:\n"
     source += "".join(f"        {one}\n" for one in statements)
     source += f"    return ({', '.join(results)},)\n"
     names = {"x": torch.randn(2, 5, 3), "y": torch.randn(2, 3, 5)}
@@ -224,8 +237,23 @@ class Cell(nn.Module):
         return torch.cat(rows, dim=1)
 
 
+class Decoder(nn.Module):
+    """A cell of torch over the rows that `unbind` gives."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell, self.head = nn.LSTMCell(4, 5), nn.Linear(5, 4)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        hidden, cell, rows = x.new_zeros(x.shape[0], 5), x.new_zeros(x.shape[0], 5), []
+        for row in x.unbind(1):
+            hidden, cell = self.cell(row, (hidden, cell))
+            rows.append(self.head(hidden))
+        return torch.stack(rows, 1), cell
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("module", [Mixer, Gated, Cell])
+@pytest.mark.parametrize("module", [Mixer, Gated, Cell, Decoder])
 def test_a_recurrence_exports_for_any_length_and_translates(module: type[nn.Module], tmp_path: Any) -> None:
     model = module().eval()
     shapes = ({0: Dim.DYNAMIC, 1: Dim.DYNAMIC},)

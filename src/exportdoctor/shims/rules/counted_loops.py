@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import CodeType, FunctionType
 from typing import Any
@@ -62,25 +62,33 @@ def _rewritten(function: FunctionType) -> CodeType | None:
     return compile_for(function, changed) if counting.count else None
 
 
-def functions_that_loop(call: ExportCall) -> Iterator[FunctionType]:
-    """The user's functions that mention `range`: methods of the modules, and functions beside their classes."""
+def user_functions(call: ExportCall, wanted: Callable[[CodeType], bool]) -> Iterator[FunctionType]:
+    """The user's functions whose code is `wanted`: methods of the modules, and functions beside their classes."""
     classes = dict.fromkeys(kind for module in call.module.modules() for kind in type(module).__mro__)
     files = dict.fromkeys(sys.modules.get(kind.__module__) for kind in classes)
+
+    def is_found(code: CodeType) -> bool:
+        inner = (one for one in code.co_consts if isinstance(one, CodeType))
+        return is_user_file(code.co_filename) and (wanted(code) or any(map(is_found, inner)))
+
     for holder in (*classes, *files):
         for value in list(vars(holder).values()) if holder is not None else ():
-            found = inside_decorators(value, _mentions_range)
+            found = inside_decorators(value, is_found)
             if found is not None:
                 yield found
 
 
 def _mentions_range(code: CodeType) -> bool:
-    inner = (one for one in code.co_consts if isinstance(one, CodeType))
-    return is_user_file(code.co_filename) and ("range" in code.co_names or any(map(_mentions_range, inner)))
+    return "range" in code.co_names
 
 
 @contextmanager
 def _enter(call: ExportCall) -> Iterator[ExportCall]:
-    changes = {one: code for one in dict.fromkeys(functions_that_loop(call)) if (code := _rewritten(one)) is not None}
+    changes = {
+        one: code
+        for one in dict.fromkeys(user_functions(call, _mentions_range))
+        if (code := _rewritten(one)) is not None
+    }
     if not changes:
         raise NotApplicable("no function loops over `range` with a step")
     with swap_code(changes, {_STEPS: steps_of}):

@@ -1,4 +1,4 @@
-"""Rewrites `for index in range(length)` as steps of a scan, where each step reads and writes one row and carries state.
+"""Rewrites loops over the rows of tensors as steps of a scan: each reads and writes one row, and carries state.
 
 A step may bind local names, read tensors at the loop's index, append to a list that is stacked afterwards, and write
 tensors at the index. A name that a step reads before it binds it is carried from step to step. Whatever else a loop
@@ -12,6 +12,7 @@ import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from exportdoctor.shims.rules.loop_headers import LoopHeader, header_of
 from exportdoctor.shims.rules.name_flow import OTHER_SCOPES, bound_names, is_read_first, read_names
 from exportdoctor.shims.rules.pure_code import Purity
 from exportdoctor.shims.rules.stacked_lists import JOINS, LoopsOfLists
@@ -62,34 +63,24 @@ class LoopRewrite:
 
     def _scan_of(self, loop: ast.For, after: list[ast.stmt]) -> list[ast.stmt] | None:
         """The statements in place of the loop; None where it is no scan."""
-        match loop:
-            case ast.For(
-                target=ast.Name(id=index),
-                iter=ast.Call(func=ast.Name(id="range"), args=[*limits], keywords=[]),
-                orelse=[],
-            ) if 0 < len(limits) < 3:
-                start, stop = (ast.Constant(0), limits[0]) if len(limits) == 1 else limits
-            case _:
-                return None
-        step = _Step(index=index, function=self._function)
-        body = step.of_body(loop.body)
-        if (
-            body is None
-            or not self.purity.of_statements(body)
-            or not all(map(self.purity.of_expression, (start, stop)))
-        ):
+        header = header_of(loop, self.count + 1)
+        if header is None or not all(map(self.purity.of_expression, header.expressions)):
+            return None
+        step = _Step(index=header.index, function=self._function)
+        body = step.of_body(header.body)
+        if body is None or not self.purity.of_statements(body):
             return None
         bound = {name for one in body for name in bound_names(one)}
         carried = [name for name in sorted(bound) if is_read_first(name, body)]
         lost = bound - set(carried)
-        if any(is_read_first(name, after) for name in (*lost, index)) or index in bound:
+        if any(is_read_first(name, after) for name in (*lost, header.index)) or header.index in bound:
             return None
         self.count += 1
         self._stacked |= {one.name for one in step.outputs if one.place is None}
-        return self._statements(loop, step, body, carried, start, stop)
+        return self._statements(loop, header, step, body, carried)
 
     def _statements(
-        self, loop: ast.For, step: _Step, body: list[ast.stmt], carried: list[str], start: ast.expr, stop: ast.expr
+        self, loop: ast.For, header: LoopHeader, step: _Step, body: list[ast.stmt], carried: list[str]
     ) -> list[ast.stmt]:
         number = self.count
         first, length, function = f"_start_{number}", f"_length_{number}", f"_step_{number}"
@@ -127,10 +118,12 @@ class LoopRewrite:
         lists: list[ast.expr] = [_load(one.name) for one in step.outputs if one.place is None]
         applies = _call(APPLIES, _load(length), state, ast.Tuple(lists, ast.Load()))
         plain = copy.deepcopy(loop)
-        plain.iter = _call("range", _load(first), ast.BinOp(_load(first), ast.Add(), _load(length)))
+        if not header.before:
+            plain.iter = _call("range", _load(first), ast.BinOp(_load(first), ast.Add(), _load(length)))
         made: list[ast.stmt] = [
-            ast.Assign([ast.Name(first, ast.Store())], start),
-            ast.Assign([ast.Name(length, ast.Store())], ast.BinOp(stop, ast.Sub(), _load(first))),
+            *header.before,
+            ast.Assign([ast.Name(first, ast.Store())], header.start),
+            ast.Assign([ast.Name(length, ast.Store())], ast.BinOp(header.stop, ast.Sub(), _load(first))),
             ast.If(applies, scanned, [plain]),
         ]
         return [ast.fix_missing_locations(ast.copy_location(one, loop)) for one in made]

@@ -6,6 +6,7 @@ rewritten by their syntax tree (`loop_rewrite.py`), so that where the number is 
 
 from __future__ import annotations
 
+import dis
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import CodeType, FunctionType
@@ -15,8 +16,17 @@ from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.export_call import ExportCall
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim
 from exportdoctor.shims.rules.code_swap import compile_for, definition_of, swap_code
-from exportdoctor.shims.rules.counted_loops import functions_that_loop
-from exportdoctor.shims.rules.loop_rewrite import APPLIES, JOIN, KEEP, SCAN, TAKE, WRITE, LoopRewrite
+from exportdoctor.shims.rules.counted_loops import user_functions
+from exportdoctor.shims.rules.loop_headers import COUNT, SOURCE
+from exportdoctor.shims.rules.loop_rewrite import (
+    APPLIES,
+    JOIN,
+    KEEP,
+    SCAN,
+    TAKE,
+    WRITE,
+    LoopRewrite,
+)
 from exportdoctor.shims.rules.pure_code import Purity
 from exportdoctor.torch_internals.scan_operator import run_steps
 
@@ -35,6 +45,20 @@ def scan_applies(length: Any, state: Sequence[Any], lists: Sequence[Any]) -> boo
 
     tensors = all(isinstance(one, torch.Tensor) for one in state)
     return isinstance(length, torch.SymInt) and tensors and all(one == [] for one in lists)
+
+
+def rows_first(value: Any, place: int) -> Any:
+    """A tensor with that dimension as dimension 0; anything else as it is."""
+    import torch
+
+    return value.movedim(place, 0) if isinstance(value, torch.Tensor) and value.dim() else value
+
+
+def count_of(value: Any) -> Any:
+    """The rows of a tensor; none of anything else, whose loop stays as it is."""
+    import torch
+
+    return value.shape[0] if isinstance(value, torch.Tensor) and value.dim() else 0
 
 
 def rows_of(tensor: Any, place: int, start: Any, length: Any) -> Any:
@@ -87,9 +111,11 @@ def write_rows(tensor: Any, place: int, start: Any, rows: Any) -> None:
     written.copy_(rows)
 
 
+_FOR = dis.opmap["FOR_ITER"]
 JOINS = _Joins()
 _NAMES: dict[str, Any] = {
     APPLIES: scan_applies, SCAN: scan, TAKE: rows_of, KEEP: Rows, JOIN: JOINS, WRITE: write_rows,
+    SOURCE: rows_first, COUNT: count_of,
 }  # fmt: skip
 
 
@@ -101,6 +127,11 @@ def _rewritten(function: FunctionType, instances: tuple[Any, ...]) -> CodeType |
     rewrite = LoopRewrite(Purity(function=function, instances=instances, may_raise=True))
     changed = rewrite.of_function(node)
     return compile_for(function, changed) if rewrite.count else None
+
+
+def _loops(code: CodeType) -> bool:
+    """Whether there is a `for` in it, or a list that is made by one."""
+    return _FOR in code.co_code[::2]
 
 
 def _instances(call: ExportCall, function: FunctionType) -> tuple[Any, ...]:
@@ -115,10 +146,10 @@ def _instances(call: ExportCall, function: FunctionType) -> tuple[Any, ...]:
 
 @contextmanager
 def _enter(call: ExportCall) -> Iterator[ExportCall]:
-    found = dict.fromkeys(functions_that_loop(call))
+    found = dict.fromkeys(user_functions(call, _loops))
     changes = {one: code for one in found if (code := _rewritten(one, _instances(call, one))) is not None}
     if not changes:
-        raise NotApplicable("no function has a loop over `range` whose steps read and write one row and carry state")
+        raise NotApplicable("no function has a loop whose steps read and write one row and carry state")
     with swap_code(changes, _NAMES):
         yield call
 

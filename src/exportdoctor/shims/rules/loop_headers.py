@@ -1,0 +1,81 @@
+"""What a loop goes over: whole numbers, or the rows of a tensor."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+
+SOURCE, COUNT = "_rows_first", "_count_of"
+"""What rewritten code calls: a tensor with its rows first, and how many there are."""
+
+
+@dataclass(frozen=True)
+class LoopHeader:
+    """What a loop goes over: its index from `start` up to `stop`. Over the rows of a tensor, `before` takes the tensor,
+    and the body begins with reading the row."""
+
+    index: str
+    start: ast.expr
+    stop: ast.expr
+    body: list[ast.stmt]
+    before: list[ast.stmt]
+    expressions: list[ast.expr]
+
+
+def header_of(loop: ast.For, number: int) -> LoopHeader | None:
+    """The header of `for index in range(...)`, `for row in tensor`, `for row in tensor.unbind(dim)`, and the latter two
+    enumerated; None for any other."""
+    if loop.orelse:
+        return None
+    zero = ast.Constant(0)
+    match loop:
+        case ast.For(target=ast.Name(id=index), iter=ast.Call(func=ast.Name(id="range"), args=limits, keywords=[])):
+            if not 0 < len(limits) < 3:
+                return None
+            start, stop = (zero, limits[0]) if len(limits) == 1 else limits
+            return LoopHeader(index, start, stop, loop.body, [], [start, stop])
+        case ast.For(
+            target=ast.Tuple(elts=[ast.Name(id=index), ast.Name() as row]),
+            iter=ast.Call(func=ast.Name(id="enumerate"), args=[over], keywords=[]),
+        ):
+            pass
+        case ast.For(target=ast.Name() as row, iter=over):
+            index = f"_at_{number}"
+        case _:
+            return None
+    tensor: ast.expr
+    place: ast.expr | None
+    match over:
+        case ast.Name():
+            tensor, place = over, zero
+        case ast.Call(func=ast.Attribute(value=ast.Name(id="torch"), attr="unbind"), args=[given, *rest]):
+            tensor, place = given, _only(rest, over.keywords)
+        case ast.Call(func=ast.Attribute(value=given, attr="unbind"), args=rest):
+            tensor, place = given, _only(rest, over.keywords)
+        case _:
+            return None
+    if place is None:
+        return None
+    source = f"_tensor_{number}"
+    read = ast.Assign(
+        [ast.Name(row.id, ast.Store())],
+        ast.Subscript(ast.Name(source, ast.Load()), ast.Name(index, ast.Load()), ast.Load()),
+    )
+    body = [ast.fix_missing_locations(ast.copy_location(read, loop)), *loop.body]
+    taken = ast.Assign([ast.Name(source, ast.Store())], ast.Call(ast.Name(SOURCE, ast.Load()), [tensor, place], []))
+    return LoopHeader(
+        index,
+        zero,
+        ast.Call(ast.Name(COUNT, ast.Load()), [ast.Name(source, ast.Load())], []),
+        body,
+        [taken],
+        [tensor, place],
+    )
+
+
+def _only(rest: list[ast.expr], keywords: list[ast.keyword]) -> ast.expr | None:
+    """The dimension in the arguments of `unbind`, 0 by default; None where there are others."""
+    given = [*rest, *(one.value for one in keywords if one.arg == "dim")]
+    if len(given) > 1 or len(given) < len(rest) + len(keywords):
+        return None
+    return given[0] if given else ast.Constant(0)
