@@ -30,6 +30,8 @@ STATEMENTS = (
     "u = a + y[:, :, t]",
     "u = y[..., t] * 2",
     "a = a + w",
+    "for k in range(2):\n            a = a * k + b",
+    "for u in (a, b):\n            b = b + u",
     "v = x[:, t : t + 1].sum(1) - b",
     "a = torch.where(u > 0, u, a)",
     "b = helper(v, a)",
@@ -95,8 +97,8 @@ def outcome(function: Callable[..., Any], names: dict[str, Any]) -> Any:
 
 @settings(max_examples=400, deadline=None)
 @given(
-    st.lists(st.sampled_from(STATEMENTS[:18]), min_size=1, max_size=6),
-    st.lists(st.sampled_from(STATEMENTS[18:]), max_size=1),
+    st.lists(st.sampled_from(STATEMENTS[:20]), min_size=1, max_size=6),
+    st.lists(st.sampled_from(STATEMENTS[20:]), max_size=1),
     st.lists(st.sampled_from(RESULTS), min_size=1, max_size=4),
     st.sampled_from(
         [
@@ -238,15 +240,18 @@ class Cell(nn.Module):
 
 
 class Decoder(nn.Module):
-    """A cell of torch over the rows that `unbind` gives."""
+    """A cell of torch over the rows that `unbind` gives, behind layers of each row."""
 
     def __init__(self) -> None:
         super().__init__()
         self.cell, self.head = nn.LSTMCell(4, 5), nn.Linear(5, 4)
+        self.layers = nn.ModuleList([nn.Linear(4, 4), nn.GELU()])
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         hidden, cell, rows = x.new_zeros(x.shape[0], 5), x.new_zeros(x.shape[0], 5), []
         for row in x.unbind(1):
+            for layer in self.layers:
+                row = layer(row)
             hidden, cell = self.cell(row, (hidden, cell))
             rows.append(self.head(hidden))
         return torch.stack(rows, 1), cell

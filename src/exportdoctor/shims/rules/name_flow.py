@@ -41,6 +41,10 @@ def _fate(name: str, statements: Sequence[ast.stmt]) -> str:
                 return "read"
             if fates == ["bound", "bound"]:
                 return "bound"
+        elif isinstance(one, ast.For):  # which may run no step
+            blocks = inner[1:] if name in bound_names(one.target) else inner
+            if name in _all_names_read(one.iter) or "read" in [_fate(name, block) for block in blocks]:
+                return "read"
         elif inner or isinstance(one, (*OTHER_SCOPES, ast.Try, ast.With)):
             if name in _all_names_read(one):
                 return "read"

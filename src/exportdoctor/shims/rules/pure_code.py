@@ -12,10 +12,10 @@ import inspect
 import logging
 import math
 import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from types import BuiltinFunctionType, FunctionType, ModuleType
-from typing import Any
+from typing import Any, TypeGuard
 
 from exportdoctor.core.failure.frames import is_defined_in_torch
 from exportdoctor.shims.rules.code_swap import definition_of
@@ -38,12 +38,14 @@ class Purity:
     """Judges code of `function`; `instances` are the modules that its `self` may be, none where it has no self.
 
     Code that only computes or raises is pure, too, if it `may_raise`: where it does, no value is left to be wrong.
+    `callees` are what local names may stand for: the modules that a loop goes over.
     """
 
     function: FunctionType
     instances: Sequence[Any] = ()
     depth: int = _DEPTH
     may_raise: bool = False
+    callees: Mapping[str, Sequence[Any]] = field(default_factory=dict)
 
     def of_statements(self, statements: Sequence[ast.stmt]) -> bool:
         """Whether they only compute and bind local names, or return."""
@@ -89,16 +91,33 @@ class Purity:
             return False
         targets = getattr(node, "targets", [getattr(node, "target", None)])
         bodies = [*getattr(node, "body", []), *getattr(node, "orelse", [])]
+        inside = (
+            replace(self, callees={**self.callees, **self._modules_of(node)}) if isinstance(node, ast.For) else self
+        )
         parts = [getattr(node, name, None) for name in ("value", "test", "iter")]
         return (
             all(target is None or _binds_names_only(target) for target in targets)
             and all(self.of_expression(part) for part in parts if part is not None)
-            and self.of_statements(bodies)
+            and inside.of_statements(bodies)
         )
+
+    def _modules_of(self, node: ast.For) -> dict[str, Sequence[Any]]:
+        """The name in a loop over modules, `for layer in self.layers`, also enumerated, and what it stands for."""
+        over, target = node.iter, node.target
+        match over, target:
+            case ast.Call(func=ast.Name(id="enumerate"), args=[inner]), ast.Tuple(elts=[_, second]):
+                over, target = inner, second
+        found = self._resolve(over)
+        bound = [one.id for each in node.body for one in ast.walk(each) if _is_bound(one)]
+        if not isinstance(target, ast.Name) or target.id in bound or not _is_of_modules(found):
+            return {}
+        return {target.id: tuple(found)}
 
     def _is_pure_call(self, node: ast.Call) -> bool:
         if any(keyword.arg == "out" for keyword in node.keywords):
             return False
+        if isinstance(node.func, ast.Name) and node.func.id in self.callees:
+            return all(map(self._is_pure_callee, self.callees[node.func.id]))
         callee = self._resolve(node.func)
         if callee is not _UNKNOWN:
             return self._is_pure_callee(callee)
@@ -144,6 +163,17 @@ class Purity:
                 holder = self._resolve(base)
                 return _UNKNOWN if holder is _UNKNOWN or _is_value(holder) else getattr(holder, name, _UNKNOWN)
         return _UNKNOWN
+
+
+def _is_bound(node: ast.AST) -> TypeGuard[ast.Name]:
+    return isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+
+
+def _is_of_modules(value: Any) -> bool:
+    import torch
+
+    several = isinstance(value, torch.nn.ModuleList | torch.nn.Sequential | list | tuple)
+    return several and all(isinstance(one, torch.nn.Module) for one in value)
 
 
 def _tells(callee: Any) -> bool:
