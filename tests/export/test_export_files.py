@@ -220,6 +220,7 @@ def test_the_whole_model_takes_any_number_of_pictures_in_rows_padded_on_either_s
     assert {shape[0] for name, shape in shapes.items() if name.endswith("grid_thw")} == {several}
 
 
+@pytest.mark.night
 def test_a_file_for_one_picture_says_why_it_takes_no_more(tmp_path: Path) -> None:
     result = made(tmp_path, TINY, "vision", to="pt2", shims=("frozen-values",))
     assert [note for note in result.notes if note.startswith("It takes one row with one picture alone")]

@@ -95,7 +95,7 @@ def outcome(function: Callable[..., Any], names: dict[str, Any]) -> Any:
     return found, given, box.count, box.rows
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(
     st.lists(st.sampled_from(STATEMENTS[:20]), min_size=1, max_size=6),
     st.lists(st.sampled_from(STATEMENTS[20:]), max_size=1),
@@ -152,7 +152,7 @@ UNFIT = ("x[:, i] * i", "x[:, i - 1]")
 """No rows of a step."""
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     st.sampled_from(["x[:, i]", "x[:, i] * scale + y[:, :, i]", "helper(y[:, :, i], scale)", "x[:, i] * i",
                      "y[:, :, i : i + 1].squeeze(-1).cumsum(0)", "x[:, i - 1]"]),
