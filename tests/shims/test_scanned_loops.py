@@ -299,3 +299,38 @@ def test_a_loop_that_does_more_stays_as_it_is() -> None:
     call = ExportCall(module=Counting(), args=(torch.randn(2, 5, 4),), dynamic_shapes=({1: Dim.DYNAMIC},))
     with pytest.raises(NotApplicable, match="no function has a loop"), apply_shims([find("loops-as-scan")], call):
         pass
+
+
+class Layered(nn.Module):
+    """What its steps call depends on the module."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: Tensor) -> Tensor:
+        state = torch.zeros(x.shape[0], 4)
+        for t in range(x.shape[1]):
+            state = self.layer(state + x[:, t])
+        return x + state[:, None]
+
+
+class Noting(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        return x
+
+
+def test_a_step_that_is_pure_in_one_module_alone_stays_as_it_is() -> None:
+    def call(*layers: nn.Module) -> ExportCall:
+        module = nn.Sequential(*map(Layered, layers)).eval()
+        return ExportCall(module=module, args=(torch.randn(2, 5, 4),), dynamic_shapes=({1: Dim.DYNAMIC},))
+
+    with apply_shims([find("loops-as-scan")], call(nn.Linear(4, 4), nn.GELU())):
+        pass
+    with pytest.raises(NotApplicable), apply_shims([find("loops-as-scan")], call(nn.Linear(4, 4), Noting())):
+        pass

@@ -124,9 +124,12 @@ def _rewritten(function: FunctionType, instances: tuple[Any, ...]) -> CodeType |
     node = definition_of(function)
     if node is None or "range" in {*function.__globals__, *function.__code__.co_varnames}:
         return None
-    rewrite = LoopRewrite(Purity(function=function, instances=instances, may_raise=True))
-    changed = rewrite.of_function(node)
-    return compile_for(function, changed) if rewrite.count else None
+    # what a step calls may be pure in one of them and not in another
+    every: list[tuple[Any, ...]] = [(one,) for one in instances] or [()]
+    rewrites = [LoopRewrite(Purity(function=function, instances=each, may_raise=True)) for each in every]
+    changed = [one.of_function(node) for one in rewrites]
+    is_one = len({one.count for one in rewrites}) == 1
+    return compile_for(function, changed[0]) if is_one and rewrites[0].count else None
 
 
 def _loops(code: CodeType) -> bool:
