@@ -10,12 +10,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
-from torch.export import Dim
 
-from exportdoctor.shims import ExportCall, apply_shims, export_program, find
 from exportdoctor.shims.own.recurrent_modules import run_recurrent
-from exportdoctor.worker.translate.onnx_session import OnnxSession
-from scan_steps import run_in_turn
+from scan_steps import check_any_length, run_in_turn
 
 KINDS: dict[str, Any] = {"LSTM": nn.LSTM, "GRU": nn.GRU, "RNN": nn.RNN}
 
@@ -57,22 +54,4 @@ def test_the_steps_compute_what_torch_does(module: nn.RNNBase, batched: bool, st
     ids=["LSTM", "GRU of two directions"],
 )
 def test_it_exports_for_any_length_and_translates(module: nn.Module, tmp_path: Path) -> None:
-    module.eval()
-    call = ExportCall(
-        module=module, args=(torch.randn(2, 5, 4),), dynamic_shapes=({0: Dim.DYNAMIC, 1: Dim.DYNAMIC},)
-    )  # fmt: skip
-    with pytest.raises(Exception, match="Constraints violated"):
-        export_program(call)
-    with torch.no_grad(), apply_shims([find("rnn-as-scan")], call) as changed:
-        program = export_program(changed)
-        made = torch.onnx.export(program, dynamo=True, verbose=False)
-        assert made is not None
-        made.save(str(tmp_path / "recurrent.onnx"))
-    session = OnnxSession(tmp_path / "recurrent.onnx")
-    for sizes in ((2, 5), (3, 2), (4, 17)):
-        x = torch.randn(*sizes, 4)
-        with torch.no_grad():
-            expected = module(x)
-        torch.testing.assert_close(program.module()(x), expected, rtol=1e-4, atol=1e-5)
-        flat = [one for part in expected for one in (part if isinstance(part, tuple) else (part,))]
-        torch.testing.assert_close(list(session.run([x])), flat, rtol=1e-4, atol=1e-5)
+    check_any_length(module.eval(), "rnn-as-scan", ((2, 5), (3, 2), (4, 17)), tmp_path)

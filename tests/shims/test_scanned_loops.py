@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Callable
+from pathlib import Path
 from types import FunctionType, SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -20,8 +22,7 @@ from exportdoctor.shims.rules import scanned_loops
 from exportdoctor.shims.rules.loop_headers import COUNT, SOURCE
 from exportdoctor.shims.rules.loop_rewrite import APPLIES, JOIN, KEEP, SCAN, TAKE, WRITE, LoopRewrite
 from exportdoctor.shims.rules.pure_code import Purity
-from exportdoctor.worker.translate.onnx_session import OnnxSession
-from scan_steps import run_in_turn
+from scan_steps import check_any_length, run_in_turn
 
 STATEMENTS = (
     "a = a * 0.5 + x[:, t]",
@@ -41,10 +42,10 @@ STATEMENTS = (
     "written[:, t] = a",
     "written[:, t] = (b - x[:, t]).to(written.dtype)",
     "if a.shape[0] == 2:\n            a = a + 3",
-    "x[:, t] = a",
     "written[:, t] = a.sum(0)",
     "written[..., t, :] = (a > b).any()",
     # and what no step may do
+    "x[:, t] = a",
     "a = a + t",
     "a = x[:, t - 1]",
     "a += x[:, t]",
@@ -97,8 +98,8 @@ def outcome(function: Callable[..., Any], names: dict[str, Any]) -> Any:
 
 @settings(max_examples=200, deadline=None)
 @given(
-    st.lists(st.sampled_from(STATEMENTS[:20]), min_size=1, max_size=6),
-    st.lists(st.sampled_from(STATEMENTS[20:]), max_size=1),
+    st.lists(st.sampled_from(STATEMENTS[:19]), min_size=1, max_size=6),
+    st.lists(st.sampled_from(STATEMENTS[19:]), max_size=1),
     st.lists(st.sampled_from(RESULTS), min_size=1, max_size=4),
     st.sampled_from(
         [
@@ -183,6 +184,139 @@ def test_a_plain_recurrence_is_rewritten() -> None:
     torch.testing.assert_close(found, expected, rtol=0, atol=0)
 
 
+ATTACKS = {
+    "a list with two names": """
+    rows = same = []
+    for t in range(x.shape[1]):
+        rows.append(x[:, t])
+    return torch.stack(rows), len(same)""",
+    "a list that was given": """
+    rows = box.rows
+    for t in range(x.shape[1]):
+        rows.append(x[:, t])
+    return torch.stack(rows)""",
+    "a name that a function inside reads": """
+    state = x[:, 0]
+    def seen():
+        return u * 2
+    for t in range(x.shape[1]):
+        u = x[:, t]
+        state = state + u
+    return state, seen()""",
+    "a value that is computed later": """
+    u = 0
+    later = (one * u for one in (1, 2))
+    for t in range(x.shape[1]):
+        u = x[:, t]
+    return tuple(later)""",
+    "a name of the file": """
+    global kept_by_the_file
+    for t in range(x.shape[1]):
+        kept_by_the_file = x[:, t]
+    return globals()["kept_by_the_file"]""",
+    "a name that is added to inside a block": """
+    u = x[:, 0]
+    for t in range(x.shape[1]):
+        u = x[:, t] * 2
+    with torch.no_grad():
+        u += 1
+    return x""",
+    "a name that is read where the block ends": """
+    try:
+        for t in range(x.shape[1]):
+            u = x[:, t]
+    finally:
+        box.rows.append(u)
+    return x""",
+    "a view that the steps read": """
+    written = x[:, 1:]
+    for t in range(x.shape[1] - 1):
+        written[:, t] = x[:, t] * 2
+    return x""",
+    "a view made of what is written": """
+    written = torch.zeros_like(x)
+    early = written[:, :-1]
+    for t in range(x.shape[1]):
+        written[:, t] = x[:, t] + early[:, 0]
+    return written""",
+    "a view that an earlier round made": """
+    written, early = torch.zeros_like(x), x
+    for k in range(2):
+        for t in range(x.shape[1]):
+            written[:, t] = x[:, t] + early[:, 0]
+        early = written.transpose(0, 1).transpose(0, 1)
+    return written""",
+    "what is written has two names": """
+    written = early = torch.zeros_like(x)
+    for t in range(x.shape[1]):
+        written[:, t] = x[:, t] + early[:, 0]
+    return written""",
+    "what writes into a given tensor": """
+    written = torch.mul(x, 1, out=x)
+    for t in range(x.shape[1]):
+        written[:, t] = x[:, t] + x[:, 0]
+    return written""",
+    "an index that is a choice": """
+    rows = []
+    for t in range(x.shape[1]):
+        rows.append(x[True, :, t])
+    return torch.stack(rows)""",
+    "a list behind what changes something": """
+    def note():
+        x.add_(1)
+        return x
+    return note(), torch.stack([x[:, i] for i in range(x.shape[1])])""",
+    "a row with names of its own": """
+    rows = torch.stack([x[:, sorted((0, 1), key=lambda i: -i)[0]] * 1 for i in range(x.shape[1])])
+    for t in range(x.shape[1]):
+        u = x[:, t]
+    return rows""",
+}
+
+
+@pytest.mark.parametrize("title", ATTACKS)
+def test_what_something_else_sees_stays_as_it_is(title: str) -> None:
+    """Each of them gave other values, or none, when it was tried."""
+    _, expected, found = run_both(f"def forward(x, box):{ATTACKS[title]}\n", {"x": torch.randn(2, 5, 5)})
+    if isinstance(expected, str):
+        assert found == expected
+    else:
+        torch.testing.assert_close(found, expected, rtol=0, atol=0)
+
+
+def test_names_that_mean_other_things_are_left() -> None:
+    def rewritten(function: Callable[..., Any]) -> Any:
+        return scanned_loops._rewritten(cast(FunctionType, function), ())
+
+    def usual(x: Tensor) -> Tensor:
+        state = x[:, 0]
+        for t in range(x.shape[1]):
+            state = state * 2 + x[:, t]
+        return state
+
+    def own_range(x: Tensor, range: Callable[..., Any]) -> Tensor:
+        state = x[:, 0]
+        for t in range(x.shape[1]):
+            state = state * 2 + x[:, t]
+        return state
+
+    def own_names(x: Tensor) -> Tensor:
+        _scan_start_1 = state = x[:, 0]
+        for t in range(x.shape[1]):
+            state = state * 2 + x[:, t]
+        return state + _scan_start_1
+
+    def all_locals(x: Tensor) -> Tensor:
+        for t in range(x.shape[1]):
+            row = x[:, t]
+        return cast(Tensor, locals()["row"])
+
+    assert rewritten(usual) is not None
+    assert rewritten(all_locals) is None
+    assert rewritten(own_range) is None
+    assert rewritten(own_names) is None
+
+
 class Mixer(nn.Module):
     """As the slow forward of Mamba: rows of three tensors, a list that is stacked, and the last state."""
 
@@ -259,25 +393,35 @@ class Decoder(nn.Module):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("module", [Mixer, Gated, Cell, Decoder])
-def test_a_recurrence_exports_for_any_length_and_translates(module: type[nn.Module], tmp_path: Any) -> None:
-    model = module().eval()
-    shapes = ({0: Dim.DYNAMIC, 1: Dim.DYNAMIC},)
-    call = ExportCall(module=model, args=(torch.randn(2, 5, 4),), dynamic_shapes=shapes)
-    with pytest.raises(Exception, match="Constraints violated"):
-        export_program(call)
-    with torch.no_grad(), apply_shims([find("loops-as-scan")], call) as changed:
+def test_a_recurrence_exports_for_any_length_and_translates(module: type[nn.Module], tmp_path: Path) -> None:
+    check_any_length(module().eval(), "loops-as-scan", ((2, 5), (3, 3), (4, 17)), tmp_path)
+
+
+def filtering(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """A decorator with a loop of its own."""
+
+    @functools.wraps(function)
+    def wrapped(*args: Any, **kwargs: Any) -> Tensor:
+        return function(*args, **{name: value for name, value in kwargs.items() if value is not None})
+
+    return wrapped
+
+
+class Decorated(nn.Module):
+    @filtering
+    def forward(self, x: Tensor) -> Tensor:
+        state = torch.zeros(x.shape[0], 4)
+        for t in range(x.shape[1]):
+            state = state * 0.5 + x[:, t]
+        return state
+
+
+def test_a_function_inside_a_decorator_with_a_loop_is_rewritten() -> None:
+    call = ExportCall(module=Decorated().eval(), args=(torch.randn(2, 5, 4),), dynamic_shapes=({1: Dim.DYNAMIC},))
+    with apply_shims([find("loops-as-scan")], call) as changed:
         program = export_program(changed)
-        made = torch.onnx.export(program, dynamo=True, verbose=False)
-        assert made is not None
-        made.save(str(tmp_path / "scan.onnx"))
-    session = OnnxSession(tmp_path / "scan.onnx")
-    for sizes in ((2, 5), (3, 3), (4, 17)):
-        x = torch.randn(*sizes, 4)
-        with torch.no_grad():
-            expected = model(x)
-        torch.testing.assert_close(program.module()(x), expected, rtol=1e-5, atol=1e-6)
-        several = expected if isinstance(expected, tuple) else (expected,)
-        torch.testing.assert_close(tuple(session.run([x])), several, rtol=1e-4, atol=1e-5)
+    x = torch.randn(2, 9, 4)
+    torch.testing.assert_close(program.module()(x), Decorated()(x))
 
 
 class Counting(nn.Module):

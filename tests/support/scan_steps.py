@@ -1,12 +1,18 @@
-"""Runs the steps of a scan one after the other, in Python."""
+"""Steps of scans: run one after the other in Python, and modules whose loops a shim makes scans."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.export import Dim
+
+from exportdoctor.shims import ExportCall, apply_shims, export_program, find
+from exportdoctor.worker.translate.onnx_session import OnnxSession
 
 
 def run_in_turn(step: Callable[..., Any], state: Sequence[Tensor], rows: Sequence[Tensor], length: int) -> Any:
@@ -16,3 +22,27 @@ def run_in_turn(step: Callable[..., Any], state: Sequence[Tensor], rows: Sequenc
         state, outputs = step(state, tuple(one[index] for one in rows))
         made.append(outputs)
     return state, tuple(torch.stack(column) for column in zip(*made, strict=True))
+
+
+def check_any_length(module: nn.Module, shim: str, sizes: Sequence[tuple[int, int]], folder: Path) -> None:
+    """The module, of inputs (batch, steps, 4), fixes its steps without the shim; with it the program and its ONNX file
+    agree with eager at these sizes."""
+    call = ExportCall(
+        module=module, args=(torch.randn(2, 5, 4),), dynamic_shapes=({0: Dim.DYNAMIC, 1: Dim.DYNAMIC},)
+    )  # fmt: skip
+    with pytest.raises(Exception, match="Constraints violated"):
+        export_program(call)
+    with torch.no_grad(), apply_shims([find(shim)], call) as changed:
+        program = export_program(changed)
+        made = torch.onnx.export(program, dynamo=True, verbose=False)
+        assert made is not None
+        made.save(str(folder / "scan.onnx"))
+    session = OnnxSession(folder / "scan.onnx")
+    for batch, steps in sizes:
+        x = torch.randn(batch, steps, 4)
+        with torch.no_grad():
+            expected = module(x)
+        torch.testing.assert_close(program.module()(x), expected, rtol=1e-4, atol=1e-5)
+        parts = expected if isinstance(expected, tuple) else (expected,)
+        flat = [one for part in parts for one in (part if isinstance(part, tuple) else (part,))]
+        torch.testing.assert_close(list(session.run([x])), flat, rtol=1e-4, atol=1e-5)

@@ -133,7 +133,8 @@ def _differences(report: Report, plain: dict[str, tuple[str, ...]], file: Path) 
             if finding.behind and not own and str(line or 0) not in lines:
                 lines = _lines_unmasked(file, module.class_name, fqn)
             # torch names no line of a fixed size: it may be fixed where a fault is planted in a child
-            unsaid = lines == {"0"} and line and ("shape" in source[line - 1] or mark)
+            is_planted = mark and finding.kind is FailureKind.DYNAMIC_DIM_SPECIALISED
+            unsaid = lines == {"0"} and line and ("shape" in source[line - 1] or is_planted)
             if not own and not unsaid and str(line or 0) not in lines:
                 yield f"{fqn}: line {line} ({finding.kind}, {finding.source}), plain: {failures}"
 

@@ -32,7 +32,7 @@ SCAN = Hook(
     id="scan-operator",
     api="torch._higher_order_ops.scan.scan",
     used_for="loops over a dynamic dimension that carry state",
-    lost="the shim loops-as-scan, without which such loops fix the dimension",
+    lost="the shims loops-as-scan and rnn-as-scan, without which such loops fix the dimension",
     seen_on=("2.13.0",),
     is_there=_has_scan,
 )

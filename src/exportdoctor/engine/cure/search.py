@@ -176,7 +176,7 @@ class CureSearch:
             if found is not None:
                 self.cures = (found,)
                 return (yield from self._go_on(further, further_small))
-        self.stages, self.note = first.stages, wording.NONE_GETS_FURTHER
+        self.stages, self.note = {"export": "pass", **first.stages}, wording.NONE_GETS_FURTHER
         self.met.append((best.shims, first))
         return small or large
 

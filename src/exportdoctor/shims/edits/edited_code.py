@@ -51,4 +51,4 @@ def _function_at(call: ExportCall, file: str, name: str, lines: set[int]) -> Fun
         if os.path.basename(getattr(module, "__file__", None) or "") == os.path.basename(path):
             holders += [module, *(value for value in list(vars(module).values()) if isinstance(value, type))]
     values = (value for holder in holders for value in list(vars(holder).values()) if not isinstance(value, type))
-    return next((found for value in values if (found := inside_decorators(value, is_meant))), None)
+    return next((found for value in values for found in inside_decorators(value, is_meant)), None)

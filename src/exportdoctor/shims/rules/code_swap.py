@@ -5,13 +5,18 @@ from __future__ import annotations
 import ast
 import copy
 import inspect
+import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from types import CodeType, FunctionType
 from typing import Any
 
+from exportdoctor.core.failure.frames import is_user_file
 from exportdoctor.core.patch_attribute import patch_item
+from exportdoctor.shims.export_call import ExportCall
+
+_MOST_WRAPPED = 50
 
 
 def function_of(
@@ -25,26 +30,46 @@ def function_of(
     first = locals_.get(code.co_varnames[0]) if code.co_argcount else None
     for owner in (*classes, *type(first).__mro__):
         if code.co_name in vars(owner) and (
-            found := inside_decorators(vars(owner)[code.co_name], lambda one: one is code)
+            found := next(inside_decorators(vars(owner)[code.co_name], lambda one: one is code), None)
         ):
             return found
     holder: Any = names
     for name in code.co_qualname.split("."):
         holder = (holder if isinstance(holder, dict) else getattr(holder, "__dict__", {})).get(name)
-    return inside_decorators(holder, lambda one: one is code)
+    return next(inside_decorators(holder, lambda one: one is code), None)
 
 
-def inside_decorators(value: Any, wanted: Callable[[CodeType], bool], depth: int = 6) -> FunctionType | None:
-    """The function whose code is `wanted` among those that `value` wraps."""
-    if isinstance(value, FunctionType) and wanted(value.__code__):
-        return value
-    if depth == 0:
-        return None
-    inner = [getattr(value, name, None) for name in ("__wrapped__", "__func__", "fget")]
-    closure = getattr(value, "__closure__", None)  # a class may have a descriptor of that name
-    inner += [cell.cell_contents for cell in closure if _is_filled(cell)] if isinstance(closure, tuple) else []
-    inner = [one for one in inner if one is not None and (callable(one) or isinstance(one, staticmethod | classmethod))]
-    return next((found for one in inner if (found := inside_decorators(one, wanted, depth - 1))), None)
+def inside_decorators(value: Any, wanted: Callable[[CodeType], bool]) -> Iterator[FunctionType]:
+    """The functions whose code is `wanted`, of `value` and of those that it wraps, the outermost first."""
+    seen, waiting = set[int](), [value]
+    while waiting and len(seen) < _MOST_WRAPPED:
+        one = waiting.pop(0)
+        if (
+            one is None
+            or id(one) in seen
+            or not (callable(one) or isinstance(one, staticmethod | classmethod | property))
+        ):
+            continue
+        seen.add(id(one))
+        if isinstance(one, FunctionType) and wanted(one.__code__):
+            yield one
+        waiting += [getattr(one, name, None) for name in ("__wrapped__", "__func__", "fget")]
+        closure = getattr(one, "__closure__", None)  # a class may have a descriptor of that name
+        waiting += [cell.cell_contents for cell in closure if _is_filled(cell)] if isinstance(closure, tuple) else []
+
+
+def user_functions(call: ExportCall, wanted: Callable[[CodeType], bool]) -> Iterator[FunctionType]:
+    """The user's functions whose code is `wanted`: methods of the modules, and functions beside their classes."""
+    classes = dict.fromkeys(kind for module in call.module.modules() for kind in type(module).__mro__)
+    files = dict.fromkeys(sys.modules.get(kind.__module__) for kind in classes)
+
+    def is_found(code: CodeType) -> bool:
+        inner = (one for one in code.co_consts if isinstance(one, CodeType))
+        return is_user_file(code.co_filename) and (wanted(code) or any(map(is_found, inner)))
+
+    for holder in (*classes, *files):
+        for value in list(vars(holder).values()) if holder is not None else ():
+            yield from inside_decorators(value, is_found)
 
 
 def _is_filled(cell: Any) -> bool:

@@ -7,17 +7,15 @@ the number of steps alone, the program holds for all sizes with as many windows 
 from __future__ import annotations
 
 import ast
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import CodeType, FunctionType
 from typing import Any
 
-from exportdoctor.core.failure.frames import is_user_file
 from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.export_call import ExportCall
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim
-from exportdoctor.shims.rules.code_swap import compile_for, definition_of, inside_decorators, swap_code
+from exportdoctor.shims.rules.code_swap import compile_for, definition_of, swap_code, user_functions
 
 _STEPS = "_steps_of"
 
@@ -60,22 +58,6 @@ def _rewritten(function: FunctionType) -> CodeType | None:
         return None
     changed = counting.visit(node)
     return compile_for(function, changed) if counting.count else None
-
-
-def user_functions(call: ExportCall, wanted: Callable[[CodeType], bool]) -> Iterator[FunctionType]:
-    """The user's functions whose code is `wanted`: methods of the modules, and functions beside their classes."""
-    classes = dict.fromkeys(kind for module in call.module.modules() for kind in type(module).__mro__)
-    files = dict.fromkeys(sys.modules.get(kind.__module__) for kind in classes)
-
-    def is_found(code: CodeType) -> bool:
-        inner = (one for one in code.co_consts if isinstance(one, CodeType))
-        return is_user_file(code.co_filename) and (wanted(code) or any(map(is_found, inner)))
-
-    for holder in (*classes, *files):
-        for value in list(vars(holder).values()) if holder is not None else ():
-            found = inside_decorators(value, is_found)
-            if found is not None:
-                yield found
 
 
 def _mentions_range(code: CodeType) -> bool:

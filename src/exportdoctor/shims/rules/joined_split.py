@@ -206,7 +206,7 @@ def _all_names(code: CodeType) -> Iterator[str]:
 def _enter(call: ExportCall) -> Iterator[ExportCall]:
     owners = {owner for module in call.module.modules() for owner in type(module).__mro__}
     methods = [value for owner in owners for value in vars(owner).values() if callable(value)]
-    functions = {found for value in methods if (found := inside_decorators(value, _splits_by_list)) is not None}
+    functions = {found for value in methods for found in inside_decorators(value, _splits_by_list)}
     changes = {function: code for function in functions if (code := _keep_whole(function)) is not None}
     if not changes:
         raise NotApplicable("no method splits a tensor by lengths that it reads")

@@ -5,7 +5,9 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass
 
-SOURCE, COUNT = "_rows_first", "_count_of"
+from exportdoctor.shims.rules.name_flow import OWN
+
+SOURCE, COUNT = f"{OWN}rows_first", f"{OWN}count_of"
 """What rewritten code calls: a tensor with its rows first, and how many there are."""
 
 
@@ -40,7 +42,7 @@ def header_of(loop: ast.For, number: int) -> LoopHeader | None:
         ):
             pass
         case ast.For(target=ast.Name() as row, iter=over):
-            index = f"_at_{number}"
+            index = f"{OWN}at_{number}"
         case _:
             return None
     tensor: ast.expr
@@ -56,7 +58,7 @@ def header_of(loop: ast.For, number: int) -> LoopHeader | None:
             return None
     if place is None:
         return None
-    source = f"_tensor_{number}"
+    source = f"{OWN}tensor_{number}"
     read = ast.Assign(
         [ast.Name(row.id, ast.Store())],
         ast.Subscript(ast.Name(source, ast.Load()), ast.Name(index, ast.Load()), ast.Load()),

@@ -9,21 +9,35 @@ from __future__ import annotations
 
 import ast
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from exportdoctor.shims.rules.loop_headers import LoopHeader, header_of
-from exportdoctor.shims.rules.name_flow import OTHER_SCOPES, bound_names, is_read_first, read_names
+from exportdoctor.shims.rules.name_flow import (
+    OTHER_SCOPES,
+    OWN,
+    bound_names,
+    is_read_first,
+    names_in_other_scopes,
+    own_names,
+    read_names,
+)
 from exportdoctor.shims.rules.pure_code import Purity
 from exportdoctor.shims.rules.stacked_lists import JOINS, LoopsOfLists
 
-APPLIES, SCAN, TAKE, KEEP, JOIN, WRITE = "_scan_applies", "_scan", "_rows_of", "_ScannedRows", "_join", "_write_rows"
+APPLIES, SCAN, TAKE, KEEP, JOIN, WRITE = (
+    f"{OWN}{name}" for name in ("applies", "steps", "rows_of", "Rows", "join", "write_rows")
+)
 """What rewritten code calls."""
 
+_STATE, _ROWS = f"{OWN}state", f"{OWN}rows"
 _NO_STEP = (
     ast.Break, ast.Continue, ast.Return, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp, ast.Lambda,
 )  # fmt: skip
 """What leaves a loop, or binds names of its own."""
+_FILLED = ("zeros", "ones", "empty", "full", "zeros_like", "ones_like", "empty_like", "full_like")
+_NEW = ("new_zeros", "new_ones", "new_empty", "new_full", "clone")
+_METADATA = frozenset({"shape", "dtype", "device", "ndim"})
 
 
 @dataclass
@@ -36,37 +50,41 @@ class LoopRewrite:
     def of_function(self, node: ast.FunctionDef) -> ast.FunctionDef:
         """The function with its loops rewritten, in a copy."""
         node = copy.deepcopy(node)
-        node.body = LoopsOfLists().of_block(node.body)
-        self._function = node
+        node.body = LoopsOfLists(self.purity).of_block(node.body)
+        self._function, self._seen_inside = node, names_in_other_scopes(node)
         self._stacked: set[str] = set()
-        node.body = self._block(node.body, [])
+        node.body = self._block(node.body, [], [])
         for one in ast.walk(node):
             if (name := _stacked_list(one)) is not None and name in self._stacked:
                 one.func = ast.copy_location(ast.Attribute(_load(JOIN), one.func.attr, ast.Load()), one)  # type: ignore[attr-defined]
         return node
 
-    def _block(self, statements: list[ast.stmt], following: list[ast.stmt]) -> list[ast.stmt]:
-        """`following` are the statements that may run after the block, in their order."""
+    def _block(
+        self, statements: list[ast.stmt], preceding: list[ast.stmt], following: list[ast.stmt]
+    ) -> list[ast.stmt]:
+        """`following` are the statements that may run after the block, in their order; `preceding` those before it, and
+        those around it."""
         made: list[ast.stmt] = []
         for place, one in enumerate(statements):
-            after = [*statements[place + 1 :], *following]
-            if isinstance(one, ast.For) and (found := self._scan_of(one, after)) is not None:
+            before, after = [*preceding, *statements[:place]], [*statements[place + 1 :], *following]
+            if isinstance(one, ast.For) and (found := self._scan_of(one, before, after)) is not None:
                 made += found
                 continue
             if not isinstance(one, OTHER_SCOPES):
-                again = [one] if isinstance(one, ast.For | ast.While) else []
+                again = [one] if isinstance(one, ast.For | ast.While | ast.Try) else []
                 for name in ("body", "orelse", "finalbody"):
                     if isinstance(inner := getattr(one, name, None), list):
-                        setattr(one, name, self._block(inner, [*again, *after]))
+                        setattr(one, name, self._block(inner, [*before, one], [*again, *after]))
             made.append(one)
         return made
 
-    def _scan_of(self, loop: ast.For, after: list[ast.stmt]) -> list[ast.stmt] | None:
+    def _scan_of(self, loop: ast.For, before: list[ast.stmt], after: list[ast.stmt]) -> list[ast.stmt] | None:
         """The statements in place of the loop; None where it is no scan."""
         header = header_of(loop, self.count + 1)
         if header is None or not all(map(self.purity.of_expression, header.expressions)):
             return None
-        step = _Step(index=header.index, function=self._function)
+        uses = _Uses(self._function, self._seen_inside)
+        step = _Step(index=header.index, uses=uses)
         body = step.of_body(header.body)
         if body is None or not self.purity.of_statements(body):
             return None
@@ -74,6 +92,10 @@ class LoopRewrite:
         carried = [name for name in sorted(bound) if is_read_first(name, body)]
         lost = bound - set(carried)
         if any(is_read_first(name, after) for name in (*lost, header.index)) or header.index in bound:
+            return None
+        if self._seen_inside & {*bound, header.index}:
+            return None
+        if not all(one.place is None or uses.is_only_written(one.name, loop, before) for one in step.outputs):
             return None
         self.count += 1
         self._stacked |= {one.name for one in step.outputs if one.place is None}
@@ -83,13 +105,13 @@ class LoopRewrite:
         self, loop: ast.For, header: LoopHeader, step: _Step, body: list[ast.stmt], carried: list[str]
     ) -> list[ast.stmt]:
         number = self.count
-        first, length, function = f"_start_{number}", f"_length_{number}", f"_step_{number}"
+        first, length, function = (f"{OWN}{name}_{number}" for name in ("start", "length", "step"))
         state = ast.Tuple([_load(name) for name in carried], ast.Load())
         outputs = ast.Tuple([_load(one.row) for one in step.outputs], ast.Load())
-        arguments = ast.arguments([], [ast.arg("_state"), ast.arg("_rows")], None, [], [], None, [])
+        arguments = ast.arguments([], [ast.arg(_STATE), ast.arg(_ROWS)], None, [], [], None, [])
         unpacked = [
             ast.Assign([_names(names)], _load(source))
-            for names, source in ((carried, "_state"), ([one.name for one in step.inputs], "_rows"))
+            for names, source in ((carried, _STATE), ([one.name for one in step.inputs], _ROWS))
             if names
         ]
         nested = ast.FunctionDef(
@@ -147,12 +169,51 @@ class _Output:
     place: int | None
 
 
+@dataclass(frozen=True)
+class _Uses:
+    """Where a function uses a list or a tensor: its loops may write it later only where nothing else sees that."""
+
+    function: ast.FunctionDef
+    inside: set[str]
+    """The names that functions in it mention."""
+
+    def is_only_stacked(self, name: str) -> bool:
+        """Whether the list is nothing but made anew, appended to and stacked or joined."""
+        allowed = set[int]()
+        for one in ast.walk(self.function):
+            allowed.update(map(id, _made_by(one, _is_empty_list).values()))
+            match one:
+                case ast.Call(func=ast.Attribute(value=ast.Name(id=found) as of, attr="append")) if found == name:
+                    allowed.add(id(of))
+                case ast.Call(args=[ast.Name(id=found) as of, *_]) if _stacked_list(one) == found == name:
+                    allowed.add(id(of))
+        every = (one for one in ast.walk(self.function) if name in own_names(one))
+        return name not in self.inside and all(id(one) in allowed for one in every)
+
+    def is_only_written(self, name: str, loop: ast.For, before: Sequence[ast.stmt]) -> bool:
+        """Whether the tensor was made anew in one of the statements before the loop, and what follows uses it only to
+        write rows, so that no other tensor is a view of it. `before` has also each statement around the loop."""
+        allowed = {id(one) for one in ast.walk(loop)}
+        for one in ast.walk(self.function):
+            match one:
+                case ast.Attribute(value=ast.Name() as of, attr=attribute) if attribute in _METADATA:
+                    allowed.add(id(of))
+                case ast.Subscript(value=ast.Name() as of, ctx=ast.Store()):
+                    allowed.add(id(of))
+        for one in reversed(before):
+            if name in _made_by(one, _is_new_tensor):
+                return name not in self.inside
+            if any(name in own_names(each) and id(each) not in allowed for each in ast.walk(one)):
+                return False
+        return False
+
+
 @dataclass
 class _Step:
     """Turns the body of a loop into that of a step."""
 
     index: str
-    function: ast.FunctionDef
+    uses: _Uses
     inputs: list[_Input] = field(default_factory=list)
     outputs: list[_Output] = field(default_factory=list)
 
@@ -178,11 +239,11 @@ class _Step:
 
     def _output(self, node: ast.stmt) -> tuple[str, ast.expr] | None:
         """The name of the row that a statement computes for the outside, and its expression."""
-        row = f"_row_for_{len(self.outputs)}"
+        row = f"{OWN}made_{len(self.outputs)}"
         match node:
             case ast.Expr(
                 ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="append"), args=[value], keywords=[])
-            ) if self._is_only_stacked(name):
+            ) if self.uses.is_only_stacked(name):
                 self.outputs.append(_Output(row, name, None))
                 return row, value
             case ast.Assign(targets=[ast.Subscript(value=ast.Name(id=name), slice=slices)], value=value):
@@ -191,18 +252,6 @@ class _Step:
                     self.outputs.append(_Output(row, name, place))
                     return row, value
         return None
-
-    def _is_only_stacked(self, name: str) -> bool:
-        """Whether the list is nothing but made, appended to and stacked or joined."""
-        allowed = set[int]()
-        for one in ast.walk(self.function):
-            match one:
-                case ast.Call(func=ast.Attribute(value=ast.Name(id=found) as of, attr="append")) if found == name:
-                    allowed.add(id(of))
-                case ast.Call(args=[ast.Name(id=found) as of, *_]) if _stacked_list(one) == found == name:
-                    allowed.add(id(of))
-        loads = (one for one in ast.walk(self.function) if isinstance(one, ast.Name) and one.id == name)
-        return all(isinstance(one.ctx, ast.Store) or id(one) in allowed for one in loads)
 
 
 class _RowReads(ast.NodeTransformer):
@@ -220,7 +269,7 @@ class _RowReads(ast.NodeTransformer):
         if not isinstance(node.ctx, ast.Load) or {*read_names(node.value)} & self.bound or _has_call(node.value):
             self.failed = True
             return node
-        name = f"_row_{len(self.step.inputs)}"
+        name = f"{OWN}row_{len(self.step.inputs)}"
         known = (one for one in self.step.inputs if one.place == place and _same(one.tensor, node.value))
         found = next(known, None)
         if found is None:
@@ -280,8 +329,10 @@ def _place_of(index: str, slices: ast.expr) -> int | None:
 
 def _is_simple(part: ast.expr) -> bool:
     match part:
-        case ast.Slice(lower=None, upper=None, step=None) | ast.Constant(value=None) | ast.Constant(value=int()):
+        case ast.Slice(lower=None, upper=None, step=None) | ast.Constant(value=None):
             return True
+        case ast.Constant(value=int() as number):
+            return not isinstance(number, bool)  # which selects nothing or everything, as a new dimension
         case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int())):
             return True
     return _is_ellipsis(part)
@@ -322,6 +373,36 @@ def _same(one: ast.expr, other: ast.expr) -> bool:
 
 def _has_call(node: ast.expr) -> bool:
     return any(isinstance(one, ast.Call) for one in ast.walk(node))
+
+
+def _made_by(node: ast.AST, is_made: Callable[[ast.expr], bool]) -> dict[str, ast.expr]:
+    """The names that an assignment gives a new value of their own, each with its node."""
+    pairs: list[tuple[ast.expr, ast.expr]] = []
+    match node:
+        case ast.Assign(targets=[ast.Tuple(elts=targets)], value=ast.Tuple(elts=values)) if len(targets) == len(values):
+            pairs = list(zip(targets, values, strict=True))
+        case ast.Assign(targets=[target], value=value):
+            pairs = [(target, value)]
+    return {one.id: one for one, value in pairs if isinstance(one, ast.Name) and is_made(value)}
+
+
+def _is_empty_list(node: ast.expr) -> bool:
+    match node:
+        case ast.List(elts=[]) | ast.Call(func=ast.Name(id="list"), args=[], keywords=[]):
+            return True
+    return False
+
+
+def _is_new_tensor(node: ast.expr) -> bool:
+    """`torch.zeros(...)`, `x.new_zeros(...)` and their like, also converted."""
+    match node:
+        case ast.Call(func=ast.Attribute(value=made, attr="to" | "contiguous")):
+            return _is_new_tensor(made)
+        case ast.Call(func=ast.Attribute(value=of, attr=attribute), keywords=how) if "out" not in [
+            one.arg for one in how
+        ]:
+            return attribute in _NEW or (_is_name(of, "torch") and attribute in _FILLED)
+    return False
 
 
 def _stacked_list(node: ast.AST) -> str | None:

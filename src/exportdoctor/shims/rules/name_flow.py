@@ -6,6 +6,9 @@ import ast
 from collections.abc import Iterator, Sequence
 
 OTHER_SCOPES = (ast.FunctionDef, ast.Lambda, ast.ClassDef, ast.AsyncFunctionDef)
+_LATER = (*OTHER_SCOPES, ast.GeneratorExp, ast.Global, ast.Nonlocal)
+OWN = "_scan_"
+"""How the names begin that rewritten code binds, and no other name in it may."""
 _PARTS_WITHOUT_VALUES = frozenset({"dtype", "device"})
 
 
@@ -22,6 +25,33 @@ def read_names(node: ast.AST) -> Iterator[str]:
         yield node.id
     for child in ast.iter_child_nodes(node):
         yield from read_names(child)
+
+
+def own_names(node: ast.AST) -> Sequence[str]:
+    """The names that a node has itself, and not in its parts."""
+    match node:
+        case ast.Name(id=name) | ast.arg(arg=name) | ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+            return (name,)
+        case ast.ExceptHandler(name=str(name)) | ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):
+            return (name,)
+        case ast.alias(name=name, asname=other):
+            return (other or name.partition(".")[0],)
+        case ast.MatchMapping(rest=str(name)) | ast.AsyncFunctionDef(name=name):
+            return (name,)
+        case ast.Global(names=names) | ast.Nonlocal(names=names):
+            return names
+    return ()
+
+
+def all_names(node: ast.AST) -> Iterator[str]:
+    """The names in a piece of code."""
+    return (name for one in ast.walk(node) for name in own_names(one))
+
+
+def names_in_other_scopes(function: ast.FunctionDef) -> set[str]:
+    """The names that code may read or bind which does not run where it stands: of functions inside, and of others."""
+    inside = [one for one in ast.walk(function) if isinstance(one, _LATER) and one is not function]
+    return {name for one in inside for name in all_names(one)}
 
 
 def is_read_first(name: str, statements: Sequence[ast.stmt]) -> bool:
@@ -52,10 +82,10 @@ def _fate(name: str, statements: Sequence[ast.stmt]) -> str:
             return "read"
         elif (name in bound_names(one) and isinstance(one, ast.Assign | ast.AnnAssign)) or isinstance(one, ast.Return):
             return "bound"
-        elif isinstance(one, ast.AugAssign) and name in bound_names(one):
-            return "read"
     return ""
 
 
 def _all_names_read(node: ast.AST) -> set[str]:
-    return {one.id for one in ast.walk(node) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Load | ast.Del)}
+    found = {one.id for one in ast.walk(node) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Load | ast.Del)}
+    added = (one.target for one in ast.walk(node) if isinstance(one, ast.AugAssign))
+    return found | {one.id for one in added if isinstance(one, ast.Name)}

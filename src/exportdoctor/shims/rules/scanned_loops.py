@@ -6,6 +6,7 @@ rewritten by their syntax tree (`loop_rewrite.py`), so that where the number is 
 
 from __future__ import annotations
 
+import ast
 import dis
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,8 +16,7 @@ from typing import Any
 from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.export_call import ExportCall
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim
-from exportdoctor.shims.rules.code_swap import compile_for, definition_of, swap_code
-from exportdoctor.shims.rules.counted_loops import user_functions
+from exportdoctor.shims.rules.code_swap import compile_for, definition_of, swap_code, user_functions
 from exportdoctor.shims.rules.loop_headers import COUNT, SOURCE
 from exportdoctor.shims.rules.loop_rewrite import (
     APPLIES,
@@ -27,6 +27,7 @@ from exportdoctor.shims.rules.loop_rewrite import (
     WRITE,
     LoopRewrite,
 )
+from exportdoctor.shims.rules.name_flow import OWN, all_names, own_names
 from exportdoctor.shims.rules.pure_code import Purity
 from exportdoctor.torch_internals.scan_operator import run_steps
 
@@ -71,14 +72,15 @@ def scan(step: Callable[[Any, Any], Any], state: Sequence[Any], rows: Sequence[A
     import torch
 
     carried = [one.clone(memory_format=torch.contiguous_format) for one in state]
-    read = list(rows) or [torch.zeros(length)]
+    device = next((one.device for one in (*state, *rows)), None)
+    read = list(rows) or [torch.zeros(length, device=device)]
 
     def one_step(before: Any, given: Any) -> tuple[list[Any], list[Any]]:
         after, made = step(tuple(before[: len(state)]), tuple(given[: len(rows)]))
         new = [one.clone(memory_format=torch.contiguous_format) for one in after]
         return new or [before[0].clone()], [one.clone() for one in made]
 
-    last, made = run_steps(one_step, carried or [torch.zeros(1)], read)
+    last, made = run_steps(one_step, carried or [torch.zeros(1, device=device)], read)
     return tuple(last[: len(state)]), tuple(made)
 
 
@@ -122,7 +124,7 @@ _NAMES: dict[str, Any] = {
 def _rewritten(function: FunctionType, instances: tuple[Any, ...]) -> CodeType | None:
     """Its code with loops that may be scans; None where there is no such loop."""
     node = definition_of(function)
-    if node is None or "range" in {*function.__globals__, *function.__code__.co_varnames}:
+    if node is None or _means_other_things(function, node):
         return None
     # what a step calls may be pure in one of them and not in another
     every: list[tuple[Any, ...]] = [(one,) for one in instances] or [()]
@@ -130,6 +132,21 @@ def _rewritten(function: FunctionType, instances: tuple[Any, ...]) -> CodeType |
     changed = [one.of_function(node) for one in rewrites]
     is_one = len({one.count for one in rewrites}) == 1
     return compile_for(function, changed[0]) if is_one and rewrites[0].count else None
+
+
+def _means_other_things(function: FunctionType, node: ast.FunctionDef) -> bool:
+    """Whether names in it are not what they are taken for, or may be read in ways that its code does not show."""
+    import torch
+
+    names, known = {*all_names(node)}, function.__globals__
+    bound = {name for one in ast.walk(node) if not _is_read(one) for name in own_names(one)}
+    own = any(name.startswith(OWN) for name in names) or not known.keys().isdisjoint(_NAMES)
+    others = {"range", "enumerate", "list"} & {*known, *bound} or names & {"locals", "vars", "eval", "exec"}
+    return own or bool(others) or "torch" in bound or known.get("torch", torch) is not torch
+
+
+def _is_read(node: ast.AST) -> bool:
+    return isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
 
 
 def _loops(code: CodeType) -> bool:

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import ast
 
-from exportdoctor.shims.rules.name_flow import OTHER_SCOPES
+from exportdoctor.shims.rules.name_flow import OTHER_SCOPES, OWN
+from exportdoctor.shims.rules.pure_code import Purity
 
 JOINS = ("stack", "cat", "concat")
 """Functions of torch that make one tensor of a list."""
+_SCOPES = (*OTHER_SCOPES, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+"""What binds names of its own."""
 
 
 class LoopsOfLists:
-    """Takes such lists out of the statements of a function."""
+    """Takes such lists out of the statements of a function, where nothing else in the statement does more than
+    compute: the lists are then made before it."""
 
-    def __init__(self) -> None:
-        self.count = 0
+    def __init__(self, purity: Purity) -> None:
+        self.purity, self.count = purity, 0
 
     def of_block(self, statements: list[ast.stmt]) -> list[ast.stmt]:
         """The statements, with such loops before them."""
@@ -22,7 +26,8 @@ class LoopsOfLists:
         for one in statements:
             if isinstance(one, ast.Assign | ast.Return) and one.value is not None:
                 lists = _Lists(self.count)
-                one.value = lists.visit(one.value)
+                if self.purity.of_expression(one.value):
+                    one.value = lists.visit(one.value)
                 self.count += len(lists.loops) // 2
                 made += [ast.fix_missing_locations(ast.copy_location(loop, one)) for loop in lists.loops]
             elif not isinstance(one, OTHER_SCOPES):
@@ -40,7 +45,7 @@ class _Lists(ast.NodeTransformer):
         self.count, self.loops = count, list[ast.stmt]()
 
     def generic_visit(self, node: ast.AST) -> ast.AST:
-        if isinstance(node, ast.IfExp | ast.BoolOp | ast.Lambda | ast.ListComp | ast.GeneratorExp | ast.DictComp):
+        if isinstance(node, (ast.IfExp, ast.BoolOp, *_SCOPES)):
             return node
         return super().generic_visit(node)
 
@@ -59,9 +64,9 @@ class _Lists(ast.NodeTransformer):
                     ),
                     *_,
                 ],
-            ) if attribute in JOINS:
+            ) if attribute in JOINS and not any(isinstance(one, _SCOPES) for one in ast.walk(row)):
                 number = self.count + len(self.loops) // 2
-                name, own = f"_list_{number}", f"_index_{number}"
+                name, own = f"{OWN}list_{number}", f"{OWN}index_{number}"
                 row = _Renamed(index, own).visit(row)
                 append = ast.Call(ast.Attribute(ast.Name(name, ast.Load()), "append", ast.Load()), [row], [])
                 self.loops += [

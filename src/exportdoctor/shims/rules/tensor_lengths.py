@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import builtins
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from types import CodeType
 from typing import Any
 
-from exportdoctor.core.failure.frames import is_user_file
 from exportdoctor.core.patch_attribute import patch_item
 from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.export_call import ExportCall
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim
-from exportdoctor.shims.rules.code_swap import inside_decorators
+from exportdoctor.shims.rules.code_swap import user_functions
 
 
 def length_of(value: Any) -> Any:
@@ -25,24 +23,13 @@ def length_of(value: Any) -> Any:
 
 
 def _calls_len(code: CodeType) -> bool:
-    inner = (one for one in code.co_consts if isinstance(one, CodeType))
-    return is_user_file(code.co_filename) and ("len" in code.co_names or any(map(_calls_len, inner)))
-
-
-def _namespaces(call: ExportCall) -> Iterator[dict[str, Any]]:
-    """The globals of the files with the modules' classes in them, where code there calls `len`."""
-    classes = {kind for module in call.module.modules() for kind in type(module).__mro__}
-    for name in sorted({kind.__module__ for kind in classes} & {*sys.modules}):
-        names = vars(sys.modules[name])
-        own = [one for one in list(names.values()) if getattr(one, "__module__", None) == name]
-        methods = [one for kind in own if isinstance(kind, type) for one in vars(kind).values()]
-        if "len" not in names and any(inside_decorators(one, _calls_len) for one in (*own, *methods)):
-            yield names
+    return "len" in code.co_names
 
 
 @contextmanager
 def _enter(call: ExportCall) -> Iterator[ExportCall]:
-    found = list(_namespaces(call))
+    namespaces = {id(one.__globals__): one.__globals__ for one in user_functions(call, _calls_len)}
+    found = [names for names in namespaces.values() if "len" not in names]
     if not found:
         raise NotApplicable("no function beside the modules' classes calls `len`")
     with ExitStack() as stack:
