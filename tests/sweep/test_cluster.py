@@ -109,6 +109,9 @@ def test_rows_of_an_earlier_atlas_are_kept_and_their_targets_not_asked(
         assert bool(read_kept_rows(request, timeout=3.0).rows) is held
     (first / "atlas.json").write_bytes(pretty(before))
     assert not read_kept_rows(structs.replace(request, words=()), timeout=3.0).rows  # cures now
+    passing = structs.replace(before.rows[0], cells=tuple(structs.replace(c, verdict="passes") for c in kept.cells))
+    (first / "atlas.json").write_bytes(pretty(structs.replace(before, rows=(passing,))))
+    assert read_kept_rows(structs.replace(request, words=()), timeout=3.0).rows  # there is nothing to cure
     other = structs.replace(before, environment=before.environment | {"torch": "1.0"})
     (first / "atlas.json").write_bytes(pretty(other))
     assert run([*words[:-1], str(first / "atlas.json")]) == ExitCode.USAGE

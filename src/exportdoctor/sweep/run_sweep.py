@@ -95,10 +95,12 @@ def read_kept_rows(request: SweepRequest, *, timeout: float) -> KeptRows:
 
 
 def _asks_more(request: SweepRequest, row: AtlasRow, *, timeout: float) -> bool:
-    """Whether a sweep gives a target more time, memory or layers than its row had, or searches where that did not."""
+    """Whether a sweep gives a target more time, memory or layers than its row had, or searches where that failed and
+    did not."""
     cut = any(cell.verdict == "no_verdict" for cell in row.cells)
     more = timeout > row.timeout or request.memory_mb > row.memory_mb
-    left_out = {word for cell in row.cells for word in cell.command.split() if word in _LESS}
+    failed = (cell for cell in row.cells if cell.verdict == "fails")
+    left_out = {word for cell in failed for word in cell.command.split() if word in _LESS}
     return (cut and more) or not left_out <= {*request.words} or (bool(row.few_layers) and not request.few_layers)
 
 
