@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,8 @@ from lane_wheels import offline_variables, write_wheel
 @pytest.fixture
 def offline(tmp_path: Path) -> dict[str, str]:
     """The variables with which pip finds the two wheels and nothing else, and uv is not there."""
-    for version in ("1.0.1", "1.0.2"):
-        write_wheel(tmp_path / "wheels", version)
+    for number in ("1.0.1", "1.0.2"):
+        write_wheel(tmp_path / "wheels", number)
     return offline_variables(tmp_path)
 
 
@@ -71,6 +72,21 @@ def test_a_version_that_does_not_exist_is_a_state_with_near_versions(offline: di
         "no index that can be reached has a wheel of nobody-has-this for this Python",
     )
     assert len(run(offline, "prune")[1]) == 2
+
+
+@pytest.mark.slow
+def test_pips_conflict_names_what_excludes_what(offline: dict[str, str], tmp_path: Path) -> None:
+    """A torch is an environment of its own. Constraints of pip's own settings hold there, too."""
+    for name in ("transformers", "onnx", "onnxscript", "onnxruntime"):
+        write_wheel(tmp_path / "wheels", version(name), name=name)
+    write_wheel(tmp_path / "wheels", "1.0", name="torch")
+    (tmp_path / "limits.txt").write_text("torch<0.5\n")
+    code, [lane] = run({**offline, "PIP_CONSTRAINT": str(tmp_path / "limits.txt")}, "make", "--torch", "1.0")
+    assert (code, lane["state"]) == (1, "failed")
+    assert lane["lane"]["reason"] == (
+        "these requirements exclude each other: "
+        "The user requested torch==1.0; The user requested (constraint) torch<0.5"
+    )
 
 
 @pytest.mark.slow

@@ -27,6 +27,8 @@ _FULL = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT))
 _WHEELS = "--only-binary=:all:"
 _UNKNOWN = re.compile(r"there is no version of ([\w.-]+)==(\S+)")
 """uv's words, which name no other version."""
+_CONFLICT = re.compile(r"^The conflict is caused by:\n((?:[ \t]+\S.*\n)+)", re.M)
+"""pip's words, on stdout."""
 
 
 class InstallError(ExportdoctorError):
@@ -100,12 +102,14 @@ def _run(command: list[str]) -> str:
             kill_group(process.pid)
             process.wait()
     if process.returncode:
-        raise InstallError(_reason(errors, process.returncode))
+        raise InstallError(_reason(out, errors, process.returncode))
     return out if command[0] == sys.executable else out + errors
 
 
-def _reason(errors: str, code: int) -> str:
+def _reason(out: str, errors: str, code: int) -> str:
     """The line that says why; the versions that exist are not listed, the near ones are named."""
+    if conflict := _CONFLICT.search(out):
+        return "these requirements exclude each other: " + "; ".join(line.strip() for line in conflict[1].splitlines())
     known = re.search(r"No matching distribution found for (\S+?)==(\S+)", errors)
     versions = re.search(r"\(from versions: ([^)]*)\)", errors)
     if known and versions:
