@@ -14,17 +14,25 @@ import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from types import BuiltinFunctionType, FunctionType, ModuleType
+from types import FunctionType
 from typing import Any, TypeGuard
 
 from exportdoctor.core.failure.frames import is_defined_in_torch
 from exportdoctor.shims.rules.code_swap import definition_of
+from exportdoctor.shims.rules.pure_callees import (
+    NOT_KNOWN,
+    has_pure_name,
+    is_pure_function_of_torch,
+    is_pure_layer,
+    runs_as_written,
+)
 
 _BUILTINS = frozenset({
     "abs", "all", "any", "bool", "dict", "enumerate", "float", "getattr", "hasattr", "int", "isinstance", "len", "list",
     "max", "min", "range", "reversed", "round", "slice", "sorted", "sum", "tuple", "zip",
 })  # fmt: skip
-_RANDOM = ("rand", "dropout", "bernoulli", "multinomial", "normal", "poisson", "exponential", "seed", "set_", "save")
+_READS = frozenset({"copy", "count", "get", "index", "items", "keys", "values"})
+"""Methods of lists, dicts and sets that only read."""
 _STATEMENTS = (ast.Assign, ast.AnnAssign, ast.If, ast.For, ast.Return, ast.Pass, ast.Break, ast.Continue)
 _REFUSED = (
     ast.Yield, ast.YieldFrom, ast.Await, ast.NamedExpr, ast.Global, ast.Nonlocal, ast.AugAssign, ast.Delete,
@@ -48,8 +56,8 @@ class Purity:
     callees: Mapping[str, Sequence[Any]] = field(default_factory=dict)
 
     def of_statements(self, statements: Sequence[ast.stmt]) -> bool:
-        """Whether they only compute and bind local names, or return."""
-        return all(self._is_pure_statement(statement) for statement in statements)
+        """Whether they only compute and bind local names, or return, in each of the instances."""
+        return all(one._is_pure_statement(statement) for one in self._each() for statement in statements)
 
     def without_messages(self, statements: Sequence[ast.stmt]) -> list[ast.stmt]:
         """They, but for what only prints, warns or logs, also inside each `if`; one of which nothing is left goes."""
@@ -72,15 +80,19 @@ class Purity:
             case ast.Attribute(value=ast.Call(func=made)) if self._resolve(made) is logging.getLogger:
                 tells = True
             case _:
-                tells = _tells(self._resolve(call.func))
+                tells = all(_tells(one._resolve(call.func)) for one in self._each())
         return tells and all(map(self.of_expression, parts))
 
     def of_expression(self, node: ast.expr) -> bool:
-        """Whether evaluating it changes nothing."""
+        """Whether evaluating it changes nothing, in each of the instances."""
         every = list(ast.walk(node))
         return not any(isinstance(one, _REFUSED) for one in every) and all(
-            self._is_pure_call(one) for one in every if isinstance(one, ast.Call)
+            one._is_pure_call(call) for one in self._each() for call in every if isinstance(call, ast.Call)
         )
+
+    def _each(self) -> list[Purity]:
+        """The same for one instance each."""
+        return [replace(self, instances=(one,)) for one in self.instances] if len(self.instances) > 1 else [self]
 
     def _is_pure_statement(self, node: ast.stmt) -> bool:
         if isinstance(node, ast.Expr):
@@ -114,33 +126,57 @@ class Purity:
         return {target.id: tuple(found)}
 
     def _is_pure_call(self, node: ast.Call) -> bool:
-        if any(keyword.arg == "out" for keyword in node.keywords):
-            return False
         if isinstance(node.func, ast.Name) and node.func.id in self.callees:
-            return all(map(self._is_pure_callee, self.callees[node.func.id]))
+            return all(self._is_pure_callee(one, node) for one in self.callees[node.func.id])
         callee = self._resolve(node.func)
         if callee is not _UNKNOWN:
-            return self._is_pure_callee(callee)
-        return isinstance(node.func, ast.Attribute) and _is_pure_method(node.func)
+            return self._is_pure_callee(callee, node)
+        match node:
+            case ast.Call(func=ast.Attribute(value=holder, attr=name), keywords=keywords):
+                if isinstance(self._resolve(holder), list | dict | set):
+                    return name in _READS
+                return _is_pure_method(name) and not any(keyword.arg == "out" for keyword in keywords)
+        return False
 
-    def _is_pure_callee(self, callee: Any) -> bool:
+    def _is_pure_callee(self, callee: Any, node: ast.Call) -> bool:
         import torch
 
         if isinstance(callee, torch.nn.Module):
-            if callee.training or any(callee._forward_hooks.values()) or any(callee._forward_pre_hooks.values()):
-                return False
-            return is_defined_in_torch(type(callee)) or self._is_pure_function(type(callee).forward, (callee,))
+            return self._is_pure_module(callee)
         if isinstance(callee, FunctionType) and not is_defined_in_torch(callee):
             return self._is_pure_function(callee, ())
         if inspect.ismethod(callee):
             return self._is_pure_function(callee.__func__, (callee.__self__,))
         name = getattr(callee, "__name__", "")
         if callee is getattr(builtins, name, _UNKNOWN):
-            return name in _BUILTINS
+            calls_key = any(one.arg == "key" and not isinstance(one.value, ast.Lambda) for one in node.keywords)
+            return name in _BUILTINS and not calls_key
         if isinstance(callee, torch.dtype | torch.device) or callee is torch.device:
             return True
-        known = callee is getattr(math, name, _UNKNOWN) or _is_of_torch(callee)
-        return known and not name.endswith("_") and not any(word in name for word in _RANDOM)
+        if callee is getattr(math, name, _UNKNOWN):
+            return True
+        args = [self._value_of(one) for one in node.args if not isinstance(one, ast.Starred)]
+        kwargs = {one.arg: self._value_of(one.value) for one in node.keywords if one.arg is not None}
+        whole = len(args) + len(kwargs) == len(node.args) + len(node.keywords)
+        return is_pure_function_of_torch(callee, args, kwargs, whole=whole)
+
+    def _is_pure_module(self, module: Any) -> bool:
+        if not runs_as_written(module):
+            return False
+        if is_pure_layer(module):
+            return all(map(self._is_pure_module, module.children()))
+        return self._is_pure_function(type(module).forward, (module,))
+
+    def _value_of(self, node: ast.expr) -> Any:
+        """The value of an argument, where it is the same in each call."""
+        match node:
+            case ast.Constant(value=value):
+                return value
+            case ast.IfExp(test=test, body=one, orelse=other):
+                asked = self._value_of(test)
+                return NOT_KNOWN if asked is NOT_KNOWN else self._value_of(one if asked else other)
+        found = self._resolve(node)
+        return NOT_KNOWN if found is _UNKNOWN else found
 
     def _is_pure_function(self, function: Any, instances: Sequence[Any]) -> bool:
         if self.depth == 0 or not isinstance(function, FunctionType):
@@ -157,11 +193,22 @@ class Purity:
         match node:
             case ast.Name(id="self") if self.instances:
                 return self.instances[0]
+            case ast.Name(id=name) if name in code.co_freevars:
+                return _enclosed(self.function, name)
             case ast.Name(id=name) if name not in code.co_varnames and name not in code.co_cellvars:
                 return self.function.__globals__.get(name, getattr(builtins, name, _UNKNOWN))
             case ast.Attribute(value=base, attr=name):
                 holder = self._resolve(base)
                 return _UNKNOWN if holder is _UNKNOWN or _is_value(holder) else getattr(holder, name, _UNKNOWN)
+        return _UNKNOWN
+
+
+def _enclosed(function: FunctionType, name: str) -> Any:
+    """What a function around it has under this name."""
+    cell = (function.__closure__ or ())[function.__code__.co_freevars.index(name)]
+    try:
+        return cell.cell_contents
+    except ValueError:  # it is not bound yet
         return _UNKNOWN
 
 
@@ -191,17 +238,12 @@ def _binds_names_only(target: ast.expr) -> bool:
     return False
 
 
-def _is_pure_method(node: ast.Attribute) -> bool:
+def _is_pure_method(name: str) -> bool:
     """A method of a value: one of a tensor that does not write."""
     import torch
 
-    name = node.attr
-    return (
-        hasattr(torch.Tensor, name)
-        and not name.endswith("_")
-        and name not in {"backward", "resize", "apply", "map", "share_memory"}
-        and not any(word in name for word in _RANDOM)
-    )
+    writes = {"backward", "resize", "apply", "map", "share_memory"}
+    return hasattr(torch.Tensor, name) and has_pure_name(name) and name not in writes
 
 
 def _is_value(holder: Any) -> bool:
@@ -209,12 +251,3 @@ def _is_value(holder: Any) -> bool:
     import torch
 
     return isinstance(holder, torch.Tensor | int | float | str | list | dict | set)
-
-
-def _is_of_torch(callee: Any) -> bool:
-    import torch
-
-    if isinstance(callee, BuiltinFunctionType | type(torch.Tensor.add)):
-        owner = getattr(callee, "__self__", None)
-        return owner is None or isinstance(owner, type | ModuleType)
-    return is_defined_in_torch(callee) if hasattr(callee, "__module__") and callee.__module__ else False

@@ -126,12 +126,9 @@ def _rewritten(function: FunctionType, instances: tuple[Any, ...]) -> CodeType |
     node = definition_of(function)
     if node is None or _means_other_things(function, node):
         return None
-    # what a step calls may be pure in one of them and not in another
-    every: list[tuple[Any, ...]] = [(one,) for one in instances] or [()]
-    rewrites = [LoopRewrite(Purity(function=function, instances=each, may_raise=True)) for each in every]
-    changed = [one.of_function(node) for one in rewrites]
-    is_one = len({one.count for one in rewrites}) == 1
-    return compile_for(function, changed[0]) if is_one and rewrites[0].count else None
+    rewrite = LoopRewrite(Purity(function=function, instances=instances, may_raise=True))
+    changed = rewrite.of_function(node)
+    return compile_for(function, changed) if rewrite.count else None
 
 
 def _means_other_things(function: FunctionType, node: ast.FunctionDef) -> bool:

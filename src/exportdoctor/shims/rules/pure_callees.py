@@ -1,0 +1,83 @@
+"""Whether a function or a module of torch does nothing but compute: it draws no random values and writes nothing."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from functools import cache
+from types import BuiltinFunctionType, FunctionType, ModuleType
+from typing import Any
+
+NOT_KNOWN = object()
+"""The value of an argument that the code does not show."""
+
+_IMPURE_PARTS = (
+    "rand", "dropout", "bernoulli", "multinomial", "binomial", "poisson", "exponential", "gumbel", "fractional",
+    "seed", "set_", "save", "load", "use_", "compile", "instance_norm", "native_batch_norm", "cudnn", "miopen",
+    "moving_avg", "nesting", "clear_",
+)  # fmt: skip
+"""Parts of names of what draws values, or changes something beside its result."""
+_IMPURE_NAMES = frozenset({"normal", "rrelu", "lstm", "gru", "rnn_tanh", "rnn_relu", "fork", "wait", "cond"})
+_COMPUTING = ("torch", "torch.functional", "torch.nn.functional", "torch._tensor")
+"""The modules of torch whose functions compute. Others take functions, keep state or talk to other processes."""
+_ASKING = ("torch.jit", "torch._jit_internal", "torch.compiler", "torch.onnx", "torch._utils")
+"""Those of which the functions `is_...` ask for a state."""
+_LAYERS = ("torch.nn.modules.", "torch.nn.utils.parametri")
+_OFF = frozenset({"inplace", "training", "train", "dropout_p", "max_norm", "use_input_stats", "out"})
+"""Arguments with which a function writes to what it is given, or draws values, unless they are false."""
+_BUILT_IN = {
+    "scaled_dot_product_attention": ("query", "key", "value", "attn_mask", "dropout_p"),
+    "batch_norm": ("input", "weight", "bias", "running_mean", "running_var", "training"),
+}
+"""The parameters of functions of which Python does not know the signature."""
+
+
+def has_pure_name(name: str) -> bool:
+    """Whether the name is not that of a function or method that writes or draws values."""
+    is_private = name.startswith("_") and not name.startswith(("_assert", "_check"))
+    named = name in _IMPURE_NAMES or any(part in name for part in _IMPURE_PARTS)
+    return not is_private and not name.endswith("_") and not named
+
+
+def is_pure_function_of_torch(callee: Any, args: Sequence[Any], kwargs: Mapping[str, Any], *, whole: bool) -> bool:
+    """Whether a call of it with these arguments only computes; `whole` says that no `*` or `**` adds others."""
+    name = getattr(callee, "__name__", "")
+    if not _computes(callee, name) or not has_pure_name(name):
+        return False
+    parameters = _parameters(callee)
+    given = {**dict(zip(parameters, args, strict=False)), **kwargs}
+    if not whole and _OFF & {*parameters}:
+        return False
+    return all(given[one] is not NOT_KNOWN and not _is_on(given[one]) for one in _OFF & given.keys())
+
+
+def _is_on(value: Any) -> bool:
+    return value is not None and value is not False and not (isinstance(value, int | float) and value == 0)
+
+
+def _computes(callee: Any, name: str) -> bool:
+    if isinstance(callee, BuiltinFunctionType | type(str.upper)):
+        owner = getattr(callee, "__self__", None)
+        return owner is None or isinstance(owner, type | ModuleType)
+    module = getattr(callee, "__module__", None) or ""
+    return module in _COMPUTING or (name.startswith("is_") and module.startswith(_ASKING))
+
+
+@cache
+def _parameters(callee: Any) -> tuple[str, ...]:
+    if isinstance(callee, FunctionType):
+        return tuple(inspect.signature(callee).parameters)
+    return _BUILT_IN.get(getattr(callee, "__name__", ""), ())
+
+
+def is_pure_layer(module: Any) -> bool:
+    """Whether torch's own forward of it, without those of its children, only computes."""
+    forward = type(module).forward
+    is_own = isinstance(forward, FunctionType) and forward.__module__.startswith(_LAYERS)
+    return is_own and not getattr(module, "inplace", False) and getattr(module, "max_norm", None) is None
+
+
+def runs_as_written(module: Any) -> bool:
+    """Whether calling it in evaluation mode runs its class's forward and nothing else."""
+    hooks = (module._forward_hooks, module._forward_pre_hooks)
+    return not module.training and "forward" not in vars(module) and not any(any(one.values()) for one in hooks)
