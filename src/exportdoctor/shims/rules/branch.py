@@ -21,7 +21,7 @@ from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.export_call import ExportCall
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim
 from exportdoctor.shims.rules.arm_choice import BOTH, CHOOSE, EITHER, EQUAL, NOT, NUMBER, VALUE, ArmChoices
-from exportdoctor.shims.rules.code_swap import compile_for, definition_of, function_of, swap_code
+from exportdoctor.shims.rules.code_swap import compile_for, definition_of, function_of, owners_of, swap_code
 from exportdoctor.shims.rules.pure_code import Purity
 from exportdoctor.targets.eager import run_calls
 
@@ -293,8 +293,7 @@ def run_known(call: ExportCall, around: Callable[[], AbstractContextManager[Any]
 def _enter(call: ExportCall) -> Iterator[ExportCall]:
     changes, choices = {}, ArmChoices()
     for function, lines in asked_lines(call).items():
-        owned = (m for m in call.module.modules() if function.__name__ in dir(type(m)))
-        node = rewrite_branches(function, lines, tuple(owned))
+        node = rewrite_branches(function, lines, owners_of(call, function))
         code = compile_for(function, node) if node is not None else None
         if code is not None:
             changes[function] = code

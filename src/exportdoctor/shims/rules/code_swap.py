@@ -72,6 +72,16 @@ def user_functions(call: ExportCall, wanted: Callable[[CodeType], bool]) -> Iter
             yield from inside_decorators(value, is_found)
 
 
+def owners_of(call: ExportCall, function: FunctionType) -> tuple[Any, ...]:
+    """The modules whose method it is."""
+    owner = function.__code__.co_qualname.rpartition(".")[0]
+    return tuple(
+        one
+        for one in call.module.modules()
+        if any((kind.__module__, kind.__qualname__) == (function.__module__, owner) for kind in type(one).__mro__)
+    )
+
+
 def _is_filled(cell: Any) -> bool:
     try:
         return cell.cell_contents is not None

@@ -16,7 +16,7 @@ from typing import Any
 from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.export_call import ExportCall
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim
-from exportdoctor.shims.rules.code_swap import compile_for, definition_of, swap_code, user_functions
+from exportdoctor.shims.rules.code_swap import compile_for, definition_of, owners_of, swap_code, user_functions
 from exportdoctor.shims.rules.loop_headers import COUNT, SOURCE
 from exportdoctor.shims.rules.loop_rewrite import (
     APPLIES,
@@ -151,20 +151,10 @@ def _loops(code: CodeType) -> bool:
     return _FOR in code.co_code[::2]
 
 
-def _instances(call: ExportCall, function: FunctionType) -> tuple[Any, ...]:
-    """The modules whose method it is."""
-    owner = function.__code__.co_qualname.rpartition(".")[0]
-    return tuple(
-        one
-        for one in call.module.modules()
-        if any((kind.__module__, kind.__qualname__) == (function.__module__, owner) for kind in type(one).__mro__)
-    )
-
-
 @contextmanager
 def _enter(call: ExportCall) -> Iterator[ExportCall]:
     found = dict.fromkeys(user_functions(call, _loops))
-    changes = {one: code for one in found if (code := _rewritten(one, _instances(call, one))) is not None}
+    changes = {one: code for one in found if (code := _rewritten(one, owners_of(call, one))) is not None}
     if not changes:
         raise NotApplicable("no function has a loop whose steps read and write one row and carry state")
     with swap_code(changes, _NAMES):
