@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import logging
 import runpy
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import pytest
 import torch
@@ -16,6 +18,7 @@ from torch.export import Dim
 
 from exportdoctor.shims import ExportCall, NotApplicable, apply_shims, export_program, find
 from exportdoctor.shims.rules.arm_choice import ArmChoices
+from exportdoctor.shims.rules.code_swap import all_code
 
 
 class Early(nn.Module):
@@ -218,6 +221,256 @@ def test_the_program_answers_as_eager_on_both_sides_of_each_branch(make: Callabl
         torch.testing.assert_close(program(values), call.module(values))
 
 
+class Attack(nn.Module):
+    """What is chosen is a copy, and both arms are computed: something else sees that."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.relu, self.tail = nn.ReLU(inplace=True), nn.Sequential(nn.Hardtanh(inplace=True))
+        self.register_buffer("last", torch.zeros(1, 4))
+        self.register_buffer("mean", torch.zeros(4))
+        self.count = 0
+
+    last: Tensor
+    mean: Tensor
+
+    @property
+    def tick(self) -> int:
+        self.count += 1
+        return self.count
+
+    def _apply_to(self, x: Tensor) -> Tensor:
+        self.last = self.last + 1
+        return x
+
+
+class WrittenAfterAChoice(Attack):
+    def forward(self, x: Tensor) -> Tensor:
+        h = x * 1
+        y = h if x.sum() > 0 else h * 2
+        y[:, 0] = 7.0
+        return h + y
+
+
+class WrittenByAModule(Attack):
+    def forward(self, x: Tensor) -> Tensor:
+        h = x * 1
+        y = h + 1
+        if x.sum() < 0:
+            y = h
+        y = self.relu(y)
+        return y + h
+
+
+class WrittenBufferAfter(Attack):
+    def forward(self, x: Tensor) -> Tensor:
+        before = self.last if x.sum() > 0 else x[:1]
+        self.last.copy_(x[:1] + 3)
+        return x - before
+
+
+class WrittenUnderAnotherName(Attack):
+    def forward(self, x: Tensor) -> Tensor:
+        x = x * 1
+        y = x
+        if x.sum() > 0:
+            y = x * 2
+        x += 1
+        return y
+
+
+def _pick(x: Tensor, one: Tensor, other: Tensor) -> Tensor:
+    return one if x.sum() > 0 else other
+
+
+class WrittenByItsCaller(Attack):
+    def forward(self, x: Tensor) -> Tensor:
+        one, other = x * 1, x * 2
+        _pick(x, one, other).add_(1)
+        return one - other
+
+
+class WrittenAsOut(Attack):
+    def forward(self, x: Tensor) -> Tensor:
+        h = x * 1
+        y = h
+        if x.sum() > 0:
+            y = h + 5
+        torch.add(x, 1, out=y)
+        return h
+
+
+class WrittenThroughOneOfTwoNames(Attack):
+    def forward(self, x: Tensor) -> Tensor:
+        a = b = x
+        if x.sum() > 0:
+            a = x * 2
+            b = a
+        else:
+            a = x * 3
+            b = a
+        for one in [a]:
+            one.add_(1)
+        return b
+
+
+class Appended(Attack):
+    def forward(self, x: Tensor) -> Tensor:
+        one, other = [x], [x * 2]
+        chosen = one if x.sum() > 0 else other
+        chosen.append(x * 3)
+        return torch.stack([torch.stack(one).sum(0), torch.stack(other).sum(0)])
+
+
+class WritingModule(Attack):
+    def forward(self, x: Tensor) -> Tensor:
+        h = x * 1
+        y = h
+        if x.sum() > 0:
+            y = self.tail(h) + 1
+        return y + h
+
+
+class WritingFunction(Attack):
+    def forward(self, x: Tensor) -> Tensor:
+        h = x * 1
+        y = h
+        if x.sum() > 0:
+            y = torch.nn.functional.threshold(h, 0.5, 9.0, True)
+        return y + h
+
+
+class WritingStatistics(Attack):
+    def forward(self, x: Tensor) -> Tensor:
+        y = x
+        if x.sum() > 0:
+            y = torch.nn.functional.batch_norm(x, self.mean, torch.ones(4), training=True)
+        return y + self.mean
+
+
+class Bag:
+    def __init__(self) -> None:
+        self.items: list[Tensor] = []
+
+    def add(self, value: Tensor) -> Tensor:
+        self.items.append(value)
+        return value
+
+    def __mul__(self, value: Tensor) -> Tensor:
+        return self.add(value)
+
+
+class MethodWithATensorsName(Attack):
+    def forward(self, x: Tensor) -> Tensor:
+        bag, y = Bag(), x
+        if x.sum() > 0:
+            y = bag.add(x * 2)
+        return y + len(bag.items)
+
+
+class OperatorThatCounts(Attack):
+    def forward(self, x: Tensor) -> Tensor:
+        bag, y = Bag(), x
+        if x.sum() > 0:
+            y = bag * (x * 2)
+        return y + len(bag.items)
+
+
+class PropertyThatCounts(Attack):
+    def forward(self, x: Tensor) -> Tensor:
+        y = x
+        if x.sum() > 0:
+            y = x + self.tick
+        return y + self.count
+
+
+class Child(Attack):
+    def forward(self, x: Tensor) -> Tensor:
+        if x.sum() > 0:
+            x = self._apply_to(x)
+        return x + self.last
+
+
+class MethodOfAnotherClass(Attack):
+    """The module around it has a harmless method of that name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.child = Child()
+
+    def _apply_to(self, x: Tensor) -> Tensor:
+        return x
+
+    def forward(self, x: Tensor) -> Tensor:
+        return cast(Tensor, self.child(x))
+
+
+class OtherOrder(Attack):
+    """One arm raises wherever it is not taken, and its dict is in another order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.small = nn.Embedding(2, 4)
+
+    def _pick(self, x: Tensor) -> dict[str, Tensor]:
+        places = x[:, 0].abs().to(torch.int64)
+        if places.max() < 2:
+            return {"scale": self.small(places), "shift": x * 1}
+        return {"shift": x * 1, "scale": x * 2}
+
+    def forward(self, x: Tensor) -> Tensor:
+        found = self._pick(x * 5)
+        return found["shift"] + 3 * found["scale"]
+
+
+class NotBound(Attack):
+    def forward(self, x: Tensor) -> Tensor:
+        try:
+            if x.sum() > 0:
+                y = x * 2
+            return y + 0
+        except UnboundLocalError:
+            return x - 100
+
+
+class SignOfZero(Attack):
+    def forward(self, x: Tensor) -> Tensor:
+        sign = 0.0 if x.sum() > 0 else -0.0
+        return 1 / (x.abs() * sign + sign)
+
+
+ATTACKS = [
+    WrittenAfterAChoice, WrittenByAModule, WrittenBufferAfter, WrittenUnderAnotherName, WrittenByItsCaller,
+    WrittenAsOut, WrittenThroughOneOfTwoNames, Appended, WritingModule, WritingFunction, WritingStatistics,
+    MethodWithATensorsName, OperatorThatCounts, PropertyThatCounts, MethodOfAnotherClass, OtherOrder, NotBound, SignOfZero,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("make", ATTACKS)
+def test_a_choice_that_something_else_sees_is_refused_or_right(make: Callable[[], nn.Module]) -> None:
+    call, eager = call_of(make), copy.deepcopy(call_of(make).module)
+    try:
+        with apply_shims([find("branch-as-where")], call) as given:
+            program = export_program(given).module()
+    except Exception:
+        return
+    for values in (row for row in VALUES if row.shape[0] > 1):
+        torch.testing.assert_close(program(values.clone()), eager(values.clone()), equal_nan=True)
+
+
+def test_whole_numbers_are_compared_with_floats_as_in_python() -> None:
+    class Large(nn.Module):
+        def forward(self, n: Tensor, x: Tensor) -> Tensor:
+            return torch.ones(2) if n.item() > x.item() else torch.zeros(2)
+
+    call = ExportCall(module=Large(), args=(torch.tensor(3), torch.tensor(2.0, dtype=torch.float64)))
+    with apply_shims([find("branch-as-where")], call) as given:
+        program = export_program(given).module()
+    assert program(torch.tensor(1), torch.tensor(2.0, dtype=torch.float64)).sum() == 0
+    with pytest.raises(RuntimeError, match=r"beyond 2\*\*53"):
+        program(torch.tensor(2**53 + 1), torch.tensor(2.0**53, dtype=torch.float64))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("make", [LookingUp, Finding, Dividing, Undefined])
 def test_an_arm_that_refuses_the_values_of_the_other_is_computed_only_when_it_is_taken(
@@ -254,6 +507,7 @@ def test_a_branch_that_no_eager_run_reached_is_not_merged_where_an_arm_may_refus
         def forward(self, x: Tensor, places: Tensor) -> Tensor:
             return choices.choose("unseen", places.max() < 3, lambda: x[places], lambda: x[:2])  # type: ignore[no-any-return]
 
+    choices.codes.update(all_code(Unseen.forward.__code__))
     with pytest.raises(NotApplicable, match="no eager run"):
         torch.export.export(Unseen(), (torch.randn(3, 4), torch.tensor([2, 0])))
     assert choices.refused

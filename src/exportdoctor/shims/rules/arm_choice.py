@@ -7,12 +7,15 @@ torch does not take such arms, the shim does not apply, and `refused` says so.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import CodeType
 from typing import Any
 
 from exportdoctor.shims.record import NotApplicable
+from exportdoctor.shims.rules.arm_watch import Unmergeable, reachable, watch_arm
 from exportdoctor.torch_internals.shape_env import has_unbacked_size, same_sizes
 from exportdoctor.torch_internals.trees import tree_flatten, tree_unflatten
 
@@ -20,34 +23,28 @@ CHOOSE, VALUE, BOTH, EITHER, NOT = "_choose_arm", "_value_of", "_both_hold", "_e
 NUMBER, EQUAL = "_number_of", "_all_equal"
 """The names by which the code calls them."""
 
+_LARGEST_EXACT = 2**53
 _UNBOUND, _NOTHING = object(), object()
 """The value of a name that an arm binds and that has none before; what an arm gave that raised."""
-
-_REFUSES = frozenset({
-    "argwhere", "bincount", "cholesky", "cross_entropy", "eigh", "embedding", "embedding_bag", "gather", "index_add",
-    "index_copy", "index_fill", "index_put", "index_select", "inv", "inverse", "lstsq", "lu_factor", "masked_select",
-    "nll_loss", "nonzero", "one_hot", "pinverse", "repeat_interleave", "scatter", "scatter_add", "scatter_reduce",
-    "solve", "take", "take_along_dim", "unique", "unique_consecutive",
-})  # fmt: skip
-_DIVIDES = frozenset({
-    "div", "floor_divide", "remainder", "fmod", "__floordiv__", "__rfloordiv__", "__mod__", "__rmod__",
-})  # fmt: skip
-"""Functions that may refuse values: places out of range, singular matrices, nothing found; whole numbers by zero."""
-
-
-class Unmergeable(Exception):
-    """The results of two arms cannot be chosen between by `torch.where`."""
 
 
 @dataclass
 class _Branch:
     """What was observed of one: whether an arm may refuse values, and how its results are laid out.
 
-    `layout` is None where they are not tensors alone, or laid out in one way by one arm and in another by the other.
+    `layout` is the one of all results that were seen; None where there are several, or they are not tensors alone.
+    `unmergeable` says what an arm does that nobody may do unasked.
     """
 
     refuses: bool = False
     layout: Any = None
+    seen: list[Any] = field(default_factory=list)
+    unmergeable: str = ""
+
+    def note(self, value: Any) -> None:
+        """The layout of an arm's result."""
+        self.seen.append(_layout_of(value))
+        self.layout = self.seen[0] if all(one == self.seen[0] for one in self.seen) else None
 
 
 @dataclass
@@ -55,6 +52,10 @@ class ArmChoices:
     """The functions that the code calls, and what was observed of each branch, by its name."""
 
     observing: bool = False
+    codes: set[CodeType] = field(default_factory=set)
+    """The code in which branches are merged: arms may run it. What else they call is judged when it is called."""
+    chosen: list[tuple[Any, int]] = field(default_factory=list)
+    """Tensors that a choice may have a copy of, or that are such a copy, and their version at the choice."""
     branches: dict[str, _Branch] = field(default_factory=dict)
     refused: list[str] = field(default_factory=list)
 
@@ -81,18 +82,44 @@ class ArmChoices:
             return self._observe(branch, condition, then, other, before)
         if not _is_open(condition):
             return then(*before) if condition else other(*before)
-        chosen, known = _as_truth(condition), self.branches.get(branch)
+        known = self.branches.get(branch)
+        if known is not None and known.unmergeable:
+            return then(*before) if condition else other(*before)  # fails where it did
+        chosen = _as_truth(condition)
         if known is not None and (known.refuses or (known.layout is not None and _is_traced_by_dynamo())):
             return self._by_cond(branch, chosen, then, other, before, known.layout)
-        watch = _watch()
+        watches = [watch_arm(self.codes, calls=known is None) for _ in range(2)]
         try:
-            with watch:
-                results = then(*before), other(*before)
-            if watch.refuses:
+            results = [watch.run(arm, before) for watch, arm in zip(watches, (then, other), strict=True)]
+            if any(watch.refuses for watch in watches):
                 raise self._refuse(branch, "no eager run came there")
-            return _merge(chosen, *results)
+            found = _merge(chosen, *results)
         except Unmergeable:
             return then(*before) if condition else other(*before)  # fails where it did
+        self._remember(watches, results, found)
+        return found
+
+    def _remember(self, watches: Sequence[Any], results: Sequence[Any], found: Any) -> None:
+        """What is chosen is a copy. A later write to it, or to what it was chosen from, is to be noticed where another
+        name may lead to the other."""
+        left, right, merged = (tree_flatten(value)[0] for value in (*results, found))
+        is_new = [watch.new_ones(result) for watch, result in zip(watches, results, strict=True)]
+        for one, other, chosen in zip(left, right, merged, strict=True) if len(left) == len(right) else ():
+            if chosen is not one and chosen is not other and not (id(one) in is_new[0] and id(other) in is_new[1]):
+                self._keep(one, other, chosen)
+        if len(left) != len(right):  # a name that one arm does not bind
+            known = {id(leaf) for leaf in (*left, *right)}
+            self._keep(*left, *right, *(leaf for leaf in merged if id(leaf) not in known))
+
+    def _keep(self, *values: Any) -> None:
+        self.chosen += [(one, _version_of(one)) for one in values if _is_tensor(one)]
+
+    def check_writes(self, program: Any) -> None:
+        """Raises NotApplicable where a write after a choice went to one of the two values alone, or may have."""
+        if any(_version_of(tensor) != version for tensor, version in self.chosen):
+            raise NotApplicable("a tensor is written into that a branch on values has chosen, or was chosen from")
+        if not self.chosen and _chooses_and_writes(program):
+            raise NotApplicable("the program has branches and writes into tensors, which a strict export does not show")
 
     def _by_cond(self, branch: str, chosen: Any, then: Any, other: Any, before: tuple[Any, ...], layout: Any) -> Any:
         """The results by `torch.cond`, whose arms return tensors alone, of equal strides, that no input shares.
@@ -102,15 +129,21 @@ class ArmChoices:
         import torch
 
         def tensors(arm: Any) -> tuple[Any, ...]:
-            return tuple(leaf.clone(memory_format=torch.contiguous_format) for leaf in tree_flatten(arm(*before))[0])
+            leaves, own = tree_flatten(arm(*before))
+            if own != layout:  # of an arm that no eager run could compute
+                raise Unmergeable("the arms give results of other structure")
+            return tuple(leaf.clone(memory_format=torch.contiguous_format) for leaf in leaves)
 
         why = "their results are not laid out in one way"
         if layout is not None:
             try:
                 found = torch.cond(chosen, lambda: tensors(then), lambda: tensors(other), ())
-                return tree_unflatten(found, layout)
             except Exception as error:
                 why = f"torch.cond does not take them: {type(error).__name__}"
+            else:
+                if not _is_traced_by_dynamo():
+                    self._keep(*found, *tree_flatten((*before, *reachable(then), *reachable(other)))[0])
+                return tree_unflatten(found, layout)
         raise self._refuse(branch, why)
 
     def _refuse(self, branch: str, why: str) -> NotApplicable:
@@ -120,15 +153,19 @@ class ArmChoices:
     def _observe(self, branch: str, condition: Any, then: Any, other: Any, before: tuple[Any, ...]) -> Any:
         known, results = self.branches.setdefault(branch, _Branch()), []
         for arm in (then, other):
-            watch = _watch()
+            watch = watch_arm(self.codes, calls=True)
             try:
-                with watch:
-                    results.append(arm(*before))
-            except Exception as error:
+                results.append(watch.run(arm, before))
+            except Unmergeable as error:
                 results.append(_NOTHING)
-                known.refuses |= not isinstance(error, Unmergeable)
+                known.unmergeable = str(error)
+            except Exception:
+                results.append(_NOTHING)
+                known.refuses = True
             known.refuses |= watch.refuses
-        known.layout = _common_layout([value for value in results if value is not _NOTHING])
+        for value in results:
+            if value is not _NOTHING:
+                known.note(value)
         try:
             holds = bool(condition)
         except Exception:  # without values both arms are seen nevertheless
@@ -145,10 +182,17 @@ def _is_traced_by_dynamo() -> bool:
     return torch.compiler.is_dynamo_compiling()
 
 
-def _common_layout(results: Sequence[Any]) -> Any:
-    """That of tensors alone, the same for all results; else None."""
-    layouts = [_layout_of(value) for value in results]
-    return layouts[0] if layouts and all(layout == layouts[0] for layout in layouts) else None
+def _version_of(tensor: Any) -> int:
+    """How often the tensor or a view of it was written into; that cannot be seen of one made in inference mode."""
+    if tensor.is_inference():
+        raise NotApplicable("in inference mode torch does not count writes into what a branch on values has chosen")
+    return int(tensor._version)
+
+
+def _chooses_and_writes(program: Any) -> bool:
+    targets = [node.target for node in program.graph.nodes if node.op == "call_function"]
+    writes = any(getattr(getattr(one, "_schema", None), "is_mutable", False) for one in targets)
+    return writes and any("cond" in str(one) for one in targets)
 
 
 def _layout_of(value: Any) -> Any:
@@ -158,28 +202,6 @@ def _layout_of(value: Any) -> Any:
 
 def _has_nan(value: Any) -> bool:
     return any(bool(leaf.isnan().any()) for leaf in tree_flatten(value)[0] if _is_tensor(leaf))
-
-
-def _watch() -> Any:
-    """Notes in `refuses` whether a function may refuse values; a write into a tensor raises `Unmergeable`: the arm that
-    is not taken must leave nothing behind."""
-    import torch
-    from torch.overrides import TorchFunctionMode
-
-    class Watch(TorchFunctionMode):
-        refuses = False
-
-        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            name = getattr(func, "__name__", "")
-            if name == "__setitem__" or (name.endswith("_") and not name.endswith("__")) or "out" in (kwargs or {}):
-                raise Unmergeable(f"an arm calls {name}")
-            found = func(*args, **(kwargs or {}))
-            looks_up = name == "__getitem__" and any(map(_is_tensor, tree_flatten(args[1:])[0]))
-            divides = name in _DIVIDES and isinstance(found, torch.Tensor) and not found.is_floating_point()
-            self.refuses |= looks_up or divides or name.removeprefix("linalg_") in _REFUSES
-            return found
-
-    return Watch()
 
 
 def _is_tensor(value: Any) -> bool:
@@ -214,9 +236,10 @@ def does_not_hold(value: Any) -> Any:
     return ~_as_truth(value) if _is_open(value) else not value
 
 
-def number_of(value: Any, is_read: bool) -> Any:
-    """A side of a comparison in which `.item()` reads a number, this one if `is_read`. The comparison must give what
-    that of Python's numbers of 64 bits gives; a tensor would make another number one of its own dtype."""
+def number_of(value: Any, is_read: bool, other: Callable[[], Any]) -> Any:
+    """A side of a comparison with `other` in which `.item()` reads a number, this one if `is_read`. The comparison must
+    give what that of Python's numbers of 64 bits gives; a tensor would make another number one of its own dtype. A
+    whole number that is compared with a float becomes one: the program asserts that it can be one."""
     import torch
 
     exporting = torch.compiler.is_exporting()
@@ -224,7 +247,13 @@ def number_of(value: Any, is_read: bool) -> Any:
         return torch.scalar_tensor(value, dtype=torch.float64) if type(value) is float and exporting else value
     if not exporting or not _is_tensor(value) or value.is_complex() or value.dtype is torch.uint64:
         return value.item()
-    return value.reshape(()).to(torch.float64 if value.is_floating_point() else torch.int64)
+    if value.is_floating_point():
+        return value.reshape(()).to(torch.float64)
+    number, beside = value.reshape(()).to(torch.int64), other()
+    if isinstance(beside, float | torch.SymFloat) or (_is_tensor(beside) and beside.is_floating_point()):
+        exact = (number <= _LARGEST_EXACT) & (number >= -_LARGEST_EXACT)
+        torch._assert_async(exact, "a whole number beyond 2**53 is compared with a float")
+    return number
 
 
 def all_equal(one: Any, other: Any) -> Any:
@@ -277,7 +306,8 @@ def _merge(chosen: Any, one: Any, other: Any) -> Any:
 
 
 def _same_value(one: Any, other: Any) -> Any:
-    if type(one) is type(other) and isinstance(one, bool | int | float | str | type(None)) and one == other:
+    plain = type(one) is type(other) and isinstance(one, bool | int | float | str | type(None))
+    if plain and one == other and (not isinstance(one, float) or math.copysign(1, one) == math.copysign(1, other)):
         return one
     raise Unmergeable(f"the arms give {one!r:.40} and {other!r:.40}")
 

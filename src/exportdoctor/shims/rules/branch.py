@@ -13,6 +13,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import replace
 from types import FunctionType
 from typing import Any
 
@@ -21,11 +22,12 @@ from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.export_call import ExportCall
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim
 from exportdoctor.shims.rules.arm_choice import BOTH, CHOOSE, EITHER, EQUAL, NOT, NUMBER, VALUE, ArmChoices
-from exportdoctor.shims.rules.code_swap import compile_for, definition_of, function_of, owners_of, swap_code
+from exportdoctor.shims.rules.code_swap import all_code, compile_for, definition_of, function_of, owners_of, swap_code
 from exportdoctor.shims.rules.pure_code import Purity
 from exportdoctor.targets.eager import run_calls
 
 _READS = frozenset({"__bool__", "item", "__int__", "__float__", "__index__", "equal", "allclose", "tolist"})
+_READ_ALL_NAMES = frozenset({"locals", "vars", "eval", "exec", "globals"})
 _ORDERS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.Eq, ast.NotEq)
 # --- how code is rewritten
 
@@ -64,7 +66,10 @@ def _numbers(one: ast.expr, other: ast.expr) -> tuple[ast.expr, ast.expr]:
     reads = [_read_by_item(side) for side in (one, other)]
     if reads == [None, None]:
         return one, other
-    a, b = (_call(NUMBER, read or side, ast.Constant(read is not None)) for side, read in zip((one, other), reads))
+    a, b = (
+        _call(NUMBER, read or side, ast.Constant(read is not None), _thunk(other_read or other_side))
+        for side, read, other_side, other_read in zip((one, other), reads, (other, one), reads[::-1], strict=True)
+    )
     return a, b
 
 
@@ -86,6 +91,8 @@ class _Merging(ast.NodeTransformer):
                       if isinstance(name, ast.Name)}  # fmt: skip
         self.written = {name for one in ast.walk(node) for name in _written_names(one)}
         self.used: dict[int, set[str]] = {}
+        tries = [one for one in ast.walk(node) if isinstance(one, ast.Try)]
+        self.tried = {id(one) for outer in tries for one in ast.walk(outer)}
 
     def _asks(self, node: ast.expr) -> bool:
         return any(getattr(one, "lineno", 0) in self.lines for one in ast.walk(node))
@@ -128,10 +135,13 @@ class _Merging(ast.NodeTransformer):
         ends = all(arm and isinstance(arm[-1], ast.Return) for arm in arms)
         leaves = any(isinstance(one, ast.Break | ast.Continue) for arm in arms for one in arm)
         inside = sum(isinstance(one, ast.Return) for arm in arms for part in arm[:-1] for one in ast.walk(part))
+        bound = [{one.id for part in arm for one in _stored_names(part)} for arm in arms]
+        if id(node) in self.tried and bound[0] != bound[1]:
+            return False  # that a name is not bound may be caught
         return (
             (not any(returns) or (ends and not inside))
             and not leaves
-            and not self.written & {one.id for arm in arms for part in arm for one in _stored_names(part)}
+            and not self.written & (bound[0] | bound[1])
             and pure.of_expression(node.test)
             and all(pure.of_statements(arm) for arm in arms)
         )
@@ -245,7 +255,7 @@ def rewrite_branches(
 ) -> ast.FunctionDef | None:
     """The definition with its open branches merged; `None` where there is none that can be."""
     node = definition_of(function)
-    if node is None:
+    if node is None or _READ_ALL_NAMES & {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}:
         return None
     # where a condition begins below its `if`, Python names the line of the `if` as the one that asks
     conditions = (one for one in ast.walk(node) if isinstance(one, ast.If | ast.IfExp) and one.lineno in lines)
@@ -299,11 +309,12 @@ def _enter(call: ExportCall) -> Iterator[ExportCall]:
             changes[function] = code
     if not changes:
         raise NotApplicable("no function branches on a tensor's value with arms that only compute")
+    choices.codes.update(inner for code in changes.values() for inner in all_code(code))
     with swap_code(changes, choices.names):
         with choices.observe():
             run_known(call)
         try:
-            yield call
+            yield replace(call, checks=(*call.checks, choices.check_writes))
         finally:
             if choices.refused:  # forward may have caught it
                 raise NotApplicable(choices.refused[0])
@@ -320,9 +331,13 @@ SHIM = Shim(
         "their results. Where an arm may refuse the values for which it is not taken (it looks up places, divides "
         "whole numbers, raises, or gives NaN), torch.cond computes one arm only; the shim does not apply where torch "
         "does not take them. Arms must only compute: assignments to local names, no writes, no raise. What an arm "
-        "prints, warns or logs is left out of the program, with the whole branch where it does nothing else."
+        "prints, warns or logs is left out of the program, with the whole branch where it does nothing else. The "
+        "shim does not apply where a tensor that was chosen, or was chosen from, is written into later."
     ),
-    precondition="arms that torch.where chooses between, and both sides of `and` and `or`, can be computed in any case",
+    precondition=(
+        "arms that torch.where chooses between, and both sides of `and` and `or`, can be computed in any case; a whole "
+        "number that is compared with a float is at most 2**53 (the program asserts it)"
+    ),
     cures=(Cure(kinds=("data_dependent_value", "data_dependent_guard")),),
     needs={"torch": ">=2.8"},
     link="https://docs.pytorch.org/docs/stable/export.html#data-and-shape-dependent-control-flow",

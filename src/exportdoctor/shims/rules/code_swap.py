@@ -72,6 +72,14 @@ def user_functions(call: ExportCall, wanted: Callable[[CodeType], bool]) -> Iter
             yield from inside_decorators(value, is_found)
 
 
+def all_code(code: CodeType) -> Iterator[CodeType]:
+    """It, and the code of functions inside."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from all_code(constant)
+
+
 def owners_of(call: ExportCall, function: FunctionType) -> tuple[Any, ...]:
     """The modules whose method it is."""
     owner = function.__code__.co_qualname.rpartition(".")[0]

@@ -194,7 +194,7 @@ class Purity:
             case ast.Name(id="self") if self.instances:
                 return self.instances[0]
             case ast.Name(id=name) if name in code.co_freevars:
-                return _enclosed(self.function, name)
+                return _value_around(self.function, name)
             case ast.Name(id=name) if name not in code.co_varnames and name not in code.co_cellvars:
                 return self.function.__globals__.get(name, getattr(builtins, name, _UNKNOWN))
             case ast.Attribute(value=base, attr=name):
@@ -203,7 +203,7 @@ class Purity:
         return _UNKNOWN
 
 
-def _enclosed(function: FunctionType, name: str) -> Any:
+def _value_around(function: FunctionType, name: str) -> Any:
     """What a function around it has under this name."""
     cell = (function.__closure__ or ())[function.__code__.co_freevars.index(name)]
     try:

@@ -1,0 +1,183 @@
+"""Watches an arm of a branch while it runs: what it may refuse, what it writes into, and whose code it calls."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, suppress
+from types import CodeType, FrameType
+from typing import Any
+
+from exportdoctor.core.failure.frames import is_user_file
+from exportdoctor.shims.rules.code_swap import definition_of, function_of
+from exportdoctor.shims.rules.pure_code import Purity
+from exportdoctor.torch_internals.trees import tree_flatten
+
+_REFUSES = frozenset({
+    "argwhere", "bincount", "cholesky", "cross_entropy", "eigh", "embedding", "embedding_bag", "gather", "index_add",
+    "index_copy", "index_fill", "index_put", "index_select", "inv", "inverse", "lstsq", "lu_factor", "masked_select",
+    "nll_loss", "nonzero", "one_hot", "pinverse", "repeat_interleave", "scatter", "scatter_add", "scatter_reduce",
+    "solve", "take", "take_along_dim", "unique", "unique_consecutive",
+})  # fmt: skip
+_DIVIDES = frozenset({
+    "div", "floor_divide", "remainder", "fmod", "__floordiv__", "__rfloordiv__", "__mod__", "__rmod__",
+})  # fmt: skip
+"""Functions that may refuse values: places out of range, singular matrices, nothing found; whole numbers by zero."""
+_READ_ATTRIBUTES = frozenset({"__getattr__", "__getattribute__"})
+"""What gives an attribute is taken to do nothing else."""
+
+
+class Unmergeable(Exception):
+    """The results of two arms cannot be chosen between by `torch.where`."""
+
+
+def watch_arm(codes: Collection[CodeType], *, calls: bool) -> Any:
+    """Its `run(arm, before)` gives the arm's result, and raises Unmergeable for an arm that leaves something behind: it
+    writes into a tensor that is older, or calls code of the user's, none of `codes`, that does more than compute
+    (looked for if `calls`). `refuses` then says whether a function may refuse values."""
+    import torch
+    from torch.overrides import TorchFunctionMode
+
+    class Watch(TorchFunctionMode):
+        refuses = False
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.made: set[int] = set()  # storages
+            self.old: list[tuple[Any, int]] = []
+            self.known: set[int] = set()
+            self.kept: list[Any] = []  # so that no address is used twice
+
+        def run(self, arm: Callable[..., Any], before: tuple[Any, ...]) -> Any:
+            containers = _containers_of(arm, before)
+            with self, _watched_calls(codes) if calls else _nothing_watched():
+                found = arm(*before)
+            if any(tensor._version != version for tensor, version in self.old):
+                raise Unmergeable("an arm writes into a tensor")
+            if any(id(one) in containers for one in _containers(found)):
+                raise Unmergeable("an arm gives a list or dict that it did not make")
+            return found
+
+        def new_ones(self, result: Any) -> set[int]:
+            """The tensors of the arm's result, by identity, that were made in it and share values with no other."""
+            tensors = [leaf for leaf in tree_flatten(result)[0] if isinstance(leaf, torch.Tensor)]
+            count = Counter(map(_storage_of, tensors))
+            return {id(one) for one in tensors if _storage_of(one) in self.made and count[_storage_of(one)] == 1}
+
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            name, kwargs = getattr(func, "__name__", ""), kwargs or {}
+            if name == "__setitem__" or (name.endswith("_") and not name.endswith("__")) or "out" in kwargs:
+                raise Unmergeable(f"an arm calls {name}")
+            given = [leaf for leaf in tree_flatten((args, kwargs))[0] if isinstance(leaf, torch.Tensor)]
+            self._note(given)
+            found = func(*args, **kwargs)
+            self._keep_new(found, given)
+            looks_up = name == "__getitem__" and any(map(_is_tensor, tree_flatten(args[1:])[0]))
+            divides = name in _DIVIDES and isinstance(found, torch.Tensor) and not found.is_floating_point()
+            self.refuses |= looks_up or divides or name.removeprefix("linalg_") in _REFUSES
+            return found
+
+        def _note(self, given: list[Any]) -> None:
+            """The version of what is older than the arm, when it is first seen."""
+            for one in given:
+                if id(one) not in self.known and _storage_of(one) not in self.made and not one.is_inference():
+                    self.known.add(id(one))
+                    self.old.append((one, one._version))
+
+        def _keep_new(self, found: Any, given: list[Any]) -> None:
+            if not isinstance(found, torch.Tensor | list | tuple):
+                return
+            taken = {_storage_of(one) for one in given}
+            for leaf in tree_flatten(found)[0]:
+                if isinstance(leaf, torch.Tensor) and _storage_of(leaf) not in taken:
+                    self.made.add(_storage_of(leaf))
+                    self.kept.append(leaf)
+
+    return Watch()
+
+
+def _is_tensor(value: Any) -> bool:
+    import torch
+
+    return isinstance(value, torch.Tensor)
+
+
+def _storage_of(tensor: Any) -> int:
+    """The address of what holds the values; the tensor's own where it has no such thing."""
+    try:
+        return int(tensor.untyped_storage()._cdata)
+    except (NotImplementedError, RuntimeError):
+        return id(tensor)
+
+
+# --- lists and dicts
+
+
+def _containers(value: Any) -> Iterator[Any]:
+    if isinstance(value, list | dict | set):
+        yield value
+    if isinstance(value, list | tuple | dict):
+        for one in value.values() if isinstance(value, dict) else value:
+            yield from _containers(one)
+
+
+def reachable(arm: Callable[..., Any]) -> list[Any]:
+    """The values of the names of functions around an arm."""
+    found = []
+    for cell in getattr(arm, "__closure__", None) or ():
+        with suppress(ValueError):  # not bound yet
+            found.append(cell.cell_contents)
+    return found
+
+
+def _containers_of(arm: Callable[..., Any], before: tuple[Any, ...]) -> set[int]:
+    """Those that an arm can reach without a call, by identity: in its names, and in the attributes of these."""
+    values = [*before, *reachable(arm)]
+    attributes = [one for value in values for one in getattr(value, "__dict__", {}).values()]
+    return {id(one) for value in (*values, *attributes) for one in _containers(value)}
+
+
+# --- whose code is called
+
+
+@contextmanager
+def _nothing_watched() -> Iterator[None]:
+    yield
+
+
+@contextmanager
+def _watched_calls(codes: Collection[CodeType]) -> Iterator[None]:
+    """Raises Unmergeable at its end where code of the user's ran, none of `codes`, that does more than compute:
+    properties, operators and methods too, whose names in the arm do not show whose they are."""
+    judged: dict[CodeType, bool] = {}
+
+    def see(frame: FrameType, event: str, argument: object) -> None:
+        if event == "call" and frame.f_code not in judged:
+            judged[frame.f_code] = _only_computes(frame, codes, judged)
+
+    before = sys.getprofile()
+    sys.setprofile(see)
+    try:
+        yield
+    finally:
+        sys.setprofile(before)
+    impure = next((code.co_qualname for code, pure in judged.items() if not pure), "")
+    if impure:
+        raise Unmergeable(f"an arm calls {impure}, which may do more than compute")
+
+
+def _only_computes(frame: FrameType, codes: Collection[CodeType], judged: dict[CodeType, bool]) -> bool:
+    code = frame.f_code
+    if not is_user_file(code.co_filename) or code in codes or code.co_name in _READ_ATTRIBUTES:
+        return True
+    around = frame.f_back.f_code if frame.f_back is not None else None
+    if code.co_name.startswith("<") and around is not None:  # part of an expression that was judged with its function
+        return around in codes or judged.get(around, False)
+    first = frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
+    function = function_of(code, frame.f_globals, frame.f_locals, ())
+    node = definition_of(function) if function is not None else None
+    if function is None or node is None:
+        return False
+    instances = (first,) if code.co_varnames[:1] == ("self",) else ()
+    return Purity(function=function, instances=instances).of_statements(node.body)
