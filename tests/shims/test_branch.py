@@ -442,7 +442,8 @@ class SignOfZero(Attack):
 ATTACKS = [
     WrittenAfterAChoice, WrittenByAModule, WrittenBufferAfter, WrittenUnderAnotherName, WrittenByItsCaller,
     WrittenAsOut, WrittenThroughOneOfTwoNames, Appended, WritingModule, WritingFunction, WritingStatistics,
-    MethodWithATensorsName, OperatorThatCounts, PropertyThatCounts, MethodOfAnotherClass, OtherOrder, NotBound, SignOfZero,
+    MethodWithATensorsName, OperatorThatCounts, PropertyThatCounts, MethodOfAnotherClass, OtherOrder, NotBound,
+    SignOfZero,
 ]  # fmt: skip
 
 
