@@ -48,3 +48,53 @@ def test_where_the_exception_leaves_the_model_the_program_refuses_the_same(name:
 def test_where_somebody_catches_it_there_is_no_program(name: str) -> None:
     with pytest.raises(NotApplicable, match="checks the sizes" if name in ("iterating", "asking") else "may be caught"):
         _program(CAUGHT[name]())
+
+
+_OFFSET = torch.zeros(())
+
+
+def _remember(x: torch.Tensor) -> None:
+    global _OFFSET
+    _OFFSET = x.mean()
+
+
+class Remembers(torch.nn.Module):
+    """A function beside the class changes a global that the method with the check reads."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.min() < -9:
+            raise ValueError("too low")
+        _remember(x)
+        return x + _OFFSET
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.lists(st.floats(-5, 5, width=32), min_size=6, max_size=6))
+def test_globals_that_change_during_the_call_are_seen(values: list[float]) -> None:
+    global _OFFSET
+    program = _PROGRAMS.setdefault("globals", None) or _program(Remembers())
+    _PROGRAMS["globals"] = program
+    rows = torch.tensor(values).reshape(2, 3)
+    torch.testing.assert_close(_answer(program, rows), rows + rows.mean())
+    _OFFSET = torch.zeros(())
+
+
+class Wide(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.sum(1)
+
+
+class Checked(Wide):
+    """A method that asks its base class, and so has a closure."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.max() > 9:
+            raise ValueError("too high")
+        return super().forward(x)
+
+
+def test_the_check_of_a_method_that_calls_its_base_class_is_asserted() -> None:
+    program = _program(Checked())
+    assert torch.equal(program(ROWS), ROWS.sum(1))
+    with pytest.raises(RuntimeError, match="check of the inputs failed"):
+        program(ROWS + 9)

@@ -7,14 +7,15 @@ are fake tensors, which cannot be swapped.
 from __future__ import annotations
 
 import ast
+import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from exportdoctor.core.patch_attribute import patch_attribute
 from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.export_call import ExportCall
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim
-from exportdoctor.shims.rewriting import rewrite_function, rewrite_source
+from exportdoctor.shims.rewriting import rewrite_source
+from exportdoctor.shims.rules.code_swap import rewrite_code, swap_code
 
 _PLAIN = "self._apply(convert)"
 _IF_OTHER = ast.parse(
@@ -47,10 +48,11 @@ def _rewrite(source: str) -> str:
 def _enter(call: ExportCall) -> Iterator[ExportCall]:
     from torch import nn
 
-    made = rewrite_function(nn.Module.to, OnlyIfOther())
-    if made is None:
+    plain = inspect.unwrap(nn.Module.to)
+    code = rewrite_code(plain, OnlyIfOther()) if inspect.isfunction(plain) else None
+    if code is None:
         raise NotApplicable("torch.nn.Module.to is not written as it was")
-    with patch_attribute(nn.Module, "to", made):
+    with swap_code({plain: code}, {}):
         yield call
 
 
