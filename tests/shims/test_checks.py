@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import pytest
@@ -98,3 +99,37 @@ def test_the_check_of_a_method_that_calls_its_base_class_is_asserted() -> None:
     assert torch.equal(program(ROWS), ROWS.sum(1))
     with pytest.raises(RuntimeError, match="check of the inputs failed"):
         program(ROWS + 9)
+
+
+class Compares(torch.nn.Module):
+    """Refuses a number that is known at run time alone, by its comparison with another."""
+
+    def __init__(self, sign: str, other: float) -> None:
+        super().__init__()
+        self.sign, self.other = sign, other
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        count = x.to(torch.int64).sum().item()
+        if self.sign == "==":
+            if count == self.other * x.numel():
+                raise ValueError("equal")
+        elif self.sign == "<":
+            if self.other * x.numel() < count:
+                raise ValueError("more")
+        elif count <= self.other * x.numel():
+            raise ValueError("no more")
+        return x + 1
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.sampled_from(["==", "<", "<="]), st.sampled_from([0, 1, 0.25, 0.5, 2.0, -1.25]), st.integers(-9, 9))
+def test_a_number_is_compared_as_in_eager_or_not_at_all(sign: str, other: float, low: int) -> None:
+    name = f"{sign} {other!r}"
+    if name not in _PROGRAMS:
+        with contextlib.nullcontext() if isinstance(other, int) else contextlib.suppress(Exception):
+            _PROGRAMS[name] = _program(Compares(sign, other))
+    rows = torch.zeros(2, 3)
+    rows[0, 0] = low
+    if name in _PROGRAMS:
+        found, wanted = _answer(_PROGRAMS[name], rows), _answer(Compares(sign, other), rows)
+        assert (found is None) == (wanted is None)

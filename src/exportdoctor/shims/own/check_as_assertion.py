@@ -78,13 +78,18 @@ def _on_tensors(test: ast.expr) -> bool:
 
 
 def compare(sign: str, left: Any, right: Any) -> Any:
-    """The comparison; as a tensor, bool (), where a size that only a run knows is in it."""
+    """The comparison; as a tensor, bool (), where a size that only a run knows is compared with a whole number."""
     import torch
 
     sizes = [side for side in (left, right) if isinstance(side, torch.SymInt)]
-    if any(has_unbacked_size(size) for size in sizes):
+    whole = all(isinstance(side, torch.SymInt) or _is_int64(side) for side in (left, right))
+    if whole and any(has_unbacked_size(size) for size in sizes):
         left, right = (torch.scalar_tensor(side, dtype=torch.int64) for side in (left, right))
     return getattr(operator, sign)(left, right)
+
+
+def _is_int64(value: Any) -> bool:
+    return isinstance(value, int) and -(2**63) <= value < 2**63
 
 
 def check_fails(caught: list[str], condition: Any, check: str) -> bool:
