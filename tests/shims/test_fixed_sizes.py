@@ -51,7 +51,10 @@ def test_a_program_with_counted_loops_is_eagers_or_refuses(seed: int) -> None:
     assert agreed
 
 
-@pytest.mark.parametrize("given", [(0, 7, 2), (7, 0, -2), (3, 3, 1), (5, 2, 3)])
+@pytest.mark.parametrize(
+    "given",
+    [(0, 7, 2), (7, 0, -2), (3, 3, 1), (5, 2, 3), (torch.tensor(250, dtype=torch.uint8), 300, 10), (True, 5, 2)],
+)
 def test_a_loop_over_numbers_is_as_it_was(given: tuple[int, int, int]) -> None:
     assert steps_of(*given) == range(*given)
 
