@@ -45,8 +45,7 @@ class OnlyIfOther(ast.NodeTransformer):
 def converts_as_torch(module: Any) -> bool:
     """Whether what `_apply` does in it and in its submodules is torch's, in which nothing else happens."""
     return all(
-        inspect.ismethod(one._apply) and one._apply.__self__ is one and is_defined_in_torch(one._apply)
-        for one in module.modules()
+        is_defined_in_torch(one._apply) and getattr(one._apply, "__self__", None) is one for one in module.modules()
     )
 
 
