@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import pytest
@@ -48,3 +49,85 @@ def test_where_the_exception_leaves_the_model_the_program_refuses_the_same(name:
 def test_where_somebody_catches_it_there_is_no_program(name: str) -> None:
     with pytest.raises(NotApplicable, match="checks the sizes" if name in ("iterating", "asking") else "may be caught"):
         _program(CAUGHT[name]())
+
+
+_OFFSET = torch.zeros(())
+
+
+def _remember(x: torch.Tensor) -> None:
+    global _OFFSET
+    _OFFSET = x.mean()
+
+
+class Remembers(torch.nn.Module):
+    """A function beside the class changes a global that the method with the check reads."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.min() < -9:
+            raise ValueError("too low")
+        _remember(x)
+        return x + _OFFSET
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.lists(st.floats(-5, 5, width=32), min_size=6, max_size=6))
+def test_globals_that_change_during_the_call_are_seen(values: list[float]) -> None:
+    global _OFFSET
+    program = _PROGRAMS.setdefault("globals", None) or _program(Remembers())
+    _PROGRAMS["globals"] = program
+    rows = torch.tensor(values).reshape(2, 3)
+    torch.testing.assert_close(_answer(program, rows), rows + rows.mean())
+    _OFFSET = torch.zeros(())
+
+
+class Wide(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.sum(1)
+
+
+class Checked(Wide):
+    """A method that asks its base class, and so has a closure."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.max() > 9:
+            raise ValueError("too high")
+        return super().forward(x)
+
+
+def test_the_check_of_a_method_that_calls_its_base_class_is_asserted() -> None:
+    program = _program(Checked())
+    assert torch.equal(program(ROWS), ROWS.sum(1))
+    with pytest.raises(RuntimeError, match="check of the inputs failed"):
+        program(ROWS + 9)
+
+
+class Compares(torch.nn.Module):
+    """Refuses a number that is known at run time alone, by its comparison with another."""
+
+    def __init__(self, sign: str, other: float) -> None:
+        super().__init__()
+        self.sign, self.other = sign, other
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        count = x.to(torch.int64).sum().item()
+        if self.sign == "==":
+            if count == self.other * x.numel():
+                raise ValueError("equal")
+        elif self.sign == "<":
+            if self.other * x.numel() < count:
+                raise ValueError("more")
+        elif count <= self.other * x.numel():
+            raise ValueError("no more")
+        return x + 1
+
+
+@pytest.mark.parametrize("sign", ["==", "<", "<="])
+@pytest.mark.parametrize("other", [0, 1, 0.25, 0.5, 2.0, -1.25])
+def test_a_number_is_compared_as_in_eager_or_not_at_all(sign: str, other: float) -> None:
+    program: Any = None
+    with contextlib.nullcontext() if isinstance(other, int) else contextlib.suppress(Exception):
+        program = _program(Compares(sign, other))
+    for low in range(-9, 14) if program is not None else ():
+        rows = torch.zeros(2, 3)
+        rows[0, 0] = low
+        assert (_answer(program, rows) is None) == (_answer(Compares(sign, other), rows) is None)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import random
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim
 
-from exportdoctor.shims import ExportCall, apply_shims, export_program, find
+from exportdoctor.shims import ExportCall, NotApplicable, apply_shims, export_program, find
 from exportdoctor.shims.own.float_minus_integers import subtract_promoted
 from exportdoctor.shims.own.max_pool_1d import pool_as_2d
 from exportdoctor.shims.rules.counted_loops import steps_of
@@ -51,7 +54,10 @@ def test_a_program_with_counted_loops_is_eagers_or_refuses(seed: int) -> None:
     assert agreed
 
 
-@pytest.mark.parametrize("given", [(0, 7, 2), (7, 0, -2), (3, 3, 1), (5, 2, 3)])
+@pytest.mark.parametrize(
+    "given",
+    [(0, 7, 2), (7, 0, -2), (3, 3, 1), (5, 2, 3), (torch.tensor(250, dtype=torch.uint8), 300, 10), (True, 5, 2)],
+)
 def test_a_loop_over_numbers_is_as_it_was(given: tuple[int, int, int]) -> None:
     assert steps_of(*given) == range(*given)
 
@@ -77,6 +83,37 @@ def test_the_length_of_anything_but_a_tensor_is_as_it_was() -> None:
         length_of(torch.tensor(1.0))
     with pytest.raises(TypeError, match="has no len"):
         length_of(3)
+
+
+ASKING = (
+    "isinstance(rows, int)",
+    "isinstance(rows, (float, int))",
+    "type(rows) is int",
+    "[1 for one in x.shape if isinstance(rows, int)]",
+    "[one for one in map(lambda one: type(rows) is int, 'a') if one]",
+)
+NOT_ASKING = ("rows > 1", "x.device.type == 'cpu'", "isinstance(x, torch.Tensor)", "int(x.shape[1]) == 2")
+
+
+@pytest.mark.parametrize("condition", [*ASKING, *NOT_ASKING])
+def test_a_length_whose_type_may_be_asked_for_stays_a_number(
+    condition: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = f"lengths_{len(condition)}_{condition in ASKING}"
+    (tmp_path / f"{name}.py").write_text(
+        "import torch\n\n\nclass Lengths(torch.nn.Module):\n    def forward(self, x):\n"
+        f"        rows = len(x)\n        return x * 2 if {condition} else x * 3\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    module = importlib.import_module(name).Lengths()
+    rows = torch.randn(5, 2)
+    call = ExportCall(module=module, args=(rows,), dynamic_shapes=({0: Dim.DYNAMIC},))
+    refused = pytest.raises(NotApplicable, match="asks for types")
+    with refused if condition in ASKING else contextlib.nullcontext():
+        with apply_shims([find("len-as-size")], call) as changed:
+            program = export_program(changed).module()
+        for x in (rows, torch.randn(9, 2)):
+            assert torch.equal(program(x), module(x))
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int64, torch.bool, torch.float16, torch.float64, torch.complex64])

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import nn
 
 from exportdoctor.shims import ExportCall, NotApplicable, apply_shims, find
@@ -34,6 +36,33 @@ WHOLE, SIZES = torch.arange(12.0).reshape(6, 2), torch.tensor([2, 3, 1])
 )
 def test_whatever_is_done_with_the_pieces_is_as_with_those_of_a_split(use: Callable[[Any], torch.Tensor]) -> None:
     assert torch.equal(use(split_to_join(WHOLE, lengths_to_split(SIZES))), use(torch.split(WHOLE, SIZES.tolist())))
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    st.sampled_from([torch.cat, torch.concat, torch.concatenate]),
+    st.sampled_from([None, *range(-3, 3)]),
+    st.sampled_from(["", "dim", "axis"]),
+    st.booleans(),
+    st.integers(-3, 2),
+)
+def test_a_join_with_any_arguments_is_as_torchs(join: Any, dim: int | None, name: str, out: bool, split: int) -> None:
+    def outcome(cut: Callable[[], Any]) -> Any:
+        into = torch.zeros(0)
+        given = {"out": into} if out else {}
+        try:
+            pieces = cut()
+            if dim is None:
+                found = join(pieces, **given)
+            else:
+                found = join(pieces, **{name: dim}, **given) if name else join(pieces, dim, **given)
+        except (IndexError, TypeError, RuntimeError) as error:
+            return type(error)
+        return (found is into) == out, found.tolist(), into.tolist()
+
+    sizes = torch.tensor([1, 1]) if split % 2 else SIZES
+    waiting = outcome(lambda: split_to_join(WHOLE, lengths_to_split(sizes), split))
+    assert waiting == outcome(lambda: torch.split(WHOLE, sizes.tolist(), split))
 
 
 @pytest.mark.parametrize("sizes", [[2, 3], [2, 3, 2], [-1, 6, 1]])

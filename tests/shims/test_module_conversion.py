@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -61,3 +62,47 @@ def test_a_conversion_that_torch_refuses_is_refused() -> None:
     call = ExportCall(module=nn.Linear(2, 2), args=())
     with apply_shims([find("module-to-if-other")], call), pytest.raises(TypeError, match="floating point or complex"):
         nn.Linear(2, 2).to(torch.int64)
+
+
+class Counting(nn.Linear):
+    """Does something else where it is converted."""
+
+    converted = 0
+
+    def _apply(self, *args: Any, **kwargs: Any) -> Any:
+        self.converted += 1
+        return super()._apply(*args, **kwargs)
+
+
+def with_own_apply_of_instance() -> nn.Module:
+    made = Counting(2, 2)
+    plain = nn.Linear(2, 2)
+    plain._apply = made._apply  # type: ignore[method-assign]
+    return nn.ModuleList([made, plain])
+
+
+OWN: dict[str, Callable[[], nn.Module]] = {
+    "itself": lambda: Counting(2, 2),
+    "a submodule": lambda: nn.Sequential(nn.Linear(2, 2), nn.Sequential(Counting(2, 2))),
+    "of an instance": with_own_apply_of_instance,
+}
+
+
+@pytest.mark.parametrize("name", OWN)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_a_module_with_a_conversion_of_its_own_is_converted_by_it(name: str, dtype: torch.dtype) -> None:
+    plain, treated = OWN[name](), OWN[name]()
+    with apply_shims([find("module-to-if-other")], ExportCall(module=treated, args=())):
+        treated.to(dtype)
+    plain.to(dtype)
+    counts = [[getattr(one, "converted", 0) for one in module.modules()] for module in (plain, treated)]
+    assert counts[0] == counts[1]
+    assert any(counts[0])
+
+
+def test_a_recurrent_module_of_torch_is_left_alone_where_nothing_changes() -> None:
+    module = nn.LSTM(2, 2)
+    held = list(module._flat_weights)
+    with apply_shims([find("module-to-if-other")], ExportCall(module=module, args=())):
+        assert module.to(torch.float32) is module
+    assert all(one is other for one, other in zip(held, module._flat_weights, strict=True))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import functools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +13,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
+from torch.nn.utils import parametrizations
 
-from exportdoctor.shims.own.recurrent_modules import run_recurrent
+from exportdoctor.shims import ExportCall, NotApplicable, apply_shims, find
+from exportdoctor.shims.own.recurrent_modules import computes_as_torch, run_recurrent
 from scan_steps import check_any_length, run_in_turn
 
 KINDS: dict[str, Any] = {"LSTM": nn.LSTM, "GRU": nn.GRU, "RNN": nn.RNN}
@@ -47,11 +52,86 @@ def test_the_steps_compute_what_torch_does(module: nn.RNNBase, batched: bool, st
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
+class Named(nn.LSTM):
+    """Other arguments and a method more; the computation is torch's."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__(width, width, batch_first=True)
+
+    def width(self) -> int:
+        return self.hidden_size
+
+
+class Permutes(nn.LSTM):
+    def permute_hidden(self, hx: Any, permutation: Any) -> Any:
+        return hx[0] * 2, hx[1]
+
+
+class Checks(nn.GRU):
+    def check_forward_args(self, *args: Any) -> None:
+        raise ValueError("never")
+
+
+class Doubles(nn.RNN):
+    def forward(self, *args: Any) -> Any:
+        found, state = super().forward(*args)
+        return found * 2, state
+
+
+class DoublesLater(Doubles):
+    pass
+
+
+class Looks(nn.LSTM):
+    @property
+    def all_weights(self) -> Any:
+        return []
+
+
+def with_method_of_instance() -> nn.Module:
+    made = nn.LSTM(4, 4)
+    made.permute_hidden = lambda hx, permutation: hx  # type: ignore[method-assign]
+    return made
+
+
+def with_other_weights() -> nn.Module:
+    made = nn.LSTM(4, 4)
+    made._flat_weights = [nn.Parameter(one * 2) for one in made.parameters()]
+    return made
+
+
+OTHERS: dict[str, Callable[[], nn.Module]] = {
+    **{kind.__name__: functools.partial(kind, 4, 4) for kind in (Permutes, Checks, Doubles, DoublesLater, Looks)},
+    "method of instance": with_method_of_instance,
+    "other weights": with_other_weights,
+    "parametrized": lambda: parametrizations.weight_norm(nn.LSTM(4, 4), "weight_hh_l0"),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_module_with_methods_or_weights_of_its_own_stays_as_it_is(name: str) -> None:
+    other = OTHERS[name]().eval()
+    call = ExportCall(module=other, args=())
+    with pytest.raises(NotApplicable, match="of its own"), apply_shims([find("rnn-as-scan")], call):
+        pass
+    both = nn.ModuleList([nn.GRU(4, 4), other])
+    with apply_shims([find("rnn-as-scan")], ExportCall(module=both, args=())):
+        pass
+
+
+def test_a_module_whose_weights_were_set_is_torchs() -> None:
+    made = nn.LSTM(4, 4)
+    made.weight_ih_l0 = nn.Parameter(torch.randn(16, 4))
+    assert computes_as_torch(made)
+    assert computes_as_torch(copy.deepcopy(made).to(torch.float64))
+    assert computes_as_torch(Named(4))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "module",
-    [nn.LSTM(4, 6, batch_first=True), nn.GRU(4, 6, batch_first=True, bidirectional=True)],
-    ids=["LSTM", "GRU of two directions"],
+    [nn.LSTM(4, 6, batch_first=True), nn.GRU(4, 6, batch_first=True, bidirectional=True), Named(4)],
+    ids=["LSTM", "GRU of two directions", "subclass"],
 )
 def test_it_exports_for_any_length_and_translates(module: nn.Module, tmp_path: Path) -> None:
     check_any_length(module.eval(), "rnn-as-scan", ((2, 5), (3, 2), (4, 17)), tmp_path)

@@ -17,15 +17,15 @@ from contextlib import contextmanager
 from typing import Any
 
 from exportdoctor.core.failure.frames import is_defined_in_torch
-from exportdoctor.core.patch_attribute import patch_attributes
 from exportdoctor.shims.caught_exceptions import find_catcher, stack_lines
 from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.export_call import ExportCall
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim
-from exportdoctor.shims.rewriting import rewrite_function
+from exportdoctor.shims.rules.code_swap import rewrite_code, swap_code
 from exportdoctor.torch_internals.shape_env import has_unbacked_size
 
-_DECIDE, _COMPARE = "_check_fails", "_compare"
+_DECIDE, _COMPARE = "_exportdoctor_check_fails", "_exportdoctor_compare"
+"""Global names beside the user's while the shim holds."""
 
 _WORDS = (".numel()", ".shape", ".size(", ".sum()", ".any()", ".all()", ".max()", ".min()")
 _CAUGHT_UNSEEN = (StopIteration, StopAsyncIteration, GeneratorExit, IndexError, AttributeError)
@@ -35,7 +35,7 @@ _SIGNS = {ast.Eq: "eq", ast.NotEq: "ne", ast.Lt: "lt", ast.LtE: "le", ast.Gt: "g
 
 
 class ChecksDecided(ast.NodeTransformer):
-    """`if a != b: raise E` becomes `if _check_fails(_compare("ne", a, b), "a != b"): raise E`.
+    """`if a != b: raise E` becomes `if check_fails(compare("ne", a, b), "a != b"): raise E`.
 
     `names` are the globals of the code, by which the class of E is found.
     """
@@ -78,13 +78,18 @@ def _on_tensors(test: ast.expr) -> bool:
 
 
 def compare(sign: str, left: Any, right: Any) -> Any:
-    """The comparison; as a tensor, bool (), where a size that only a run knows is in it."""
+    """The comparison; as a tensor, bool (), where a size that only a run knows is compared with a whole number."""
     import torch
 
     sizes = [side for side in (left, right) if isinstance(side, torch.SymInt)]
-    if any(has_unbacked_size(size) for size in sizes):
+    whole = all(isinstance(side, torch.SymInt) or _is_int64(side) for side in (left, right))
+    if whole and any(has_unbacked_size(size) for size in sizes):
         left, right = (torch.scalar_tensor(side, dtype=torch.int64) for side in (left, right))
     return getattr(operator, sign)(left, right)
+
+
+def _is_int64(value: Any) -> bool:
+    return isinstance(value, int) and -(2**63) <= value < 2**63
 
 
 def check_fails(caught: list[str], condition: Any, check: str) -> bool:
@@ -110,17 +115,16 @@ def check_fails(caught: list[str], condition: Any, check: str) -> bool:
 def _enter(call: ExportCall) -> Iterator[ExportCall]:
     caught: list[str] = []
     names = {_DECIDE: functools.partial(check_fails, caught), _COMPARE: compare}
-    changes = [
-        (owner, name, new)
+    changes = {
+        method: code
         for owner in dict.fromkeys(type(module) for module in call.module.modules())
-        for name, method in vars(owner).items()
-        if _is_plain(method)
-        and (new := rewrite_function(method, ChecksDecided(method.__globals__), names=names)) is not None
-    ]
+        for method in vars(owner).values()
+        if _is_plain(method) and (code := rewrite_code(method, ChecksDecided(method.__globals__))) is not None
+    }
     if not changes:
         raise NotApplicable("no submodule checks the sizes or values of its inputs")
     try:
-        with patch_attributes(changes):
+        with swap_code(changes, names):
             yield call
     finally:
         if caught:
@@ -128,7 +132,7 @@ def _enter(call: ExportCall) -> Iterator[ExportCall]:
 
 
 def _is_plain(method: Any) -> bool:
-    """A method of the user's that is plain; one inside a decorator would lose it."""
+    """A method of the user's that is plain, not one inside a decorator."""
     return inspect.isfunction(method) and not is_defined_in_torch(method) and not hasattr(method, "__wrapped__")
 
 
@@ -156,7 +160,7 @@ SHIM = Shim(
         Replacement(
             target="the checks in the methods of submodules",
             before="if features.numel() != expected.numel():\n    raise ...\n",
-            after='if _check_fails(_compare("ne", features.numel(), expected.numel()), "..."):\n    raise ...\n',
+            after='if check_fails(compare("ne", features.numel(), expected.numel()), "..."):\n    raise ...\n',
         ),
     ),
 )

@@ -7,19 +7,22 @@ are fake tensors, which cannot be swapped.
 from __future__ import annotations
 
 import ast
+import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
-from exportdoctor.core.patch_attribute import patch_attribute
+from exportdoctor.core.failure.frames import is_defined_in_torch
 from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.export_call import ExportCall
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim
-from exportdoctor.shims.rewriting import rewrite_function, rewrite_source
+from exportdoctor.shims.rewriting import rewrite_source
+from exportdoctor.shims.rules.code_swap import rewrite_code, swap_code
 
-_PLAIN = "self._apply(convert)"
+_PLAIN, _CONVERTS = "self._apply(convert)", "_exportdoctor_converts_as_torch"
 _IF_OTHER = ast.parse(
-    """
-self if convert_to_format is None and all(
+    f"""
+self if convert_to_format is None and {_CONVERTS}(self) and all(
     (device is None or tensor.device == device)
     and (dtype is None or tensor.dtype == dtype or not (tensor.is_floating_point() or tensor.is_complex()))
     for tensor in (*self.parameters(), *self.buffers())
@@ -39,6 +42,13 @@ class OnlyIfOther(ast.NodeTransformer):
         return node
 
 
+def converts_as_torch(module: Any) -> bool:
+    """Whether what `_apply` does in it and in its submodules is torch's, in which nothing else happens."""
+    return all(
+        is_defined_in_torch(one._apply) and getattr(one._apply, "__self__", None) is one for one in module.modules()
+    )
+
+
 def _rewrite(source: str) -> str:
     return rewrite_source(source, OnlyIfOther())
 
@@ -47,10 +57,11 @@ def _rewrite(source: str) -> str:
 def _enter(call: ExportCall) -> Iterator[ExportCall]:
     from torch import nn
 
-    made = rewrite_function(nn.Module.to, OnlyIfOther())
-    if made is None:
+    plain = inspect.unwrap(nn.Module.to)
+    code = rewrite_code(plain, OnlyIfOther()) if inspect.isfunction(plain) else None
+    if code is None:
         raise NotApplicable("torch.nn.Module.to is not written as it was")
-    with patch_attribute(nn.Module, "to", made):
+    with swap_code({plain: code}, {_CONVERTS: converts_as_torch}):
         yield call
 
 
@@ -61,7 +72,8 @@ SHIM = Shim(
     enter=_enter,
     does=(
         "`self.head = self.head.to(dtype)` in a forward puts a converted tensor in the place of each parameter, also "
-        "where nothing changes. Here a module whose parameters and buffers have that dtype and device stays as it is."
+        "where nothing changes. Here a module whose parameters and buffers have that dtype and device stays as it is, "
+        "unless it or a submodule has an `_apply` of its own."
     ),
     cures=(Cure(message=r"Couldn't swap|Cannot swap", where=r"\.to\("),),
     needs={"torch": ">=2.8"},

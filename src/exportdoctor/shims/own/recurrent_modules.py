@@ -6,6 +6,7 @@ Here the steps are torch's scan. The formulas are those of the documentation of 
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
@@ -116,14 +117,36 @@ def _plain_cell(mode: str) -> Callable[..., tuple[Tensor, ...]]:
     return cell
 
 
-def _forward_of(plain: Callable[..., Any]) -> Callable[..., Any]:
-    """The forward in which a symbolic number of steps is scanned."""
+def computes_as_torch(module: nn.RNNBase) -> bool:
+    """Whether its forward is that of torch's documentation with its attributes as weights.
+
+    It is not where a subclass or the instance has other methods than torch's, nor where other tensors than the
+    attributes are in the list from which torch's forward takes its weights.
+    """
+    torchs = next(kind for kind in type(module).__mro__ if kind in _kinds())
+    between = type(module).__mro__[: type(module).__mro__.index(torchs)]
+    own = {name for one in between for name, value in vars(one).items() if hasattr(value, "__get__")} - {"__init__"}
+    own |= {name for name in vars(module) if callable(getattr(torchs, name, None))}
+    if any(hasattr(torchs, name) for name in own):
+        return False
+    attributes = [getattr(module, name, None) for name in module._flat_weights_names]
+    return module._weights_have_changed() or all(map(operator.is_, module._flat_weights, attributes))
+
+
+def _kinds() -> tuple[type[nn.RNNBase], ...]:
+    from torch import nn
+
+    return (nn.LSTM, nn.GRU, nn.RNN)
+
+
+def _forward_of(plain: Callable[..., Any], others: frozenset[int]) -> Callable[..., Any]:
+    """The forward in which a symbolic number of steps is scanned, but in modules whose id is in `others`."""
     import torch
 
     def forward(self: Any, input: Any, hx: Any = None) -> Any:
         is_tensor = isinstance(input, torch.Tensor)
         length = input.shape[1 if self.batch_first and input.dim() == 3 else 0] if is_tensor else 0
-        if not isinstance(length, torch.SymInt) or (self.training and self.dropout):
+        if id(self) in others or not isinstance(length, torch.SymInt) or (self.training and self.dropout):
             return plain(self, input, hx)
         return run_recurrent(self, input, hx)
 
@@ -132,14 +155,14 @@ def _forward_of(plain: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextmanager
 def _enter(call: ExportCall) -> Iterator[ExportCall]:
-    from torch import nn
-
-    kinds = [kind for kind in (nn.LSTM, nn.GRU, nn.RNN) if any(isinstance(one, kind) for one in call.module.modules())]
-    if not kinds:
-        raise NotApplicable("the module has no LSTM, GRU or RNN")
+    found = [one for one in call.module.modules() if isinstance(one, _kinds())]
+    others = frozenset(id(one) for one in found if not computes_as_torch(one))
+    if len(others) == len({id(one) for one in found}):
+        own = "each LSTM, GRU and RNN of the module has methods or weights of its own"
+        raise NotApplicable(own if others else "the module has no LSTM, GRU or RNN")
     with ExitStack() as stack:
-        for kind in kinds:
-            stack.enter_context(patch_attribute(kind, "forward", _forward_of(kind.forward)))
+        for kind in _kinds():
+            stack.enter_context(patch_attribute(kind, "forward", _forward_of(kind.forward, others)))
         yield call
 
 
@@ -150,7 +173,8 @@ SHIM = Shim(
     enter=_enter,
     does=(
         "torch.export takes the steps of a recurrent module apart, which fixes the length of the sequence. Here "
-        "torch's scan runs them, whose program holds for any length. torch.onnx translates it to ONNX's Scan."
+        "torch's scan runs them, whose program holds for any length. torch.onnx translates it to ONNX's Scan. A module "
+        "that overrides torch's methods, or has other weights than its attributes, stays as it is."
     ),
     cures=(Cure(kinds=("dynamic_dim_specialised",)),),
     needs={"torch": ">=2.13"},

@@ -7,14 +7,15 @@ is_causal`. The order has no effect on the answer; with the comparison last, it 
 from __future__ import annotations
 
 import ast
+import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from exportdoctor.core.patch_attribute import patch_attribute, patch_item
 from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.export_call import ExportCall
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim
-from exportdoctor.shims.rewriting import rewrite_function, rewrite_source
+from exportdoctor.shims.rewriting import rewrite_source
+from exportdoctor.shims.rules.code_swap import rewrite_code, swap_code
 
 _TARGET = "transformers.integrations.sdpa_attention"
 
@@ -44,13 +45,12 @@ def _rewrite(source: str) -> str:
 @contextmanager
 def _enter(call: ExportCall) -> Iterator[ExportCall]:
     from transformers.integrations import sdpa_attention
-    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-    made = rewrite_function(sdpa_attention.sdpa_attention_forward, SizesLast())
-    if made is None:
+    plain = inspect.unwrap(sdpa_attention.sdpa_attention_forward)
+    code = rewrite_code(plain, SizesLast()) if inspect.isfunction(plain) else None
+    if code is None:
         raise NotApplicable("transformers' SDPA has no size check to replace")
-    table = type(ALL_ATTENTION_FUNCTIONS)._global_mapping
-    with patch_attribute(sdpa_attention, "sdpa_attention_forward", made), patch_item(table, "sdpa", made):
+    with swap_code({plain: code}, {}):
         yield call
 
 

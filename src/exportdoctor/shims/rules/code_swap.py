@@ -117,6 +117,16 @@ def _has_private_names(node: ast.AST) -> bool:
     return any(name.startswith("__") and not name.endswith("__") for name in names)
 
 
+def rewrite_code(function: FunctionType, change: ast.NodeTransformer) -> CodeType | None:
+    """The function's code with `change` applied to its tree; `None` where that changes nothing or has no source."""
+    node = definition_of(function)
+    if node is None:
+        return None
+    before = ast.dump(node)
+    changed = change.visit(node)
+    return None if ast.dump(changed) == before else compile_for(function, changed)
+
+
 def compile_for(function: FunctionType, node: ast.FunctionDef) -> CodeType | None:
     """The code of this definition for that function; `None` where it cannot take the function's closure."""
     old = function.__code__
@@ -128,7 +138,8 @@ def compile_for(function: FunctionType, node: ast.FunctionDef) -> CodeType | Non
     node.args.defaults = [ast.Constant(None) for _ in node.args.defaults]  # the function keeps its own
     node.args.kw_defaults = [one and ast.Constant(None) for one in node.args.kw_defaults]
     tree = ast.fix_missing_locations(ast.Module(body, []))
-    found = _code_named(compile(tree, old.co_filename, "exec", dont_inherit=True), node.name)
+    future = old.co_flags & annotations.compiler_flag
+    found = _code_named(compile(tree, old.co_filename, "exec", future, dont_inherit=True), node.name)
     if found is None or found.co_freevars != old.co_freevars:
         return None
     return found.replace(co_qualname=old.co_qualname, co_firstlineno=old.co_firstlineno)

@@ -31,9 +31,9 @@ class SplitPieces(tuple[Any, ...]):
 
     @classmethod
     def of(cls, whole: Any, sizes: Any, dim: int) -> SplitPieces:
-        """The pieces of `whole` along `dim`, of lengths int (pieces,)."""
+        """The pieces of `whole` along `dim`, counted from the first, of lengths int (pieces,)."""
         made = cls((_OnePiece(),))
-        made.whole, made.sizes, made.dim = whole, sizes, dim % whole.dim()
+        made.whole, made.sizes, made.dim = whole, sizes, dim
         made[()].of = made
         return made
 
@@ -90,13 +90,20 @@ class _OnePiece:
         kwargs = dict(kwargs or {})
         pieces = args[0] if args else kwargs.get("tensors")
         dim = args[1] if len(args) > 1 else kwargs.get("dim", 0)
-        joins = getattr(func, "__name__", "") in _JOINS and len(args) + len(kwargs) < 3 and isinstance(dim, int)
-        if joins and isinstance(pieces, SplitPieces) and dim % pieces.whole.dim() == pieces.dim:
+        known = len(args) + len(kwargs) < 3 and kwargs.keys() <= {"tensors", "dim"}
+        joins = getattr(func, "__name__", "") in _JOINS and known
+        if joins and isinstance(pieces, SplitPieces) and _place_of(dim, pieces.whole) == pieces.dim:
             return pieces.join()
         made = [one.make() if isinstance(one, SplitPieces) else one for one in args]
         return func(
             *made, **{name: one.make() if isinstance(one, SplitPieces) else one for name, one in kwargs.items()}
         )
+
+
+def _place_of(dim: Any, tensor: Any) -> int | None:
+    """The dimension as counted from the first; `None` where the tensor has no such dimension."""
+    is_one = isinstance(dim, int) and -tensor.dim() <= dim < tensor.dim()
+    return dim % tensor.dim() if is_one else None
 
 
 class ReadLengths:
@@ -119,8 +126,9 @@ def split_to_join(tensor: Any, lengths: Any, dim: int = 0) -> Any:
 
     if not isinstance(lengths, ReadLengths):
         return torch.split(tensor, lengths, dim)
-    if isinstance(tensor, torch.Tensor) and isinstance(dim, int):
-        return SplitPieces.of(tensor, lengths.sizes, dim)
+    place = _place_of(dim, tensor) if isinstance(tensor, torch.Tensor) else None
+    if place is not None:
+        return SplitPieces.of(tensor, lengths.sizes, place)
     return torch.split(tensor, lengths.sizes.tolist(), dim)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import dis
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from types import CodeType
@@ -26,12 +27,32 @@ def _calls_len(code: CodeType) -> bool:
     return "len" in code.co_names
 
 
+def _asks_for_type(code: CodeType) -> bool:
+    """Whether it may ask for the type of a length, which is int in eager and may be torch.SymInt here.
+
+    An `__init__` has run before the shim holds.
+    """
+    names = set(_global_names(code))
+    return code.co_name != "__init__" and ({"isinstance", "int"} <= names or "type" in names)
+
+
+def _global_names(code: CodeType) -> Iterator[str]:
+    """The names that it and the functions inside read of the module or the builtins."""
+    yield from (one.argval for one in dis.get_instructions(code) if one.opname in {"LOAD_GLOBAL", "LOAD_NAME"})
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            yield from _global_names(inner)
+
+
 @contextmanager
 def _enter(call: ExportCall) -> Iterator[ExportCall]:
-    namespaces = {id(one.__globals__): one.__globals__ for one in user_functions(call, _calls_len)}
-    found = [names for names in namespaces.values() if "len" not in names]
+    functions = list(user_functions(call, _calls_len))
+    asking = {id(one.__globals__) for one in functions if _asks_for_type(one.__code__)}
+    namespaces = {id(one.__globals__): one.__globals__ for one in functions}
+    found = [names for place, names in namespaces.items() if "len" not in names and place not in asking]
     if not found:
-        raise NotApplicable("no function beside the modules' classes calls `len`")
+        asked = "all functions that call `len` are beside one that asks for types of numbers"
+        raise NotApplicable(asked if asking else "no function beside the modules' classes calls `len`")
     with ExitStack() as stack:
         for names in found:
             stack.enter_context(patch_item(names, "len", length_of))
