@@ -95,3 +95,50 @@ def test_a_rewrite_that_computes_otherwise_is_not_said_to_work(tmp_path: Path) -
     assert finding.kind == "attribute_mutation"
     assert [one.title for one in tried] == ["Use a local variable"]
     assert not any(one.works for one in tried), tried
+
+
+TWO_LINES = """class Step(nn.Module):
+    def forward(self, x, before=None):
+        if before is None:
+            return x * 2
+        if before.sum() > 0:
+            return before
+        return x + before
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.step = Step()
+
+    def forward(self, x):
+        y = self.step(self.step(x), x)
+        k = int(y.sum(1).argmax())
+        return y[k]
+
+
+def build():
+    return Model().eval(), (torch.ones(3, 4),)
+"""
+
+
+def test_a_rewrite_that_gets_past_its_line_or_is_never_reached_is_not_called_in_vain(tmp_path: Path) -> None:
+    """Story: "Tried in vain: Compute both branches and select: exports"; the module alone exports without it, too."""
+    file = tmp_path / "two_lines.py"
+    file.write_text(HEAD + TWO_LINES)
+    report = scan_file(file)
+    target = TargetRef(ref=f"{file}:build", options=BuildOptions())
+    torch.set_num_threads(1)
+    said = []
+    for finding in report.findings:
+        tried = tuple(try_rewrites(finding, target, ScanOptions(), Fork(resolve(target))))
+        said.append([(one.result, one.ended) for one in tried])
+        text = as_text(finding_blocks(msgspec.structs.replace(finding, rewrites=tried), report), Style(width=1000))
+        assert "in vain" not in text
+        assert "None of the rewrites" not in text
+        if finding.id == "F1":
+            assert "gets past this line. It then fails at two_lines.py:" in text
+        else:
+            assert "F1 ends the export of the model before this line. It fails at two_lines.py:" in text
+    assert said[0][0] == ("fails", "further")
+    assert said[1] == [("fails", "before")]

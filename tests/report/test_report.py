@@ -523,7 +523,7 @@ def test_options_are_named_as_the_command_line_takes_them() -> None:
 
 
 def test_rewrites_that_end_alike_are_told_once() -> None:
-    vain = TriedRewrite(title="Pass the value in", diff="-a\n+b\n", result="fails", note="cannot guard on u0")
+    vain = TriedRewrite(title="Pass the value in", diff="-a\n+b\n", result="fails", ended="same", note="guards on u0")
     again, other = msgspec.structs.replace(vain, diff="-a\n+c\n"), msgspec.structs.replace(vain, title="Clamp it")
     tried = msgspec.structs.replace(WINDOWS, rewrites=(vain, again, other))
     report = Report(target=TargetRecord(ref="x"), findings=(tried,))
@@ -532,6 +532,16 @@ def test_rewrites_that_end_alike_are_told_once() -> None:
     assert "None of the rewrites that were tried" in text
     assert "No rewrite could be applied" not in text
     assert "No rewrite could be applied" in untried
+
+
+def test_an_explanation_begins_with_the_cure_that_the_scan_found() -> None:
+    """Story: the scan exports it with strict, and `explain` said that nothing works."""
+    report = cured()
+    part = next(part for part in report.parts if part.verdict == "cured")
+    finding = next(one for one in report.findings if one.part == part.name)
+    text = as_text(finding_blocks(finding, report), Style(width=1000))
+    assert f"The scan found shims with which {part.name} exports" in text
+    assert text.index("Export it with: exportdoctor export") < text.index("Why: ")
 
 
 def test_a_failure_that_is_expected_is_called_so() -> None:

@@ -48,6 +48,8 @@ def finding_blocks(finding: Finding, report: Report, *, note: str = "") -> Itera
     if finding.source:
         yield Block("code", finding.source.strip())
     yield Block("text", wording.exception_line(finding))
+    if cure := rewrites.cured_by_shims(finding, report):
+        yield Block("text", cure)
     yield from explanation_of(finding, note=note or rewrites.no_rewrite_works(finding.rewrites))
 
 
@@ -73,8 +75,9 @@ def explanation_of(finding: Finding, *, note: str = "") -> Iterator[Block]:
 
 def own_line_blocks(finding: Finding, *, note: str = "") -> Iterator[Block]:
     """The rewrites of a finding's own line that were tried, those that work first."""
-    ranks = ("exports", "no_values", "not_tried")
-    shown = sorted((one for one in finding.rewrites if one.result in ranks), key=lambda one: ranks.index(one.result))
+    ranks = ("exports", "no_values", "further", "not_tried", "before")
+    kept = [one for one in finding.rewrites if not rewrites.is_failed(one)]
+    shown = sorted(kept, key=lambda one: ranks.index(one.ended or one.result))
     for tried in shown:
         yield Block("item", tried.title)
         yield Block("diff", tried.diff)

@@ -10,6 +10,7 @@ from exportdoctor.core.failure.kinds import FailureKind
 from exportdoctor.core.records.outcome import Frame, GraphSlice, OpFact, Stage, SymbolOrigin
 
 Culprit = Literal["op", "python", "higher_order_op", "pytree", "dynamo", "call"]
+RewriteEnd = Literal["", "same", "further", "otherwise", "before"]
 ShimResult = Literal["cured", "moved", "same", "error", "not_applicable"]
 
 
@@ -53,7 +54,9 @@ class TriedRewrite(msgspec.Struct, frozen=True, kw_only=True):
     """A rewrite of the failing line that was tried: `diff` is unified, `title` one of the kind's rewrites.
 
     `result` is that of the part, or of `module` alone where it has a name: `exports` and computes the same as eager on
-    `input_sets`; `no_values`: exports, and there was nothing to compare. `note` says how it ended.
+    `input_sets`; `no_values`: exports, and there was nothing to compare. `note` says how it ended. Where it `fails`,
+    `ended` says how that compares with the finding: the `same` failure, one `further` on, another one (`otherwise`), or
+    one that comes before the line and is there without the rewrite, too (`before`).
     """
 
     title: str
@@ -63,6 +66,7 @@ class TriedRewrite(msgspec.Struct, frozen=True, kw_only=True):
     input_sets: int = 0
     max_abs_diff: float = 0.0
     note: str = ""
+    ended: RewriteEnd = ""
 
     @property
     def works(self) -> bool:

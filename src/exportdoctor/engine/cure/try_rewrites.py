@@ -10,12 +10,13 @@ from pathlib import Path
 
 import msgspec
 
-from exportdoctor.core.failure.finding import Finding, TriedRewrite
+from exportdoctor.core.failure.finding import Finding, RewriteEnd, TriedRewrite
 from exportdoctor.core.records.target import TargetRef
 from exportdoctor.core.scan_options import ScanOptions
-from exportdoctor.engine.cure.try_shims import PartTrial, try_sets
+from exportdoctor.engine.cure.try_shims import PartTrial, meets, try_sets
 from exportdoctor.process.launcher import Launcher
 from exportdoctor.report.wording.formatting import short_path
+from exportdoctor.report.wording.shim_tries import agreement_line
 from exportdoctor.shims.edits.line_edits import LineEdit, line_edits
 
 _MOST = 8
@@ -81,31 +82,44 @@ def try_rewrites(
         )
         options = msgspec.structs.replace(options, shim_files=(*options.shim_files, str(shim_file)))
         sets = [(f"rewrite-{number}",) for number in range(1, len(edits) + 1)]
-        trials = try_sets(target, options, sets, part=finding.part, module=finding.module, launcher=launcher)
+        trials = try_sets(target, options, sets, finding=finding, launcher=launcher)
         for proposal, (tried, alone) in zip(proposals(finding), trials, strict=True):
             yield _judge(proposal, tried, alone, finding)
 
 
 def _judge(rewrite: TriedRewrite, tried: PartTrial, alone: PartTrial | None, finding: Finding) -> TriedRewrite:
-    """`rewrite` with what its trial on the part showed, or on the module alone where the part fails elsewhere."""
+    """`rewrite` with what its trial on the part showed, or on the module alone where that shows more."""
     module = ""
-    if alone is not None and not tried.cured:
-        tried, module = alone, finding.module
+    ended: RewriteEnd = ""
+    if alone is not None and not tried.cured and not alone.exports:
+        reached = alone.after.startswith("exports")
+        if reached or (meets(alone, finding) and not meets(tried, finding)):
+            tried, module = alone, finding.module
     held = [row for row in tried.numbers if row.holds and not row.refused]
     if tried.cured:
         result = "exports"
     elif tried.result == "error" and tried.after.startswith("exports"):
         result = "differs" if tried.numbers else "no_values"
     else:
-        result = "fails"
+        result, ended = "fails", _end(tried, finding)
+    wrong = next((row for row in tried.numbers if not row.holds), None)
     return msgspec.structs.replace(
         rewrite,
         result=result,
         module=module,
         input_sets=len(held),
         max_abs_diff=max((row.max_abs for row in held), default=0.0),
-        note=tried.after,
+        note=f"{tried.after} ({agreement_line(wrong)})" if result == "differs" and wrong else tried.after,
+        ended=ended,
     )
+
+
+def _end(tried: PartTrial, finding: Finding) -> RewriteEnd:
+    """How the failure with the rewrite compares with the finding's."""
+    if tried.result == "same":
+        return "same" if meets(tried, finding) else "before"
+    rewritten = tried.next_at is not None and (tried.next_at.file, tried.next_at.line) == (finding.file, finding.line)
+    return "further" if tried.result == "moved" and tried.later and not rewritten else "otherwise"
 
 
 def _diff(before: str, after: str, name: str) -> str:

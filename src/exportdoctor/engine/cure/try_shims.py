@@ -8,15 +8,16 @@ from contextlib import closing
 import msgspec
 
 from exportdoctor.core.errors import ExportdoctorError
-from exportdoctor.core.failure.finding import ShimResult
+from exportdoctor.core.failure.finding import Finding, ShimResult
 from exportdoctor.core.failure.identity import same_failure
+from exportdoctor.core.failure.signature import signature_of
 from exportdoctor.core.limits import UNMEASURED_ATTEMPT
 from exportdoctor.core.protocol.scan import SMALL_MODEL, Capture, Captured, Open, Opened
 from exportdoctor.core.records.outcome import Agreement, Frame, Outcome, OutcomeStatus
 from exportdoctor.core.records.probe import Probe, probe_template
 from exportdoctor.core.records.target import TargetRef
 from exportdoctor.core.scan_options import ScanOptions
-from exportdoctor.engine.cure.trial import SEARCHED_STAGES
+from exportdoctor.engine.cure.trial import SEARCHED_STAGES, is_later_failure
 from exportdoctor.engine.pool.worker_pool import Pool
 from exportdoctor.process.launcher import Launcher, Spawn
 from exportdoctor.report.wording.shim_tries import OF_SMALL_MODEL, outcome_line
@@ -26,7 +27,8 @@ from exportdoctor.shims import SOUNDNESS, find
 class PartTrial(msgspec.Struct, frozen=True, kw_only=True):
     """One part. `before` and `after` are sentences; `numbers` are the part's own or its small model's.
 
-    `at` is the line that fails without the shims, `next_at` the one that fails with them.
+    `at` is the line that fails without the shims, `next_at` the one that fails with them; `later` is set where that is
+    further on in the forward. `signature` is that of the failure without the shims.
     """
 
     part: str
@@ -38,6 +40,8 @@ class PartTrial(msgspec.Struct, frozen=True, kw_only=True):
     result: ShimResult
     at: Frame | None = None
     next_at: Frame | None = None
+    later: bool = False
+    signature: str = ""
     numbers: tuple[Agreement, ...] = ()
 
 
@@ -59,11 +63,12 @@ def try_sets(
     options: ScanOptions,
     sets: Sequence[tuple[str, ...]],
     *,
-    part: str,
-    module: str,
+    finding: Finding,
     launcher: Launcher | None = None,
 ) -> Iterator[tuple[PartTrial, PartTrial | None]]:
-    """What a part does under each of `sets`; where that leads to another failure, also what `module` alone does."""
+    """What the part of `finding` does under each of `sets`; where it ends in another failure, also what the module of
+    `finding` alone does."""
+    part, module = finding.part, finding.module
     opening = Open(target=msgspec.structs.replace(target, parts=(part,)), shim_files=options.shim_files)
     by_cpu_time = options.timeout is None
     with closing(Pool(launcher or Spawn(), opening, jobs=2, log=None, by_cpu_time=by_cpu_time)) as pool:
@@ -72,9 +77,16 @@ def try_sets(
         for shims in sets:
             tried = _try_on_part(pool, opened, captured, options, shims)
             alone = None
-            if tried.result == "moved" and module != captured.prefix:
+            if (tried.result == "moved" or not meets(tried, finding)) and module != captured.prefix:
                 alone = _try_on_part(pool, opened, captured, options, shims, fqn=module)
             yield tried, alone
+
+
+def meets(tried: PartTrial, finding: Finding) -> bool:
+    """Whether the failure of `finding` is what ends the export without the shims."""
+    at = tried.at
+    same_place = at is not None and (at.file, at.line) == (finding.file, finding.line)
+    return not tried.exports and (same_place or tried.signature == finding.signature)
 
 
 def _try_on_part(
@@ -110,6 +122,8 @@ def _try_on_part(
         result=_result(before, after, exporter=options.exporter, proved=proved),
         at=before.failure.culprit if before.failure else None,
         next_at=after.failure.culprit if after.failure else None,
+        later=not before.passed and not after.passed and is_later_failure(before, after, exporter=options.exporter),
+        signature=found.key if (found := signature_of(before)) else "",
         numbers=numbers,
     )
 

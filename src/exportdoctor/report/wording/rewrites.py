@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 from exportdoctor.core.failure.finding import Finding, TriedRewrite
 from exportdoctor.core.failure.messages import without_hints
+from exportdoctor.core.run.report import Report
+from exportdoctor.report.wording.cures import EXPORT_LABEL, cured_step, export_command, exports_with_shims, soundness
 from exportdoctor.report.wording.formatting import count
 
 WHY, ADVICE, OWN_LINE, REWRITES, EXAMPLE_FAILS, EXAMPLE_INSTEAD = (
@@ -31,22 +33,58 @@ def rewrite_result(tried: TriedRewrite, finding: Finding) -> str:
         case "not_tried":
             return "Not tried."
         case "differs":
-            return f"{tried.title}: {tried.note}."
+            return f"Tried: {tried.title}. With this change {what} {tried.note}."
         case _:
-            return f"{tried.title}: {tried.note}"
+            return _failure_of(tried, finding, what)
+
+
+def _failure_of(tried: TriedRewrite, finding: Finding, what: str) -> str:
+    """How the export ended with a rewrite under which it fails; only the same failure again is called in vain."""
+    note = without_hints(tried.note)
+    match tried.ended:
+        case "same":
+            return f"Tried in vain: {tried.title}: {note}"
+        case "further":
+            return f"Tried: with this change the export of {what} gets past this line. It then {note}"
+        case "before":
+            first = finding.behind or "Another failure"
+            return f"Tried, but not judged: {first} ends the export of {what} before this line. It {note}"
+        case _:
+            return f"Tried: {tried.title}. With this change {what} {note}"
 
 
 def failed_rewrites(tried: Sequence[TriedRewrite], finding: Finding) -> tuple[str, ...]:
-    """A line for each rewrite that was tried in vain; two that end alike have one."""
-    vain = [one for one in tried if one.result in {"differs", "fails"}]
-    return tuple(dict.fromkeys(f"Tried in vain: {without_hints(rewrite_result(one, finding))}" for one in vain))
+    """A line for each rewrite that does not work; two that end alike have one."""
+    failed = [one for one in tried if is_failed(one)]
+    return tuple(dict.fromkeys(rewrite_result(one, finding) for one in failed))
+
+
+def is_failed(tried: TriedRewrite) -> bool:
+    """Whether it was seen not to work; it may still help where another failure comes before it or after it."""
+    return tried.result == "differs" or (tried.result == "fails" and tried.ended not in {"further", "before"})
 
 
 def no_rewrite_works(tried: Sequence[TriedRewrite]) -> str:
-    """Said where none was tried, or each was in vain."""
+    """Said where none was tried, or none of them works."""
+    if any(one.result == "differs" for one in tried):
+        return (
+            "None of the rewrites that were tried on this line exports and computes the same on all inputs; the "
+            "examples below show what to write."
+        )
     if tried:
         return "None of the rewrites that were tried on this line works; the examples below show what to write."
     return "No rewrite could be applied to this line automatically; the examples below show what to write."
+
+
+def cured_by_shims(finding: Finding, report: Report) -> str:
+    """Said where the scan found shims for the finding's part; empty where it did not."""
+    part = next((part for part in report.parts if part.name == finding.part), None)
+    if part is None or part.verdict != "cured" or part.prescription is None:
+        return ""
+    shims, kind = " + ".join(part.prescription.shims), soundness(part.prescription.soundness)
+    said = f"The scan found shims with which {part.name} {cured_step(part)}: {shims} ({kind})."
+    shown = exports_with_shims(part) and not report.target.in_memory
+    return f"{said} {EXPORT_LABEL}{export_command(part, report)}" if shown else said
 
 
 def source_edited() -> str:
