@@ -9,12 +9,13 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import nn
+from torch import Tensor, nn
 
 from exportdoctor.shims import ExportCall
 from exportdoctor.targets.built import BuiltPart, Inputs
 from exportdoctor.targets.eager import CallResult
 from exportdoctor.targets.sizes.other_sizes import following_sizes, resize_inputs
+from exportdoctor.torch_internals.program_checks import guards_of, violated_guards
 from exportdoctor.worker.prove.compare_calls import compare_calls
 from exportdoctor.worker.prove.compare_outputs import compare_outputs
 from exportdoctor.worker.prove.cure_inputs import cure_inputs, drawer_for
@@ -226,6 +227,27 @@ def test_drawn_inputs_repeat_and_share_storage_where_the_example_does() -> None:
 class Step(nn.Module):
     def forward(self, mask: Any, cache: Any) -> Any:
         return mask[:, : cache.shape[1]] + cache
+
+
+class AtOneSize(nn.Module):
+    """At eleven columns it computes something else, and it takes no thirteen; torch guards both."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.shape[1] == 13:
+            raise ValueError("thirteen columns")
+        return x * 2 if x.shape[1] == 11 else x * 3
+
+
+def test_a_size_that_a_program_refuses_and_eager_takes_is_drawn() -> None:
+    module, x = AtOneSize(), torch.randn(3, 20)
+    shapes = ({0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC},)
+    call = ExportCall(module=module, args=(x,), dynamic_shapes=shapes)
+    guards = guards_of(torch.export.export(module, (x,), dynamic_shapes=shapes).module())
+    assert guards is not None
+    drawer = drawer_for(call, next(iter(cure_inputs(call))))
+    refused = list(drawer.draw_refused(lambda inputs: bool(violated_guards(guards, inputs[0]))))
+    assert [tuple(one.inputs[0][0].shape) for one in refused] == [(3, 11)]
+    assert [(one.kind, one.made_up) for one in refused] == [("sizes", True)]
 
 
 def test_a_mask_of_a_caches_length_and_one_stays_that_in_other_sizes() -> None:

@@ -33,16 +33,18 @@ class _Branch:
     """What was observed of one: whether an arm may refuse values, and how its results are laid out.
 
     `layout` is the one of all results that were seen; None where there are several, or they are not tensors alone.
-    `unmergeable` says what an arm does that nobody may do unasked.
+    `arms` are those of which any was seen, 0 and 1. `unmergeable` says what an arm does that nobody may do unasked.
     """
 
     refuses: bool = False
     layout: Any = None
     seen: list[Any] = field(default_factory=list)
+    arms: set[int] = field(default_factory=set)
     unmergeable: str = ""
 
-    def note(self, value: Any) -> None:
+    def note(self, arm: int, value: Any) -> None:
         """The layout of an arm's result."""
+        self.arms.add(arm)
         self.seen.append(_layout_of(value))
         self.layout = self.seen[0] if all(one == self.seen[0] for one in self.seen) else None
 
@@ -87,7 +89,7 @@ class ArmChoices:
             return then(*before) if condition else other(*before)  # fails where it did
         chosen = _as_truth(condition)
         if known is not None and (known.refuses or (known.layout is not None and _is_traced_by_dynamo())):
-            return self._by_cond(branch, chosen, then, other, before, known.layout)
+            return self._by_cond(branch, chosen, then, other, before, known)
         watches = [watch_arm(self.codes, calls=known is None) for _ in range(2)]
         try:
             results = [watch.run(arm, before) for watch, arm in zip(watches, (then, other), strict=True)]
@@ -121,16 +123,18 @@ class ArmChoices:
         if not self.chosen and _chooses_and_writes(program):
             raise NotApplicable("the program has branches and writes into tensors, which a strict export does not show")
 
-    def _by_cond(self, branch: str, chosen: Any, then: Any, other: Any, before: tuple[Any, ...], layout: Any) -> Any:
+    def _by_cond(self, branch: str, chosen: Any, then: Any, other: Any, before: tuple[Any, ...], known: _Branch) -> Any:
         """The results by `torch.cond`, whose arms return tensors alone, of equal strides, that no input shares.
 
         Raises NotApplicable, and notes it in `refused`, where torch does not take the arms.
         """
         import torch
 
+        layout, unseen = known.layout, len(known.arms) < 2
+
         def tensors(arm: Any) -> tuple[Any, ...]:
             leaves, own = tree_flatten(arm(*before))
-            if own != layout:  # of an arm that no eager run could compute
+            if unseen and own != layout:  # no eager run could compute it
                 raise Unmergeable("the arms give results of other structure")
             return tuple(leaf.clone(memory_format=torch.contiguous_format) for leaf in leaves)
 
@@ -163,9 +167,9 @@ class ArmChoices:
                 results.append(_NOTHING)
                 known.refuses = True
             known.refuses |= watch.refuses
-        for value in results:
+        for place, value in enumerate(results):
             if value is not _NOTHING:
-                known.note(value)
+                known.note(place, value)
         try:
             holds = bool(condition)
         except Exception:  # without values both arms are seen nevertheless
@@ -252,7 +256,7 @@ def number_of(value: Any, is_read: bool, other: Callable[[], Any]) -> Any:
     number, beside = value.reshape(()).to(torch.int64), other()
     if isinstance(beside, float | torch.SymFloat) or (_is_tensor(beside) and beside.is_floating_point()):
         exact = (number <= _LARGEST_EXACT) & (number >= -_LARGEST_EXACT)
-        torch._assert_async(exact, "a whole number beyond 2**53 is compared with a float")
+        torch.ops.aten._assert_async.msg(exact, "a whole number beyond 2**53 is compared with a float")
     return number
 
 

@@ -10,6 +10,7 @@ import dataclasses
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -22,6 +23,8 @@ from exportdoctor.report.wording.export import RANDOM_EAGER
 from exportdoctor.shims import ExportCall, Inputs, NotApplicable, apply_shims, export_program, find, order_shims
 from exportdoctor.targets.eager import run_calls
 from exportdoctor.torch_internals.graph_modules import finish_graphs
+from exportdoctor.torch_internals.program_checks import guards_of, violated_guards
+from exportdoctor.torch_internals.pytree_registry import inputs_in_traced_order
 from exportdoctor.worker.attempt.fast_export import ExportContext
 from exportdoctor.worker.attempt.torchscript import export_torchscript
 from exportdoctor.worker.prove.compare_calls import compare_calls
@@ -67,7 +70,7 @@ def shimmed_export(
     if probe.to == "compare" or not all(row.holds for row in rows) or not _gives_the_same(call, sets[0]):
         return tuple(rows)
     drawer = drawer_for(call, sets[0])
-    drawn = tuple(drawer.draw())
+    drawn = (*drawer.draw(), *drawer.draw_refused(partial(_refuses, program, ready, given)))
     with apply_shims(shims, treated) as given:
         found = [compare_set(ready, given, one) for one in drawn]
     wrong = next((place for place, row in enumerate(found) if not row.holds), None)
@@ -109,6 +112,18 @@ def _gives_the_same(call: ExportCall, example: InputSet) -> bool:
 
 def _options(call: ExportCall, probe: Probe) -> Any:
     return dataclasses.replace(call.options, strict=EXPORTERS[probe.exporter].traces_with_dynamo)
+
+
+def _refuses(program: Any, ready: torch.nn.Module, given: ExportCall, inputs: Inputs) -> bool:
+    """Whether a guard of the program refuses these sizes."""
+    guards = guards_of(ready)
+    if guards is None:
+        return False
+    try:
+        leaves = inputs_in_traced_order(program, *given.convert(inputs))
+    except Exception:
+        return False  # the conversion needs others
+    return bool(violated_guards(guards, leaves))
 
 
 def compare_set(ready: torch.nn.Module, given: ExportCall, one: InputSet) -> Agreement:

@@ -35,6 +35,8 @@ _SEED = 20
 _MOST_CONSTANTS = 16
 _MOST_SHRUNK = 10
 _FEW, _FEW_INPUTS = 8, 3
+_MOST_DIMENSIONS, _LARGEST_REFUSED, _SECONDS_FOR_REFUSED = 4, 64, 3.0
+"""Of the search for sizes that a program refuses."""
 _ROUNDING_UNITS = 16
 """Inputs of extreme size, and of equal rows, are also run with each operator's result off by up to so many units in the
 last place: where eager's own answer moves too far, no program can be held to it. With equal rows a channel has one
@@ -92,6 +94,19 @@ class SetDrawer:
             if one is not None:
                 found += 1
                 yield one
+
+    def draw_refused(self, refuses: Callable[[Inputs], bool]) -> Iterator[InputSet]:
+        """For each dynamic dimension the smallest size from two on that `refuses` says no to and eager takes."""
+        end = time.process_time() + _SECONDS_FOR_REFUSED
+        largest = max((size for leaf in self._leaves.values() for size in leaf.shape), default=0)
+        for place in range(_MOST_DIMENSIONS if self.shapes is not None else 0):
+            for size in range(2, min(2 * largest + 2, _LARGEST_REFUSED)):
+                if time.process_time() > end:
+                    return
+                made = self._recipes.with_size(place, size)
+                if made is not None and refuses(made) and (one := self._try("sizes", lambda made=made: made)):  # type: ignore[misc]
+                    yield one
+                    break
 
     def _try(self, kind: SetKind, make: Callable[[], Inputs | None]) -> InputSet | None:
         try:

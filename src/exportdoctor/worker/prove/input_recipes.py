@@ -158,7 +158,10 @@ class InputRecipes:
     def _with_one(self) -> Inputs | None:
         """One or none in a dynamic dimension, and in those that go with it."""
         size = int(self.chance.random() < 0.6)
-        place = self.chance.randrange(4)
+        return self.with_size(self.chance.randrange(4), size)
+
+    def with_size(self, place: int, size: int) -> Inputs | None:
+        """The example with this size in a dynamic dimension, and in those that go with it; `place` says which."""
         made = resize_inputs(
             self.module,
             copy_inputs(self.known[0]),
