@@ -53,6 +53,23 @@ class Encoder(nn.Module):
         return self.proj(patches)[window_index]
 
 
+class Experts(nn.Module):
+    """Rows go to one of three layers; one without rows is skipped."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.experts = nn.ModuleList(nn.Linear(2, 2) for _ in range(3))
+
+    def forward(self, x: Tensor, chosen: Tensor) -> Tensor:
+        out = torch.zeros_like(x)
+        for place, expert in enumerate(self.experts):
+            rows = torch.nonzero(chosen == place).squeeze(-1)
+            if rows.shape[0] == 0:
+                continue
+            out = out.index_add(0, rows, expert(x[rows]))
+        return out
+
+
 class Mean(nn.Module):
     """It counts rows, and parts of its own."""
 
@@ -484,6 +501,11 @@ CASES: dict[str, Case] = {
     ),
     "loops-by-count": case(
         Windows, [(torch.randn(7, 2),), (torch.randn(6, 2),), (torch.randn(8, 2),)], "Constraints violated", (_FREE,)
+    ),
+    "no-empty-shortcut": case(
+        Experts,
+        [(torch.randn(4, 2), torch.tensor(chosen)) for chosen in ([0, 1, 1, 0], [2, 2, 2, 2], [0, 1, 2, 0])],
+        "data-dependent",
     ),
     "len-as-size": case(
         Mean, [(torch.randn(5, 2),), (torch.randn(2, 2),), (torch.randn(9, 2),)], "Constraints violated", (_FREE,)

@@ -101,16 +101,33 @@ def has_unbacked_size(tensor: Any) -> bool:
     return bool(has_free_unbacked_symbols(tensor))
 
 
+def truth_of_nothing(value: Any) -> bool | None:
+    """Of a condition that asks whether a size which depends on data is zero, its answer for zero; else None.
+
+    A size by itself asks that, too: whether it is another number than zero.
+    """
+    import torch
+
+    if not isinstance(value, torch.SymBool | torch.SymInt):
+        return None
+    expression, env = value.node.expr, value.node.shape_env
+    symbols = list(getattr(expression, "free_symbols", ()))
+    if len(symbols) != 1 or symbols[0] not in env.size_like:
+        return None
+    answers = [bool(expression.subs(symbols[0], size)) for size in (0, 1, 2, 3, 64)]
+    return answers[0] if set(answers[1:]) == {not answers[0]} else None
+
+
 def _has_expressions() -> bool:
     from torch.fx.experimental.sym_node import SymNode
-    from torch.fx.experimental.symbolic_shapes import has_free_unbacked_symbols
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv, has_free_unbacked_symbols
 
-    return hasattr(SymNode, "expr") and callable(has_free_unbacked_symbols)
+    return hasattr(SymNode, "expr") and callable(has_free_unbacked_symbols) and hasattr(ShapeEnv(), "size_like")
 
 
 EXPRESSIONS = Hook(
     id="symbolic-expressions",
-    api="SymNode.expr, torch.fx.experimental.symbolic_shapes.has_free_unbacked_symbols",
+    api="SymNode.expr, ShapeEnv.size_like, torch.fx.experimental.symbolic_shapes.has_free_unbacked_symbols",
     used_for="the symbols in a size, which lead from a failure to the value that it is about",
     lost="findings about data-dependent sizes have no slice of the graph",
     seen_on=("2.13.0",),

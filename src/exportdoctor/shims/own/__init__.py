@@ -25,6 +25,7 @@ from exportdoctor.shims.own import (
 from exportdoctor.shims.rules import (
     branch,
     counted_loops,
+    empty_shortcuts,
     hoist,
     hoisted_reads,
     joined_split,
@@ -44,6 +45,7 @@ OWN = (
     sdpa_without_size_check.SHIM,
     check_as_assertion.SHIM,
     branch.SHIM,
+    empty_shortcuts.SHIM,
     max_pool_1d.SHIM,
     recurrent_modules.SHIM,
     module_conversion.SHIM,

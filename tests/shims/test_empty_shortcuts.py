@@ -1,0 +1,96 @@
+"""The program without shortcuts for empty tensors gives what eager gives, or refuses what eager takes."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from exportdoctor.shims import ExportCall, NotApplicable, apply_shims, export_program, find
+
+CONDITIONS = (
+    "rows.shape[0] == 0",
+    "rows.numel() < 1",
+    "not rows.numel()",
+    "not rows.shape[0] > 0",
+    "rows.size(0) <= 0 or x.shape[1] == 7",
+    "0 == 3 * rows.shape[0]",
+    # and what asks for something else
+    "rows.shape[0] == 1",
+    "rows.shape[0] < 2",
+    "rows.sum().item() == 0",
+)
+BODIES = (
+    "if {}:\n            return y\n        return y.index_add(0, rows, x[rows] * 2)",
+    "if {}:\n            return y - 1\n        return y.index_add(0, rows, x[rows] * 2)",
+    "return y + (0.0 if {} else x[rows].mean())",
+    "if not ({}):\n            y = y + x[rows].sum(0)\n        return y",
+)
+FOUND: tuple[list[int], ...] = ([], [1], [0, 2], [0, 1, 2, 3])
+
+
+def module_of(condition: str, body: str, folder: Any) -> nn.Module:
+    """A module of that code, which finds rows by a mask."""
+    source = (
+        "import torch\nfrom torch import nn\n\n\nclass Found(nn.Module):\n    def forward(self, x, mask):\n"
+        f"        rows, y = torch.nonzero(mask).squeeze(-1), x * 3\n        {body.format(condition)}\n"
+    )
+    file = folder / "found.py"
+    file.write_text(source)
+    names: dict[str, Any] = {"__name__": "found"}
+    exec(compile(source, str(file), "exec"), names)
+    module: nn.Module = names["Found"]()
+    return module.eval()
+
+
+def inputs_of(found: list[int]) -> tuple[Tensor, Tensor]:
+    mask = torch.zeros(4, dtype=torch.bool)
+    mask[found] = True
+    return torch.arange(8.0).reshape(4, 2) + 1, mask
+
+
+@pytest.mark.parametrize(("condition", "body"), itertools.product(CONDITIONS, BODIES))
+@pytest.mark.parametrize("known", [([0, 2],), ([0, 2], [])], ids=["something", "nothing too"])
+def test_the_program_agrees_or_refuses(condition: str, body: str, known: Any, tmp_path: Any) -> None:
+    module = module_of(condition, body, tmp_path)
+    args, *others = map(inputs_of, known)
+    call = ExportCall(module=module, args=args, more_inputs=tuple((one, {}) for one in others))
+    try:
+        with apply_shims([find("no-empty-shortcut")], call) as given:
+            program = export_program(given).module()
+    except Exception:
+        return
+    for found in FOUND:
+        x, mask = inputs_of(found)
+        try:
+            answer = program(x, mask)
+        except RuntimeError:
+            assert not found, "only nothing may be refused"
+            continue
+        torch.testing.assert_close(answer, module(x, mask), equal_nan=True)
+
+
+@pytest.mark.parametrize("condition", CONDITIONS)
+def test_what_asks_whether_anything_is_found_is_settled(condition: str, tmp_path: Any) -> None:
+    module = module_of(condition, BODIES[0], tmp_path)
+    call = ExportCall(module=module, args=inputs_of([0, 2]), more_inputs=((inputs_of([]), {}),))
+    try:
+        with apply_shims([find("no-empty-shortcut")], call) as given:
+            export_program(given)
+        settled = True
+    except Exception:
+        settled = False
+    assert settled is (condition in CONDITIONS[:6])
+
+
+def test_a_shortcut_that_gives_something_else_stays(tmp_path: Any) -> None:
+    module = module_of(CONDITIONS[0], BODIES[1], tmp_path)
+    call = ExportCall(module=module, args=inputs_of([0, 2]), more_inputs=((inputs_of([]), {}),))
+    with (
+        pytest.raises(NotApplicable, match="gives something else"),
+        apply_shims([find("no-empty-shortcut")], call) as c,
+    ):
+        export_program(c)
