@@ -443,3 +443,103 @@ def test_what_a_model_computes_is_not_held_in_memory() -> None:
     assert [one.expired() for one in MADE] == [True] * 9
     clean = [one for one in records if one.clean and one.code.co_filename == __file__]
     assert len(clean) == 9  # of `identity`, whose results are needed
+
+
+def doubled(values: Tensor) -> list[int]:
+    return [int(value) * 2 for value in values.tolist()]
+
+
+class OfLists(nn.Module):
+    """`use` does something with two lists that are hoisted, `given` and `more`."""
+
+    def __init__(self, use: Callable[[Tensor, Any, Any], Tensor]) -> None:
+        super().__init__()
+        self.use = use
+
+    def forward(self, x: Tensor, given: Tensor, more: Tensor) -> Tensor:
+        return self.use(x, doubled(given), doubled(more))
+
+
+def of_lists(use: Any, *, shapes: Any = (None, None, None)) -> tuple[ExportCall, list[Any]]:
+    inputs = [(torch.randn(12, 4), torch.tensor(a), torch.tensor(b)) for a, b in (([2, 3], [4, 1]), ([1, 5], [2, 2]))]
+    return ExportCall(module=OfLists(use).eval(), args=inputs[0], dynamic_shapes=shapes), inputs
+
+
+def written_copies(x: Tensor, given: Any, more: Any) -> Tensor:
+    one, other = torch.tensor(given), torch.as_tensor(given)
+    one.add_(100)
+    return x + other.sum() + x.new_tensor(given).sum()
+
+
+def other_copies(x: Tensor, given: Any, more: Any) -> Tensor:
+    """`torch.tensor` of a tensor that is not hoisted is a copy of it."""
+    made = x * 1
+    copy = torch.tensor(made)
+    copy.add_(5)
+    return made + torch.tensor(given, dtype=torch.float32).mean()
+
+
+def by_class(x: Tensor, given: Any, more: Any) -> Tensor:
+    return x * 2 + torch.tensor(given).sum() if isinstance(given, list) else x * 3
+
+
+def by_pattern(x: Tensor, given: Any, more: Any) -> Tensor:
+    match given:
+        case [first, second]:
+            return x * first + second
+        case _:
+            return x
+
+
+def taken_apart(x: Tensor, given: Any, more: Any) -> Tensor:
+    return x * given[0] + given[-1] * len(given) + sum(one for one in more)
+
+
+def as_index(x: Tensor, given: Any, more: Any) -> Tensor:
+    return x[given] * 2 + x[more, 1:2]
+
+
+@pytest.mark.filterwarnings("ignore:To copy construct")
+@pytest.mark.parametrize("use", [written_copies, other_copies, by_class, by_pattern, taken_apart, as_index])
+def test_a_hoisted_list_means_the_same_to_the_program(use: Any) -> None:
+    call, inputs = of_lists(use)
+    with apply_shims([find("hoist")], call) as changed:
+        program = export_program(changed).module()
+    for row in inputs:
+        args, kwargs = changed.convert((row, {}))
+        torch.testing.assert_close(program(*args, **kwargs), call.module(*row))
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda x, given, more: x + torch.tensor(given + more).float().mean(),
+        lambda x, given, more: x + torch.tensor([1, 2] + more).float().mean(),  # noqa: RUF005
+        lambda x, given, more: x + torch.tensor(given * 2).float().mean(),
+        lambda x, given, more: x + torch.tensor(given[1:]).float().mean(),
+        lambda x, given, more: x + torch.tensor([given, more]).float().mean(),
+        lambda x, given, more: x * 2 if given == more else x,
+        lambda x, given, more: x * 2 if 4 in given else x,
+        lambda x, given, more: x * 2 if given.append(3) is None else x,
+    ],
+)
+def test_what_means_something_else_of_a_tensor_than_of_a_list_is_refused(use: Any) -> None:
+    call, _ = of_lists(use)
+    with pytest.raises(NotApplicable, match="a hoisted list"), apply_shims([find("hoist")], call) as changed:
+        export_program(changed)
+
+
+def test_the_sizes_of_a_split_are_a_hoisted_list() -> None:
+    """How many there are is fixed, as in eager's code that follows."""
+
+    def split(x: Tensor, given: Any, more: Any) -> Tensor:
+        first, second = torch.split(x[:, :1].expand(12, 10).T, given)
+        return first.sum() * 2 + second.sum()
+
+    call = ExportCall(module=OfLists(split).eval(), args=(torch.randn(12, 4), torch.tensor([2, 3]), torch.tensor([1])))
+    with apply_shims([find("hoist")], call) as changed:
+        program = export_program(changed).module()
+    for row in ([2, 3], [1, 4]):
+        given = (call.args[0], torch.tensor(row), call.args[2])
+        args, kwargs = changed.convert((given, {}))
+        torch.testing.assert_close(program(*args, **kwargs), call.module(*given))

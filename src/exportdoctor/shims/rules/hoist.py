@@ -19,6 +19,7 @@ from exportdoctor.shims.export_call import ExportCall, Named
 from exportdoctor.shims.record import Replacement, Shim
 from exportdoctor.shims.rules.call_stand_in import stand_in
 from exportdoctor.shims.rules.clean_call_search import find_hoisted_calls
+from exportdoctor.shims.rules.hoisted_lists import lists_in_torch
 from exportdoctor.shims.rules.hoisted_results import HoistedCall
 from exportdoctor.shims.rules.more_inputs import Recorded, is_made_here, taking_more
 from exportdoctor.targets.eager import copy_inputs, restore_afterwards
@@ -95,7 +96,7 @@ def _hoist(name: str) -> Any:
             start()
             given.update(made)
             try:
-                with _tensors_stay():
+                with lists_in_torch():
                     yield
             finally:
                 given.clear()
@@ -105,20 +106,6 @@ def _hoist(name: str) -> Any:
             yield taking
 
     return enter
-
-
-def _tensors_stay() -> Any:
-    """Within it `torch.tensor` of a tensor, which stands for a list, is that tensor."""
-    import torch
-    from torch.overrides import TorchFunctionMode
-
-    class TensorsStay(TorchFunctionMode):
-        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            if func in (torch.tensor, torch.as_tensor) and args and isinstance(args[0], torch.Tensor):
-                return args[0].to(**(kwargs or {}))
-            return func(*args, **(kwargs or {}))
-
-    return TensorsStay()
 
 
 def of_function(name: str) -> Shim:
