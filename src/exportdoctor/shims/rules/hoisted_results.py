@@ -79,12 +79,13 @@ class HoistedResult:
 class HoistedCall(HoistedResult):
     """A call of `function`, numbered among those that are not inside another hoisted one.
 
-    `arguments` says where each argument comes from, where all are known: the name of an input, or a value in a tuple of
-    one.
+    `arguments` says where each argument comes from, where all are known and the call gives the same by itself: the
+    name of an input, or a value in a tuple of one. `recorded` are its results for the known inputs.
     """
 
     function: FunctionType
     arguments: Mapping[str, str | tuple[Any]] | None
+    recorded: tuple[Any, ...] = ()
 
 
 def describe_results(title: str, number: int, results: Sequence[Any]) -> HoistedResult:
