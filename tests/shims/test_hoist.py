@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 import sys
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from exportdoctor.export.shims_module import ModuleHeader, shims_module
 from exportdoctor.shims import ExportCall, NotApplicable, apply_shims, export_program, find
+from exportdoctor.shims.rules.clean_call_search import find_hoisted_calls
 from exportdoctor.shims.rules.clean_calls import record_calls
 from shim_cases import CASES, EncoderOfMethods, grids
 
@@ -443,3 +445,223 @@ def test_what_a_model_computes_is_not_held_in_memory() -> None:
     assert [one.expired() for one in MADE] == [True] * 9
     clean = [one for one in records if one.clean and one.code.co_filename == __file__]
     assert len(clean) == 9  # of `identity`, whose results are needed
+
+
+def doubled(values: Tensor) -> list[int]:
+    return [int(value) * 2 for value in values.tolist()]
+
+
+class OfLists(nn.Module):
+    """`use` does something with two lists that are hoisted, `given` and `more`."""
+
+    def __init__(self, use: Callable[[Tensor, Any, Any], Tensor]) -> None:
+        super().__init__()
+        self.use = use
+
+    def forward(self, x: Tensor, given: Tensor, more: Tensor) -> Tensor:
+        return self.use(x, doubled(given), doubled(more))
+
+
+def of_lists(use: Any, *, shapes: Any = (None, None, None)) -> tuple[ExportCall, list[Any]]:
+    inputs = [(torch.randn(12, 4), torch.tensor(a), torch.tensor(b)) for a, b in (([2, 3], [4, 1]), ([1, 5], [2, 2]))]
+    return ExportCall(module=OfLists(use).eval(), args=inputs[0], dynamic_shapes=shapes), inputs
+
+
+def written_copies(x: Tensor, given: Any, more: Any) -> Tensor:
+    one, other = torch.tensor(given), torch.as_tensor(given)
+    one.add_(100)
+    return x + other.sum() + x.new_tensor(given).sum()
+
+
+def other_copies(x: Tensor, given: Any, more: Any) -> Tensor:
+    """`torch.tensor` of a tensor that is not hoisted is a copy of it."""
+    made = x * 1
+    copy = torch.tensor(made)
+    copy.add_(5)
+    return made + torch.tensor(given, dtype=torch.float32).mean()
+
+
+def by_class(x: Tensor, given: Any, more: Any) -> Tensor:
+    return x * 2 + torch.tensor(given).sum() if isinstance(given, list) else x * 3
+
+
+def by_pattern(x: Tensor, given: Any, more: Any) -> Tensor:
+    match given:
+        case [first, second]:
+            return x * first + second
+        case _:
+            return x
+
+
+def taken_apart(x: Tensor, given: Any, more: Any) -> Tensor:
+    return x * given[0] + given[-1] * len(given) + sum(one for one in more)
+
+
+def as_index(x: Tensor, given: Any, more: Any) -> Tensor:
+    return x[given] * 2 + x[more, 1:2]
+
+
+@pytest.mark.filterwarnings("ignore:To copy construct")
+@pytest.mark.parametrize("use", [written_copies, other_copies, by_class, by_pattern, taken_apart, as_index])
+def test_a_hoisted_list_means_the_same_to_the_program(use: Any) -> None:
+    call, inputs = of_lists(use)
+    with apply_shims([find("hoist")], call) as changed:
+        program = export_program(changed).module()
+    for row in inputs:
+        args, kwargs = changed.convert((row, {}))
+        torch.testing.assert_close(program(*args, **kwargs), call.module(*row))
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda x, given, more: x + torch.tensor(given + more).float().mean(),
+        lambda x, given, more: x + torch.tensor([1, 2] + more).float().mean(),  # noqa: RUF005
+        lambda x, given, more: x + torch.tensor(given * 2).float().mean(),
+        lambda x, given, more: x + torch.tensor(given[1:]).float().mean(),
+        lambda x, given, more: x + torch.tensor([given, more]).float().mean(),
+        lambda x, given, more: x * 2 if given == more else x,
+        lambda x, given, more: x * 2 if 4 in given else x,
+        lambda x, given, more: x * 2 if given.append(3) is None else x,
+    ],
+)
+def test_what_means_something_else_of_a_tensor_than_of_a_list_is_refused(use: Any) -> None:
+    call, _ = of_lists(use)
+    with pytest.raises(NotApplicable, match="a hoisted list"), apply_shims([find("hoist")], call) as changed:
+        export_program(changed)
+
+
+def test_the_sizes_of_a_split_are_a_hoisted_list() -> None:
+    """How many there are is fixed, as in eager's code that follows."""
+
+    def split(x: Tensor, given: Any, more: Any) -> Tensor:
+        first, second = torch.split(x[:, :1].expand(12, 10).T, given)
+        return first.sum() * 2 + second.sum()
+
+    call = ExportCall(module=OfLists(split).eval(), args=(torch.randn(12, 4), torch.tensor([2, 3]), torch.tensor([1])))
+    with apply_shims([find("hoist")], call) as changed:
+        program = export_program(changed).module()
+    for row in ([2, 3], [1, 4]):
+        given = (call.args[0], torch.tensor(row), call.args[2])
+        args, kwargs = changed.convert((given, {}))
+        torch.testing.assert_close(program(*args, **kwargs), call.module(*given))
+
+
+def places_of(lengths: Tensor, width: int) -> Tensor:
+    return torch.cat([torch.arange(length) * width for length in lengths.tolist()])
+
+
+class BySize(nn.Module):
+    """A size of another input is an argument."""
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+        return x + places_of(lengths, x.shape[1])[:, None]
+
+
+class ByAttribute(nn.Module):
+    """Forward leaves a size on the module, which the function reads."""
+
+    width = 0
+
+    def places(self, lengths: Tensor) -> Tensor:
+        return torch.arange(int(lengths.sum())) * self.width
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+        self.width = x.shape[1]
+        return x + self.places(lengths)[:, None]
+
+
+class ByContents(ByAttribute):
+    """As before, in a dict."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.known = {"width": 0}
+
+    def places(self, lengths: Tensor) -> Tensor:
+        return torch.arange(int(lengths.sum())) * self.known["width"]
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+        self.known["width"] = x.shape[1]
+        return x + self.places(lengths)[:, None]
+
+
+class Counting(nn.Module):
+    calls = 0
+
+    def places(self, lengths: Tensor) -> Tensor:
+        self.calls += 1
+        return torch.arange(int(lengths.sum())) * self.calls
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+        self.calls = 0
+        return x + self.places(lengths)[:, None] + self.places(lengths)[:, None]
+
+
+class Growing(nn.Module):
+    """What it reads is another buffer at each call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.past = nn.Buffer(torch.zeros((), dtype=torch.int64))
+
+    def places(self, lengths: Tensor) -> Tensor:
+        return places_of(lengths, 1) + self.past
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+        y = x + self.places(lengths)[:, None]
+        self.past.add_(1)
+        return y
+
+
+class Echo(nn.Module):
+    """The function gives its argument, into which forward writes."""
+
+    def same(self, lengths: Tensor) -> Tensor:
+        return lengths if lengths.sum().item() > 100 else lengths[:]
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+        lengths = lengths * 1
+        echo = self.same(lengths)
+        lengths.add_(10)
+        return x + echo.sum()
+
+
+def of_width(width: int, *lengths: int) -> tuple[Tensor, Tensor]:
+    return torch.randn(sum(lengths), width), torch.tensor(lengths)
+
+
+@pytest.mark.parametrize("make", [BySize, ByAttribute, ByContents, Counting, Growing])
+def test_what_forward_did_before_the_call_is_part_of_the_conversion(make: Callable[[], nn.Module]) -> None:
+    """All known inputs have one width, and the others another; each program is called three times in a row."""
+    module = make().eval()
+    eager = copy.deepcopy(module)  # the program writes into the buffers of the module that it was made of
+    free = {0: Dim.DYNAMIC, 1: Dim.DYNAMIC}
+    more: Any = ((of_width(4, 2, 4, 1), {}),)
+    call = ExportCall(module=module, args=of_width(4, 2, 3), dynamic_shapes=(free, _FREE), more_inputs=more)
+    with apply_shims([find("hoist")], call) as changed:
+        program = export_program(changed).module()
+    for row in (of_width(4, 2, 3), of_width(8, 2, 5), of_width(8, 1, 4, 1)):
+        args, kwargs = changed.convert((row, {}))
+        torch.testing.assert_close(program(*args, **kwargs), eager(*row))
+
+
+def test_a_result_that_is_an_older_tensor_is_not_hoisted() -> None:
+    call = ExportCall(module=Echo(), args=of_width(4, 2, 3), dynamic_shapes=(_FREE, _FREE))
+    with pytest.raises(NotApplicable), apply_shims([find("hoist")], call):
+        pass
+
+
+class BySetting(nn.Module):
+    """Arguments that are written as a constant or an attribute of the module."""
+
+    width = 3
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+        return x + places_of(lengths, self.width)[:, None] + places_of(lengths, width=2)[:, None]
+
+
+@pytest.mark.parametrize(("make", "alone"), [(BySetting, True), (BySize, False), (ByAttribute, False)])
+def test_a_call_is_made_by_itself_only_if_forward_has_no_part_in_it(make: Callable[[], nn.Module], alone: bool) -> None:
+    call = ExportCall(module=make(), args=of_width(4, 2, 3))
+    assert {one.arguments is not None for one in find_hoisted_calls(call, "")} == {alone}

@@ -12,6 +12,7 @@ from itertools import accumulate
 from typing import Any, Literal
 
 from exportdoctor.shims.record import NotApplicable
+from exportdoctor.shims.uniform_attention import check_is_uniform
 from exportdoctor.torch_internals.tracing_modes import outside_all_modes
 from exportdoctor.torch_internals.trees import tree_leaves, tree_map_only
 
@@ -100,13 +101,19 @@ class StandIn:
 
 @dataclass(eq=False)
 class SegmentAttention:
-    """One attention over whole rows, which the forward calls once for each segment."""
+    """One attention over whole rows, which the forward calls once for each segment.
 
+    `attend` calls `function`. `causal`: each position attends to those up to itself; the mask says so, since torch 2.14
+    takes either a mask or `is_causal`.
+    """
+
+    function: Callable[..., Any]
     attend: Callable[..., Any]
     rows: tuple[Any, ...]
     boundaries: Any
     options: dict[str, Any]
     boolean: bool
+    causal: bool = False
     answer: Any = None
     second: bool = False
     joined: bool = False
@@ -117,20 +124,30 @@ class SegmentAttention:
         return self.answer
 
     def _mask(self, boundaries: Any, query: Any) -> Any:
+        import torch
+
         mask = same_segment(boundaries, query.shape[-2])
+        if self.causal:
+            positions = torch.arange(query.shape[-2], device=query.device)
+            mask = mask & (positions.unsqueeze(1) >= positions.unsqueeze(0))
         if not self.boolean:
             mask = _additive(mask, query.dtype)
         return mask[None, None] if query.dim() == 4 else mask
 
     def is_alike(self, other: SegmentAttention) -> bool:
         """Whether the other call differs from this one in nothing but its segment."""
-        mine, its = (tree_leaves([one.rows, one.boundaries, one.options]) for one in (self, other))
+        mine, its = (tree_leaves([one.rows, one.boundaries, one.options, one.causal]) for one in (self, other))
         return len(mine) == len(its) and all(map(_is_same, mine, its)) and self.options.keys() == other.options.keys()
 
     def check(self, leaf: int, dim: int) -> None:
-        """Raises NotApplicable unless output `leaf` on drawn numbers is that of each segment alone, joined at `dim`."""
+        """Raises NotApplicable unless output `leaf` on drawn numbers is that of each segment alone, joined at `dim`.
+
+        It is drawn for few lengths: whether the others are like these is told by `check_is_uniform`.
+        """
         import torch
 
+        check_is_uniform(self.function, self.attend, self.rows, self.options)
+        alone = {**self.options, "is_causal": True} if self.causal else self.options
         generator = torch.Generator().manual_seed(_SEED)
         with outside_all_modes(), torch.no_grad():
             shapes = [(*row.shape[:-2], sum(_TRIED_LENGTHS), row.shape[-1]) for row in self.rows]
@@ -143,7 +160,7 @@ class SegmentAttention:
                     *rows, self._mask(torch.tensor([0, *accumulate(_TRIED_LENGTHS)]), rows[0]), **self.options
                 )
                 segments = zip(*(torch.split(row, list(_TRIED_LENGTHS), -2) for row in rows), strict=True)
-                apart = [tree_leaves(self.attend(*segment, None, **self.options))[leaf] for segment in segments]
+                apart = [tree_leaves(self.attend(*segment, None, **alone))[leaf] for segment in segments]
                 one, other = tree_leaves(found)[leaf], torch.cat(apart, dim)
             except Exception as error:
                 raise NotApplicable(f"its attention cannot be given a mask: {type(error).__name__}: {error}") from error
@@ -200,7 +217,8 @@ class SegmentedCall:
             rows = (query, key, value)
             if not any(id(row) in self.found for row in rows):
                 return attention(module, *rows, attention_mask=attention_mask, **kwargs)
-            return self._attend(attend_masked, rows, attention_mask, kwargs, boolean=boolean)
+            whole = SegmentAttention(attention, attend_masked, rows, None, kwargs, boolean)
+            return self._attend(whole, attention_mask)
 
         return attend
 
@@ -213,19 +231,20 @@ class SegmentedCall:
         rows = tuple(given.pop(name) for name in names[:3])
         if not any(id(row) in self.found for row in rows):
             return func(*args, **kwargs)
-        return self._attend(attend_masked, rows, given.pop("attn_mask", None), given, boolean=True)
+        mask, causal = given.pop("attn_mask", None), bool(given.pop("is_causal", False))
+        return self._attend(SegmentAttention(func, attend_masked, rows, None, given, True, causal), mask)
 
-    def _attend(self, attend: Any, rows: Any, mask: Any, options: dict[str, Any], *, boolean: bool) -> Any:
+    def _attend(self, made: SegmentAttention, mask: Any) -> Any:
+        """The answer for the rows of `made`, which are stand-ins, and are made whole."""
         import torch
 
-        segments = [self.found.get(id(row)) for row in rows]
-        self._refuse(options, "attention")
+        segments = [self.found.get(id(row)) for row in made.rows]
+        self._refuse(made.options, "attention")
         if mask is not None:
             raise NotApplicable("its attention to a segment has a mask already")
         if len({(one.second, id(one.source)) for one in segments if one}) != 1 or None in segments:
             raise NotApplicable("it attends from one segment to another")
-        whole = tuple(one.whole for one in segments if one)
-        made = SegmentAttention(attend, whole, segments[0].source, options, boolean)  # type: ignore[union-attr]
+        made.rows, made.boundaries = tuple(one.whole for one in segments if one), segments[0].source  # type: ignore[union-attr]
         if not segments[0].second:  # type: ignore[union-attr]
             self.attentions.append(made)
             made.run()

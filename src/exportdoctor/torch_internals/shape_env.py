@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from types import FrameType
 from typing import Any
@@ -230,4 +230,61 @@ SOURCES = Hook(
     is_there=_has_sources,
 )
 
-HOOKS = (NEW_SYMBOLS, EVALUATION, EXPRESSIONS, CONDITION, GUARDS, SOURCES)
+
+class UnknownSize:
+    """One size of at least two that nothing is known of, and fake tensors that have it; `mode` is their mode."""
+
+    _HINT = 31
+
+    def __init__(self) -> None:
+        from torch._subclasses.fake_tensor import FakeTensorMode
+        from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+        self._env = ShapeEnv()
+        self.mode = FakeTensorMode(shape_env=self._env, allow_non_fake_inputs=True)
+
+    def make(self, shape: Sequence[int | None], dtype: Any) -> Any:
+        """A fake tensor of that shape, in which None is the unknown size."""
+        import torch
+        from torch.fx.experimental.symbolic_shapes import DimDynamic, StatelessSymbolicContext
+
+        kinds = [DimDynamic.DUCK if size is None else DimDynamic.STATIC for size in shape]
+        tensor = torch.empty([self._HINT if size is None else size for size in shape], dtype=dtype)
+        return self.mode.from_tensor(tensor, symbolic_context=StatelessSymbolicContext(dynamic_sizes=kinds))
+
+    def is_asked_for(self) -> bool:
+        """Whether something was decided by it: it was compared, or taken as a number."""
+        return bool(self._env.guards or self._env.replacements)
+
+
+def is_symbolic(value: Any) -> bool:
+    """Whether it is a number that is not known while torch traces."""
+    import torch
+
+    return isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool)
+
+
+def _has_unknown_sizes() -> bool:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
+
+    env = ShapeEnv()
+    return (
+        hasattr(env, "guards")
+        and hasattr(env, "replacements")
+        and hasattr(DimDynamic, "DUCK")
+        and callable(StatelessSymbolicContext)
+        and hasattr(FakeTensorMode, "from_tensor")
+    )
+
+
+UNKNOWN_SIZES = Hook(
+    id="unknown-sizes",
+    api="ShapeEnv.{guards, replacements}, torch.fx.experimental.symbolic_shapes.{StatelessSymbolicContext, DimDynamic}",
+    used_for="whether a user's attention function does the same for any number of rows",
+    lost="the shim block-diagonal-attention is applied to attention functions of torch and transformers alone",
+    seen_on=("2.13.0",),
+    is_there=_has_unknown_sizes,
+)
+
+HOOKS = (NEW_SYMBOLS, EVALUATION, EXPRESSIONS, CONDITION, GUARDS, SOURCES, UNKNOWN_SIZES)

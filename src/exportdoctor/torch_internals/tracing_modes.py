@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,6 +19,23 @@ def outside_all_modes() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def outside_modes_but(note: Callable[[Any, Any, Any, Any], None]) -> Iterator[None]:
+    """As `outside_all_modes`, where `note(function, args, kwargs, result)` is told of each call of a torch function."""
+    from torch import _C
+    from torch.overrides import TorchFunctionMode
+
+    class Noting(TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            with _C.DisableTorchFunction():
+                made = func(*args, **(kwargs or {}))
+            note(func, args, kwargs or {}, made)
+            return made
+
+    with outside_all_modes(), _C._EnableTorchFunction(), Noting():
+        yield
+
+
 def dispatch_mode_class() -> type[Any]:
     """torch's TorchDispatchMode: `__torch_dispatch__` of an instance sees each operator that runs inside."""
     from torch.utils._python_dispatch import TorchDispatchMode
@@ -30,12 +47,13 @@ def _has_modes() -> bool:
     from torch import _C
     from torch.utils._python_dispatch import _disable_current_modes
 
-    return callable(_disable_current_modes) and hasattr(_C, "DisableTorchFunction")
+    names = ("DisableTorchFunction", "_EnableTorchFunction")
+    return callable(_disable_current_modes) and all(hasattr(_C, name) for name in names)
 
 
 MODES = Hook(
     id="dispatch-modes",
-    api="torch.utils._python_dispatch._disable_current_modes, torch._C.DisableTorchFunction",
+    api="torch.utils._python_dispatch._disable_current_modes, torch._C.{DisableTorchFunction, _EnableTorchFunction}",
     used_for="shims that compute a known value while torch traces",
     lost="the shim known-values is not applicable",
     seen_on=("2.13.0",),

@@ -5,11 +5,13 @@ from __future__ import annotations
 import inspect
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from types import FunctionType
 from typing import Any
 
 from exportdoctor.shims.export_call import ExportCall, Inputs, named_inputs
 from exportdoctor.shims.record import NotApplicable
+from exportdoctor.shims.rules.call_sites import names_read, names_set
 from exportdoctor.shims.rules.clean_calls import CallRecord, record_calls
 from exportdoctor.shims.rules.code_swap import function_of
 from exportdoctor.shims.rules.hoisted_results import HoistedCall, describe_results, flatten, is_number_list
@@ -35,7 +37,10 @@ def find_hoisted_calls(call: ExportCall, name: str) -> tuple[HoistedCall, ...]:
         raise NotApplicable("the calls come in another order for other inputs")
     found = []
     for place, (function, number, _) in enumerate(chosen[0]):
-        found.append(_describe(function, number, [one[place][2] for one in chosen], [given for _, given in runs], call))
+        several = [one[place][2] for one in chosen]
+        alone = all(_is_apart(records, one) for (records, _), one in zip(runs, several, strict=True))
+        made = _describe(function, number, several, [given for _, given in runs], call)
+        found.append(made if alone else replace(made, arguments=None))
     return tuple(found)
 
 
@@ -110,7 +115,23 @@ def _describe(
     common = describe_results(function.__qualname__, number, [record.result for record in records])
     sources = [_sources(record, one, call) for record, one in zip(records, given, strict=True)]
     same = all(source is not None and _alike(source, sources[0]) for source in sources)
-    return HoistedCall(**vars(common), function=function, arguments=sources[0] if same else None)
+    return HoistedCall(
+        **vars(common),
+        function=function,
+        arguments=sources[0] if same else None,
+        recorded=tuple(one.result for one in records),
+    )
+
+
+def _is_apart(records: Sequence[CallRecord], record: CallRecord) -> bool:
+    """Whether the call gives the same without the forward before it: its plain arguments are no sizes and no values
+    of tensors, and it reads no attribute and no global that anything in the forward sets."""
+    plain = {name for name, value in record.arguments.items() if isinstance(value, _PLAIN)}
+    written = names_set(one.code for one in records)
+    if written is None or not plain <= record.fixed.keys():
+        return False
+    codes = [one.code for one in records if _is_inside(records, one, {record.place})]
+    return written.isdisjoint(names_read(codes).union(*record.fixed.values()))
 
 
 def _sources(record: CallRecord, given: Inputs, call: ExportCall) -> dict[str, Any] | None:

@@ -17,9 +17,11 @@ from typing import Any
 
 from exportdoctor.core.failure.frames import is_user_file
 from exportdoctor.shims.export_call import Inputs
-from exportdoctor.targets.eager import copy_inputs, hold_storage_id, restore_afterwards, storage_id
-from exportdoctor.torch_internals.tracing_modes import dispatch_mode_class
-from exportdoctor.torch_internals.trees import tree_leaves
+from exportdoctor.shims.rules.call_sites import fixed_arguments
+from exportdoctor.targets.eager import copy_inputs, hold_storage_id, restore_afterwards, same_values, storage_id
+from exportdoctor.torch_internals.fake_tensors import is_fake
+from exportdoctor.torch_internals.tracing_modes import dispatch_mode_class, outside_all_modes
+from exportdoctor.torch_internals.trees import tree_leaves, tree_map_only
 
 _READS = frozenset({"__bool__", "item", "__int__", "__float__", "__index__", "equal", "allclose", "tolist", "numpy"})
 _SIZES = frozenset(
@@ -40,9 +42,10 @@ _GENERATOR = 0x20 | 0x80 | 0x200
 class CallRecord:
     """One call of a function of the user's, at `place` in the list; `parent` is the place of the call around it or -1.
 
-    `clean`: its result follows from whole numbers, buffers and constants, and it wrote into nothing older than itself.
+    `clean`: its result follows from whole numbers, buffers and constants, and it wrote into nothing older than itself
+    and gave nothing older but a part of a buffer. The result is a copy, since what follows may write into it.
     Others keep neither their result nor their arguments, which may be all that the model computes. `asks`: its own
-    code, not that of calls in it, does what depends on values. `names` are its globals.
+    code, not that of calls in it, does what depends on values. `names` are its globals, `fixed` its `fixed_arguments`.
     """
 
     code: CodeType
@@ -54,13 +57,15 @@ class CallRecord:
     result: Any = None
     clean: bool = False
     asks: bool = False
+    fixed: dict[str, frozenset[str]] = field(default_factory=dict)
 
 
 @dataclass(kw_only=True)
 class CleanValues:
     """The storages of clean tensors with the time they were first seen, and those of what operators made of others.
 
-    Their identities are held, so that none is given away again; their memory is not.
+    Their identities are held, so that none is given away again; their memory is not. `state` are those of modules.
+    Those that a forward leaves `changing` are not clean: what follows from them differs from call to call.
     """
 
     seen: dict[int, tuple[Any, int]] = field(default_factory=dict)
@@ -69,6 +74,8 @@ class CleanValues:
     clock: int = 0
     written: list[int] = field(default_factory=list)
     modules: dict[int, Any] = field(default_factory=dict)
+    state: set[int] = field(default_factory=set)
+    changing: frozenset[int] = frozenset()
 
     def mark(self, tensor: Any) -> None:
         """From here on it is clean."""
@@ -94,7 +101,18 @@ class CleanValues:
             self.modules[id(part)] = part
             for leaf in (*part._buffers.values(), *vars(part).values()):
                 if isinstance(leaf, torch.Tensor):
+                    key = storage_id(leaf)
+                    if key in self.changing:
+                        self.unclean[key] = hold_storage_id(leaf)
+                        continue
+                    if key not in self.seen:
+                        self.state.add(key)
                     self.mark(leaf)
+
+    def is_new(self, tensor: Any, clock: int) -> bool:
+        """Whether its memory was not seen before that time, or is a module's."""
+        key = storage_id(tensor)
+        return key in self.state or key not in self.seen or self.seen[key][1] > clock
 
     def is_clean(self, tensor: Any) -> bool:
         """Whether its values follow from whole numbers, buffers and constants."""
@@ -156,13 +174,15 @@ def _writes(name: str) -> bool:
 
 
 @contextmanager
-def follow_values(module: Any, seen: Callable[[], None] = lambda: None) -> Iterator[CleanValues]:
+def follow_values(
+    module: Any, seen: Callable[[], None] = lambda: None, changing: frozenset[int] = frozenset()
+) -> Iterator[CleanValues]:
     """Within it values are followed through what the module computes, which is restored afterwards; `seen` is called
-    for each operator whose result only a run knows."""
+    for each operator whose result only a run knows. `changing` are the storages of the module that are not clean."""
     import torch
     from torch.overrides import TorchFunctionMode
 
-    values = CleanValues()
+    values = CleanValues(changing=changing)
     for part in module.modules():
         values.mark_state(part)
 
@@ -190,6 +210,14 @@ def record_calls(module: Any, inputs: Inputs) -> tuple[list[CallRecord], Inputs]
 
     Raises what the module raises.
     """
+    calls, given, changed = _record(module, inputs, frozenset())
+    if changed:
+        calls, given, _ = _record(module, inputs, changed)
+    return calls, given
+
+
+def _record(module: Any, inputs: Inputs, changing: frozenset[int]) -> tuple[list[CallRecord], Inputs, frozenset[int]]:
+    """As `record_calls`, with the storages of the module that the forward has changed."""
     calls: list[CallRecord] = []
     running: list[tuple[CallRecord, Any]] = []
     args, kwargs = copy_inputs(inputs)
@@ -207,8 +235,9 @@ def record_calls(module: Any, inputs: Inputs) -> tuple[list[CallRecord], Inputs]
         for one in given.values():
             values.mark_state(one)
         record = CallRecord(
-            code=frame.f_code, names=frame.f_globals, arguments=given, parent=parent, place=len(calls), start=start
-        )
+            code=frame.f_code, names=frame.f_globals, arguments=given, parent=parent, place=len(calls), start=start,
+            fixed=fixed_arguments(frame, given),
+        )  # fmt: skip
         calls.append(record)
         running.append((record, frame))
         return note_end
@@ -218,11 +247,40 @@ def record_calls(module: Any, inputs: Inputs) -> tuple[list[CallRecord], Inputs]
             _end(running.pop()[0], value, values)
         return note_end
 
-    with follow_values(module, note_value) as values:
+    before = _copy_state(module)
+    with follow_values(module, note_value, changing) as values:
         values.mark_inputs((args, kwargs))
         with _trace(note_call):
             module(*args, **kwargs)
-    return calls, (args, kwargs)
+        changed = _changed_state(module, before)
+    return calls, (args, kwargs), changed
+
+
+def _state_of(module: Any) -> dict[tuple[int, str], Any]:
+    """The buffers and plain tensors of the modules."""
+    import torch
+
+    return {
+        (id(part), name): value
+        for part in module.modules()
+        for name, value in (*part._buffers.items(), *vars(part).items())
+        if isinstance(value, torch.Tensor) and not is_fake(value)
+    }
+
+
+def _copy_state(module: Any) -> dict[tuple[int, str], tuple[Any, Any]]:
+    return {key: (value, value.detach().clone()) for key, value in _state_of(module).items()}
+
+
+def _changed_state(module: Any, before: dict[tuple[int, str], tuple[Any, Any]]) -> frozenset[int]:
+    """The storages whose values are others now, or in whose place others are."""
+    with outside_all_modes():
+        now = _state_of(module)
+        return frozenset(
+            storage_id(tensor)
+            for key, (tensor, copy) in before.items()
+            if not (same_values(tensor, copy) and (key not in now or same_values(now[key], copy)))
+        )
 
 
 def _is_whole(tensor: Any) -> bool:
@@ -236,9 +294,11 @@ def _end(record: CallRecord, value: Any, values: CleanValues) -> None:
     writes = any(born <= clock for born in values.written[written:])
     tensors = [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]
     plain = not record.code.co_flags & _GENERATOR
-    record.clean = plain and not values.reads and not writes and all(map(values.is_clean, tensors))
+    clean = all(values.is_clean(one) and values.is_new(one, clock) for one in tensors)
+    record.clean = plain and not values.reads and not writes and clean
     if record.clean:
-        record.result = value
+        with outside_all_modes():
+            record.result = tree_map_only(torch.Tensor, torch.clone, value)
     else:
         record.arguments.clear()
 

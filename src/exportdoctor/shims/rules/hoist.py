@@ -15,13 +15,15 @@ from functools import partial
 from typing import Any
 
 from exportdoctor.shims.cure_pattern import Cure
-from exportdoctor.shims.export_call import ExportCall, Named
-from exportdoctor.shims.record import Replacement, Shim
+from exportdoctor.shims.export_call import ExportCall, Named, named_inputs
+from exportdoctor.shims.record import NotApplicable, Replacement, Shim
 from exportdoctor.shims.rules.call_stand_in import stand_in
 from exportdoctor.shims.rules.clean_call_search import find_hoisted_calls
+from exportdoctor.shims.rules.hoisted_lists import lists_in_torch
 from exportdoctor.shims.rules.hoisted_results import HoistedCall
 from exportdoctor.shims.rules.more_inputs import Recorded, is_made_here, taking_more
-from exportdoctor.targets.eager import copy_inputs, restore_afterwards
+from exportdoctor.targets.eager import copy_inputs, restore_afterwards, same_values
+from exportdoctor.torch_internals.fake_tensors import is_fake
 
 # --- the conversion function
 
@@ -33,8 +35,9 @@ def compute_inputs(module: Any, calls: Sequence[HoistedCall], named: Named) -> d
     found: dict[str, Any] = {}
     with torch.no_grad():
         if all(one.arguments is not None for one in calls):
-            for one in calls:
-                found.update(one.as_inputs(_call_directly(one, named)))
+            with restore_afterwards(module):
+                for one in calls:
+                    found.update(one.as_inputs(_call_directly(one, copy_inputs(dict(named)))))
             return found
         results = _run_up_to(module, calls, {name: value for name, value in named.items() if not is_made_here(name)})
     for one in calls:
@@ -95,11 +98,12 @@ def _hoist(name: str) -> Any:
             start()
             given.update(made)
             try:
-                with _tensors_stay():
+                with lists_in_torch():
                     yield
             finally:
                 given.clear()
 
+        _check_conversion(call, calls)
         changed = call.with_inputs(partial(compute_inputs, call.module, calls))
         with stand_in(calls, answer) as start, taking_more(changed, calls, take) as taking:
             yield taking
@@ -107,18 +111,17 @@ def _hoist(name: str) -> Any:
     return enter
 
 
-def _tensors_stay() -> Any:
-    """Within it `torch.tensor` of a tensor, which stands for a list, is that tensor."""
+def _check_conversion(call: ExportCall, calls: Sequence[HoistedCall]) -> None:
+    """Raises NotApplicable unless the conversion of each known input gives what the forward was seen to compute."""
     import torch
-    from torch.overrides import TorchFunctionMode
 
-    class TensorsStay(TorchFunctionMode):
-        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            if func in (torch.tensor, torch.as_tensor) and args and isinstance(args[0], torch.Tensor):
-                return args[0].to(**(kwargs or {}))
-            return func(*args, **(kwargs or {}))
-
-    return TensorsStay()
+    signature = inspect.signature(call.module.forward)
+    for place, inputs in enumerate(((call.args, call.kwargs), *call.more_inputs)):
+        found = compute_inputs(call.module, calls, named_inputs(signature, inputs))
+        for one in calls:
+            for name, value in one.as_inputs(one.recorded[place]).items():
+                if isinstance(value, torch.Tensor) and not (is_fake(value) or same_values(value, found[name])):
+                    raise NotApplicable(f"{one.function.__qualname__} gives something else by itself than in forward")
 
 
 def of_function(name: str) -> Shim:

@@ -10,6 +10,7 @@ from typing import Any
 
 from exportdoctor.shims.export_call import Named
 from exportdoctor.shims.record import NotApplicable
+from exportdoctor.shims.rules.hoisted_lists import ListStandIn
 from exportdoctor.torch_internals.trees import tree_flatten, tree_unflatten
 
 
@@ -57,14 +58,20 @@ class HoistedResult:
         """The inputs as the result, while the program is traced."""
         import torch
 
-        leaves = []
+        leaves: list[Any] = []
         for name, kind, example in zip(self.names, self.leaves, self.example, strict=True):
             value = inputs[name] if name else None
-            if kind == "fixed":
-                torch.ops.aten._assert_async.msg((value == example).all(), f"{name} is not {example}")
-            leaves.append(
-                example if kind == "fixed" else value.shape[0] - 2 if value is not None and kind == "size" else value
-            )
+            match kind:
+                case "fixed":
+                    assert value is not None
+                    torch.ops.aten._assert_async.msg((value == example).all(), f"{name} is not {example}")
+                    leaves.append(example)
+                case "size" if value is not None:
+                    leaves.append(value.shape[0] - 2)
+                case "list":
+                    leaves.append(ListStandIn(value))
+                case _:
+                    leaves.append(value)
         return tree_unflatten(leaves, self.layout)
 
 
@@ -72,12 +79,13 @@ class HoistedResult:
 class HoistedCall(HoistedResult):
     """A call of `function`, numbered among those that are not inside another hoisted one.
 
-    `arguments` says where each argument comes from, where all are known: the name of an input, or a value in a tuple of
-    one.
+    `arguments` says where each argument comes from, where all are known and the call gives the same by itself: the
+    name of an input, or a value in a tuple of one. `recorded` are its results for the known inputs.
     """
 
     function: FunctionType
     arguments: Mapping[str, str | tuple[Any]] | None
+    recorded: tuple[Any, ...] = ()
 
 
 def describe_results(title: str, number: int, results: Sequence[Any]) -> HoistedResult:
