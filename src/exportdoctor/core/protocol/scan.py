@@ -89,12 +89,14 @@ class CallFact(msgspec.Struct, frozen=True, kw_only=True):
 class ModuleFact(msgspec.Struct, frozen=True, kw_only=True):
     """One submodule of a part. `same_object` names the FQN under which the very same instance came first.
 
-    `at_fixed_sizes`: why it is asked with every size fixed although the part has dynamic ones.
+    `at_fixed_sizes`: why it is asked with every size fixed although the part has dynamic ones. `scripted`: it is
+    TorchScript, which tells of no call, so that none is known.
     """
 
     fqn: str
     class_name: str
     parameters: int = 0
+    scripted: bool = False
     calls: tuple[CallFact, ...] = ()
     same_object: str | None = None
     calls_left_out: int = 0

@@ -216,6 +216,7 @@ def captured_fact(part: PartCapture, *, seconds: float) -> Captured:
                 fqn=fqn,
                 class_name=type(module).__name__,
                 parameters=sum(p.numel() for p in module.parameters()),
+                scripted=isinstance(module, torch.jit.ScriptModule),
                 calls=tuple(
                     _call_fact(part, fqn, index, differing) for index in range(len(part.distinct.get(fqn, ())))
                 ),
