@@ -152,7 +152,8 @@ class Captured(Reply, frozen=True, kw_only=True, tag="captured"):
     """A part's modules in the order of the tree. `at_one_size`: what is dynamic in submodules is not known yet.
 
     `sources` is what was read beyond Opened.sources. `registered` are the classes that exportdoctor makes pytree nodes
-    while it exports the part. `has_values`: its weights and inputs are no fake ones.
+    while it exports the part. `has_values`: its weights and inputs are no fake ones. `unnamed_inputs`: some go to
+    forward's `*args`, so that they have no names.
     """
 
     part: str
@@ -167,6 +168,7 @@ class Captured(Reply, frozen=True, kw_only=True, tag="captured"):
     at_one_size: bool = False
     registered: tuple[str, ...] = ()
     has_values: bool = True
+    unnamed_inputs: bool = False
 
 
 class Started(Reply, frozen=True, kw_only=True, tag="started"):

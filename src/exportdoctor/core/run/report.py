@@ -149,7 +149,7 @@ class AuditRecord(msgspec.Struct, frozen=True, kw_only=True):
 class PartRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One separately exported entry of the target. The verdict is of the submodules in `only`, where they alone were
     asked. `registered` are classes that are pytree nodes only while exportdoctor exports the part. `numbers` is there
-    where the part exports as it is."""
+    where the part exports as it is. `unnamed_inputs`: some go to forward's `*args`, so that they have no names."""
 
     name: str
     verdict: PartVerdict
@@ -165,6 +165,7 @@ class PartRecord(msgspec.Struct, frozen=True, kw_only=True):
     registered: tuple[str, ...] = ()
     audit: AuditRecord | None = None
     numbers: NumbersCheck | None = None
+    unnamed_inputs: bool = False
 
     @property
     def root_stages(self) -> dict[str, str]:

@@ -47,6 +47,7 @@ class PartState:
             complete=done is not None,
             only=done.only if done else (),
             registered=self.captured.registered,
+            unnamed_inputs=self.captured.unnamed_inputs,
             audit=done.audit if done else None,
             numbers=done.numbers if done else None,
         )

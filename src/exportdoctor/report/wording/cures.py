@@ -13,6 +13,11 @@ from exportdoctor.report.wording.shim_tries import PART_ITSELF, refused_sets, se
 
 EXPORT_LABEL = "Export it with: "
 _MOST_NAMED = 5
+_USE_NAMED = "    outputs = program.module()(**given.convert(((), other_inputs))[1])"
+_USE_UNNAMED = (
+    "    positional, named = given.convert((other_args, other_kwargs))\n"
+    "    outputs = program.module()(*positional, **named)"
+)
 _TO_DEFAULT = "non-strict"
 """The shim that makes a strict export one of the default exporter's."""
 _REGISTERS = "register-cache-pytree"
@@ -162,7 +167,10 @@ def prescription(part: PartRecord, report: Report) -> tuple[str, ...]:
 
 
 def prescription_code(part: PartRecord) -> str:
-    """The prescription as Python to paste; empty where there is none. The reader supplies `inputs` and `shapes`."""
+    """The prescription as Python to paste; empty where there is none. The reader supplies `inputs` and `shapes`.
+
+    Inputs that have no names are supplied as `args` and `kwargs`.
+    """
     if part.prescription is None:
         return ""
     root = part.modules[0].fqn if part.modules else ""
@@ -171,6 +179,7 @@ def prescription_code(part: PartRecord) -> str:
     places = {step.shim: step.places for step in part.prescription.steps if step.places}
     names = "".join(f"    {_find_call(shim, places.get(shim, ()))},\n" for shim in shims_to_apply(part))
     shims = f"shims = [\n{names}]\nwith apply_shims(shims, call) as given:\n"
+    inputs = "args=args, kwargs=kwargs" if part.unnamed_inputs else "kwargs=inputs"
     if not exporter.makes_program:
         call = exporter.script.format(
             inputs="given.module, given.args",
@@ -181,7 +190,7 @@ def prescription_code(part: PartRecord) -> str:
         ).replace("'/dev/null'", '"model.onnx"')
         return (
             "import torch\n\nfrom exportdoctor.shims import ExportCall, apply_shims, find\n\n"
-            f"call = ExportCall(module={model}, kwargs=inputs)\n{shims}    {call}"
+            f"call = ExportCall(module={model}, {inputs})\n{shims}    {call}"
         )
     options, imported, first, last = "", "", "", ""
     if _gets_to_onnx(part):
@@ -190,10 +199,9 @@ def prescription_code(part: PartRecord) -> str:
         options, imported = ", options=ExportOptions(strict=True)", "ExportOptions, "
     return (
         f"{first}from exportdoctor.shims import ExportCall, {imported}apply_shims, export_program, find\n\n"
-        f"call = ExportCall(module={model}, kwargs=inputs, dynamic_shapes=shapes{options})\n{shims}"
+        f"call = ExportCall(module={model}, {inputs}, dynamic_shapes=shapes{options})\n{shims}"
         "    program = export_program(given)\n"
-        f"{last}"
-        "    outputs = program.module()(**given.convert(((), other_inputs))[1])"
+        f"{last}{_USE_UNNAMED if part.unnamed_inputs else _USE_NAMED}"
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -237,6 +238,19 @@ def captured_fact(part: PartCapture, *, seconds: float) -> Captured:
         at_one_size=part.at_one_size is not None,
         registered=part.registered,
         has_values=not has_fakes(part.built.module, (part.built.args, part.built.kwargs)),
+        unnamed_inputs=_has_unnamed_inputs(part.built),
+    )
+
+
+def _has_unnamed_inputs(built: BuiltPart) -> bool:
+    """Whether some of the inputs go to forward's `*args`."""
+    try:
+        bound = inspect.signature(built.module.forward).bind(*built.args, **built.kwargs)
+    except (TypeError, ValueError):  # TorchScript has no signature
+        return False
+    given = bound.signature.parameters
+    return any(
+        given[name].kind is inspect.Parameter.VAR_POSITIONAL and value for name, value in bound.arguments.items()
     )
 
 
