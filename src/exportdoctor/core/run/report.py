@@ -119,7 +119,8 @@ class Prescription(msgspec.Struct, frozen=True, kw_only=True):
 class NumbersCheck(msgspec.Struct, frozen=True, kw_only=True):
     """The program of a part that exports as it is, beside eager. `unknown`: `note` says why nothing was compared.
 
-    `proof` has the input sets that were compared; its `refused` are sets of other sizes at which the program raises.
+    `proof` has the input sets that were compared; its `refused` are sets of other sizes at which the program raises,
+    and `note` then says what it raises at the first of them.
     """
 
     verdict: Literal["agrees", "differs", "unknown"]

@@ -107,7 +107,8 @@ def numbers_notes(part: str, found: NumbersCheck) -> Iterator[str]:
     if proof is not None and proof.on and found.verdict == "differs":
         yield f"{part}: the program of {proof.on} does not compute what eager does. {found.note}"
     if proof is not None and proof.refused:
-        yield f"{part}: the program refuses inputs that eager takes: {'; '.join(proof.refused)}"
+        why = f" ({found.note})" if found.note and found.verdict == "agrees" else ""
+        yield f"{part}: the program refuses inputs that eager takes: {'; '.join(proof.refused)}{why}"
 
 
 def no_cure(part: PartRecord, *, searched: bool) -> str:
@@ -280,6 +281,12 @@ def export_command(part: PartRecord, report: Report) -> str:
     return " ".join(("exportdoctor export", shlex.quote(target.ref), *options, f"--to {to} -o {name}.{to}"))
 
 
+def _domain_command(part: PartRecord, report: Report) -> str:
+    """The command that searches for the sizes which a part's program takes."""
+    named = ["--part", part.name] if len(report.parts) > 1 or part.name != "default" else []
+    return shlex.join(("exportdoctor", "domain", report.target.ref, *named, *report.target.options))
+
+
 def next_commands(report: Report) -> tuple[tuple[str, str], ...]:
     """The commands that come next, each with what it does; none for a run that was cut off, or of a Python session."""
     if not report.complete or report.target.in_memory:
@@ -294,6 +301,10 @@ def next_commands(report: Report) -> tuple[tuple[str, str], ...]:
             commands.append((f"exportdoctor repro {first}", "a minimal script that fails in the same way"))
     part = next((part for part in report.parts if exports_with_shims(part) or _passes_by_default(part)), None)
     if part is not None and not part.only:
+        if part.verdict == "passes" and part.numbers and part.numbers.proof and part.numbers.proof.refused:
+            commands.append(
+                (_domain_command(part, report), "the sizes that the program takes, and what refuses others")
+            )
         commands.append((export_command(part, report), "write the program, and compare it with eager"))
     else:
         commands.append(("exportdoctor tui", "browse the run"))

@@ -103,6 +103,8 @@ def _new_capture(built: BuiltPart) -> PartCapture:
         part.note(wording.one_tensor_twice(paths))
     if built.left_out:
         part.note(wording.inputs_left_out(built.left_out, built.because))
+    if built.unused:
+        part.note(wording.other_sizes_unused(built.unused))
     if built.alone:
         part.note(wording.captured_alone(built.alone))
     return part
