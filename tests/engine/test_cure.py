@@ -630,3 +630,37 @@ def test_what_loops_over_a_size_and_computes_from_whole_numbers_is_hoisted(tmp_p
     found = scan_file(path, cure=True).parts[0].prescription
     assert found is not None
     assert (found.shims, found.soundness) == (("hoist:Net.mask",), "signature")
+
+
+UNNAMED = """import torch
+from torch import nn
+
+
+class Sum(nn.Module):
+    def forward(self, x, *rest, scale):
+        for one in rest:
+            x = x + one
+        if x.sum() > 0:
+            return x * scale
+        return x
+
+
+def build():
+    args = (torch.ones(3, 4), torch.ones(3, 4), torch.ones(3, 4))
+    return {"module": Sum().eval(), "args": args, "kwargs": {"scale": torch.ones(1)}}
+"""
+
+
+@pytest.mark.slow
+def test_the_code_to_paste_takes_inputs_that_have_no_names(tmp_path: Path) -> None:
+    """Story: `kwargs=inputs` was printed for a forward with `*rest`, which no keyword reaches."""
+    file = tmp_path / "unnamed.py"
+    file.write_text(UNNAMED)
+    (part,) = scan_file(file, cure=True).parts
+    code = wording.prescription_code(part)
+    assert part.verdict == "cured"
+    built = runpy.run_path(str(file))["build"]()
+    names = {"model": built["module"], "args": built["args"], "kwargs": built["kwargs"], "shapes": None}
+    names |= {"other_args": built["args"], "other_kwargs": {"scale": torch.full((1,), 2.0)}}
+    exec(code, names)
+    assert names["outputs"].equal(torch.full((3, 4), 6.0))

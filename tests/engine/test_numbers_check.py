@@ -10,6 +10,7 @@ import pytest
 from exportdoctor.core.errors import UsageError
 from exportdoctor.core.records.outcome import Agreement, Outcome, OutcomeStatus
 from exportdoctor.core.records.probe import Probe
+from exportdoctor.core.records.target import BuildOptions
 from exportdoctor.core.run.events import AnyEvent
 from exportdoctor.core.run.report import PartRecord, Report
 from exportdoctor.core.run.run_state import fold
@@ -172,3 +173,45 @@ def test_wrong_numbers_of_the_small_model_are_told_and_leave_the_verdict(without
     assert wording.verdict(part, 0) == "exports as is; wrong numbers on a small model with random weights"
     (note,) = numbers_notes("text", found)
     assert note.startswith("text: the program of a small model with random weights does not compute what eager does.")
+
+
+BOUNDED = """import torch
+from torch import nn
+
+
+class Bounded(nn.Module):
+    def forward(self, x):
+        return x * 2 if x.shape[0] <= 8 else x + x
+
+
+def build():
+    other = [((torch.ones(20, 4),), {}), ((torch.zeros(5, 4),), {})]
+    shapes = {"x": {0: torch.export.Dim.DYNAMIC}} if DYNAMIC else None
+    return {"module": Bounded().eval(), "args": (torch.ones(5, 4),), "more_inputs": other, "dynamic_shapes": shapes}
+"""
+
+
+@pytest.mark.slow
+def test_inputs_of_the_users_that_the_program_refuses_are_told_with_the_guard_and_the_next_command(
+    tmp_path: Path,
+) -> None:
+    """Story: a tick, and no word of what fixed the sizes or of the command that finds it out."""
+    file = tmp_path / "bounded.py"
+    file.write_text(f"DYNAMIC = True\n{BOUNDED}")
+    report = scan_file(file)
+    assert [part.verdict for part in report.parts] == ["passes"]
+    (note,) = (note for note in report.notes if "refuses" in note)
+    assert "20 x 4" in note
+    assert "Guard failed: x.size()[0] <= 8" in note
+    report = msgspec.structs.replace(report, target=msgspec.structs.replace(report.target, in_memory=False))
+    assert f"exportdoctor domain {file}:build" in [command for command, _ in wording.next_commands(report)]
+
+
+@pytest.mark.slow
+def test_inputs_of_other_sizes_are_not_dropped_unsaid_where_no_dynamic_shapes_are_given(tmp_path: Path) -> None:
+    file = tmp_path / "bounded.py"
+    file.write_text(f"DYNAMIC = False\n{BOUNDED}")
+    said = "1 input set has other sizes or plain values than the example, and it was not used: without dynamic_shapes"
+    assert [note for note in scan_file(file).notes if said in note]
+    asked = scan_file(file, build=BuildOptions(static=True))
+    assert not [note for note in asked.notes if said in note]

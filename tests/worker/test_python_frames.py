@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import linecache
 import sys
+import textwrap
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -44,3 +45,30 @@ def asked(body: str, folder: Path) -> str | None:
 )
 def test_of_a_branch_it_is_the_condition_also_over_several_lines(body: str, expression: str, tmp_path: Path) -> None:
     assert asked(body, tmp_path) in ({expression} if sys.version_info < (3, 12) else {expression, "x", "x.big()"})
+
+
+@pytest.mark.parametrize(
+    ("body", "expression"),
+    [
+        ("y = bool((x))", "y = bool((x))"),
+        ("if 1 and x.big():\n    pass", "1 and x.big()"),
+        ("for y in (1,\n          2):\n    assert x.big(), 'a long message'", "assert x.big(), 'a long message'"),
+    ],
+)
+def test_of_code_whose_columns_are_of_another_text_it_is_the_whole_statement(
+    body: str, expression: str, tmp_path: Path
+) -> None:
+    """Story: "While evaluating n = int((h > 0).su": a shim had compiled the function without its indentation."""
+    path = tmp_path / "shifted.py"
+    source = "\n" + HEAD + "".join(f"    {line}\n" for line in body.splitlines())
+    path.write_text("if True:" + textwrap.indent(source, "    "))
+    linecache.checkcache(str(path))
+    names: dict[str, Any] = {"__name__": "shifted", "__file__": str(path)}
+    exec(compile(source, str(path), "exec"), names)
+    with pytest.raises(ValueError, match="no") as caught:
+        names["ask"](names["No"]())
+    link: TracebackType | None = caught.tb
+    while link is not None and link.tb_frame.f_code.co_name != "ask":
+        link = link.tb_next
+    assert link is not None
+    assert python_frame(link.tb_frame, link, None).expression == expression

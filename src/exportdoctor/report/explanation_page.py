@@ -6,6 +6,8 @@ import difflib
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
+from msgspec.structs import replace
+
 from exportdoctor.core.failure.explanations import Rewrite, documented_limit, explain
 from exportdoctor.core.failure.finding import Finding
 from exportdoctor.core.failure.kinds import KINDS, FailureKind
@@ -13,7 +15,7 @@ from exportdoctor.core.run.report import Report
 from exportdoctor.report import wording
 from exportdoctor.report.canvas import Canvas, Style
 from exportdoctor.report.markdown_text import escape_line, fence
-from exportdoctor.report.wording import rewrites
+from exportdoctor.report.wording import rewrites, torchscript
 
 _DIFF_COLOURS = {"+": "green", "-": "red", "@": "dim"}
 
@@ -50,12 +52,17 @@ def finding_blocks(finding: Finding, report: Report, *, note: str = "") -> Itera
     yield Block("text", wording.exception_line(finding))
     if cure := rewrites.cured_by_shims(finding, report):
         yield Block("text", cure)
-    yield from explanation_of(finding, note=note or rewrites.no_rewrite_works(finding.rewrites))
+    examples = not torchscript.is_torchscript(finding)
+    yield from explanation_of(finding, note=note or rewrites.no_rewrite_works(finding.rewrites, examples=examples))
 
 
 def explanation_of(finding: Finding, *, note: str = "") -> Iterator[Block]:
     """Why a finding fails, the rewrites of its own line that were tried, and those of its kind."""
     told = explain(finding.kind if finding.kind in KINDS else FailureKind.PYTHON_ERROR)
+    if torchscript.is_torchscript(finding):
+        told = replace(
+            told, title=torchscript.TITLE, paragraph=torchscript.PARAGRAPH, next_step=torchscript.NEXT, rewrites=()
+        )
     yield Block("section", f"{rewrites.WHY}: {told.title}")
     yield Block("text", told.paragraph)
     if page := documented_limit(finding.kind, file=finding.file, op=finding.op):
@@ -68,7 +75,8 @@ def explanation_of(finding: Finding, *, note: str = "") -> Iterator[Block]:
     for issue in finding.known_issues:
         if issue.workaround:
             yield Block("text", wording.issue_advice(issue))
-    yield Block("section", f"{rewrites.REWRITES} ({told.kind})")
+    if told.rewrites:
+        yield Block("section", f"{rewrites.REWRITES} ({told.kind})")
     for rewrite in told.rewrites:
         yield from _example(rewrite)
 

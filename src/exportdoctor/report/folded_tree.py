@@ -89,7 +89,9 @@ def _join_chain(row: Row) -> list[Row]:
     """The condensed row; the rows below it instead where it only leads to them."""
     children = condense(row.children)
     telling = [child for child in children if child.notable]
-    leads_on = row.status in _SILENT or (row.status == "fails_child" and len(telling) == 1)
+    leads_on = row.status in _SILENT or (
+        row.status == "fails_child" and len(telling) == 1 and telling[0].status != "unknown"
+    )
     if leads_on and len(row.names) == 1:
         return [replace(child, names=tuple(_join(row.names[0], name) for name in child.names)) for child in children]
     return [replace(row, children=children if telling else ())]

@@ -28,7 +28,8 @@ class BuiltPart:
     model that eager did not take as they were made (`because`), so that the part goes without them. `alone` says why
     the whole does not call the part, whose inputs were then made for it alone. `several` makes the same part with
     several pictures in several rows, for a file that takes any number. `prepare_fixed` takes the place of `prepare` at
-    fixed sizes, where that is for the sake of dynamic ones.
+    fixed sizes, where that is for the sake of dynamic ones. `unused` counts the input sets of other sizes that were
+    given without dynamic shapes.
     """
 
     name: str
@@ -46,6 +47,7 @@ class BuiltPart:
     alone: str = ""
     several: Callable[[], BuiltPart] | None = None
     prepare_fixed: Callable[[], AbstractContextManager[Any]] | None = None
+    unused: int = 0
 
     def at_fixed_sizes(self) -> BuiltPart:
         """The part with its one input set, and no dynamic sizes."""

@@ -89,12 +89,14 @@ class CallFact(msgspec.Struct, frozen=True, kw_only=True):
 class ModuleFact(msgspec.Struct, frozen=True, kw_only=True):
     """One submodule of a part. `same_object` names the FQN under which the very same instance came first.
 
-    `at_fixed_sizes`: why it is asked with every size fixed although the part has dynamic ones.
+    `at_fixed_sizes`: why it is asked with every size fixed although the part has dynamic ones. `scripted`: it is
+    TorchScript, which tells of no call, so that none is known.
     """
 
     fqn: str
     class_name: str
     parameters: int = 0
+    scripted: bool = False
     calls: tuple[CallFact, ...] = ()
     same_object: str | None = None
     calls_left_out: int = 0
@@ -150,7 +152,8 @@ class Captured(Reply, frozen=True, kw_only=True, tag="captured"):
     """A part's modules in the order of the tree. `at_one_size`: what is dynamic in submodules is not known yet.
 
     `sources` is what was read beyond Opened.sources. `registered` are the classes that exportdoctor makes pytree nodes
-    while it exports the part. `has_values`: its weights and inputs are no fake ones.
+    while it exports the part. `has_values`: its weights and inputs are no fake ones. `unnamed_inputs`: some go to
+    forward's `*args`, so that they have no names.
     """
 
     part: str
@@ -165,6 +168,7 @@ class Captured(Reply, frozen=True, kw_only=True, tag="captured"):
     at_one_size: bool = False
     registered: tuple[str, ...] = ()
     has_values: bool = True
+    unnamed_inputs: bool = False
 
 
 class Started(Reply, frozen=True, kw_only=True, tag="started"):

@@ -119,7 +119,8 @@ class Prescription(msgspec.Struct, frozen=True, kw_only=True):
 class NumbersCheck(msgspec.Struct, frozen=True, kw_only=True):
     """The program of a part that exports as it is, beside eager. `unknown`: `note` says why nothing was compared.
 
-    `proof` has the input sets that were compared; its `refused` are sets of other sizes at which the program raises.
+    `proof` has the input sets that were compared; its `refused` are sets of other sizes at which the program raises,
+    and `note` then says what it raises at the first of them.
     """
 
     verdict: Literal["agrees", "differs", "unknown"]
@@ -149,7 +150,7 @@ class AuditRecord(msgspec.Struct, frozen=True, kw_only=True):
 class PartRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One separately exported entry of the target. The verdict is of the submodules in `only`, where they alone were
     asked. `registered` are classes that are pytree nodes only while exportdoctor exports the part. `numbers` is there
-    where the part exports as it is."""
+    where the part exports as it is. `unnamed_inputs`: some go to forward's `*args`, so that they have no names."""
 
     name: str
     verdict: PartVerdict
@@ -165,6 +166,7 @@ class PartRecord(msgspec.Struct, frozen=True, kw_only=True):
     registered: tuple[str, ...] = ()
     audit: AuditRecord | None = None
     numbers: NumbersCheck | None = None
+    unnamed_inputs: bool = False
 
     @property
     def root_stages(self) -> dict[str, str]:

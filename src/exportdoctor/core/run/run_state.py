@@ -14,7 +14,7 @@ from exportdoctor.core.protocol.scan import SMALL_MODEL, Captured, ModuleFact, O
 from exportdoctor.core.records.outcome import Outcome
 from exportdoctor.core.records.probe import Probe
 from exportdoctor.core.run import events as ev
-from exportdoctor.core.run.report import FAILING, ModuleRecord, PartRecord, Report, Stats, TargetRecord
+from exportdoctor.core.run.report import FAILING, ModuleRecord, ModuleStatus, PartRecord, Report, Stats, TargetRecord
 
 
 @dataclass
@@ -47,6 +47,7 @@ class PartState:
             complete=done is not None,
             only=done.only if done else (),
             registered=self.captured.registered,
+            unnamed_inputs=self.captured.unnamed_inputs,
             audit=done.audit if done else None,
             numbers=done.numbers if done else None,
         )
@@ -171,7 +172,8 @@ def _module_record(fact: ModuleFact, judged: ev.ModuleJudged | None, *, fixed: s
     """A module's row; one that was called and not judged yet has not been asked."""
     fqn, class_name, calls = fact.fqn, fact.class_name, len(fact.calls)
     if judged is None:
-        return ModuleRecord(fqn=fqn, class_name=class_name, status="not_asked" if calls else "not_called", calls=calls)
+        status: ModuleStatus = "not_asked" if calls else "unknown" if fact.scripted else "not_called"
+        return ModuleRecord(fqn=fqn, class_name=class_name, status=status, calls=calls)
     return ModuleRecord(
         fqn=fqn,
         class_name=class_name,

@@ -71,7 +71,8 @@ def _judge_numbers(outcome: Outcome) -> NumbersCheck:
         return NumbersCheck(verdict="differs", proof=proof, note=wording.numbers_of_pass_differ(wrong))
     if proof is None or not proof.inputs_tried:
         return NumbersCheck(verdict="unknown", note=wording.not_compared(outcome))
-    return NumbersCheck(verdict="agrees", proof=proof)
+    refused = next((row.trouble for row in outcome.numbers if _is_refused(row)), "")
+    return NumbersCheck(verdict="agrees", proof=proof, note=refused)
 
 
 def _is_refused(row: Agreement) -> bool:

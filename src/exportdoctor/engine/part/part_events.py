@@ -85,7 +85,7 @@ def _make_finding(part: PartDiagnosis, group: FailureGroup, known: Groups) -> Fi
         name=part.ids[group.key],
         part=part.name,
         exporter=part.options.exporter,
-        classes=part.classes,
+        classes={fact.fqn: fact.class_name for fact in part.captured.modules},
         passing={
             fqn for fqn, one in part.verdicts.items() if one.outcome.passed and not part.facts[fqn].at_fixed_sizes
         },

@@ -24,6 +24,16 @@ TAKES_POSITIONS = (
 ONE_SIZE = "there are inputs of only one size, so other sizes are not verified"
 
 
+def other_sizes_unused(count: int) -> str:
+    """That input sets of other sizes were given, and no dynamic shapes."""
+    given = "1 input set has" if count == 1 else f"{count} input sets have"
+    them = "it was" if count == 1 else "they were"
+    return (
+        f"{given} other sizes or plain values than the example, and {them} not used: without dynamic_shapes "
+        "everything is exported at fixed sizes"
+    )
+
+
 def inputs_without_values(count: int) -> str:
     """That inputs were too large to be copied."""
     return f"{count} large captured inputs are kept by shape, without values"

@@ -13,6 +13,11 @@ from exportdoctor.report.wording.shim_tries import PART_ITSELF, refused_sets, se
 
 EXPORT_LABEL = "Export it with: "
 _MOST_NAMED = 5
+_USE_NAMED = "    outputs = program.module()(**given.convert(((), other_inputs))[1])"
+_USE_UNNAMED = (
+    "    positional, named = given.convert((other_args, other_kwargs))\n"
+    "    outputs = program.module()(*positional, **named)"
+)
 _TO_DEFAULT = "non-strict"
 """The shim that makes a strict export one of the default exporter's."""
 _REGISTERS = "register-cache-pytree"
@@ -102,7 +107,8 @@ def numbers_notes(part: str, found: NumbersCheck) -> Iterator[str]:
     if proof is not None and proof.on and found.verdict == "differs":
         yield f"{part}: the program of {proof.on} does not compute what eager does. {found.note}"
     if proof is not None and proof.refused:
-        yield f"{part}: the program refuses inputs that eager takes: {'; '.join(proof.refused)}"
+        why = f" ({found.note})" if found.note and found.verdict == "agrees" else ""
+        yield f"{part}: the program refuses inputs that eager takes: {'; '.join(proof.refused)}{why}"
 
 
 def no_cure(part: PartRecord, *, searched: bool) -> str:
@@ -162,7 +168,10 @@ def prescription(part: PartRecord, report: Report) -> tuple[str, ...]:
 
 
 def prescription_code(part: PartRecord) -> str:
-    """The prescription as Python to paste; empty where there is none. The reader supplies `inputs` and `shapes`."""
+    """The prescription as Python to paste; empty where there is none. The reader supplies `inputs` and `shapes`.
+
+    Inputs that have no names are supplied as `args` and `kwargs`.
+    """
     if part.prescription is None:
         return ""
     root = part.modules[0].fqn if part.modules else ""
@@ -171,6 +180,7 @@ def prescription_code(part: PartRecord) -> str:
     places = {step.shim: step.places for step in part.prescription.steps if step.places}
     names = "".join(f"    {_find_call(shim, places.get(shim, ()))},\n" for shim in shims_to_apply(part))
     shims = f"shims = [\n{names}]\nwith apply_shims(shims, call) as given:\n"
+    inputs = "args=args, kwargs=kwargs" if part.unnamed_inputs else "kwargs=inputs"
     if not exporter.makes_program:
         call = exporter.script.format(
             inputs="given.module, given.args",
@@ -181,7 +191,7 @@ def prescription_code(part: PartRecord) -> str:
         ).replace("'/dev/null'", '"model.onnx"')
         return (
             "import torch\n\nfrom exportdoctor.shims import ExportCall, apply_shims, find\n\n"
-            f"call = ExportCall(module={model}, kwargs=inputs)\n{shims}    {call}"
+            f"call = ExportCall(module={model}, {inputs})\n{shims}    {call}"
         )
     options, imported, first, last = "", "", "", ""
     if _gets_to_onnx(part):
@@ -190,10 +200,9 @@ def prescription_code(part: PartRecord) -> str:
         options, imported = ", options=ExportOptions(strict=True)", "ExportOptions, "
     return (
         f"{first}from exportdoctor.shims import ExportCall, {imported}apply_shims, export_program, find\n\n"
-        f"call = ExportCall(module={model}, kwargs=inputs, dynamic_shapes=shapes{options})\n{shims}"
+        f"call = ExportCall(module={model}, {inputs}, dynamic_shapes=shapes{options})\n{shims}"
         "    program = export_program(given)\n"
-        f"{last}"
-        "    outputs = program.module()(**given.convert(((), other_inputs))[1])"
+        f"{last}{_USE_UNNAMED if part.unnamed_inputs else _USE_NAMED}"
     )
 
 
@@ -272,6 +281,12 @@ def export_command(part: PartRecord, report: Report) -> str:
     return " ".join(("exportdoctor export", shlex.quote(target.ref), *options, f"--to {to} -o {name}.{to}"))
 
 
+def _domain_command(part: PartRecord, report: Report) -> str:
+    """The command that searches for the sizes which a part's program takes."""
+    named = ["--part", part.name] if len(report.parts) > 1 or part.name != "default" else []
+    return shlex.join(("exportdoctor", "domain", report.target.ref, *named, *report.target.options))
+
+
 def next_commands(report: Report) -> tuple[tuple[str, str], ...]:
     """The commands that come next, each with what it does; none for a run that was cut off, or of a Python session."""
     if not report.complete or report.target.in_memory:
@@ -286,6 +301,10 @@ def next_commands(report: Report) -> tuple[tuple[str, str], ...]:
             commands.append((f"exportdoctor repro {first}", "a minimal script that fails in the same way"))
     part = next((part for part in report.parts if exports_with_shims(part) or _passes_by_default(part)), None)
     if part is not None and not part.only:
+        if part.verdict == "passes" and part.numbers and part.numbers.proof and part.numbers.proof.refused:
+            commands.append(
+                (_domain_command(part, report), "the sizes that the program takes, and what refuses others")
+            )
         commands.append((export_command(part, report), "write the program, and compare it with eager"))
     else:
         commands.append(("exportdoctor tui", "browse the run"))

@@ -10,6 +10,8 @@ from exportdoctor.core.failure.kinds import FailureKind
 from exportdoctor.core.failure.messages import first_line, without_hints
 from exportdoctor.core.run.report import Report
 from exportdoctor.report.wording.formatting import count, finding_count, issue_name, module_name, short_path
+from exportdoctor.report.wording.torchscript import NEXT as TORCHSCRIPT_NEXT
+from exportdoctor.report.wording.torchscript import is_torchscript, why_torchscript
 
 _SIGNALS = {
     "SIGSEGV": "Segmentation fault: native code touched memory that is not its own",
@@ -208,6 +210,8 @@ def why(finding: Finding) -> str:
     """Why it fails."""
     if finding.stage == "decompose":
         return "It exports, but ExportedProgram.run_decompositions() fails on its program."
+    if is_torchscript(finding):
+        return why_torchscript(finding)
     if finding.kind is FailureKind.PYTHON_ERROR and _has_no_line(finding):
         return "The exporter raises this itself, outside of the forward."
     if finding.only_inside is None:
@@ -314,6 +318,8 @@ def next_step(finding: Finding) -> str:
         return f"{finding.locate} names the node and the line where the numbers begin to differ."
     issues = (issue for issue in finding.known_issues if not issue.elsewhere)
     workaround = next((issue.workaround for issue in issues if issue.workaround), "")
+    if is_torchscript(finding):
+        return TORCHSCRIPT_NEXT
     return workaround.strip() or explanations.next_step(finding.kind)
 
 

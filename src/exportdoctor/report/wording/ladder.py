@@ -104,7 +104,7 @@ def ladder_cells(result: LadderResult) -> list[tuple[str, ...]]:
             (
                 "✓" if one.holds else "✗",
                 one.name,
-                _number(max((row.max_abs for row in asked if not row.trouble), default=0.0)),
+                _number(max((row.max_abs for row in asked), default=0.0)),
                 f"{right} of {len(asked)} agree",
                 f"{len(one.values)}{f' of {len(one.values) + one.unmatched}' if one.unmatched else ''}",
                 _number(max((value.local for value in one.values if not value.excuse), default=0.0)),

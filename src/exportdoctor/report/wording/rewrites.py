@@ -64,8 +64,10 @@ def is_failed(tried: TriedRewrite) -> bool:
     return tried.result == "differs" or (tried.result == "fails" and tried.ended not in {"further", "before"})
 
 
-def no_rewrite_works(tried: Sequence[TriedRewrite]) -> str:
+def no_rewrite_works(tried: Sequence[TriedRewrite], *, examples: bool = True) -> str:
     """Said where none was tried, or none of them works."""
+    if not examples:
+        return "None of the rewrites that were tried on this line works." if tried else ""
     if any(one.result == "differs" for one in tried):
         return (
             "None of the rewrites that were tried on this line exports and computes the same on all inputs; the "

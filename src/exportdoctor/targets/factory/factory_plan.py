@@ -136,6 +136,7 @@ def _part(answer: FactoryAnswer, *, static: bool) -> BuiltPart:
     inputs = (answer.args, answer.kwargs)
     axes = axes_of(answer.module, inputs, shapes)
     more = tuple(given for given in answer.more_inputs if shapes or same_shapes(given, inputs))
+    unused = 0 if static else len(answer.more_inputs) - len(more)
     if shapes and not more:
         more = other_sizes(answer.module, inputs, shapes)
     return BuiltPart(
@@ -148,6 +149,7 @@ def _part(answer: FactoryAnswer, *, static: bool) -> BuiltPart:
         dynamic_shapes=shapes,
         more_inputs=more,
         axes=axes,
+        unused=unused,
     )
 
 

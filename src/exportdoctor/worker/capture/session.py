@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -102,6 +103,8 @@ def _new_capture(built: BuiltPart) -> PartCapture:
         part.note(wording.one_tensor_twice(paths))
     if built.left_out:
         part.note(wording.inputs_left_out(built.left_out, built.because))
+    if built.unused:
+        part.note(wording.other_sizes_unused(built.unused))
     if built.alone:
         part.note(wording.captured_alone(built.alone))
     return part
@@ -216,6 +219,7 @@ def captured_fact(part: PartCapture, *, seconds: float) -> Captured:
                 fqn=fqn,
                 class_name=type(module).__name__,
                 parameters=sum(p.numel() for p in module.parameters()),
+                scripted=isinstance(module, torch.jit.ScriptModule),
                 calls=tuple(
                     _call_fact(part, fqn, index, differing) for index in range(len(part.distinct.get(fqn, ())))
                 ),
@@ -236,6 +240,19 @@ def captured_fact(part: PartCapture, *, seconds: float) -> Captured:
         at_one_size=part.at_one_size is not None,
         registered=part.registered,
         has_values=not has_fakes(part.built.module, (part.built.args, part.built.kwargs)),
+        unnamed_inputs=_has_unnamed_inputs(part.built),
+    )
+
+
+def _has_unnamed_inputs(built: BuiltPart) -> bool:
+    """Whether some of the inputs go to forward's `*args`."""
+    try:
+        bound = inspect.signature(built.module.forward).bind(*built.args, **built.kwargs)
+    except (TypeError, ValueError):  # TorchScript has no signature
+        return False
+    given = bound.signature.parameters
+    return any(
+        given[name].kind is inspect.Parameter.VAR_POSITIONAL and value for name, value in bound.arguments.items()
     )
 
 

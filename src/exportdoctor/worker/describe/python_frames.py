@@ -10,7 +10,7 @@ import linecache
 import re
 import textwrap
 import tokenize
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import CodeType, FrameType, TracebackType
 from typing import Any
 
@@ -18,6 +18,7 @@ from exportdoctor.core.failure.frames import TRACER_PACKAGES, is_user_file
 from exportdoctor.core.records.outcome import Frame
 
 RAISE = dis.opmap["RAISE_VARARGS"]
+_Positions = tuple[int | None, int | None, int | None, int | None]
 
 
 def is_user_frame(frame: FrameType) -> bool:
@@ -112,4 +113,39 @@ def _condition(text: str) -> str | None:
 def _expression(code: CodeType, last_instruction: int) -> str | None:
     positions = list(code.co_positions())
     index = last_instruction // 2
-    return segment(code.co_filename, positions[index]) if 0 <= index < len(positions) else None
+    if not 0 <= index < len(positions):
+        return None
+    place, path = positions[index], code.co_filename
+    return segment(path, place if _fit(path, positions) else _statement_at(path, place[0]))
+
+
+def _fit(path: str, positions: Sequence[_Positions]) -> bool:
+    """Whether these are positions in the file: those of rewritten code may be in another text, without indentation."""
+    for line in {line for line, *_ in positions if line is not None}:
+        text = linecache.getline(path, line).encode()
+        indent = len(text) - len(text.lstrip())
+        if any(column < indent for start, _, column, _ in positions if start == line and column):
+            return False
+    return True
+
+
+def _statement_at(path: str, line: int | None) -> _Positions:
+    """The position of the whole statement on a line, of an `if` or a `while` its condition."""
+    try:
+        tree = ast.parse("".join(linecache.getlines(path)))
+    except (SyntaxError, ValueError):
+        return None, None, None, None
+    around = (one for one in ast.walk(tree) if isinstance(one, ast.stmt) and _holds(one, line or 0))
+    found = max(around, key=lambda one: (one.lineno, one.col_offset), default=None)
+    if found is None:
+        return None, None, None, None
+    node = found.test if isinstance(found, ast.If | ast.While) else found
+    body = getattr(found, "body", None)
+    if body and node is found:  # its head alone
+        end = max(found.lineno, body[0].lineno - 1)
+        return found.lineno, end, found.col_offset, len(linecache.getline(path, end).rstrip().encode())
+    return node.lineno, node.end_lineno, node.col_offset, node.end_col_offset
+
+
+def _holds(one: ast.stmt, line: int) -> bool:
+    return one.lineno <= line <= (one.end_lineno or one.lineno)
