@@ -17,7 +17,7 @@ from torch.nn.utils import parametrizations
 
 from exportdoctor.shims import ExportCall, NotApplicable, apply_shims, find
 from exportdoctor.shims.own.recurrent_modules import computes_as_torch, run_recurrent
-from scan_steps import check_any_length, run_in_turn
+from scan_steps import check_any_length, refused_lengths, run_in_turn
 
 KINDS: dict[str, Any] = {"LSTM": nn.LSTM, "GRU": nn.GRU, "RNN": nn.RNN}
 
@@ -125,6 +125,26 @@ def test_a_module_whose_weights_were_set_is_torchs() -> None:
     assert computes_as_torch(made)
     assert computes_as_torch(copy.deepcopy(made).to(torch.float64))
     assert computes_as_torch(Named(4))
+
+
+class Later(nn.Module):
+    """A recurrent module over all rows but the first few."""
+
+    def __init__(self, first: int) -> None:
+        super().__init__()
+        self.first, self.inner = first, nn.GRU(4, 3, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.inner(x[:, self.first :] if self.first else x)
+
+
+@pytest.mark.parametrize("first", [0, 1, 3])
+def test_only_sequences_shorter_than_the_condition_says_are_refused(first: int) -> None:
+    shim = find("rnn-as-scan")
+    assert shim.soundness == "precondition"
+    assert "computed from a size has at least two steps" in shim.precondition
+    refused = refused_lengths(Later(first).eval(), shim.id, range(8))
+    assert refused == ([first + 1] if first else [])
 
 
 @pytest.mark.slow

@@ -22,7 +22,7 @@ from exportdoctor.shims.rules import scanned_loops
 from exportdoctor.shims.rules.loop_headers import COUNT, SOURCE
 from exportdoctor.shims.rules.loop_rewrite import APPLIES, JOIN, KEEP, SCAN, TAKE, WRITE, LoopRewrite
 from exportdoctor.shims.rules.pure_code import Purity
-from scan_steps import check_any_length, run_in_turn
+from scan_steps import check_any_length, refused_lengths, run_in_turn
 
 STATEMENTS = (
     "a = a * 0.5 + x[:, t]",
@@ -395,6 +395,40 @@ class Decoder(nn.Module):
 @pytest.mark.parametrize("module", [Mixer, Gated, Cell, Decoder])
 def test_a_recurrence_exports_for_any_length_and_translates(module: type[nn.Module], tmp_path: Path) -> None:
     check_any_length(module().eval(), "loops-as-scan", ((2, 5), (3, 3), (4, 17)), tmp_path)
+
+
+class Between(nn.Module):
+    """A loop over all rows but the first and last few."""
+
+    def __init__(self, first: int, last: int) -> None:
+        super().__init__()
+        self.first, self.last = first, last
+
+    def forward(self, x: Tensor) -> Tensor:
+        state = torch.zeros(x.shape[0], 4)
+        for t in range(self.first, x.shape[1] - self.last):
+            state = state * 0.5 + x[:, t]
+        return state
+
+
+@pytest.mark.parametrize(("first", "last"), [(0, 0), (1, 0), (0, 3), (2, 1)])
+def test_only_loops_of_fewer_steps_than_the_condition_says_are_refused(first: int, last: int) -> None:
+    shim = find("loops-as-scan")
+    assert shim.soundness == "precondition"
+    assert "at least once, and at least twice where the number of its steps is computed" in shim.precondition
+    refused = refused_lengths(Between(first, last).eval(), shim.id, range(10))
+    fewest = 2 if first + last else 1
+    assert all(length - first - last < fewest for length in refused)
+
+
+def test_what_an_earlier_export_fixed_stays_dynamic_in_the_next() -> None:
+    module = Between(0, 0).eval()
+    for sizes in ({1: Dim.DYNAMIC}, {0: Dim.DYNAMIC, 1: Dim.DYNAMIC}):
+        call = ExportCall(module=module, args=(torch.randn(2, 5, 4),), dynamic_shapes=(sizes,))
+        with apply_shims([find("loops-as-scan")], call) as changed:
+            program = export_program(changed).module()
+    x = torch.randn(3, 7, 4)
+    torch.testing.assert_close(program(x), module(x))
 
 
 def filtering(function: Callable[..., Tensor]) -> Callable[..., Tensor]:

@@ -46,3 +46,26 @@ def check_any_length(module: nn.Module, shim: str, sizes: Sequence[tuple[int, in
         parts = expected if isinstance(expected, tuple) else (expected,)
         flat = [one for part in parts for one in (part if isinstance(part, tuple) else (part,))]
         torch.testing.assert_close(list(session.run([x])), flat, rtol=1e-4, atol=1e-5)
+
+
+def refused_lengths(module: nn.Module, shim: str, lengths: Sequence[int]) -> list[int]:
+    """The lengths of inputs (2, length, 4) that eager takes and the program refuses; at all others both agree."""
+    call = ExportCall(module=module, args=(torch.randn(2, 9, 4),), dynamic_shapes=({1: Dim.DYNAMIC},))
+    with torch.no_grad(), apply_shims([find(shim)], call) as changed:
+        program = export_program(changed).module()
+    refused = []
+    for length in lengths:
+        x = torch.randn(2, length, 4)
+        try:
+            with torch.no_grad():
+                expected = module(x)
+        except RuntimeError:
+            continue
+        try:
+            with torch.no_grad():
+                found = program(x)
+        except (AssertionError, IndexError, RuntimeError):
+            refused.append(length)
+            continue
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    return refused

@@ -169,12 +169,16 @@ def _enter(call: ExportCall) -> Iterator[ExportCall]:
 SHIM = Shim(
     id="rnn-as-scan",
     title="Runs the steps of LSTM, GRU and RNN over a dynamic sequence as a scan",
-    soundness="exact",
+    soundness="precondition",
     enter=_enter,
     does=(
         "torch.export takes the steps of a recurrent module apart, which fixes the length of the sequence. Here "
-        "torch's scan runs them, whose program holds for any length. torch.onnx translates it to ONNX's Scan. A module "
-        "that overrides torch's methods, or has other weights than its attributes, stays as it is."
+        "torch's scan runs them, whose program holds for any length; only a length that is computed from a size "
+        "(`x[:, 1:]`) must be two or more. torch.onnx translates it to ONNX's Scan. A module that overrides torch's "
+        "methods, or has other weights than its attributes, stays as it is."
+    ),
+    precondition=(
+        "a sequence whose length is computed from a size has at least two steps; the program refuses a shorter one"
     ),
     cures=(Cure(kinds=("dynamic_dim_specialised",)),),
     needs={"torch": ">=2.13"},

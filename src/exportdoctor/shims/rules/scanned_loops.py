@@ -164,12 +164,17 @@ def _enter(call: ExportCall) -> Iterator[ExportCall]:
 SHIM = Shim(
     id="loops-as-scan",
     title="Makes a loop over a dynamic dimension that carries state a scan in the program",
-    soundness="exact",
+    soundness="precondition",
     enter=_enter,
     does=(
         "Python asks `range` for its number, so that a recurrence over the sequence fixes how long it is. Where each "
         "step of a loop reads and writes one row and carries tensors to the next, or a list of rows is stacked, "
-        "torch's scan runs it, whose program holds for any number of steps. torch.onnx translates it to ONNX's Scan."
+        "torch's scan runs it, whose program holds for any number of steps from two on. One step is refused where the "
+        "number is computed from a size (`x.shape[1] - 1`), and none always. torch.onnx translates it to ONNX's Scan."
+    ),
+    precondition=(
+        "each such loop runs at least once, and at least twice where the number of its steps is computed from a size; "
+        "the program refuses fewer steps"
     ),
     cures=(Cure(kinds=("dynamic_dim_specialised",)),),
     needs={"torch": ">=2.13"},
