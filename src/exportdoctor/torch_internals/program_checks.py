@@ -56,21 +56,29 @@ def guards_of(module: Any) -> Callable[..., Any] | None:
     return getattr(module, "_guards_fn", None)
 
 
+def guard_texts(guards: Callable[..., Any], leaves: Sequence[Any]) -> list[str]:
+    """What each guard asks of flat inputs, in torch's words; for one that itself raises the exception's name."""
+    return [text for text, _ in _ask_guards(guards, leaves)]
+
+
 def violated_guards(guards: Callable[..., Any], leaves: Sequence[Any]) -> list[str]:
-    """What each of these guards that flat inputs violate says; of one that itself raises the exception's name."""
+    """Those that these inputs violate."""
+    return [text for text, holds in _ask_guards(guards, leaves) if not holds]
+
+
+def _ask_guards(guards: Callable[..., Any], leaves: Sequence[Any]) -> list[tuple[str, bool]]:
     import torch
 
-    found: list[str] = []
+    found: list[tuple[str, bool]] = []
 
     def note(holds: Any, message: str) -> None:
-        if not holds:
-            found.append(message.removeprefix("Guard failed: "))
+        found.append((message.removeprefix("Guard failed: "), bool(holds)))
 
     with patch_attribute(torch, "_assert", note):
         try:
             guards(*leaves)
         except Exception as error:  # it divides by zero, say: those that come after it were not asked
-            found.append(type(error).__name__)
+            found.append((type(error).__name__, False))
     return found
 
 

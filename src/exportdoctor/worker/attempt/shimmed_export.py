@@ -7,10 +7,10 @@ before they are applied.
 from __future__ import annotations
 
 import dataclasses
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
-from functools import partial
 from typing import Any
 
 import msgspec
@@ -23,15 +23,18 @@ from exportdoctor.report.wording.export import RANDOM_EAGER
 from exportdoctor.shims import ExportCall, Inputs, NotApplicable, apply_shims, export_program, find, order_shims
 from exportdoctor.targets.eager import run_calls
 from exportdoctor.torch_internals.graph_modules import finish_graphs
-from exportdoctor.torch_internals.program_checks import guards_of, violated_guards
+from exportdoctor.torch_internals.program_checks import guard_texts, guards_of, violated_guards
 from exportdoctor.torch_internals.pytree_registry import inputs_in_traced_order
 from exportdoctor.worker.attempt.fast_export import ExportContext
 from exportdoctor.worker.attempt.torchscript import export_torchscript
 from exportdoctor.worker.prove.compare_calls import compare_calls
 from exportdoctor.worker.prove.compare_outputs import compare_outputs, failed_run, tensors_in
 from exportdoctor.worker.prove.cure_inputs import cure_inputs, drawer_for
+from exportdoctor.worker.prove.drawn_inputs import SetDrawer
 from exportdoctor.worker.prove.input_set import InputSet, run_in_eager
 
+_USUAL_GUARD = re.compile(r"[^ ]+\.size\(\)\[\d+\] (>= [012]|== [^ ]+\.size\(\)\[\d+\])")
+"""What torch.export asks of every dynamic size: at least two, and the same where the example's inputs share one."""
 _EAGER_SECONDS = 10.0
 """Of processor time: after that no further set is made for a part that passes, so that the check stays cheap."""
 
@@ -70,7 +73,7 @@ def shimmed_export(
     if probe.to == "compare" or not all(row.holds for row in rows) or not _gives_the_same(call, sets[0]):
         return tuple(rows)
     drawer = drawer_for(call, sets[0])
-    drawn = (*drawer.draw(), *drawer.draw_refused(partial(_refuses, program, ready, given)))
+    drawn = (*drawer.draw(), *_drawn_refused(drawer, program, ready, given))
     with apply_shims(shims, treated) as given:
         found = [compare_set(ready, given, one) for one in drawn]
     wrong = next((place for place, row in enumerate(found) if not row.holds), None)
@@ -114,16 +117,25 @@ def _options(call: ExportCall, probe: Probe) -> Any:
     return dataclasses.replace(call.options, strict=EXPORTERS[probe.exporter].traces_with_dynamo)
 
 
-def _refuses(program: Any, ready: torch.nn.Module, given: ExportCall, inputs: Inputs) -> bool:
-    """Whether a guard of the program refuses these sizes."""
+def _drawn_refused(drawer: SetDrawer, program: Any, ready: torch.nn.Module, given: ExportCall) -> Iterator[InputSet]:
+    """Sets of sizes that a guard of the program refuses, if it has one that is about more than two rows and alike
+    sizes."""
     guards = guards_of(ready)
-    if guards is None:
-        return False
-    try:
-        leaves = inputs_in_traced_order(program, *given.convert(inputs))
-    except Exception:
-        return False  # the conversion needs others
-    return bool(violated_guards(guards, leaves))
+
+    def leaves_of(inputs: Inputs) -> list[Any] | None:
+        try:
+            return inputs_in_traced_order(program, *given.convert(inputs))
+        except Exception:
+            return None  # the conversion needs others
+
+    def refuses(inputs: Inputs) -> bool:
+        leaves = leaves_of(inputs)
+        return guards is not None and leaves is not None and bool(violated_guards(guards, leaves))
+
+    example = leaves_of(drawer.known[0])
+    if guards is None or example is None or all(map(_USUAL_GUARD.fullmatch, guard_texts(guards, example))):
+        return
+    yield from drawer.draw_refused(refuses)
 
 
 def compare_set(ready: torch.nn.Module, given: ExportCall, one: InputSet) -> Agreement:

@@ -35,7 +35,7 @@ _SEED = 20
 _MOST_CONSTANTS = 16
 _MOST_SHRUNK = 10
 _FEW, _FEW_INPUTS = 8, 3
-_MOST_DIMENSIONS, _LARGEST_REFUSED, _SECONDS_FOR_REFUSED = 4, 64, 3.0
+_MOST_DIMENSIONS, _LARGEST_REFUSED, _SECONDS_FOR_REFUSED = 4, 64, 2.0
 """Of the search for sizes that a program refuses."""
 _ROUNDING_UNITS = 16
 """Inputs of extreme size, and of equal rows, are also run with each operator's result off by up to so many units in the
