@@ -15,7 +15,7 @@ from exportdoctor.core.run.report import Report
 from exportdoctor.report import wording
 from exportdoctor.report.canvas import Canvas, Style
 from exportdoctor.report.markdown_text import escape_line, fence
-from exportdoctor.report.wording import rewrites, torchscript
+from exportdoctor.report.wording import rewrites, scripted_modules
 
 _DIFF_COLOURS = {"+": "green", "-": "red", "@": "dim"}
 
@@ -52,16 +52,20 @@ def finding_blocks(finding: Finding, report: Report, *, note: str = "") -> Itera
     yield Block("text", wording.exception_line(finding))
     if cure := rewrites.cured_by_shims(finding, report):
         yield Block("text", cure)
-    examples = not torchscript.is_torchscript(finding)
+    examples = not scripted_modules.is_torchscript(finding)
     yield from explanation_of(finding, note=note or rewrites.no_rewrite_works(finding.rewrites, examples=examples))
 
 
 def explanation_of(finding: Finding, *, note: str = "") -> Iterator[Block]:
     """Why a finding fails, the rewrites of its own line that were tried, and those of its kind."""
     told = explain(finding.kind if finding.kind in KINDS else FailureKind.PYTHON_ERROR)
-    if torchscript.is_torchscript(finding):
+    if scripted_modules.is_torchscript(finding):
         told = replace(
-            told, title=torchscript.TITLE, paragraph=torchscript.PARAGRAPH, next_step=torchscript.NEXT, rewrites=()
+            told,
+            title=scripted_modules.TITLE,
+            paragraph=scripted_modules.PARAGRAPH,
+            next_step=scripted_modules.NEXT,
+            rewrites=(),
         )
     yield Block("section", f"{rewrites.WHY}: {told.title}")
     yield Block("text", told.paragraph)

@@ -10,8 +10,8 @@ from exportdoctor.core.failure.kinds import FailureKind
 from exportdoctor.core.failure.messages import first_line, without_hints
 from exportdoctor.core.run.report import Report
 from exportdoctor.report.wording.formatting import count, finding_count, issue_name, module_name, short_path
-from exportdoctor.report.wording.torchscript import NEXT as TORCHSCRIPT_NEXT
-from exportdoctor.report.wording.torchscript import is_torchscript, why_torchscript
+from exportdoctor.report.wording.scripted_modules import NEXT as TORCHSCRIPT_NEXT
+from exportdoctor.report.wording.scripted_modules import is_torchscript, why_torchscript
 
 _SIGNALS = {
     "SIGSEGV": "Segmentation fault: native code touched memory that is not its own",
