@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
@@ -156,12 +157,15 @@ def _watched_calls(codes: Collection[CodeType]) -> Iterator[None]:
         if event == "call" and frame.f_code not in judged:
             judged[frame.f_code] = _only_computes(frame, codes, judged)
 
-    before = sys.getprofile()
+    before, collects = sys.getprofile(), gc.isenabled()
+    gc.disable()  # a collection calls what others have registered
     sys.setprofile(see)
     try:
         yield
     finally:
         sys.setprofile(before)
+        if collects:
+            gc.enable()
     impure = next((code.co_qualname for code, pure in judged.items() if not pure), "")
     if impure:
         raise Unmergeable(f"an arm calls {impure}, which may do more than compute")
