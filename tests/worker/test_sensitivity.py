@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import runpy
 import sys
 import xml.dom.minidom
@@ -112,6 +113,12 @@ def lower_alone(path: Path, cost: LayerCost, folder: Path) -> tuple[float, float
     return error, 10 ** (-least / 20) if least < float("inf") else None
 
 
+def adds_int8_exactly() -> bool:
+    """Whether this processor has instructions that add products of int8 in 32 bits. Without them ONNX Runtime adds two
+    in 16 bits, which may saturate (its documentation of quantisation, "When and why do I need to try U8U8?")."""
+    return bool(re.search(r"\b(avx512_vnni|avx_vnni|amx_int8|asimddp|i8mm)\b", Path("/proc/cpuinfo").read_text()))
+
+
 @pytest.mark.slow
 def test_the_outlier_is_found_kept_and_proved_and_the_quantisers_own_file_agrees() -> None:
     target = TargetRef(ref=f"{FIXTURE}:build")
@@ -122,7 +129,10 @@ def test_the_outlier_is_found_kept_and_proved_and_the_quantisers_own_file_agrees
     assert len(result.kept) < len(result.layers) // 2
     assert result.whole > result.budget
     assert result.holds
-    assert result.made == pytest.approx(result.proved, rel=0.2)
+    if adds_int8_exactly():
+        assert result.made == pytest.approx(result.proved, rel=0.2)
+    else:
+        assert result.proved < result.made < result.whole
     assert all(render_sensitivity(result, form, Style()) for form in RESULT_FORMS)
     files = sensitivity_files(result)
     assert json.loads(files["nodes_to_exclude.json"]) == list(result.kept_nodes)
