@@ -376,6 +376,25 @@ class OperatorThatCounts(Attack):
         return y + len(bag.items)
 
 
+class Rated:
+    """Its method is pure where its function is."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        self.function = function
+
+    def mul(self, value: Tensor) -> Tensor:
+        return self.function(value)
+
+
+class SecondOfOneClass(Attack):
+    def forward(self, x: Tensor) -> Tensor:
+        bag, y = Bag(), x
+        one, other = Rated(_shift), Rated(bag.add)
+        if x.sum() > 0:
+            y = one.mul(x) + other.mul(x)
+        return y + len(bag.items)
+
+
 class PropertyThatCounts(Attack):
     def forward(self, x: Tensor) -> Tensor:
         y = x
@@ -442,8 +461,8 @@ class SignOfZero(Attack):
 ATTACKS = [
     WrittenAfterAChoice, WrittenByAModule, WrittenBufferAfter, WrittenUnderAnotherName, WrittenByItsCaller,
     WrittenAsOut, WrittenThroughOneOfTwoNames, Appended, WritingModule, WritingFunction, WritingStatistics,
-    MethodWithATensorsName, OperatorThatCounts, PropertyThatCounts, MethodOfAnotherClass, OtherOrder, NotBound,
-    SignOfZero,
+    MethodWithATensorsName, OperatorThatCounts, SecondOfOneClass, PropertyThatCounts, MethodOfAnotherClass,
+    OtherOrder, NotBound, SignOfZero,
 ]  # fmt: skip
 
 

@@ -151,11 +151,21 @@ def _nothing_watched() -> Iterator[None]:
 def _watched_calls(codes: Collection[CodeType]) -> Iterator[None]:
     """Raises Unmergeable at its end where code of the user's ran, none of `codes`, that does more than compute:
     properties, operators and methods too, whose names in the arm do not show whose they are."""
-    judged: dict[CodeType, bool] = {}
+    others: set[CodeType] = set()
+    judged: dict[tuple[CodeType, int], bool] = {}
+    held: list[Any] = []  # so that no address is used twice
 
     def see(frame: FrameType, event: str, argument: object) -> None:
-        if event == "call" and frame.f_code not in judged:
-            judged[frame.f_code] = _only_computes(frame, codes, judged)
+        code = frame.f_code
+        if event != "call" or code in others:
+            return
+        if not is_user_file(code.co_filename):
+            others.add(code)
+            return
+        first = frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
+        if (code, id(first)) not in judged:
+            held.append(first)
+            judged[code, id(first)] = _only_computes(frame, first, codes, judged)
 
     before, collects = sys.getprofile(), gc.isenabled()
     gc.disable()  # a collection calls what others have registered
@@ -166,19 +176,22 @@ def _watched_calls(codes: Collection[CodeType]) -> Iterator[None]:
         sys.setprofile(before)
         if collects:
             gc.enable()
-    impure = next((code.co_qualname for code, pure in judged.items() if not pure), "")
+    impure = next((code.co_qualname for (code, _), pure in judged.items() if not pure), "")
     if impure:
         raise Unmergeable(f"an arm calls {impure}, which may do more than compute")
 
 
-def _only_computes(frame: FrameType, codes: Collection[CodeType], judged: dict[CodeType, bool]) -> bool:
+def _only_computes(
+    frame: FrameType, first: Any, codes: Collection[CodeType], judged: dict[tuple[CodeType, int], bool]
+) -> bool:
+    """Whether code of the user's, whose first argument is given, does."""
     code = frame.f_code
-    if not is_user_file(code.co_filename) or code in codes or code.co_name in _READ_ATTRIBUTES:
+    if code in codes or code.co_name in _READ_ATTRIBUTES:
         return True
     around = frame.f_back.f_code if frame.f_back is not None else None
-    if code.co_name.startswith("<") and around is not None:  # part of an expression that was judged with its function
-        return around in codes or judged.get(around, False)
-    first = frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
+    if code.co_name.startswith("<"):  # part of an expression that was judged with its function
+        pure = [pure for (known, _), pure in judged.items() if known is around]
+        return around in codes or (bool(pure) and all(pure))
     function = function_of(code, frame.f_globals, frame.f_locals, ())
     node = definition_of(function) if function is not None else None
     if function is None or node is None:
