@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from types import CodeType, FunctionType
 from typing import Any, Literal
@@ -18,12 +18,14 @@ from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.export_call import ExportCall, Inputs
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim
 from exportdoctor.shims.rules.code_swap import compile_for, definition_of, swap_code, user_functions
-from exportdoctor.targets.eager import run_calls
+from exportdoctor.targets.eager import CallResult, run_calls, same_values
 from exportdoctor.torch_internals.shape_env import truth_of_nothing
 from exportdoctor.torch_internals.trees import tree_flatten
 
 _SETTLE = "_exportdoctor_settle"
 _ASKS_FOR_NOTHING = r"(Eq|Ne)\([^(),]*u\d+[^(),]*, 0\)|u\d+ (> 0|<= 0|< 1|>= 1)\b|\b0 < [^,]*u\d+"
+Mode = Literal["watch", "export", "force"]
+"""What a condition does: answer and be noted, be settled while the program is made, or answer as it was settled."""
 _SIZES = frozenset({"shape", "size", "numel", "len"})
 
 
@@ -31,7 +33,9 @@ _SIZES = frozenset({"shape", "size", "numel", "len"})
 class Shortcuts:
     """The conditions that were settled, and what eager runs show of them."""
 
-    mode: Literal["watch", "export", "force"] = "watch"
+    mode: Mode = "export"
+    answers: dict[str, set[bool]] = field(default_factory=dict)
+    """Those of one run in eager."""
     seen: dict[str, set[bool]] = field(default_factory=dict)
     settled: dict[str, bool] = field(default_factory=dict)
 
@@ -42,8 +46,8 @@ class Shortcuts:
         if self.mode == "force":
             return self.settled.get(place, value)
         if self.mode == "watch":
-            with suppress(Exception):
-                self.seen.setdefault(place, set()).add(bool(value))
+            if isinstance(value, bool | int):  # a size is no tensor
+                self.answers.setdefault(place, set()).add(bool(value))
             return value
         of_nothing = truth_of_nothing(value)
         if of_nothing is None or self.settled.get(place) is of_nothing:
@@ -54,34 +58,46 @@ class Shortcuts:
             torch._check(torch.sym_not(holds) if of_nothing else holds)
         return not of_nothing
 
+    def watch(self, call: ExportCall) -> None:
+        """Note the answers in the known inputs that eager takes."""
+        for inputs in ((call.args, call.kwargs), *call.more_inputs):
+            answers = self.answers = dict[str, set[bool]]()
+            if self._run(call, inputs, "watch") is not None:
+                for place, found in answers.items():
+                    self.seen.setdefault(place, set()).update(found)
+
     def check(self, call: ExportCall) -> None:
-        """Raises NotApplicable where a known input gives something else without the shortcuts."""
+        """Raises NotApplicable where no condition was settled, or a known input gives something else without the
+        shortcuts."""
+        if not self.settled:
+            raise NotApplicable("no condition asks whether anything was found")
         for inputs in ((call.args, call.kwargs), *call.more_inputs):
             plain = self._run(call, inputs, "watch")
-            if plain is None:
-                continue
-            forced = self._run(call, inputs, "force")
-            if forced is None or not _are_equal(plain, forced):
+            if plain is not None and not _are_equal(plain, self._run(call, inputs, "force")):
                 raise NotApplicable("where nothing is found, the code behind the shortcut gives something else")
 
-    def _run(self, call: ExportCall, inputs: Inputs, mode: Literal["watch", "force"]) -> Any:
+    def _run(self, call: ExportCall, inputs: Inputs, mode: Mode) -> CallResult | None:
+        """What eager gives for these inputs; None for those that it refuses."""
         self.mode = mode
         try:
-            return run_calls(call.module, [inputs])[0].output
+            return run_calls(call.module, [inputs])[0]
         except Exception:
             return None
         finally:
             self.mode = "export"
 
 
-def _are_equal(one: Any, other: Any) -> bool:
+def _are_equal(plain: CallResult, forced: CallResult | None) -> bool:
+    """Whether two calls gave the same and left the same in their inputs and buffers."""
     import torch
 
-    (left, layout), (right, same) = tree_flatten(one), tree_flatten(other)
+    if forced is None:
+        return False
+    (left, layout), (right, same) = (
+        tree_flatten([one.output, one.after, one.buffers, one.numbers]) for one in (plain, forced)
+    )
     return layout == same and all(
-        torch.equal(a, b) or torch.allclose(a, b, equal_nan=True)
-        if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor) and a.shape == b.shape and a.dtype == b.dtype
-        else not isinstance(a, torch.Tensor) and a == b
+        same_values(a, b) if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor) else bool(a == b)
         for a, b in zip(left, right, strict=True)
     )
 
@@ -91,10 +107,6 @@ class _Conditions(ast.NodeTransformer):
 
     def __init__(self, function: str) -> None:
         self.function, self.count = function, 0
-
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
-        self.generic_visit(node)
-        return node
 
     def visit_If(self, node: ast.If) -> ast.AST:
         self.generic_visit(node)
@@ -141,18 +153,9 @@ def _enter(call: ExportCall) -> Iterator[ExportCall]:
     if not changes:
         raise NotApplicable("no function asks a condition on sizes")
     shortcuts = Shortcuts()
-
-    def check(program: Any) -> None:
-        if not shortcuts.settled:
-            raise NotApplicable("no condition asks whether anything was found")
-        shortcuts.check(call)
-
     with swap_code(changes, {_SETTLE: shortcuts.settle}):
-        for inputs in ((call.args, call.kwargs), *call.more_inputs):
-            with suppress(Exception):
-                run_calls(call.module, [inputs])
-        shortcuts.mode = "export"
-        yield replace(call, checks=(*call.checks, check))
+        shortcuts.watch(call)
+        yield replace(call, checks=(*call.checks, lambda program: shortcuts.check(call)))
 
 
 SHIM = Shim(
