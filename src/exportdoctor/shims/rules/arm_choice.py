@@ -194,9 +194,12 @@ def _version_of(tensor: Any) -> int:
 
 
 def _chooses_and_writes(program: Any) -> bool:
+    """Whether the program has `torch.cond`, and an operator that writes into a tensor."""
+    import torch
+
     targets = [node.target for node in program.graph.nodes if node.op == "call_function"]
     writes = any(getattr(getattr(one, "_schema", None), "is_mutable", False) for one in targets)
-    return writes and any("cond" in str(one) for one in targets)
+    return writes and torch.ops.higher_order.cond in targets
 
 
 def _layout_of(value: Any) -> Any:

@@ -13,6 +13,7 @@ from typing import Any
 from exportdoctor.core.failure.frames import is_user_file
 from exportdoctor.shims.rules.code_swap import definition_of, function_of
 from exportdoctor.shims.rules.pure_code import Purity
+from exportdoctor.targets.eager import hold_storage_id, storage_id
 from exportdoctor.torch_internals.trees import tree_flatten
 
 _REFUSES = frozenset({
@@ -48,7 +49,7 @@ def watch_arm(codes: Collection[CodeType], *, calls: bool) -> Any:
             self.made: set[int] = set()  # storages
             self.old: list[tuple[Any, int]] = []
             self.known: set[int] = set()
-            self.kept: list[Any] = []  # so that no address is used twice
+            self.kept: list[Any] = []  # so that no storage gets the identity of another
 
         def run(self, arm: Callable[..., Any], before: tuple[Any, ...]) -> Any:
             containers = _containers_of(arm, before)
@@ -63,8 +64,8 @@ def watch_arm(codes: Collection[CodeType], *, calls: bool) -> Any:
         def new_ones(self, result: Any) -> set[int]:
             """The tensors of the arm's result, by identity, that were made in it and share values with no other."""
             tensors = [leaf for leaf in tree_flatten(result)[0] if isinstance(leaf, torch.Tensor)]
-            count = Counter(map(_storage_of, tensors))
-            return {id(one) for one in tensors if _storage_of(one) in self.made and count[_storage_of(one)] == 1}
+            count = Counter(map(storage_id, tensors))
+            return {id(one) for one in tensors if storage_id(one) in self.made and count[storage_id(one)] == 1}
 
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             name, kwargs = getattr(func, "__name__", ""), kwargs or {}
@@ -82,18 +83,18 @@ def watch_arm(codes: Collection[CodeType], *, calls: bool) -> Any:
         def _note(self, given: list[Any]) -> None:
             """The version of what is older than the arm, when it is first seen."""
             for one in given:
-                if id(one) not in self.known and _storage_of(one) not in self.made and not one.is_inference():
+                if id(one) not in self.known and storage_id(one) not in self.made and not one.is_inference():
                     self.known.add(id(one))
                     self.old.append((one, one._version))
 
         def _keep_new(self, found: Any, given: list[Any]) -> None:
             if not isinstance(found, torch.Tensor | list | tuple):
                 return
-            taken = {_storage_of(one) for one in given}
+            taken = {storage_id(one) for one in given}
             for leaf in tree_flatten(found)[0]:
-                if isinstance(leaf, torch.Tensor) and _storage_of(leaf) not in taken:
-                    self.made.add(_storage_of(leaf))
-                    self.kept.append(leaf)
+                if isinstance(leaf, torch.Tensor) and storage_id(leaf) not in taken:
+                    self.made.add(storage_id(leaf))
+                    self.kept.append(hold_storage_id(leaf))
 
     return Watch()
 
@@ -102,14 +103,6 @@ def _is_tensor(value: Any) -> bool:
     import torch
 
     return isinstance(value, torch.Tensor)
-
-
-def _storage_of(tensor: Any) -> int:
-    """The address of what holds the values; the tensor's own where it has no such thing."""
-    try:
-        return int(tensor.untyped_storage()._cdata)
-    except (NotImplementedError, RuntimeError):
-        return id(tensor)
 
 
 # --- lists and dicts
