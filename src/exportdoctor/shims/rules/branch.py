@@ -9,25 +9,22 @@ from __future__ import annotations
 
 import ast
 import copy
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from types import FunctionType
 from typing import Any
 
-from exportdoctor.core.failure.frames import is_user_file
 from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.export_call import ExportCall
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim
 from exportdoctor.shims.rules.arm_choice import BOTH, CHOOSE, EITHER, EQUAL, NOT, NUMBER, VALUE, ArmChoices
-from exportdoctor.shims.rules.code_swap import all_code, compile_for, definition_of, function_of, owners_of, swap_code
+from exportdoctor.shims.rules.asked_lines import asked_lines, run_known
+from exportdoctor.shims.rules.code_swap import all_code, compile_for, definition_of, owners_of, swap_code
+from exportdoctor.shims.rules.name_flow import READS_ALL_NAMES, load
 from exportdoctor.shims.rules.pure_code import Purity
-from exportdoctor.targets.eager import run_calls
 
-_READS = frozenset({"__bool__", "item", "__int__", "__float__", "__index__", "equal", "allclose", "tolist"})
-_READ_ALL_NAMES = frozenset({"locals", "vars", "eval", "exec", "globals"})
 _ORDERS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.Eq, ast.NotEq)
 # --- how code is rewritten
 
@@ -152,14 +149,14 @@ class _Merging(ast.NodeTransformer):
         stored = {one.id for arm in (node.body, node.orelse) for part in arm for one in _stored_names(part)}
         names = sorted(stored & self.used.get(id(node), stored))
         arms = [f"_arm_{self.count}_{place}" for place in (1, 2)]
-        result = ast.Return(ast.Tuple([_load(name) for name in names], ast.Load()))
+        result = ast.Return(ast.Tuple([load(name) for name in names], ast.Load()))
         made: list[ast.stmt] = [
             _function(arm, names, list(body) if ends else [*body, result])
             for arm, body in zip(arms, (node.body, node.orelse), strict=True)
         ]
         test = _condition(copy.deepcopy(node.test))
-        before = [_call(VALUE, _thunk(_load(name))) for name in names]
-        call = _call(CHOOSE, self.name, test, *(_load(arm) for arm in arms), *before)
+        before = [_call(VALUE, _thunk(load(name))) for name in names]
+        call = _call(CHOOSE, self.name, test, *(load(arm) for arm in arms), *before)
         target = ast.Tuple([ast.Name(name, ast.Store()) for name in names], ast.Store())
         last = ast.Return(call) if ends else ast.Assign([target], call) if names else ast.Expr(call)
         return [ast.copy_location(one, node) for one in (*made, last)]
@@ -233,12 +230,8 @@ def _names(*nodes: ast.AST) -> Counter[str]:
     )
 
 
-def _load(name: str) -> ast.expr:
-    return ast.Name(name, ast.Load())
-
-
 def _call(name: str, *args: ast.expr) -> ast.expr:
-    return ast.Call(_load(name), list(args), [])
+    return ast.Call(load(name), list(args), [])
 
 
 def _thunk(value: ast.expr) -> ast.expr:
@@ -255,7 +248,7 @@ def rewrite_branches(
 ) -> ast.FunctionDef | None:
     """The definition with its open branches merged; `None` where there is none that can be."""
     node = definition_of(function)
-    if node is None or _READ_ALL_NAMES & {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}:
+    if node is None or READS_ALL_NAMES & {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}:
         return None
     # where a condition begins below its `if`, Python names the line of the `if` as the one that asks
     conditions = (one for one in ast.walk(node) if isinstance(one, ast.If | ast.IfExp) and one.lineno in lines)
@@ -263,40 +256,6 @@ def rewrite_branches(
     merging = _Merging(Purity(function=function, instances=instances), lines, node)
     changed = merging.visit(node)
     return changed if merging.count else None
-
-
-# --- where Python asks for values
-
-
-def asked_lines(call: ExportCall) -> dict[FunctionType, frozenset[int]]:
-    """The lines of each function of the user's at which forward asks a tensor for its value, on all inputs."""
-    from torch.overrides import TorchFunctionMode
-
-    classes = list(dict.fromkeys(kind for module in call.module.modules() for kind in type(module).__mro__))
-    found: dict[FunctionType, set[int]] = {}
-
-    class Asking(TorchFunctionMode):
-        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            if getattr(func, "__name__", "") in _READS:
-                frame: Any = sys._getframe(1)
-                while frame is not None and not is_user_file(frame.f_code.co_filename):
-                    frame = frame.f_back
-                if frame is None:
-                    return func(*args, **(kwargs or {}))
-                function = function_of(frame.f_code, frame.f_globals, frame.f_locals, classes)
-                if function is not None:
-                    found.setdefault(function, set()).add(frame.f_lineno)
-            return func(*args, **(kwargs or {}))
-
-    run_known(call, Asking)
-    return {function: frozenset(lines) for function, lines in found.items()}
-
-
-def run_known(call: ExportCall, around: Callable[[], AbstractContextManager[Any]] = nullcontext) -> None:
-    """Eager, on all inputs that are known. Without values it ends where the first of them is asked for."""
-    for inputs in ((call.args, call.kwargs), *call.more_inputs):
-        with suppress(Exception), around():
-            run_calls(call.module, [inputs])
 
 
 @contextmanager

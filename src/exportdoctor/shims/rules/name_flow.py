@@ -9,7 +9,19 @@ OTHER_SCOPES = (ast.FunctionDef, ast.Lambda, ast.ClassDef, ast.AsyncFunctionDef)
 _LATER = (*OTHER_SCOPES, ast.GeneratorExp, ast.Global, ast.Nonlocal)
 OWN = "_scan_"
 """How the names begin that rewritten code binds, and no other name in it may."""
+READS_ALL_NAMES = frozenset({"locals", "globals", "vars", "eval", "exec"})
+"""Functions that may read names in ways that the code does not show."""
 _PARTS_WITHOUT_VALUES = frozenset({"dtype", "device"})
+
+
+def load(name: str) -> ast.Name:
+    """A name that is read."""
+    return ast.Name(name, ast.Load())
+
+
+def is_name(node: ast.expr | None, name: str) -> bool:
+    """Whether an expression is this name."""
+    return isinstance(node, ast.Name) and node.id == name
 
 
 def bound_names(node: ast.AST) -> Iterator[str]:

@@ -27,7 +27,7 @@ from exportdoctor.shims.rules.loop_rewrite import (
     WRITE,
     LoopRewrite,
 )
-from exportdoctor.shims.rules.name_flow import OWN, all_names, own_names
+from exportdoctor.shims.rules.name_flow import OWN, READS_ALL_NAMES, all_names, own_names
 from exportdoctor.shims.rules.pure_code import Purity
 from exportdoctor.torch_internals.scan_operator import run_steps
 
@@ -138,7 +138,7 @@ def _means_other_things(function: FunctionType, node: ast.FunctionDef) -> bool:
     names, known = {*all_names(node)}, function.__globals__
     bound = {name for one in ast.walk(node) if not _is_read(one) for name in own_names(one)}
     own = any(name.startswith(OWN) for name in names) or not known.keys().isdisjoint(_NAMES)
-    others = {"range", "enumerate", "list"} & {*known, *bound} or names & {"locals", "vars", "eval", "exec"}
+    others = {"range", "enumerate", "list"} & {*known, *bound} or names & READS_ALL_NAMES
     return own or bool(others) or "torch" in bound or known.get("torch", torch) is not torch
 
 

@@ -1,0 +1,47 @@
+"""Where Python asks a tensor for its value, seen by running forward in eager."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext, suppress
+from types import FunctionType
+from typing import Any
+
+from exportdoctor.core.failure.frames import is_user_file
+from exportdoctor.shims.export_call import ExportCall
+from exportdoctor.shims.rules.code_swap import function_of
+from exportdoctor.targets.eager import run_calls
+
+_READS = frozenset({"__bool__", "item", "__int__", "__float__", "__index__", "equal", "allclose", "tolist"})
+
+
+def asked_lines(call: ExportCall) -> dict[FunctionType, frozenset[int]]:
+    """The lines of each function of the user's at which forward asks a tensor for its value, on all inputs."""
+    from torch.overrides import TorchFunctionMode
+
+    classes = list(dict.fromkeys(kind for module in call.module.modules() for kind in type(module).__mro__))
+    found: dict[FunctionType, set[int]] = {}
+
+    class Asking(TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if getattr(func, "__name__", "") in _READS:
+                frame: Any = sys._getframe(1)
+                while frame is not None and not is_user_file(frame.f_code.co_filename):
+                    frame = frame.f_back
+                if frame is None:
+                    return func(*args, **(kwargs or {}))
+                function = function_of(frame.f_code, frame.f_globals, frame.f_locals, classes)
+                if function is not None:
+                    found.setdefault(function, set()).add(frame.f_lineno)
+            return func(*args, **(kwargs or {}))
+
+    run_known(call, Asking)
+    return {function: frozenset(lines) for function, lines in found.items()}
+
+
+def run_known(call: ExportCall, around: Callable[[], AbstractContextManager[Any]] = nullcontext) -> None:
+    """Eager, on all inputs that are known. Without values it ends where the first of them is asked for."""
+    for inputs in ((call.args, call.kwargs), *call.more_inputs):
+        with suppress(Exception), around():
+            run_calls(call.module, [inputs])

@@ -1,0 +1,183 @@
+"""A step of a loop over rows: what it reads at the loop's index becomes rows that it is given, and what it writes there
+rows that it returns."""
+
+from __future__ import annotations
+
+import ast
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from exportdoctor.shims.rules.name_flow import OWN, bound_names, is_name, load, read_names
+from exportdoctor.shims.rules.name_uses import NameUses
+
+_NO_STEP = (
+    ast.Break, ast.Continue, ast.Return, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp, ast.Lambda,
+)  # fmt: skip
+"""What leaves a loop, or binds names of its own."""
+
+
+@dataclass(frozen=True)
+class StepInput:
+    """A row that a step reads: `tensor` at the index, which stands at dimension `place`."""
+
+    name: str
+    tensor: ast.expr
+    place: int
+
+
+@dataclass(frozen=True)
+class StepOutput:
+    """What a step computes for the list, or for the tensor at dimension `place`, that is called `name`."""
+
+    row: str
+    name: str
+    place: int | None
+
+
+@dataclass
+class LoopStep:
+    """Turns the body of a loop into that of a step."""
+
+    index: str
+    uses: NameUses
+    inputs: list[StepInput] = field(default_factory=list)
+    outputs: list[StepOutput] = field(default_factory=list)
+
+    def of_body(self, statements: Sequence[ast.stmt]) -> list[ast.stmt] | None:
+        """The step's statements; None where the body is none."""
+        bound = {name for one in statements for name in bound_names(one)}
+        made: list[ast.stmt] = []
+        for one in copy.deepcopy(list(statements)):
+            output = self._output(one)
+            if output is not None:
+                made.append(ast.copy_location(ast.Assign([ast.Name(output[0], ast.Store())], output[1]), one))
+            else:
+                made.append(one)
+        if any(isinstance(each, _NO_STEP) for one in made for each in ast.walk(one)):
+            return None
+        reads = _RowReads(self, bound)
+        made = [reads.visit(one) for one in made]
+        outside = {one.name for one in self.outputs}
+        used = [name for one in (*made, *(each.tensor for each in self.inputs)) for name in read_names(one)]
+        if reads.failed or self.index in used or outside & {*used, *bound} or len(outside) < len(self.outputs):
+            return None
+        return made
+
+    def _output(self, node: ast.stmt) -> tuple[str, ast.expr] | None:
+        """The name of the row that a statement computes for the outside, and its expression."""
+        row = f"{OWN}made_{len(self.outputs)}"
+        match node:
+            case ast.Expr(
+                ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="append"), args=[value], keywords=[])
+            ) if self.uses.is_only_stacked(name):
+                self.outputs.append(StepOutput(row, name, None))
+                return row, value
+            case ast.Assign(targets=[ast.Subscript(value=ast.Name(id=name), slice=slices)], value=value):
+                place = _place_of(self.index, slices)
+                if place is not None and _is_whole_otherwise(slices, self.index):
+                    self.outputs.append(StepOutput(row, name, place))
+                    return row, value
+        return None
+
+
+class _RowReads(ast.NodeTransformer):
+    """Reads of tensors at the loop's index become reads of the step's rows."""
+
+    def __init__(self, step: LoopStep, bound: set[str]) -> None:
+        self.step, self.bound, self.failed = step, bound, False
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
+        node.value = self.visit(node.value)
+        place = _place_of(self.step.index, node.slice)
+        if place is None:
+            node.slice = self.visit(node.slice)
+            return node
+        if not isinstance(node.ctx, ast.Load) or {*read_names(node.value)} & self.bound or _has_call(node.value):
+            self.failed = True
+            return node
+        name = f"{OWN}row_{len(self.step.inputs)}"
+        known = (one for one in self.step.inputs if one.place == place and _same(one.tensor, node.value))
+        found = next(known, None)
+        if found is None:
+            found = StepInput(name, node.value, place)
+            self.step.inputs.append(found)
+        parts = [_without_index(part) for part in _parts(node.slice) if not is_name(part, self.step.index)]
+        if not parts:
+            return ast.copy_location(load(found.name), node)
+        indices = parts[0] if len(parts) == 1 else ast.Tuple(parts, ast.Load())
+        return ast.copy_location(ast.Subscript(load(found.name), indices, ast.Load()), node)
+
+
+# --- indices
+
+
+def _parts(slices: ast.expr) -> list[ast.expr]:
+    return list(slices.elts) if isinstance(slices, ast.Tuple) else [slices]
+
+
+def _is_row_slice(node: ast.expr, index: str) -> bool:
+    """`index : index + 1`, a dimension of one row."""
+    match node:
+        case ast.Slice(
+            lower=ast.Name(id=first),
+            upper=ast.BinOp(left=ast.Name(id=second), op=ast.Add(), right=ast.Constant(value=1)),
+            step=None,
+        ):
+            return first == second == index
+    return False
+
+
+def _without_index(part: ast.expr) -> ast.expr:
+    """What is left of a part of an index for the row itself: a dimension of one row is a new one."""
+    names = {one.id for one in ast.walk(part) if isinstance(one, ast.Name)}
+    is_row = isinstance(part, ast.Slice) and bool(names)
+    return ast.copy_location(ast.Constant(None), part) if is_row else part
+
+
+def _place_of(index: str, slices: ast.expr) -> int | None:
+    """The dimension at which an index has the loop's; counted from behind after `...`. None where it has none.
+
+    The other parts may be `:`, `...`, None and whole numbers, and nothing that is computed.
+    """
+    parts = _parts(slices)
+    found = [place for place, part in enumerate(parts) if is_name(part, index) or _is_row_slice(part, index)]
+    if len(found) != 1 or not all(_is_simple(part) for place, part in enumerate(parts) if place != found[0]):
+        return None
+    before, behind = parts[: found[0]], parts[found[0] + 1 :]
+    if any(_is_ellipsis(part) for part in before):
+        return -1 - sum(not _is_new(part) for part in behind)
+    return sum(not _is_new(part) for part in before)
+
+
+def _is_simple(part: ast.expr) -> bool:
+    match part:
+        case ast.Slice(lower=None, upper=None, step=None) | ast.Constant(value=None):
+            return True
+        case ast.Constant(value=int() as number):
+            return not isinstance(number, bool)  # which selects nothing or everything, as a new dimension
+        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int())):
+            return True
+    return _is_ellipsis(part)
+
+
+def _is_ellipsis(part: ast.expr) -> bool:
+    return isinstance(part, ast.Constant) and part.value is Ellipsis
+
+
+def _is_new(part: ast.expr) -> bool:
+    return isinstance(part, ast.Constant) and part.value is None
+
+
+def _is_whole_otherwise(slices: ast.expr, index: str) -> bool:
+    """Whether every other part of an index is `:` or `...`."""
+    rest = [part for part in _parts(slices) if not is_name(part, index)]
+    return all((isinstance(part, ast.Slice) and _is_simple(part)) or _is_ellipsis(part) for part in rest)
+
+
+def _same(one: ast.expr, other: ast.expr) -> bool:
+    return ast.dump(one) == ast.dump(other)
+
+
+def _has_call(node: ast.expr) -> bool:
+    return any(isinstance(one, ast.Call) for one in ast.walk(node))

@@ -1,0 +1,93 @@
+"""Where a function uses a list or a tensor: a loop may write it later only where nothing else sees that."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from exportdoctor.shims.rules.name_flow import is_name, own_names
+from exportdoctor.shims.rules.stacked_lists import JOINS
+
+_FILLED = ("zeros", "ones", "empty", "full", "zeros_like", "ones_like", "empty_like", "full_like")
+_NEW = ("new_zeros", "new_ones", "new_empty", "new_full", "clone")
+_METADATA = frozenset({"shape", "dtype", "device", "ndim"})
+
+
+@dataclass(frozen=True)
+class NameUses:
+    """The uses of names in a function."""
+
+    function: ast.FunctionDef
+    inside: set[str]
+    """The names that functions in it mention."""
+
+    def is_only_stacked(self, name: str) -> bool:
+        """Whether the list is nothing but made anew, appended to and stacked or joined."""
+        allowed = set[int]()
+        for one in ast.walk(self.function):
+            allowed.update(map(id, _made_by(one, _is_empty_list).values()))
+            match one:
+                case ast.Call(func=ast.Attribute(value=ast.Name(id=found) as of, attr="append")) if found == name:
+                    allowed.add(id(of))
+                case ast.Call(args=[ast.Name(id=found) as of, *_]) if stacked_list(one) == found == name:
+                    allowed.add(id(of))
+        every = (one for one in ast.walk(self.function) if name in own_names(one))
+        return name not in self.inside and all(id(one) in allowed for one in every)
+
+    def is_only_written(self, name: str, loop: ast.For, before: Sequence[ast.stmt]) -> bool:
+        """Whether the tensor was made anew in one of the statements before the loop, and what follows uses it only to
+        write rows, so that no other tensor is a view of it. `before` has also each statement around the loop."""
+        allowed = {id(one) for one in ast.walk(loop)}
+        for one in ast.walk(self.function):
+            match one:
+                case ast.Attribute(value=ast.Name() as of, attr=attribute) if attribute in _METADATA:
+                    allowed.add(id(of))
+                case ast.Subscript(value=ast.Name() as of, ctx=ast.Store()):
+                    allowed.add(id(of))
+        for one in reversed(before):
+            if name in _made_by(one, _is_new_tensor):
+                return name not in self.inside
+            if any(name in own_names(each) and id(each) not in allowed for each in ast.walk(one)):
+                return False
+        return False
+
+
+def stacked_list(node: ast.AST) -> str | None:
+    """The name of the list in `torch.stack(name, ...)`, and its like."""
+    match node:
+        case ast.Call(func=ast.Attribute(value=ast.Name(id="torch"), attr=attribute), args=[ast.Name(id=name), *_]) if (
+            attribute in JOINS
+        ):
+            return name
+    return None
+
+
+def _made_by(node: ast.AST, is_made: Callable[[ast.expr], bool]) -> dict[str, ast.expr]:
+    """The names that an assignment gives a new value of their own, each with its node."""
+    pairs: list[tuple[ast.expr, ast.expr]] = []
+    match node:
+        case ast.Assign(targets=[ast.Tuple(elts=targets)], value=ast.Tuple(elts=values)) if len(targets) == len(values):
+            pairs = list(zip(targets, values, strict=True))
+        case ast.Assign(targets=[target], value=value):
+            pairs = [(target, value)]
+    return {one.id: one for one, value in pairs if isinstance(one, ast.Name) and is_made(value)}
+
+
+def _is_empty_list(node: ast.expr) -> bool:
+    match node:
+        case ast.List(elts=[]) | ast.Call(func=ast.Name(id="list"), args=[], keywords=[]):
+            return True
+    return False
+
+
+def _is_new_tensor(node: ast.expr) -> bool:
+    """`torch.zeros(...)`, `x.new_zeros(...)` and their like, also converted."""
+    match node:
+        case ast.Call(func=ast.Attribute(value=made, attr="to" | "contiguous")):
+            return _is_new_tensor(made)
+        case ast.Call(func=ast.Attribute(value=of, attr=attribute), keywords=how) if "out" not in [
+            one.arg for one in how
+        ]:
+            return attribute in _NEW or (is_name(of, "torch") and attribute in _FILLED)
+    return False
