@@ -469,13 +469,19 @@ ATTACKS = [
 @pytest.mark.parametrize("make", ATTACKS)
 def test_a_choice_that_something_else_sees_is_refused_or_right(make: Callable[[], nn.Module]) -> None:
     call, eager = call_of(make), copy.deepcopy(call_of(make).module)
+    rows = [row for row in VALUES if row.shape[0] > 1]
+    wanted = [copy.deepcopy(eager)(values.clone()) for values in rows]
     try:
         with apply_shims([find("branch-as-where")], call) as given:
             program = export_program(given).module()
-    except Exception:
+    except NotApplicable:
         return
-    for values in (row for row in VALUES if row.shape[0] > 1):
-        torch.testing.assert_close(program(values.clone()), eager(values.clone()), equal_nan=True)
+    except Exception as error:
+        if "data-dependent" not in str(error):
+            raise
+        return
+    for values, answer in zip(rows, wanted, strict=True):
+        torch.testing.assert_close(copy.deepcopy(program)(values.clone()), answer, equal_nan=True)
 
 
 def test_whole_numbers_are_compared_with_floats_as_in_python() -> None:

@@ -17,22 +17,13 @@ from torch.nn import functional
 from torch.nn.utils import parametrize
 
 from exportdoctor.shims.rules.pure_code import Purity
+from strict_state import Counter
 
 
 def is_pure(function: Callable[..., Any], *instances: nn.Module) -> bool:
     node = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0]
     assert isinstance(node, ast.FunctionDef)
     return Purity(function=cast(FunctionType, function), instances=instances).of_statements(node.body)
-
-
-class Noting(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls = 0
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.calls += 1
-        return x
 
 
 class Doubled(nn.Module):
@@ -75,9 +66,9 @@ LAYERS = {
     "layers": (nn.Sequential(nn.Linear(4, 4), nn.GELU(), Doubled()), True),
     "attention": (nn.MultiheadAttention(4, 2), True),
     "a parametrization": (parametrized(nn.Linear(4, 4), Doubled()), True),
-    "one that notes": (Noting(), False),
-    "one that notes, inside torch's": (nn.Sequential(nn.Linear(4, 4), Noting()), False),
-    "one that notes, as a parametrization": (parametrized(nn.Linear(4, 4), Noting()), False),
+    "one that notes": (Counter(), False),
+    "one that notes, inside torch's": (nn.Sequential(nn.Linear(4, 4), Counter()), False),
+    "one that notes, as a parametrization": (parametrized(nn.Linear(4, 4), Counter()), False),
     "one that writes": (nn.Sequential(nn.Linear(4, 4), nn.ReLU(inplace=True)), False),
     "one that renews its rows": (nn.Embedding(4, 4, max_norm=1.0), False),
     "one in training, inside": (nn.Sequential(nn.BatchNorm1d(4)), False),
@@ -94,7 +85,7 @@ def test_layers(title: str) -> None:
     if "training" in title:
         training_below(layer)
     assert is_pure(Holder.forward, holder) is pure
-    assert not is_pure(Holder.forward, holder, Holder(Noting()).eval())  # in one of them
+    assert not is_pure(Holder.forward, holder, Holder(Counter()).eval())  # in one of them
 
 
 def test_a_set_of_the_module_is_written_and_a_rate_of_nothing_draws_nothing() -> None:

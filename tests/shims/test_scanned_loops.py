@@ -23,6 +23,7 @@ from exportdoctor.shims.rules.loop_headers import COUNT, SOURCE
 from exportdoctor.shims.rules.loop_rewrite import APPLIES, JOIN, KEEP, SCAN, TAKE, WRITE, LoopRewrite
 from exportdoctor.shims.rules.pure_code import Purity
 from scan_steps import check_any_length, refused_lengths, run_in_turn
+from strict_state import Counter
 
 STATEMENTS = (
     "a = a * 0.5 + x[:, t]",
@@ -493,16 +494,6 @@ class Layered(nn.Module):
         return x + state[:, None]
 
 
-class Noting(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls = 0
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.calls += 1
-        return x
-
-
 def test_a_step_that_is_pure_in_one_module_alone_stays_as_it_is() -> None:
     def call(*layers: nn.Module) -> ExportCall:
         module = nn.Sequential(*map(Layered, layers)).eval()
@@ -510,5 +501,5 @@ def test_a_step_that_is_pure_in_one_module_alone_stays_as_it_is() -> None:
 
     with apply_shims([find("loops-as-scan")], call(nn.Linear(4, 4), nn.GELU())):
         pass
-    with pytest.raises(NotApplicable), apply_shims([find("loops-as-scan")], call(nn.Linear(4, 4), Noting())):
+    with pytest.raises(NotApplicable), apply_shims([find("loops-as-scan")], call(nn.Linear(4, 4), Counter())):
         pass
