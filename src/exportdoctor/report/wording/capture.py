@@ -41,6 +41,8 @@ def inputs_without_values(count: int) -> str:
 
 def scripted_modules(count: int) -> str:
     """That ScriptModules tell of no call."""
+    if count == 1:
+        return "1 ScriptModule takes no hooks, so whether and how it is called is not known"
     return f"{count} ScriptModules take no hooks, so whether and how they are called is not known"
 
 
