@@ -65,7 +65,7 @@ class WithScript(nn.Module):
 def test_a_script_module_below_the_root_does_not_end_the_capture() -> None:
     part = capture(WithScript(), torch.ones(2, 3))
     assert set(part.questions) == {"", "plain"}
-    assert "ScriptModules" in part.notes[0]
+    assert "ScriptModule" in part.notes[0]
 
 
 class ManyCalls(nn.Module):

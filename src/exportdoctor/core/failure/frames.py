@@ -21,8 +21,12 @@ OUR_FOLDER = (
     if __name__.startswith("exportdoctor.")
     else str(Path(__file__).resolve())  # carried into a file of shims: what lies beside it is the user's
 )
-TRACER_PACKAGES = frozenset({"torch", "functorch", "torchgen", "sympy", "mpmath", "numpy", "networkx", "optree"})
-"""Packages that torch's tracer calls into: a frame of theirs is not the user's, wherever they are installed."""
+TRACER_PACKAGES = frozenset({
+    "torch", "functorch", "torchgen", "sympy", "mpmath", "numpy", "networkx", "optree",
+    "typing_extensions", "opt_einsum", "filelock", "fsspec", "jinja2", "yaml",
+})  # fmt: skip
+"""Packages that torch requires and its tracer calls into or imports at first use: a frame of theirs is not the user's,
+wherever they are installed."""
 
 _STDLIB = os.path.realpath(sysconfig.get_paths()["stdlib"]) + os.sep
 _INSTALLED = re.compile(r"[/\\](?:site|dist)-packages[/\\]([^/\\]+)")
