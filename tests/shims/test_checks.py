@@ -131,3 +131,141 @@ def test_a_number_is_compared_as_in_eager_or_not_at_all(sign: str, other: float)
         rows = torch.zeros(2, 3)
         rows[0, 0] = low
         assert (_answer(program, rows) is None) == (_answer(Compares(sign, other), rows) is None)
+
+
+def _require_finite(x: torch.Tensor) -> None:
+    assert not (x.isnan() | x.isinf()).any(), "not finite"
+
+
+class Ways(torch.nn.Module):
+    """Checks as people write them; each way refuses its own rows."""
+
+    low: torch.Tensor
+
+    def __init__(self, way: str, strict: bool) -> None:
+        super().__init__()
+        self.way, self.strict = way, strict
+        self.register_buffer("low", torch.tensor(-2.0))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        check = getattr(self, f"_{self.way}", None) or globals()[self.way]
+        check(x)
+        return x * 2
+
+    def _negated(self, x: torch.Tensor) -> None:
+        if not (x > -2).all():
+            raise ValueError("low")
+
+    def _of_a_name(self, x: torch.Tensor) -> None:
+        bad = (x < -2).any()
+        if bad:
+            raise ValueError("low")
+
+    def _asked_where_strict(self, x: torch.Tensor) -> None:
+        if self.strict and (x < self.low).any():
+            raise ValueError("low")
+
+    def _either(self, x: torch.Tensor) -> None:
+        if (x < self.low).any() or (x > 2).any() or self.way == "":
+            raise ValueError("low or high")
+
+    def _both(self, x: torch.Tensor) -> None:
+        if (x < -1).any() and not (x > 1).any():
+            raise ValueError("low, and nothing high")
+
+    def _where_strict(self, x: torch.Tensor) -> None:
+        if (x < -1).any() and self.strict:
+            raise ValueError("low")
+
+    def _unless_strict(self, x: torch.Tensor) -> None:
+        if (x < -1).any() or self.strict:
+            raise ValueError("low, or strict")
+
+    def _asserted(self, x: torch.Tensor) -> None:
+        assert (x > -2).all() and x.sum() < 4  # noqa: PT018
+
+    def _asserted_in_the_graph(self, x: torch.Tensor) -> None:
+        torch._assert((x > -2).all(), "low")
+
+
+_WAYS = sorted(name.removeprefix("_") for name in vars(Ways) if name.startswith("_") and name != "__init__")
+
+
+@settings(max_examples=120, deadline=None)
+@given(
+    way=st.sampled_from([name for name in _WAYS if not name.startswith("_")] + ["_require_finite"]),
+    strict=st.booleans(),
+    values=st.lists(st.sampled_from([-3.0, -2.0, -1.5, 0.0, 1.0, 1.5, 3.0, float("nan")]), min_size=6, max_size=6),
+)
+def test_a_check_refuses_the_same_however_it_is_written(way: str, strict: bool, values: list[float]) -> None:
+    if (way, strict) == ("unless_strict", True):  # it refuses the example
+        return
+    rows, name = torch.tensor(values).reshape(2, 3), f"{way} {strict}"
+    plain = strict is False and way == "asked_where_strict"
+    if name not in _PROGRAMS:
+        _PROGRAMS[name] = _program(Ways(way, strict)) if not plain else torch.export.export(Ways(way, strict), (ROWS,))
+    program = _PROGRAMS[name].module() if plain else _PROGRAMS[name]
+    found, wanted = _checked_answer(program, rows), _checked_answer(Ways(way, strict), rows)
+    assert (found is None) == (wanted is None)
+    assert found is None or torch.equal(found, wanted) or found.isnan().any()  # type: ignore[arg-type]
+
+
+def _checked_answer(module: Any, x: torch.Tensor) -> torch.Tensor | None:
+    with contextlib.suppress(AssertionError):
+        return _answer(module, x)
+    return None
+
+
+class Guarded(torch.nn.Module):
+    """The right side is for rows that the left one lets through: eager does not compute it for others."""
+
+    def forward(self, x: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+        if (places < 3).all() and x[:, places].min() < 0:
+            raise ValueError("negative")
+        return x + places.sum()
+
+
+def test_a_right_side_that_may_refuse_values_is_not_computed_unasked() -> None:
+    call = ExportCall(module=Guarded(), args=(ROWS, torch.tensor([0, 1])))
+    Guarded()(ROWS, torch.tensor([7]))
+    with (
+        pytest.raises(Exception, match="data-dependent"),
+        sh.apply_shims([sh.find("check-as-assertion")], call) as treated,
+    ):
+        sh.export_program(treated)
+
+
+class Mixture(torch.nn.Module):
+    """Parameters and values that torch.distributions checks."""
+
+    def forward(self, mean: torch.Tensor, log_scale: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        which = torch.distributions.Categorical(logits=mean)
+        each = torch.distributions.Normal(mean, log_scale.exp())
+        return torch.distributions.MixtureSameFamily(which, each).log_prob(x)
+
+
+@pytest.mark.parametrize("place", range(3))
+def test_what_distributions_refuse_the_program_refuses(place: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    sizes = [{0: torch.export.Dim.DYNAMIC}] * 3
+
+    def rows(count: int) -> list[torch.Tensor]:
+        return [torch.randn(*shape, generator=generator) for shape in ((count, 4), (count, 4), (count,))]
+
+    call = ExportCall(module=Mixture(), args=tuple(rows(3)), dynamic_shapes=tuple(sizes))
+    with sh.apply_shims([sh.find("check-as-assertion")], call) as treated:
+        program = sh.export_program(treated).module()
+    given = rows(5)
+    torch.testing.assert_close(program(*given), Mixture()(*given))
+    given[place][0] = float("nan")
+    with pytest.raises(ValueError, match=r"invalid values|within the support"):
+        Mixture()(*given)
+    with pytest.raises(RuntimeError, match="check of the inputs failed"):
+        program(*given)
+
+
+def test_what_distributions_check_is_theirs_again_afterwards() -> None:
+    before = torch.distributions.Distribution.__init__.__code__
+    with sh.apply_shims([sh.find("check-as-assertion")], ExportCall(module=Mixture(), args=(ROWS, ROWS, ROWS[0]))):
+        assert torch.distributions.Distribution.__init__.__code__ is not before
+    assert torch.distributions.Distribution.__init__.__code__ is before

@@ -1,56 +1,90 @@
-"""A check of the inputs, `if condition: raise`, becomes an assertion of the program where only a run can decide it.
+"""A check of the inputs becomes an assertion of the program where only a run can decide it.
 
-The check is not dropped: a condition that the tracer knows raises as before, any other is asserted at run time. That is
-the same only if what it raises leaves the model: a check that somebody on the stack may catch is refused.
+A check is `if condition: raise` or an assertion. It is not dropped: a condition that the tracer knows raises as before,
+any other is asserted at run time. That is the same only if what it raises leaves the model: a check that somebody on
+the stack may catch is refused.
 """
 
 from __future__ import annotations
 
 import ast
 import builtins
+import dis
 import functools
-import inspect
 import operator
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
+from types import CodeType
 from typing import Any
 
-from exportdoctor.core.failure.frames import is_defined_in_torch
 from exportdoctor.shims.caught_exceptions import find_catcher, stack_lines
 from exportdoctor.shims.cure_pattern import Cure
 from exportdoctor.shims.export_call import ExportCall
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim
-from exportdoctor.shims.rules.code_swap import rewrite_code, swap_code
+from exportdoctor.shims.rules.code_swap import all_code, rewrite_code, swap_code, user_functions
 from exportdoctor.torch_internals.shape_env import has_unbacked_size
 
-_DECIDE, _COMPARE = "_exportdoctor_check_fails", "_exportdoctor_compare"
+_FAILS, _COMPARE, _NEGATE, _COMBINE = (
+    f"_exportdoctor_{name}" for name in ("check_fails", "compare", "negate", "combine")
+)
 """Global names beside the user's while the shim holds."""
 
-_WORDS = (".numel()", ".shape", ".size(", ".sum()", ".any()", ".all()", ".max()", ".min()")
+_WORDS = (".numel()", ".shape", ".size(", ".sum()", ".any()", ".all()", ".max()", ".min()", ".item()", "torch.")
 _CAUGHT_UNSEEN = (StopIteration, StopAsyncIteration, GeneratorExit, IndexError, AttributeError)
 """What loops, generators and getattr catch without a `try`."""
 
+_DISTRIBUTIONS = "torch.distributions"
 _SIGNS = {ast.Eq: "eq", ast.NotEq: "ne", ast.Lt: "lt", ast.LtE: "le", ast.Gt: "gt", ast.GtE: "ge"}
+_TOTAL_CALLS = frozenset(
+    {"any", "all", "sum", "isnan", "isinf", "isfinite", "abs", "size", "numel", "dim", "logical_not"}
+)
+_TOTAL_NODES = (
+    ast.expr_context, ast.Name, ast.Constant, ast.Attribute, ast.Call, ast.Compare, ast.cmpop, ast.UnaryOp, ast.unaryop,
+    ast.BoolOp, ast.boolop, ast.BinOp, ast.Add, ast.Sub, ast.Mult, ast.BitAnd, ast.BitOr,
+)  # fmt: skip
+"""Expressions of tensors of these, and calls of these, raise for no values: they can be computed where eager does not
+come to them."""
 
 
 class ChecksDecided(ast.NodeTransformer):
-    """`if a != b: raise E` becomes `if check_fails(compare("ne", a, b), "a != b"): raise E`.
+    """`if a != b: raise E` becomes `if check_fails(compare("ne", a, b), "a != b"): raise E`; an assertion likewise.
 
-    `names` are the globals of the code, by which the class of E is found.
+    `names` are the globals of the code, by which the class of E is found; `computed` are the names of attributes that
+    run code when they are read.
     """
 
-    def __init__(self, names: Mapping[str, Any]) -> None:
-        self.names = names
+    def __init__(self, names: Mapping[str, Any], computed: Collection[str] = ()) -> None:
+        self.names, self.computed = names, computed
 
     def visit_If(self, node: ast.If) -> ast.AST:
         """A check is a condition that does nothing but raise."""
         self.generic_visit(node)
         if len(node.body) == 1 and self._raises(node.body[0]) and not node.orelse and _on_tensors(node.test):
-            check = ast.Constant(ast.unparse(node.test))
-            decided = ast.Call(ast.Name(_DECIDE, ast.Load()), [_ComparisonCalls().visit(node.test), check], [])
-            node.test = ast.copy_location(decided, node.test)
+            node.test = self._decided(node.test, ast.unparse(node.test))
         return node
+
+    def visit_Assert(self, node: ast.Assert) -> ast.AST:
+        """`assert a, b` as `if not a: raise AssertionError(b)`."""
+        if not __debug__ or not _on_tensors(node.test):
+            return node
+        return self._assertion(node, node.test, [node.msg] if node.msg is not None else [])
+
+    def visit_Expr(self, node: ast.Expr) -> ast.AST:
+        """`torch._assert(a, b)`, which is the same."""
+        call = node.value
+        if isinstance(call, ast.Call) and ast.unparse(call.func) == "torch._assert" and len(call.args) == 2:
+            return self._assertion(node, call.args[0], call.args[1:])
+        return node
+
+    def _assertion(self, node: ast.stmt, test: ast.expr, told: list[ast.expr]) -> ast.AST:
+        raised = ast.Raise(ast.Call(ast.Name("AssertionError", ast.Load()), told, []), None)
+        fails = self._decided(ast.UnaryOp(ast.Not(), test), f"not {ast.unparse(test)}")
+        return ast.fix_missing_locations(ast.copy_location(ast.If(fails, [raised], []), node))
+
+    def _decided(self, test: ast.expr, told: str) -> ast.expr:
+        symbolic = _SymbolicTruth(self.computed).visit(test)
+        return ast.copy_location(ast.Call(ast.Name(_FAILS, ast.Load()), [symbolic, ast.Constant(told)], []), test)
 
     def _raises(self, statement: ast.stmt) -> bool:
         if not isinstance(statement, ast.Raise) or statement.exc is None:
@@ -63,18 +97,59 @@ class ChecksDecided(ast.NodeTransformer):
         return isinstance(found, type) and not issubclass(found, _CAUGHT_UNSEEN)
 
 
-class _ComparisonCalls(ast.NodeTransformer):
+class _SymbolicTruth(ast.NodeTransformer):
+    """Comparisons, `not`, `and` and `or` as calls that can give a tensor; the right side of the last two as a function."""
+
+    def __init__(self, computed: Collection[str]) -> None:
+        self.computed = computed
+
     def visit_Compare(self, node: ast.Compare) -> ast.AST:
         if len(node.ops) != 1 or type(node.ops[0]) not in _SIGNS:
             return node
         sign = ast.Constant(_SIGNS[type(node.ops[0])])
-        call = ast.Call(ast.Name(_COMPARE, ast.Load()), [sign, node.left, node.comparators[0]], [])
-        return ast.copy_location(call, node)
+        return _call(node, _COMPARE, sign, node.left, node.comparators[0])
+
+    def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.AST:
+        self.generic_visit(node)
+        return _call(node, _NEGATE, node.operand) if isinstance(node.op, ast.Not) else node
+
+    def visit_BoolOp(self, node: ast.BoolOp) -> ast.AST:
+        if any(isinstance(one, ast.NamedExpr | ast.Yield | ast.YieldFrom | ast.Await) for one in ast.walk(node)):
+            return node
+        if any(isinstance(one, ast.Name) and one.id in ("super", "locals") for one in ast.walk(node)):
+            return node
+        word = ast.Constant("and" if isinstance(node.op, ast.And) else "or")
+        totals = [self._is_total(value) for value in node.values]
+        left, *others = [self.visit(value) for value in node.values]
+        for total, right in zip(totals[1:], others, strict=True):
+            later = ast.Lambda(ast.arguments([], [], None, [], [], None, []), right)
+            left = _call(node, _COMBINE, word, left, later, ast.Constant(total))
+        return left  # type: ignore[no-any-return]
+
+    def visit_Lambda(self, node: ast.Lambda) -> ast.AST:
+        return node
+
+    def _is_total(self, value: ast.expr) -> bool:
+        for one in ast.walk(value):
+            if not isinstance(one, _TOTAL_NODES) or (isinstance(one, ast.Attribute) and one.attr in self.computed):
+                return False
+            if isinstance(one, ast.Call) and not (
+                isinstance(one.func, ast.Attribute) and one.func.attr in _TOTAL_CALLS and not one.keywords
+            ):
+                return False
+        return True
+
+
+def _call(node: ast.expr, name: str, *args: ast.expr) -> ast.expr:
+    return ast.copy_location(ast.Call(ast.Name(name, ast.Load()), list(args), []), node)
 
 
 def _on_tensors(test: ast.expr) -> bool:
     text = ast.unparse(test)
-    return any(word in text for word in _WORDS)
+    names = [value for value in ast.walk(test) if not isinstance(value, ast.boolop | ast.unaryop | ast.expr_context)]
+    return any(word in text for word in _WORDS) or all(
+        isinstance(one, ast.Name | ast.UnaryOp | ast.BoolOp) for one in names
+    )
 
 
 def compare(sign: str, left: Any, right: Any) -> Any:
@@ -86,6 +161,33 @@ def compare(sign: str, left: Any, right: Any) -> Any:
     if whole and any(has_unbacked_size(size) for size in sizes):
         left, right = (torch.scalar_tensor(side, dtype=torch.int64) for side in (left, right))
     return getattr(operator, sign)(left, right)
+
+
+def negate(value: Any) -> Any:
+    """`not value`; a tensor, bool (), where only a run knows."""
+    return value.reshape(()).logical_not() if _is_open(value) else not value
+
+
+def combine(word: str, left: Any, right: Callable[[], Any], total: bool) -> Any:
+    """`left and right()` or `left or right()`; a tensor, bool (), where only a run knows the left side, if the right
+    one can always be computed."""
+    import torch
+
+    if not _is_open(left) or not total:
+        return (left and right()) if word == "and" else (left or right())
+    value = right()
+    both = torch.logical_and if word == "and" else torch.logical_or
+    if _is_open(value):
+        return both(left.reshape(()), value.reshape(()))
+    return left if bool(value) == (word == "and") else word == "or"
+
+
+def _is_open(value: Any) -> bool:
+    """Whether it is a tensor of one element during an export by tracing."""
+    import torch
+
+    exporting = torch.compiler.is_exporting() and not torch.compiler.is_dynamo_compiling()
+    return isinstance(value, torch.Tensor) and exporting and all(size == 1 for size in value.shape)
 
 
 def _is_int64(value: Any) -> bool:
@@ -100,8 +202,7 @@ def check_fails(caught: list[str], condition: Any, check: str) -> bool:
     """
     import torch
 
-    exporting = torch.compiler.is_exporting() and not torch.compiler.is_dynamo_compiling()
-    if isinstance(condition, torch.Tensor) and exporting:
+    if _is_open(condition):
         if catcher := find_catcher(stack_lines(sys._getframe(1), globals())):
             caught.append(f"what a check raises may be caught at {catcher}")
             raise NotApplicable(caught[0])
@@ -114,12 +215,15 @@ def check_fails(caught: list[str], condition: Any, check: str) -> bool:
 @contextmanager
 def _enter(call: ExportCall) -> Iterator[ExportCall]:
     caught: list[str] = []
-    names = {_DECIDE: functools.partial(check_fails, caught), _COMPARE: compare}
+    names = {
+        _FAILS: functools.partial(check_fails, caught), _COMPARE: compare, _NEGATE: negate, _COMBINE: combine,
+    }  # fmt: skip
+    computed = _computed_attributes(call)
+    functions = [*user_functions(call, _may_raise), *_checks_of_distributions(call)]
     changes = {
-        method: code
-        for owner in dict.fromkeys(type(module) for module in call.module.modules())
-        for method in vars(owner).values()
-        if _is_plain(method) and (code := rewrite_code(method, ChecksDecided(method.__globals__))) is not None
+        function: code
+        for function in dict.fromkeys(functions)
+        if (code := rewrite_code(function, ChecksDecided(function.__globals__, computed))) is not None
     }
     if not changes:
         raise NotApplicable("no submodule checks the sizes or values of its inputs")
@@ -131,9 +235,30 @@ def _enter(call: ExportCall) -> Iterator[ExportCall]:
             raise NotApplicable(caught[0])
 
 
-def _is_plain(method: Any) -> bool:
-    """A method of the user's that is plain, not one inside a decorator."""
-    return inspect.isfunction(method) and not is_defined_in_torch(method) and not hasattr(method, "__wrapped__")
+def _may_raise(code: CodeType) -> bool:
+    return "_assert" in code.co_names or any(one.opname == "RAISE_VARARGS" for one in dis.get_instructions(code))
+
+
+def _checks_of_distributions(call: ExportCall) -> Iterator[Any]:
+    """What torch.distributions checks of parameters and values, if code of the user's names that package."""
+    from torch.distributions import Distribution
+
+    def names_it(value: Any) -> bool:
+        return str(getattr(value, "__module__", None) or getattr(value, "__name__", "")).startswith(_DISTRIBUTIONS)
+
+    functions = list(user_functions(call, lambda code: True))
+    named = any("distributions" in code.co_names for function in functions for code in all_code(function.__code__))
+    files = {id(function.__globals__): function.__globals__ for function in functions}
+    if named or any(names_it(value) for names in files.values() for value in list(names.values())):
+        yield from (Distribution.__init__, Distribution._validate_sample)
+
+
+def _computed_attributes(call: ExportCall) -> frozenset[str]:
+    """Names that are properties, or have another descriptor, in a class of a module."""
+    classes = dict.fromkeys(kind for module in call.module.modules() for kind in type(module).__mro__)
+    return frozenset(
+        name for kind in classes for name, value in vars(kind).items() if hasattr(type(value), "__get__")
+    ) - {"training"}
 
 
 SHIM = Shim(
@@ -142,14 +267,15 @@ SHIM = Shim(
     soundness="exact",
     enter=_enter,
     does=(
-        "An `if condition: raise` on sizes or values in a method is replaced by a function call. A "
-        "condition that is known during tracing raises as before; a symbolic one becomes an assertion "
-        "that the program checks when it runs. Refused where the code that calls the check may catch what it raises."
+        "An `if condition: raise` on sizes or values is replaced by a function call, and so are assertions and the "
+        "checks of torch.distributions. A condition that is known during tracing raises as before; a symbolic one "
+        "becomes an assertion that the program checks when it runs. Refused where the code that calls the check may "
+        "catch what it raises."
     ),
     cures=(
         Cure(
             kinds=("data_dependent_guard", "data_dependent_value"),
-            where=r": (if|elif|raise) .*|get_placeholder_mask",
+            where=r": (if|elif|raise|assert) .*|: torch\._assert\(|get_placeholder_mask",
         ),
     ),
     needs={"torch": ">=2.8"},
@@ -158,7 +284,7 @@ SHIM = Shim(
     rank=30,
     replaces=(
         Replacement(
-            target="the checks in the methods of submodules",
+            target="the checks in methods and in functions beside their classes",
             before="if features.numel() != expected.numel():\n    raise ...\n",
             after='if check_fails(compare("ne", features.numel(), expected.numel()), "..."):\n    raise ...\n',
         ),

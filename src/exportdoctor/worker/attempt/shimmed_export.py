@@ -51,8 +51,9 @@ def shimmed_export(
     """Export `call` under the probe's shims; with `to` = run or compare, compare the program with eager.
 
     `saving` surrounds the export, not the runs. What goes on with the program does so under the shims, too. Sets are
-    drawn when the program agrees on those that are known, since most shims that are tried export nothing. Raises what
-    the export raises, what `go_on` raises, NotApplicable and ShimTrouble.
+    drawn when the program agrees on those that are known, since most shims that are tried export nothing; to compare,
+    only sets of sizes that the program refuses and eager takes. Raises what the export raises, what `go_on` raises,
+    NotApplicable and ShimTrouble.
     """
     shims = order_shims([find(name, files=files, axes=axes) for name in probe.shims])
     compares = probe.to in ("run", "compare")
@@ -70,9 +71,15 @@ def shimmed_export(
             return ()
         ready = program.module()  # a run leaves it as it was
         rows = [compare_set(ready, given, one) for one in sets]
-    if probe.to == "compare" or not all(row.holds for row in rows) or not _gives_the_same(call, sets[0]):
+    if not all(row.holds for row in rows):
         return tuple(rows)
     drawer = drawer_for(call, sets[0])
+    if probe.to == "compare":
+        refused = tuple(_drawn_refused(drawer, program, ready, given))
+        with apply_shims(shims, treated) as given:
+            return (*rows, *(compare_set(ready, given, one) for one in refused))
+    if not _gives_the_same(call, sets[0]):
+        return tuple(rows)
     drawn = (*drawer.draw(), *_drawn_refused(drawer, program, ready, given))
     with apply_shims(shims, treated) as given:
         found = [compare_set(ready, given, one) for one in drawn]
@@ -128,9 +135,9 @@ def _drawn_refused(drawer: SetDrawer, program: Any, ready: torch.nn.Module, give
         except Exception:
             return None  # the conversion needs others
 
-    def refuses(inputs: Inputs) -> bool:
+    def refuses(inputs: Inputs) -> str:
         leaves = leaves_of(inputs)
-        return guards is not None and leaves is not None and bool(violated_guards(guards, leaves))
+        return next(iter(violated_guards(guards, leaves)), "") if guards is not None and leaves is not None else ""
 
     example = leaves_of(drawer.known[0])
     if guards is None or example is None or all(map(_USUAL_GUARD.fullmatch, guard_texts(guards, example))):

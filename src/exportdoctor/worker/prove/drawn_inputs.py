@@ -35,7 +35,7 @@ _SEED = 20
 _MOST_CONSTANTS = 16
 _MOST_SHRUNK = 10
 _FEW, _FEW_INPUTS = 8, 3
-_MOST_DIMENSIONS, _LARGEST_REFUSED, _SECONDS_FOR_REFUSED = 4, 64, 2.0
+_MOST_DIMENSIONS, _LARGEST_REFUSED, _MOST_REASONS, _SECONDS_FOR_REFUSED = 4, 64, 4, 2.0
 """Of the search for sizes that a program refuses."""
 _ROUNDING_UNITS = 16
 """Inputs of extreme size, and of equal rows, are also run with each operator's result off by up to so many units in the
@@ -95,18 +95,20 @@ class SetDrawer:
                 found += 1
                 yield one
 
-    def draw_refused(self, refuses: Callable[[Inputs], bool]) -> Iterator[InputSet]:
-        """For each dynamic dimension the smallest size from two on that `refuses` says no to and eager takes."""
-        end = time.process_time() + _SECONDS_FOR_REFUSED
+    def draw_refused(self, refuses: Callable[[Inputs], str]) -> Iterator[InputSet]:
+        """For each reason that `refuses` names for some size of a dynamic dimension, from two on, the first such set
+        that eager takes; the empty text is no refusal."""
+        end, met = time.process_time() + _SECONDS_FOR_REFUSED, {""}
         largest = max((size for leaf in self._leaves.values() for size in leaf.shape), default=0)
-        for place in range(_MOST_DIMENSIONS if self.shapes is not None else 0):
-            for size in range(2, min(2 * largest + 2, _LARGEST_REFUSED)):
-                if time.process_time() > end:
-                    return
-                made = self._recipes.with_size(place, size)
-                if made is not None and refuses(made) and (one := self._try("sizes", lambda made=made: made)):  # type: ignore[misc]
-                    yield one
-                    break
+        sizes = range(2, min(2 * largest + 2, _LARGEST_REFUSED))
+        for place, size in itertools.product(range(_MOST_DIMENSIONS if self.shapes is not None else 0), sizes):
+            if time.process_time() > end or len(met) > _MOST_REASONS:
+                return
+            made = self._recipes.with_size(place, size)
+            reason = refuses(made) if made is not None else ""
+            if reason not in met and (one := self._try("sizes", lambda made=made: made)):  # type: ignore[misc]
+                met.add(reason)
+                yield one
 
     def _try(self, kind: SetKind, make: Callable[[], Inputs | None]) -> InputSet | None:
         try:
@@ -144,9 +146,11 @@ class SetDrawer:
         """The sizes, and what is other than in the example: few whole numbers are given, else an input is named."""
         words = []
         for path, leaf in tensors_by_path(inputs).items():
-            if path in self._leaves and not equal_tensors(leaf, self._leaves[path]):
+            known = self._leaves.get(path)
+            if known is not None and not equal_tensors(leaf, known):
                 name, few = named_path(path, self.first.names), is_whole(leaf) and leaf.numel() <= _FEW
-                words.append(f"{name} = {leaf.tolist()}" if few else f"other {name}")
+                if few or leaf.shape == known.shape:  # other sizes are given
+                    words.append(f"{name} = {leaf.tolist()}" if few else f"other {name}")
         more = [f"{len(words) - _FEW_INPUTS} more"] if len(words) > _FEW_INPUTS else []
         return ", ".join([sizes_of(inputs), *words[:_FEW_INPUTS], *more])
 
