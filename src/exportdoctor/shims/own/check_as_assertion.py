@@ -98,7 +98,7 @@ class ChecksDecided(ast.NodeTransformer):
 
 
 class _SymbolicTruth(ast.NodeTransformer):
-    """Comparisons, `not`, `and` and `or` as calls that can give a tensor; the right side of the last two as a function."""
+    """Comparisons, `not`, `and` and `or` as calls that may give a tensor, the last two with a function on the right."""
 
     def __init__(self, computed: Collection[str]) -> None:
         self.computed = computed
