@@ -148,3 +148,67 @@ def test_what_the_code_behind_a_shortcut_leaves_is_compared_too() -> None:
         apply_shims([find("no-empty-shortcut")], call) as c,
     ):
         export_program(c)
+
+
+def _positive(x: Tensor, otherwise: Tensor) -> Tensor:
+    rows = torch.nonzero(x > 0).squeeze(-1)
+    if rows.shape[0] == 0:
+        return otherwise
+    return x[rows]
+
+
+class Heads(nn.Module):
+    """The same helper twice; only the first is known to find nothing."""
+
+    def __init__(self, *, in_a_loop: bool) -> None:
+        super().__init__()
+        self.in_a_loop = in_a_loop
+
+    def forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+        nothing, other = x.new_zeros(0), x.new_ones(1)
+        if self.in_a_loop:
+            return tuple(_positive(*pair) for pair in ((x, nothing), (y, other)))
+        first = _positive(x, nothing)
+        return first, _positive(y, other)
+
+
+@pytest.mark.parametrize("in_a_loop", [False, True])
+def test_what_one_call_of_a_helper_shows_is_not_shown_of_another(in_a_loop: bool) -> None:
+    module = Heads(in_a_loop=in_a_loop)
+    call = ExportCall(module=module, args=(-torch.ones(3), torch.ones(3)))
+    with apply_shims([find("no-empty-shortcut")], call) as given:
+        program = export_program(given).module()
+    for x in (torch.ones(3), -torch.ones(3)):
+        torch.testing.assert_close(program(x, torch.ones(3)), module(x, torch.ones(3)))
+        with pytest.raises(RuntimeError):
+            program(x, -torch.ones(3))
+
+
+class Routed(nn.Module):
+    """Each row goes to one of three layers; one that gets nothing is skipped."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.route = nn.Linear(4, 3)
+        self.experts = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        chosen, out = self.route(x).argmax(-1), torch.zeros_like(x)
+        for place, expert in enumerate(self.experts):
+            rows = torch.nonzero(chosen == place).squeeze(-1)
+            if rows.shape[0] == 0:
+                continue
+            out = out.index_add(0, rows, expert(x[rows]))
+        return out
+
+
+def test_inputs_with_rows_alike_show_what_experts_do_without_any() -> None:
+    """The example finds something for each of them."""
+    torch.manual_seed(0)
+    module, x = Routed().eval(), torch.randn(12, 4)
+    assert module.route(x).argmax(-1).unique().numel() == 3
+    call = ExportCall(module=module, args=(x,), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},))
+    with apply_shims([find("no-empty-shortcut")], call) as given:
+        program = export_program(given).module()
+    for rows in (torch.randn(2, 4), torch.randn(5, 4), x[:1].expand(7, 4)):
+        torch.testing.assert_close(program(rows), module(rows))
