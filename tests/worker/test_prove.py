@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 
 from exportdoctor.shims import ExportCall
 from exportdoctor.targets.built import BuiltPart, Inputs
-from exportdoctor.targets.eager import CallResult
+from exportdoctor.targets.eager import CallResult, run_calls
 from exportdoctor.targets.sizes.other_sizes import following_sizes, resize_inputs
 from exportdoctor.torch_internals.program_checks import guards_of, violated_guards
 from exportdoctor.worker.prove.compare_calls import compare_calls
@@ -130,7 +131,7 @@ def test_sparse_inputs_are_compared(how: Any) -> None:
     inputs = (how(torch.eye(3)), torch.ones(3))
     call = ExportCall(module=Product(), args=inputs)
     known = list(cure_inputs(call))
-    assert [one.kind for one in known] == ["example", "values", "called_again", "others_between"]
+    assert [one.kind for one in known] == ["example", "values", "layout", "called_again", "others_between"]
     assert all(compare_calls(one, one.results).holds for one in known)
     wrong = [CallResult(output=result.output + 1, after=result.after, buffers={}) for result in known[0].results]
     assert not compare_calls(known[0], wrong).holds
@@ -167,8 +168,10 @@ def test_whole_numbers_are_drawn_by_what_they_mean_and_the_example_stays_as_it_i
     assert [(one.kind, len(one.calls), one.made_up) for one in known] == [
         ("example", 1, False),
         ("sizes", 1, False),
+        ("layout", 1, True),
         ("called_again", 3, False),
         ("others_between", 3, False),
+        ("others_between", 3, True),
     ]
     drawn = list(drawer_for(call, known[0]).draw())
     assert len(drawn) >= 20
@@ -218,6 +221,8 @@ def test_drawn_inputs_repeat_and_share_storage_where_the_example_does() -> None:
     call = ExportCall(module=Views(), args=args)
     known = list(cure_inputs(call))
     for one in (*known, *drawer_for(call, known[0]).draw()):
+        if one.kind == "layout":
+            continue
         left, right = one.inputs[0]
         assert right.stride(0) == 0
         assert left.untyped_storage().data_ptr() == right.untyped_storage().data_ptr()
@@ -343,3 +348,50 @@ def test_a_square_mask_alone_hides_no_outputs_for_it_may_be_one_of_pairs(
     (path,) = [path for path, one in tensors_by_path(((), inputs)).items() if one is inputs["seen"]]
     one = InputSet(title="", kind="example", calls=(((), inputs),), results=(), mask_path=path)
     assert (one.mask is not None) is is_padding
+
+
+class Windows(nn.Module):
+    """Overlapping windows of a vector, by its stride."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.as_strided((x.shape[0] - 1, 2), (x.stride(0), x.stride(0))) * 2
+
+
+def test_a_program_that_holds_for_one_memory_layout_alone_is_wrong_on_another() -> None:
+    module, x = Windows(), torch.arange(6.0)
+    program = torch.export.export(module, (x,)).module()
+    rows = {
+        one.kind: compare_calls(one, run_calls(program, one.calls))
+        for one in cure_inputs(ExportCall(module=module, args=(x,)))
+    }
+    assert rows["example"].holds
+    assert not rows["layout"].holds
+    strided = torch.stack([x, x], 1)[:, 0]
+    back = {one.kind: one for one in cure_inputs(ExportCall(module=module, args=(strided,)))}["layout"]
+    assert back.inputs[0][0].is_contiguous()
+    assert torch.equal(back.inputs[0][0], x)
+
+
+class Cached(nn.Module):
+    """Counts how often each row is named, once for each number of rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: Any = None
+
+    def forward(self, x: Tensor, rows: Tensor) -> Tensor:
+        if self.counts is None or self.counts.shape[0] != x.shape[0]:
+            self.counts = torch.bincount(rows, minlength=x.shape[0])
+        return x * self.counts[:, None]
+
+
+def test_a_cache_of_what_follows_from_whole_numbers_shows() -> None:
+    module, args = Cached(), (torch.ones(4, 2), torch.tensor([0, 1, 1, 3, 2, 0]))
+    program = copy.deepcopy(module)
+    call = ExportCall(module=module, args=args)
+
+    def answers(one: InputSet) -> tuple[CallResult, ...]:
+        return tuple(run_calls(copy.deepcopy(program), [given])[0] for given in one.calls)
+
+    rows = [compare_calls(one, answers(one)) for one in cure_inputs(call)]
+    assert [row.inputs for row in rows if not row.holds] == ["4 x 2, 6, before and after other whole numbers"]

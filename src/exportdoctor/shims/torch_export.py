@@ -12,6 +12,7 @@ from typing import Any
 from exportdoctor.core.failure.messages import suggested_fixes
 from exportdoctor.core.patch_attribute import patch_attribute
 from exportdoctor.shims.export_call import ExportCall, shapes_by_name
+from exportdoctor.targets.eager import restore_attributes
 from exportdoctor.torch_internals.trees import tree_leaves
 
 _SIZE = re.compile(r"L\['(?P<name>\w+)'\]\.size\(\)\[(?P<place>\d+)\] = (?P<expression>.+)")
@@ -20,7 +21,10 @@ _ROUNDS = 4
 
 
 def export_program(call: ExportCall) -> Any:
-    """The `ExportedProgram` of this call. Raises what torch raises."""
+    """The `ExportedProgram` of this call. Raises what torch raises.
+
+    What forward leaves on modules while it is traced, such as a cache of a fake tensor, is taken off them.
+    """
     if call.options.suggested_fixes == "none" and not call.made:
         return _export(call)
     for _ in range(_ROUNDS):
@@ -41,6 +45,7 @@ def _export(call: ExportCall) -> Any:
     with ExitStack() as stack:
         if options.flat_forward:
             call = stack.enter_context(flat_forward(call))
+        stack.enter_context(restore_attributes(call.module))
         program = torch.export.export(
             call.module,
             call.args,

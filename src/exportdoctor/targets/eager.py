@@ -173,22 +173,31 @@ def restore_afterwards(module: nn.Module) -> Iterator[None]:
     """
     import torch
 
-    children = [(child, dict(child.__dict__), _containers(child)) for child in module.modules()]
     values = [(buffer, buffer.detach().clone()) for buffer in module.buffers()]
     devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
     masks = select_as_real_tensors_do() if any(map(is_fake, module.parameters())) else nullcontext()
     with torch.random.fork_rng(devices=devices), torch.compiler.set_stance("force_eager"), masks:
         try:
-            yield
+            with restore_attributes(module):
+                yield
         finally:
-            for child, attributes, contents in children:
-                child.__dict__.clear()
-                child.__dict__.update(attributes)
-                for container, content in contents:
-                    _restore(container, content)
             with torch.no_grad():
                 for buffer, value in values:
                     buffer.copy_(value)
+
+
+@contextmanager
+def restore_attributes(module: nn.Module) -> Iterator[None]:
+    """Restore on exit what the module and its submodules hold, and what their own dicts, lists and sets do."""
+    children = [(child, dict(child.__dict__), _containers(child)) for child in module.modules()]
+    try:
+        yield
+    finally:
+        for child, attributes, contents in children:
+            child.__dict__.clear()
+            child.__dict__.update(attributes)
+            for container, content in contents:
+                _restore(container, content)
 
 
 def _containers(module: nn.Module) -> list[tuple[Any, tuple[Any, ...]]]:

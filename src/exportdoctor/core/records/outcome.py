@@ -167,6 +167,7 @@ SetKind = Literal[
     "sizes",
     "size_one_or_zero",
     "values",
+    "layout",
     "extreme_values",
     "rows",
     "whole_numbers",
@@ -175,8 +176,8 @@ SetKind = Literal[
     "branches",
 ]
 """In what an input set of a proof differs from the example: `called_again` is the example several times in a row,
-`others_between` the example again after another set, `segments` other boundaries or lengths, `branches` values by
-which eager decides otherwise."""
+`others_between` the example again after another set, `layout` its values at other strides, `segments` other boundaries
+or lengths, `branches` values by which eager decides otherwise."""
 
 
 class Agreement(msgspec.Struct, frozen=True, kw_only=True):

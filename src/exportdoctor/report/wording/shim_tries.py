@@ -103,6 +103,7 @@ _KINDS = {
     "sizes": "other sizes",
     "size_one_or_zero": "sizes of zero or one",
     "values": "other values",
+    "layout": "another memory layout",
     "extreme_values": "extreme values",
     "rows": "permuted or repeated rows",
     "whole_numbers": "other whole numbers",

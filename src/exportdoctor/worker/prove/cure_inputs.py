@@ -14,6 +14,7 @@ from exportdoctor.targets.eager import copy_inputs, run_calls
 from exportdoctor.targets.sizes.other_sizes import same_shapes
 from exportdoctor.worker.prove.drawn_inputs import SetDrawer
 from exportdoctor.worker.prove.drawn_values import draw_like, write
+from exportdoctor.worker.prove.input_meaning import meaning_of
 from exportdoctor.worker.prove.input_set import (
     InputSet,
     argument_names,
@@ -21,7 +22,7 @@ from exportdoctor.worker.prove.input_set import (
     run_in_eager,
     sizes_of,
 )
-from exportdoctor.worker.prove.object_walk import equal_inputs, map_tensors
+from exportdoctor.worker.prove.object_walk import equal_inputs, is_whole, map_tensors, tensors_by_path
 
 _SEED = 20
 
@@ -52,6 +53,10 @@ def cure_inputs(call: ExportCall) -> Iterator[InputSet]:
         yield replace(first, title=f"{title}, other values", kind="values", calls=(values,), results=found)
     else:
         values = None
+    layout = change_layout(example)
+    if layout is not None and (found := run_in_eager(call.module, [layout])):
+        title = f"{title}, another memory layout"
+        yield replace(first, title=title, kind="layout", calls=(layout,), results=found, made_up=True)
     yield from repeated_calls(call.module, first, values or next(iter(call.more_inputs), None))
 
 
@@ -62,22 +67,68 @@ def values_of(example: Inputs) -> list[Inputs]:
 
 
 def repeated_calls(module: torch.nn.Module, first: InputSet, other: Inputs | None) -> Iterator[InputSet]:
-    """The example three times in a row; and before and after another set. State that a call leaves shows there."""
+    """The example three times in a row; before and after another set, and before and after one with other whole
+    numbers, which a program may refuse. State that a call leaves shows there."""
     example = first.inputs
     sequences: list[tuple[SetKind, str, tuple[Inputs, ...]]] = [
         ("called_again", "three times in a row", (example,) * 3)
     ]
     if other is not None:
         sequences.append(("others_between", "before and after another set", (example, other, example)))
+    resampled = resample_numbers(example)
+    if resampled is not None:
+        sequences.append(("others_between", "before and after other whole numbers", (example, resampled, example)))
     for kind, when, calls in sequences:
         if results := run_in_eager(module, calls):
-            yield replace(first, title=f"{first.title}, {when}", kind=kind, calls=calls, results=results)
+            title, made_up = f"{first.title}, {when}", resampled is not None and calls[1] is resampled
+            yield replace(first, title=title, kind=kind, calls=calls, results=results, made_up=made_up)
 
 
 def drawer_for(call: ExportCall, first: InputSet) -> SetDrawer:
     """What draws further sets for this call; `first` is the example."""
     known = [(call.args, call.kwargs), *call.more_inputs]
     return SetDrawer(module=call.module, known=known, shapes=call.dynamic_shapes, first=first)
+
+
+def change_layout(inputs: Inputs) -> Inputs | None:
+    """The same values as slices of longer rows, of a single row every second element; contiguous where they are not.
+
+    None where no tensor has several elements.
+    """
+    changed: dict[str, bool] = {}
+
+    def change(path: str, leaf: torch.Tensor) -> torch.Tensor:
+        if type(leaf) is not torch.Tensor or leaf.layout != torch.strided or not leaf.dim() or leaf.numel() < 2:
+            return leaf
+        changed[path] = True
+        if not leaf.is_contiguous():
+            return leaf.clone(memory_format=torch.contiguous_format)
+        longer = leaf.new_zeros((*leaf.shape[:-1], 2 * leaf.shape[-1]))
+        is_one_row = leaf.numel() == leaf.shape[-1]
+        return (longer[..., ::2] if is_one_row else longer[..., : leaf.shape[-1]]).copy_(leaf)
+
+    made: Inputs = map_tensors(copy_inputs(inputs), change)
+    return made if changed else None
+
+
+def resample_numbers(inputs: Inputs) -> Inputs | None:
+    """The inputs with whole numbers drawn from those of the same row; None if that changes nothing.
+
+    Those that must be in order, or have a sum or a product, stay as they are.
+    """
+    chance, everything = random.Random(_SEED), list(tensors_by_path(inputs).values())
+
+    def change(path: str, leaf: torch.Tensor) -> torch.Tensor:
+        if not is_whole(leaf) or leaf.dtype == torch.bool or leaf.layout != torch.strided or not leaf.numel():
+            return leaf
+        if meaning_of(leaf, everything, bound=None).meaning != "number":
+            return leaf
+        rows = leaf.reshape(-1, leaf.shape[-1] if leaf.dim() else 1).tolist()
+        resampled = [chance.choices(row, k=len(row)) for row in rows]
+        return torch.tensor(resampled, dtype=leaf.dtype, device=leaf.device).reshape(leaf.shape)
+
+    changed: Inputs = map_tensors(copy_inputs(inputs), change)
+    return None if equal_inputs(changed, inputs) else changed
 
 
 def redraw_values(inputs: Inputs, *, seed: int = _SEED) -> Inputs | None:

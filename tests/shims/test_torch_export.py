@@ -1,0 +1,36 @@
+"""An export leaves the model as it was."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import torch
+from torch import Tensor, nn
+
+from exportdoctor.shims import ExportCall, apply_shims, export_program, find
+
+
+class Table(nn.Module):
+    """It computes its table at the first call, and a list keeps what it has seen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sizes: list[Tensor] = []
+
+    @cached_property
+    def table(self) -> Tensor:
+        return torch.polar(torch.ones(4, 2), torch.arange(8.0).reshape(4, 2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.sizes.append(x)
+        return torch.view_as_real(torch.view_as_complex(x) * self.table)
+
+
+def test_what_a_traced_forward_leaves_is_taken_off_the_module() -> None:
+    module, x = Table().eval(), torch.randn(4, 2, 2)
+    call = ExportCall(module=module, args=(x,))
+    with apply_shims([find("no-grad")], call) as given:
+        program = export_program(given).module()
+    assert "table" not in vars(module)
+    assert not module.sizes
+    torch.testing.assert_close(program(x), module(x))
