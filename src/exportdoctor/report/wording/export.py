@@ -39,7 +39,7 @@ _VERDICTS = {
 }
 _STAGES = {
     "export": "torch.export fails",
-    "load": "the file was written, but cannot be loaded",
+    "load": "a file of the program cannot be written or loaded",
     "translate": "torch.onnx cannot translate the program",
     "check": "the ONNX checker rejects the file",
     "run": "the file was loaded, but fails when it runs",
@@ -173,6 +173,11 @@ def no_values(on_small_model: str) -> str:
 
 
 RANDOM_EAGER = "eager itself gives other numbers when it is called again"
+
+
+def unloadable_file(why: str) -> str:
+    """Said of a program that runs, and not from a file."""
+    return f"a file of the program cannot be written or loaded: {why}"
 
 
 def numbers_of_pass_differ(row: Agreement) -> str:

@@ -7,6 +7,7 @@ before they are applied.
 from __future__ import annotations
 
 import dataclasses
+import io
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -17,9 +18,10 @@ import msgspec
 import torch
 
 from exportdoctor.core.exporters import EXPORTERS
+from exportdoctor.core.failure.messages import first_line
 from exportdoctor.core.records.outcome import Agreement
 from exportdoctor.core.records.probe import Probe
-from exportdoctor.report.wording.export import RANDOM_EAGER
+from exportdoctor.report.wording.export import RANDOM_EAGER, unloadable_file
 from exportdoctor.shims import ExportCall, Inputs, NotApplicable, apply_shims, export_program, find, order_shims
 from exportdoctor.targets.eager import run_calls
 from exportdoctor.torch_internals.graph_modules import finish_graphs
@@ -35,6 +37,8 @@ from exportdoctor.worker.prove.input_set import InputSet, run_in_eager
 
 _USUAL_GUARD = re.compile(r"[^ ]+\.size\(\)\[\d+\] (>= [012]|== [^ ]+\.size\(\)\[\d+\])")
 """What torch.export asks of every dynamic size: at least two, and the same where the example's inputs share one."""
+_LARGEST_FILE = 64 * 2**20
+"""Of a program's weights in bytes, up to which it is saved and loaded."""
 _EAGER_SECONDS = 10.0
 """Of processor time: after that no further set is made for a part that passes, so that the check stays cheap."""
 
@@ -71,8 +75,10 @@ def shimmed_export(
             return ()
         ready = program.module()  # a run leaves it as it was
         rows = [compare_set(ready, given, one) for one in sets]
-    if not all(row.holds for row in rows):
-        return tuple(rows)
+        if not all(row.holds for row in rows):
+            return tuple(rows)
+        notes = "; ".join(filter(None, (rows[0].note, _note_of_file(program))))
+    rows[0] = msgspec.structs.replace(rows[0], note=notes)
     drawer = drawer_for(call, sets[0])
     if probe.to == "compare":
         refused = tuple(_drawn_refused(drawer, program, ready, given))
@@ -90,6 +96,20 @@ def shimmed_export(
             nearer = (compare_set(ready, given, one) for one in smaller)
             found[wrong] = next((row for row in nearer if not row.holds), found[wrong])
     return (*rows, *found)
+
+
+def _note_of_file(program: Any) -> str:
+    """Why a file of the program cannot be loaded; empty where it can, or is too large to be tried."""
+    if sum(value.nbytes for value in program.state_dict.values()) > _LARGEST_FILE:
+        return ""
+    file = io.BytesIO()
+    try:
+        torch.export.save(program, file)
+        file.seek(0)
+        torch.export.load(file)
+    except Exception as error:
+        return unloadable_file(first_line(f"{type(error).__name__}: {error}"))
+    return ""
 
 
 def _known_sets(call: ExportCall, probe: Probe) -> Iterator[InputSet]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -47,6 +48,8 @@ _SMALL_GROWTH, _SMALL_SIZE = 8, 256
 """Sizes up to this, or up to so many times the example's, are tried in any case."""
 _MOST_FIXED = _MOST_APART = 6
 _SHARE_OF_MEMORY = 0.25
+_ON_VALUES = re.compile(r"a check of the inputs failed|Runtime assertion failed for expression .*\bz?u[f]?\d+")
+"""Assertions of `check-as-assertion`, and of torch on symbols without a size of an input behind them."""
 _NEAR = 128
 """Sizes that are looked at for one that passes, below a large one."""
 
@@ -223,11 +226,12 @@ class DomainSearch:
     # --- what runs
 
     def _runs(self, values: Mapping[str, int], end: float) -> bool | None:
-        """Whether the program answers at these sizes of axes; None if that was not asked."""
+        """Whether the program answers at these sizes of axes; None if that was not asked, or hangs on values."""
         sizes = self._sizes(values)
         if time.monotonic() > end or self._is_too_large(sizes) or not self._can_be_made(sizes):
             return None
-        return self._answer(self.stages[0], None, self.inputs.resize(sizes)).outcome != "refuses"
+        answer = self._answer(self.stages[0], None, self.inputs.resize(sizes))
+        return None if is_about_values(answer.message) else answer.outcome != "refuses"
 
     def _add(self, sizes: dict[Place, int], title: str, *, alone: bool = False) -> None:
         if title in self._planned:
@@ -303,7 +307,11 @@ class DomainSearch:
         return _Planned(title=one.title, inputs=one.inputs, known=one, refused=refused)
 
     def _with_wrong(self, axis: Axis, fact: SizeAxis, trials: Sequence[SizeTrial]) -> SizeAxis:
-        said = {one.inputs: (one.answers[0].outcome, one.eager) for one in trials}
+        said = {
+            one.inputs: (one.answers[0].outcome, one.eager)
+            for one in trials
+            if not is_about_values(one.answers[0].message)
+        }
         points = [(size, *said.get(self._title(axis, size), ("", ""))) for size in self._points_of(axis, fact)]
         return msgspec.structs.replace(
             fact,
@@ -348,6 +356,11 @@ class _Planned:
         """Bytes of what eager gave."""
         results = self.known.results if self.known is not None else ()
         return sum(one.numel() * one.element_size() for each in results for one in tensors_in(each.output))
+
+
+def is_about_values(message: str) -> bool:
+    """Whether a program refused inputs by an assertion on values: with others of the same sizes it may answer."""
+    return _ON_VALUES.search(message) is not None
 
 
 def _is_right(trial: SizeTrial) -> bool:

@@ -53,11 +53,7 @@ def cure_inputs(call: ExportCall) -> Iterator[InputSet]:
         yield replace(first, title=f"{title}, other values", kind="values", calls=(values,), results=found)
     else:
         values = None
-    layout = change_layout(example)
-    if layout is not None and (found := run_in_eager(call.module, [layout])):
-        title = f"{title}, another memory layout"
-        yield replace(first, title=title, kind="layout", calls=(layout,), results=found, made_up=True)
-    yield from repeated_calls(call.module, first, values or next(iter(call.more_inputs), None))
+    yield from other_calls(call.module, first, values or next(iter(call.more_inputs), None))
 
 
 def values_of(example: Inputs) -> list[Inputs]:
@@ -66,21 +62,21 @@ def values_of(example: Inputs) -> list[Inputs]:
     return [one for one in found if one is not None] or [example]
 
 
-def repeated_calls(module: torch.nn.Module, first: InputSet, other: Inputs | None) -> Iterator[InputSet]:
-    """The example three times in a row; before and after another set, and before and after one with other whole
-    numbers, which a program may refuse. State that a call leaves shows there."""
+def other_calls(module: torch.nn.Module, first: InputSet, other: Inputs | None) -> Iterator[InputSet]:
+    """The example at other strides; three times in a row; before and after another set, and before and after one with
+    other whole numbers. State that a call leaves shows there. What was made up a program may refuse."""
     example = first.inputs
-    sequences: list[tuple[SetKind, str, tuple[Inputs, ...]]] = [
-        ("called_again", "three times in a row", (example,) * 3)
+    layout, resampled = change_layout(example), resample_numbers(example)
+    sequences: list[tuple[SetKind, str, tuple[Inputs | None, ...], bool]] = [
+        ("layout", "another memory layout", (layout,), True),
+        ("called_again", "three times in a row", (example,) * 3, False),
+        ("others_between", "before and after another set", (example, other, example), False),
+        ("others_between", "before and after other whole numbers", (example, resampled, example), True),
     ]
-    if other is not None:
-        sequences.append(("others_between", "before and after another set", (example, other, example)))
-    resampled = resample_numbers(example)
-    if resampled is not None:
-        sequences.append(("others_between", "before and after other whole numbers", (example, resampled, example)))
-    for kind, when, calls in sequences:
-        if results := run_in_eager(module, calls):
-            title, made_up = f"{first.title}, {when}", resampled is not None and calls[1] is resampled
+    for kind, when, made, made_up in sequences:
+        calls = tuple(one for one in made if one is not None)
+        if len(calls) == len(made) and (results := run_in_eager(module, calls)):
+            title = f"{first.title}, {when}"
             yield replace(first, title=title, kind=kind, calls=calls, results=results, made_up=made_up)
 
 

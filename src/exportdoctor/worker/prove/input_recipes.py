@@ -52,7 +52,7 @@ class InputRecipes:
         if floats:
             found += [("values", partial(self._with_values, draw_like)), ("rows", self._with_rows)]
         if self.meanings:
-            found += [("whole_numbers", self._with_numbers)]
+            found += [("whole_numbers", self._with_numbers), ("whole_numbers", self._with_numbers_alike)]
         if any(known.meaning in ("boundaries", "lengths", "factors") for known in self.meanings.values()):
             found += [("segments", self._with_segments)] * 2
         if self.mask_path is not None:
@@ -113,6 +113,19 @@ class InputRecipes:
             return write(leaf, lambda seen: redraw_numbers(seen, known, self.chance, total=total, style=style))
 
         changed: Inputs = map_tensors(base, change)
+        return changed
+
+    def _with_numbers_alike(self) -> Inputs | None:
+        """One whole-number input with one of its values in all places, the smallest or any."""
+        path, smallest = self.chance.choice(list(self.meanings)), self.chance.random() < 0.5
+
+        def change(found: str, leaf: torch.Tensor) -> torch.Tensor:
+            if found != path or not leaf.numel():
+                return leaf
+            value = min(leaf.flatten().tolist()) if smallest else self.chance.choice(leaf.flatten().tolist())
+            return write(leaf, lambda seen: torch.full_like(seen, value))
+
+        changed: Inputs = map_tensors(self._base(), change)
         return changed
 
     def _total(self, known: WholeNumbers, path: str, leaf: torch.Tensor, leaves: dict[str, torch.Tensor]) -> int:

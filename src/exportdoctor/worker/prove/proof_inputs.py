@@ -20,7 +20,7 @@ from exportdoctor.targets.sizes.other_sizes import other_sizes, same_shapes
 from exportdoctor.torch_internals.fake_tensors import is_fake
 from exportdoctor.torch_internals.pytree_registry import is_registered
 from exportdoctor.torch_internals.trees import tree_flatten, tree_map
-from exportdoctor.worker.prove.cure_inputs import redraw_values, repeated_calls, values_of
+from exportdoctor.worker.prove.cure_inputs import other_calls, redraw_values, values_of
 from exportdoctor.worker.prove.drawn_inputs import SetDrawer
 from exportdoctor.worker.prove.input_set import InputSet, argument_names, disturbed_outputs
 
@@ -57,7 +57,7 @@ def input_sets(
         known = [first, *(_with_answer(part, inputs, first) for inputs in fresh[1:])]
         values = redraw_values(example)
         other = values if values is not None and runs_in_eager(part.module, values) else None
-        known += repeated_calls(part.module, first, other or next(iter(fresh[1:]), None))
+        known += other_calls(part.module, first, other or next(iter(fresh[1:]), None))
         drawer = SetDrawer(module=part.module, known=fresh, first=first, shapes=part.dynamic_shapes, seconds=seconds)
         return (*(replace(one, mask_path=drawer.mask_path) for one in known), *drawer.draw())
 
