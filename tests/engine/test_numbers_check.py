@@ -27,8 +27,10 @@ from synthetic import captured
 from tiny_configs import FAMILIES, write_config
 
 MODELS = """\
+import os
 import random
 
+import numpy
 import torch
 from torch import nn
 
@@ -50,7 +52,7 @@ class Scaled(nn.Module):
 
 class Chance(nn.Module):
     def forward(self, x):
-        return x * random.random()
+        return x * os.urandom(1)[0]
 
 
 class Right(nn.Module):
@@ -68,6 +70,24 @@ def scaled():
 
 def chance():
     return Chance(), (torch.randn(3, 4),)
+
+
+class Depth(nn.Module):
+    def forward(self, x):
+        return x if random.random() < 1e-9 else x * 2
+
+
+class Dropped(nn.Module):
+    def forward(self, x):
+        return x if numpy.random.rand() < 1e-9 else x * 2
+
+
+def depth():
+    return Depth(), (torch.randn(3, 4),)
+
+
+def dropped():
+    return Dropped(), (torch.randn(3, 4),)
 
 
 def right():
@@ -133,11 +153,19 @@ def test_numbers_are_those_of_the_program_and_not_of_its_trace(models: Path) -> 
 def test_a_right_program_says_on_how_many_sets(models: Path) -> None:
     (part,) = scan_file(models, factory="right").parts
     assert part.verdict == "passes"
-    assert wording.verdict(part, 0) == "exports as is; eager's numbers (max |Δ| 0 on 5 input sets)"
+    assert wording.verdict(part, 0) == "exports as is; eager's numbers (max |Δ| 0 on 6 input sets)"
     assert part.modules[0].stages == {"export": "pass", "numbers": "pass"}
 
 
-@pytest.mark.parametrize(("factory", "reason"), [("chance", "other numbers when it is called again"), ("fake", "fake")])
+@pytest.mark.parametrize(
+    ("factory", "reason"),
+    [
+        ("chance", "other numbers when it is called again"),
+        ("fake", "fake"),
+        ("depth", "draws from the random numbers of Python"),
+        ("dropped", "draws from the random numbers of Python"),
+    ],
+)
 def test_where_there_are_no_numbers_it_says_why(models: Path, factory: str, reason: str) -> None:
     report = scan_file(models, factory=factory)
     (part,) = report.parts

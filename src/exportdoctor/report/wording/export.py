@@ -172,6 +172,10 @@ def no_values(on_small_model: str) -> str:
     return f"{NO_VALUES}, and on the small model: {on_small_model}"
 
 
+DRAWS_IN_PYTHON = (
+    "eager draws from the random numbers of Python or NumPy at each call, and an exported program keeps what was drawn "
+    "while it was made"
+)
 RANDOM_EAGER = "eager itself gives other numbers when it is called again"
 
 

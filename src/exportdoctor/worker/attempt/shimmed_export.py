@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import pickle
+import random
 import re
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
@@ -21,7 +24,7 @@ from exportdoctor.core.exporters import EXPORTERS
 from exportdoctor.core.failure.messages import first_line
 from exportdoctor.core.records.outcome import Agreement
 from exportdoctor.core.records.probe import Probe
-from exportdoctor.report.wording.export import RANDOM_EAGER, unloadable_file
+from exportdoctor.report.wording.export import DRAWS_IN_PYTHON, RANDOM_EAGER, unloadable_file
 from exportdoctor.shims import ExportCall, Inputs, NotApplicable, apply_shims, export_program, find, order_shims
 from exportdoctor.targets.eager import run_calls
 from exportdoctor.torch_internals.graph_modules import finish_graphs
@@ -115,16 +118,27 @@ def _note_of_file(program: Any) -> str:
 def _known_sets(call: ExportCall, probe: Probe) -> Iterator[InputSet]:
     """The known input sets. Without shims those that eager answers within some seconds, the example in any case.
 
-    Raises NotApplicable where the program of a part that passes cannot be held to eager, which answers by chance.
+    Raises NotApplicable where the program of a part that passes cannot be held to eager, which answers by chance, and
+    where eager draws from Python's or NumPy's generator, which no program does.
     """
     began, first = time.process_time(), None
+    before = _states_of_generators()
     for one in cure_inputs(call):
+        if first is None and _states_of_generators() != before:
+            raise NotApplicable(DRAWS_IN_PYTHON)
         first = first or one
         if not probe.shims and one.kind == "called_again" and not _answers_alike(first, one):
             raise NotApplicable(RANDOM_EAGER)
         yield one
         if not probe.shims and time.process_time() - began > _EAGER_SECONDS:
             return
+
+
+def _states_of_generators() -> tuple[bytes, ...]:
+    """The states of the generators of Python's `random` and of NumPy."""
+    numpy = sys.modules.get("numpy")
+    states = (random.getstate(), numpy.random.get_state() if numpy is not None else None)
+    return tuple(map(pickle.dumps, states))
 
 
 def _answers_alike(example: InputSet, again: InputSet) -> bool:
