@@ -197,3 +197,31 @@ def test_a_decorated_function_is_judged_with_its_decorator() -> None:
         return decorated(x)
 
     assert not is_pure(calling)
+
+
+class Indexed(nn.Module):
+    """Calls one of the modules that it holds, by an index."""
+
+    def __init__(self, *layers: nn.Module) -> None:
+        super().__init__()
+        self.layers, self.named = nn.ModuleList(layers), nn.ModuleDict({"last": layers[-1]})
+
+    def forward(self, x: Tensor, place: int) -> Tensor:
+        x = self.layers[place](x) + self.layers[-1](x)
+        return cast(Tensor, self.named["last"](x))
+
+
+class Own(nn.ModuleList):
+    """An index of it gives something else."""
+
+    def __getitem__(self, place: Any) -> Any:
+        return Counter()
+
+
+def test_an_index_of_modules_is_all_of_them() -> None:
+    linear = nn.Linear(4, 4)
+    assert is_pure(Indexed.forward, Indexed(linear, linear).eval())
+    assert not is_pure(Indexed.forward, Indexed(linear, Counter(), linear).eval())
+    other = Indexed(linear)
+    other.layers = Own([linear])
+    assert not is_pure(Indexed.forward, other.eval())

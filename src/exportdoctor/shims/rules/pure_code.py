@@ -128,6 +128,8 @@ class Purity:
     def _is_pure_call(self, node: ast.Call) -> bool:
         if isinstance(node.func, ast.Name) and node.func.id in self.callees:
             return all(self._is_pure_callee(one, node) for one in self.callees[node.func.id])
+        if isinstance(node.func, ast.Subscript) and _holds_modules(holder := self._resolve(node.func.value)):
+            return all(self._is_pure_callee(one, node) for one in holder.children())
         callee = self._resolve(node.func)
         if callee is not _UNKNOWN:
             return self._is_pure_callee(callee, node)
@@ -201,6 +203,13 @@ class Purity:
                 holder = self._resolve(base)
                 return _UNKNOWN if holder is _UNKNOWN or _is_value(holder) else getattr(holder, name, _UNKNOWN)
         return _UNKNOWN
+
+
+def _holds_modules(value: Any) -> bool:
+    """Whether it is one of torch's own containers, of which an index gives one or several of the modules in it."""
+    import torch
+
+    return type(value) in (torch.nn.ModuleList, torch.nn.ModuleDict, torch.nn.Sequential)
 
 
 def _value_around(function: FunctionType, name: str) -> Any:
