@@ -17,7 +17,8 @@ OTHER_INPUTS_STEP = "running eager on other inputs"
 """The step in which the target's code runs on all inputs but the example."""
 
 ExportVerdict = Literal["proved", "specialised", "differs", "fails"]
-"""`specialised`: right at the traced sizes alone. `differs`: other numbers than eager's. `fails`: nothing that runs."""
+"""`specialised`: right at the traced sizes or memory layout alone. `differs`: other numbers than eager's. `fails`:
+nothing that runs."""
 
 
 class ExportRequest(msgspec.Struct, frozen=True, kw_only=True):

@@ -33,7 +33,8 @@ _VERDICTS = {
         "Correct at the sizes of the example alone, which --static fixes: {comparisons} with unpatched eager in "
         "{engine}."
     ),
-    "specialised": "Correct only at the traced sizes: matches eager there, but not at {wrong}.",
+    "specialised": "Correct on the example, but not on {wrong}.",
+    "refuses": "Correct where it answers: matches eager in {comparisons}, but refuses {wrong}, which eager takes.",
     "differs": "Rejected: it runs, but its outputs differ from eager. No file was written.",
     "fails": "No file was written.",
 }
@@ -247,6 +248,8 @@ def _verdict(result: ExportResult) -> str:
     wrong += [inputs for domain in result.domains for inputs in domain.wrong_at]
     kind: str = "under_checks" if result.verdict == "proved" and result.unchecked else result.verdict
     kind = "fixed" if result.fixed else kind
+    if kind == "specialised" and all(row.holds or row.refused for row in result.numbers):
+        kind = kind if any(domain.wrong_at for domain in result.domains) else "refuses"
     return _VERDICTS[kind].format(
         comparisons=count(sum(not row.refused for row in result.numbers), "comparison"),
         engine=result.ran_in,

@@ -264,7 +264,8 @@ def _verdict(numbers: tuple[Agreement, ...], trouble: Any, domains: tuple[SizeDo
         return "fails"
     if all(row.holds for row in numbers):
         return "specialised" if any(one.wrong_at for one in domains) else "proved"
-    wrong = any(not row.holds and not row.refused and row.kind not in _OTHER_SIZES for row in numbers)
+    apart = _OTHER_SIZES | {"layout"}
+    wrong = any(not row.holds and not row.refused and row.kind not in apart for row in numbers)
     if numbers and numbers[0].holds and not wrong:
         return "specialised"
     return "fails" if numbers and numbers[0].refused else "differs"
