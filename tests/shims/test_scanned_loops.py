@@ -110,6 +110,11 @@ def outcome(function: Callable[..., Any], names: dict[str, Any]) -> Any:
             "t, w in enumerate(x.unbind(1))",
             "t, u in enumerate(torch.unbind(x, dim=1))",
             "t, w in enumerate(z)",
+            "t in reversed(range(x.shape[1]))",
+            "t in reversed(range(1, x.shape[1] - 1))",
+            "t in range(x.shape[1] - 1, -1, -1)",
+            "t in range(x.shape[1] - 2, 0, -1)",
+            "t in range(3, 0, -1)",
         ]
     ),
     st.integers(0, 6),
@@ -392,8 +397,23 @@ class Decoder(nn.Module):
         return torch.stack(rows, 1), cell
 
 
+class Returns(nn.Module):
+    """What follows each row, from the last backwards, and back again from the first."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        state, after = x.new_zeros(x.shape[0], x.shape[2]), torch.zeros_like(x)
+        for t in reversed(range(x.shape[1])):
+            state = state * 0.9 + x[:, t]
+            after[:, t] = state
+        rows = []
+        for t in range(x.shape[1]):
+            state = state * 0.5 + after[:, t]
+            rows.append(state)
+        return torch.stack(rows, 1)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("module", [Mixer, Gated, Cell, Decoder])
+@pytest.mark.parametrize("module", [Mixer, Gated, Cell, Decoder, Returns])
 def test_a_recurrence_exports_for_any_length_and_translates(module: type[nn.Module], tmp_path: Path) -> None:
     check_any_length(module().eval(), "loops-as-scan", ((2, 5), (3, 3), (4, 17)), tmp_path)
 

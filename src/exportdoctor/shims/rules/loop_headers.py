@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from exportdoctor.shims.rules.name_flow import OWN
 
@@ -13,8 +13,8 @@ SOURCE, COUNT = f"{OWN}rows_first", f"{OWN}count_of"
 
 @dataclass(frozen=True)
 class LoopHeader:
-    """What a loop goes over: its index from `start` up to `stop`. Over the rows of a tensor, `before` takes the tensor,
-    and the body begins with reading the row."""
+    """What a loop goes over: its index from `start` up to `stop`, or `backwards`. Over the rows of a tensor, `before`
+    takes the tensor, and the body begins with reading the row."""
 
     index: str
     start: ast.expr
@@ -22,15 +22,29 @@ class LoopHeader:
     body: list[ast.stmt]
     before: list[ast.stmt]
     expressions: list[ast.expr]
+    backwards: bool = False
 
 
 def header_of(loop: ast.For, number: int) -> LoopHeader | None:
-    """The header of `for index in range(...)`, `for row in tensor`, `for row in tensor.unbind(dim)`, and the latter two
-    enumerated; None for any other."""
+    """The header of `for index in range(...)`, also backwards, of `for row in tensor`, `for row in tensor.unbind(dim)`,
+    and of the latter two enumerated; None for any other."""
     if loop.orelse:
         return None
-    zero = ast.Constant(0)
+    zero, one = ast.Constant(0), ast.Constant(1)
     match loop:
+        case ast.For(target=ast.Name(id=index), iter=ast.Call(func=ast.Name(id="reversed"), args=[over], keywords=[])):
+            inner = header_of(ast.For(loop.target, over, loop.body, []), number)
+            return replace(inner, backwards=True) if inner is not None and not inner.before else None
+        case ast.For(
+            target=ast.Name(id=index),
+            iter=ast.Call(
+                func=ast.Name(id="range"),
+                args=[last, end, ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=1))],
+                keywords=[],
+            ),
+        ):
+            start, stop = (ast.BinOp(side, ast.Add(), one) for side in (end, last))
+            return LoopHeader(index, start, stop, loop.body, [], [start, stop], backwards=True)
         case ast.For(target=ast.Name(id=index), iter=ast.Call(func=ast.Name(id="range"), args=limits, keywords=[])):
             if not 0 < len(limits) < 3:
                 return None

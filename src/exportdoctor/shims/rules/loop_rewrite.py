@@ -114,8 +114,10 @@ class LoopRewrite:
             [*unpacked, *body, ast.Return(ast.Tuple([state, outputs], ast.Load()))],
             [], None, None,
         )  # fmt: skip
+        backwards = ast.Constant(header.backwards)
         rows: list[ast.expr] = [
-            _call(TAKE, one.tensor, ast.Constant(one.place), load(first), load(length)) for one in step.inputs
+            _call(TAKE, one.tensor, ast.Constant(one.place), load(first), load(length), backwards)
+            for one in step.inputs
         ]
         targets = [_names(carried), _names([one.row for one in step.outputs])]
         scanned: list[ast.stmt] = [
@@ -129,13 +131,14 @@ class LoopRewrite:
             if one.place is None:
                 scanned.append(ast.Assign([ast.Name(one.name, ast.Store())], _call(KEEP, load(one.row))))
             else:
-                write = _call(WRITE, load(one.name), ast.Constant(one.place), load(first), load(one.row))
+                write = _call(WRITE, load(one.name), ast.Constant(one.place), load(first), load(one.row), backwards)
                 scanned.append(ast.Expr(write))
         lists: list[ast.expr] = [load(one.name) for one in step.outputs if one.place is None]
         applies = _call(APPLIES, load(length), state, ast.Tuple(lists, ast.Load()))
         plain = copy.deepcopy(loop)
         if not header.before:
-            plain.iter = _call("range", load(first), ast.BinOp(load(first), ast.Add(), load(length)))
+            indices = _call("range", load(first), ast.BinOp(load(first), ast.Add(), load(length)))
+            plain.iter = _call("reversed", indices) if header.backwards else indices
         made: list[ast.stmt] = [
             *header.before,
             ast.Assign([ast.Name(first, ast.Store())], header.start),

@@ -62,9 +62,10 @@ def count_of(value: Any) -> Any:
     return value.shape[0] if isinstance(value, torch.Tensor) and value.dim() else 0
 
 
-def rows_of(tensor: Any, place: int, start: Any, length: Any) -> Any:
-    """The rows that the loop reads, as dimension 0."""
-    return tensor.movedim(place, 0).narrow(0, start, length)
+def rows_of(tensor: Any, place: int, start: Any, length: Any, backwards: bool) -> Any:
+    """The rows that the loop reads, as dimension 0 in the order of its steps."""
+    rows = tensor.movedim(place, 0).narrow(0, start, length)
+    return rows.flip(0) if backwards else rows
 
 
 def scan(step: Callable[[Any, Any], Any], state: Sequence[Any], rows: Sequence[Any], length: Any) -> tuple[Any, Any]:
@@ -105,8 +106,9 @@ class _Joins:
     concat = cat
 
 
-def write_rows(tensor: Any, place: int, start: Any, rows: Any) -> None:
+def write_rows(tensor: Any, place: int, start: Any, rows: Any, backwards: bool) -> None:
     """What the steps write to the tensor, each row in the shape of what it is written to."""
+    rows = rows.flip(0) if backwards else rows
     written = tensor.movedim(place, 0).narrow(0, start, rows.shape[0])
     while rows.dim() < written.dim():
         rows = rows.unsqueeze(1)
@@ -138,7 +140,7 @@ def _means_other_things(function: FunctionType, node: ast.FunctionDef) -> bool:
     names, known = {*all_names(node)}, function.__globals__
     bound = {name for one in ast.walk(node) if not _is_read(one) for name in own_names(one)}
     own = any(name.startswith(OWN) for name in names) or not known.keys().isdisjoint(_NAMES)
-    others = {"range", "enumerate", "list"} & {*known, *bound} or names & READS_ALL_NAMES
+    others = {"range", "reversed", "enumerate", "list"} & {*known, *bound} or names & READS_ALL_NAMES
     return own or bool(others) or "torch" in bound or known.get("torch", torch) is not torch
 
 
@@ -168,9 +170,10 @@ SHIM = Shim(
     enter=_enter,
     does=(
         "Python asks `range` for its number, so that a recurrence over the sequence fixes how long it is. Where each "
-        "step of a loop reads and writes one row and carries tensors to the next, or a list of rows is stacked, "
-        "torch's scan runs it, whose program holds for any number of steps from two on. One step is refused where the "
-        "number is computed from a size (`x.shape[1] - 1`), and none always. torch.onnx translates it to ONNX's Scan."
+        "step of a loop, forwards or backwards, reads and writes one row and carries tensors to the next, or a list of "
+        "rows is stacked, torch's scan runs it, whose program holds for any number of steps from two on. One step is "
+        "refused where the number is computed from a size (`x.shape[1] - 1`), and none always. torch.onnx translates "
+        "it to ONNX's Scan."
     ),
     precondition=(
         "each such loop runs at least once, and at least twice where the number of its steps is computed from a size; "
