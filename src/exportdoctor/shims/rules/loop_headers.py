@@ -31,6 +31,8 @@ def header_of(loop: ast.For, number: int) -> LoopHeader | None:
     if loop.orelse:
         return None
     zero, one = ast.Constant(0), ast.Constant(1)
+    start: ast.expr
+    stop: ast.expr
     match loop:
         case ast.For(target=ast.Name(id=index), iter=ast.Call(func=ast.Name(id="reversed"), args=[over], keywords=[])):
             inner = header_of(ast.For(loop.target, over, loop.body, []), number)
