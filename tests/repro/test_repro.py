@@ -26,12 +26,14 @@ from exportdoctor.core.failure.identity import name_free_signature, outermost_op
 from exportdoctor.core.failure.kinds import KIND_OF_STATUS, KINDS
 from exportdoctor.core.failure.messages import exception_in_text, without_names
 from exportdoctor.core.limits import SCRIPT_MB, SCRIPT_SECONDS
+from exportdoctor.core.protocol.repro import ScriptDraft
 from exportdoctor.core.records.outcome import ExceptionFact, Failure, Frame, Outcome, OutcomeStatus, SymbolOrigin
 from exportdoctor.core.run.events import RunFinished
 from exportdoctor.reduce import Verdict
 from exportdoctor.reduce.source.passes.backward_slice import slice_backward
 from exportdoctor.reduce.source.passes.parameters import drop_unread_parameters
 from exportdoctor.reduce.source.passes.script_sizes import offer_eager_sizes, return_last_values, widen_dynamic_sizes
+from exportdoctor.report.wording import repro_not_found
 from exportdoctor.repro.bundle import difference, fold_stack
 from exportdoctor.repro.candidates.budget import BudgetClock, ReductionBudget
 from exportdoctor.repro.candidates.candidate_judge import CandidateJudge, judge_outcome
@@ -40,6 +42,7 @@ from exportdoctor.repro.candidates.incidental_failures import FailureCollector
 from exportdoctor.repro.candidates.reduction import Reducer, ReductionResult, find_last
 from exportdoctor.repro.candidates.verdict_log import VerdictLog
 from exportdoctor.repro.kind_limits import script_limits
+from exportdoctor.repro.pipeline import ends_of_drafts
 from exportdoctor.repro.script import code_lines, imports_of
 from exportdoctor.repro.verify import verify
 from exportdoctor.store import journal
@@ -481,6 +484,24 @@ def test_a_script_that_exports_nothing_does_not_pass(bench: CandidateRunner) -> 
 
 
 @pytest.mark.slow
+def test_why_there_is_no_script_names_each_way_once_and_no_mistake_of_a_draft(bench: CandidateRunner) -> None:
+    wanted = name_free_signature(failing(VALUE), exporter="export")
+    assert wanted is not None
+    judge = CandidateJudge(runner=bench, wanted=wanted, exporter="export", log=VerdictLog(None))
+    ends = {"a": ("x0", "1 / 0", "1 / 0"), "b": ("[][0]", "1 / 0"), "c": ("x0",)}
+    drafts = [ScriptDraft(what=what, source=source) for what, sources in ends.items() for source in sources]
+    assert ends_of_drafts(judge, drafts) == [
+        "a: ZeroDivisionError: division by zero",
+        "b: IndexError: list index out of range, or ZeroDivisionError: division by zero",
+    ]
+
+
+def test_a_failure_that_is_seen_under_a_shim_alone_is_said_to_be() -> None:
+    assert "frozen-values, and a script has no shims" in repro_not_found("why", shims=("frozen-values",))
+    assert "shim" not in repro_not_found("why", shims=())
+
+
+@pytest.mark.slow
 def test_a_failure_that_comes_and_goes_is_noticed(bench: CandidateRunner, tmp_path: Path) -> None:
     diary = tmp_path / "diary"
     diary.touch()
@@ -720,6 +741,10 @@ def test_what_is_the_same_bug_a_finding_of_the_run_or_no_export_is_not_another_f
         frames=(call,),
     )
     collector.add("f", Outcome(probe="1", status=OutcomeStatus.FAILED, failure=broken))
+    refused = "Unexpected dimension mapped to index 1 in input tensor shape"
+    collector.add("g", failing(f"{refused} {{1: <module 'torch.export'>}}", kind="torch._dynamo.exc.UserError"))
+    ones = "Constraints violated (n)! You marked n as dynamic but your code specialized it to be a constant (1)."
+    collector.add("h", failing(ones, kind="torch._dynamo.exc.UserError"))
     assert collector.scripts() == ()
     for source in ("eeeee", "ee", "eee"):
         collector.add(source, failing("Could not guard on data-dependent expression u0 > 1"))

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from exportdoctor.core.failure.finding import Finding
 from exportdoctor.core.failure.identity import NameFreeSignature, name_free_signature
 from exportdoctor.core.failure.kinds import FailureKind
-from exportdoctor.core.failure.messages import first_line, summary_line
+from exportdoctor.core.failure.messages import OF_SIZE_ONE, first_line, summary_line
 from exportdoctor.core.records.outcome import Outcome
 from exportdoctor.reduce import source_size
 from exportdoctor.report import wording
@@ -88,6 +88,9 @@ def _is_of_export(outcome: Outcome, signature: NameFreeSignature) -> bool:
     """Whether it is the export that failed, and not a script that calls it wrongly."""
     failure = outcome.failure
     if signature.kind.depends_on_load or (failure is not None and failure.stage != "export"):
+        return False
+    # a reduction makes dynamic_shapes that torch does not take, and sizes of one
+    if signature.kind is FailureKind.INVALID_DYNAMIC_SHAPES or signature.message.endswith(OF_SIZE_ONE):
         return False
     at_call = failure is not None and (failure.culprit is None or failure.culprit.function == "<module>")
     return not (at_call and signature.kind is FailureKind.PYTHON_ERROR)
