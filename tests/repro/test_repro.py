@@ -741,14 +741,54 @@ def test_what_is_the_same_bug_a_finding_of_the_run_or_no_export_is_not_another_f
         frames=(call,),
     )
     collector.add("f", Outcome(probe="1", status=OutcomeStatus.FAILED, failure=broken))
-    refused = "Unexpected dimension mapped to index 1 in input tensor shape"
-    collector.add("g", failing(f"{refused} {{1: <module 'torch.export'>}}", kind="torch._dynamo.exc.UserError"))
-    ones = "Constraints violated (n)! You marked n as dynamic but your code specialized it to be a constant (1)."
-    collector.add("h", failing(ones, kind="torch._dynamo.exc.UserError"))
     assert collector.scripts() == ()
     for source in ("eeeee", "ee", "eee"):
         collector.add(source, failing("Could not guard on data-dependent expression u0 > 1"))
     assert collector.scripts() == (("ee", "eeeee"),)
+
+
+MADE_BY_A_REDUCTION = {
+    "no dimension": "{1: 'n'}",
+    "no axis": "{2: n}",
+    "no name of an input": "{1: n}, '': {1: n}",
+    "another size": "{1: 3}",
+    "twice a size": "{1: 2 * n}",
+    "two unequal sizes": "{0: n, 1: n}",
+    "too small a size": "{1: torch.export.Dim('m', min=7)}",
+}
+SHAPED = """
+import torch
+class M(torch.nn.Module):
+    def forward(self, x):
+        {body}
+n = torch.export.Dim("n")
+torch.export.export(M(), (torch.ones(2, {size}),), dynamic_shapes={{'x': {shapes}}})
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shapes", MADE_BY_A_REDUCTION.values(), ids=list(MADE_BY_A_REDUCTION))
+def test_dynamic_shapes_that_torch_does_not_take_are_no_other_failure(shapes: str, bench: CandidateRunner) -> None:
+    wanted = name_free_signature(failing(VALUE), exporter="export")
+    assert wanted is not None
+    collector = FailureCollector(wanted, "export", VerdictLog(None))
+    script = SHAPED.format(body="return x + x", size=5, shapes=shapes)
+    outcome = bench.run(script)
+    assert outcome.status is OutcomeStatus.FAILED
+    collector.add(script, outcome)
+    assert collector.scripts() == ()
+
+
+@pytest.mark.slow
+def test_a_dimension_of_size_one_is_no_other_failure_and_one_that_code_fixes_is(bench: CandidateRunner) -> None:
+    wanted = name_free_signature(failing(VALUE), exporter="export")
+    assert wanted is not None
+    collector = FailureCollector(wanted, "export", VerdictLog(None))
+    one = SHAPED.format(body="return x + x", size=1, shapes="{1: torch.export.Dim.DYNAMIC}")
+    fixed = SHAPED.format(body="return x + torch.ones(5)", size=5, shapes="{1: torch.export.Dim.DYNAMIC}")
+    for script in (one, fixed):
+        collector.add(script, bench.run(script))
+    assert collector.scripts() == ((fixed,),)
 
 
 @pytest.mark.night

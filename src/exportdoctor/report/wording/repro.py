@@ -63,7 +63,7 @@ def repro_stand_in(name: str) -> str:
 
 def repro_under_shims(shims: Sequence[str]) -> str:
     """The remark on a failure that the model shows only when shims are applied."""
-    return f"the model shows this only with {_shims(shims)}: without, it fails earlier. This script has no shims"
+    return f"seen in the model only with {_shims(shims)}; this script has no shims"
 
 
 def repro_not_found(why: str, *, shims: Sequence[str]) -> str:
