@@ -12,6 +12,7 @@ import exportdoctor
 from exportdoctor.core.failure.finding import ExceptionRecord
 from exportdoctor.core.failure.frames import frames_in_text, is_local_file, is_our_file, is_user_file
 from exportdoctor.core.failure.identity import (
+    NameFreeSignature,
     across_parts,
     across_runs,
     name_free_signature,
@@ -20,7 +21,7 @@ from exportdoctor.core.failure.identity import (
 )
 from exportdoctor.core.failure.kinds import KIND_OF_STATUS, KINDS, FailureKind
 from exportdoctor.core.failure.messages import first_line, statement, suggested_fixes, without_advice, without_hints
-from exportdoctor.core.records.outcome import ExceptionFact, Failure, Frame, Outcome, OutcomeStatus
+from exportdoctor.core.records.outcome import ExceptionFact, Failure, Frame, Outcome, OutcomeStatus, SymbolOrigin
 from synthetic import ATTENTION
 
 GUARD = "Could not guard on data-dependent expression u0 > 1 (unhinted: u0 > 1).  (Size-like symbols: none)"
@@ -116,6 +117,45 @@ def test_a_message_with_other_names_is_of_the_same_finding() -> None:
     assert signature is not None
     assert signature.is_of_finding(finding)
     assert not signature.is_of_finding(msgspec.structs.replace(finding, kind=FailureKind.VMAP))
+
+
+def signature_of_symbol(*, op: str | None, source: str, message: str = GUARD) -> NameFreeSignature:
+    outcome = failing(message, asked="n > 1")
+    assert outcome.failure is not None
+    frame = Frame(file="/home/a/model.py", line=2, function="forward", source=source, user=True)
+    failure = msgspec.structs.replace(outcome.failure, origins=(SymbolOrigin(symbol="u0", op=op, frame=frame),))
+    found = name_free_signature(msgspec.structs.replace(outcome, failure=failure), exporter="export")
+    assert found is not None
+    return found
+
+
+def test_a_symbol_is_known_by_the_operator_that_made_it_and_a_number_also_by_the_method_that_read_it() -> None:
+    selected = signature_of_symbol(op="aten.nonzero.default", source="row = row[row != blank]")
+    assert selected == signature_of_symbol(op="aten.nonzero.default", source="n = row.nonzero().shape[0]")
+    read = signature_of_symbol(op="aten._local_scalar_dense.default", source="if row == blank:")
+    listed = signature_of_symbol(op="aten._local_scalar_dense.default", source="n, m = row.tolist()")
+    assert len({selected, read, listed}) == 3
+    assert listed == signature_of_symbol(op=None, source="a = row.tolist()")
+
+
+def test_whether_a_symbol_is_like_a_size_belongs_to_the_failure() -> None:
+    asked = {"op": "aten.nonzero.default", "source": "n = len(row[row != blank])"}
+    sized = signature_of_symbol(**asked, message=GUARD.replace("none", "u0"))
+    assert sized != signature_of_symbol(**asked)
+    assert sized == signature_of_symbol(**asked, message=GUARD.replace("none", "u7, u2"))
+
+
+def test_a_violated_dimension_is_known_by_the_operation_that_asked_for_its_guard() -> None:
+    violated = failing("Constraints violated (n)! You marked n as dynamic", line=None, guard=4)
+    assert violated.failure is not None
+    one, same, other = (
+        msgspec.structs.replace(violated, failure=msgspec.structs.replace(violated.failure, guarded_by=asker))
+        for asker in ("condition", "condition", "aten.slice")
+    )
+    signatures = [name_free_signature(outcome, exporter="export") for outcome in (one, same, other)]
+    assert signatures[0] == signatures[1]
+    assert signatures[0] != signatures[2]
+    assert same_failure(one, other, exporter="export")  # in one scan the line decides
 
 
 def test_a_finding_moves_by_lines_from_run_to_run_and_not_from_part_to_part() -> None:

@@ -338,7 +338,9 @@ CALLED = {
 }
 
 
-def fitting_draft(body: str, runner: CandidateRunner, dynamic_shapes: Any = None, **asked: Any) -> str:
+def fitting_draft(
+    body: str, runner: CandidateRunner, dynamic_shapes: Any = None, inputs: tuple[torch.Tensor, ...] = (), **asked: Any
+) -> str:
     """The first script of the functions called by that `forward`, made without a file, that fails as it does."""
     from exportdoctor.core.records.probe import Probe
     from exportdoctor.targets.built import BuiltPart
@@ -347,15 +349,16 @@ def fitting_draft(body: str, runner: CandidateRunner, dynamic_shapes: Any = None
     from exportdoctor.worker.repro.torch_calls import write_call_drafts
 
     text, names = (
-        f"def forward(self, x):\n    {body}\n",
+        f"def forward(self, {'x, n' if inputs else 'x'}):\n    {body}\n",
         {"torch": torch, "F": torch.nn.functional, "__name__": "template"},
     )
     linecache.cache["template.py"] = (len(text), None, text.splitlines(keepends=True), "template.py")
     exec(compile(text, "template.py", "exec"), names)
     made = type("Made", (torch.nn.Module,), {"forward": names["forward"]})()
     made.child = torch.nn.Linear(3, 3)
+    given = inputs or (torch.ones(3),)
     built = BuiltPart(
-        name="all", title="all", module=made, prefix="", args=(torch.ones(3),), kwargs={}, dynamic_shapes=dynamic_shapes
+        name="all", title="all", module=made, prefix="", args=given, kwargs={}, dynamic_shapes=dynamic_shapes
     )
     part, probe = capture_root_only(built), Probe(part="all", fqn="", **asked)
     wanted = name_free_signature(outcome := attempt(part, probe), exporter=probe.exporter)
@@ -372,10 +375,34 @@ def test_code_that_was_made_by_a_template_has_a_script_of_the_torch_functions_th
     assert code_lines(draft := fitting_draft(body, runner)) in range(5, 13), draft
 
 
+TABLE = """
+import torch
+class M(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.most = 16
+        self.register_buffer("table", torch.ones(16))
+    def forward(self, x):
+        {body}
+torch.export.export(M(), (torch.ones(2, 5),), dynamic_shapes={{"x": {{1: torch.export.Dim("n", max=64)}}}})
+"""
+RECURRENT = """
+import torch
+torch.export.export({module}, (torch.ones({sizes}),), dynamic_shapes={{"input": {{1: torch.export.Dim.DYNAMIC}}}})
+"""
+SELECTED = """
+import torch
+class M(torch.nn.Module):
+    def forward(self, x):
+        if {condition}:
+            return x
+        return -x
+torch.export.export(M(), (torch.ones(3),))
+"""
 FIXING = {
     "if x.shape[0] == 3:": "y = self.child(torch.ones(3))\n    if x.shape[0] == 3:\n        return y\n    return -y",
     "range(x.shape[0] - 1)": "rows = [x[n] for n in range(x.shape[0] - 1)]\n    return torch.stack(rows)",
-    "int(x.shape[0] - 1)": "return self.child(torch.ones(3)) * (0.0, 1.0, 2.0)[x.shape[0] - 1]",
+    "[0][:x.shape[0] - 1]": "return self.child(torch.ones(3)) * (0.0, 1.0, 2.0)[x.shape[0] - 1]",
     "torch.ones((3))": "y = x.sin()\n    return y + torch.ones(3)",
 }
 
@@ -388,6 +415,55 @@ def test_a_fixed_size_has_one_that_ends_with_what_fixed_it(kept: str, named: boo
     assert code_lines(draft) in range(5, 10), draft
     assert kept.replace("x.", "x0.") in draft or kept.startswith("torch")
     assert "linear" not in draft
+
+
+OTHER_CAUSES = {
+    "a slice of a short table for a branch on a size": (
+        TABLE.format(body="if x.shape[1] > self.most:\n            return x * 2\n        return x"),
+        TABLE.format(body="return self.table[:x.shape[1]]"),
+    ),
+    "a list repeated for a loop": (
+        TABLE.format(body="return [x for _ in range(x.shape[1])]"),
+        TABLE.format(body="return [x] * x.shape[1]"),
+    ),
+    "the features for the sequence of a recurrence": (
+        RECURRENT.format(module="torch.nn.GRU(2, 1, batch_first=True)", sizes="1, 5, 2"),
+        RECURRENT.format(module="torch.nn.GRU(2, 1)", sizes="1, 2"),
+    ),
+    "a linear layer for a recurrence": (
+        RECURRENT.format(module="torch.nn.GRU(2, 1, batch_first=True)", sizes="1, 5, 2"),
+        RECURRENT.format(module="torch.nn.Linear(2, 1)", sizes="1, 2"),
+    ),
+    "a value for the size of what a mask selects": (
+        SELECTED.format(condition="x[x != 0].shape[0] == 0"),
+        SELECTED.format(condition="x[0] == 0"),
+    ),
+    "a number that is read for the size of what a mask selects": (
+        SELECTED.format(condition="x[x != 0].shape[0] == 0"),
+        SELECTED.format(condition="x.long()[0].item() == 0"),
+    ),
+}
+
+
+@pytest.mark.parametrize(("script", "other"), OTHER_CAUSES.values(), ids=list(OTHER_CAUSES))
+def test_an_equal_message_with_another_cause_is_another_failure(
+    script: str, other: str, runner: CandidateRunner
+) -> None:
+    judge = judge_of(runner, script)
+    assert judge(script) is Verdict.YES
+    seen = name_free_signature(runner.run(other), exporter="export")
+    assert seen is not None
+    assert seen.raised == judge.wanted.raised
+    assert judge(other) is Verdict.UNKNOWN
+
+
+def test_what_a_shim_gives_by_name_is_an_input_of_the_script_too(runner: CandidateRunner) -> None:
+    body = "rows = n.tolist()\n    return x.sin()[rows[0]:rows[1]]"
+    rows = {"x": {0: torch.export.Dim("rows")}, "n": None}
+    given = (torch.ones(3), torch.tensor([1, 3]))
+    draft = fitting_draft(body, runner, rows, inputs=given, to="run", shims=("frozen-values",))
+    assert "def forward(self, x0):" in draft, draft
+    assert "[1:3]" in draft
 
 
 def test_a_strict_export_has_one_of_the_calls_on_the_line_where_dynamo_ended(runner: CandidateRunner) -> None:

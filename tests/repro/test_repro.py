@@ -26,12 +26,14 @@ from exportdoctor.core.failure.identity import name_free_signature, outermost_op
 from exportdoctor.core.failure.kinds import KIND_OF_STATUS, KINDS
 from exportdoctor.core.failure.messages import exception_in_text, without_names
 from exportdoctor.core.limits import SCRIPT_MB, SCRIPT_SECONDS
+from exportdoctor.core.protocol.repro import ScriptDraft
 from exportdoctor.core.records.outcome import ExceptionFact, Failure, Frame, Outcome, OutcomeStatus, SymbolOrigin
 from exportdoctor.core.run.events import RunFinished
 from exportdoctor.reduce import Verdict
 from exportdoctor.reduce.source.passes.backward_slice import slice_backward
 from exportdoctor.reduce.source.passes.parameters import drop_unread_parameters
 from exportdoctor.reduce.source.passes.script_sizes import offer_eager_sizes, return_last_values, widen_dynamic_sizes
+from exportdoctor.report.wording import repro_not_found
 from exportdoctor.repro.bundle import difference, fold_stack
 from exportdoctor.repro.candidates.budget import BudgetClock, ReductionBudget
 from exportdoctor.repro.candidates.candidate_judge import CandidateJudge, judge_outcome
@@ -40,6 +42,7 @@ from exportdoctor.repro.candidates.incidental_failures import FailureCollector
 from exportdoctor.repro.candidates.reduction import Reducer, ReductionResult, find_last
 from exportdoctor.repro.candidates.verdict_log import VerdictLog
 from exportdoctor.repro.kind_limits import script_limits
+from exportdoctor.repro.pipeline import ends_of_drafts
 from exportdoctor.repro.script import code_lines, imports_of
 from exportdoctor.repro.verify import verify
 from exportdoctor.store import journal
@@ -481,6 +484,24 @@ def test_a_script_that_exports_nothing_does_not_pass(bench: CandidateRunner) -> 
 
 
 @pytest.mark.slow
+def test_why_there_is_no_script_names_each_way_once_and_no_mistake_of_a_draft(bench: CandidateRunner) -> None:
+    wanted = name_free_signature(failing(VALUE), exporter="export")
+    assert wanted is not None
+    judge = CandidateJudge(runner=bench, wanted=wanted, exporter="export", log=VerdictLog(None))
+    ends = {"a": ("x0", "1 / 0", "1 / 0"), "b": ("[][0]", "1 / 0"), "c": ("x0",)}
+    drafts = [ScriptDraft(what=what, source=source) for what, sources in ends.items() for source in sources]
+    assert ends_of_drafts(judge, drafts) == [
+        "a: ZeroDivisionError: division by zero",
+        "b: IndexError: list index out of range, or ZeroDivisionError: division by zero",
+    ]
+
+
+def test_a_failure_that_is_seen_under_a_shim_alone_is_said_to_be() -> None:
+    assert "frozen-values, and a script has no shims" in repro_not_found("why", shims=("frozen-values",))
+    assert "shim" not in repro_not_found("why", shims=())
+
+
+@pytest.mark.slow
 def test_a_failure_that_comes_and_goes_is_noticed(bench: CandidateRunner, tmp_path: Path) -> None:
     diary = tmp_path / "diary"
     diary.touch()
@@ -724,6 +745,50 @@ def test_what_is_the_same_bug_a_finding_of_the_run_or_no_export_is_not_another_f
     for source in ("eeeee", "ee", "eee"):
         collector.add(source, failing("Could not guard on data-dependent expression u0 > 1"))
     assert collector.scripts() == (("ee", "eeeee"),)
+
+
+MADE_BY_A_REDUCTION = {
+    "no dimension": "{1: 'n'}",
+    "no axis": "{2: n}",
+    "no name of an input": "{1: n}, '': {1: n}",
+    "another size": "{1: 3}",
+    "twice a size": "{1: 2 * n}",
+    "two unequal sizes": "{0: n, 1: n}",
+    "too small a size": "{1: torch.export.Dim('m', min=7)}",
+}
+SHAPED = """
+import torch
+class M(torch.nn.Module):
+    def forward(self, x):
+        {body}
+n = torch.export.Dim("n")
+torch.export.export(M(), (torch.ones(2, {size}),), dynamic_shapes={{'x': {shapes}}})
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shapes", MADE_BY_A_REDUCTION.values(), ids=list(MADE_BY_A_REDUCTION))
+def test_dynamic_shapes_that_torch_does_not_take_are_no_other_failure(shapes: str, bench: CandidateRunner) -> None:
+    wanted = name_free_signature(failing(VALUE), exporter="export")
+    assert wanted is not None
+    collector = FailureCollector(wanted, "export", VerdictLog(None))
+    script = SHAPED.format(body="return x + x", size=5, shapes=shapes)
+    outcome = bench.run(script)
+    assert outcome.status is OutcomeStatus.FAILED
+    collector.add(script, outcome)
+    assert collector.scripts() == ()
+
+
+@pytest.mark.slow
+def test_a_dimension_of_size_one_is_no_other_failure_and_one_that_code_fixes_is(bench: CandidateRunner) -> None:
+    wanted = name_free_signature(failing(VALUE), exporter="export")
+    assert wanted is not None
+    collector = FailureCollector(wanted, "export", VerdictLog(None))
+    one = SHAPED.format(body="return x + x", size=1, shapes="{1: torch.export.Dim.DYNAMIC}")
+    fixed = SHAPED.format(body="return x + torch.ones(5)", size=5, shapes="{1: torch.export.Dim.DYNAMIC}")
+    for script in (one, fixed):
+        collector.add(script, bench.run(script))
+    assert collector.scripts() == ((fixed,),)
 
 
 @pytest.mark.night

@@ -40,6 +40,7 @@ from exportdoctor.repro.verify import Sighting, verify
 from exportdoctor.store.runs import StoredRun
 
 _DRAFTS_WITH_CAUSES = 3
+_WRITTEN_WRONGLY = frozenset({"NameError", "SyntaxError", "UnboundLocalError"})
 _WIDTH = 2  # more candidates beside each other cost memory, and a wrong bet costs a question
 
 
@@ -119,13 +120,15 @@ def make_repro(request: ReproRequest, tell: Tell) -> ReproResult:
             notes.append(wording.repro_flaky(reduction.same, reduction.runs))
         source, sighting = _verify_either(reduction.source, draft.source, signature, notes)
         imported = needed_imports(draft, source)
+        shims = command.probe.shims
+        under = (wording.repro_under_shims(shims),) if shims else ()
         notes += (*draft.notes, *imported)
         header = Header(
             origin=origin_of(finding),
             expected=_expected_line(seen, sighting),
             environment=seen.environment,
             made_by=request.made_by,
-            remarks=(*draft.remarks, *imported),
+            remarks=(*under, *draft.remarks, *imported),
         )
         return ReproResult(
             finding=finding,
@@ -191,9 +194,10 @@ def _first_failing_draft(client: DraftClient, judge: CandidateJudge, tell: Tell)
             return msgspec.structs.replace(draft, source=found), judge
     if client.error is not None:
         raise client.error
-    reasons = [f"{draft.what}: {_how_it_ends(judge, draft.source)}" for draft in drafts]
-    why = "; ".join((*reasons, *client.notes)) or "no draft could be written"
-    raise UsageError(f"no standalone script reproduces this failure ({why})", hint="See the stack in the report")
+    ends = ends_of_drafts(judge, drafts)
+    why = "; ".join((*ends, *client.notes)) or "no draft could be written"
+    text = wording.repro_not_found(why, shims=client.request.probe.shims)
+    raise UsageError(text, hint="See the stack in the report")
 
 
 def _remember(drafts: Iterator[ScriptDraft], into: list[ScriptDraft]) -> Iterator[ScriptDraft]:
@@ -211,13 +215,19 @@ def _shows_bug(judge: CandidateJudge, source: str) -> bool:
     return True
 
 
-def _how_it_ends(judge: CandidateJudge, source: str) -> str:
-    """How a draft that is not the same bug ends, in a few words."""
-    outcome = judge.runner.run(source)
-    if outcome.failure is None or not outcome.failure.exceptions:
-        return outcome.status
-    fact = outcome.failure.exceptions[0]
-    return f"{fact.name}: {first_line(fact.message, 120)}"
+def ends_of_drafts(judge: CandidateJudge, drafts: list[ScriptDraft]) -> list[str]:
+    """How drafts that are not the same bug end, in a few words; each way to make one is named once.
+
+    A draft in which a name is not defined was written wrongly: it says nothing about the model.
+    """
+    ends: dict[str, dict[str, None]] = {}
+    for draft in drafts:
+        outcome = judge.runner.run(draft.source)
+        fact = next(iter(outcome.failure.exceptions), None) if outcome.failure is not None else None
+        if fact is None or fact.type not in _WRITTEN_WRONGLY:
+            end = f"{fact.name}: {first_line(fact.message, 120)}" if fact is not None else outcome.status
+            ends.setdefault(draft.what, {})[end] = None
+    return [f"{what}: {', or '.join(found)}" for what, found in ends.items()]
 
 
 def _reduce(reducer: Reducer, source: str) -> ReductionResult:

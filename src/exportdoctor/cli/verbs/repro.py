@@ -60,7 +60,7 @@ def repro(
 
     For example: exportdoctor repro F1, or: exportdoctor repro F1 --bundle issue
 
-    Exit code: 0 the script fails in the same way in a fresh process, 1 it does not.
+    Exit code: 0 the script fails in the same way in a fresh process, 1 it does not, 2 there is no such script.
     """
     chosen, finding = split_run(names)
     from exportdoctor.process.supervise import build_limits

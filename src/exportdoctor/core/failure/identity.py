@@ -19,10 +19,17 @@ from exportdoctor.core.failure.kinds import KIND_OF_STATUS, FailureKind
 from exportdoctor.core.failure.messages import normalise, without_names
 from exportdoctor.core.failure.signature import signature_of
 from exportdoctor.core.protocol.export import StageFailure
-from exportdoctor.core.records.outcome import Failure, Outcome, OutcomeStatus
+from exportdoctor.core.records.outcome import Failure, Outcome, OutcomeStatus, SymbolOrigin
+
+CONDITION = "condition"
+"""The operation of an expression that is true or false."""
 
 # What a line may call to make symbols; others, such as int(), are what asks for the value at once
 _MAKES_SYMBOLS = re.compile(r"\.(tolist|item|nonzero|argwhere|unique\w*|masked_select|bincount|repeat_interleave)\b")
+
+# The operators behind every line that reads one number: which of the methods above it calls says more
+_READS_A_NUMBER = ("item", "_local_scalar_dense")
+_SIZE_LIKE = re.compile(r"\(Size-like symbols: (?!none\))")
 
 _REFUSED_INPUT = re.compile(
     r"Unsupported input type <class '([^']+)'>|one of the inputs with type `<class '([^']+)'>|"
@@ -105,9 +112,11 @@ def same_failure(one: Outcome, other: Outcome, *, exporter: str) -> bool:
 class NameFreeSignature(msgspec.Struct, frozen=True):
     """What two sightings of one failure have in common, whatever script they come from.
 
-    `raised_in` is the function of torch that raised. For a symbol without a value, `asked_by` is the operation that
-    asked for the value and `born_by` what made the symbols: `int(grid.tolist()[0])` must not become `int(grid)`,
-    because what helps with the one does not help with the other.
+    `raised_in` is the function of torch that raised. `asked_by` is the operation that asked for the value of a symbol,
+    or for the guard that a declared dimension violates: a branch on a size must not become a slice of a short table.
+    For a symbol without a value, `born_by` is what made the symbols, and `size_like` whether torch takes one of them
+    for a size: `int(grid.tolist()[0])` must not become `int(grid)`, nor `len(row) == 0` become `row[0] == 0`, because
+    what helps with the one does not help with the other.
     """
 
     kind: FailureKind
@@ -116,6 +125,7 @@ class NameFreeSignature(msgspec.Struct, frozen=True):
     raised_in: str = ""
     asked_by: str = ""
     born_by: tuple[str, ...] = ()
+    size_like: bool = False
 
     @property
     def raised(self) -> tuple[str, ...]:
@@ -149,7 +159,7 @@ def name_free_signature(outcome: Outcome, *, exporter: str) -> NameFreeSignature
         tuple(fact.type for fact in failure.exceptions),
         without_names(failure.exceptions[0].message) if failure.exceptions else "",
         _raised_in(failure),
-        *(_symbols(failure) if kind.is_data_dependent else ("", ())),
+        *(_symbols(failure) if kind.is_data_dependent else (failure.guarded_by,)),
     )
 
 
@@ -161,12 +171,20 @@ def _raised_in(failure: Failure) -> str:
     return "" if last.user else last.function.rpartition(".")[2]
 
 
-def _symbols(failure: Failure) -> tuple[str, tuple[str, ...]]:
-    """What asked for the value of a symbol, and what made the symbols."""
+def _symbols(failure: Failure) -> tuple[str, tuple[str, ...], bool]:
+    """What asked for the value of a symbol, what made the symbols, and whether one of them is like a size."""
     culprit = failure.culprit
-    sources = [origin.frame.source for origin in failure.origins if origin.frame]
-    made = {name for source in sources for name in _MAKES_SYMBOLS.findall(source)}
-    return outermost_operation(culprit.expression) if culprit else "", tuple(sorted(made))
+    made = {name for origin in failure.origins for name in _made_by(origin)}
+    size_like = any(_SIZE_LIKE.search(fact.message) for fact in failure.exceptions)
+    return outermost_operation(culprit.expression) if culprit else "", tuple(sorted(made)), size_like
+
+
+def _made_by(origin: SymbolOrigin) -> list[str]:
+    """The operator that made a symbol; where it is not known, or reads any number, what the user's line calls."""
+    names = (origin.op or "").split(".")
+    if len(names) > 1 and names[1] not in _READS_A_NUMBER:
+        return [names[1]]
+    return _MAKES_SYMBOLS.findall(origin.frame.source) if origin.frame else []
 
 
 def outermost_operation(expression: str | None) -> str:
@@ -179,7 +197,7 @@ def outermost_operation(expression: str | None) -> str:
         case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)):
             return name
         case ast.Compare() | ast.BoolOp() | ast.UnaryOp(op=ast.Not()) | ast.IfExp():
-            return "condition"
+            return CONDITION
         case ast.BinOp() | ast.Subscript():
             return type(tree).__name__
     return ""

@@ -59,6 +59,9 @@ _USERS_NAMES = (
 )
 _APIS = re.compile(r"\s*consider using data-dependent friendly APIs.*", re.S)  # 2.15 has one sentence more than 2.13
 
+OF_SIZE_ONE = "(a size of one)"
+"""With this ends a message without names that says that a size was fixed because it is 0 or 1."""
+
 # torch fixes a size of 0 or 1 before any code runs: another failure than code that fixes a size
 _SIZE_OF_ONE = re.compile(r"specialized it to be a constant \([01]\)|0/1 specialized")
 
@@ -132,4 +135,4 @@ def without_names(message: str) -> str:
     text = " ".join([headline, *re.findall(r"`(\w+)`", explanation)[:1]])
     for pattern, replacement in _USERS_NAMES:
         text = pattern.sub(replacement, text)
-    return f"{text} (a size of one)" if _SIZE_OF_ONE.search(message) else text
+    return f"{text} {OF_SIZE_ONE}" if _SIZE_OF_ONE.search(message) else text

@@ -130,7 +130,8 @@ class OpFact(msgspec.Struct, frozen=True, kw_only=True):
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
     """Everything seen of one failing attempt. `custom_ops` are the operators from outside torch
     that were traced before it, None where no graph was found. `guard` is the line that made the guard which a
-    declared dimension violates, `value_origin` the one that made the value which torch refused when the forward was
+    declared dimension violates, `guarded_by` the operation that asked for it: an operator, a function of torch's or
+    one of the user's code. `value_origin` is the line that made the value which torch refused when the forward was
     over. `unbacked` is how many unbacked symbols had been created, None where that was not counted. `slice` is what
     leads to the failure in the traced graph, `slice_note` why there is none. `traced` is how many nodes had been
     traced, and `entered` of how many submodules, None where no graph was found."""
@@ -142,6 +143,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     op: OpFact | None = None
     custom_ops: tuple[str, ...] | None = None
     guard: Frame | None = None
+    guarded_by: str = ""
     value_origin: Frame | None = None
     unbacked: int | None = None
     slice: GraphSlice | None = None

@@ -61,6 +61,21 @@ def repro_stand_in(name: str) -> str:
     return f"the class stands in for {name}: what matters is that pytree does not know it"
 
 
+def repro_under_shims(shims: Sequence[str]) -> str:
+    """The remark on a failure that the model shows only when shims are applied."""
+    return f"seen in the model only with {_shims(shims)}; this script has no shims"
+
+
+def repro_not_found(why: str, *, shims: Sequence[str]) -> str:
+    """Said where no script fails so; `why` is how those ended that were tried, `shims` those that it was seen with."""
+    seen = f"it is seen only with {_shims(shims)}, and a script has no shims; " if shims else ""
+    return f"no standalone script reproduces this failure ({seen}{why})"
+
+
+def _shims(names: Sequence[str]) -> str:
+    return f"the {'shim' if len(names) == 1 else 'shims'} {', '.join(names)}"
+
+
 def repro_not_reduced() -> str:
     """The note on a draft that is kept because only it is verified."""
     return "not reduced: the reduced script does not fail in the same way in a fresh process"

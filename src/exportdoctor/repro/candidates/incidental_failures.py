@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from exportdoctor.core.failure.finding import Finding
 from exportdoctor.core.failure.identity import NameFreeSignature, name_free_signature
 from exportdoctor.core.failure.kinds import FailureKind
-from exportdoctor.core.failure.messages import first_line, summary_line
+from exportdoctor.core.failure.messages import OF_SIZE_ONE, first_line, summary_line
 from exportdoctor.core.records.outcome import Outcome
 from exportdoctor.reduce import source_size
 from exportdoctor.report import wording
@@ -29,6 +29,9 @@ _KEPT = 2
 _EXAMINED = 5
 _RERUN = 12  # scripts of an earlier, interrupted reduction that are run again
 _BESIDE = 2
+_OF_THE_CALL = frozenset({FailureKind.PYTHON_ERROR, FailureKind.INVALID_DYNAMIC_SHAPES})
+_REFUSES_SHAPES = frozenset({"UserError", "ConstraintViolationError"})
+"""Exceptions by which torch says that dynamic_shapes do not fit."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,12 +88,20 @@ class FailureCollector:
 
 
 def _is_of_export(outcome: Outcome, signature: NameFreeSignature) -> bool:
-    """Whether it is the export that failed, and not a script that calls it wrongly."""
+    """Whether it is the export that failed, and not a script that calls it wrongly.
+
+    A reduction also makes `dynamic_shapes` that torch does not take, or that the sizes of the inputs do not satisfy:
+    torch says so at the call, before any code has made a guard. It fixes sizes of one, too.
+    """
     failure = outcome.failure
     if signature.kind.depends_on_load or (failure is not None and failure.stage != "export"):
         return False
-    at_call = failure is not None and (failure.culprit is None or failure.culprit.function == "<module>")
-    return not (at_call and signature.kind is FailureKind.PYTHON_ERROR)
+    if signature.message.endswith(OF_SIZE_ONE):
+        return False
+    if failure is None or (failure.culprit is not None and failure.culprit.function != "<module>"):
+        return signature.kind is not FailureKind.INVALID_DYNAMIC_SHAPES
+    refuses_shapes = any(fact.name in _REFUSES_SHAPES for fact in failure.exceptions) and failure.guard is None
+    return signature.kind not in _OF_THE_CALL and not (refuses_shapes and not failure.guarded_by)
 
 
 def find_incidental_failures(

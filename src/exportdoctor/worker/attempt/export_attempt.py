@@ -221,10 +221,12 @@ class _Attempt:
         origins = self.origins.of(chain)
         leads, note = slice_trace(chain, origins, exporter=self.probe.exporter)
         traced, entered = trace_progress(chain)
+        violated = self.guards.find_violated(chain)
         return msgspec.structs.replace(
             describe_failure(error, stage="export", names=self.part.names),
             origins=origins,
-            guard=self.guards.frame_of_violated(chain),
+            guard=violated.frame if violated else None,
+            guarded_by=violated.asker.operation if violated else "",
             value_origin=self._find_value_origin(chain),
             unbacked=len(self.origins.by_symbol) if NEW_SYMBOLS.is_supported() else None,
             slice=leads,

@@ -1,7 +1,9 @@
-"""Where the guard was made that a declared dynamic dimension violates: torch reports it after tracing, without a line.
+"""Where the guard was made that a declared dynamic dimension violates, and what asked for it.
 
-`ShapeGuard.sloc` holds torch's own frame and, outside of strict mode, no user frame; so guards are noted as they
-are made. A symbol is known by its sources (`L['x'].size()[0]`), which stand in the message, or by its `Dim`'s name.
+torch reports the violation after tracing, without a line.
+
+`ShapeGuard.sloc` holds torch's own frame and, outside of strict mode, no user frame; so guards are noted as they are
+made. A symbol is known by its sources (`L['x'].size()[0]`), which stand in the message, or by its `Dim`'s name.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import sympy  # type: ignore[import-untyped]
 from exportdoctor.core.failure.messages import statement
 from exportdoctor.core.records.outcome import Frame
 from exportdoctor.torch_internals.shape_env import before_each_guard, dim_names_by_source, sources_by_symbol
+from exportdoctor.worker.describe.guard_asker import NOBODY, GuardAsker, asker_of
 from exportdoctor.worker.describe.symbol_origins import user_frame_of
 
 _KEPT = 20_000
@@ -25,13 +28,17 @@ _KEPT = 20_000
 
 @dataclass(frozen=True)
 class Guard:
-    """One assumption of the tracer: `expr` holds. `target` is what `symbol` was replaced by, if it was."""
+    """One assumption of the tracer: `expr` holds. `target` is what `symbol` was replaced by, if it was.
+
+    `asker` is what asked for it.
+    """
 
     env: Any
     expr: sympy.Basic
     frame: Frame | None
     symbol: sympy.Symbol | None = None
     target: sympy.Basic | None = None
+    asker: GuardAsker = NOBODY
 
     @property
     def symbols(self) -> set[sympy.Basic]:
@@ -45,17 +52,19 @@ class GuardLog:
 
     made: list[Guard] = field(default_factory=list)
 
-    def frame_of_violated(self, chain: tuple[BaseException, ...]) -> Frame | None:
-        """The user's line that made the guard of the innermost constraint violation in `chain`."""
+    def find_violated(self, chain: tuple[BaseException, ...]) -> Guard | None:
+        """The guard of the innermost constraint violation in `chain`; if there is one, one of a user's line."""
         statement = next((text for error in reversed(chain) if (text := _statement(error))), None)
         if statement is None:
             return None
         # strict mode traces twice: the later tracing is the one that failed
         for env in dict.fromkeys(guard.env for guard in reversed(self.made)):
-            mine = [guard for guard in self.made if guard.env is env and guard.frame is not None]
-            found = _to_blame(mine, _symbols_in(env, statement), statement) or _only_one(mine, env, statement)
+            made, mentioned = [guard for guard in self.made if guard.env is env], _symbols_in(env, statement)
+            mine = [guard for guard in made if guard.frame is not None]
+            found = _to_blame(mine, mentioned, statement) or _only_one(mine, env, statement)
+            found = found or _to_blame(made, mentioned, statement)  # a module of torch has no line of a user
             if found is not None:
-                return found.frame
+                return found
         return None
 
 
@@ -66,12 +75,14 @@ def record_guards() -> Iterator[GuardLog]:
 
     def on_guard(env: Any, expression: sympy.Basic) -> None:
         if len(log.made) < _KEPT:
-            log.made.append(Guard(env, expression, user_frame_of(sys._getframe(1))))
+            frame = sys._getframe(1)
+            log.made.append(Guard(env, expression, user_frame_of(frame), asker=asker_of(frame)))
 
     def on_replacement(env: Any, symbol: sympy.Symbol, target: sympy.Basic) -> None:
         if len(log.made) < _KEPT:
-            equal = sympy.Eq(symbol, target, evaluate=False)
-            log.made.append(Guard(env, equal, user_frame_of(sys._getframe(1)), symbol=symbol, target=target))
+            equal, frame = sympy.Eq(symbol, target, evaluate=False), sys._getframe(1)
+            asker = asker_of(frame)
+            log.made.append(Guard(env, equal, user_frame_of(frame), symbol=symbol, target=target, asker=asker))
 
     with before_each_guard(on_guard, on_replacement):
         yield log

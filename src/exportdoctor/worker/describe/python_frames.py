@@ -62,7 +62,7 @@ def python_frame(frame: FrameType, link: TracebackType, module: str | None) -> F
         source=source_line(code.co_filename, link.tb_lineno),
         module=module,
         user=user,
-        expression=_expression(code, link.tb_lasti) if user else None,
+        expression=expression_at(code, link.tb_lasti) if user else None,
     )
 
 
@@ -110,7 +110,8 @@ def _condition(text: str) -> str | None:
     return ast.get_source_segment(text, node.test) if isinstance(node, ast.If | ast.While) else None
 
 
-def _expression(code: CodeType, last_instruction: int) -> str | None:
+def expression_at(code: CodeType, last_instruction: int) -> str | None:
+    """The expression that this instruction evaluates; None where there is no source."""
     positions = list(code.co_positions())
     index = last_instruction // 2
     if not 0 <= index < len(positions):

@@ -31,6 +31,7 @@ from exportdoctor.torch_internals.dynamo_frames import keep_interpreter_frames
 from exportdoctor.worker.attempt.fast_export import FastExport
 from exportdoctor.worker.child import Child, fork
 from exportdoctor.worker.describe.describe_failure import cause_chain, describe_failure, qualified_name
+from exportdoctor.worker.describe.guard_origin import GuardLog, record_guards
 from exportdoctor.worker.describe.python_frames import tracebacks
 from exportdoctor.worker.describe.symbol_origins import SymbolOrigins, record_symbol_origins
 from exportdoctor.worker.describe.value_origins import find_value_origin
@@ -73,9 +74,10 @@ def _execute(candidate: Candidate, writer: int) -> Outcome:
     started = time.perf_counter()
     source = candidate.source
     linecache.cache[CANDIDATE_FILE] = (len(source), None, source.splitlines(keepends=True), CANDIDATE_FILE)
-    origins, gate, fast = SymbolOrigins(), _ExportGate(candidate.eager, writer), FastExport()
+    gate, fast = _ExportGate(candidate.eager, writer), FastExport()
+    origins, guards = SymbolOrigins(), GuardLog()
     try:
-        with record_symbol_origins() as origins, keep_interpreter_frames():
+        with record_symbol_origins() as origins, record_guards() as guards, keep_interpreter_frames():
             with fast.while_tracing():
                 _run(source)
             if fast.checks_skipped:  # it passed, and might not have
@@ -89,7 +91,14 @@ def _execute(candidate: Candidate, writer: int) -> Outcome:
             return _outcome(candidate, OutcomeStatus.FAILED, started, failure)
         failure = describe_failure(error, stage=stage, names={})
         made = find_value_origin(chain, lambda: _run(source))
-        failure = msgspec.structs.replace(failure, origins=origins.of(chain), value_origin=made)
+        violated = guards.find_violated(chain)
+        failure = msgspec.structs.replace(
+            failure,
+            origins=origins.of(chain),
+            value_origin=made,
+            guard=violated.frame if violated else None,
+            guarded_by=violated.asker.operation if violated else "",
+        )
         status = OutcomeStatus.OUT_OF_MEMORY if isinstance(error, MemoryError) else OutcomeStatus.FAILED
         return _outcome(candidate, status, started, failure)
     if not gate.entered:  # what exports nothing does not export well

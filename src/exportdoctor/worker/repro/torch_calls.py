@@ -8,6 +8,7 @@ Where torch refuses a fixed size when the forward is over, what fixed it comes l
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -33,6 +34,10 @@ _NAME = re.compile(r"\b[pvx]\d+\b")
 _SHORT, _MOST = 25, 300  # lines of a draft
 _CUTS = (4, 12)  # calls that stay where more would lead to the failure
 _PLACES = 4  # calls on one line, the last ones, that may be what failed
+_ASKING = {
+    "range": "for _ in range({}):\n            pass", "BinOp": "return [0] * ({})", "Subscript": "return [0][:{}]",
+}  # fmt: skip
+"""Statements in which Python asks for a whole number, by the operation that it does."""
 _MADE_BY = "the torch functions that were called until it failed"
 
 
@@ -59,7 +64,7 @@ def write_call_drafts(part: PartCapture, probe: Probe, outcome: Outcome) -> Iter
     bodies: list[list[str]] = []
     if outcome.failure and outcome.failure.guard:
         guard = outcome.failure.guard
-        for before, end in _guard_endings(facts, f"{guard.file}:{guard.line}"):
+        for before, end in _guard_endings(facts, f"{guard.file}:{guard.line}", outcome.failure.guarded_by):
             bodies += _slices(end, before, values)
     elif unseen or (translates and not stopped):
         places = [place for place, call in enumerate(calls) if call[4] == line][: -_PLACES - 1 : -1]
@@ -80,6 +85,8 @@ def write_call_drafts(part: PartCapture, probe: Probe, outcome: Outcome) -> Iter
         used = set(_NAME.findall("\n".join(lines)))
         given = [(name, *inputs[path], axes) for kind, path, name, axes in (f for f in facts if f[0] == "input")
                  if name in used and path in inputs]  # fmt: skip
+        if any(name.startswith("x") for name in used.difference(name for name, *_ in given)):
+            continue  # an input that a shim has made
         yield ScriptDraft(what=_MADE_BY, source=_render(lines, given, probe, stage=stage))
 
 
@@ -92,17 +99,25 @@ def _attempt_logged(part: PartCapture, probe: Probe, out: int, suspect: str) -> 
 
 
 def _inputs(part: PartCapture, probe: Probe) -> dict[str, tuple[Any, dict[int | None, Any]]]:
-    """By path: the value, and what is declared for its dynamic dimensions, where it is more than `Dim.DYNAMIC`."""
-    call = part.calls_of(probe.fqn)[probe.call]
+    """By path: the value, and what is declared for its dynamic dimensions, where it is more than `Dim.DYNAMIC`.
+
+    A shim may give by name what the call gives in its place: such an input has both paths.
+    """
+    call, module = part.calls_of(probe.fqn)[probe.call], part.module_at(probe.fqn)
     dims = select_dims(call, declared_dims(part.built), probe.dynamic) if probe.fqn == part.prefix else {}
-    return {
-        path_text(path): (value, {axis: dim for (leaf, axis), dim in dims.items() if leaf == number})
-        for number, (path, value) in enumerate(leaves_with_paths((call.args, call.kwargs)))
-    }
+    found: dict[str, tuple[Any, dict[int | None, Any]]] = {}
+    for number, (path, value) in enumerate(leaves_with_paths((call.args, call.kwargs))):
+        given = value, {axis: dim for (leaf, axis), dim in dims.items() if leaf == number}
+        found[path_text(path)] = given
+        for place, name in enumerate(inspect.signature(module.forward).parameters):
+            in_place, by_name = f"[0][{place}]", f"[1][{name!r}]"
+            if path_text(path).startswith(in_place):
+                found[by_name + path_text(path).removeprefix(in_place)] = given
+    return found
 
 
-def _guard_endings(facts: list[list[Any]], line: str) -> Iterator[tuple[list[Any], str]]:
-    """What fixed or compared a size on that line, as a statement, with the calls before it."""
+def _guard_endings(facts: list[list[Any]], line: str, asked_by: str) -> Iterator[tuple[list[Any], str]]:
+    """What fixed or compared a size on that line, as a statement that asks as `asked_by`, with the calls before it."""
     calls: dict[str, Any] = {}
     seen = set()
     for fact in facts:
@@ -111,7 +126,7 @@ def _guard_endings(facts: list[list[Any]], line: str) -> Iterator[tuple[list[Any
         if fact[0] != "guard" or fact[1] != line or tuple(fact) in seen:
             continue
         seen.add(tuple(fact))
-        _, _, text, running, how, code = fact
+        _, _, _, running, how, code = fact
         before = list(calls.values())
         if running in calls:
             before = before[: before.index(calls[running])]
@@ -119,7 +134,7 @@ def _guard_endings(facts: list[list[Any]], line: str) -> Iterator[tuple[list[Any
         elif not running and how == "bool":
             yield before, f"if {code}:\n            pass"
         elif not running and how:
-            yield before, f"for _ in range({code}):\n            pass" if "range(" in text else f"return {how}({code})"
+            yield before, _ASKING.get(asked_by, f"return {how}({{}})").format(code)
         if len(seen) == _PLACES:
             return
 
