@@ -245,7 +245,8 @@ class Mixture(torch.nn.Module):
 
 
 @pytest.mark.parametrize("place", range(3))
-def test_what_distributions_refuse_the_program_refuses(place: int) -> None:
+def test_what_distributions_refuse_the_program_refuses(place: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.distributions.Distribution, "_validate_args", True)  # dynamo turns it off for good
     generator = torch.Generator().manual_seed(0)
     sizes = [{0: torch.export.Dim.DYNAMIC}] * 3
 

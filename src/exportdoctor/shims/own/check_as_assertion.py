@@ -61,7 +61,7 @@ class ChecksDecided(ast.NodeTransformer):
         """A check is a condition that does nothing but raise."""
         self.generic_visit(node)
         if len(node.body) == 1 and self._raises(node.body[0]) and not node.orelse and _on_tensors(node.test):
-            node.test = self._decided(node.test, ast.unparse(node.test))
+            node.test = self._decision(node.test, ast.unparse(node.test))
         return node
 
     def visit_Assert(self, node: ast.Assert) -> ast.AST:
@@ -79,10 +79,10 @@ class ChecksDecided(ast.NodeTransformer):
 
     def _assertion(self, node: ast.stmt, test: ast.expr, told: list[ast.expr]) -> ast.AST:
         raised = ast.Raise(ast.Call(ast.Name("AssertionError", ast.Load()), told, []), None)
-        fails = self._decided(ast.UnaryOp(ast.Not(), test), f"not {ast.unparse(test)}")
+        fails = self._decision(ast.UnaryOp(ast.Not(), test), f"not {ast.unparse(test)}")
         return ast.fix_missing_locations(ast.copy_location(ast.If(fails, [raised], []), node))
 
-    def _decided(self, test: ast.expr, told: str) -> ast.expr:
+    def _decision(self, test: ast.expr, told: str) -> ast.expr:
         symbolic = _SymbolicTruth(self.computed).visit(test)
         return ast.copy_location(ast.Call(ast.Name(_FAILS, ast.Load()), [symbolic, ast.Constant(told)], []), test)
 
