@@ -348,7 +348,7 @@ def shim_result(tried: ShimTry) -> str:
 
 def shim_effect(tried: ShimTry) -> str:
     """What a shim, or a set of them, did."""
-    following = f"; next failure {tried.next}" if tried.next else ", then another failure"
+    following = f"; next failure {tried.next}" if tried.next else f", then {tried.note or 'another failure'}"
     return {
         "cured": "works",
         "moved": f"gets past this{following}",

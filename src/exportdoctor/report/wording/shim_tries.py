@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from exportdoctor.core.failure.messages import first_line
+from exportdoctor.core.failure.messages import first_line, summary_line, without_hints
 from exportdoctor.core.records.outcome import Agreement, Outcome, OutcomeStatus
 from exportdoctor.report.wording.formatting import count
 
@@ -52,6 +52,17 @@ def raised_note(outcome: Outcome) -> str:
     """What a try raised, in a line."""
     facts = outcome.failure.exceptions if outcome.failure is not None else ()
     return f"raises {facts[0].name}: {first_line(facts[0].message, 120)}".rstrip(": ") if facts else ""
+
+
+def next_failure_note(outcome: Outcome) -> str:
+    """The failure that a try ended in and that no finding tells, in a line."""
+    failure = outcome.failure
+    if failure is None or not failure.exceptions:
+        return ""
+    first, frame = failure.exceptions[0], failure.culprit or failure.guard
+    where = f" at {frame.file.rpartition('/')[2]}:{frame.line}" if frame is not None else ""
+    text = without_hints(summary_line(first.message, 160))
+    return f"{first.name}{where}: {text}" if text else f"{first.name}{where}"
 
 
 def outcome_line(outcome: Outcome) -> str:
