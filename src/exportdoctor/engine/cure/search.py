@@ -111,7 +111,7 @@ class CureSearch:
     def hidden_failures(self) -> list[Outcome]:
         """The failures that were met behind the first: on the way to a cure, or without one in the part's own mode.
 
-        None before the search has ended, and none that was seen only with a size or value fixed, which may have made it.
+        None before the search has ended, and none that was seen only with a size or a value fixed, which may make it.
         """
         if not self.done:
             return []

@@ -132,10 +132,16 @@ def culprit_line(finding: Finding) -> str:
     """Function, place and submodule of a finding."""
     module = module_name(finding.module)
     if finding.function is None:
-        where = place(finding) or ("" if finding.kind.ends_the_process else "in the call itself")
+        where = place(finding) or ("" if finding.kind.ends_the_process else _without_line(finding))
         return ", ".join(filter(None, (f"{module} ({finding.module_class})", where)))
     relation = "in" if finding.function.rpartition(".")[2] in {"forward", "__call__"} else "called by"
     return f"{finding.function} ({place(finding)}), {relation} {module}"
+
+
+def _without_line(finding: Finding) -> str:
+    """Where a failure is whose stack has no line of the user's: at the guard that it is about, or in the call."""
+    frame = finding.guard
+    return f"by the guard at {short_path(frame.file)}:{frame.line}" if frame is not None else "in the call itself"
 
 
 def place(finding: Finding) -> str:
@@ -216,8 +222,13 @@ def why(finding: Finding) -> str:
         return "The exporter raises this itself, outside of the forward."
     if finding.only_inside is None:
         return explanations.summary(finding.kind)
-    outer = module_name(finding.only_inside)
-    return f"{explanations.summary(finding.kind)} It exports on its own and fails only inside {outer}."
+    outer, summary = module_name(finding.only_inside), explanations.summary(finding.kind)
+    if finding.guard is None:
+        return f"{summary} It exports on its own and fails only inside {outer}."
+    return (
+        f"{summary} {module_name(finding.module)} makes the guard that {outer} violates; on its own it exports, with "
+        "dynamic sizes of no declared bounds, which torch.export may narrow or tie together."
+    )
 
 
 def limit_note(finding: Finding) -> str:

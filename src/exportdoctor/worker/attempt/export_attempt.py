@@ -35,6 +35,7 @@ from exportdoctor.worker.capture.dynamic_dims import dynamic_shapes_of, spell_ou
 from exportdoctor.worker.capture.session import PartCapture
 from exportdoctor.worker.describe.describe_failure import cause_chain, describe_failure
 from exportdoctor.worker.describe.guard_origin import GuardLog, record_guards
+from exportdoctor.worker.describe.module_stack import innermost_module
 from exportdoctor.worker.describe.own_fault import own_fault
 from exportdoctor.worker.describe.partial_graph import partial_graph, trace_progress
 from exportdoctor.worker.describe.symbol_origins import SymbolOrigins, record_symbol_origins
@@ -221,10 +222,12 @@ class _Attempt:
         origins = self.origins.of(chain)
         leads, note = slice_trace(chain, origins, exporter=self.probe.exporter)
         traced, entered = trace_progress(chain)
+        guard = self.guards.find_violated(chain)
         return msgspec.structs.replace(
             describe_failure(error, stage="export", names=self.part.names),
             origins=origins,
-            guard=self.guards.frame_of_violated(chain),
+            guard=guard.frame if guard is not None else None,
+            guard_module=innermost_module(guard.running, self.part.names) if guard is not None else None,
             value_origin=self._find_value_origin(chain),
             unbacked=len(self.origins.by_symbol) if NEW_SYMBOLS.is_supported() else None,
             slice=leads,

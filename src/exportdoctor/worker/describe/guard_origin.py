@@ -6,11 +6,13 @@ are made. A symbol is known by its sources (`L['x'].size()[0]`), which stand in 
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import FrameType
 from typing import Any
 
 import sympy  # type: ignore[import-untyped]
@@ -18,18 +20,23 @@ import sympy  # type: ignore[import-untyped]
 from exportdoctor.core.failure.messages import statement
 from exportdoctor.core.records.outcome import Frame
 from exportdoctor.torch_internals.shape_env import before_each_guard, dim_names_by_source, sources_by_symbol
-from exportdoctor.worker.describe.symbol_origins import user_frame_of
+from exportdoctor.worker.describe.module_stack import running_modules
+from exportdoctor.worker.describe.symbol_origins import frames_of_attempt, user_frame_of
 
 _KEPT = 20_000
 
 
 @dataclass(frozen=True)
 class Guard:
-    """One assumption of the tracer: `expr` holds. `target` is what `symbol` was replaced by, if it was."""
+    """One assumption of the tracer: `expr` holds. `target` is what `symbol` was replaced by, if it was.
+
+    `running` are the modules whose code ran then, innermost first, each by its `state_id`.
+    """
 
     env: Any
     expr: sympy.Basic
     frame: Frame | None
+    running: tuple[int, ...] = ()
     symbol: sympy.Symbol | None = None
     target: sympy.Basic | None = None
 
@@ -45,8 +52,8 @@ class GuardLog:
 
     made: list[Guard] = field(default_factory=list)
 
-    def frame_of_violated(self, chain: tuple[BaseException, ...]) -> Frame | None:
-        """The user's line that made the guard of the innermost constraint violation in `chain`."""
+    def find_violated(self, chain: tuple[BaseException, ...]) -> Guard | None:
+        """The guard of the innermost constraint violation in `chain`, made by a line of the user's."""
         statement = next((text for error in reversed(chain) if (text := _statement(error))), None)
         if statement is None:
             return None
@@ -55,7 +62,7 @@ class GuardLog:
             mine = [guard for guard in self.made if guard.env is env and guard.frame is not None]
             found = _to_blame(mine, _symbols_in(env, statement), statement) or _only_one(mine, env, statement)
             if found is not None:
-                return found.frame
+                return found
         return None
 
 
@@ -66,15 +73,20 @@ def record_guards() -> Iterator[GuardLog]:
 
     def on_guard(env: Any, expression: sympy.Basic) -> None:
         if len(log.made) < _KEPT:
-            log.made.append(Guard(env, expression, user_frame_of(sys._getframe(1))))
+            log.made.append(_guard_here(env, expression, sys._getframe(1)))
 
     def on_replacement(env: Any, symbol: sympy.Symbol, target: sympy.Basic) -> None:
         if len(log.made) < _KEPT:
             equal = sympy.Eq(symbol, target, evaluate=False)
-            log.made.append(Guard(env, equal, user_frame_of(sys._getframe(1)), symbol=symbol, target=target))
+            made = _guard_here(env, equal, sys._getframe(1))
+            log.made.append(dataclasses.replace(made, symbol=symbol, target=target))
 
     with before_each_guard(on_guard, on_replacement):
         yield log
+
+
+def _guard_here(env: Any, expression: sympy.Basic, frame: FrameType) -> Guard:
+    return Guard(env, expression, user_frame_of(frame), running_modules(frames_of_attempt(frame)))
 
 
 def _statement(error: BaseException) -> str | None:
