@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from exportdoctor.report import render
+from exportdoctor.report.wording.findings import next_step
 from scanning import scan_file
 
 pytestmark = pytest.mark.slow
@@ -103,3 +104,38 @@ def test_what_makes_the_guard_and_exports_by_itself_is_said_to() -> None:
     assert "inner makes the guard that (root) violates; on its own it exports" in text
     assert "(root) fails in a child F1" in text
     assert "in the call itself" not in text
+
+
+class Near(nn.Module):
+    def __init__(self, mode: str = "use_mm_for_euclid_dist_if_necessary") -> None:
+        super().__init__()
+        self.mode = mode
+
+    def forward(self, points: torch.Tensor) -> torch.Tensor:
+        return torch.cdist(points, points, compute_mode=self.mode)
+
+
+def near() -> tuple[object, ...]:
+    return Near().eval(), (torch.randn(2, 20, 3),), {}, {"points": {1: torch.export.Dim("count")}}
+
+
+def test_what_cdist_compares_is_told_with_what_helps_and_attentions_issue_is_not() -> None:
+    (finding,) = scan_file(Path(__file__), factory="near").findings
+    assert [issue.id for issue in finding.known_issues] == ["cdist-more-than-25-points"]
+    assert "donot_use_mm_for_euclid_dist" in next_step(finding)
+    (branch,) = scan_file(Path(__file__), factory="in_own_code").findings
+    assert not branch.known_issues
+
+
+@pytest.mark.parametrize(
+    ("mode", "count", "bounds"),
+    [
+        ("donot_use_mm_for_euclid_dist", 20, {}),
+        ("use_mm_for_euclid_dist", 20, {}),
+        ("use_mm_for_euclid_dist_if_necessary", 20, {"max": 25}),
+        ("use_mm_for_euclid_dist_if_necessary", 30, {"min": 26}),
+    ],
+)
+def test_what_is_advised_on_cdist_exports(mode: str, count: int, bounds: dict[str, int]) -> None:
+    size = torch.export.Dim("count", **bounds)
+    torch.export.export(Near(mode), (torch.randn(2, count, 3),), dynamic_shapes={"points": {1: size}})
