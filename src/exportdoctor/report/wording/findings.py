@@ -10,6 +10,7 @@ from exportdoctor.core.failure.kinds import FailureKind
 from exportdoctor.core.failure.messages import first_line, without_hints
 from exportdoctor.core.run.report import Report
 from exportdoctor.report.wording.formatting import count, finding_count, issue_name, module_name, short_path
+from exportdoctor.report.wording.rewrites import usual_step
 from exportdoctor.report.wording.scripted_modules import NEXT as TORCHSCRIPT_NEXT
 from exportdoctor.report.wording.scripted_modules import is_torchscript, why_torchscript
 
@@ -331,7 +332,7 @@ def next_step(finding: Finding) -> str:
     workaround = next((issue.workaround for issue in issues if issue.workaround), "")
     if is_torchscript(finding):
         return TORCHSCRIPT_NEXT
-    return workaround.strip() or explanations.next_step(finding.kind)
+    return workaround.strip() or usual_step(finding)
 
 
 def known_upstream(finding: Finding) -> str:
