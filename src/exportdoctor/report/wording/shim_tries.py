@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
@@ -9,6 +10,8 @@ import msgspec
 from exportdoctor.core.failure.messages import first_line, summary_line, without_hints
 from exportdoctor.core.records.outcome import Agreement, Outcome, OutcomeStatus
 from exportdoctor.report.wording.formatting import count
+
+_VIOLATED = re.compile(r"Constraints violated \((.*?)\)!")
 
 PART_ITSELF = "the part itself"
 SMALL_MODEL = "a small model with random weights"
@@ -61,8 +64,24 @@ def next_failure_note(outcome: Outcome) -> str:
         return ""
     first, frame = failure.exceptions[0], failure.culprit or failure.guard
     where = f" at {frame.file.rpartition('/')[2]}:{frame.line}" if frame is not None else ""
-    text = without_hints(summary_line(first.message, 160))
+    text = without_hints(summary_line(first.message, 130))
     return f"{first.name}{where}: {text}" if text else f"{first.name}{where}"
+
+
+def rest_note(before: Outcome, after: Outcome) -> str:
+    """What is left of a failure that a try got past in part, and the dimensions that it is about no longer."""
+    left = violated_dims(after)
+    gone = [name for name in violated_dims(before) if name not in left]
+    passed = f"no longer of {' and '.join(f'`{name}`' for name in gone)}, " if gone and left else ""
+    return f"the rest of it: {passed}{next_failure_note(after)}"
+
+
+def violated_dims(outcome: Outcome) -> tuple[str, ...]:
+    """The dimensions that a constraint violation names; none for any other failure."""
+    facts = outcome.failure.exceptions if outcome.failure is not None else ()
+    found = (_VIOLATED.search(fact.message) for fact in facts)
+    names = next((match[1] for match in found if match), "")
+    return tuple(name.strip() for name in names.split(", ") if name.strip())
 
 
 def outcome_line(outcome: Outcome) -> str:
