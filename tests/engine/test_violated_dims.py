@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from exportdoctor.core.records.outcome import ExceptionFact, Failure, Outcome, OutcomeStatus
+from exportdoctor.core.failure.finding import ExceptionRecord
+from exportdoctor.core.failure.kinds import FailureKind
+from exportdoctor.core.records.outcome import ExceptionFact, Failure, Frame, Outcome, OutcomeStatus
+from exportdoctor.report.wording import findings as wording
 from exportdoctor.report.wording.shim_tries import rest_note, violated_dims
 from scanning import scan_file
+from synthetic import ATTENTION
 
 COUNTED = """
 import torch
@@ -42,6 +47,17 @@ def test_the_dimensions_that_a_try_has_mended_are_named() -> None:
         "the rest of it: no longer of `batch`, UserError: Constraints violated (steps)!"
     )
     assert "no longer" not in rest_note(violated("steps"), violated("steps"))
+
+
+def test_of_several_dimensions_the_line_is_that_of_one() -> None:
+    (fact,) = violated("batch", "steps").failure.exceptions  # type: ignore[union-attr]
+    guard = Frame(file="model.py", line=3, function="forward", source="len(x)", user=True)
+    shown = ExceptionRecord(type=fact.type, message=fact.message)
+    kind = FailureKind.DYNAMIC_DIM_SPECIALISED
+    both = msgspec.structs.replace(ATTENTION, kind=kind, guard=guard, exception=shown)
+    assert wording.guard(both).startswith("A guard of one of these dimensions (the others may have theirs at other")
+    one = ExceptionRecord(type=fact.type, message=violated("batch").failure.exceptions[0].message)  # type: ignore[union-attr]
+    assert wording.guard(msgspec.structs.replace(both, exception=one)).startswith("The guard was added at")
 
 
 @pytest.mark.slow

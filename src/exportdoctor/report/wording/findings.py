@@ -13,6 +13,7 @@ from exportdoctor.report.wording.formatting import count, finding_count, issue_n
 from exportdoctor.report.wording.rewrites import usual_step
 from exportdoctor.report.wording.scripted_modules import NEXT as TORCHSCRIPT_NEXT
 from exportdoctor.report.wording.scripted_modules import is_torchscript, why_torchscript
+from exportdoctor.report.wording.shim_tries import dims_in
 
 _SIGNALS = {
     "SIGSEGV": "Segmentation fault: native code touched memory that is not its own",
@@ -257,7 +258,9 @@ def guard(finding: Finding) -> str:
     if frame is None:
         return ""
     source = f": {frame.source}" if frame.source else ""
-    return f"The guard was added at {short_path(frame.file)}:{frame.line} in {frame.function}{source}"
+    several = dims_in(finding.exception.message)[1:] and finding.kind is FailureKind.DYNAMIC_DIM_SPECIALISED
+    which = "A guard of one of these dimensions (the others may have theirs at other lines)" if several else "The guard"
+    return f"{which} was added at {short_path(frame.file)}:{frame.line} in {frame.function}{source}"
 
 
 def value_origin(finding: Finding) -> str:

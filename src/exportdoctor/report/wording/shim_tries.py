@@ -79,9 +79,13 @@ def rest_note(before: Outcome, after: Outcome) -> str:
 def violated_dims(outcome: Outcome) -> tuple[str, ...]:
     """The dimensions that a constraint violation names; none for any other failure."""
     facts = outcome.failure.exceptions if outcome.failure is not None else ()
-    found = (_VIOLATED.search(fact.message) for fact in facts)
-    names = next((match[1] for match in found if match), "")
-    return tuple(name.strip() for name in names.split(", ") if name.strip())
+    return next((names for fact in facts if (names := dims_in(fact.message))), ())
+
+
+def dims_in(message: str) -> tuple[str, ...]:
+    """The dimensions that the message of a constraint violation names."""
+    found = _VIOLATED.search(message)
+    return tuple(name.strip() for name in found[1].split(", ") if name.strip()) if found else ()
 
 
 def outcome_line(outcome: Outcome) -> str:
