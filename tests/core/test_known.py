@@ -35,6 +35,7 @@ class Seen:
     exporter: str
     dynamic: bool
     versions: dict[str, str]
+    guard: Frame | None = None
 
     def matches(self) -> list[str]:
         found = known.match(self.failure, exporter=self.exporter, dynamic=self.dynamic, versions=self.versions)
@@ -42,7 +43,7 @@ class Seen:
 
     @property
     def failure(self) -> Failure:
-        return Failure(stage=self.stage, exceptions=self.exceptions, frames=self.frames)
+        return Failure(stage=self.stage, exceptions=self.exceptions, frames=self.frames, guard=self.guard)
 
     def told_as_known(self) -> list[str]:
         """The issues that are named as being about this code."""
@@ -58,6 +59,7 @@ def seen(told: dict[str, Any]) -> Seen:
         exporter=told.get("exporter", "export"),
         dynamic=told.get("dynamic", False),
         versions={name: str(version) for name, version in told.get("versions", MAIN_LANE).items()},
+        guard=frame(f"> model.py|Model.forward|{told['guard']}") if "guard" in told else None,
     )
 
 
@@ -297,7 +299,7 @@ def test_an_entry_can_be_used(issue: KnownIssue) -> None:
 
 @pytest.mark.parametrize("clause", [clause for issue in known.load() for clause in issue.match])
 def test_a_clause_can_be_used_and_does_not_fit_every_data_dependent_guard(clause: Clause) -> None:
-    patterns = (clause.message, clause.frames, clause.culprit, clause.raised_in, clause.unless)
+    patterns = (clause.message, clause.frames, clause.culprit, clause.raised_in, clause.unless, clause.guard)
     assert all(re.compile(pattern) for pattern in patterns if pattern)
     assert clause.message
     assert clause.places or not clause.frames_needed

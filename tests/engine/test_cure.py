@@ -446,6 +446,24 @@ def test_what_cures_the_export_is_asked_as_far_as_the_scan_goes(
         assert solved == {*range(1, exports + later + 1)}
 
 
+@pytest.mark.parametrize(
+    ("first", "hidden"),
+    [("exact", [2]), ("signature", [2]), ("precondition", [2]), ("specialised", []), ("opaque", [2])],
+)
+def test_a_failure_that_only_a_fixed_value_shows_is_none_of_the_model(first: str, hidden: list[int]) -> None:
+    shims = (shim("first", 1, soundness=first), shim("second", 2))
+    search = run_search(failing_part(2, {"first": 1, "second": 2}), shims)
+    assert search.prescription is not None
+    assert [one.failure.frames[0].line for one in search.hidden_failures() if one.failure] == hidden
+
+
+def test_a_failure_that_another_shim_shows_as_well_is_one_of_the_model() -> None:
+    shims = (shim("exact", 1), shim("fixed", 1, soundness="specialised"))
+    search = run_search(failing_part(2, {"exact": 1, "fixed": 1}), shims)
+    assert search.prescription is None
+    assert {one.failure.frames[0].line for one in search.hidden_failures() if one.failure} == {2}
+
+
 BIASED = '''
 import torch
 from torch import nn

@@ -17,7 +17,7 @@ from exportdoctor.core.records.probe import Probe
 from exportdoctor.shims import call_for_part
 from exportdoctor.targets.model.weights import random_parameters
 from exportdoctor.worker.attempt.shimmed_export import shimmed_export
-from exportdoctor.worker.describe.describe_failure import state_id
+from exportdoctor.worker.describe.module_stack import state_id
 from exportdoctor.worker.prove.ground import disturb, disturb_each
 from parts import part_of
 from scanning import scan_file

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from exportdoctor.core.failure.explanations import Rewrite, documented_limit, explain
 from exportdoctor.core.failure.finding import Finding
 from exportdoctor.core.failure.kinds import KINDS, FailureKind
+from exportdoctor.core.failure.statement_forms import statement_form
 from exportdoctor.core.run.report import Report
 from exportdoctor.report import wording
 from exportdoctor.report.canvas import Canvas, Style
@@ -75,13 +76,14 @@ def explanation_of(finding: Finding, *, note: str = "") -> Iterator[Block]:
         yield Block("section", rewrites.OWN_LINE)
         yield from own_line_blocks(finding, note=note)
     yield Block("section", rewrites.ADVICE)
-    yield Block("text", told.next_step)
+    yield Block("text", told.next_step if scripted_modules.is_torchscript(finding) else rewrites.usual_step(finding))
     for issue in finding.known_issues:
         if issue.workaround:
             yield Block("text", wording.issue_advice(issue))
-    if told.rewrites:
-        yield Block("section", f"{rewrites.REWRITES} ({told.kind})")
-    for rewrite in told.rewrites:
+    chosen = told.rewrites_for(statement_form(finding)) if told.rewrites else ()
+    if chosen:
+        yield Block("section", f"{rewrites.EXAMPLES} ({told.kind})")
+    for rewrite in chosen:
         yield from _example(rewrite)
 
 

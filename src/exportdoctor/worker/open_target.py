@@ -38,7 +38,8 @@ from exportdoctor.worker.capture.session import (
     complete_capture,
 )
 from exportdoctor.worker.child import fork
-from exportdoctor.worker.describe.describe_failure import describe_failure, state_id
+from exportdoctor.worker.describe.describe_failure import describe_failure
+from exportdoctor.worker.describe.module_stack import state_id
 from exportdoctor.worker.describe.own_fault import own_fault
 from exportdoctor.worker.held_target import take_held
 from exportdoctor.worker.placement import ChildPlacement, Placement, forks_can_open, plan_placement, replace_device

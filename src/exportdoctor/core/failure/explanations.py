@@ -21,13 +21,15 @@ _OWN_OPERATORS = ("aten.", "aten::", "prims.")
 class Rewrite(msgspec.Struct, frozen=True, kw_only=True):
     """Code that fails with the kind, and what to write instead: Python with `torch`, `nn` and `Dim` imported.
 
-    `example` holds what it takes to run both; the file's header names its keys.
+    `example` holds what it takes to run both; the file's header names its keys. One with `fits` is for a branch of
+    that form alone (statement_forms.py).
     """
 
     title: str
     before: str
     code: str = msgspec.field(name="after")
     example: dict[str, Any] = {}
+    fits: tuple[str, ...] = ()
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,6 +47,11 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     rewrites: tuple[Rewrite, ...]
     fixture: str = ""
     documented: str = ""
+
+    def rewrites_for(self, form: str) -> tuple[Rewrite, ...]:
+        """The rewrites for a branch of that form; where there are none, those for any statement."""
+        found = tuple(one for one in self.rewrites if form in one.fits)
+        return found or tuple(one for one in self.rewrites if not one.fits)
 
 
 def explain(kind: str) -> Explanation:

@@ -39,6 +39,7 @@ class Clause(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     culprit: str | None = None
     raised_in: str | None = None
     unless: str | None = None
+    guard: str | None = None
     frames_needed: bool = False
     dynamic: bool | None = None
 
@@ -107,19 +108,21 @@ def match(
 
     `dynamic` = the attempt had dynamic shapes; `versions` by package.
     """
-    return _match(failure.exceptions, failure.frames, failure.stage, exporter, dynamic, tuple(versions.items()))
+    found = failure.exceptions, failure.frames, failure.guard
+    return _match(*found, failure.stage, exporter, dynamic, tuple(versions.items()))
 
 
 @lru_cache(maxsize=512)  # a finding is made again whenever more is known of it
 def _match(
     exceptions: tuple[ExceptionFact, ...],
     frames: tuple[Frame, ...],
+    guard: Frame | None,
     stage: Stage,
     exporter: str,
     dynamic: bool,
     versions: tuple[tuple[str, str], ...],
 ) -> tuple[KnownIssueMatch, ...]:
-    evidence, installed = evidence_of(exceptions, frames), dict(versions)
+    evidence, installed = evidence_of(exceptions, frames, guard), dict(versions)
     stages = {stage, "export"} if any(fact.name == "TorchExportError" for fact in exceptions) else {stage}
     found = [
         (strength, issue)
@@ -146,8 +149,11 @@ def _is_about(issue: KnownIssue, evidence: Evidence) -> bool:
     """Whether the failing code is the code that the issue is about.
 
     A library's function counts where the culprit is code of a library, too, or where the function runs below the
-    culprit: user code that a library calls is not the library's.
+    culprit: user code that a library calls is not the library's. A violated guard was made by the operation that an
+    issue asks for on its line.
     """
+    if any(clause.guard and re.search(clause.guard, evidence.guard) for clause in issue.match):
+        return True
     if issue.upstream and any(re.search(issue.upstream, line) for line in _failing_lines(evidence)):
         return True
     if issue.operation and re.fullmatch(issue.operation, outermost_operation(evidence.evaluated)):
@@ -178,6 +184,8 @@ def _strength(clause: Clause, evidence: Evidence, stages: set[Stage], exporter: 
         return 0
     if clause.unless and any(re.search(clause.unless, line) for line in evidence.lines):
         return 0
+    if clause.guard is not None:
+        return _BY_PLACE if re.search(clause.guard, evidence.guard) else 0
     if not clause.places:
         return _BY_MESSAGE
     if _fits_place(clause, evidence):

@@ -130,11 +130,12 @@ class OpFact(msgspec.Struct, frozen=True, kw_only=True):
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
     """Everything seen of one failing attempt. `custom_ops` are the operators from outside torch
     that were traced before it, None where no graph was found. `guard` is the line that made the guard which a
-    declared dimension violates, `guarded_by` the operation that asked for it: an operator, a function of torch's or
-    one of the user's code. `value_origin` is the line that made the value which torch refused when the forward was
-    over. `unbacked` is how many unbacked symbols had been created, None where that was not counted. `slice` is what
-    leads to the failure in the traced graph, `slice_note` why there is none. `traced` is how many nodes had been
-    traced, and `entered` of how many submodules, None where no graph was found."""
+    declared dimension violates, `guard_module` the innermost submodule that ran then, None in strict mode, and
+    `guarded_by` the operation that asked for it: an operator, a function of torch's or one of the user's code.
+    `value_origin` is the line that made the value which torch refused when the forward was over. `unbacked` is how many
+    unbacked symbols had been created, None where that was not counted. `slice` is what leads to the failure in the
+    traced graph, `slice_note` why there is none. `traced` is how many nodes had been traced, and `entered` of how many
+    submodules, None where no graph was found."""
 
     stage: Stage
     exceptions: tuple[ExceptionFact, ...]
@@ -144,6 +145,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     custom_ops: tuple[str, ...] | None = None
     guard: Frame | None = None
     guarded_by: str = ""
+    guard_module: str | None = None
     value_origin: Frame | None = None
     unbacked: int | None = None
     slice: GraphSlice | None = None
@@ -158,8 +160,9 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def deepest_module(self) -> str | None:
-        """The FQN of the innermost submodule whose code was running, if any was."""
-        return next((frame.module for frame in reversed(self.frames) if frame.module is not None), None)
+        """The FQN of the innermost submodule whose code was running or made the violated guard, if any is known."""
+        running = (frame.module for frame in reversed(self.frames) if frame.module is not None)
+        return next(running, self.guard_module)
 
 
 SetKind = Literal[

@@ -59,6 +59,10 @@ class ShimCatalogue:
         """The soundness of the least sound of them."""
         return SOUNDNESS[self.rank(names)]
 
+    def fixes(self, names: Ids) -> bool:
+        """Whether one of them fixes a size or a value."""
+        return any((shim := self._find(name)) is not None and shim.soundness == "specialised" for name in names)
+
     def shown_rank(self, names: Ids, outcome: Outcome) -> int:
         """As `rank`, but `specialised` at best where the program refuses drawn inputs that eager takes.
 

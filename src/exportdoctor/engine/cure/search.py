@@ -111,14 +111,21 @@ class CureSearch:
     def hidden_failures(self) -> list[Outcome]:
         """The failures that were met behind the first: on the way to a cure, or without one in the part's own mode.
 
-        None before the search has ended.
+        None before the search has ended, and none that was seen only with a size or a value fixed, which may make it.
         """
         if not self.done:
             return []
+        met = [(shims, outcome) for shims, outcome in self.met if not self._only_with_fixed(shims, outcome)]
         if self.prescription is not None:
             sets = [set(cured.shims) for cured in self.cures]
-            return [outcome for shims, outcome in self.met if any(set(shims) <= one for one in sets)]
-        return [outcome for shims, outcome in self.met if not _MODES.intersection(shims)]
+            return [outcome for shims, outcome in met if any(set(shims) <= one for one in sets)]
+        return [outcome for shims, outcome in met if not _MODES.intersection(shims)]
+
+    def _only_with_fixed(self, shims: Ids, outcome: Outcome) -> bool:
+        """Whether these shims fix a size or a value, and the failure was met under no others."""
+        if not self._catalogue.fixes(shims):
+            return False
+        return not any(self._same(one, outcome) for others, one in self.met if not self._catalogue.fixes(others))
 
     # --- what it searches on
 

@@ -11,6 +11,7 @@ from exportdoctor.core.failure.finding import Finding, ShimTry
 from exportdoctor.core.records.outcome import Outcome
 from exportdoctor.core.run import events as ev
 from exportdoctor.core.run.report import AuditRecord
+from exportdoctor.engine.cure.trial import ShimTrial
 from exportdoctor.engine.part.part_diagnosis import PartDiagnosis
 from exportdoctor.engine.verdicts.diagnose import make_finding
 from exportdoctor.engine.verdicts.failure_groups import FailureGroup
@@ -18,6 +19,7 @@ from exportdoctor.engine.verdicts.judge import ModuleVerdict, verdict_of_part
 from exportdoctor.report.wording.cures import numbers_notes
 from exportdoctor.report.wording.export import numbers_command
 from exportdoctor.report.wording.scan import unknown_notes
+from exportdoctor.report.wording.shim_tries import next_failure_note, rest_note
 
 Groups = list[FailureGroup]
 
@@ -114,16 +116,28 @@ def _behind(part: PartDiagnosis, group: FailureGroup, known: Groups) -> str | No
 def _shims_tried(part: PartDiagnosis, group: FailureGroup, known: Groups) -> tuple[ShimTry, ...]:
     """What each shim did that was tried where this was the failure."""
     tries = (
-        ShimTry(
-            shim="+".join(trial.shims),
-            result=trial.result,
-            next=_finding_of_failure(part, trial.outcome, known) if trial.result == "moved" else None,
-            note=trial.note,
-        )
+        _shim_try(part, trial, known, told_in=part.ids.get(group.key))
         for trial in (part.cure.trials if part.cure is not None else ())
         if part.same_failure(trial.before, group.leading_verdict.outcome)
     )
     return tuple({(one.shim, one.result): one for one in tries}.values())
+
+
+def _shim_try(part: PartDiagnosis, trial: ShimTrial, known: Groups, *, told_in: str | None) -> ShimTry:
+    """A try in the report of a finding.
+
+    What fails next is a note where it is no finding, as only what was fixed shows it, or no other one: a failure of two
+    dimensions is followed by that of the second.
+    """
+    shim, result, note = "+".join(trial.shims), trial.result, trial.note
+    if result != "moved":
+        return ShimTry(shim=shim, result=result, note=note)
+    following = _finding_of_failure(part, trial.outcome, known)
+    if following is None:
+        return ShimTry(shim=shim, result=result, note=note or next_failure_note(trial.outcome))
+    if following == told_in:
+        return ShimTry(shim=shim, result=result, note=rest_note(trial.before, trial.outcome))
+    return ShimTry(shim=shim, result=result, next=following, note=note)
 
 
 def _finding_of_failure(part: PartDiagnosis, outcome: Outcome, known: Groups) -> str | None:

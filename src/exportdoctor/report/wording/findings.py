@@ -10,8 +10,10 @@ from exportdoctor.core.failure.kinds import FailureKind
 from exportdoctor.core.failure.messages import first_line, without_hints
 from exportdoctor.core.run.report import Report
 from exportdoctor.report.wording.formatting import count, finding_count, issue_name, module_name, short_path
+from exportdoctor.report.wording.rewrites import usual_step
 from exportdoctor.report.wording.scripted_modules import NEXT as TORCHSCRIPT_NEXT
 from exportdoctor.report.wording.scripted_modules import is_torchscript, why_torchscript
+from exportdoctor.report.wording.shim_tries import dims_in
 
 _SIGNALS = {
     "SIGSEGV": "Segmentation fault: native code touched memory that is not its own",
@@ -132,10 +134,16 @@ def culprit_line(finding: Finding) -> str:
     """Function, place and submodule of a finding."""
     module = module_name(finding.module)
     if finding.function is None:
-        where = place(finding) or ("" if finding.kind.ends_the_process else "in the call itself")
+        where = place(finding) or ("" if finding.kind.ends_the_process else _without_line(finding))
         return ", ".join(filter(None, (f"{module} ({finding.module_class})", where)))
     relation = "in" if finding.function.rpartition(".")[2] in {"forward", "__call__"} else "called by"
     return f"{finding.function} ({place(finding)}), {relation} {module}"
+
+
+def _without_line(finding: Finding) -> str:
+    """Where a failure is whose stack has no line of the user's: at the guard that it is about, or in the call."""
+    frame = finding.guard
+    return f"by the guard at {short_path(frame.file)}:{frame.line}" if frame is not None else "in the call itself"
 
 
 def place(finding: Finding) -> str:
@@ -216,8 +224,13 @@ def why(finding: Finding) -> str:
         return "The exporter raises this itself, outside of the forward."
     if finding.only_inside is None:
         return explanations.summary(finding.kind)
-    outer = module_name(finding.only_inside)
-    return f"{explanations.summary(finding.kind)} It exports on its own and fails only inside {outer}."
+    outer, summary = module_name(finding.only_inside), explanations.summary(finding.kind)
+    if finding.guard is None:
+        return f"{summary} It exports on its own and fails only inside {outer}."
+    return (
+        f"{summary} {module_name(finding.module)} makes the guard that {outer} violates; on its own it exports, with "
+        "dynamic sizes of no declared bounds, which torch.export may narrow or tie together."
+    )
 
 
 def limit_note(finding: Finding) -> str:
@@ -245,7 +258,9 @@ def guard(finding: Finding) -> str:
     if frame is None:
         return ""
     source = f": {frame.source}" if frame.source else ""
-    return f"The guard was added at {short_path(frame.file)}:{frame.line} in {frame.function}{source}"
+    several = dims_in(finding.exception.message)[1:] and finding.kind is FailureKind.DYNAMIC_DIM_SPECIALISED
+    which = "A guard of one of these dimensions (the others may have theirs at other lines)" if several else "The guard"
+    return f"{which} was added at {short_path(frame.file)}:{frame.line} in {frame.function}{source}"
 
 
 def value_origin(finding: Finding) -> str:
@@ -320,7 +335,7 @@ def next_step(finding: Finding) -> str:
     workaround = next((issue.workaround for issue in issues if issue.workaround), "")
     if is_torchscript(finding):
         return TORCHSCRIPT_NEXT
-    return workaround.strip() or explanations.next_step(finding.kind)
+    return workaround.strip() or usual_step(finding)
 
 
 def known_upstream(finding: Finding) -> str:
@@ -348,7 +363,7 @@ def shim_result(tried: ShimTry) -> str:
 
 def shim_effect(tried: ShimTry) -> str:
     """What a shim, or a set of them, did."""
-    following = f"; next failure {tried.next}" if tried.next else ", then another failure"
+    following = f"; next failure {tried.next}" if tried.next else f", then {tried.note or 'another failure'}"
     return {
         "cured": "works",
         "moved": f"gets past this{following}",

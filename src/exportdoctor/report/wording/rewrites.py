@@ -4,16 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from exportdoctor.core.failure import explanations
 from exportdoctor.core.failure.finding import Finding, TriedRewrite
+from exportdoctor.core.failure.kinds import FailureKind
 from exportdoctor.core.failure.messages import without_hints
+from exportdoctor.core.failure.statement_forms import statement_form
 from exportdoctor.core.run.report import Report
 from exportdoctor.report.wording.cures import EXPORT_LABEL, cured_step, export_command, exports_with_shims, soundness
 from exportdoctor.report.wording.formatting import count
 
-WHY, ADVICE, OWN_LINE, REWRITES, EXAMPLE_FAILS, EXAMPLE_INSTEAD = (
-    "Why", "What helps", "Your code", "Rewrites that work", "This fails:", "In place of:"
+WHY, ADVICE, OWN_LINE, REWRITES, EXAMPLES, EXAMPLE_FAILS, EXAMPLE_INSTEAD = (
+    "Why", "What helps", "Your code", "Rewrites that work", "Examples", "This fails:", "In place of:"
 )  # fmt: skip
+_BY_FORM = {
+    "while": "Run the loop as torch.while_loop, or as a fixed number of rounds whose results are masked.",
+    "reads_state": (
+        "Keep what the condition reads as a value of Python that is set before the export, or compute both branches "
+        "and select."
+    ),
+}
 DOCUMENTED = "torch documents this as not supported:"
+
+
+def usual_step(finding: Finding) -> str:
+    """What usually helps with a failure of this kind, in a statement of this form."""
+    form = statement_form(finding) if finding.kind is FailureKind.DATA_DEPENDENT_GUARD else ""
+    return _BY_FORM.get(form) or explanations.next_step(finding.kind)
 
 
 def rewrite_result(tried: TriedRewrite, finding: Finding) -> str:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from exportdoctor.core.failure.messages import first_line
+from exportdoctor.core.failure.messages import first_line, summary_line, without_hints
 from exportdoctor.core.records.outcome import Agreement, Outcome, OutcomeStatus
 from exportdoctor.report.wording.formatting import count
+
+_VIOLATED = re.compile(r"Constraints violated \((.*?)\)!")
 
 PART_ITSELF = "the part itself"
 SMALL_MODEL = "a small model with random weights"
@@ -52,6 +55,37 @@ def raised_note(outcome: Outcome) -> str:
     """What a try raised, in a line."""
     facts = outcome.failure.exceptions if outcome.failure is not None else ()
     return f"raises {facts[0].name}: {first_line(facts[0].message, 120)}".rstrip(": ") if facts else ""
+
+
+def next_failure_note(outcome: Outcome) -> str:
+    """The failure that a try ended in and that no finding tells, in a line."""
+    failure = outcome.failure
+    if failure is None or not failure.exceptions:
+        return ""
+    first, frame = failure.exceptions[0], failure.culprit or failure.guard
+    where = f" at {frame.file.rpartition('/')[2]}:{frame.line}" if frame is not None else ""
+    text = without_hints(summary_line(first.message, 130))
+    return f"{first.name}{where}: {text}" if text else f"{first.name}{where}"
+
+
+def rest_note(before: Outcome, after: Outcome) -> str:
+    """What is left of a failure that a try got past in part, and the dimensions that it is about no longer."""
+    left = violated_dims(after)
+    gone = [name for name in violated_dims(before) if name not in left]
+    passed = f"no longer of {' and '.join(f'`{name}`' for name in gone)}, " if gone and left else ""
+    return f"the rest of it: {passed}{next_failure_note(after)}"
+
+
+def violated_dims(outcome: Outcome) -> tuple[str, ...]:
+    """The dimensions that a constraint violation names; none for any other failure."""
+    facts = outcome.failure.exceptions if outcome.failure is not None else ()
+    return next((names for fact in facts if (names := dims_in(fact.message))), ())
+
+
+def dims_in(message: str) -> tuple[str, ...]:
+    """The dimensions that the message of a constraint violation names."""
+    found = _VIOLATED.search(message)
+    return tuple(name.strip() for name in found[1].split(", ") if name.strip()) if found else ()
 
 
 def outcome_line(outcome: Outcome) -> str:

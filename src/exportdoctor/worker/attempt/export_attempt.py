@@ -35,6 +35,7 @@ from exportdoctor.worker.capture.dynamic_dims import dynamic_shapes_of, spell_ou
 from exportdoctor.worker.capture.session import PartCapture
 from exportdoctor.worker.describe.describe_failure import cause_chain, describe_failure
 from exportdoctor.worker.describe.guard_origin import GuardLog, record_guards
+from exportdoctor.worker.describe.module_stack import innermost_module
 from exportdoctor.worker.describe.own_fault import own_fault
 from exportdoctor.worker.describe.partial_graph import partial_graph, trace_progress
 from exportdoctor.worker.describe.symbol_origins import SymbolOrigins, record_symbol_origins
@@ -221,12 +222,14 @@ class _Attempt:
         origins = self.origins.of(chain)
         leads, note = slice_trace(chain, origins, exporter=self.probe.exporter)
         traced, entered = trace_progress(chain)
-        violated = self.guards.find_violated(chain)
+        guard = self.guards.find_violated(chain)
+        has_line = guard is not None and guard.frame is not None
         return msgspec.structs.replace(
             describe_failure(error, stage="export", names=self.part.names),
             origins=origins,
-            guard=violated.frame if violated else None,
-            guarded_by=violated.asker.operation if violated else "",
+            guard=guard.frame if guard is not None else None,
+            guarded_by=guard.asker.operation if guard is not None else "",
+            guard_module=innermost_module(guard.running, self.part.names) if guard is not None and has_line else None,
             value_origin=self._find_value_origin(chain),
             unbacked=len(self.origins.by_symbol) if NEW_SYMBOLS.is_supported() else None,
             slice=leads,

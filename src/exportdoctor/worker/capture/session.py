@@ -23,7 +23,7 @@ from exportdoctor.worker.capture.fingerprint import Fingerprints, Question
 from exportdoctor.worker.capture.forward_hooks import CALLS_KEPT, Call, ModuleCalls, add_dims, record_calls
 from exportdoctor.worker.capture.outside_mentions import find_mentioned
 from exportdoctor.worker.capture.snapshot import CopyBudget
-from exportdoctor.worker.describe.describe_failure import state_id
+from exportdoctor.worker.describe.module_stack import state_id
 
 
 @dataclass

@@ -7,7 +7,7 @@ which are found on the same traceback.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from types import FrameType, TracebackType
 
 import msgspec
@@ -18,19 +18,17 @@ from exportdoctor.core.failure.frames import is_our_file, is_user_file
 from exportdoctor.core.records.outcome import ExceptionFact, Failure, Frame, Stage
 from exportdoctor.torch_internals.dynamo_frames import interpreted_frame, is_interpreter, recorded_stack
 from exportdoctor.torch_internals.tracer_frames import symbolic_node
+from exportdoctor.worker.describe.module_stack import Names, innermost_of, is_call_of_module, runs_module, state_id
 from exportdoctor.worker.describe.partial_graph import custom_ops, last_op
 from exportdoctor.worker.describe.python_frames import (
     is_raised_by_user,
-    is_user_frame,
     python_frame,
     segment,
     source_line,
     tracebacks,
 )
 
-Names = Mapping[int, str]
 _LONGEST_MESSAGE = 1_000_000
-_CALLS = ("_wrapped_call_impl", "_call_impl", "forward")
 _NAMED_CALL = re.compile(r'The following call raised this error:\n  File "([^"\n]+)", line (\d+), in (\S+)')
 """In the message of a data-dependent failure (torch 2.8 to 2.13)."""
 
@@ -47,11 +45,6 @@ def describe_failure(error: BaseException, *, stage: Stage, names: Names) -> Fai
         op=last_op(chain),
         custom_ops=custom_ops(chain),
     )
-
-
-def state_id(module: torch.nn.Module) -> int:
-    """Names a module by its attribute dictionary: torch's tracer hands out proxies that share it with the original."""
-    return id(vars(module))
 
 
 def cause_chain(error: BaseException) -> Iterator[BaseException]:
@@ -84,15 +77,9 @@ def _stack(chain: tuple[BaseException, ...], names: Names) -> Iterator[Frame]:
     best = _with_named_call(_with_recorded(best, chain), chain)
     module: str | None = None
     for frame in best:
-        # a helper function runs on behalf of the submodule that called it, also a method of a module around it (a hook)
-        if frame.module is not None and not _lies_in(module, frame.module):
-            module = frame.module
+        module = innermost_of(module, frame.module)
         if not is_our_file(frame.file):
             yield msgspec.structs.replace(frame, module=module)
-
-
-def _lies_in(module: str | None, other: str) -> bool:
-    return module is not None and (not other or module.startswith(f"{other}."))
 
 
 def _spliced_tracebacks(
@@ -149,7 +136,7 @@ def _frames(links: tuple[TracebackType, ...], names: Names) -> Iterator[Frame]:
         owner = frame.f_locals.get("self")
         if not is_interpreter(owner):
             module = names.get(state_id(owner)) if isinstance(owner, torch.nn.Module) else None
-            yield python_frame(frame, link, module if _runs_module(frame) else None)
+            yield python_frame(frame, link, module if runs_module(frame) else None)
         elif id(owner) not in seen:
             seen.add(id(owner))
             yield _dynamo_frame(owner, names)
@@ -171,16 +158,11 @@ def _traced_frames(frame: FrameType, links: tuple[TracebackType, ...], names: Na
             )
 
 
-def _runs_module(frame: FrameType) -> bool:
-    """Whether a module's frame is its own code or a call of it: how torch's containers find an item is neither."""
-    return is_user_frame(frame) or frame.f_code.co_name in _CALLS
-
-
 def _dynamo_frame(interpreter: object, names: Names) -> Frame:
     found = interpreted_frame(interpreter)
     code, path = found.code, found.code.co_filename
     user = is_user_file(path)
-    runs = user or code.co_name in _CALLS
+    runs = user or is_call_of_module(code.co_name)
     return Frame(
         file=path,
         line=found.line,

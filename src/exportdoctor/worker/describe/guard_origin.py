@@ -8,11 +8,13 @@ made. A symbol is known by its sources (`L['x'].size()[0]`), which stand in the 
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import FrameType
 from typing import Any
 
 import sympy  # type: ignore[import-untyped]
@@ -21,7 +23,8 @@ from exportdoctor.core.failure.messages import statement
 from exportdoctor.core.records.outcome import Frame
 from exportdoctor.torch_internals.shape_env import before_each_guard, dim_names_by_source, sources_by_symbol
 from exportdoctor.worker.describe.guard_asker import NOBODY, GuardAsker, asker_of
-from exportdoctor.worker.describe.symbol_origins import user_frame_of
+from exportdoctor.worker.describe.module_stack import running_modules
+from exportdoctor.worker.describe.symbol_origins import frames_of_attempt, user_frame_of
 
 _KEPT = 20_000
 
@@ -30,12 +33,13 @@ _KEPT = 20_000
 class Guard:
     """One assumption of the tracer: `expr` holds. `target` is what `symbol` was replaced by, if it was.
 
-    `asker` is what asked for it.
+    `running` are the modules whose code ran then, innermost first, by their `state_id`; `asker` is what asked for it.
     """
 
     env: Any
     expr: sympy.Basic
     frame: Frame | None
+    running: tuple[int, ...] = ()
     symbol: sympy.Symbol | None = None
     target: sympy.Basic | None = None
     asker: GuardAsker = NOBODY
@@ -75,17 +79,21 @@ def record_guards() -> Iterator[GuardLog]:
 
     def on_guard(env: Any, expression: sympy.Basic) -> None:
         if len(log.made) < _KEPT:
-            frame = sys._getframe(1)
-            log.made.append(Guard(env, expression, user_frame_of(frame), asker=asker_of(frame)))
+            log.made.append(_guard_here(env, expression, sys._getframe(1)))
 
     def on_replacement(env: Any, symbol: sympy.Symbol, target: sympy.Basic) -> None:
         if len(log.made) < _KEPT:
-            equal, frame = sympy.Eq(symbol, target, evaluate=False), sys._getframe(1)
-            asker = asker_of(frame)
-            log.made.append(Guard(env, equal, user_frame_of(frame), symbol=symbol, target=target, asker=asker))
+            equal = sympy.Eq(symbol, target, evaluate=False)
+            made = _guard_here(env, equal, sys._getframe(1))
+            log.made.append(dataclasses.replace(made, symbol=symbol, target=target))
 
     with before_each_guard(on_guard, on_replacement):
         yield log
+
+
+def _guard_here(env: Any, expression: sympy.Basic, frame: FrameType) -> Guard:
+    running = running_modules(frames_of_attempt(frame))
+    return Guard(env, expression, user_frame_of(frame), running, asker=asker_of(frame))
 
 
 def _statement(error: BaseException) -> str | None:

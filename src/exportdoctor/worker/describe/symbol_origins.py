@@ -77,10 +77,16 @@ def _symbol_origin(symbol: str, frame: FrameType | None) -> SymbolOrigin:
 
 def frames_below_attempt(frame: FrameType | None) -> Iterator[FrameType]:
     """This frame and its callers, up to the innermost of the user's or to the attempt itself."""
+    for found in frames_of_attempt(frame):
+        yield found
+        if is_user_frame(found):
+            return
+
+
+def frames_of_attempt(frame: FrameType | None) -> Iterator[FrameType]:
+    """This frame and its callers, up to the attempt itself."""
     while frame is not None and frame.f_code.co_filename not in _EXPORTING:
         yield frame
-        if is_user_frame(frame):
-            return
         frame = frame.f_back
 
 

@@ -26,8 +26,8 @@ from exportdoctor.shims import ExportCall, Inputs, Shim, apply_shims, call_for_p
 from exportdoctor.targets import BuiltPart
 from exportdoctor.targets.eager import copy_inputs, run_calls
 from exportdoctor.torch_internals.pytree_registry import inputs_in_traced_order, is_builtin_class
-from exportdoctor.worker.describe.describe_failure import state_id
 from exportdoctor.worker.describe.guard_origin import record_guards
+from exportdoctor.worker.describe.module_stack import state_id
 from exportdoctor.worker.domain.size_trials import SAVED, DomainSearch, TriedStage, make_search
 from exportdoctor.worker.export.load_cost import LoadCost, measure_load
 from exportdoctor.worker.prove.compare_calls import compare_calls

@@ -26,7 +26,7 @@ from exportdoctor.report.wording import ladder as wording
 from exportdoctor.shims import apply_shims, call_for_part, export_program
 from exportdoctor.targets.eager import blame_running_code
 from exportdoctor.worker import environment
-from exportdoctor.worker.describe.describe_failure import state_id
+from exportdoctor.worker.describe.module_stack import state_id
 from exportdoctor.worker.numbers.comparer import Comparer
 from exportdoctor.worker.numbers.rung import Rung, file_rung, has_names_of, has_scopes, program_rung
 from exportdoctor.worker.one_request import Progress, open_part, serve_one_request

@@ -16,7 +16,7 @@ from exportdoctor.core.records.outcome import Ground
 from exportdoctor.targets.built import Inputs
 from exportdoctor.targets.eager import copy_inputs, run_once
 from exportdoctor.torch_internals.trees import tree_map
-from exportdoctor.worker.describe.describe_failure import state_id
+from exportdoctor.worker.describe.module_stack import state_id
 from exportdoctor.worker.prove.allowed_error import is_fill_value
 from exportdoctor.worker.prove.compare_outputs import compare_outputs
 from exportdoctor.worker.prove.object_walk import map_tensors

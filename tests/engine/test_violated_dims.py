@@ -1,0 +1,72 @@
+"""A violation of two dimensions is more than one failure: a try that mends one of them is told with what is left."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from exportdoctor.core.failure.finding import ExceptionRecord
+from exportdoctor.core.failure.kinds import FailureKind
+from exportdoctor.core.records.outcome import ExceptionFact, Failure, Frame, Outcome, OutcomeStatus
+from exportdoctor.report.wording import findings as wording
+from exportdoctor.report.wording.shim_tries import rest_note, violated_dims
+from scanning import scan_file
+from synthetic import ATTENTION
+
+COUNTED = """
+import torch
+from torch import nn
+
+class Counted(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rnn = nn.LSTM(4, 4, batch_first=True)
+
+    def forward(self, x):
+        rows = self.rnn(x)[0]
+        return rows[torch.arange(len(x)), 0]
+
+def build():
+    sizes = {0: torch.export.Dim("batch"), 1: torch.export.Dim("steps")}
+    return Counted().eval(), (torch.randn(3, 7, 4),), {}, {"x": sizes}
+"""
+
+
+def violated(*names: str) -> Outcome:
+    message = f"Constraints violated ({', '.join(names)})! For more information, run with TORCH_LOGS."
+    failure = Failure(stage="export", exceptions=(ExceptionFact(type="UserError", message=message),))
+    return Outcome(probe="", status=OutcomeStatus.FAILED, failure=failure)
+
+
+def test_the_dimensions_that_a_try_has_mended_are_named() -> None:
+    place = "L['x'].size()[1]"
+    assert violated_dims(violated("batch", place)) == ("batch", place)
+    assert rest_note(violated("batch", "steps"), violated("steps")).startswith(
+        "the rest of it: no longer of `batch`, UserError: Constraints violated (steps)!"
+    )
+    assert "no longer" not in rest_note(violated("steps"), violated("steps"))
+
+
+def test_of_several_dimensions_the_line_is_that_of_one() -> None:
+    (fact,) = violated("batch", "steps").failure.exceptions  # type: ignore[union-attr]
+    guard = Frame(file="model.py", line=3, function="forward", source="len(x)", user=True)
+    shown = ExceptionRecord(type=fact.type, message=fact.message)
+    kind = FailureKind.DYNAMIC_DIM_SPECIALISED
+    both = msgspec.structs.replace(ATTENTION, kind=kind, guard=guard, exception=shown)
+    assert wording.guard(both).startswith("A guard of one of these dimensions (the others may have theirs at other")
+    one = ExceptionRecord(type=fact.type, message=violated("batch").failure.exceptions[0].message)  # type: ignore[union-attr]
+    assert wording.guard(msgspec.structs.replace(both, exception=one)).startswith("The guard was added at")
+
+
+@pytest.mark.slow
+def test_no_try_leads_to_the_finding_on_which_it_was_tried(tmp_path: Path) -> None:
+    path = tmp_path / "counted.py"
+    path.write_text(COUNTED)
+    report = scan_file(path, cure=True)
+    assert report.findings
+    for finding in report.findings:
+        assert finding.id not in {tried.next for tried in finding.shims_tried}
+    notes = [one.note for found in report.findings for one in found.shims_tried if one.result == "moved"]
+    assert notes
