@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -60,7 +62,7 @@ class InLibrary(nn.Module):
         return found
 
 
-def example_of(model: nn.Module) -> tuple[object, ...]:
+def example_of(model: nn.Module) -> tuple[Any, ...]:
     sizes = {0: torch.export.Dim("batch"), 1: torch.export.Dim("length", max=64)}
     return model.eval(), (torch.randn(2, 7, 4),), {}, {"x": sizes}
 
