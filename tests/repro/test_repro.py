@@ -39,7 +39,7 @@ from exportdoctor.repro.candidates.budget import BudgetClock, ReductionBudget
 from exportdoctor.repro.candidates.candidate_judge import CandidateJudge, judge_outcome
 from exportdoctor.repro.candidates.candidate_runner import CandidateRunner
 from exportdoctor.repro.candidates.incidental_failures import FailureCollector
-from exportdoctor.repro.candidates.reduction import Reducer, ReductionResult, find_last
+from exportdoctor.repro.candidates.reduction import Reducer, ReductionResult, find_last, slice_by_stack
 from exportdoctor.repro.candidates.verdict_log import VerdictLog
 from exportdoctor.repro.kind_limits import script_limits
 from exportdoctor.repro.pipeline import ends_of_drafts
@@ -777,6 +777,19 @@ def test_dynamic_shapes_that_torch_does_not_take_are_no_other_failure(shapes: st
     assert outcome.status is OutcomeStatus.FAILED
     collector.add(script, outcome)
     assert collector.scripts() == ()
+
+
+@pytest.mark.slow
+def test_a_violated_dimension_is_cut_to_what_the_line_of_its_guard_needs(bench: CandidateRunner) -> None:
+    lines = "y = x.sin()", "length = x.shape[1]", "rows = [x for _ in range(length)]", "return y + rows[0]"
+    script = SHAPED.format(body="\n        ".join(lines), size=5, shapes="{1: n}")
+    wanted = name_free_signature(bench.run(script), exporter="export")
+    assert wanted is not None
+    judge = CandidateJudge(runner=bench, wanted=wanted, exporter="export", log=VerdictLog(None))
+    cut = slice_by_stack(judge, script, lambda text: None)
+    assert "range(length)" in cut
+    assert "sin" not in cut
+    assert "return" not in cut
 
 
 @pytest.mark.slow

@@ -248,12 +248,14 @@ def slice_by_stack(judge: CandidateJudge, source: str, tell: Tell) -> str:
     """`source` cut by data flow to what the lines of its failing stack need, as often as that helps.
 
     First with the calls on the stack alone, each naming the function that ran next, and without what no function reads
-    then.
+    then. A violated dimension has no stack: there it is the line of the guard.
     """
     while True:
         failure = judge.runner.run(source).failure
         frames = [frame for frame in failure.frames if frame.file == CANDIDATE_FILE] if failure else []
         lines = {frame.line for frame in frames}
+        if failure is not None and failure.guard is not None and failure.guard.file == CANDIDATE_FILE:
+            lines.add(failure.guard.line)
         calls = {frame.line or 0: frame.expression for frame in frames[:-1] if frame.expression}
         called = {frame.line: after.function for frame, after in itertools.pairwise(frames) if frame.line in calls}
         cuts = (
