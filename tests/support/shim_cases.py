@@ -77,6 +77,14 @@ class Mean(nn.Module):
         return x.sum(0) / len(x) + len([x, x]) * len("ab")
 
 
+class Noised(nn.Module):
+    """Draws as many values as there are in the input, and adds none of them."""
+
+    def forward(self, x: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        drawn = torch.randn(x.shape, generator=generator) + torch.rand(x.shape[0], 1, generator=None)
+        return x + 0 * (drawn + torch.randint(0, 9, (x.shape[0], 1), generator=None))
+
+
 class Unmasked(nn.Module):
     """What a mask leaves out."""
 
@@ -516,6 +524,9 @@ CASES: dict[str, Case] = {
         "OpOverload for aten.sub",
         (_FREE,),
         export=translated,
+    ),
+    "default-generator": case(
+        Noised, [(torch.randn(5, 2),), (torch.randn(3, 2),), (torch.randn(9, 2),)], "SymIntArrayRef", (_FREE,)
     ),
     "rnn-as-scan": case(
         lambda: nn.GRU(2, 3),
