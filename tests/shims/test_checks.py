@@ -190,6 +190,32 @@ class Ways(torch.nn.Module):
         torch._assert((x > -2).all(), "low")
 
 
+class Sides(torch.nn.Module):
+    """Asks for one of the sides of `and` and `or`, and for what a function makes of `not`."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        self.way = way
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        total = x.sum()
+        if self.way == "sum":
+            if (total and 3) + x[0, 0] > 4:
+                raise ValueError("high")
+        elif self.way == "bits":
+            if ((total > 0) and x[0, 1]).to(torch.int64) & 1:
+                raise ValueError("odd")
+        elif isinstance(not total, bool) and x[0, 1] > 2:
+            raise ValueError("high")
+        return x
+
+
+@pytest.mark.parametrize("way", ["sum", "bits", "kind"])
+def test_what_is_more_than_a_truth_is_left_as_it_is(way: str) -> None:
+    with pytest.raises(Exception, match="data-dependent"):
+        _program(Sides(way))
+
+
 _WAYS = sorted(name.removeprefix("_") for name in vars(Ways) if name.startswith("_") and name != "__init__")
 
 

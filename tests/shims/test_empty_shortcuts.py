@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from exportdoctor.shims import ExportCall, NotApplicable, apply_shims, export_program, find
+from shim_cases import Experts
 
 SETTLED = (
     "rows.shape[0] == 0",
@@ -184,31 +185,14 @@ def test_what_one_call_of_a_helper_shows_is_not_shown_of_another(in_a_loop: bool
             program(x, -torch.ones(3))
 
 
-class Routed(nn.Module):
-    """Each row goes to one of three layers; one that gets nothing is skipped."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.route = nn.Linear(4, 3)
-        self.experts = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
-
-    def forward(self, x: Tensor) -> Tensor:
-        chosen, out = self.route(x).argmax(-1), torch.zeros_like(x)
-        for place, expert in enumerate(self.experts):
-            rows = torch.nonzero(chosen == place).squeeze(-1)
-            if rows.shape[0] == 0:
-                continue
-            out = out.index_add(0, rows, expert(x[rows]))
-        return out
-
-
 def test_inputs_with_rows_alike_show_what_experts_do_without_any() -> None:
     """The example finds something for each of them."""
-    torch.manual_seed(0)
-    module, x = Routed().eval(), torch.randn(12, 4)
-    assert module.route(x).argmax(-1).unique().numel() == 3
-    call = ExportCall(module=module, args=(x,), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},))
+    module, free = Experts().eval(), {0: torch.export.Dim("rows")}
+    call = ExportCall(
+        module=module, args=(torch.randn(12, 2), torch.arange(12) % 3), dynamic_shapes=({**free}, {**free})
+    )
     with apply_shims([find("no-empty-shortcut")], call) as given:
         program = export_program(given).module()
-    for rows in (torch.randn(2, 4), torch.randn(5, 4), x[:1].expand(7, 4)):
-        torch.testing.assert_close(program(rows), module(rows))
+    for chosen in (torch.tensor([0, 0]), torch.arange(5) % 2, torch.full((7,), 2)):
+        rows = torch.randn(chosen.shape[0], 2)
+        torch.testing.assert_close(program(rows, chosen), module(rows, chosen))

@@ -19,7 +19,7 @@ from exportdoctor.targets.sizes.other_sizes import following_sizes, resize_input
 from exportdoctor.torch_internals.program_checks import guards_of, violated_guards
 from exportdoctor.worker.prove.compare_calls import compare_calls
 from exportdoctor.worker.prove.compare_outputs import compare_outputs
-from exportdoctor.worker.prove.cure_inputs import cure_inputs, drawer_for
+from exportdoctor.worker.prove.cure_inputs import change_layout, cure_inputs, drawer_for, resample_numbers
 from exportdoctor.worker.prove.drawn_values import draw_like
 from exportdoctor.worker.prove.eager_trace import RoundingNoise
 from exportdoctor.worker.prove.input_meaning import draw_boundaries
@@ -395,3 +395,17 @@ def test_a_cache_of_what_follows_from_whole_numbers_shows() -> None:
 
     rows = [compare_calls(one, answers(one)) for one in cure_inputs(call)]
     assert [row.inputs for row in rows if not row.holds] == ["4 x 2, 6, before and after other whole numbers"]
+
+
+def test_tensors_that_are_not_dense_keep_their_layout() -> None:
+    quantized = torch.quantize_per_tensor(torch.ones(2, 3), 0.1, 0, torch.quint8)
+    kept: Inputs = ((quantized, torch.eye(3).to_sparse(), torch.tensor(3), torch.ones(1)), {})
+    assert change_layout(kept) is None
+    assert resample_numbers(kept) is None
+
+
+@given(st.lists(st.lists(st.integers(0, 9), min_size=3, max_size=3), min_size=1, max_size=4))
+def test_whole_numbers_between_calls_are_of_their_own_row(rows: list[list[int]]) -> None:
+    made = resample_numbers(((torch.tensor(rows), torch.tensor([True, False])), {}))
+    drawn = made[0][0].tolist() if made is not None else rows
+    assert all(set(found) <= set(row) for row, found in zip(rows, drawn, strict=True))

@@ -48,7 +48,6 @@ from exportdoctor.report.wording.findings import (
     place,
     repro_line,
     same_as_earlier,
-    shim_effect,
     shim_file_refused,
     slow_export,
     story,
@@ -128,7 +127,7 @@ from exportdoctor.report.wording.scan import (
     unrecorded_note,
     verdict,
 )
-from exportdoctor.report.wording.shim_tries import agreement_line, combined_rows, refused_sets
+from exportdoctor.report.wording.shim_tries import agreement_line, combined_rows, refused_sets, shim_effect
 from exportdoctor.report.wording.statuses import (
     ASCII_SYMBOLS,
     STATUS_WORDS,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from exportdoctor.core.failure import explanations
 from exportdoctor.core.failure.explanations import documented_limit
-from exportdoctor.core.failure.finding import Finding, KnownIssueRecord, ShimTry
+from exportdoctor.core.failure.finding import Finding, KnownIssueRecord
 from exportdoctor.core.failure.identity import across_parts
 from exportdoctor.core.failure.kinds import FailureKind
 from exportdoctor.core.failure.messages import first_line, without_hints
@@ -13,7 +13,7 @@ from exportdoctor.report.wording.formatting import count, finding_count, issue_n
 from exportdoctor.report.wording.rewrites import usual_step
 from exportdoctor.report.wording.scripted_modules import NEXT as TORCHSCRIPT_NEXT
 from exportdoctor.report.wording.scripted_modules import is_torchscript, why_torchscript
-from exportdoctor.report.wording.shim_tries import dims_in
+from exportdoctor.report.wording.shim_tries import dims_in, shim_result
 
 _SIGNALS = {
     "SIGSEGV": "Segmentation fault: native code touched memory that is not its own",
@@ -354,23 +354,6 @@ def issue_advice(issue: KnownIssueRecord) -> str:
     """What an upstream issue says to do, and where: this code, or the same pattern in other code."""
     where = " (same pattern in other code)" if issue.elsewhere else ""
     return f"{issue_name(issue.link or issue.id)}{where}: {issue.workaround.strip()}"
-
-
-def shim_result(tried: ShimTry) -> str:
-    """A shim, and what it did in parentheses."""
-    return f"{tried.shim} ({shim_effect(tried)})"
-
-
-def shim_effect(tried: ShimTry) -> str:
-    """What a shim, or a set of them, did."""
-    following = f"; next failure {tried.next}" if tried.next else f", then {tried.note or 'another failure'}"
-    return {
-        "cured": "works",
-        "moved": f"gets past this{following}",
-        "same": "no effect",
-        "error": "does not work",
-        "not_applicable": "not applicable",
-    }[tried.result]
 
 
 def repro_line(finding: Finding) -> str:

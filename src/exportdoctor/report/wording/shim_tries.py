@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
+from exportdoctor.core.failure.finding import ShimTry
 from exportdoctor.core.failure.messages import first_line, summary_line, without_hints
 from exportdoctor.core.records.outcome import Agreement, Outcome, OutcomeStatus
 from exportdoctor.report.wording.formatting import count
@@ -86,6 +87,23 @@ def dims_in(message: str) -> tuple[str, ...]:
     """The dimensions that the message of a constraint violation names."""
     found = _VIOLATED.search(message)
     return tuple(name.strip() for name in found[1].split(", ") if name.strip()) if found else ()
+
+
+def shim_result(tried: ShimTry) -> str:
+    """A shim, and what it did in parentheses."""
+    return f"{tried.shim} ({shim_effect(tried)})"
+
+
+def shim_effect(tried: ShimTry) -> str:
+    """What a shim, or a set of them, did."""
+    following = f"; next failure {tried.next}" if tried.next else f", then {tried.note or 'another failure'}"
+    return {
+        "cured": "works",
+        "moved": f"gets past this{following}",
+        "same": "no effect",
+        "error": "does not work",
+        "not_applicable": "not applicable",
+    }[tried.result]
 
 
 def outcome_line(outcome: Outcome) -> str:

@@ -83,7 +83,7 @@ class ChecksDecided(ast.NodeTransformer):
         return ast.fix_missing_locations(ast.copy_location(ast.If(fails, [raised], []), node))
 
     def _decision(self, test: ast.expr, told: str) -> ast.expr:
-        symbolic = _SymbolicTruth(self.computed).visit(test)
+        symbolic = _symbolic_truth(test, self.computed)
         return ast.copy_location(ast.Call(ast.Name(_FAILS, ast.Load()), [symbolic, ast.Constant(told)], []), test)
 
     def _raises(self, statement: ast.stmt) -> bool:
@@ -97,47 +97,44 @@ class ChecksDecided(ast.NodeTransformer):
         return isinstance(found, type) and not issubclass(found, _CAUGHT_UNSEEN)
 
 
-class _SymbolicTruth(ast.NodeTransformer):
-    """Comparisons, `not`, `and` and `or` as calls that may give a tensor, the last two with a function on the right."""
+def _symbolic_truth(node: ast.expr, computed: Collection[str]) -> ast.expr:
+    """An expression whose truth is asked, with comparisons, `not`, `and` and `or` as calls that may give a tensor.
 
-    def __init__(self, computed: Collection[str]) -> None:
-        self.computed = computed
+    What is inside of anything else stays: there `a and b` is one of its sides, not its truth.
+    """
+    match node:
+        case ast.Compare(left=left, ops=[sign], comparators=[right]) if type(sign) in _SIGNS:
+            return _call(node, _COMPARE, ast.Constant(_SIGNS[type(sign)]), left, right)
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            return _call(node, _NEGATE, _symbolic_truth(operand, computed))
+        case ast.BoolOp(op=op, values=[first, *others]) if not _binds_or_looks_around(node):
+            word, made = ast.Constant("and" if isinstance(op, ast.And) else "or"), _symbolic_truth(first, computed)
+            for right in others:
+                nothing = ast.arguments([], [], None, [], [], None, [])
+                later = ast.Lambda(nothing, _symbolic_truth(right, computed))
+                made = _call(node, _COMBINE, word, made, later, ast.Constant(_is_total(right, computed)))
+            return made
+    return node
 
-    def visit_Compare(self, node: ast.Compare) -> ast.AST:
-        if len(node.ops) != 1 or type(node.ops[0]) not in _SIGNS:
-            return node
-        sign = ast.Constant(_SIGNS[type(node.ops[0])])
-        return _call(node, _COMPARE, sign, node.left, node.comparators[0])
 
-    def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.AST:
-        self.generic_visit(node)
-        return _call(node, _NEGATE, node.operand) if isinstance(node.op, ast.Not) else node
+def _binds_or_looks_around(node: ast.expr) -> bool:
+    """Whether it does something else inside of a function of its own."""
+    return any(
+        isinstance(one, ast.NamedExpr | ast.Yield | ast.YieldFrom | ast.Await)
+        or (isinstance(one, ast.Name) and one.id in ("super", "locals"))
+        for one in ast.walk(node)
+    )
 
-    def visit_BoolOp(self, node: ast.BoolOp) -> ast.AST:
-        if any(isinstance(one, ast.NamedExpr | ast.Yield | ast.YieldFrom | ast.Await) for one in ast.walk(node)):
-            return node
-        if any(isinstance(one, ast.Name) and one.id in ("super", "locals") for one in ast.walk(node)):
-            return node
-        word = ast.Constant("and" if isinstance(node.op, ast.And) else "or")
-        totals = [self._is_total(value) for value in node.values]
-        left, *others = [self.visit(value) for value in node.values]
-        for total, right in zip(totals[1:], others, strict=True):
-            later = ast.Lambda(ast.arguments([], [], None, [], [], None, []), right)
-            left = _call(node, _COMBINE, word, left, later, ast.Constant(total))
-        return left  # type: ignore[no-any-return]
 
-    def visit_Lambda(self, node: ast.Lambda) -> ast.AST:
-        return node
-
-    def _is_total(self, value: ast.expr) -> bool:
-        for one in ast.walk(value):
-            if not isinstance(one, _TOTAL_NODES) or (isinstance(one, ast.Attribute) and one.attr in self.computed):
-                return False
-            if isinstance(one, ast.Call) and not (
-                isinstance(one.func, ast.Attribute) and one.func.attr in _TOTAL_CALLS and not one.keywords
-            ):
-                return False
-        return True
+def _is_total(value: ast.expr, computed: Collection[str]) -> bool:
+    for one in ast.walk(value):
+        if not isinstance(one, _TOTAL_NODES) or (isinstance(one, ast.Attribute) and one.attr in computed):
+            return False
+        if isinstance(one, ast.Call) and not (
+            isinstance(one.func, ast.Attribute) and one.func.attr in _TOTAL_CALLS and not one.keywords
+        ):
+            return False
+    return True
 
 
 def _call(node: ast.expr, name: str, *args: ast.expr) -> ast.expr:
@@ -145,11 +142,10 @@ def _call(node: ast.expr, name: str, *args: ast.expr) -> ast.expr:
 
 
 def _on_tensors(test: ast.expr) -> bool:
+    """Whether it may ask for a tensor's values: it calls what gives some, or is made of names alone."""
+    plain = ast.Name | ast.UnaryOp | ast.BoolOp | ast.boolop | ast.unaryop | ast.expr_context
     text = ast.unparse(test)
-    names = [value for value in ast.walk(test) if not isinstance(value, ast.boolop | ast.unaryop | ast.expr_context)]
-    return any(word in text for word in _WORDS) or all(
-        isinstance(one, ast.Name | ast.UnaryOp | ast.BoolOp) for one in names
-    )
+    return any(word in text for word in _WORDS) or all(isinstance(one, plain) for one in ast.walk(test))
 
 
 def compare(sign: str, left: Any, right: Any) -> Any:

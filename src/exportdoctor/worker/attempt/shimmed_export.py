@@ -7,7 +7,6 @@ before they are applied.
 from __future__ import annotations
 
 import dataclasses
-import io
 import pickle
 import random
 import re
@@ -21,7 +20,6 @@ import msgspec
 import torch
 
 from exportdoctor.core.exporters import EXPORTERS
-from exportdoctor.core.failure.messages import first_line
 from exportdoctor.core.records.outcome import Agreement
 from exportdoctor.core.records.probe import Probe
 from exportdoctor.report.wording.export import DRAWS_IN_PYTHON, RANDOM_EAGER, unloadable_file
@@ -32,6 +30,7 @@ from exportdoctor.torch_internals.program_checks import guard_texts, guards_of, 
 from exportdoctor.torch_internals.pytree_registry import inputs_in_traced_order
 from exportdoctor.worker.attempt.fast_export import ExportContext
 from exportdoctor.worker.attempt.torchscript import export_torchscript
+from exportdoctor.worker.export.program_file import why_unloadable
 from exportdoctor.worker.prove.compare_calls import compare_calls
 from exportdoctor.worker.prove.compare_outputs import compare_outputs, failed_run, tensors_in
 from exportdoctor.worker.prove.cure_inputs import cure_inputs, drawer_for
@@ -40,8 +39,6 @@ from exportdoctor.worker.prove.input_set import InputSet, run_in_eager
 
 _USUAL_GUARD = re.compile(r"[^ ]+\.size\(\)\[\d+\] (>= [012]|== [^ ]+\.size\(\)\[\d+\])")
 """What torch.export asks of every dynamic size: at least two, and the same where the example's inputs share one."""
-_LARGEST_FILE = 64 * 2**20
-"""Of a program's weights in bytes, up to which it is saved and loaded."""
 _EAGER_SECONDS = 10.0
 """Of processor time: after that no further set is made for a part that passes, so that the check stays cheap."""
 
@@ -80,7 +77,8 @@ def shimmed_export(
         rows = [compare_set(ready, given, one) for one in sets]
         if not all(row.holds for row in rows):
             return tuple(rows)
-        notes = "; ".join(filter(None, (rows[0].note, _note_of_file(program))))
+        why = why_unloadable(program)
+    notes = "; ".join(filter(None, (rows[0].note, unloadable_file(why) if why else "")))
     rows[0] = msgspec.structs.replace(rows[0], note=notes)
     drawer = drawer_for(call, sets[0])
     if probe.to == "compare":
@@ -99,20 +97,6 @@ def shimmed_export(
             nearer = (compare_set(ready, given, one) for one in smaller)
             found[wrong] = next((row for row in nearer if not row.holds), found[wrong])
     return (*rows, *found)
-
-
-def _note_of_file(program: Any) -> str:
-    """Why a file of the program cannot be loaded; empty where it can, or is too large to be tried."""
-    if sum(value.nbytes for value in program.state_dict.values()) > _LARGEST_FILE:
-        return ""
-    file = io.BytesIO()
-    try:
-        torch.export.save(program, file)
-        file.seek(0)
-        torch.export.load(file)
-    except Exception as error:
-        return unloadable_file(first_line(f"{type(error).__name__}: {error}"))
-    return ""
 
 
 def _known_sets(call: ExportCall, probe: Probe) -> Iterator[InputSet]:

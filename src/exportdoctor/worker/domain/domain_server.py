@@ -34,6 +34,7 @@ from exportdoctor.worker import environment
 from exportdoctor.worker.describe.guard_origin import record_guards
 from exportdoctor.worker.describe.module_stack import state_id
 from exportdoctor.worker.domain.size_trials import SAVED, TriedStage, make_search
+from exportdoctor.worker.export.program_file import save_program
 from exportdoctor.worker.numbers.rung import file_rung, program_rung
 from exportdoctor.worker.one_request import Progress, open_part, serve_one_request
 from exportdoctor.worker.prove.input_set import InputSet
@@ -125,7 +126,7 @@ def _later_stages(
     try:
         doing("saving and loading the program")
         path = folder / "program.pt2"
-        torch.export.save(program, path)
+        save_program(program, path)
         saved = torch.export.load(path).module()
 
         def run(given: Inputs) -> Any:

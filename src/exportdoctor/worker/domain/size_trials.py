@@ -48,7 +48,7 @@ _SMALL_GROWTH, _SMALL_SIZE = 8, 256
 """Sizes up to this, or up to so many times the example's, are tried in any case."""
 _MOST_FIXED = _MOST_APART = 6
 _SHARE_OF_MEMORY = 0.25
-_ON_VALUES = re.compile(r"a check of the inputs failed|Runtime assertion failed for expression .*\bz?u[f]?\d+")
+_ON_VALUES = re.compile(r"a check of the inputs failed|Runtime assertion failed for expression .*\bz?uf?\d+")
 """Assertions of `check-as-assertion`, and of torch on symbols without a size of an input behind them."""
 _NEAR = 128
 """Sizes that are looked at for one that passes, below a large one."""

@@ -25,11 +25,12 @@ from exportdoctor.report.wording import capture as wording
 from exportdoctor.shims import ExportCall, Inputs, Shim, apply_shims, call_for_part, export_program
 from exportdoctor.targets import BuiltPart
 from exportdoctor.targets.eager import copy_inputs, run_calls
-from exportdoctor.torch_internals.pytree_registry import inputs_in_traced_order, is_builtin_class
+from exportdoctor.torch_internals.pytree_registry import inputs_in_traced_order
 from exportdoctor.worker.describe.guard_origin import record_guards
 from exportdoctor.worker.describe.module_stack import state_id
 from exportdoctor.worker.domain.size_trials import SAVED, DomainSearch, TriedStage, make_search
 from exportdoctor.worker.export.load_cost import LoadCost, measure_load
+from exportdoctor.worker.export.program_file import modules_of_classes, save_program
 from exportdoctor.worker.prove.compare_calls import compare_calls
 from exportdoctor.worker.prove.compare_outputs import failed_run, tensors_in
 from exportdoctor.worker.prove.input_set import InputSet
@@ -179,10 +180,8 @@ def _as_program(job: PartJob, made: PartExport, call: ExportCall, program: Any) 
     path = job.folder / f"{job.stem}.pt2"
     job.doing("saving and loading the program")
     made.imports = modules_of_classes(program)
-    if any(_own_classes(program.call_spec.in_spec)):  # pickled: a file with a cache among them would only load unsafely
-        program.example_inputs = None
     try:
-        torch.export.save(program, path)
+        save_program(program, path)
         with measure_load() as cost:
             made.loaded = loaded = torch.export.load(path).module()
             cost.note_loaded()
@@ -208,23 +207,6 @@ def _with_cost(file: ExportedFile, cost: LoadCost) -> ExportedFile:
 _KEPT: list[Exception] = []
 """torch's archive writer (2.13) aborts the process when it is destroyed before it could finish its file; what its
 failure's traceback holds is kept until the process leaves without destroying anything."""
-
-
-def modules_of_classes(program: Any) -> tuple[str, ...]:
-    """The modules whose import registers the classes that a saved program takes and gives, sorted.
-
-    torch.export.load only knows classes that were registered before.
-    """
-    kinds = [*_own_classes(program.call_spec.in_spec), *_own_classes(program.call_spec.out_spec)]
-    return tuple(sorted({kind.__module__ for kind in kinds if kind.__module__ != "builtins"}))
-
-
-def _own_classes(spec: Any) -> Iterator[type]:
-    """The classes in a layout that pytree knows by a registration only."""
-    if isinstance(spec.type, type) and not is_builtin_class(spec.type):
-        yield spec.type
-    for child in spec.children() if hasattr(spec, "children") else spec.children_specs:  # torch before 2.9
-        yield from _own_classes(child)
 
 
 def _as_onnx(job: PartJob, made: PartExport, call: ExportCall, program: Any) -> None:

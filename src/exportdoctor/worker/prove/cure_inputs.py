@@ -24,7 +24,7 @@ from exportdoctor.worker.prove.input_set import (
 )
 from exportdoctor.worker.prove.object_walk import equal_inputs, is_whole, map_tensors, tensors_by_path
 
-_SEED = 20
+_SEED, _DRAWS = 20, 8
 
 
 def cure_inputs(call: ExportCall) -> Iterator[InputSet]:
@@ -91,12 +91,12 @@ def change_layout(inputs: Inputs) -> Inputs | None:
 
     None where no tensor has several elements.
     """
-    changed: dict[str, bool] = {}
+    if not any(map(_has_elements, tensors_by_path(inputs).values())):
+        return None
 
     def change(path: str, leaf: torch.Tensor) -> torch.Tensor:
-        if type(leaf) is not torch.Tensor or leaf.layout != torch.strided or not leaf.dim() or leaf.numel() < 2:
+        if not _has_elements(leaf):
             return leaf
-        changed[path] = True
         if not leaf.is_contiguous():
             return leaf.clone(memory_format=torch.contiguous_format)
         longer = leaf.new_zeros((*leaf.shape[:-1], 2 * leaf.shape[-1]))
@@ -104,24 +104,32 @@ def change_layout(inputs: Inputs) -> Inputs | None:
         return (longer[..., ::2] if is_one_row else longer[..., : leaf.shape[-1]]).copy_(leaf)
 
     made: Inputs = map_tensors(copy_inputs(inputs), change)
-    return made if changed else None
+    return made
+
+
+def _has_elements(leaf: torch.Tensor) -> bool:
+    """Whether it is a plain dense tensor of several elements."""
+    is_dense = type(leaf) is torch.Tensor and leaf.layout == torch.strided and not leaf.is_nested
+    return is_dense and not leaf.is_quantized and leaf.dim() > 0 and leaf.numel() > 1
 
 
 def resample_numbers(inputs: Inputs) -> Inputs | None:
-    """The inputs with whole numbers drawn from those of the same row; None if that changes nothing.
+    """The inputs with whole numbers drawn from those of the same row, not each as often; None if that changes nothing.
 
     Those that must be in order, or have a sum or a product, stay as they are.
     """
-    chance, everything = random.Random(_SEED), list(tensors_by_path(inputs).values())
+    generator, everything = torch.Generator().manual_seed(_SEED), list(tensors_by_path(inputs).values())
 
     def change(path: str, leaf: torch.Tensor) -> torch.Tensor:
-        if not is_whole(leaf) or leaf.dtype == torch.bool or leaf.layout != torch.strided or not leaf.numel():
+        if not _has_elements(leaf) or not is_whole(leaf) or leaf.dtype == torch.bool:
             return leaf
         if meaning_of(leaf, everything, bound=None).meaning != "number":
             return leaf
-        rows = leaf.reshape(-1, leaf.shape[-1] if leaf.dim() else 1).tolist()
-        resampled = [chance.choices(row, k=len(row)) for row in rows]
-        return torch.tensor(resampled, dtype=leaf.dtype, device=leaf.device).reshape(leaf.shape)
+        for _ in range(_DRAWS):
+            drawn = leaf.gather(-1, torch.randint(leaf.shape[-1], leaf.shape, generator=generator).to(leaf.device))
+            if not torch.equal(drawn.sort(-1).values, leaf.sort(-1).values):  # what counts them sees it
+                break
+        return drawn
 
     changed: Inputs = map_tensors(copy_inputs(inputs), change)
     return None if equal_inputs(changed, inputs) else changed
