@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -24,6 +24,7 @@ from exportdoctor.worker.describe.guard_origin import GuardLog
 from exportdoctor.worker.domain.branch_line import branch_line
 from exportdoctor.worker.domain.described_sizes import DescribedSize
 from exportdoctor.worker.domain.linked_axes import join_linked
+from exportdoctor.worker.domain.planned_trial import PlannedTrial
 from exportdoctor.worker.domain.size_axes import (
     Axis,
     Place,
@@ -37,8 +38,7 @@ from exportdoctor.worker.domain.size_checks import SizeChecks
 from exportdoctor.worker.domain.size_rules import describe_sizes, ends_by_runs, points_of, takes
 from exportdoctor.worker.domain.value_growth import ValueGrowth, measure_growth
 from exportdoctor.worker.prove.compare_calls import compare_calls
-from exportdoctor.worker.prove.compare_outputs import tensors_in
-from exportdoctor.worker.prove.input_set import InputSet, says_nothing
+from exportdoctor.worker.prove.input_set import InputSet
 
 PROGRAM, SAVED = "exported program", "saved program"
 _EVALUATED = 130
@@ -82,7 +82,7 @@ class DomainSearch:
     def __post_init__(self) -> None:
         self._conditions: list[SizeCondition] = []
         self._untried: list[str] = []
-        self._planned: dict[str, _Planned] = {}
+        self._planned: dict[str, PlannedTrial] = {}
         self._facts: list[SizeAxis] = []
         self._growths: dict[frozenset[Place], ValueGrowth] = {}
 
@@ -242,7 +242,9 @@ class DomainSearch:
         if self._is_too_large(sizes) or not self._can_be_made(sizes):
             self._untried.append(title)
         else:
-            self._planned[title] = _Planned(title=title, inputs=self.inputs.resize(sizes, alone=alone), refused=refused)
+            self._planned[title] = PlannedTrial(
+                title=title, inputs=self.inputs.resize(sizes, alone=alone), refused=refused
+            )
 
     def _leave_out(self, title: str) -> None:
         del self._planned[title]
@@ -265,7 +267,7 @@ class DomainSearch:
         """A size cannot grow where the example has no elements to repeat."""
         return all(at is None or self.inputs.size_at((leaf, at)) or not size for (leaf, at), size in sizes.items())
 
-    def _trial(self, planned: _Planned) -> SizeTrial:
+    def _trial(self, planned: PlannedTrial) -> SizeTrial:
         answers = tuple(self._answer(stage, planned.known, planned.inputs) for stage in self.stages)
         refused = planned.refused
         if refused is None and answers[0].outcome == "refuses" and self.checks is not None:
@@ -300,11 +302,11 @@ class DomainSearch:
             return len(said)
         return said.index((condition.text, condition.line))
 
-    def _of_set(self, one: InputSet) -> _Planned:
+    def _of_set(self, one: InputSet) -> PlannedTrial:
         """A set that eager has answered."""
         sizes = self.inputs.sizes_of(one.inputs)
         refused = self.checks.refusal(sizes) if self.checks is not None and sizes is not None else None
-        return _Planned(title=one.title, inputs=one.inputs, known=one, refused=refused)
+        return PlannedTrial(title=one.title, inputs=one.inputs, known=one, refused=refused)
 
     def _with_wrong(self, axis: Axis, fact: SizeAxis, trials: Sequence[SizeTrial]) -> SizeAxis:
         said = {
@@ -330,32 +332,6 @@ class DomainSearch:
         known = [self._planned[one.inputs].inputs for one in trials if one.inputs in self._planned and _is_right(one)]
         sizes = [self.inputs.sizes_of(one) for one in (*known, *self.right)]
         return tuple(sorted({one[place] for one in sizes if one is not None}))
-
-
-@dataclass(kw_only=True)
-class _Planned:
-    """A trial to come. `known` is what eager gave, `said` what it raised."""
-
-    title: str
-    inputs: Inputs
-    refused: SizeCondition | None = None
-    known: InputSet | None = None
-    said: str = ""
-
-    def ask(self, eager: torch.nn.Module, first: InputSet) -> bool:
-        """Run eager; False where it gives nothing but NaN, to which nothing can be compared."""
-        try:
-            results = run_calls(eager, [self.inputs])
-        except Exception as error:
-            self.said = f"{type(error).__name__}: {first_line(error, 160)}"
-            return True
-        self.known = replace(first, title=self.title, kind="sizes", calls=(self.inputs,), results=results, same=False)
-        return not any(says_nothing(result.output) for result in results)
-
-    def size_of_answer(self) -> int:
-        """Bytes of what eager gave."""
-        results = self.known.results if self.known is not None else ()
-        return sum(one.numel() * one.element_size() for each in results for one in tensors_in(each.output))
 
 
 def is_about_values(message: str) -> bool:
