@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.export import Dim
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from transformers import masking_utils
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
@@ -90,6 +91,18 @@ class Unmasked(nn.Module):
 
     def forward(self, mask: Tensor) -> Tensor:
         return (1.0 - mask) * -10.0
+
+
+class Packing(nn.Module):
+    """Rows of several lengths, packed for a recurrent module."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.GRU(2, 3)
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+        found, _ = self.inner(pack_padded_sequence(x, lengths))
+        return pad_packed_sequence(found, total_length=x.shape[0])[0]
 
 
 class Recurrence(nn.Module):
@@ -533,6 +546,16 @@ CASES: dict[str, Case] = {
         [(torch.randn(5, 2, 2),), (torch.randn(3, 2, 2),), (torch.randn(9, 2, 2),)],
         "Constraints violated",
         (_FREE,),
+    ),
+    "packed-as-padded": case(
+        Packing,
+        [
+            (torch.randn(5, 2, 2), torch.tensor([5, 3])),
+            (torch.randn(3, 2, 2), torch.tensor([2, 1])),
+            (torch.randn(9, 2, 2), torch.tensor([9, 9])),
+        ],
+        "failed to unpack",
+        (_FREE, {}),
     ),
     "loops-as-scan": case(
         Recurrence, [(torch.randn(5, 2),), (torch.randn(3, 2),), (torch.randn(9, 2),)], "Constraints violated", (_FREE,)

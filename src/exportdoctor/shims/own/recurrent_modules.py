@@ -24,17 +24,27 @@ Run = Callable[[Any, Sequence[Any], Sequence[Any], Any], tuple[Any, Any]]
 """Runs a step for each row and carries state, as `scan` does."""
 
 
-def run_recurrent(module: nn.RNNBase, given: Tensor, state: Any = None, *, run: Run = scan) -> tuple[Tensor, Any]:
+def run_recurrent(
+    module: nn.RNNBase,
+    given: Tensor,
+    state: Any = None,
+    *,
+    batch_first: bool | None = None,
+    alive: Tensor | None = None,
+    run: Run = scan,
+) -> tuple[Tensor, Any]:
     """What an LSTM, a GRU or an RNN computes of tensors, in evaluation mode.
 
-    `given` is (steps, batch, width), (batch, steps, width) with `batch_first`, or (steps, width) without a batch;
-    `state` and the results are those of the module's forward.
+    `given` is (steps, batch, width), (batch, steps, width) with `batch_first` (the module's own where it is None), or
+    (steps, width) without a batch; `state` and the results are those of the module's forward. A row of the batch keeps
+    its state at steps where `alive`, bool (steps, batch), is False; what comes out there has no meaning.
     """
     import torch
 
     is_lstm, batched = module.mode == "LSTM", given.dim() == 3
+    swapped = batched and (module.batch_first if batch_first is None else batch_first)
     steps = given if batched else given.unsqueeze(1)
-    steps = steps.transpose(0, 1) if module.batch_first and batched else steps
+    steps = steps.transpose(0, 1) if swapped else steps
     directions = 2 if module.bidirectional else 1
     starts = _first_states(module, steps, state, is_lstm=is_lstm, batched=batched, count=module.num_layers * directions)
     last: list[tuple[Tensor, ...]] = []
@@ -43,15 +53,14 @@ def run_recurrent(module: nn.RNNBase, given: Tensor, state: Any = None, *, run: 
         for direction in range(directions):
             weights = _weights(module, f"_l{layer}" + "_reverse" * direction)
             place = layer * directions + direction
-            found, end = _run_layer(
-                module.mode, steps.flip(0) if direction else steps, tuple(one[place] for one in starts), weights, run
-            )
+            rows = [one.flip(0) if direction else one for one in (steps, alive) if one is not None]
+            found, end = _run_layer(module.mode, rows, tuple(one[place] for one in starts), weights, run)
             outputs.append(found.flip(0) if direction else found)
             last.append(end)
         steps = torch.cat(outputs, dim=-1) if directions == 2 else outputs[0]
     ends = [torch.stack(column) for column in zip(*last, strict=True)]
     ends = ends if batched else [one.squeeze(1) for one in ends]
-    output = steps.transpose(0, 1) if module.batch_first and batched else steps if batched else steps.squeeze(1)
+    output = steps.transpose(0, 1) if swapped else steps if batched else steps.squeeze(1)
     return output, tuple(ends) if is_lstm else ends[0]
 
 
@@ -72,19 +81,23 @@ def _weights(module: nn.RNNBase, suffix: str) -> dict[str, Any]:
 
 
 def _run_layer(
-    mode: str, steps: Tensor, state: tuple[Tensor, ...], weights: dict[str, Any], run: Run
+    mode: str, rows: Sequence[Tensor], state: tuple[Tensor, ...], weights: dict[str, Any], run: Run
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """The outputs of all steps, and the last state. `rows` are what is given, and which rows are alive, if any end."""
+    import torch
     from torch.nn import functional
 
-    products = functional.linear(steps, weights["weight_ih"], weights["bias_ih"])
+    products = functional.linear(rows[0], weights["weight_ih"], weights["bias_ih"])
     cell = {"LSTM": _lstm_cell, "GRU": _gru_cell}.get(mode) or _plain_cell(mode)
 
     def step(before: tuple[Tensor, ...], rows: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
         of_state = functional.linear(before[0], weights["weight_hh"], weights["bias_hh"])
         after = cell(rows[0], of_state, before, weights)
+        for alive in rows[1:]:
+            after = tuple(torch.where(alive.unsqueeze(-1), *both) for both in zip(after, before, strict=True))
         return after, (after[0],)
 
-    last, (outputs,) = run(step, state, (products,), steps.shape[0])
+    last, (outputs,) = run(step, state, (products, *rows[1:]), products.shape[0])
     return outputs, last
 
 
@@ -123,7 +136,7 @@ def computes_as_torch(module: nn.RNNBase) -> bool:
     It is not where a subclass or the instance has other methods than torch's, nor where other tensors than the
     attributes are in the list from which torch's forward takes its weights.
     """
-    torchs = next(kind for kind in type(module).__mro__ if kind in _kinds())
+    torchs = next(kind for kind in type(module).__mro__ if kind in recurrent_kinds())
     between = type(module).__mro__[: type(module).__mro__.index(torchs)]
     own = {name for one in between for name, value in vars(one).items() if hasattr(value, "__get__")} - {"__init__"}
     own |= {name for name in vars(module) if callable(getattr(torchs, name, None))}
@@ -133,7 +146,8 @@ def computes_as_torch(module: nn.RNNBase) -> bool:
     return module._weights_have_changed() or all(map(operator.is_, module._flat_weights, attributes))
 
 
-def _kinds() -> tuple[type[nn.RNNBase], ...]:
+def recurrent_kinds() -> tuple[type[nn.RNNBase], ...]:
+    """The recurrent modules of torch."""
     from torch import nn
 
     return (nn.LSTM, nn.GRU, nn.RNN)
@@ -155,13 +169,13 @@ def _forward_of(plain: Callable[..., Any], others: frozenset[int]) -> Callable[.
 
 @contextmanager
 def _enter(call: ExportCall) -> Iterator[ExportCall]:
-    found = [one for one in call.module.modules() if isinstance(one, _kinds())]
+    found = [one for one in call.module.modules() if isinstance(one, recurrent_kinds())]
     others = frozenset(id(one) for one in found if not computes_as_torch(one))
     if len(others) == len({id(one) for one in found}):
         own = "each LSTM, GRU and RNN of the module has methods or weights of its own"
         raise NotApplicable(own if others else "the module has no LSTM, GRU or RNN")
     with ExitStack() as stack:
-        for kind in _kinds():
+        for kind in recurrent_kinds():
             stack.enter_context(patch_attribute(kind, "forward", _forward_of(kind.forward, others)))
         yield call
 
