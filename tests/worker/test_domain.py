@@ -293,3 +293,27 @@ def test_what_whole_numbers_say_holds_in_every_known_set() -> None:
         numbers = found[0].numbers(leaves[0], size)
         assert numbers is None or found[0].size([leaves[0][0], numbers]) == size
     assert all(found[0].numbers(leaves[0], size) is not None for size in found[0].near(leaves[0]))
+
+
+class LastRows(torch.nn.Module):
+    """The last row that counts of each sequence: its number must be one of the sequence's."""
+
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        return x[lengths - 1, torch.arange(x.shape[1])]
+
+
+class Asserting(torch.nn.Module):
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        torch._assert_async((lengths <= x.shape[0]).all(), "too long")
+        return x.cumsum(0)
+
+
+@pytest.mark.parametrize("module", [LastRows(), Asserting()], ids=lambda one: type(one).__name__)
+def test_a_size_that_the_values_of_the_example_do_not_fit_is_no_end(module: torch.nn.Module) -> None:
+    found = small_domain(module, (torch.randn(7, 3, 2), torch.tensor([7, 4, 2])))
+    steps = next(one for one in found.axes if one.name == "x[0]")
+    assert steps.lowest <= 1
+    assert not steps.refused
+    tried = {one.inputs: one for one in found.trials}
+    assert "x[0] 1" not in tried
+    assert tried["x[0] 1, whole numbers all 1"].answers[0].outcome == "right"

@@ -28,6 +28,11 @@ def at_size(axis: str, size: int) -> str:
     return f"{axis} {size}"
 
 
+def with_numbers(title: str, number: int) -> str:
+    """A trial's title, where eager refuses the example's whole numbers at its sizes."""
+    return f"{title}, whole numbers all {number}"
+
+
 def apart(axis: str, size: int, other: str, unchanged: int | str) -> str:
     """A trial's title, where of two sizes that go together one is changed."""
     return f"{axis} {size}, {other} {unchanged}"

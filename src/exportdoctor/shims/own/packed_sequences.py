@@ -33,8 +33,8 @@ class PaddedSequence:
     def __init__(self, rows: Tensor, lengths: Tensor) -> None:
         self.rows, self.lengths = rows, lengths
 
-    @property
-    def __class__(self) -> type[Any]:  # type: ignore[override]
+    @property  # type: ignore[misc]
+    def __class__(self) -> type[Any]:
         from torch.nn.utils.rnn import PackedSequence
 
         return PackedSequence
@@ -84,7 +84,7 @@ def pad_rows(packed: Any, batch_first: bool, padding_value: float, total_length:
     alive = alive_rows(rows, lengths)
     padded = torch.where(alive.reshape(*alive.shape, *[1] * (rows.dim() - 2)), rows, padding_value)
     if total_length is None:
-        longest = lengths.max().item()
+        longest: Any = lengths.max().item()
         torch._check(longest >= 1)
         torch._check(longest <= rows.shape[0])
         padded = padded.narrow(0, 0, longest)
@@ -129,7 +129,7 @@ def _enter(call: ExportCall) -> Iterator[ExportCall]:
 
     if next(user_functions(call, _packs), None) is None:
         raise NotApplicable("no function of the module packs sequences")
-    codes = {rnn.pack_padded_sequence: _pack.__code__, rnn.pad_packed_sequence: _pad.__code__}
+    codes: dict[Any, CodeType] = {rnn.pack_padded_sequence: _pack.__code__, rnn.pad_packed_sequence: _pad.__code__}
     with ExitStack() as stack:
         stack.enter_context(swap_code(codes, {"pack_rows": pack_rows, "pad_rows": pad_rows}))
         for kind in recurrent_kinds():

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import itertools
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -10,6 +12,7 @@ from exportdoctor.core.failure.messages import first_line
 from exportdoctor.core.records.size_domain import SizeCondition
 from exportdoctor.targets.built import Inputs
 from exportdoctor.targets.eager import run_calls
+from exportdoctor.worker.domain.size_axes import Place
 from exportdoctor.worker.prove.compare_outputs import tensors_in
 from exportdoctor.worker.prove.input_set import InputSet, says_nothing
 
@@ -23,16 +26,24 @@ class PlannedTrial:
     refused: SizeCondition | None = None
     known: InputSet | None = None
     said: str = ""
+    sizes: Mapping[Place, int] = field(default_factory=dict)
 
-    def ask(self, eager: torch.nn.Module, first: InputSet) -> bool:
-        """Run eager; False where it gives nothing but NaN, to which nothing can be compared."""
-        try:
-            results = run_calls(eager, [self.inputs])
-        except Exception as error:
-            self.said = f"{type(error).__name__}: {first_line(error, 160)}"
-            return True
-        self.known = replace(first, title=self.title, kind="sizes", calls=(self.inputs,), results=results, same=False)
-        return not any(says_nothing(result.output) for result in results)
+    def ask(self, eager: torch.nn.Module, first: InputSet, others: Iterable[tuple[str, Inputs]] = ()) -> bool:
+        """Run eager; False where it gives nothing but NaN, to which nothing can be compared.
+
+        Where eager refuses the inputs, the first of `others` that it takes stand for them: titles with inputs of the
+        same sizes.
+        """
+        for title, inputs in itertools.chain([(self.title, self.inputs)], others):
+            try:
+                results = run_calls(eager, [inputs])
+            except Exception as error:
+                self.said = self.said or f"{type(error).__name__}: {first_line(error, 160)}"
+                continue
+            self.title, self.inputs, self.said = title, inputs, ""
+            self.known = replace(first, title=title, kind="sizes", calls=(inputs,), results=results, same=False)
+            return not any(says_nothing(result.output) for result in results)
+        return True
 
     def size_of_answer(self) -> int:
         """Bytes of what eager gave."""

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,6 +35,7 @@ from exportdoctor.worker.domain.size_axes import (
 )
 from exportdoctor.worker.domain.size_checks import SizeChecks
 from exportdoctor.worker.domain.size_rules import describe_sizes, ends_by_runs, points_of, takes
+from exportdoctor.worker.domain.size_values import assertions_on_values, is_about_values, with_other_numbers
 from exportdoctor.worker.domain.value_growth import ValueGrowth, measure_growth
 from exportdoctor.worker.prove.compare_calls import compare_calls
 from exportdoctor.worker.prove.input_set import InputSet
@@ -48,8 +48,6 @@ _SMALL_GROWTH, _SMALL_SIZE = 8, 256
 """Sizes up to this, or up to so many times the example's, are tried in any case."""
 _MOST_FIXED = _MOST_APART = 6
 _SHARE_OF_MEMORY = 0.25
-_ON_VALUES = re.compile(r"a check of the inputs failed|Runtime assertion failed for expression .*\bz?uf?\d+")
-"""Assertions of `check-as-assertion`, and of torch on symbols without a size of an input behind them."""
 _NEAR = 128
 """Sizes that are looked at for one that passes, below a large one."""
 
@@ -83,6 +81,8 @@ class DomainSearch:
         self._conditions: list[SizeCondition] = []
         self._untried: list[str] = []
         self._planned: dict[str, PlannedTrial] = {}
+        self._tried: dict[str, SizeTrial] = {}
+        self._asserted = assertions_on_values(self.stages[0].holder)
         self._facts: list[SizeAxis] = []
         self._growths: dict[frozenset[Place], ValueGrowth] = {}
 
@@ -123,7 +123,7 @@ class DomainSearch:
         for title, one in list(self._planned.items()):
             if time.monotonic() > end or room < 0:
                 self._leave_out(title)
-            elif self.eager is not None and not one.ask(self.eager, first):
+            elif self.eager is not None and not one.ask(self.eager, first, self._other_numbers(one)):
                 del self._planned[title]
             room -= one.size_of_answer()
 
@@ -136,6 +136,7 @@ class DomainSearch:
                 self._leave_out(title)
             else:
                 trials.append(self._trial(planned))
+                self._tried[title] = trials[-1]
             planned.known = None  # its answers may be large
         known = {_outcomes_of(one) for one in trials}
         tried = [self._trial(self._of_set(one)) for one in others if time.monotonic() < end]
@@ -148,7 +149,7 @@ class DomainSearch:
         for condition in self.checks.conditions_on_values() if self.checks is not None else ():
             self._number(condition)
         return SizeDomain(
-            axes=tuple(self._with_wrong(*one, trials) for one in zip(self.axes, self._facts, strict=True)),
+            axes=tuple(self._with_wrong(*one) for one in zip(self.axes, self._facts, strict=True)),
             conditions=tuple(self._conditions),
             trials=tuple(trials),
             dropped=_dropped_conditions(trials),
@@ -231,7 +232,12 @@ class DomainSearch:
         if time.monotonic() > end or self._is_too_large(sizes) or not self._can_be_made(sizes):
             return None
         answer = self._answer(self.stages[0], None, self.inputs.resize(sizes))
-        return None if is_about_values(answer.message) else answer.outcome != "refuses"
+        if answer.outcome != "refuses":
+            return True
+        others = (self._answer(self.stages[0], None, made) for _, made in with_other_numbers(self.inputs, sizes))
+        if any(one.outcome != "refuses" for one in others):
+            return True
+        return None if is_about_values(answer.message, self._asserted) else False
 
     def _add(self, sizes: dict[Place, int], title: str, *, alone: bool = False) -> None:
         if title in self._planned:
@@ -243,8 +249,13 @@ class DomainSearch:
             self._untried.append(title)
         else:
             self._planned[title] = PlannedTrial(
-                title=title, inputs=self.inputs.resize(sizes, alone=alone), refused=refused
+                title=title, inputs=self.inputs.resize(sizes, alone=alone), refused=refused, sizes=sizes
             )
+
+    def _other_numbers(self, planned: PlannedTrial) -> Iterator[tuple[str, Inputs]]:
+        """The trial's sizes with other whole numbers, each with a title."""
+        for number, made in with_other_numbers(self.inputs, planned.sizes):
+            yield wording.with_numbers(planned.title, number), made
 
     def _leave_out(self, title: str) -> None:
         del self._planned[title]
@@ -308,35 +319,30 @@ class DomainSearch:
         refused = self.checks.refusal(sizes) if self.checks is not None and sizes is not None else None
         return PlannedTrial(title=one.title, inputs=one.inputs, known=one, refused=refused)
 
-    def _with_wrong(self, axis: Axis, fact: SizeAxis, trials: Sequence[SizeTrial]) -> SizeAxis:
+    def _with_wrong(self, axis: Axis, fact: SizeAxis) -> SizeAxis:
         said = {
-            one.inputs: (one.answers[0].outcome, one.eager)
-            for one in trials
-            if not is_about_values(one.answers[0].message)
+            title: (one.answers[0].outcome, one.eager)
+            for title, one in self._tried.items()
+            if not is_about_values(one.answers[0].message, self._asserted)
         }
         points = [(size, *said.get(self._title(axis, size), ("", ""))) for size in self._points_of(axis, fact)]
         return msgspec.structs.replace(
             fact,
             wrong=tuple(size for size, outcome, eager in points if outcome == "wrong" and not eager),
             refused=tuple(size for size, outcome, _ in points if outcome == "refuses" and self._is_unsaid(fact, size)),
-            right=self._right_sizes(fact, trials),
+            right=self._right_sizes(fact),
         )
 
     def _is_unsaid(self, fact: SizeAxis, size: int) -> bool:
         """Whether nothing that was evaluated refuses the size."""
         return self.checks is not None and not fact.fixed and not fact.partly and takes(fact, size)
 
-    def _right_sizes(self, fact: SizeAxis, trials: Sequence[SizeTrial]) -> tuple[int, ...]:
+    def _right_sizes(self, fact: SizeAxis) -> tuple[int, ...]:
         """The axis' sizes in all inputs at which every stage was right."""
         place = self.inputs.places()[fact.places[0]]
-        known = [self._planned[one.inputs].inputs for one in trials if one.inputs in self._planned and _is_right(one)]
+        known = [self._planned[title].inputs for title, one in self._tried.items() if _is_right(one)]
         sizes = [self.inputs.sizes_of(one) for one in (*known, *self.right)]
         return tuple(sorted({one[place] for one in sizes if one is not None}))
-
-
-def is_about_values(message: str) -> bool:
-    """Whether a program refused inputs by an assertion on values: with others of the same sizes it may answer."""
-    return _ON_VALUES.search(message) is not None
 
 
 def _is_right(trial: SizeTrial) -> bool:
