@@ -105,6 +105,19 @@ class Packing(nn.Module):
         return pad_packed_sequence(found, total_length=x.shape[0])[0]
 
 
+class Grouping(nn.Module):
+    """A number that is a buffer."""
+
+    groups: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("groups", torch.tensor(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.unflatten(1, (int(self.groups), -1)).flip(1).flatten(1)
+
+
 class Recurrence(nn.Module):
     """Each row decays what the rows before it left."""
 
@@ -556,6 +569,9 @@ CASES: dict[str, Case] = {
         ],
         "failed to unpack",
         (_FREE, {}),
+    ),
+    "state-as-constants": case(
+        Grouping, [(torch.randn(5, 4),), (torch.randn(2, 4),), (torch.randn(9, 4),)], "data-dependent", (_FREE,)
     ),
     "loops-as-scan": case(
         Recurrence, [(torch.randn(5, 2),), (torch.randn(3, 2),), (torch.randn(9, 2),)], "Constraints violated", (_FREE,)

@@ -22,6 +22,7 @@ from exportdoctor.shims.own import (
     position_ids,
     recurrent_modules,
     sdpa_without_size_check,
+    state_as_constants,
     vision_geometry,
 )
 from exportdoctor.shims.rules import (
@@ -51,6 +52,7 @@ OWN = (
     max_pool_1d.SHIM,
     recurrent_modules.SHIM,
     packed_sequences.SHIM,
+    state_as_constants.SHIM,
     module_conversion.SHIM,
     counted_loops.SHIM,
     scanned_loops.SHIM,

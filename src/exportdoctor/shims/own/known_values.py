@@ -42,7 +42,7 @@ class KnownValues:
 
         if not self._is_constant(func, tree_leaves((args, kwargs))):
             traced_args, traced_kwargs = tree_map(self.constant, (args, kwargs))
-            if _writes(func):
+            if writes_to_first(func):
                 self.known.pop(id(args[0]), None)  # from here on its values are those of the traced tensor
             return func(*traced_args, **traced_kwargs)
         with outside_all_modes():
@@ -54,12 +54,11 @@ class KnownValues:
         import torch
 
         tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-        name = getattr(func, "__name__", "")
         return (
             all(id(tensor) in self.known for tensor in tensors)
             and (bool(tensors) or func in {getattr(torch, factory) for factory in _FACTORIES})
             and not any(isinstance(leaf, torch.SymInt | torch.SymFloat | torch.SymBool) for leaf in leaves)
-            and not any(word in name for word in _RANDOM)
+            and not draws_at_random(func)
         )
 
     def constant(self, value: Any) -> Any:
@@ -87,7 +86,13 @@ def propagate_constants(values: KnownValues) -> Any:
     return ConstantPropagationMode()
 
 
-def _writes(func: Any) -> bool:
+def draws_at_random(func: Any) -> bool:
+    """Whether an operator gives other values each time."""
+    name = getattr(func, "__name__", "")
+    return any(word in name for word in _RANDOM)
+
+
+def writes_to_first(func: Any) -> bool:
     """Whether an operator writes into its first argument."""
     name = getattr(func, "__name__", "")
     return name == "__setitem__" or (name.endswith("_") and not name.endswith("__")) or name.startswith("__i")

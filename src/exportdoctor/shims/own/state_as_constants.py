@@ -1,0 +1,206 @@
+"""Numbers and conditions that Python reads from buffers and parameters alone: the values at the export, asserted.
+
+What follows from the module's state alone is computed twice: traced as ever, and for real. Where Python asks for a
+value, it gets the real one, and the program asserts that the traced one equals it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, suppress
+from typing import Any
+
+from exportdoctor.core.patch_attribute import patch_attribute
+from exportdoctor.shims.cure_pattern import Cure
+from exportdoctor.shims.eager_run import run_copy
+from exportdoctor.shims.export_call import ExportCall
+from exportdoctor.shims.own.known_values import draws_at_random, writes_to_first
+from exportdoctor.shims.record import NotApplicable, Replacement, Shim
+from exportdoctor.torch_internals.fake_tensors import is_fake
+from exportdoctor.torch_internals.tracing_modes import outside_all_modes
+from exportdoctor.torch_internals.trees import tree_leaves, tree_map
+
+_LARGEST = 2**20
+"""Elements of a tensor of the state that is followed, and of what is computed from it."""
+_READS = frozenset({"item", "tolist", "__bool__", "__int__", "__float__", "__index__", "__complex__"})
+"""Methods of one tensor by which Python gets a value."""
+_REPEATS = 20_000
+"""Elements of a list that is read."""
+
+
+class KnownState:
+    """What the tensors of a run are for real that follow from the module's state alone, by id."""
+
+    def __init__(self, state: Mapping[str, Any], real: Mapping[str, Any]) -> None:
+        self._real = {id(tensor): (tensor, real[name], frozenset([name])) for name, tensor in state.items()}
+        self.read: set[str] = set()
+        """The buffers and parameters that were read, or from which what was read was computed."""
+
+    def call(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """The result of `func`; where it reads a known value, that value."""
+        import torch
+
+        name = getattr(func, "__name__", "")
+        if name in _READS and len(args) == 1 and (known := self._real.get(id(args[0]))) is not None:
+            value = _value_of(func, known[1])
+            if value is not None:
+                self.read |= known[2]
+                _assert_equal(args[0], known[1], " and ".join(sorted(known[2])))
+                return value
+        made = func(*args, **kwargs)
+        if writes_to_first(func) or "out" in kwargs:
+            self._forget(
+                [leaf for leaf in tree_leaves((args[:1], kwargs.get("out"))) if hasattr(leaf, "untyped_storage")]
+            )
+        elif any(id(leaf) in self._real for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)):
+            self._note(func, args, kwargs, made)
+        return made
+
+    def _note(self, func: Any, args: Any, kwargs: Any, made: Any) -> None:
+        """Compute for real what follows from known values alone."""
+        import torch
+
+        leaves = tree_leaves((args, kwargs))
+        tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        symbols = (torch.SymInt, torch.SymFloat, torch.SymBool)
+        results = [leaf for leaf in tree_leaves(made) if isinstance(leaf, torch.Tensor)]
+        if not results or draws_at_random(func) or any(isinstance(leaf, symbols) for leaf in leaves):
+            return
+        if not all(id(tensor) in self._real for tensor in tensors):
+            return
+        real_args, real_kwargs = tree_map(self._real_of, (args, kwargs))
+        with outside_all_modes():
+            real = [leaf for leaf in tree_leaves(func(*real_args, **real_kwargs)) if isinstance(leaf, torch.Tensor)]
+        names = frozenset().union(*(self._real[id(tensor)][2] for tensor in tensors))
+        if len(real) == len(results):
+            self._real |= {
+                id(one): (one, value, names)
+                for one, value in zip(results, real, strict=True)
+                if value.numel() <= _LARGEST
+            }
+
+    def _real_of(self, value: Any) -> Any:
+        return self._real[id(value)][1] if id(value) in self._real else value
+
+    def _forget(self, written: list[Any]) -> None:
+        """What shares memory with a tensor that is written to is not known any more."""
+        memory = {_memory_of(one) for one in written}
+        self._real = {key: known for key, known in self._real.items() if _memory_of(known[0]) not in memory}
+
+
+def _memory_of(tensor: Any) -> int:
+    with outside_all_modes():
+        return int(tensor.untyped_storage()._cdata)
+
+
+def _value_of(func: Any, real: Any) -> Any:
+    """What Python reads; None where the read fails, is long, or is no number that equals itself."""
+    with outside_all_modes():
+        if real.numel() > _REPEATS or (real.is_floating_point() and bool(real.isnan().any())):
+            return None
+        try:
+            return func(real)
+        except (RuntimeError, TypeError, ValueError):
+            return None
+
+
+def _assert_equal(traced: Any, real: Any, names: str) -> None:
+    import torch
+
+    with outside_all_modes():
+        values, dtype = real.tolist(), real.dtype
+    if is_fake(traced):
+        same = traced == torch.tensor(values, dtype=dtype, device=traced.device)
+        torch.ops.aten._assert_async.msg(same.all(), f"a value that follows from {names} is not that at the export")
+
+
+def _mode_of(known: KnownState) -> Any:
+    from torch.overrides import TorchFunctionMode
+
+    class ReadsKnownState(TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            return known.call(func, args, kwargs or {})
+
+    return ReadsKnownState()
+
+
+def _state_of(module: Any) -> dict[str, Any]:
+    """The buffers and parameters by name, those that are small enough."""
+    named = (*module.named_buffers(remove_duplicate=False), *module.named_parameters(remove_duplicate=False))
+    return {name: tensor for name, tensor in named if tensor.numel() <= _LARGEST}
+
+
+def _with_known_state(
+    forward: Callable[..., Any], root: Any, real: Mapping[str, Any], note: Callable[[KnownState], None]
+) -> Callable[..., Any]:
+    """A forward of the root in which what follows from its state alone is known."""
+
+    @functools.wraps(forward)
+    def with_known_state(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if self is not root:
+            return forward(self, *args, **kwargs)
+        known = KnownState({name: one for name, one in _state_of(self).items() if name in real}, real)
+        with _mode_of(known):
+            try:
+                return forward(self, *args, **kwargs)
+            finally:
+                note(known)
+
+    return with_known_state
+
+
+@contextmanager
+def _enter(call: ExportCall) -> Iterator[ExportCall]:
+    import torch
+
+    root, read, changed = call.module, set[str](), set[str]()
+    real = {name: one.detach().clone() for name, one in _state_of(root).items() if not is_fake(one) and not one.is_meta}
+
+    def note(known: KnownState) -> None:
+        now = _state_of(root)
+        read.update(known.read)
+        changed.update(name for name in known.read if name not in now or not torch.equal(now[name], real[name]))
+
+    kind = type(root)
+    with torch.no_grad(), suppress(Exception), patch_forward(kind, root, real, note):
+        run_copy(call)
+    if not read:
+        raise NotApplicable("Python reads no value that follows from buffers and parameters alone")
+    if changed:
+        raise NotApplicable(f"forward changes {', '.join(sorted(changed))}, which Python reads")
+    with patch_forward(kind, root, real):
+        yield call
+
+
+def patch_forward(
+    kind: Any, root: Any, real: Mapping[str, Any], note: Callable[[KnownState], None] = lambda known: None
+) -> AbstractContextManager[None]:
+    """Within it, the state of `root` is known in its forward; `note` gets what was known at the end of each call."""
+    return patch_attribute(kind, "forward", _with_known_state(kind.forward, root, real, note))
+
+
+SHIM = Shim(
+    id="state-as-constants",
+    title="Answers what Python reads from buffers and parameters with their values at the export",
+    soundness="precondition",
+    enter=_enter,
+    does=(
+        "`if self.initialised`, `int(self.groups)` and `self.scale.item()` depend on the module's state, and on no "
+        "input. Python gets the values at the export of what follows from buffers and parameters alone, and the "
+        "program asserts that its own are the same. Not applicable where forward changes what Python reads."
+    ),
+    precondition="buffers and parameters that Python reads keep their values; the program refuses others",
+    cures=(Cure(kinds=("data_dependent_value", "data_dependent_guard")),),
+    needs={"torch": ">=2.8"},
+    link="https://docs.pytorch.org/docs/stable/export.html#data-and-shape-dependent-control-flow",
+    retire="torch.export takes the values of buffers that nothing writes for constants",
+    rank=25,
+    replaces=(
+        Replacement(
+            target="what Python reads from buffers and parameters",
+            before="if not self.initialised:\n    ...\nx = x * self.scale.item()\n",
+            after="if not True:\n    ...\nx = x * 3.0\n",
+        ),
+    ),
+)
