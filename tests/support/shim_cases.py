@@ -118,6 +118,13 @@ class Grouping(nn.Module):
         return x.unflatten(1, (int(self.groups), -1)).flip(1).flatten(1)
 
 
+class Positions(nn.Module):
+    """As many positions as rows."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + torch.linspace(-1, 1, x.shape[0])[:, None] * torch.fft.fftfreq(x.shape[0])[:, None]
+
+
 class Recurrence(nn.Module):
     """Each row decays what the rows before it left."""
 
@@ -572,6 +579,9 @@ CASES: dict[str, Case] = {
     ),
     "state-as-constants": case(
         Grouping, [(torch.randn(5, 4),), (torch.randn(2, 4),), (torch.randn(9, 4),)], "data-dependent", (_FREE,)
+    ),
+    "ranges-by-arange": case(
+        Positions, [(torch.randn(5, 2),), (torch.randn(2, 2),), (torch.randn(9, 2),)], "Constraints violated", (_FREE,)
     ),
     "loops-as-scan": case(
         Recurrence, [(torch.randn(5, 2),), (torch.randn(3, 2),), (torch.randn(9, 2),)], "Constraints violated", (_FREE,)
