@@ -24,15 +24,16 @@ def test_they_are_what_torch_makes(start: float, end: float, count: int, dtype: 
     noise = torch.finfo(dtype or torch.float32).eps
     # torch rounds the step to the dtype, and adds it up to the middle
     allowed: dict[str, Any] = {"rtol": 0, "atol": 4 * noise * (abs(start) + abs(end))}
+    plain: Any = torch.linspace
     own = linspace(*ends, count, dtype=dtype)
-    torch.testing.assert_close(own, torch.linspace(*ends, count, dtype=dtype), **allowed)
+    torch.testing.assert_close(own, plain(*ends, count, dtype=dtype), **allowed)
     low, high = start / 50, end / 50
     allowed = {"rtol": 16 * noise, "atol": 0}
     own = logspace(low, high, count, 2.5, dtype=dtype)
     torch.testing.assert_close(own, torch.logspace(low, high, count, 2.5, dtype=dtype), **allowed)
     if count:
-        for own, plain in ((fftfreq, torch.fft.fftfreq), (rfftfreq, torch.fft.rfftfreq)):
-            torch.testing.assert_close(own(count, 0.5, dtype=dtype), plain(count, 0.5, dtype=dtype))
+        for mine, torchs in ((fftfreq, torch.fft.fftfreq), (rfftfreq, torch.fft.rfftfreq)):
+            torch.testing.assert_close(mine(count, 0.5, dtype=dtype), torchs(count, 0.5, dtype=dtype))
 
 
 class Ranges(nn.Module):
