@@ -20,12 +20,12 @@ DTYPES = (None, torch.float32, torch.float64, torch.bfloat16, torch.float16)
 @settings(deadline=None)
 @given(st.floats(-100, 100), st.floats(-100, 100), st.integers(0, 70), st.sampled_from(DTYPES), st.booleans())
 def test_they_are_what_torch_makes(start: float, end: float, count: int, dtype: Any, tensors: bool) -> None:
-    ends: Any = (torch.tensor(start), torch.tensor(end)) if tensors else (start, end)
+    ends: tuple[Any, Any] = (torch.tensor(start), torch.tensor(end)) if tensors else (start, end)
     noise = torch.finfo(dtype or torch.float32).eps
     # torch rounds the step to the dtype, and adds it up to the middle
     allowed: dict[str, Any] = {"rtol": 0, "atol": 4 * noise * (abs(start) + abs(end))}
     plain: Any = torch.linspace
-    own = linspace(*ends, count, dtype=dtype)
+    own = linspace(ends[0], ends[1], count, dtype=dtype)
     torch.testing.assert_close(own, plain(*ends, count, dtype=dtype), **allowed)
     low, high = start / 50, end / 50
     allowed = {"rtol": 16 * noise, "atol": 0}
