@@ -118,6 +118,13 @@ CHANGES: dict[str, Change] = {
     "the files of a folder": Change(
         code="def fine(): return not list(HERE.glob('*.flag'))", files=({}, {"a.flag": ""})
     ),
+    "the sizes of files in a folder": Change(
+        code="def fine(): return max(os.scandir(HERE / 'kept'), key=lambda one: one.stat().st_size).name == 'a'",
+        files=({"kept/a": "long", "kept/b": ""}, {"kept/b": "longer"}),
+    ),
+    "the names in a folder below": Change(
+        code="def fine(): return os.listdir('kept') == ['a']", files=({"kept/a": ""}, {"kept/b": ""})
+    ),
     "a variable by getenv": Change(
         code="def fine(): return os.getenv('OF_MINE') != 'broken'", variables=({}, {"OF_MINE": "broken"})
     ),
@@ -248,7 +255,7 @@ def test_what_has_not_changed_is_told_again(home: Path) -> None:
     file.write_text(
         _MODEL + "TEXT = (HERE / 'data.txt').read_text()\n"
         "def fine():\n    import helper\n    return helper.FINE and TEXT and not os.getenv('OF_MINE')"
-        " and not (HERE / 'flag').exists()\n"
+        " and not (HERE / 'flag').exists() and not list(HERE.rglob('*.flag'))\n"
     )
     events, told, _ = scan(file, "build")
     assert not changed_sources(sources_of(events))

@@ -1,4 +1,4 @@
-"""What a file, an environment variable or the working directory was when it was read, as a short text to compare.
+"""What a file, a folder, an environment variable or the working directory was when it was read, as a text to compare.
 
 Small files count by their content. Large ones count by what the file system knows of them: a change sets the time of
 change (ctime), which nobody can set back.
@@ -14,8 +14,12 @@ from os import PathLike
 
 _LARGEST_HASHED = 8 * 2**20
 _BY_STATUS = "stat:"
+_MOST_LISTED = 10_000
+_WRITTEN_BY_PYTHON = "__pycache__"
 VARIABLE = "env:"
 """Prefix of an environment variable's name among what was read."""
+LISTING = "list:"
+"""Prefix of a folder whose files were listed."""
 WORKING_FOLDER = "cwd:"
 UNRECORDED = "never:"
 """Prefix of a reason why not all that was read is known: then nothing is ever the same."""
@@ -48,6 +52,31 @@ def file_identity(path: str, *, by_status: bool = False) -> str:
     return "folder" if stat.S_ISDIR(status.st_mode) else "device"
 
 
+def listing_identity(folder: str) -> str | None:
+    """The names in a folder, and size and time of its files, as a digest; empty where it cannot be read.
+
+    None where there are too many. What Python itself writes beside modules does not count.
+    """
+    found = []
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.name != _WRITTEN_BY_PYTHON:
+                    found.append(_entry_identity(entry))
+                if len(found) > _MOST_LISTED:
+                    return None
+    except (OSError, ValueError):
+        return ""
+    return _digest("\n".join(sorted(found)))
+
+
+def _entry_identity(entry: os.DirEntry[str]) -> str:
+    if not entry.is_file():
+        return f"{entry.name}/"
+    status = entry.stat()
+    return f"{entry.name}:{status.st_size}:{status.st_mtime_ns}"
+
+
 def variable_identity(name: str, environment: Mapping[str, str]) -> str:
     """An environment variable's value as a digest, for it may be a secret; empty where it is not set."""
     value = environment.get(name)
@@ -76,6 +105,8 @@ def is_unchanged(what: str, identity: str) -> bool:
         return name in WORKER_DEFAULTS or variable_identity(name, os.environ) == identity
     if what == WORKING_FOLDER:
         return working_folder_identity() == identity
+    if what.startswith(LISTING):
+        return listing_identity(what.removeprefix(LISTING)) == identity
     return file_identity(what, by_status=identity.startswith(_BY_STATUS)) == identity
 
 

@@ -215,10 +215,22 @@ class ReadLog:
             self.known[key] = file_hash.variable_identity(name, self._environment)
 
     def _note_listing(self, folder: Any) -> None:
-        """Which files a folder has is not recorded; installed packages count by their versions."""
-        name = os.fsdecode(folder) if isinstance(folder, str | bytes | os.PathLike) else str(folder)
-        if not self._is_looking and is_local_file(os.path.join(os.path.abspath(name), "x")) and _is_by_user():
-            self._never(f"the list of files in {name}")
+        """Which files a folder has; those of installed packages count by their versions."""
+        if self._is_looking:
+            return
+        self._is_looking = True
+        try:
+            is_path = isinstance(folder, str | bytes | os.PathLike)
+            name = os.path.abspath(os.fsdecode(folder)) if is_path else str(folder)
+            if not is_local_file(os.path.join(os.path.abspath(name), "x")) or not _is_by_user():
+                return
+            identity = file_hash.listing_identity(name) if is_path else None
+            if identity is None:
+                self._never(f"the list of files in {name}")
+            else:
+                self.known.setdefault(file_hash.LISTING + name, identity)
+        finally:
+            self._is_looking = False
 
     def _note_modules(self) -> None:
         """Modules that are new; one that takes another's name was seen being opened."""

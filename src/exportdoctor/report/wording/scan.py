@@ -17,6 +17,7 @@ from exportdoctor.report.wording.cures import numbers_of_pass
 from exportdoctor.report.wording.findings import culprit_line
 from exportdoctor.report.wording.formatting import count, duration, finding_count, module_name, parameters
 
+_MOST_REASONS = 3
 _SHARE_FOR_AN_ESTIMATE = 0.05  # of the modules; an earlier estimate of the time left is too far off
 
 
@@ -189,7 +190,9 @@ def unrecorded_note(reasons: tuple[str, ...]) -> str | None:
     """One line on why answers are not kept."""
     if not reasons:
         return None
-    return f"Not kept for later scans, because the target uses what cannot be compared: {'; '.join(reasons)}"
+    more = f"; and {count(len(reasons) - _MOST_REASONS, 'other')}" if len(reasons) > _MOST_REASONS else ""
+    told = "; ".join(reasons[:_MOST_REASONS])
+    return f"Not kept for later scans, because the target uses what cannot be compared: {told}{more}"
 
 
 def long_log_note() -> str:
