@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
-from exportdoctor.core.patch_attribute import patch_attribute
+from exportdoctor.core.patch_attribute import patch_attributes
 from exportdoctor.shims.cure_pattern import Cure
+from exportdoctor.shims.eager_run import run_copy
 from exportdoctor.shims.export_call import ExportCall
-from exportdoctor.shims.record import Replacement, Shim
+from exportdoctor.shims.record import NotApplicable, Replacement, Shim
 
 _OPTIONS = frozenset({"requires_grad", "layout", "pin_memory", "out"})
 """With one of them torch's own function is called."""
@@ -86,17 +87,40 @@ def _where_symbolic(plain: Callable[..., Any], own: Callable[..., Any], count: s
     return make_range
 
 
-@contextmanager
-def _enter(call: ExportCall) -> Iterator[ExportCall]:
+def _functions() -> tuple[tuple[Any, str, Callable[..., Any], str], ...]:
+    """Where torch's functions are, what stands for them, and the argument that is the number of values."""
     import torch
 
-    functions = (
+    return (
         (torch, "linspace", linspace, "steps"), (torch, "logspace", logspace, "steps"),
         (torch.fft, "fftfreq", fftfreq, "n"), (torch.fft, "rfftfreq", rfftfreq, "n"),
     )  # fmt: skip
-    with ExitStack() as stack:
-        for holder, name, own, count in functions:
-            stack.enter_context(patch_attribute(holder, name, _where_symbolic(getattr(holder, name), own, count)))
+
+
+def _makes_ranges(call: ExportCall) -> bool:
+    """Whether forward calls one of them."""
+    import torch
+
+    called: list[str] = []
+
+    def note(plain: Callable[..., Any], *args: Any, **how: Any) -> Any:
+        called.append(plain.__name__)
+        return plain(*args, **how)
+
+    changes = [(holder, name, functools.partial(note, getattr(holder, name))) for holder, name, _, _ in _functions()]
+    with torch.no_grad(), suppress(Exception), patch_attributes(changes):
+        run_copy(call)
+    return bool(called)
+
+
+@contextmanager
+def _enter(call: ExportCall) -> Iterator[ExportCall]:
+    if not _makes_ranges(call):
+        raise NotApplicable("forward makes no range of torch.linspace, logspace or fftfreq")
+    changes = [
+        (holder, name, _where_symbolic(getattr(holder, name), own, count)) for holder, name, own, count in _functions()
+    ]
+    with patch_attributes(changes):
         yield call
 
 
@@ -110,7 +134,10 @@ SHIM = Shim(
         "values as a whole number, which fixes a symbolic one. Here they are computed from `torch.arange`, by the same "
         "formulas; of integer dtypes they stay as they are."
     ),
-    cures=(Cure(kinds=("dynamic_dim_specialised", "data_dependent_value"), where=r"linspace|logspace|fftfreq"),),
+    cures=(
+        Cure(kinds=("dynamic_dim_specialised",)),
+        Cure(kinds=("data_dependent_value",), where=r"linspace|logspace|fftfreq"),
+    ),
     needs={"torch": ">=2.8"},
     link="https://docs.pytorch.org/docs/stable/generated/torch.linspace.html",
     retire="torch.linspace takes symbolic sizes",
