@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
+from exportdoctor.core.patch_attribute import patch_attributes
 from exportdoctor.shims.export_call import ExportCall, Inputs
 from exportdoctor.targets.eager import copy_inputs, restore_afterwards
 from exportdoctor.targets.plain_state import plain_state
@@ -14,6 +17,28 @@ def run_copy(call: ExportCall, inputs: Inputs | None = None) -> Any:
     args, kwargs = copy_inputs((call.args, call.kwargs)) if inputs is None else inputs
     with restore_afterwards(call.module):
         return call.module(*args, **kwargs)
+
+
+def calls_any(call: ExportCall, functions: Iterable[tuple[Any, str]]) -> bool:
+    """Whether a call of the module calls one of these functions: each an object that has it, and its name there.
+
+    True as well where the call raises, for then it is not known.
+    """
+    import torch
+
+    called: list[str] = []
+
+    def note(plain: Callable[..., Any], name: str, *args: Any, **how: Any) -> Any:
+        called.append(name)
+        return plain(*args, **how)
+
+    changes = [(holder, name, partial(note, getattr(holder, name), name)) for holder, name in functions]
+    with torch.no_grad(), patch_attributes(changes):
+        try:
+            run_copy(call)
+        except Exception:
+            return True
+    return bool(called)
 
 
 def changed_number(call: ExportCall) -> str:

@@ -11,8 +11,9 @@ from typing import Any
 
 from exportdoctor.core.patch_attribute import patch_attribute
 from exportdoctor.shims.cure_pattern import Cure
+from exportdoctor.shims.eager_run import calls_any
 from exportdoctor.shims.export_call import ExportCall
-from exportdoctor.shims.record import Replacement, Shim
+from exportdoctor.shims.record import NotApplicable, Replacement, Shim
 
 
 def pool_as_2d(
@@ -36,6 +37,8 @@ def pool_as_2d(
 def _enter(call: ExportCall) -> Iterator[ExportCall]:
     import torch
 
+    if not calls_any(call, [(torch, "max_pool1d")]):
+        raise NotApplicable("forward does not pool in one dimension")
     with patch_attribute(torch, "max_pool1d", pool_as_2d):
         yield call
 

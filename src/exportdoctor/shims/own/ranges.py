@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 
 from exportdoctor.core.patch_attribute import patch_attributes
 from exportdoctor.shims.cure_pattern import Cure
-from exportdoctor.shims.eager_run import run_copy
+from exportdoctor.shims.eager_run import calls_any
 from exportdoctor.shims.export_call import ExportCall
 from exportdoctor.shims.record import NotApplicable, Replacement, Shim
 
@@ -97,25 +97,9 @@ def _functions() -> tuple[tuple[Any, str, Callable[..., Any], str], ...]:
     )  # fmt: skip
 
 
-def _makes_ranges(call: ExportCall) -> bool:
-    """Whether forward calls one of them."""
-    import torch
-
-    called: list[str] = []
-
-    def note(plain: Callable[..., Any], *args: Any, **how: Any) -> Any:
-        called.append(plain.__name__)
-        return plain(*args, **how)
-
-    changes = [(holder, name, functools.partial(note, getattr(holder, name))) for holder, name, _, _ in _functions()]
-    with torch.no_grad(), suppress(Exception), patch_attributes(changes):
-        run_copy(call)
-    return bool(called)
-
-
 @contextmanager
 def _enter(call: ExportCall) -> Iterator[ExportCall]:
-    if not _makes_ranges(call):
+    if not calls_any(call, [(holder, name) for holder, name, _, _ in _functions()]):
         raise NotApplicable("forward makes no range of torch.linspace, logspace or fftfreq")
     changes = [
         (holder, name, _where_symbolic(getattr(holder, name), own, count)) for holder, name, own, count in _functions()
