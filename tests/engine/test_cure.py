@@ -285,6 +285,68 @@ def test_only_what_says_that_it_is_specialised_may_refuse_other_sizes() -> None:
     assert specialised.prescription.soundness == "specialised"
 
 
+def _drawn(kind: Any, refusal: str = "") -> Agreement:
+    return Agreement(inputs=f"drawn {kind}", kind=kind, made_up=True, refused=bool(refusal), trouble=refusal)
+
+
+@pytest.mark.parametrize(
+    ("rows", "shown"),
+    [
+        ((_drawn("whole_numbers", "Guard failed: int__0_0.size()[0] >= 4"), _drawn("whole_numbers")), "precondition"),
+        ((_drawn("sizes", "Guard failed: x.size()[0] >= 4"), _drawn("sizes")), "precondition"),
+        ((_drawn("sizes", "Guard failed: x.size()[0] == 2"), _drawn("sizes")), "specialised"),
+        ((_drawn("sizes", "Guard failed: x.size()[0] <= 4"), _drawn("values")), "specialised"),
+        ((_drawn("values", "Runtime assertion failed"), _drawn("sizes")), "specialised"),
+        ((_drawn("sizes", "Guard failed: x.size()[0] == y.size()[0]"), _drawn("sizes")), "precondition"),
+        ((_drawn("size_one_or_zero", "Guard failed: x.size()[0] >= 2"), _drawn("sizes")), "signature"),
+        ((_drawn("sizes"), _drawn("values")), "signature"),
+    ],
+)
+def test_a_refused_set_is_a_condition_and_fixes_only_what_no_other_set_shows_as_free(
+    rows: tuple[Agreement, ...], shown: str
+) -> None:
+    numbers = (RIGHT[0], *rows)
+    search = run_search(failing_part(1, {"a": 1}, lambda _: numbers), (shim("a", 1, soundness="signature"),))
+    assert search.prescription is not None
+    assert search.prescription.soundness == shown
+
+
+STRIDED = '''
+import torch
+from torch import nn
+from torch.export import Dim
+
+class Strided(nn.Module):
+    """Lengths after a convolution: rows of zeros beyond the longest are cut."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv1d(3, 4, 3, stride=2, padding=1)
+
+    def forward(self, x, lengths):
+        rows = self.conv(x).transpose(1, 2)
+        lengths = (lengths - 1) // 2 + 1
+        keep = int(lengths.max())
+        mask = torch.arange(keep)[None] < lengths[:, None]
+        return rows[:, :keep] * mask[..., None]
+
+def build():
+    torch.manual_seed(0)
+    dims = {"x": {0: Dim("batch"), 2: Dim("time", min=4)}, "lengths": {0: Dim("batch")}}
+    return Strided().eval(), (torch.randn(2, 3, 17), torch.tensor([17, 9])), {}, dims
+'''
+
+
+def test_a_program_that_refuses_one_row_fixes_no_size(tmp_path: Path) -> None:
+    (tmp_path / "strided.py").write_text(STRIDED)
+    (part,) = scan_file(tmp_path / "strided.py", cure=True).parts
+    assert part.prescription is not None
+    assert part.prescription.proof is not None
+    assert part.prescription.proof.refused
+    assert part.prescription.soundness == "precondition"
+    assert "under a condition" in wording.cure(part)
+
+
 def test_a_specialised_program_whose_outputs_have_another_shape_than_eagers_is_no_cure() -> None:
     numbers = (RIGHT[0], Agreement(inputs="4 x 3", trouble="output 0 is float32[2, 3], and eager gives float32[4, 3]"))
     search = run_search(failing_part(1, {"a": 1}, lambda _: numbers), (shim("a", 1, soundness="specialised"),))

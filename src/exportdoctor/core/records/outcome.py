@@ -5,10 +5,14 @@ Frames run outermost first, as Python prints them; exceptions run outermost firs
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
 from typing import Literal
 
 import msgspec
+
+_ONE_NUMBER = re.compile(r"\]\s*==\s*\d+(?![\d.])")
+"""In what a program raises: a size or an element that must be that number."""
 
 Stage = Literal["build", "capture", "export", "decompose", "translate", "check", "load", "run", "numbers", "save"]
 """What an attempt or an export does, one after the other; a failure has the stage in which it came up."""
@@ -185,6 +189,12 @@ SetKind = Literal[
 or lengths, `branches` values by which eager decides otherwise."""
 
 
+_OTHER_INPUTS: frozenset[str] = frozenset(
+    {"sizes", "values", "extreme_values", "rows", "whole_numbers", "segments", "padding", "branches"}
+)
+"""The kinds of input sets that differ from the example in their sizes or values."""
+
+
 class Agreement(msgspec.Struct, frozen=True, kw_only=True):
     """An exported program's outputs beside eager's, on one input set.
 
@@ -254,6 +264,16 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         specialisation), so that those sets do not count."""
         rows = (row for row in self.numbers if row.made_up and row.refused and row.kind != "size_one_or_zero")
         return tuple(row.inputs for row in rows)
+
+    @property
+    def fixes_inputs(self) -> bool:
+        """Whether what it refuses shows a size or a value that became constant: it takes no other size, no other values
+        of the example's sizes, or asks for that one number."""
+        refused = [row for row in self.numbers if row.refused and row.kind != "size_one_or_zero"]
+        if any(_ONE_NUMBER.search(row.trouble) for row in refused):
+            return True
+        taken = {row.kind == "sizes" for row in self.numbers if row.kind in _OTHER_INPUTS and not row.refused}
+        return any((row.kind == "sizes") not in taken for row in refused if row.kind in _OTHER_INPUTS)
 
     @property
     def agrees_at_its_size(self) -> bool:

@@ -204,7 +204,7 @@ class CureSearch:
     def _find_cure(
         self, target: SearchTarget, *, start: Ids = (), first: Outcome | None = None, chain: Chain = ()
     ) -> ProbeSteps[CuringSet | None]:
-        """The first set that cures, None where none was found. One that refuses drawn inputs counts as specialised: a
+        """The first set that cures, None where none was found. One that refuses drawn inputs counts as less sound: a
         few sounder ones are tried after it. `start` are shims that it has already, `chain` why each was added."""
         frontier = CandidateQueue(self._catalogue)
         chain = chain or tuple((name, target.first) for name in start)
