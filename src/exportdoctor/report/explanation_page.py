@@ -16,7 +16,7 @@ from exportdoctor.core.run.report import Report
 from exportdoctor.report import wording
 from exportdoctor.report.canvas import Canvas, Style
 from exportdoctor.report.markdown_text import escape_line, fence
-from exportdoctor.report.wording import rewrites, scripted_modules
+from exportdoctor.report.wording import operators, rewrites, scripted_modules
 
 _DIFF_COLOURS = {"+": "green", "-": "red", "@": "dim"}
 
@@ -59,7 +59,7 @@ def finding_blocks(finding: Finding, report: Report, *, note: str = "") -> Itera
 
 def explanation_of(finding: Finding, *, note: str = "") -> Iterator[Block]:
     """Why a finding fails, the rewrites of its own line that were tried, and those of its kind."""
-    told = explain(finding.kind if finding.kind in KINDS else FailureKind.PYTHON_ERROR)
+    told = operators.told(explain(finding.kind if finding.kind in KINDS else FailureKind.PYTHON_ERROR), finding)
     if scripted_modules.is_torchscript(finding):
         told = replace(
             told,
@@ -80,7 +80,7 @@ def explanation_of(finding: Finding, *, note: str = "") -> Iterator[Block]:
     for issue in finding.known_issues:
         if issue.workaround:
             yield Block("text", wording.issue_advice(issue))
-    chosen = told.rewrites_for(statement_form(finding)) if told.rewrites else ()
+    chosen = told.rewrites_for(operators.form(finding) or statement_form(finding)) if told.rewrites else ()
     if chosen:
         yield Block("section", f"{rewrites.EXAMPLES} ({told.kind})")
     for rewrite in chosen:

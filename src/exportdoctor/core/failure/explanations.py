@@ -80,9 +80,14 @@ def documented_limit(kind: FailureKind, *, file: str | None, op: str | None) -> 
     is the operator that raised.
     """
     of_torch = file is None and not (kind.is_of_the_call or kind.is_found_after_tracing)
-    own_operator = (op or "").startswith(_OWN_OPERATORS) and kind == FailureKind.MISSING_FAKE_KERNEL
+    own_operator = is_operator_of_torch(op) and kind == FailureKind.MISSING_FAKE_KERNEL
     known = _explanations().get(kind)
     return known.documented if known and not of_torch and not own_operator else ""
+
+
+def is_operator_of_torch(op: str | None) -> bool:
+    """Whether an operator of that name is one of torch's own, and no custom one."""
+    return (op or "").startswith(_OWN_OPERATORS)
 
 
 @cache

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from exportdoctor.core.failure import explanations
 from exportdoctor.core.failure.explanations import documented_limit
 from exportdoctor.core.failure.finding import Finding, KnownIssueRecord
 from exportdoctor.core.failure.identity import across_parts
 from exportdoctor.core.failure.kinds import FailureKind
 from exportdoctor.core.failure.messages import first_line, without_hints
 from exportdoctor.core.run.report import Report
+from exportdoctor.report.wording import operators
 from exportdoctor.report.wording.formatting import count, finding_count, issue_name, module_name, short_path
 from exportdoctor.report.wording.rewrites import usual_step
 from exportdoctor.report.wording.scripted_modules import NEXT as TORCHSCRIPT_NEXT
@@ -223,8 +223,8 @@ def why(finding: Finding) -> str:
     if finding.kind is FailureKind.PYTHON_ERROR and _has_no_line(finding):
         return "The exporter raises this itself, outside of the forward."
     if finding.only_inside is None:
-        return explanations.summary(finding.kind)
-    outer, summary = module_name(finding.only_inside), explanations.summary(finding.kind)
+        return operators.summary(finding)
+    outer, summary = module_name(finding.only_inside), operators.summary(finding)
     if finding.guard is None:
         return f"{summary} It exports on its own and fails only inside {outer}."
     return (

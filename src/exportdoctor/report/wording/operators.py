@@ -1,0 +1,64 @@
+"""Sentences about an operator that torch cannot trace: one of its own, or one that takes static sizes only."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from exportdoctor.core.failure import explanations
+from exportdoctor.core.failure.explanations import Explanation, is_operator_of_torch
+from exportdoctor.core.failure.finding import Finding
+from exportdoctor.core.failure.kinds import FailureKind
+
+_STATIC_TITLE = "An operator takes no dynamic sizes"
+_STATIC_PARAGRAPH = (
+    "Tracing runs every operator on fake tensors: shapes and dtypes go in, shapes and dtypes come out. Where all sizes "
+    "are numbers, torch finds the shape of this operator's result: by a kernel that takes numbers alone, or by running "
+    "the real kernel on zeros. A dynamic size is a symbol, which neither of them takes."
+)
+_OWN_TITLE = "An operator of torch has no fake kernel"
+
+
+def is_static_only(finding: Finding) -> bool:
+    """Whether the operator that has no fake kernel is traced where the sizes are static, as was seen."""
+    seen = bool(finding.dimensions) and finding.dimensions_passing is not None
+    return finding.kind is FailureKind.MISSING_FAKE_KERNEL and seen
+
+
+def summary(finding: Finding) -> str:
+    """Why it fails: what its kind says, or what is known of the operator."""
+    if is_static_only(finding):
+        return (
+            "The operator is traced with static sizes, but not with dynamic ones: it has no fake kernel that takes "
+            "symbolic sizes."
+        )
+    return explanations.summary(finding.kind)
+
+
+def step(finding: Finding) -> str:
+    """What helps where the operator is torch's own, or lacks dynamic sizes alone; empty for anything else."""
+    if finding.kind is not FailureKind.MISSING_FAKE_KERNEL:
+        return ""
+    of_torch, other = is_operator_of_torch(finding.op), "compute the same with operators of torch that torch.export"
+    if is_static_only(finding) and of_torch:
+        names = " and ".join(f"`{name}`" for name in finding.dimensions or ())
+        return f"Keep {names} static, or {other} takes with dynamic sizes."
+    if is_static_only(finding):
+        return "Register a fake kernel that takes symbolic sizes, with torch.library.register_fake."
+    return f"{other[0].upper()}{other[1:]} takes." if of_torch else ""
+
+
+def form(finding: Finding) -> str:
+    """For which rewrites of the kind it is one; empty where any may do."""
+    if finding.kind is not FailureKind.MISSING_FAKE_KERNEL or not is_operator_of_torch(finding.op):
+        return ""
+    return "sparse_operator" if "sparse" in (finding.op or "") else "operator_of_torch"
+
+
+def told(explanation: Explanation, finding: Finding) -> Explanation:
+    """The explanation of a kind, as it holds for this operator; one of torch's has no rewrites for custom ones."""
+    if is_static_only(finding):
+        explanation = replace(explanation, title=_STATIC_TITLE, paragraph=_STATIC_PARAGRAPH)
+    elif form(finding):
+        explanation = replace(explanation, title=_OWN_TITLE)
+    kept = tuple(one for one in explanation.rewrites if one.fits) if form(finding) else explanation.rewrites
+    return replace(explanation, rewrites=kept)
