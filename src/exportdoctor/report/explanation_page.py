@@ -59,7 +59,9 @@ def finding_blocks(finding: Finding, report: Report, *, note: str = "") -> Itera
 
 def explanation_of(finding: Finding, *, note: str = "") -> Iterator[Block]:
     """Why a finding fails, the rewrites of its own line that were tried, and those of its kind."""
-    told = operators.told(explain(finding.kind if finding.kind in KINDS else FailureKind.PYTHON_ERROR), finding)
+    told = operators.explanation_for(
+        explain(finding.kind if finding.kind in KINDS else FailureKind.PYTHON_ERROR), finding
+    )
     if scripted_modules.is_torchscript(finding):
         told = replace(
             told,

@@ -54,7 +54,7 @@ def form(finding: Finding) -> str:
     return "sparse_operator" if "sparse" in (finding.op or "") else "operator_of_torch"
 
 
-def told(explanation: Explanation, finding: Finding) -> Explanation:
+def explanation_for(explanation: Explanation, finding: Finding) -> Explanation:
     """The explanation of a kind, as it holds for this operator; one of torch's has no rewrites for custom ones."""
     if is_static_only(finding):
         explanation = replace(explanation, title=_STATIC_TITLE, paragraph=_STATIC_PARAGRAPH)
