@@ -72,7 +72,7 @@ def explanation_of(finding: Finding, *, note: str = "") -> Iterator[Block]:
         )
     yield Block("section", f"{rewrites.WHY}: {told.title}")
     yield Block("text", told.paragraph)
-    if page := documented_limit(finding.kind, file=finding.file, op=finding.op):
+    if page := documented_limit(finding.kind, file=finding.file, op=finding.op, fixed_by=finding.fixed_by):
         yield Block("page", page)
     if finding.rewrites or note:
         yield Block("section", rewrites.OWN_LINE)

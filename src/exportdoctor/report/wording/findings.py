@@ -235,7 +235,7 @@ def why(finding: Finding) -> str:
 
 def limit_note(finding: Finding) -> str:
     """That torch documents it as not supported; empty where it does not. `explain` names the page."""
-    if not documented_limit(finding.kind, file=finding.file, op=finding.op):
+    if not documented_limit(finding.kind, file=finding.file, op=finding.op, fixed_by=finding.fixed_by):
         return ""
     return "This is a documented limit of torch.export, not a bug in torch."
 

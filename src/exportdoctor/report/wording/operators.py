@@ -1,4 +1,4 @@
-"""Sentences about an operator that torch cannot trace: one of its own, or one that takes static sizes only."""
+"""Sentences about operators and functions of torch that it cannot trace, or not with dynamic sizes."""
 
 from __future__ import annotations
 
@@ -16,6 +16,13 @@ _STATIC_PARAGRAPH = (
     "the real kernel on zeros. A dynamic size is a symbol, which neither of them takes."
 )
 _OWN_TITLE = "An operator of torch has no fake kernel"
+_FIXED_TITLE = "torch's own code fixes a dynamic size"
+_FIXED_PARAGRAPH = (
+    "A dynamic dimension enters the trace as a symbol with an example value, such as s0 = 6. As long as code only "
+    "computes with the symbol, the program is valid for every size. Here code of torch below {function} takes the size "
+    "as a number: for an argument that takes no symbol, for a loop that is unrolled, or for a step written for "
+    "numbers. The tracer then uses the example's size and records the guard s0 == 6, which contradicts dynamic_shapes."
+)
 
 
 def is_static_only(finding: Finding) -> bool:
@@ -31,11 +38,21 @@ def summary(finding: Finding) -> str:
             "The operator is traced with static sizes, but not with dynamic ones: it has no fake kernel that takes "
             "symbolic sizes."
         )
+    if finding.fixed_by:
+        return (
+            f"A dimension is declared dynamic, but torch's own code below {finding.fixed_by} takes its size as a "
+            "number, which fixes it."
+        )
     return explanations.summary(finding.kind)
 
 
 def step(finding: Finding) -> str:
-    """What helps where the operator is torch's own, or lacks dynamic sizes alone; empty for anything else."""
+    """What helps where torch's own operator or code is to blame, or lacks dynamic sizes alone; else empty."""
+    if finding.fixed_by:
+        return (
+            f"Use other functions of torch in place of {finding.fixed_by}, or export with a static size. No line of "
+            "the model fixes the size: a report of it belongs to PyTorch."
+        )
     if finding.kind is not FailureKind.MISSING_FAKE_KERNEL:
         return ""
     of_torch, other = is_operator_of_torch(finding.op), "compute the same with operators of torch that torch.export"
@@ -55,7 +72,10 @@ def form(finding: Finding) -> str:
 
 
 def explanation_for(explanation: Explanation, finding: Finding) -> Explanation:
-    """The explanation of a kind, as it holds for this operator; one of torch's has no rewrites for custom ones."""
+    """The explanation of a kind, as it holds for this operator; what torch does has no rewrites of the user's code."""
+    if finding.fixed_by:
+        paragraph = _FIXED_PARAGRAPH.format(function=finding.fixed_by)
+        return replace(explanation, title=_FIXED_TITLE, paragraph=paragraph, rewrites=())
     if is_static_only(finding):
         explanation = replace(explanation, title=_STATIC_TITLE, paragraph=_STATIC_PARAGRAPH)
     elif form(finding):

@@ -229,6 +229,7 @@ class _Attempt:
             origins=origins,
             guard=guard.frame if guard is not None else None,
             guarded_by=guard.asker.operation if guard is not None else "",
+            fixed_by=guard.fixed_by if guard is not None else "",
             guard_module=innermost_module(guard.running, self.part.names) if guard is not None and has_line else None,
             value_origin=self._find_value_origin(chain),
             unbacked=len(self.origins.by_symbol) if NEW_SYMBOLS.is_supported() else None,

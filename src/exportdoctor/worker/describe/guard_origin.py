@@ -22,6 +22,7 @@ import sympy  # type: ignore[import-untyped]
 from exportdoctor.core.failure.messages import statement
 from exportdoctor.core.records.outcome import Frame
 from exportdoctor.torch_internals.shape_env import before_each_guard, dim_names_by_source, sources_by_symbol
+from exportdoctor.worker.describe.fixed_by_torch import function_that_fixes
 from exportdoctor.worker.describe.guard_asker import NOBODY, GuardAsker, asker_of
 from exportdoctor.worker.describe.module_stack import running_modules
 from exportdoctor.worker.describe.symbol_origins import frames_of_attempt, user_frame_of
@@ -33,7 +34,8 @@ _KEPT = 20_000
 class Guard:
     """One assumption of the tracer: `expr` holds. `target` is what `symbol` was replaced by, if it was.
 
-    `running` are the modules whose code ran then, innermost first, by their `state_id`; `asker` is what asked for it.
+    `running` are the modules whose code ran then, innermost first, by their `state_id`; `asker` is what asked for it,
+    `fixed_by` the function of torch whose own code took the size as a number.
     """
 
     env: Any
@@ -43,6 +45,7 @@ class Guard:
     symbol: sympy.Symbol | None = None
     target: sympy.Basic | None = None
     asker: GuardAsker = NOBODY
+    fixed_by: str = ""
 
     @property
     def symbols(self) -> set[sympy.Basic]:
@@ -93,7 +96,9 @@ def record_guards() -> Iterator[GuardLog]:
 
 def _guard_here(env: Any, expression: sympy.Basic, frame: FrameType) -> Guard:
     running = running_modules(frames_of_attempt(frame))
-    return Guard(env, expression, user_frame_of(frame), running, asker=asker_of(frame))
+    return Guard(
+        env, expression, user_frame_of(frame), running, asker=asker_of(frame), fixed_by=function_that_fixes(frame)
+    )
 
 
 def _statement(error: BaseException) -> str | None:
