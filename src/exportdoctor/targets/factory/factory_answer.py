@@ -99,7 +99,8 @@ def _refuse_dims(inputs: Any, what: str) -> None:
     """Raise where inputs hold what says that a size is dynamic: a `Dim`, `Dim.AUTO`, a collection of shapes."""
     found = next(_dims_in(inputs), None)
     if found is not None:
-        raise TargetError(f"{what} hold {found!r} of torch.export, which is no input", hint=_SHAPES_GO)
+        shown = _kind(found) if " at 0x" in repr(found) else repr(found)
+        raise TargetError(f"{what} hold {shown} of torch.export, which is no input", hint=_SHAPES_GO)
 
 
 def _dims_in(value: Any) -> Iterator[Any]:
