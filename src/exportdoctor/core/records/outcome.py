@@ -131,12 +131,23 @@ class OpFact(msgspec.Struct, frozen=True, kw_only=True):
     raised: bool = False
 
 
+class Violation(msgspec.Struct, frozen=True, kw_only=True):
+    """One of several dimensions that a failure violates: its line of the message, and its guard as in Failure."""
+
+    entry: str
+    guard: Frame | None = None
+    guarded_by: str = ""
+    guard_module: str | None = None
+    fixed_by: str = ""
+
+
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
     """Everything seen of one failing attempt. `custom_ops` are the operators from outside torch
     that were traced before it, None where no graph was found. `guard` is the line that made the guard which a
     declared dimension violates, `guard_module` the innermost submodule that ran then, None in strict mode, and
     `guarded_by` the operation that asked for it: an operator, a function of torch's or one of the user's code;
-    `fixed_by` is the function of torch whose own code took the size as a number.
+    `fixed_by` is the function of torch whose own code took the size as a number. `violations` are the dimensions that
+    are violated, where there are several.
     `value_origin` is the line that made the value which torch refused when the forward was over. `unbacked` is how many
     unbacked symbols had been created, None where that was not counted. `slice` is what leads to the failure in the
     traced graph, `slice_note` why there is none. `traced` is how many nodes had been traced, and `entered` of how many
@@ -153,6 +164,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     fixed_by: str = ""
     guard_module: str | None = None
     value_origin: Frame | None = None
+    violations: tuple[Violation, ...] = ()
     unbacked: int | None = None
     slice: GraphSlice | None = None
     slice_note: str = ""

@@ -69,12 +69,18 @@ def make_finding(
         only_inside=verdict.fqn if module != verdict.fqn and module in passing else None,
         log=outcome.log,
         stage=failure.stage,
-        guard=failure.guard,
+        guard=failure.guard or _guard_of_call(group),
         value_origin=failure.value_origin,
         culprit=find_culprit(failure, kind=kind, status=outcome.status),
         slice=failure.slice,
         slice_note=failure.slice_note,
     )
+
+
+def _guard_of_call(group: FailureGroup) -> Frame | None:
+    """The line that calls a module which alone has none, where an outer module shows the failure with it."""
+    failures = (verdict.outcome.failure for verdict in group.verdicts)
+    return next((one.guard for one in failures if one is not None and one.guard is not None), None)
 
 
 def _root_cause(failure: Failure) -> str:

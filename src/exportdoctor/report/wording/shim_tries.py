@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
 from exportdoctor.core.failure.finding import ShimTry
-from exportdoctor.core.failure.messages import first_line, summary_line, without_hints
+from exportdoctor.core.failure.messages import VIOLATED, first_line, summary_line, without_hints
 from exportdoctor.core.records.outcome import Agreement, Outcome, OutcomeStatus
 from exportdoctor.report.wording.formatting import count
-
-_VIOLATED = re.compile(r"Constraints violated \((.*?)\)!")
 
 PART_ITSELF = "the part itself"
 SMALL_MODEL = "a small model with random weights"
@@ -85,7 +82,7 @@ def violated_dims(outcome: Outcome) -> tuple[str, ...]:
 
 def dims_in(message: str) -> tuple[str, ...]:
     """The dimensions that the message of a constraint violation names."""
-    found = _VIOLATED.search(message)
+    found = VIOLATED.search(message)
     return tuple(name.strip() for name in found[1].split(", ") if name.strip()) if found else ()
 
 

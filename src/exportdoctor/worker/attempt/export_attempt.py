@@ -18,7 +18,16 @@ import torch
 
 from exportdoctor.core.exporters import EXPORTERS
 from exportdoctor.core.failure.messages import first_line
-from exportdoctor.core.records.outcome import Agreement, Failure, Frame, Ground, Outcome, OutcomeStatus, Stage
+from exportdoctor.core.records.outcome import (
+    Agreement,
+    Failure,
+    Frame,
+    Ground,
+    Outcome,
+    OutcomeStatus,
+    Stage,
+    Violation,
+)
 from exportdoctor.core.records.probe import Probe
 from exportdoctor.shims import ExportCall, NotApplicable, ShimTrouble
 from exportdoctor.torch_internals.dynamo_frames import keep_interpreter_frames
@@ -34,7 +43,7 @@ from exportdoctor.worker.capture.dim_names import all_dynamic, declared_dims, se
 from exportdoctor.worker.capture.dynamic_dims import dynamic_shapes_of, spell_out_kwargs
 from exportdoctor.worker.capture.session import PartCapture
 from exportdoctor.worker.describe.describe_failure import cause_chain, describe_failure
-from exportdoctor.worker.describe.guard_origin import GuardLog, record_guards
+from exportdoctor.worker.describe.guard_origin import Guard, GuardLog, record_guards
 from exportdoctor.worker.describe.module_stack import innermost_module
 from exportdoctor.worker.describe.own_fault import own_fault
 from exportdoctor.worker.describe.partial_graph import partial_graph, trace_progress
@@ -223,14 +232,13 @@ class _Attempt:
         leads, note = slice_trace(chain, origins, exporter=self.probe.exporter)
         traced, entered = trace_progress(chain)
         guard = self.guards.find_violated(chain)
-        has_line = guard is not None and guard.frame is not None
         return msgspec.structs.replace(
             describe_failure(error, stage="export", names=self.part.names),
             origins=origins,
-            guard=guard.frame if guard is not None else None,
-            guarded_by=guard.asker.operation if guard is not None else "",
-            fixed_by=guard.fixed_by if guard is not None else "",
-            guard_module=innermost_module(guard.running, self.part.names) if guard is not None and has_line else None,
+            **self._facts_of(guard),
+            violations=tuple(
+                Violation(entry=entry, **self._facts_of(one)) for entry, one in self.guards.find_each(chain).items()
+            ),
             value_origin=self._find_value_origin(chain),
             unbacked=len(self.origins.by_symbol) if NEW_SYMBOLS.is_supported() else None,
             slice=leads,
@@ -238,6 +246,18 @@ class _Attempt:
             traced=traced,
             entered=entered,
         )
+
+    def _facts_of(self, guard: Guard | None) -> dict[str, Any]:
+        """What a failure says of the guard that it violates."""
+        if guard is None:
+            return {}
+        module = innermost_module(guard.running, self.part.names) if guard.frame is not None else None
+        return {
+            "guard": guard.frame,
+            "guarded_by": guard.asker.operation,
+            "fixed_by": guard.fixed_by,
+            "guard_module": module,
+        }
 
     def _find_value_origin(self, chain: tuple[BaseException, ...]) -> Frame | None:
         """The line that made a value which torch refused when the forward was over."""

@@ -19,7 +19,7 @@ from typing import Any
 
 import sympy  # type: ignore[import-untyped]
 
-from exportdoctor.core.failure.messages import statement
+from exportdoctor.core.failure.messages import statement, violation_entries
 from exportdoctor.core.records.outcome import Frame
 from exportdoctor.torch_internals.shape_env import before_each_guard, dim_names_by_source, sources_by_symbol
 from exportdoctor.worker.describe.fixed_by_torch import function_that_fixes
@@ -62,8 +62,17 @@ class GuardLog:
     def find_violated(self, chain: tuple[BaseException, ...]) -> Guard | None:
         """The guard of the innermost constraint violation in `chain`; if there is one, one of a user's line."""
         statement = next((text for error in reversed(chain) if (text := _statement(error))), None)
-        if statement is None:
-            return None
+        return self._find_of(statement) if statement is not None else None
+
+    def find_each(self, chain: tuple[BaseException, ...]) -> dict[str, Guard]:
+        """Where several dimensions are violated, the guard of each by its entry in the message; empty for one."""
+        statement = next((text for error in reversed(chain) if (text := _statement(error))), "")
+        entries = violation_entries(statement)
+        found = {entry: guard for entry in entries.values() if (guard := self._find_of(entry)) is not None}
+        return found if len(entries) > 1 else {}
+
+    def _find_of(self, statement: str) -> Guard | None:
+        """The guard that what a message states is about."""
         # strict mode traces twice: the later tracing is the one that failed
         for env in dict.fromkeys(guard.env for guard in reversed(self.made)):
             made, mentioned = [guard for guard in self.made if guard.env is env], _symbols_in(env, statement)
