@@ -13,6 +13,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 
 from exportdoctor.cli.main import run as command_line
 from exportdoctor.core.errors import UsageError
@@ -27,6 +28,7 @@ from exportdoctor.engine.probe_driver import ProbeDriver
 from exportdoctor.report import wording
 from exportdoctor.shims import SOUNDNESS, Cure, ExportCall, Shim, apply_shims, export_program, find
 from exportdoctor.store.runs import read_run
+from exportdoctor.worker.attempt.fixed_axes import find_fixed_axes
 from exportdoctor.worker.translate.onnx_session import OnnxSession
 from scanning import scan_file
 
@@ -309,6 +311,45 @@ def test_a_refused_set_is_a_condition_and_fixes_only_what_no_other_set_shows_as_
     search = run_search(failing_part(1, {"a": 1}, lambda _: numbers), (shim("a", 1, soundness="signature"),))
     assert search.prescription is not None
     assert search.prescription.soundness == shown
+
+
+def test_an_alternative_is_called_equally_sound_only_if_it_fixes_the_same_sizes() -> None:
+    fixed = {"a": ("batch",), "more": ("batch", "steps"), "alike": ("batch",)}
+    shims = tuple(shim(name, 1, soundness="specialised") for name in fixed)
+    whole = failing_part(1, dict.fromkeys(fixed, 1))
+
+    def answer(probe: Probe) -> Outcome:
+        (name,) = probe.shims or ("",)
+        return msgspec.structs.replace(whole(probe), fixed=fixed.get(name))
+
+    found = run_search(answer, shims).prescription
+    assert found is not None
+    assert found.shims == ("a",)
+    assert {one.shims[0]: one.why for one in found.alternatives} == {
+        "more": "also fixes `steps`",
+        "alike": "equally sound",
+    }
+
+
+class Rows(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.cumsum(1) * int(x.shape[0])
+
+
+@pytest.mark.parametrize(
+    ("shims", "fixed"), [(("static-dim",), ("rows", "steps")), (("auto-dims",), ("rows",)), (("len-as-size",), ())]
+)
+def test_the_sizes_that_a_program_has_as_constants_are_those_of_its_inputs(
+    shims: tuple[str, ...], fixed: tuple[str, ...]
+) -> None:
+    module = Rows() if fixed else nn.ReLU()
+    sizes = {0: torch.export.Dim("rows"), 1: torch.export.Dim("steps")}
+    shapes = {"input" if not fixed else "x": sizes}
+    call = ExportCall(module=module, args=(torch.randn(3, 5),), dynamic_shapes=shapes)
+    (name,) = shapes
+    axes = {"rows": (f"{name}[0]",), "steps": (f"{name}[1]",)}
+    with apply_shims([find(one) for one in shims] if fixed else [], call) as given:
+        assert find_fixed_axes(export_program(given), call, given, axes) == fixed
 
 
 STRIDED = '''

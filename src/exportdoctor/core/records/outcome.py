@@ -250,6 +250,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     `kept_children` gives each child that no opaque op could replace, so that it ran as it is, with the reason.
     `numbers` has a row for each input set on which the exported program was run. `note` is why a shim was not applied.
     `sources` is what the attempt was the first to read, as in Captured. `ground` answers a probe for it.
+    `fixed` names the dynamic axes whose size is a constant in the program, None if that was not looked at.
     """
 
     probe: str
@@ -266,6 +267,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     note: str = ""
     sources: dict[str, str] = {}
     ground: Ground | None = None
+    fixed: tuple[str, ...] | None = None
 
     @property
     def passed(self) -> bool:
@@ -281,10 +283,10 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def fixes_inputs(self) -> bool:
-        """Whether what it refuses shows a size or a value that became constant: it takes no other size, no other values
-        of the example's sizes, or asks for that one number."""
+        """Whether a size or a value became constant: of the program's own inputs, or by what it refuses, as where it
+        takes no other size, no other values of the example's sizes, or asks for that one number."""
         refused = [row for row in self.numbers if row.refused and row.kind != "size_one_or_zero"]
-        if any(_ONE_NUMBER.search(row.trouble) for row in refused):
+        if self.fixed or any(_ONE_NUMBER.search(row.trouble) for row in refused):
             return True
         taken = {row.kind == "sizes" for row in self.numbers if row.kind in _OTHER_INPUTS and not row.refused}
         return any((row.kind == "sizes") not in taken for row in refused if row.kind in _OTHER_INPUTS)

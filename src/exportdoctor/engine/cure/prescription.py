@@ -58,6 +58,8 @@ def proof_of_rows(numbers: Sequence[Agreement], *, refused: Callable[[Agreement]
 
 def _alternative(cured: CuringSet, best: CuringSet, catalogue: ShimCatalogue, *, on: SearchTarget) -> Alternative:
     shown = proof_of(cured.outcome, on=on)
+    mine, others = ({*(one.outcome.fixed or ())} for one in (cured, best))
+    known = None not in (cured.outcome.fixed, best.outcome.fixed)
     return Alternative(
         shims=cured.shims,
         soundness=catalogue.shown_soundness(cured.shims, cured.outcome),
@@ -66,6 +68,8 @@ def _alternative(cured: CuringSet, best: CuringSet, catalogue: ShimCatalogue, *,
             best.shims,
             less_sound=catalogue.shown_rank(cured.shims, cured.outcome)
             > catalogue.shown_rank(best.shims, best.outcome),
+            more=sorted(mine - others) if known else (),
+            fewer=sorted(others - mine) if known else (),
         ),
         proof=shown if cured.proved else None,
         compared=None if cured.proved else shown,

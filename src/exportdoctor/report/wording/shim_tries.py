@@ -120,13 +120,24 @@ def outcome_line(outcome: Outcome) -> str:
     return f"fails{where}: {first.name}: {first_line(first.message, 200)}"
 
 
-def not_chosen_note(shims: Sequence[str], best: Sequence[str], *, less_sound: bool) -> str:
-    """Why a set of shims that works as well as `best` was not chosen."""
+def not_chosen_note(
+    shims: Sequence[str], best: Sequence[str], *, less_sound: bool, more: Sequence[str] = (), fewer: Sequence[str] = ()
+) -> str:
+    """Why a set of shims that works as well as `best` was not chosen; the sizes that it fixes beyond those that `best`
+    fixes, and those that it does not."""
     if less_sound:
         return "less sound"
+    if more:
+        return f"also fixes {_in_quotes(more)}"
+    if fewer:
+        return f"leaves {_in_quotes(fewer)} dynamic"
     if len(shims) > len(best):
         return f"equally sound, but needs {len(shims)} shims"
     return "equally sound"
+
+
+def _in_quotes(names: Sequence[str]) -> str:
+    return " and ".join(f"`{name}`" for name in names)
 
 
 def no_opaque_note(outcome: Outcome) -> str:

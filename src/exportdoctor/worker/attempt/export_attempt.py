@@ -35,6 +35,7 @@ from exportdoctor.torch_internals.graph_modules import finish_graphs
 from exportdoctor.torch_internals.shape_env import NEW_SYMBOLS
 from exportdoctor.worker.attempt.cost import CostSamples, watch_cost
 from exportdoctor.worker.attempt.fast_export import ExportContext, FastExport
+from exportdoctor.worker.attempt.fixed_axes import find_fixed_axes
 from exportdoctor.worker.attempt.opaque_children import blames_opaque_op, replace_children
 from exportdoctor.worker.attempt.shimmed_export import shimmed_export
 from exportdoctor.worker.attempt.torchscript import export_torchscript
@@ -116,6 +117,7 @@ class _Attempt:
     reads: set[tuple[str, str]] | None = None
     kept: tuple[str, ...] = ()
     ground: Ground | None = None
+    fixed: tuple[str, ...] | None = None
     origins: SymbolOrigins = field(default_factory=SymbolOrigins)
     guards: GuardLog = field(default_factory=GuardLog)
 
@@ -187,8 +189,15 @@ class _Attempt:
             axes=self.part.built.axes,
             saving=self.around_export,
             go_on=go_on,
+            see=self._see_sizes,
         )
         return later, rows
+
+    def _see_sizes(self, program: Any, given: ExportCall) -> None:
+        """Note which sizes are constants in the program of the part's root."""
+        if self.probe.fqn == self.part.prefix:
+            call = self._export_call(shapes_for(self.part, self.probe, self.module))
+            self.fixed = find_fixed_axes(program, call, given, self.part.built.axes)
 
     def _refuse_cost(self, cost: CostSamples | None, stage: Stage, passed: tuple[Stage, ...]) -> None:
         """Raise StageFailed where the attempt has taken more than the user allows."""
@@ -281,6 +290,7 @@ class _Attempt:
             peak_rss_mb=round(peak, 1),
             kept_children=self.kept,
             ground=self.ground,
+            fixed=self.fixed,
             **{"reads": reads, **facts},
         )
 

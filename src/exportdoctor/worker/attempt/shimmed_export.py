@@ -52,13 +52,14 @@ def shimmed_export(
     axes: Any,
     saving: ExportContext,
     go_on: Callable[[Any], None] = lambda program: None,
+    see: Callable[[Any, ExportCall], None] = lambda program, given: None,
 ) -> tuple[Agreement, ...]:
     """Export `call` under the probe's shims; with `to` = run or compare, compare the program with eager.
 
-    `saving` surrounds the export, not the runs. What goes on with the program does so under the shims, too. Sets are
-    drawn when the program agrees on those that are known, since most shims that are tried export nothing; to compare,
-    only sets of sizes that the program refuses and eager takes. Raises what the export raises, what `go_on` raises,
-    NotApplicable and ShimTrouble.
+    `saving` surrounds the export, not the runs. What goes on with the program does so under the shims, too; `see` is
+    called with it and what was exported. Sets are drawn when the program agrees on those that are known, since most
+    shims that are tried export nothing; to compare, only sets of sizes that the program refuses and eager takes.
+    Raises what the export raises, what `go_on` raises, NotApplicable and ShimTrouble.
     """
     shims = order_shims([find(name, files=files, axes=axes) for name in probe.shims])
     compares = probe.to in ("run", "compare")
@@ -71,6 +72,7 @@ def shimmed_export(
         with nullcontext() if given.options.strict else saving():
             program = export_program(given)
             finish_graphs(program)
+        see(program, given)
         if not sets:
             go_on(program)
             return ()
