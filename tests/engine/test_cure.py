@@ -331,6 +331,65 @@ def test_an_alternative_is_called_equally_sound_only_if_it_fixes_the_same_sizes(
     }
 
 
+OTHER_LAYOUT = Agreement(inputs="2 x 3, another layout", kind="layout", made_up=True, max_abs=3.0, tolerance=1e-4)
+
+
+@pytest.mark.parametrize("soundness", ["exact", "signature", "precondition", "specialised"])
+def test_a_program_that_is_wrong_in_another_memory_layout_alone_is_a_cure_with_that_condition(soundness: str) -> None:
+    part = failing_part(1, {"a": 1}, lambda _: (RIGHT[0], OTHER_LAYOUT, RIGHT[1]))
+    found = run_search(part, (shim("a", 1, soundness=soundness),)).prescription
+    assert found is not None
+    assert found.soundness == ("specialised" if soundness == "specialised" else "precondition")
+    assert found.proof is not None
+    assert (found.proof.inputs_tried, found.proof.max_abs_diff) == (2, 1e-7)
+    (note,) = found.proof.notes
+    assert note.startswith("valid only if the inputs have the memory layout of the example's")
+    assert "2 x 3, another layout: its outputs differ from eager's by 3.0e+00" in note
+
+
+def test_what_is_right_in_any_memory_layout_comes_first() -> None:
+    shims = (shim("one", 1, soundness="precondition"), shim("any", 1, soundness="precondition"))
+    numbers = {frozenset({"one"}): (RIGHT[0], OTHER_LAYOUT), frozenset({"any"}): RIGHT}
+    found = run_search(failing_part(1, {"one": 1, "any": 1}, lambda names: numbers[names]), shims).prescription
+    assert found is not None
+    assert found.shims == ("any",)
+
+
+@pytest.mark.parametrize("kind", ["layout", "values"])
+def test_wrong_numbers_of_any_other_kind_are_no_condition(kind: Any) -> None:
+    rows = (RIGHT[0], OTHER_LAYOUT, Agreement(inputs="drawn", kind=kind, made_up=True, max_abs=3.0, tolerance=1e-4))
+    search = run_search(failing_part(1, {"a": 1}, lambda _: rows), (shim("a", 1),))
+    assert (search.prescription is not None) == (kind == "layout")
+
+
+FRAMES = '''
+import torch
+from torch import nn
+from torch.export import Dim
+
+class Frames(nn.Module):
+    """Overlapping frames as a view, by the strides of its input."""
+
+    def forward(self, x):
+        count, (row, step) = (x.shape[1] - 4) // 2 + 1, x.stride()
+        return x.as_strided((x.shape[0], count, 4), (row, step * 2, step)) * 2
+
+def build():
+    return Frames().eval(), (torch.randn(3, 16),), {}, {"x": {0: Dim("batch"), 1: Dim("time", min=4)}}
+'''
+
+
+@pytest.mark.slow
+def test_a_cure_that_keeps_strides_is_offered_with_its_condition(tmp_path: Path) -> None:
+    (tmp_path / "frames.py").write_text(FRAMES)
+    report = scan_file(tmp_path / "frames.py", cure=True)
+    (part,) = report.parts
+    assert part.verdict == "cured"
+    told = " ".join(wording.prescription(part, report))
+    assert "Valid only if the inputs have the memory layout of the example's" in told
+    assert "under a condition" in wording.cure(part)
+
+
 class Rows(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x.cumsum(1) * int(x.shape[0])

@@ -292,7 +292,25 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         return any((row.kind == "sizes") not in taken for row in refused if row.kind in _OTHER_INPUTS)
 
     @property
+    def wrong_layout(self) -> Agreement | None:
+        """The comparison on inputs in another memory layout, where the program computes other numbers than eager."""
+        return next((row for row in self.numbers if row.kind == "layout" and not row.holds), None)
+
+    @property
+    def holds_but_for_layout(self) -> bool:
+        """Whether all inputs gave eager's numbers, but for those in another memory layout."""
+        rows = self.numbers
+        return bool(rows) and rows[0].holds and all(row.holds or row.kind == "layout" for row in rows)
+
+    @property
     def agrees_at_its_size(self) -> bool:
         """Whether the example's inputs gave eager's numbers, and all other inputs gave them or were refused."""
         rows = self.numbers
         return bool(rows) and rows[0].holds and all(row.holds or row.refused for row in rows)
+
+    @property
+    def agrees_at_its_size_and_layout(self) -> bool:
+        """The same, but for inputs in another memory layout."""
+        rows = self.numbers
+        kept = (row for row in rows if row.kind != "layout")
+        return bool(rows) and rows[0].holds and all(row.holds or row.refused for row in kept)

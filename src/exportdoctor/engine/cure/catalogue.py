@@ -65,13 +65,15 @@ class ShimCatalogue:
 
     def shown_rank(self, names: Ids, outcome: Outcome) -> int:
         """As `rank`, but where the program refuses drawn inputs that eager takes `precondition` at best, and
-        `specialised` where these show that a size or a value became constant.
+        `specialised` where these show that a size or a value became constant. One that is wrong on inputs in another
+        memory layout has that as a condition.
 
         A precondition says which inputs are refused, so it stays.
         """
         rank = self.rank(names)
         found = (self._find(name) for name in names)
         names_a_condition = any(shim is not None and shim.soundness == "precondition" for shim in found)
+        rank = max(rank, _PRECONDITION) if outcome.wrong_layout is not None else rank
         if names_a_condition or not outcome.refused_sets:
             return rank
         return max(rank, _SPECIALISED if outcome.fixes_inputs else _PRECONDITION)

@@ -152,7 +152,7 @@ class CureSearch:
             return ()
         again = yield from self._reduce(large, again)
         proven = yield from _ask(small, again.shims)
-        if not proven.passed:
+        if self._result(small.first, proven, again.shims) != "cured":
             self.note = wording.NOT_COMPARED_ON_SMALL_MODEL
             return ()
         return (replace(again, outcome=proven),)
@@ -217,7 +217,7 @@ class CureSearch:
             left -= trial.result != "not_applicable"
             if trial.result == "cured":
                 cured = CuringSet(shims=candidate.shims, outcome=trial.outcome, chain=candidate.chain)
-                if self._rank(cured) == self._catalogue.rank(cured.shims):
+                if self._rank(cured) == self._catalogue.rank(cured.shims) and cured.outcome.wrong_layout is None:
                     return cured
                 found, left = found or cured, min(left, _TRIES_FOR_A_SOUNDER)
             if trial.result == "moved" and not trial.note:
@@ -279,7 +279,8 @@ class CureSearch:
             return "cured"
         if after.numbers:
             specialised = self._catalogue.soundness(shims) == "specialised"
-            return "cured" if specialised and after.agrees_at_its_size else "error"
+            agrees = after.agrees_at_its_size_and_layout if specialised else after.holds_but_for_layout
+            return "cured" if agrees else "error"
         if after.status != OutcomeStatus.FAILED or after.failure is None:
             return "error"
         if self._same(before, after):

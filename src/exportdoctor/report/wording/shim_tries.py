@@ -103,6 +103,20 @@ def shim_effect(tried: ShimTry) -> str:
     }[tried.result]
 
 
+_ONE_LAYOUT = "valid only if the inputs have the memory layout of the example's, which the program does not check"
+
+
+def layout_condition(row: Agreement) -> str:
+    """The condition under which a program holds that is wrong on inputs in another memory layout."""
+    what = row.trouble or f"its outputs differ from eager's by {row.max_abs:.1e}"
+    return f"{_ONE_LAYOUT} (on inputs {row.inputs}: {what})"
+
+
+def is_layout_condition(note: str) -> bool:
+    """Whether a note of a proof says that."""
+    return note.startswith(_ONE_LAYOUT)
+
+
 def outcome_line(outcome: Outcome) -> str:
     """How an attempt ended, in a line."""
     if outcome.stages.get("export") == "pass":
