@@ -31,6 +31,26 @@ class Twice(nn.Module):
     def forward(self, x):
         return twice(x)
 
+class Unique(nn.Module):
+    def __init__(self, dim):
+        super().__init__()
+        self.dim = dim
+
+    def forward(self, x):
+        rows = torch.unique_consecutive(x, dim=self.dim)
+        return rows.float().t() * 2
+
+class Short(nn.Module):
+    # it fails by its own conversion, though the fake result before it is wrong, too
+
+    def forward(self, x):
+        rows = torch.unique_consecutive(x, dim=-1)
+        return x * int(x.sum())
+
+def unique(): return Unique(-1), (torch.randint(0, 3, (2, 9)),)
+def right(): return Unique(1), (torch.randint(0, 3, (2, 9)),)
+def short(): return Short(), (torch.randint(0, 3, (2, 9)),)
+
 def build():
     nodes, edges = Dim("nodes", min=2), Dim("edges", min=2)
     inputs = (torch.randn(7, 5), torch.randint(0, 7, (2, 12)), torch.rand(12))
@@ -71,6 +91,28 @@ def test_an_operator_of_torch_that_takes_no_sizes_at_all_is_not_for_the_user_to_
     static = msgspec.structs.replace(finding, dimensions=(), dimensions_passing=None)
     assert "static" not in why(static)
     assert next_step(static) == "Compute the same with operators of torch that torch.export takes."
+
+
+def test_a_wrong_fake_result_of_torchs_operator_is_told_where_a_later_line_fails(path: Path) -> None:
+    report = scan_file(path, factory="unique")
+    (finding,) = report.findings
+    assert finding.kind == FailureKind.WRONG_FAKE_KERNEL
+    assert finding.wrong_fake is not None
+    assert finding.wrong_fake.frame is not None
+    assert finding.wrong_fake.frame.source.startswith("rows = torch.unique_consecutive")
+    assert finding.line == finding.wrong_fake.frame.line + 1
+    assert finding.wrong_fake.said == "4 dimensions, where the operator gives 2"
+    assert finding.wrong_fake.instead == "dim=1"
+    assert "torch's fake kernel of aten.unique_consecutive.default, called at" in why(finding)
+    assert next_step(finding) == "Write dim=1, with which it gives the right shape. A report of it belongs to PyTorch."
+    assert "custom" not in _told(finding, report)
+    assert scan_file(path, factory="right").parts[0].verdict == "passes"
+
+
+def test_a_failure_that_has_a_cause_of_its_own_is_not_told_by_a_wrong_fake_result(path: Path) -> None:
+    (finding,) = scan_file(path, factory="short").findings
+    assert finding.kind == FailureKind.DATA_DEPENDENT_VALUE
+    assert "fake kernel" not in why(finding)
 
 
 def test_a_custom_operator_still_needs_a_fake_kernel(path: Path) -> None:

@@ -131,6 +131,16 @@ class OpFact(msgspec.Struct, frozen=True, kw_only=True):
     raised: bool = False
 
 
+class WrongFake(msgspec.Struct, frozen=True, kw_only=True):
+    """An operator of torch whose fake result has another rank or dtype than its real one, as `said`, and the line that
+    called it. `instead` is an argument with which it is right, empty where none is known."""
+
+    op: str
+    frame: Frame | None = None
+    said: str = ""
+    instead: str = ""
+
+
 class Violation(msgspec.Struct, frozen=True, kw_only=True):
     """One of several dimensions that a failure violates: its line of the message, and its guard as in Failure."""
 
@@ -147,7 +157,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     declared dimension violates, `guard_module` the innermost submodule that ran then, None in strict mode, and
     `guarded_by` the operation that asked for it: an operator, a function of torch's or one of the user's code;
     `fixed_by` is the function of torch whose own code took the size as a number. `violations` are the dimensions that
-    are violated, where there are several.
+    are violated, where there are several. `wrong_fake` is an operator before it with another fake result than real one.
     `value_origin` is the line that made the value which torch refused when the forward was over. `unbacked` is how many
     unbacked symbols had been created, None where that was not counted. `slice` is what leads to the failure in the
     traced graph, `slice_note` why there is none. `traced` is how many nodes had been traced, and `entered` of how many
@@ -165,6 +175,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     guard_module: str | None = None
     value_origin: Frame | None = None
     violations: tuple[Violation, ...] = ()
+    wrong_fake: WrongFake | None = None
     unbacked: int | None = None
     slice: GraphSlice | None = None
     slice_note: str = ""

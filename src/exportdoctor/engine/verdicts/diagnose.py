@@ -62,6 +62,7 @@ def make_finding(
         explanation=explain(kind).paragraph,
         documented=documented_limit(kind, file=file, op=op, fixed_by=failure.fixed_by),
         fixed_by=failure.fixed_by,
+        wrong_fake=failure.wrong_fake,
         known_issues=find_known_issues(outcome, exporter=exporter, dynamic=dynamic, versions=versions),
         origins=failure.origins,
         last_op=failure.op,

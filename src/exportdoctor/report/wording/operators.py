@@ -8,6 +8,8 @@ from exportdoctor.core.failure import explanations
 from exportdoctor.core.failure.explanations import Explanation, is_operator_of_torch
 from exportdoctor.core.failure.finding import Finding
 from exportdoctor.core.failure.kinds import FailureKind
+from exportdoctor.core.records.outcome import WrongFake
+from exportdoctor.report.wording.formatting import short_path
 
 _STATIC_TITLE = "An operator takes no dynamic sizes"
 _STATIC_PARAGRAPH = (
@@ -16,6 +18,12 @@ _STATIC_PARAGRAPH = (
     "the real kernel on zeros. A dynamic size is a symbol, which neither of them takes."
 )
 _OWN_TITLE = "An operator of torch has no fake kernel"
+_WRONG_TITLE = "A fake kernel of torch's gives another shape or dtype than the operator"
+_WRONG_PARAGRAPH = (
+    "During tracing, the shape and dtype of an operator's result come from its fake kernel. That of torch's operator "
+    "gives something else here than the operator itself, which was seen on small tensors. The error is raised at a "
+    "later line, whose shapes do not match although eager runs without error."
+)
 _FIXED_TITLE = "torch's own code fixes a dynamic size"
 _FIXED_PARAGRAPH = (
     "A dynamic dimension enters the trace as a symbol with an example value, such as s0 = 6. As long as code only "
@@ -38,6 +46,11 @@ def summary(finding: Finding) -> str:
             "The operator is traced with static sizes, but not with dynamic ones: it has no fake kernel that takes "
             "symbolic sizes."
         )
+    if (found := _wrong_fake(finding)) is not None:
+        at = f", called at {short_path(found.frame.file)}:{found.frame.line}," if found.frame is not None else ""
+        return (
+            f"torch's fake kernel of {found.op}{at} gives {found.said}: code after it that eager runs can fail on that."
+        )
     if finding.fixed_by:
         return (
             f"A dimension is declared dynamic, but torch's own code below {finding.fixed_by} takes its size as a "
@@ -46,8 +59,16 @@ def summary(finding: Finding) -> str:
     return explanations.summary(finding.kind)
 
 
+def _wrong_fake(finding: Finding) -> WrongFake | None:
+    return finding.wrong_fake if finding.kind is FailureKind.WRONG_FAKE_KERNEL else None
+
+
 def step(finding: Finding) -> str:
     """What helps where torch's own operator or code is to blame, or lacks dynamic sizes alone; else empty."""
+    if (found := _wrong_fake(finding)) is not None:
+        instead = found.instead
+        first = f"Write {instead}, with which it gives the right shape" if instead else "Compute the value otherwise"
+        return f"{first}. A report of it belongs to PyTorch."
     if finding.fixed_by:
         return (
             f"Use other functions of torch in place of {finding.fixed_by}, or export with a static size. No line of "
@@ -73,6 +94,8 @@ def form(finding: Finding) -> str:
 
 def explanation_for(explanation: Explanation, finding: Finding) -> Explanation:
     """The explanation of a kind, as it holds for this operator; what torch does has no rewrites of the user's code."""
+    if _wrong_fake(finding) is not None:
+        return replace(explanation, title=_WRONG_TITLE, paragraph=_WRONG_PARAGRAPH, rewrites=())
     if finding.fixed_by:
         paragraph = _FIXED_PARAGRAPH.format(function=finding.fixed_by)
         return replace(explanation, title=_FIXED_TITLE, paragraph=paragraph, rewrites=())

@@ -51,6 +51,7 @@ from exportdoctor.worker.describe.partial_graph import partial_graph, trace_prog
 from exportdoctor.worker.describe.symbol_origins import SymbolOrigins, record_symbol_origins
 from exportdoctor.worker.describe.trace_slice import slice_trace
 from exportdoctor.worker.describe.value_origins import find_value_origin
+from exportdoctor.worker.describe.wrong_fakes import find_wrong_fake
 from exportdoctor.worker.prove.ground import disturb_each
 from exportdoctor.worker.translate.later_stages import StageFailed, run_later_stages
 
@@ -248,6 +249,7 @@ class _Attempt:
             violations=tuple(
                 Violation(entry=entry, **self._facts_of(one)) for entry, one in self.guards.find_each(chain).items()
             ),
+            wrong_fake=find_wrong_fake(chain) if guard is None and not origins else None,
             value_origin=self._find_value_origin(chain),
             unbacked=len(self.origins.by_symbol) if NEW_SYMBOLS.is_supported() else None,
             slice=leads,
