@@ -72,14 +72,17 @@ def _dim_from_the_front(node: torch.fx.Node, reals: Sequence[torch.Tensor]) -> s
     names = [argument.name for argument in target._schema.arguments]
     places = [place for place, name in enumerate(names[: len(node.args)]) if name == "dim"]
     first = value_of(node.args[0]) if node.args and isinstance(node.args[0], torch.fx.Node) else None
-    for place in places if isinstance(first, torch.Tensor) else ():
+    mode, rank = getattr(first, "fake_mode", None), first.dim() if isinstance(first, torch.Tensor) else 0
+    if mode is None:
+        return ""
+    for place in places:
         dim = node.args[place]
         if not isinstance(dim, int) or dim >= 0:
             continue
         args = [value_of(one) if isinstance(one, torch.fx.Node) else one for one in node.args]
-        args[place] = dim + first.dim()
+        args[place] = dim + rank
         try:
-            with first.fake_mode:  # type: ignore[attr-defined]
+            with mode:
                 made = target(*args, **node.kwargs)
         except Exception:
             continue
