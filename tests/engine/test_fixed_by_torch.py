@@ -43,6 +43,21 @@ def istft(): return made(back, (2, 70), 1)
 def lstm(): return made(lambda self, x: self.rnn(x)[0])
 def one_hot(): return made(lambda self, x: nn.functional.one_hot((x[:, 0] > 0).long(), x.shape[0]))
 
+class Beside(nn.Module):
+    # the sizes of two inputs are tied before one of them is fixed
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x, noise):
+        value, change = torch.func.jvp(self.linear, (x,), (noise,))
+        return value + change
+
+def beside():
+    size = Dim("size")
+    return Beside().eval(), (torch.randn(3, 4), torch.randn(3, 4)), {}, {"x": {0: size}, "noise": {0: size}}
+
 def counted(): return made(lambda self, x: sum(x[i] for i in range(x.shape[0])))
 def number(): return made(lambda self, x: x * int(x.shape[0]))
 def rows(): return made(lambda self, x: sum(row for row in x))
@@ -60,7 +75,8 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("factory", "function"), [("jvp", "jvp"), ("istft", "istft"), ("lstm", "LSTM"), ("one_hot", "one_hot")]
+    ("factory", "function"),
+    [("jvp", "jvp"), ("beside", "jvp"), ("istft", "istft"), ("lstm", "LSTM"), ("one_hot", "one_hot")],
 )
 def test_what_torchs_code_fixes_is_torchs(path: Path, factory: str, function: str) -> None:
     report = scan_file(path, factory=factory)

@@ -6,6 +6,7 @@ tuple with an entry for each row. Neither is torch's doing.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from types import FrameType
 from typing import Any
@@ -20,16 +21,19 @@ from exportdoctor.worker.describe.symbol_origins import frames_below_attempt
 _BY_PYTHON = frozenset({"int_", "guard_int", "__int__", "__index__"})
 _NOT_OF_TORCH = ("torch.jit", "torch._dynamo.symbolic_convert", "torch._dynamo.variables")
 """Where torch interprets code of the user's, which then asks."""
+_NEAR = 16
 _NO_NAMES = frozenset({"fn", "wrapper", "inner", "handle_torch_function", "forward"})
 
 
 def function_that_fixes(frame: FrameType | None) -> str:
     """The function or class of torch, called by the user's code or by the exporter, whose code takes the size that the
     guard of this frame is about as a number; empty where torch's code does not."""
-    frames = list(frames_below_attempt(frame))
+    callers = frames_below_attempt(frame)
+    frames = list(itertools.islice(callers, _NEAR))  # most guards are asked by no number: their stacks are not walked
     taken = next((place for place, one in enumerate(frames) if is_number_taken(one)), None)
     if taken is None:
         return ""
+    frames += callers
     below = [one for one in frames[taken + 1 :] if one.f_code.co_name not in _BY_PYTHON]
     if not below or not all(map(_is_of_torch, below[:1])) or any(map(_interprets, below)):
         return ""

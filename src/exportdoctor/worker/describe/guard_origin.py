@@ -151,16 +151,22 @@ def _only_one(guards: list[Guard], env: Any, statement: str) -> Guard | None:
 
 
 def _frozen(guards: list[Guard], symbol: sympy.Basic) -> Guard | None:
-    """The replacement by a constant, of the symbol itself or of one that took its place before."""
+    """The replacement by a constant, of the symbol itself or of one that took its place before.
+
+    torch writes that constant to the symbol as well, whenever it next meets it: where it was decided says more.
+    """
     seen: set[sympy.Basic] = set()
+    found: Guard | None = None
     while symbol not in seen:
         seen.add(symbol)
         mine = [guard for guard in guards if guard.symbol == symbol and guard.target is not None]
-        constant = next((guard for guard in mine if guard.target is not None and guard.target.is_number), None)
-        if constant is not None:
-            return constant
-        symbol = next((guard.target for guard in mine if isinstance(guard.target, sympy.Symbol)), symbol)
-    return None
+        plain = [one for one in mine if one.target is not None and (one.target.is_number or one.target.is_Symbol)]
+        constant = next((one for one in plain if one.target is not None and one.target.is_number), None)
+        found = constant or found
+        if not plain or plain[0] is constant:
+            return found
+        symbol = next(one.target for one in plain if one is not constant)
+    return found
 
 
 def _numbers(expr: sympy.Basic) -> set[int]:
