@@ -234,7 +234,10 @@ def why(finding: Finding) -> str:
 
 
 def limit_note(finding: Finding) -> str:
-    """That torch documents it as not supported; empty where it does not. `explain` names the page."""
+    """That torch documents it as not supported; empty where it does not, or where an issue upstream is about the
+    operation of torch's that made the guard. `explain` names the page."""
+    if finding.guard is not None and any(not issue.elsewhere for issue in finding.known_issues):
+        return ""
     if not documented_limit(finding.kind, file=finding.file, op=finding.op, fixed_by=finding.fixed_by):
         return ""
     return "This is a documented limit of torch.export, not a bug in torch."
